@@ -1,0 +1,124 @@
+"""Sums over draws that replace the draws.
+
+An `Accumulator` stands for this loop, run on the device, one batch of draws at a time:
+
+    carry = init(example)
+    for x in draws:
+        carry = update(carry, x)
+    return finalize(carry)
+
+What `finalize` returns is what is stored, per (fold, chain, batch); everything after sampling is
+computed from it. Accumulators know one chain; `vmap` adds the others.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Carry = Any
+
+
+class Accumulator(NamedTuple):
+    """Running sums of a statistic: `init`, `update` on the device, `finalize` on the host."""
+
+    init: Callable[[Array], Carry]
+    update: Callable[[Carry, Array], Carry]
+    finalize: Callable[[Carry], dict[str, np.ndarray]]
+
+
+class LogSumsCarry(NamedTuple):
+    """Sums of a log score about `center`, so that single precision loses nothing."""
+
+    center: Float[Array, "..."]
+    count: Float[Array, ""]
+    mean: Float[Array, "..."]
+    m2: Float[Array, "..."]
+    log_sum: Float[Array, "..."]
+    log_sum_sq: Float[Array, "..."]
+
+
+def _log_sums_init(center: Float[Array, "..."]) -> LogSumsCarry:
+    zero = jnp.zeros_like(center)
+    empty = jnp.full_like(center, -jnp.inf)
+    return LogSumsCarry(center, jnp.zeros((), center.dtype), zero, zero, empty, empty)
+
+
+def _log_sums_update(carry: LogSumsCarry, score: Float[Array, "..."]) -> LogSumsCarry:
+    s = score - carry.center
+    count = carry.count + 1
+    delta = s - carry.mean
+    mean = carry.mean + delta / count
+    return LogSumsCarry(
+        carry.center,
+        count,
+        mean,
+        carry.m2 + delta * (s - mean),
+        jnp.logaddexp(carry.log_sum, s),
+        jnp.logaddexp(carry.log_sum_sq, 2 * s),
+    )
+
+
+def _log_sums_finalize(carry: LogSumsCarry) -> dict[str, np.ndarray]:
+    center, count, mean, m2, log_sum, log_sum_sq = (np.asarray(x, np.float64) for x in carry)
+    return {
+        "count": count,
+        "mean": mean + center,
+        "m2": m2,
+        "log_sum": log_sum + center,
+        "log_sum_sq": log_sum_sq + 2 * center,
+    }
+
+
+log_sums = Accumulator(_log_sums_init, _log_sums_update, _log_sums_finalize)
+r"""Count, mean and M2 of a log score s (Welford), log Σ exp(s) and log Σ exp(2s).
+
+`init` takes the centring constant, in the shape of the score. METHOD: PCV appendix A.
+"""
+
+
+class EnergyCarry(NamedTuple):
+    """Sums for the energy fraction of missing information (E-FMI)."""
+
+    last: Float[Array, ""]
+    count: Float[Array, ""]
+    mean: Float[Array, ""]
+    m2: Float[Array, ""]
+    diff_sq: Float[Array, ""]
+
+
+def _energy_init(last: Float[Array, ""]) -> EnergyCarry:
+    zero = jnp.zeros_like(last)
+    return EnergyCarry(last, zero, zero, zero, zero)
+
+
+def _energy_update(carry: EnergyCarry, energy: Float[Array, ""]) -> EnergyCarry:
+    count = carry.count + 1
+    delta = energy - carry.mean
+    mean = carry.mean + delta / count
+    step = jnp.where(jnp.isnan(carry.last), 0.0, energy - carry.last)
+    return EnergyCarry(
+        energy, count, mean, carry.m2 + delta * (energy - mean), carry.diff_sq + step**2
+    )
+
+
+energy_sums = Accumulator(
+    _energy_init,
+    _energy_update,
+    lambda carry: {
+        "mean": np.asarray(carry.mean, np.float64),
+        "m2": np.asarray(carry.m2, np.float64),
+        "diff_sq": np.asarray(carry.diff_sq, np.float64),
+    },
+)
+"""Mean and M2 of the energy, and its summed squared steps; `init` takes the energy of the draw
+before the batch (NaN: there was none), so that the sums of batches add up."""
+
+total = Accumulator(
+    lambda example: jnp.zeros_like(example),
+    lambda carry, x: carry + x,
+    lambda carry: {"total": np.asarray(carry, np.float64)},
+)
+"""The sum of a quantity over a batch."""

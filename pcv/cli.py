@@ -1,0 +1,219 @@
+"""The `pcv` command: each stage by hand, the same functions that the workflow's rules call."""
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pcv.errors import PcvError
+
+if TYPE_CHECKING:
+    from pcv.stages import Job
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Bayesian cross-validation: which model predicts better, how sure that is, and whether "
+    "the computation can be trusted. Stages, in order: data, fit, folds, warmup, sample, "
+    "diagnose, compare, report.",
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
+Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One experiment; default all.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="One model; default all.")]
+Batch = Annotated[
+    str, typer.Option("--batch", "-b", help="One fold batch, as 1-of-2; default all.")
+]
+Results = Annotated[Path, typer.Option("--results", help="Folder of the artifacts.")]
+Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to use.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+HERE = Path("results")
+ALL_CORES = os.cpu_count() or 1
+
+
+@app.command(epilog="Example: pcv check config/config.yaml")
+def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False) -> None:
+    """Check all that can be known before sampling: config, data, folds, models."""
+    from pcv import stages
+
+    _prepare(1, HERE)
+    for job in _jobs(config, experiment, HERE):
+        stages.check(job)
+
+
+@app.command(epilog="Example: pcv data config/config.yaml --experiment rats")
+def data(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Read the data, make units of its rows, check them: data.zarr."""
+    from pcv import stages
+
+    for job in _jobs(config, experiment, results):
+        stages.data(job)
+
+
+@app.command(epilog="Example: pcv fit config/config.yaml --model slopes --cores 4")
+def fit(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    allow_bad_fit: Annotated[
+        bool, typer.Option("--allow-bad-fit", help="Go on with a bad fit, and mark all results.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Fit the models to the full data and tune the kernels of their folds: fit.zarr."""
+    from pcv import stages
+
+    _prepare(cores, results)
+    for job in _jobs(config, experiment, results, model, per="model"):
+        stages.fit(job, allow_bad_fit)
+
+
+@app.command(epilog="Example: pcv folds config/config.yaml")
+def folds(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Lay out the folds, once for all models: folds.zarr."""
+    from pcv import stages
+
+    for job in _jobs(config, experiment, results):
+        stages.folds(job)
+
+
+@app.command(epilog="Example: pcv warmup config/config.yaml --model slopes --cores 4")
+def warmup(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    batch: Batch = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    """Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr."""
+    from pcv import stages
+
+    _prepare(cores, results)
+    for job in _jobs(config, experiment, results, model, batch, per="batch"):
+        stages.warmup(job)
+
+
+@app.command(epilog="Example: pcv sample config/config.yaml --model slopes --cores 4")
+def sample(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    batch: Batch = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    """Sample all chains of all folds and keep the sums of their scores: sample/<batch>.zarr."""
+    from pcv import stages
+
+    _prepare(cores, results)
+    for job in _jobs(config, experiment, results, model, batch, per="batch"):
+        stages.sample(job)
+
+
+@app.command(epilog="Example: pcv diagnose config/config.yaml --model slopes")
+def diagnose(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Estimates and diagnostics of every fold, from the stored sums: diagnostics.zarr."""
+    from pcv import stages
+
+    for job in _jobs(config, experiment, results, model, per="model"):
+        stages.diagnose(job)
+
+
+@app.command(epilog="Example: pcv compare config/config.yaml")
+def compare(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Compare the models and print the table: comparison.zarr, comparison.csv."""
+    from pcv import stages
+
+    for job in _jobs(config, experiment, results):
+        print(stages.compare(job))
+
+
+@app.command(epilog="Example: pcv report config/config.yaml")
+def report(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Write the report and its figures: report.html, figures/."""
+    from pcv import stages
+
+    for job in _jobs(config, experiment, results):
+        stages.report(job)
+
+
+def _prepare(cores: int, results: Path) -> None:
+    from pcv import devices
+
+    devices.setup(cores, (results / ".cache" / "jax").absolute())
+
+
+def _jobs(
+    config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
+) -> Iterator["Job"]:
+    from pcv.config import load
+    from pcv.layout import batches
+    from pcv.progress import reporter, say
+    from pcv.stages import Job
+
+    settings = load(config)
+    for name in _chosen("experiment", experiment, list(settings.experiments)):
+        job = Job(settings, name, results, say=say, progress=reporter())
+        if not per:
+            yield job
+            continue
+        known = batches(job.settings.cv.fold_batches)
+        for model_name in _chosen("model", model, list(job.settings.models)):
+            parts = _chosen("fold batch", batch, known) if per == "batch" else [""]
+            yield from (job._replace(model=model_name, batch=part) for part in parts)
+
+
+def _chosen(what: str, name: str, known: list[str]) -> list[str]:
+    if not name:
+        return known
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"the config has {', '.join(known)}"
+        raise PcvError(f"no {what} '{name}'; {hint}")
+    return [name]
+
+
+def main() -> None:
+    """Run the command; an error is one line and a non-zero exit status."""
+    try:
+        app()
+    except Exception as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        known = isinstance(error, PcvError)
+        for line in str(error).splitlines() or [""]:
+            print(f"error: {line if known else f'{type(error).__name__}: {line}'}", file=sys.stderr)
+        if not known and "--debug" not in sys.argv:
+            print("This may be a fault of pcv; --debug shows where it happened", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

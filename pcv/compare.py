@@ -1,0 +1,389 @@
+r"""Which model predicts better, and how sure is that?
+
+- *terms* are what a score adds up: folds for the joint score, units for the pointwise one;
+- every model is compared with one other, the *comparator*: the best model, or a named reference;
+- each difference has two errors, never added up: its standard error over terms (SE, `dse`:
+  epistemic, of having seen these data and no others) and its Monte Carlo standard error (MCSE,
+  `mcse_diff`: of having made these draws and no others; more draws shrink it).
+"""
+
+import difflib
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from scipy.special import ndtr
+
+from pcv.errors import PcvError
+
+COLUMNS = (
+    "model",
+    "kind",
+    "rank",
+    "elpd_diff",
+    "dse",
+    "mcse_diff",
+    "p_better",
+    "elpd",
+    "se",
+    "mcse",
+    "n_folds",
+    "predictive",
+    "verdict",
+)
+"""columns of comparison.csv"""
+
+
+class Scores(NamedTuple):
+    """The scores of one model, and what they are scores of."""
+
+    model: str
+    kind: Literal["joint", "pointwise"]
+    score: str
+    """name of the scoring rule"""
+    outcome: str
+    """name and scale of the scored variable"""
+    predictive: Literal["plain", "marginal"]
+    data: str
+    """fingerprint of the data"""
+    folds: str
+    """fingerprint of the folds"""
+    fold: Sequence[str]
+    """names of the folds"""
+    elpd: Float[np.ndarray, " term"]
+    """estimate of every term (nats)"""
+    mcse: Float[np.ndarray, " fold"]
+    """Monte Carlo standard error of each fold's sum of terms (nats)"""
+    fold_of_term: Int[np.ndarray, " term"]
+    """index of the fold of every term"""
+    term: Sequence[str]
+    """names of the terms: of folds (joint) or units (pointwise)"""
+    verdict: str
+    """whether the run can be trusted: "ok", or why not"""
+
+
+class Comparison(NamedTuple):
+    """Models side by side, best first.
+
+    Differences are model − comparator, in nats: at most 0 against the best. The comparator's own
+    difference and errors are 0, and its `p_better` is NaN.
+    """
+
+    kind: Literal["joint", "pointwise"]
+    score: str
+    outcome: str
+    predictive: Literal["plain", "marginal"]
+    reference: str
+    """name of the comparator"""
+    models: list[str]
+    rank: Int[np.ndarray, " model"]
+    """0 is the best"""
+    elpd: Float[np.ndarray, " model"]
+    """sum of the terms"""
+    se: Float[np.ndarray, " model"]
+    """SE of `elpd`, NaN with a single term"""
+    mcse: Float[np.ndarray, " model"]
+    """MCSE of `elpd`"""
+    elpd_diff: Float[np.ndarray, " model"]
+    dse: Float[np.ndarray, " model"]
+    """SE of `elpd_diff` over terms, NaN with a single term"""
+    dse_folds: Float[np.ndarray, " model"]
+    """SE of `elpd_diff` over the folds' sums, NaN with a single fold"""
+    mcse_diff: Float[np.ndarray, " model"]
+    """MCSE of `elpd_diff`"""
+    p_better: Float[np.ndarray, " model"]
+    """probability that the model predicts better than the comparator"""
+    term: list[str]
+    elpd_diff_terms: Float[np.ndarray, "model term"]
+    """differences term by term"""
+    fold: list[str]
+    elpd_diff_folds: Float[np.ndarray, "model fold"]
+    """differences summed over the terms of each fold"""
+    n_folds: int
+    verdict: list[str]
+    """of each model: "ok", or why its numbers cannot be trusted"""
+
+
+def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model"]:
+    r"""Standard error of each model's sum of T terms.
+
+    .. math:: \mathrm{SE} = \sqrt{T \, \mathrm{var}_{T-1}(x)}
+
+    PCV eq. 10. (ArviZ and loo divide by T inside the variance: smaller by
+    :math:`\sqrt{(T - 1) / T}`.)
+
+    Args:
+        terms: what is added up.
+
+    Returns:
+        In the units of the terms; NaN with a single term.
+
+    >>> standard_error(np.array([[1.0, 2.0, 3.0]])).round(3)
+    array([1.732])
+    """
+    count = terms.shape[1]
+    if count < 2:
+        return np.full(len(terms), np.nan)
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(count * terms.var(axis=1, ddof=1))
+
+
+def compare(scores: Sequence[Scores], reference: str | None = None) -> Comparison:
+    r"""Compare models on the same folds.
+
+    .. math:: \Delta = \sum_j \Delta_j, \quad \Delta_j = \eta_{A,j} - \eta_{B,j}, \qquad
+              \mathrm{SE}^2 = T \, \mathrm{var}_{T-1}(\Delta_j), \qquad
+              \Pr(A \succ B) = \Phi(\Delta / \mathrm{SE}), \qquad
+              \mathrm{MCSE}^2 = \sum_k \mathrm{MCSE}_{A,k}^2 + \mathrm{MCSE}_{B,k}^2
+
+    over terms j = 1..T and folds k. PCV eq. 9, 10 and 15.
+
+    Args:
+        scores: one per model, all joint or all pointwise; terms are aligned by their names and
+            their folds'.
+        reference: the comparator; without it, the model with the highest elpd.
+
+    Returns:
+        Models, best first. Terms and folds in the order of the first scores. A single model is
+        its own comparator.
+
+    Raises:
+        PcvError: two models of the same name, an unknown reference, or scores that differ in
+            what they are scores of: kind, score, outcome, predictive, data, folds, terms.
+
+    >>> def scores(model, *elpd):
+    ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
+    ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
+    >>> result = compare([scores("common", -1.0, -2.0, -3.0), scores("slopes", -1.0, -1.0, -2.5)])
+    >>> result.models, result.elpd_diff, result.dse.round(3), result.p_better.round(3)
+    (['slopes', 'common'], array([ 0. , -1.5]), array([0.   , 0.866]), array([  nan, 0.042]))
+    """
+    _check(scores)
+    first = scores[0]
+    terms = np.array([s.elpd[_order(first, s)] for s in scores])
+    mcse = np.array([np.sqrt((s.mcse**2).sum()) for s in scores])
+    elpd = terms.sum(axis=1)
+    best_first = np.argsort(-elpd, kind="stable")
+    names = [scores[i].model for i in best_first]
+    if reference is not None and reference not in names:
+        near = difflib.get_close_matches(reference, names, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there is {', '.join(names)}"
+        raise PcvError(f"compare.reference: no model '{reference}'; {hint}")
+    comparator = 0 if reference is None else names.index(reference)
+    terms, mcse, elpd = terms[best_first], mcse[best_first], elpd[best_first]
+
+    is_other = np.arange(len(names)) != comparator
+    with np.errstate(invalid="ignore", divide="ignore"):
+        diff_terms = np.where(is_other[:, None], terms - terms[comparator], 0.0)
+        elpd_diff = diff_terms.sum(axis=1)
+        dse = np.where(is_other, standard_error(diff_terms), 0.0)
+        p_better = np.where(is_other, ndtr(elpd_diff / dse), np.nan)
+    diff_folds = np.array(
+        [np.bincount(first.fold_of_term, x, minlength=len(first.fold)) for x in diff_terms]
+    )
+    return Comparison(
+        kind=first.kind,
+        score=first.score,
+        outcome=first.outcome,
+        predictive=first.predictive,
+        reference=names[comparator],
+        models=names,
+        rank=np.arange(len(names)),
+        elpd=elpd,
+        se=standard_error(terms),
+        mcse=mcse,
+        elpd_diff=elpd_diff,
+        dse=dse,
+        dse_folds=np.where(is_other, standard_error(diff_folds), 0.0),
+        mcse_diff=np.where(is_other, np.hypot(mcse, mcse[comparator]), 0.0),
+        p_better=p_better,
+        term=list(first.term),
+        elpd_diff_terms=diff_terms,
+        fold=list(first.fold),
+        elpd_diff_folds=diff_folds,
+        n_folds=len(first.fold),
+        verdict=[_verdict(scores[i]) for i in best_first],
+    )
+
+
+def _check(scores: Sequence[Scores]) -> None:
+    if not scores:
+        raise PcvError("compare: no models")
+    first = scores[0]
+    seen: set[str] = set()
+    for s in scores:
+        if s.model in seen:
+            raise PcvError(f"compare: two models are named '{s.model}'; rename one")
+        seen.add(s.model)
+    remedy = {
+        "kind": "compare joint with joint and pointwise with pointwise scores",
+        "score": "compare one score at a time",
+        "outcome": "let both models score the same variable on the same scale",
+        "predictive": "set predictive: plain, or give each model a `marginal`",
+        "data": "rerun both models on the same data",
+        "folds": "rerun both models on the same folds",
+    }
+    for s in scores[1:]:
+        for field, what_to_do in remedy.items():
+            a, b = getattr(first, field), getattr(s, field)
+            if a != b:
+                raise PcvError(
+                    f"cannot compare '{first.model}' with '{s.model}': different {field}"
+                    f" ({a}, {b}); {what_to_do}"
+                )
+
+
+def _noun(scores: Scores | Comparison) -> str:
+    return {"joint": "fold", "pointwise": "unit"}[scores.kind]
+
+
+def _terms(scores: Scores) -> list[tuple[str, str]]:
+    """A unit may be left out by several folds: a term is known by its fold and its own name."""
+    return [(scores.fold[k], name) for k, name in zip(scores.fold_of_term, scores.term)]
+
+
+def _order(first: Scores, other: Scores) -> list[int]:
+    """Where each term of the first is in the other."""
+    terms = {s.model: _terms(s) for s in (first, other)}
+    for model, own in terms.items():
+        if len(set(own)) < len(own):
+            _, name = next(x for x in own if own.count(x) > 1)
+            raise PcvError(f"scores of '{model}': two {_noun(first)}s of a fold are named '{name}'")
+    for model, own in terms.items():
+        missing = sorted({*terms[first.model], *terms[other.model]} - set(own))
+        if missing:
+            fold, name = missing[0]
+            raise PcvError(
+                f"cannot compare '{first.model}' with '{other.model}': '{model}' has no score of"
+                f" {_noun(first)} '{name}' in fold '{fold}' ({len(missing)} missing);"
+                " rerun both on the same folds"
+            )
+    place = {term: i for i, term in enumerate(terms[other.model])}
+    return [place[term] for term in terms[first.model]]
+
+
+def _verdict(scores: Scores) -> str:
+    found = [] if scores.verdict == "ok" else [scores.verdict]
+    lost = np.flatnonzero(~np.isfinite(scores.elpd))
+    if len(lost):
+        found.append(
+            f"elpd of {scores.term[lost[0]]} is {scores.elpd[lost[0]]} ({len(lost)} not finite)."
+        )
+    if len(scores.elpd) < 2:
+        found.append(f"SE undefined with one {_noun(scores)}.")
+    return " ".join(found) or "ok"
+
+
+def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Comparisons as rows of comparison.csv, joint ones first, in full precision.
+
+    Args:
+        comparisons: of `compare`.
+
+    Returns:
+        One row per model and kind, best first: the columns `COLUMNS`.
+    """
+    rows = [
+        pd.DataFrame({name: getattr(c, {"model": "models"}.get(name, name)) for name in COLUMNS})
+        for c in sorted(comparisons, key=lambda c: c.kind)
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def _digits(x: float) -> int:
+    """Decimal place of the first digit of x; 0 for 0 and what is not finite."""
+    return -int(np.floor(np.log10(abs(x)))) if np.isfinite(x) and x != 0 else 0
+
+
+def _two_digits(x: float) -> float:
+    return round(float(x), _digits(x) + 1)
+
+
+def _by_error(x: float, error: float) -> float:
+    """x to the digit that twice its error allows, as ArviZ rounds means by their MCSE."""
+    return round(float(x), _digits(2 * error)) + 0.0
+
+
+def table(comparison: Comparison) -> str:
+    """The comparison as text, laid out and rounded as ArviZ prints `az.compare`.
+
+    `elpd` and `elpd_diff` are rounded by their MCSE, so that no digit is shown that is all Monte
+    Carlo error; errors have two digits. `diag_diff` is ArviZ's caution against `p_better`: with
+    fewer than 100 terms, or a difference below 4, the normal approximation is rough.
+
+    Args:
+        comparison: of `compare`.
+
+    Returns:
+        A heading, the table, and a line for each model that cannot be trusted.
+
+    >>> def scores(model, *elpd):
+    ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
+    ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
+    >>> print(table(compare([scores("common", -1, -2, -3), scores("slopes", -1, -1, -2.5)])))
+    Joint log score of weight, plain predictive: 3 folds; differences from slopes
+            rank  elpd_diff   dse  mcse_diff p_better diag_diff  elpd   se  mcse
+    slopes     0        0.0  0.00       0.00                     -4.5  1.5  0.17
+    common     1       -1.5  0.87       0.24     0.04   N < 100  -6.0  1.7  0.17
+    """
+    c = comparison
+    is_comparator = np.array(c.models) == c.reference
+    close = "N < 100" if len(c.term) < 100 else "|elpd_diff| < 4"
+    cautious = ~is_comparator & ((len(c.term) < 100) | (np.abs(c.elpd_diff) < 4))
+    printed = pd.DataFrame(
+        {
+            "rank": c.rank,
+            "elpd_diff": [_by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
+            "dse": [_two_digits(x) for x in c.dse],
+            "mcse_diff": [_two_digits(x) for x in c.mcse_diff],
+            "p_better": np.where(is_comparator, "", [f"{p:.2f}" for p in c.p_better]),
+            "diag_diff": np.where(cautious, close, ""),
+            "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
+            "se": [_two_digits(x) for x in c.se],
+            "mcse": [_two_digits(x) for x in c.mcse],
+        },
+        index=c.models,
+    )
+    folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
+    size = folds if c.kind == "joint" else f"{len(c.term)} units in {folds}"
+    heading = (
+        f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size};"
+        f" differences from {c.reference}"
+    )
+    notes = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
+    return "\n".join([heading, printed.to_string(), *notes])
+
+
+def in_words(comparison: Comparison) -> str:
+    """The comparison in two sentences: which model predicts better, and can that be trusted.
+
+    The best model is set against the comparator or, where it is that itself, the next best.
+
+    Args:
+        comparison: of `compare`.
+
+    >>> def scores(model, *elpd):
+    ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
+    ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
+    >>> in_words(compare([scores("b", -1, -2, -3), scores("a", -1, -1, -2.5)])).split(" (")[0]
+    'a predicts left-out folds better than b, with probability 96%'
+    """
+    c = comparison
+    flagged = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
+    trust = f"Caution: {' '.join(flagged)}" if flagged else "No fold is flagged."
+    if len(c.models) == 1:
+        return f"{c.models[0]} has no model to be compared with. {trust}"
+    comparator = c.models.index(c.reference)
+    other, row = (comparator, 0) if comparator else (1, 1)
+    diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        probability = ndtr(diff / dse)
+    certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
+    return (
+        f"{c.models[0]} predicts left-out {_noun(c)}s better than {c.models[other]}, with"
+        f" probability {certain if np.isfinite(probability) else 'unknown'}"
+        f" (elpd_diff {_by_error(diff, mcse)}, SE {_two_digits(dse)}, MCSE {_two_digits(mcse)})."
+        f" {trust}"
+    )

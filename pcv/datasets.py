@@ -1,0 +1,362 @@
+"""Data files: read as a table of rows, checked, and laid out by unit.
+
+A *unit* is the finest thing that a model's log likelihood has a term for. By default every row is
+a unit, named by the columns that order the rows ("rat 1, day 8"); with ``units: [county]`` all
+rows of a county are one.
+
+>>> from pathlib import Path
+>>> from pcv.config import DataConfig
+>>> config = DataConfig(file="resources/rats.csv", outcome="weight_g", order=["rat", "day"])
+>>> table, constants = read_table(Path(config.file), config.outcome)
+>>> data = make_data(table, constants, config, config.file)
+>>> data.sizes["unit"], str(data["unit"].values[0])
+(150, 'rat 1, day 8')
+"""
+
+import csv
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Bool, Shaped
+
+from pcv.config import DataConfig
+from pcv.errors import PcvError
+
+RESERVED = ("row", "unit", "unit_of_row")
+SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
+
+
+def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """Read a data file as rows, one per value of the outcome.
+
+    The variables of a NetCDF file or Zarr store become columns where they lie along the outcome's
+    dimensions (several are stacked into rows, the last one fastest; a variable along some of them
+    is repeated), and constants where they share none with it. CSV: UTF-8, fields separated by
+    commas, one header line.
+
+    Args:
+        path: a .csv, .parquet or .nc file or a .zarr directory.
+        outcome: name of the outcome, which gives NetCDF and Zarr their rows.
+
+    Returns:
+        The rows as they stand in the file, for CSV indexed by their "line"; and the constants by
+        name.
+
+    Raises:
+        PcvError: the file is not there, of another kind, damaged, or without the outcome; a CSV
+            line has too few or too many fields; a variable shares some dimensions with the
+            outcome and has others of its own.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise PcvError(f"{path}: not a kind of file that pcv reads ({', '.join(SUFFIXES)})")
+    if not path.exists():
+        raise PcvError(f"{path}: no such file; data.file is relative to the working directory")
+    try:
+        if path.suffix.lower() == ".csv":
+            return _read_csv(path), {}
+        if path.suffix.lower() == ".parquet":
+            return _read_parquet(path), {}
+        with xr.open_dataset(path, decode_timedelta=False) as stored:
+            dataset = stored.load()
+    except PcvError:
+        raise
+    except (OSError, ValueError, ImportError, csv.Error) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise PcvError(f"{path}: cannot be read: {reason}") from error
+    return _stack(dataset, outcome, str(path))
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        records = (
+            (reader.line_num, fields)
+            for fields in reader
+            if len(fields) > 1 or "".join(fields).strip()
+        )
+        _, header = next(records, (0, []))
+        lines = []
+        for line, fields in records:
+            if len(fields) != len(header):
+                raise PcvError(
+                    f"{path}: line {line} has {len(fields)} field(s), the header has {len(header)}"
+                )
+            lines.append(line)
+    repeated = {name for name in header if header.count(name) > 1}
+    if repeated:
+        raise PcvError(f"{path}: two columns are named {min(repeated)!r}; rename one")
+    table = pd.read_csv(path, low_memory=False)
+    return table.set_axis(pd.Index(lines, name="line"), axis=0)
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    table = pd.read_parquet(path)
+    if any(name is not None for name in table.index.names):
+        table = table.reset_index()
+    return table.reset_index(drop=True).rename(columns=str)
+
+
+def _stack(
+    dataset: xr.Dataset, outcome: str, source: str
+) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    variables = {str(name): variable for name, variable in dataset.variables.items()}
+    if outcome not in variables:
+        raise PcvError(missing_column(outcome, variables, source, "data.outcome"))
+    dims = variables[outcome].dims
+    if not dims:
+        raise PcvError(f"{source}: the outcome {outcome!r} is a single number")
+    columns, constants = [], {}
+    for name, variable in variables.items():
+        if not set(variable.dims) & set(dims):
+            constants[name] = np.asarray(variable.values)
+        elif set(variable.dims) <= set(dims):
+            columns.append(name)
+        else:
+            raise PcvError(
+                f"{source}: variable {name!r} has dimensions {_listed(variable.dims)}, of which the"
+                f" outcome {outcome!r} has only some: store it as one variable per column"
+            )
+    table = dataset.reset_coords()[columns].to_dataframe(dim_order=dims).reset_index()
+    if len(dims) == 1 and dims[0] not in variables:
+        table = table.drop(columns=dims[0])
+    return table, constants
+
+
+def make_data(
+    table: pd.DataFrame, constants: Mapping[str, np.ndarray], config: DataConfig, source: str
+) -> xr.Dataset:
+    """Check a table and lay it out by unit.
+
+    Rows are sorted by ``config.order``; units that are groups of rows are sorted by their columns
+    ``config.units``. Numbers become float64, int64 or bool, dates datetime64; text stays text.
+
+    Args:
+        table: rows as `read_table` gives them.
+        constants: arrays that do not lie along the rows.
+        config: the data section of an experiment.
+        source: the file's name, for messages.
+
+    Returns:
+        The columns along ``unit`` where each row is a unit, else along ``row`` with the index
+        ``unit_of_row (row)``; the constants along dimensions of their own; a coordinate ``unit``
+        of readable names; attributes ``outcome``, ``order``, ``unit_columns``.
+
+    Raises:
+        PcvError: a column that is not there, missing or infinite values, text among numbers, an
+            outcome that is not numbers, rows that the ``order`` columns do not tell apart.
+    """
+    if table.empty:
+        raise PcvError(f"{source}: no rows")
+    kept = _kept(table, constants, config, source)
+    for name in RESERVED:
+        if name in kept:
+            raise PcvError(
+                f"{source}: pcv needs the name {name!r} for itself; rename the column, or leave it"
+                " out by listing the others in data.columns"
+            )
+    columns = {
+        name: _values(table[name], f"{source}: column {name!r}")
+        for name in table.columns
+        if name in kept
+    }
+    outcome = columns[config.outcome]
+    if outcome.dtype.kind not in "bif":
+        raise PcvError(
+            f"{source}: the outcome {config.outcome!r} must be numbers, not"
+            f" {label(outcome[0])!r} as in the first row; recode it, for example as 0 and 1"
+        )
+    if config.order:
+        keys = pd.DataFrame({name: columns[name] for name in config.order})
+        group = keys.groupby(config.order).ngroup().to_numpy()
+        shared = np.bincount(group)[group] > 1
+        if shared.any():
+            first = shared.argmax()
+            raise PcvError(
+                f"{source}: data.order does not tell all rows apart: {_names(keys)[first]!r}"
+                f" stands in {_rows(table.index, group == group[first])}"
+            )
+        sorting = np.lexsort([columns[name] for name in reversed(config.order)])
+        columns = {name: values[sorting] for name, values in columns.items()}
+
+    dim = "row" if config.units else "unit"
+    variables: dict[str, tuple[str | tuple[str, ...], np.ndarray]] = {
+        name: (dim, values) for name, values in columns.items()
+    }
+    if config.units:
+        keys = pd.DataFrame({name: columns[name] for name in config.units})
+        unit_of_row = keys.groupby(config.units).ngroup().to_numpy(np.int64)
+        variables["unit_of_row"] = (dim, unit_of_row)
+        units = _names(keys.iloc[np.unique(unit_of_row, return_index=True)[1]])
+    elif config.order:
+        units = _names(pd.DataFrame({name: columns[name] for name in config.order}))
+    else:
+        units = [str(row + 1) for row in range(len(table))]
+    for name in constants:
+        if name in kept:
+            constant = constants[name]
+            values = _values(pd.Series(constant.ravel()), f"{source}: constant {name!r}")
+            dims = tuple(f"{name}_dim_{axis}" for axis in range(constant.ndim))
+            variables[name] = (dims, values.reshape(constant.shape))
+    return xr.Dataset(
+        variables,
+        coords={"unit": ("unit", np.array(units))},
+        attrs={
+            "outcome": config.outcome,
+            "order": list(config.order),
+            "unit_columns": list(config.units),
+        },
+    )
+
+
+def unit_column(data: xr.Dataset, column: str) -> Shaped[np.ndarray, " unit"]:
+    """A column's value for each unit.
+
+    Args:
+        data: as `make_data` gives it.
+        column: name of a column, which must be constant within each unit.
+
+    Raises:
+        PcvError: no such column; or it differs within a unit, which is named.
+    """
+    along = [
+        str(name)
+        for name, variable in data.data_vars.items()
+        if variable.dims in (("unit",), ("row",)) and name != "unit_of_row"
+    ]
+    if column not in along:
+        raise PcvError(missing_column(column, along, "the data"))
+    values = data[column].values
+    if "unit_of_row" not in data:
+        return values
+    unit_of_row = data["unit_of_row"].values
+    per_unit = values[np.unique(unit_of_row, return_index=True)[1]]
+    differs = values != per_unit[unit_of_row]
+    if differs.any():
+        row = differs.argmax()
+        unit = unit_of_row[row]
+        raise PcvError(
+            f"column {column!r} differs within unit {str(data['unit'].values[unit])!r}:"
+            f" {label(per_unit[unit])} and {label(values[row])}; it must be one value per unit"
+        )
+    return per_unit
+
+
+def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
+    """What a model gets: columns (one value per row) and constants by name, and ``unit``.
+
+    ``unit`` is the index of each row's unit, 0 to n - 1.
+    """
+    arrays = {
+        str(name): variable.values
+        for name, variable in data.data_vars.items()
+        if name != "unit_of_row"
+    }
+    if "unit_of_row" in data:
+        return arrays | {"unit": data["unit_of_row"].values}
+    return arrays | {"unit": np.arange(data.sizes["unit"])}
+
+
+def label(value: object) -> str:
+    """A value as it is read in a name: 9.0 as "9", midnight as the day alone.
+
+    >>> label(np.float64(9)), label(np.datetime64("2020-01-31", "ns")), label("Bo")
+    ('9', '2020-01-31', 'Bo')
+    """
+    if isinstance(value, np.datetime64 | pd.Timestamp):
+        return str(pd.Timestamp(value)).removesuffix(" 00:00:00")
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def missing_column(name: str, known: Iterable[str], where: str, key: str = "") -> str:
+    """The message for a column that is not there, with the nearest one that is.
+
+    >>> missing_column("wieght_g", ["rat", "day", "weight_g"], "rats.csv", "data.outcome")
+    "rats.csv: no column 'wieght_g' (data.outcome); did you mean 'weight_g'?"
+    """
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {_listed(known)}"
+    return f"{where}: no column {name!r}{f' ({key})' if key else ''}; {hint}"
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(repr(str(name)) for name in names)
+
+
+def _kept(
+    table: pd.DataFrame, constants: Mapping[str, np.ndarray], config: DataConfig, source: str
+) -> set[str]:
+    for key, names in [
+        ("outcome", [config.outcome]),
+        ("order", config.order),
+        ("units", config.units),
+        ("columns", [name for name in config.columns or [] if name not in constants]),
+    ]:
+        for name in names:
+            if name not in table.columns:
+                raise PcvError(missing_column(name, table.columns, source, f"data.{key}"))
+    if config.columns is None:
+        return {*table.columns, *constants}
+    return {config.outcome, *config.order, *config.units, *config.columns}
+
+
+def _rows(index: pd.Index, wrong: Bool[np.ndarray, " row"]) -> str:
+    """The rows where ``wrong`` holds, in words: "rows 2 (line 3), 5 (line 6)"."""
+    rows = np.flatnonzero(wrong)
+    named = [
+        f"{row + 1} (line {index[row]})" if index.name == "line" else str(row + 1)
+        for row in rows[:3]
+    ]
+    more = f" and {rows.size - 3} more" if rows.size > 3 else ""
+    return f"row{'s' if rows.size > 1 else ''} {', '.join(named)}{more}"
+
+
+def _names(keys: pd.DataFrame) -> list[str]:
+    """Names of the rows of ``keys``: "rat 1, day 8"."""
+    parts = [[f"{name} {label(value)}" for value in keys[name].array] for name in keys]
+    return [", ".join(words) for words in zip(*parts, strict=True)]
+
+
+def _values(series: pd.Series, where: str) -> Shaped[np.ndarray, " row"]:
+    """A column as float64, int64, bool, datetime64 or text; or `PcvError`, opening by ``where``."""
+    missing = series.isna().to_numpy()
+    if missing.any():
+        raise PcvError(
+            f"{where}: missing value in {_rows(series.index, missing)};"
+            " fill or drop it, or leave the column out (data.columns)"
+        )
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(series.cat.categories.dtype)
+    match pd.api.types.infer_dtype(series, skipna=False):
+        case "boolean":
+            return series.to_numpy(bool)
+        case "integer" if series.min() >= -(2**63) and series.max() < 2**63:
+            return series.to_numpy(np.int64)
+        case "floating" | "mixed-integer-float" | "decimal":
+            numbers = series.to_numpy(np.float64)
+            infinite = np.isinf(numbers)
+            if infinite.any():
+                raise PcvError(f"{where}: infinite value in {_rows(series.index, infinite)}")
+            return numbers
+        case "datetime64" | "datetime" | "date":
+            return pd.to_datetime(series).to_numpy("datetime64[ns]")
+        case "string":
+            text = series.to_numpy(str)
+            wrong = pd.to_numeric(series, errors="coerce").isna().to_numpy()
+            if 0 < wrong.mean() < 0.5:
+                raise PcvError(
+                    f"{where}: text among numbers: {str(text[wrong.argmax()])!r} in"
+                    f" {_rows(series.index, wrong)}; correct it, or write all values as text"
+                )
+            return text
+        case kind:
+            raise PcvError(
+                f"{where}: values of kind {kind!r} ({series.dtype}) cannot be used;"
+                " make them numbers of at most 64 bits, dates or text"
+            )

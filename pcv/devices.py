@@ -1,0 +1,52 @@
+"""What JAX runs on: host devices, precision, compile cache. Imports JAX and nothing that uses it.
+
+Host devices can only be added before JAX's backend starts, and importing a library that makes a
+JAX array starts it: call `setup` first.
+"""
+
+import os
+import warnings
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import jax
+
+RUN_ONCE = {"xla_backend_optimization_level": 0}
+"""compiler options of functions that run once: compiling them is all that they cost"""
+
+
+def setup(cores: int, cache: Path | None = None) -> None:
+    """As many host devices as `cores`, and compiled functions kept between processes.
+
+    Args:
+        cores: CPU cores to use; each becomes a device that a share of the chains runs on.
+            Without effect on GPUs.
+        cache: folder for compiled functions; JAX_COMPILATION_CACHE_DIR takes precedence.
+    """
+    try:
+        jax.config.update("jax_num_cpu_devices", cores)
+    except RuntimeError:
+        if jax.default_backend() == "cpu" and jax.device_count() != cores:
+            warnings.warn(
+                f"JAX is running already: {jax.device_count()} host device(s) instead of {cores}",
+                stacklevel=2,
+            )
+    if cache is not None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def precision(name: str) -> AbstractContextManager[object]:
+    """The context in which arrays have the named precision; "auto": float64 on CPUs alone."""
+    double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")
+    return jax.enable_x64(double)
+
+
+def describe() -> str:
+    """The devices in words, as recorded with every result.
+
+    >>> describe()  # doctest: +SKIP
+    '2 x cpu'
+    """
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind}"

@@ -1,0 +1,669 @@
+r"""Can the numbers be trusted? Estimates and diagnostics from the stored sums of a log score.
+
+A fold's draws :math:`s_{lt}` (chain l, draw t) are cut into batches of consecutive draws, and
+only sums per batch are stored. Everything follows from them, for any regrouping:
+
+- of whole folds, `merge(sums, axis=(1, 2))`: the estimate, `elpd(sums)`;
+- of batches: its Monte Carlo standard error, `mcse(sums)`, and `ess(sums)`;
+- of chains, `merge(sums, axis=2)`: `rhat(sums)`, and of blocks of batches, `coarsen(sums, 5)`: the
+  benchmark for the largest R-hat of all folds, `rhat_max_benchmark(rng, sums)`.
+
+Heavy tails need the draws themselves, or the largest of them: `pareto_khat`. Folds may end at
+different lengths; every formula takes the fold's own number of draws.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+BENCHMARK_LEVEL = 0.01
+"""share of benchmark replicates at or above R-hat max that speaks against mixing"""
+MIN_ESS = 50
+"""effective draws below which a fold's estimates and diagnostics say little"""
+MAX_SHARE_DIVERGENT = 0.01
+"""share of a fold's draws that may diverge"""
+NUM_FOLDS_NAMED = 3
+"""flagged folds that the verdict of a run spells out"""
+
+
+class LogSums(NamedTuple):
+    """Sums of a log score s (nats) over batches of draws, joint or for every slot.
+
+    A batch that a fold no longer reached has count 0, and its other values are ignored. A slot
+    that pads a fold's test set is NaN in every batch. The slots of a fold share their draws, so
+    `count` may leave out the slot axis.
+
+    >>> sums = batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=2)
+    >>> np.exp(sums.log_sum)
+    array([[[4., 4.]]])
+    """
+
+    count: Float[np.ndarray, "fold chain batch *slot"]  # type: ignore[assignment]
+    """number of draws"""
+    mean: Float[np.ndarray, "fold chain batch *slot"]
+    """mean of s"""
+    m2: Float[np.ndarray, "fold chain batch *slot"]
+    """sum of squared deviations of s from `mean`"""
+    log_sum: Float[np.ndarray, "fold chain batch *slot"]
+    """log Σ exp(s)"""
+    log_sum_sq: Float[np.ndarray, "fold chain batch *slot"]
+    """log Σ exp(2 s)"""
+
+
+class Benchmark(NamedTuple):
+    """R-hat max, and what it is when chains have mixed."""
+
+    observed: float
+    """the largest R-hat of all folds"""
+    replicates: Float[np.ndarray, " replicate"]
+    """the largest R-hat of all folds, of emulated chains that have mixed"""
+    share_above: float
+    """share of the replicates that reach the observed value"""
+    limit: float
+    """the R-hat above which a fold stands out"""
+
+
+class Progressive(NamedTuple):
+    """Estimates and diagnostics after each of a few numbers of batches."""
+
+    elpd: Float[np.ndarray, "fold point"]
+    mcse: Float[np.ndarray, "fold point"]
+    rhat: Float[np.ndarray, "fold point"]
+    ess: Float[np.ndarray, "fold point"]
+
+
+def batch_sums(draws: Float[np.ndarray, "fold chain draw *slot"], batch_size: int) -> LogSums:
+    """Sum stored draws batch by batch: what the sampler stores while it runs.
+
+    Args:
+        draws: log scores s (nats).
+        batch_size: number of consecutive draws in a batch (b), a divisor of the number of draws.
+
+    Returns:
+        Sums of dims (fold, chain, batch[, slot]).
+
+    >>> batch_sums(np.zeros((1, 2, 60)), batch_size=20).mean.shape
+    (1, 2, 3)
+    """
+    folds, chains, num_draws, *slots = draws.shape
+    s = draws.reshape(folds, chains, num_draws // batch_size, batch_size, *slots)
+    return merge(LogSums(np.ones(s.shape[:4]), s, np.zeros_like(s), s, 2 * s), axis=3)
+
+
+def _like(count: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return count[..., None] if count.ndim < x.ndim else count
+
+
+def _merge_moments(
+    count: np.ndarray, mean: np.ndarray, m2: np.ndarray, axis: int | tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n = _like(count, mean)
+    present = n > 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # About one of the means: those of a chain that never moved merge without rounding.
+        center = np.where(present, mean, -np.inf).max(axis=axis, keepdims=True)
+        offset = np.where(present, n * (mean - center), 0).sum(axis=axis, keepdims=True)
+        merged = center + offset / n.sum(axis=axis, keepdims=True)
+        spread = np.where(present, m2 + n * (mean - merged) ** 2, 0).sum(axis=axis)
+    return count.sum(axis=axis), merged.squeeze(axis), spread
+
+
+def merge(sums: LogSums, axis: int | tuple[int, ...]) -> LogSums:
+    r"""Merge sums along axes, as if the draws had been summed in one go.
+
+    .. math:: \bar s = \sum_h n_h \bar s_h / n, \qquad
+              M_2 = \sum_h M_{2,h} + \sum_h n_h (\bar s_h - \bar s)^2, \qquad n = \sum_h n_h
+
+    and log sums add. (Chan, Golub, LeVeque 1983, eq. 2.1, for any number of parts.)
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+        axis: 1 (chains), 2 (batches) or (1, 2).
+
+    Returns:
+        Sums without these axes; NaN where there was no draw.
+
+    >>> sums = batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=2)
+    >>> merge(sums, axis=(1, 2)).count
+    array([4.])
+    """
+    count, mean, m2 = _merge_moments(sums.count, sums.mean, sums.m2, axis)
+    present = _like(sums.count, sums.mean) > 0
+    with np.errstate(invalid="ignore"):
+        log_sum, log_sum_sq = (
+            np.logaddexp.reduce(np.where(present, x, -np.inf), axis=axis)
+            for x in (sums.log_sum, sums.log_sum_sq)
+        )
+    return LogSums(count, mean, m2, log_sum, log_sum_sq)
+
+
+def coarsen(sums: LogSums, blocks: int) -> LogSums:
+    """Merge each fold's batches into blocks of consecutive ones, as equal as they can be.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+        blocks: number of blocks (D). A fold of fewer batches keeps them, then has empty blocks.
+
+    Returns:
+        Sums of dims (fold, chain, block[, slot]).
+
+    >>> coarsen(batch_sums(np.zeros((1, 2, 60)), batch_size=5), blocks=5).count[0, 0]
+    array([15., 10., 15., 10., 10.])
+    """
+    present = sums.count > 0
+    num_batches = present.sum(axis=2, keepdims=True)
+    rank = np.cumsum(present, axis=2) - 1
+    block = rank * np.minimum(blocks, num_batches) // np.maximum(num_batches, 1)
+    parts = [
+        merge(sums._replace(count=np.where(block == d, sums.count, 0)), axis=2)
+        for d in range(blocks)
+    ]
+    return LogSums(*(np.stack(x, axis=2) for x in zip(*parts, strict=True)))
+
+
+def elpd(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Expected log predictive density of every fold, or of every unit left out (nats).
+
+    .. math:: \hat\eta_k = \log \hat f_k, \qquad
+              \hat f_k = \frac{1}{LN} \sum_{l,t} \exp(s_{klt})
+
+    PCV eq. 8 and 11.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        −inf where the predictive density is 0 at every draw; NaN in padded slots, in folds
+        without draws and where a score is NaN.
+
+    >>> elpd(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=2)).round(3)    # log 2
+    array([0.693])
+    """
+    whole = merge(sums, axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return whole.log_sum - np.log(_like(whole.count, whole.log_sum))
+
+
+def _padded(sums: LogSums) -> Bool[np.ndarray, "fold slot"]:
+    absent = ~(_like(sums.count, sums.log_sum) > 0)
+    return (absent | np.isnan(sums.log_sum)).all(axis=(1, 2))
+
+
+def elpd_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
+    r"""Sum of the pointwise elpd of the units that a fold leaves out (nats).
+
+    .. math:: \sum_{i \in \mathrm{test}_k} \hat\eta_i
+
+    Args:
+        sums: pointwise sums, dims (fold, chain, batch, slot).
+
+    >>> draws = np.log([[[[1.0, 5.0], [3.0, 5.0]]]])              # two draws, two units
+    >>> elpd_pointwise(batch_sums(draws, batch_size=1)) == np.log(2) + np.log(5)
+    array([ True])
+    """
+    return np.where(_padded(sums), 0.0, elpd(sums)).sum(axis=1)
+
+
+def _deviations(sums: LogSums) -> tuple[np.ndarray, np.ndarray]:
+    r"""Batches' contributions to the relative error of f, and the factor to their squared sum.
+
+    The deviations :math:`\frac{n_h}{LN} (\bar g_h / \hat f - 1)`, dims (fold, chain, batch
+    [, slot]), and B/(B − 1) with B batches per fold, dims (fold[, 1]).
+    """
+    whole = merge(sums, axis=(1, 2))
+    count = _like(sums.count, sums.log_sum)
+    present = count > 0
+    total = count.sum(axis=(1, 2), keepdims=True)
+    num_batches = present.sum(axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.exp(sums.log_sum - whole.log_sum[:, None, None])
+        deviation = np.where(present, share - count / total, 0.0)
+        factor = np.where(num_batches > 1, num_batches / (num_batches - 1), np.nan)
+    return deviation, factor
+
+
+def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Monte Carlo standard error of `elpd`, by batch means (nats).
+
+    .. math:: \mathrm{MCSE}_k^2 = \frac{\hat\sigma_{f_k}^2}{LN \hat f_k^2}, \qquad
+              \hat\sigma_{f_k}^2 = \frac{b}{La - 1} \sum_{l,h} (\bar g_{klh} - \hat f_k)^2
+
+    with the means :math:`\bar g_{klh}` of exp(s) over each of the La batches of b draws. PCV
+    eq. 13–15; the deviations are from the fold's mean, not from each chain's (PCV eq. 35–36, which
+    hides that chains disagree). The batches count as independent: chains that have not mixed, see
+    `rhat`, have a larger error than this, and so do draws whose k-hat is large, see
+    `pareto_khat`. Batches of different lengths are weighted by their length.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        NaN with fewer than two batches, in padded slots and where elpd is not finite. The error
+        of a sum over folds is the root of the sum of squares; over the units of one fold it is
+        not, see `mcse_pointwise`.
+
+    >>> mcse(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=1)).round(3)
+    array([0.204])
+    """
+    deviation, factor = _deviations(sums)
+    return np.sqrt(factor * (deviation**2).sum(axis=(1, 2)))
+
+
+def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
+    r"""Monte Carlo standard error of `elpd_pointwise` (nats).
+
+    The units of a fold share their draws, so their errors are correlated: the batch means are
+    those of :math:`\sum_{i \in \mathrm{test}_k} g_i / \hat f_i`.
+
+    .. math:: \mathrm{MCSE}_k^2 = \frac{1}{La (La - 1)} \sum_{l,h}
+              \Big( \sum_{i \in \mathrm{test}_k} \frac{\bar g_{ilh}}{\hat f_i} - 1 \Big)^2
+
+    METHOD §1, after PCV eq. 13–15.
+
+    Args:
+        sums: pointwise sums, dims (fold, chain, batch, slot).
+
+    >>> draws = np.log([[[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0], [2.0, 2.0]]]])     # equal units
+    >>> mcse_pointwise(batch_sums(draws, 1)) == 2 * mcse(batch_sums(draws, 1))[:, 0]
+    array([ True])
+    """
+    deviation, factor = _deviations(sums)
+    summed = np.where(_padded(sums)[:, None, None], 0.0, deviation).sum(axis=3)
+    return np.sqrt(_like(factor, summed[:, 0])[:, 0] * (summed**2).sum(axis=(1, 2)))
+
+
+def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Effective number of draws of exp(s) per fold: independent ones with the same `mcse`.
+
+    .. math:: \mathrm{ESS}_k = LN \frac{s_{f_k}^2}{\hat\sigma_{f_k}^2}
+
+    with the sample variance :math:`s_{f_k}^2` of exp(s) and the batch-means variance of `mcse`.
+    PCV §4.1.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        Number of draws; its relative standard deviation is about :math:`\sqrt{2/(La - 1)}` with
+        La batches. It may exceed LN. NaN where `mcse` is, and for a score that never varies.
+
+    >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 8, 2000))
+    >>> 0.8 < ess(batch_sums(draws, batch_size=20))[0] / 16000 < 1.2
+    np.True_
+    """
+    whole = merge(sums, axis=(1, 2))
+    n = _like(whole.count, whole.mean)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = (np.exp(whole.log_sum_sq - 2 * elpd(sums)) - n) / (n - 1)
+        return np.where(whole.m2 == 0, np.nan, variance / mcse(sums) ** 2)
+
+
+def _rhat(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
+    num_chains = mean.shape[1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = count.mean(axis=1)
+        within = (m2 / (count - 1)).mean(axis=1)
+        between = ((mean - mean.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+        return np.sqrt((n - 1) / n + np.divide(between, num_chains - 1) / within)
+
+
+def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Potential scale reduction of s over the chains of every fold: 1 when they agree.
+
+    .. math:: \hat R_k = \sqrt{\frac{\frac{N-1}{N} W_k + \frac{1}{N} B_k}{W_k}}, \qquad
+              W_k = \frac{1}{L} \sum_l \mathrm{var}_t(s_{klt}), \qquad
+              B_k = \frac{N}{L-1} \sum_l (\bar s_{kl} - \bar s_k)^2
+
+    PCV eq. 16: chains are not split, draws not ranked.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        inf where no chain moved and they differ; NaN where s is one and the same constant in
+        all chains, with a single chain or draw, in padded slots and where a score is not finite.
+
+    >>> draws = np.random.default_rng(1).normal(size=(1, 4, 100))
+    >>> draws[0, 2] += 5
+    >>> rhat(batch_sums(draws, batch_size=20)).round(1)
+    array([2.9])
+    """
+    chain = merge(sums, axis=2)
+    return _rhat(_like(chain.count, chain.mean), chain.mean, chain.m2)
+
+
+def rhat_max_benchmark(
+    rng: np.random.Generator, sums: LogSums, blocks: int = 5, replicates: int = 500
+) -> Benchmark:
+    r"""The largest R-hat of all folds, beside its distribution if all chains had mixed.
+
+    Each chain is cut into D contiguous blocks. For each replicate, every fold's chains are
+    emulated by D blocks each, drawn with replacement from all L·D blocks of that fold, and the
+    largest R-hat is taken. PCV §4.2, with this difference: PCV's algorithm 2 keeps a block's
+    position and redraws its chain alone, which makes B too small by (L − 1)/L and flags healthy
+    chains too often (METHOD §2).
+
+    Autocorrelation beyond the length of a block is not emulated.
+
+    Args:
+        rng: source of the replicates.
+        sums: joint sums, dims (fold, chain, batch).
+        blocks: blocks that a chain is cut into (D); folds of fewer batches use what they have.
+        replicates: number of replicates.
+
+    Returns:
+        The observed value, the replicates, and the share of them that reach it. The limit for a
+        fold is the 99% quantile of replicates of those folds that stay below it, found by leaving
+        out the others step by step: one fold with a large R-hat, whose emulated chains vary much,
+        does not hide the rest. Folds with an undefined R-hat are left out; if all are, the result
+        is NaN.
+
+    >>> rng = np.random.default_rng(1)
+    >>> draws = rng.normal(size=(30, 4, 100))
+    >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above > 0.01
+    True
+    >>> draws[7, 2] += 5
+    >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above
+    0.0
+    """
+    block = coarsen(sums, blocks)
+    folds, chains, _ = block.count.shape
+    filled = (block.count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
+    fold = np.arange(folds)[:, None, None]
+    chunk = max(1, 2**20 // block.count.size)
+    emulated = []
+    for done in range(0, replicates, chunk):
+        shape = (min(chunk, replicates - done), folds, chains, blocks)
+        drawn = (rng.random(shape) * chains * filled).astype(int)
+        source, position = np.divmod(drawn, np.maximum(filled, 1))
+        count, mean, m2 = (x[fold, source, position] for x in block[:3])
+        count = np.where(np.arange(blocks) < filled, count, 0)
+        merged = (x.reshape(-1, chains) for x in _merge_moments(count, mean, m2, axis=3))
+        emulated.append(_rhat(*merged).reshape(-1, folds))
+    observed, replicate = rhat(sums), np.concatenate(emulated)
+    return _benchmark(
+        float(np.fmax.reduce(observed)),
+        np.fmax.reduce(replicate, axis=1),
+        _limit(observed, replicate),
+    )
+
+
+def _benchmark(
+    observed: float, replicates: Float[np.ndarray, " replicate"], limit: float
+) -> Benchmark:
+    share = float("nan") if np.isnan(observed) else float(np.mean(replicates >= observed))
+    return Benchmark(observed, replicates, share, limit)
+
+
+def _limit(
+    observed: Float[np.ndarray, " fold"], replicates: Float[np.ndarray, "replicate fold"]
+) -> float:
+    kept = np.full(len(observed), True)
+    while True:
+        largest = np.fmax.reduce(replicates[:, kept], axis=1)
+        limit = np.quantile(largest, 1 - BENCHMARK_LEVEL, method="higher")
+        if not (outside := kept & (observed > limit)).any() or (outside == kept).all():
+            return float(limit)
+        kept &= ~outside
+
+
+def benchmark_of_models(benchmarks: Sequence[Benchmark]) -> Benchmark:
+    r"""The benchmark of all models together: :math:`\hat R_{\max}` over models and folds.
+
+    PCV eq. 17.
+
+    Args:
+        benchmarks: one per model, with the same number of replicates, drawn independently.
+
+    Returns:
+        Largest values of all, with the share of replicates that reach the observed one.
+
+    >>> a = Benchmark(1.2, np.array([1.1, 1.2]), 0.5, 1.2)
+    >>> b = Benchmark(1.1, np.array([1.3, 1.0]), 0.5, 1.3)
+    >>> benchmark_of_models([a, b])
+    Benchmark(observed=1.2, replicates=array([1.3, 1.2]), share_above=1.0, limit=1.3)
+    """
+    return _benchmark(
+        float(np.fmax.reduce([x.observed for x in benchmarks])),
+        np.fmax.reduce([x.replicates for x in benchmarks]),
+        float(np.fmax.reduce([x.limit for x in benchmarks])),
+    )
+
+
+def tail_size(num_draws: int) -> int:
+    r"""Number M of draws in the tail that k-hat is fitted to.
+
+    .. math:: M = \lfloor \min(S / 5, \; 3 \sqrt S) \rfloor
+
+    Args:
+        num_draws: draws of a fold over all chains (S).
+
+    `pareto_khat_from_tail` needs the M + 1 largest draws. (Vehtari et al. 2024, §6, rounded as
+    `arviz_stats.psislw` does.)
+
+    >>> tail_size(1600)
+    120
+    """
+    return int(min(num_draws / 5, 3 * num_draws**0.5))
+
+
+def pareto_khat(
+    draws: Float[np.ndarray, "fold chain draw"],
+) -> Float[np.ndarray, " fold"]:
+    r"""Shape of the right tail of exp(s): how far the mean of exp(s) can be trusted.
+
+    A generalised Pareto distribution is fitted to the `tail_size` largest values of exp(s): its
+    shape k is the inverse of the number of finite moments. Above `good_k` the average hangs on
+    few draws: `elpd` is biased downwards and `mcse` too small, whatever R-hat and ESS say.
+    (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*, §3.)
+
+    Args:
+        draws: log scores s (nats); NaN past the end of a fold that stopped early.
+
+    Returns:
+        NaN with fewer than 25 draws, or where the largest values are equal.
+
+    >>> rng = np.random.default_rng(1)
+    >>> pareto_khat(rng.exponential(0.9, (1, 4, 1000))) > good_k(4000)     # exp(s): Pareto, k = .9
+    array([ True])
+    """
+    flat = draws.reshape(len(draws), -1)
+    num_draws = (~np.isnan(flat)).sum(axis=1)
+    size = tail_size(int(num_draws.max())) + 1
+    top = np.partition(np.where(np.isnan(flat), -np.inf, flat), -size, axis=1)[:, -size:]
+    return pareto_khat_from_tail(top, num_draws)
+
+
+def pareto_khat_from_tail(
+    top: Float[np.ndarray, "fold tail"], num_draws: int | Int[np.ndarray, " fold"]
+) -> Float[np.ndarray, " fold"]:
+    r"""`pareto_khat` from the largest draws of every fold alone.
+
+    Args:
+        top: the largest log scores s of every fold (nats), in any order, at least
+            `tail_size` + 1 of them.
+        num_draws: number of draws that they are the largest of (S), of each fold or of all.
+
+    Returns:
+        The same as `pareto_khat` of all draws.
+
+    >>> draws = np.random.default_rng(1).normal(size=(1, 4, 100))
+    >>> top = np.sort(draws.ravel())[None, -61:]
+    >>> pareto_khat_from_tail(top, 400) == pareto_khat(draws)
+    array([ True])
+    """
+    from arviz_stats.base import array_stats
+
+    khat = np.full(len(top), np.nan)
+    for k, size in enumerate(np.broadcast_to(num_draws, len(top)).tolist()):
+        tail = np.sort(top[k])[-tail_size(size) - 1 :]
+        if tail_size(size) < 5 or np.isnan(tail).any() or tail[1] == tail[-1]:
+            continue
+        # The fit sees the tail and the number of draws alone: draws below it weigh nothing.
+        scores = np.concatenate([np.full(size - len(tail), -np.inf), tail])
+        with np.errstate(all="ignore"):
+            khat[k] = array_stats.psislw(-scores)[1]
+    return khat
+
+
+def good_k(num_draws: int | np.ndarray) -> float | np.ndarray:
+    r"""Largest k-hat at which S draws give a mean with a sound error.
+
+    .. math:: \min(1 - 1 / \log_{10} S, \; 0.7)
+
+    Vehtari et al. (2024), eq. 13.
+
+    Args:
+        num_draws: draws of a fold over all chains (S).
+
+    >>> good_k(1600).round(3)
+    np.float64(0.688)
+    """
+    with np.errstate(divide="ignore"):
+        return np.minimum(1 - 1 / np.log10(num_draws), 0.7)
+
+
+def progressive(sums: LogSums, points: Sequence[int] | Int[np.ndarray, " point"]) -> Progressive:
+    """Estimates and diagnostics from the first batches of all chains, at several lengths.
+
+    Args:
+        sums: joint or pointwise sums, dims (fold, chain, batch[, slot]).
+        points: numbers of batches per chain.
+
+    Returns:
+        `elpd`, `mcse`, `rhat` and `ess` of dims (fold, point). For pointwise sums: `elpd_pointwise`
+        and `mcse_pointwise`, with the largest R-hat and the smallest ESS of a fold's units. A
+        fold that ended earlier keeps its last values.
+
+    >>> sums = batch_sums(np.random.default_rng(1).normal(size=(3, 4, 100)), batch_size=10)
+    >>> progressive(sums, points=[2, 5, 10]).mcse.shape
+    (3, 3)
+    """
+
+    def at(point: int) -> tuple[np.ndarray, ...]:
+        first = LogSums(*(x[:, :, :point] for x in sums))
+        if sums.mean.ndim == 3:
+            return elpd(first), mcse(first), rhat(first), ess(first)
+        return (
+            elpd_pointwise(first),
+            mcse_pointwise(first),
+            np.fmax.reduce(rhat(first), axis=1),
+            np.fmin.reduce(ess(first), axis=1),
+        )
+
+    return Progressive(
+        *(np.stack(x, axis=1) for x in zip(*(at(int(point)) for point in points), strict=True))
+    )
+
+
+def fold_verdict(
+    sums: LogSums,
+    khat: Float[np.ndarray, " fold"],
+    divergences: Float[np.ndarray, " fold"] | Int[np.ndarray, " fold"],
+    benchmark: Benchmark,
+    predictive: Literal["plain", "marginal"],
+) -> np.ndarray:
+    """What is wrong with each fold, and what to do about it.
+
+    A fold is flagged when its elpd is not finite; when a chain never moved; when its R-hat is
+    undefined or above the benchmark's limit (which a long run may put well below 1.01: `mcse` is
+    too small as soon as chains disagree by more than their own error); when its ESS is below 50;
+    when its k-hat exceeds `good_k`; when more than 1% of its draws diverged.
+
+    Args:
+        sums: joint sums, dims (fold, chain, batch).
+        khat: of `pareto_khat`; NaN is not flagged.
+        divergences: number of divergent draws of each fold.
+        benchmark: of `rhat_max_benchmark`, for these sums.
+        predictive: which one was scored: a heavy tail asks for different remedies.
+
+    Returns:
+        For each fold "ok", or its reasons joined by "; ". Chains are counted from 1.
+
+    >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
+    >>> draws[1, 2] = 0.3
+    >>> sums = batch_sums(draws, 20)
+    >>> benchmark = rhat_max_benchmark(np.random.default_rng(2), sums)
+    >>> for words in fold_verdict(sums, np.zeros(2), np.zeros(2), benchmark, "marginal"):
+    ...     print(words)
+    ok
+    chain 3 never moved: longer warmup, or a smaller step size (higher target_accept)
+    """
+    chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
+    estimate, mixing, effective = elpd(sums), rhat(sums), ess(sums)
+    heavy = khat > good_k(num_draws)
+    too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
+    lighter_tail = {
+        "plain": "use the marginal predictive",
+        "marginal": "more draws, or a model less surprised by this fold",
+    }[predictive]
+
+    def reasons(k: int) -> list[str]:
+        if not np.isfinite(estimate[k]):
+            return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
+        stuck = np.flatnonzero(chain.m2[k] == 0) + 1
+        if np.isnan(mixing[k]) and len(stuck) == chain.mean.shape[1]:
+            constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
+            return [f"{constant}: no chain moved, or the predictive ignores the parameters"]
+        found = []
+        if len(stuck):
+            names = ", ".join(map(str, stuck))
+            found.append(
+                f"chain{'s' * (len(stuck) > 1)} {names} never moved:"
+                " longer warmup, or a smaller step size (higher target_accept)"
+            )
+        elif np.isnan(mixing[k]):
+            found.append("R-hat undefined: predictive density 0 at some draws; check log_lik")
+        elif mixing[k] > benchmark.limit:
+            found.append(f"R-hat {mixing[k]:.4g}: chains disagree; longer warmup, then more draws")
+        if effective[k] < MIN_ESS:
+            found.append(f"ESS {effective[k]:.0f}: too few; more draws")
+        if heavy[k]:
+            found.append(
+                f"k-hat {khat[k]:.1f}: heavy-tailed predictive, its MCSE cannot be trusted;"
+                f" {lighter_tail}"
+            )
+        if too_many[k]:
+            found.append(
+                f"{divergences[k]:.0f} divergences ({divergences[k] / num_draws[k]:.1%} of draws):"
+                " higher target_accept, or reparameterise"
+            )
+        return found
+
+    return np.array(["; ".join(reasons(k)) or "ok" for k in range(len(khat))])
+
+
+def run_verdict(
+    fold: Sequence[str] | np.ndarray, verdict: Sequence[str] | np.ndarray, benchmark: Benchmark
+) -> str:
+    """Whether a run can be trusted, in one or two sentences.
+
+    Args:
+        fold: names of the folds.
+        verdict: of `fold_verdict`.
+        benchmark: of `rhat_max_benchmark`.
+
+    Returns:
+        "ok" when no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
+        max; otherwise what is wrong, with the first flagged folds by name.
+
+    >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
+    >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too few; more draws"], fine)
+    '1 of 2 folds is flagged: rat 2 (ESS 23: too few; more draws).'
+    """
+    flagged = [(name, words) for name, words in zip(fold, verdict, strict=True) if words != "ok"]
+    sentences = []
+    if flagged:
+        named = [f"{name} ({words})" for name, words in flagged[:NUM_FOLDS_NAMED]]
+        if len(flagged) > NUM_FOLDS_NAMED:
+            named.append(f"and {len(flagged) - NUM_FOLDS_NAMED} more")
+        verb = "is" if len(flagged) == 1 else "are"
+        sentences.append(f"{len(flagged)} of {len(fold)} folds {verb} flagged: {', '.join(named)}.")
+    if not benchmark.share_above > BENCHMARK_LEVEL:
+        sentences.append(
+            f"R-hat max {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
+            " benchmark: the chains have not mixed; longer warmup, then more draws."
+        )
+    return " ".join(sentences) or "ok"

@@ -1,0 +1,238 @@
+"""The type that every scheme returns, and what is asked of it."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int, Shaped
+
+from pcv.errors import PcvError
+
+
+class Folds(NamedTuple):
+    """Which units each fold tests, and which it keeps from training.
+
+    A fold trains on every unit outside its ``held_out`` ranges. Ranges take O(n) room for
+    leave-future-out, and at most twice that of indices where test sets are scattered.
+    """
+
+    id: Shaped[np.ndarray, " fold"]
+    """readable names, text"""
+    test: Int[np.ndarray, "fold slot"]
+    """indices of the tested units in ascending order, padded with -1"""
+    held_out: Int[np.ndarray, "fold run 2"]
+    """ranges [start, stop) of units that are not trained on, test and gap: sorted, disjoint,
+    maximal, padded with empty ranges (0, 0)"""
+
+
+def from_sets(
+    ids: Sequence[str],
+    test: Sequence[Int[np.ndarray, " _"]],
+    gap: Sequence[Int[np.ndarray, " _"]] | None,
+    num_units: int,
+) -> Folds:
+    """Folds from the units that each tests, and those that it leaves out besides.
+
+    Args:
+        ids: names of the folds.
+        test: for each fold, indices of the units that it tests, in any order.
+        gap: for each fold, indices of units that it neither tests nor trains on; None: no gaps.
+        num_units: number of units, n.
+
+    Raises:
+        PcvError: a fold names a unit outside 0 to n - 1, or tests a unit twice.
+
+    >>> folds = from_sets(["a", "b"], [np.array([0, 1]), np.array([3])], None, 4)
+    >>> folds.test.tolist(), folds.held_out.tolist()
+    ([[0, 1], [3, -1]], [[[0, 2]], [[3, 4]]])
+    """
+    gaps = gap if gap is not None else [np.empty(0, np.int64)] * len(test)
+    tests, runs = [], []
+    for name, tested, left_out in zip(ids, test, gaps, strict=True):
+        unique = np.unique(np.asarray(tested, np.int64))
+        if unique.size < len(tested):
+            raise PcvError(f"fold {name!r} tests a unit twice")
+        out = np.union1d(unique, np.asarray(left_out, np.int64))
+        if out.size and not 0 <= out[0] <= out[-1] < num_units:
+            wrong = out[0] if out[0] < 0 else out[-1]
+            raise PcvError(
+                f"fold {name!r} names unit {wrong}; the {num_units} units are 0 to {num_units - 1}"
+            )
+        tests.append(unique)
+        runs.append(_runs(out))
+    return Folds(np.array(ids, str), _padded(tests, (), -1), _padded(runs, (2,), 0))
+
+
+def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> Folds:
+    """Folds without gaps that test every unit once: unit i in fold ``fold_of_unit[i]``.
+
+    >>> from_labels(np.array([1, 0, 1]), ["a", "b"]).test.tolist()
+    [[1, -1], [0, 2]]
+    """
+    sizes = np.bincount(fold_of_unit, minlength=len(ids))
+    test = np.split(np.argsort(fold_of_unit, kind="stable"), np.cumsum(sizes)[:-1])
+    return from_sets(ids, test, None, fold_of_unit.size)
+
+
+def from_splitter(
+    splitter: Any,
+    num_units: int,
+    y: Shaped[np.ndarray, " unit"] | None = None,
+    groups: Shaped[np.ndarray, " unit"] | None = None,
+) -> Folds:
+    """Folds from any object with scikit-learn's ``split(X, y, groups)``.
+
+    Units that a split neither trains on nor tests are its gap.
+
+    Args:
+        splitter: its ``split`` yields pairs of integer indices (train, test).
+        num_units: number of units, n; ``X`` has as many rows.
+        y, groups: what the splitter stratifies or groups by, one value per unit.
+
+    Raises:
+        PcvError: a split yields anything but integer indices of units, or trains on units that it
+            tests.
+    """
+    ids: list[str] = []
+    tests, gaps = [], []
+    for split in splitter.split(np.zeros((num_units, 1)), y, groups):
+        ids.append(f"fold {len(ids) + 1}")
+        train, test = (_indices(units, ids[-1]) for units in split)
+        both = np.intersect1d(train, test)
+        if both.size:
+            raise PcvError(
+                f"{ids[-1]!r} of the splitter trains on units that it tests: {_some(both)}"
+            )
+        tests.append(test)
+        gaps.append(np.setdiff1d(np.arange(num_units), np.union1d(train, test)))
+    return from_sets(ids, tests, gaps, num_units)
+
+
+def train_mask(
+    folds: Folds, num_units: int, which: slice = slice(None)
+) -> Bool[np.ndarray, "fold unit"]:
+    """Which units the folds ``which`` train on.
+
+    >>> folds = from_sets(["a"], [np.array([1])], [np.array([2])], 4)
+    >>> train_mask(folds, 4).tolist()
+    [[True, False, False, True]]
+    """
+    ranges = folds.held_out[which]
+    fold = np.arange(len(ranges))[:, None]
+    steps = np.zeros((len(ranges), num_units + 1), np.int8)
+    np.add.at(steps, (fold, ranges[..., 0]), 1)
+    np.add.at(steps, (fold, ranges[..., 1]), -1)
+    return steps.cumsum(axis=1, dtype=np.int8)[:, :-1] == 0
+
+
+def position(folds: Folds, name: str) -> int:
+    """Place of the fold called ``name``.
+
+    Raises:
+        PcvError: no such fold; the nearest name is suggested.
+
+    >>> position(from_sets(["a", "b"], [np.array([0]), np.array([1])], None, 2), "b")
+    1
+    """
+    ids = folds.id.tolist()
+    if name in ids:
+        return ids.index(name)
+    near = difflib.get_close_matches(name, ids, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the {len(ids)} folds are {_some(ids)}"
+    raise PcvError(f"no fold {name!r}; {hint}")
+
+
+def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
+    """Refuse folds that make no sense.
+
+    Args:
+        folds: the folds.
+        unit_names: names of the n units.
+        cover: every unit must be tested by exactly one fold.
+
+    Raises:
+        PcvError: fewer than two folds; two folds of one name; a fold that tests nothing, trains on
+            nothing, or trains on a unit that it tests; with ``cover``, units that no fold tests or
+            that several do.
+    """
+    num_units = len(unit_names)
+    if len(folds.id) < 2:
+        raise PcvError(f"{len(folds.id)} fold(s): cross-validation needs at least 2")
+    ids, times = np.unique(folds.id, return_counts=True)
+    if (times > 1).any():
+        raise PcvError(f"two folds have one name: {_some(ids[times > 1])}")
+    tested = folds.test >= 0
+    empty = ~tested.any(axis=1)
+    if empty.any():
+        raise PcvError(f"empty folds, which test no unit: {_some(folds.id[empty])}")
+    if folds.test.max() >= num_units:
+        raise PcvError(
+            f"folds are of at least {folds.test.max() + 1} units, the data have {num_units}"
+        )
+    untrained = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) >= num_units
+    if untrained.any():
+        raise PcvError(f"folds that leave no unit to train on: {_some(folds.id[untrained])}")
+    for name, test, ranges in zip(*folds, strict=True):
+        units = test[test >= 0]
+        starts, stops = ranges[ranges[:, 1] > 0].T
+        run = np.searchsorted(starts, units, side="right") - 1
+        trained = units >= np.append(stops, 0)[run]
+        if trained.any():
+            leaked = [unit_names[unit] for unit in units[trained].tolist()]
+            raise PcvError(f"fold {str(name)!r} trains on units that it tests: {_some(leaked)}")
+    if cover:
+        times = np.bincount(folds.test[tested], minlength=num_units)
+        for wrong, what in [(times == 0, "in no fold"), (times > 1, "tested more than once")]:
+            if wrong.any():
+                units = [unit_names[unit] for unit in np.flatnonzero(wrong).tolist()]
+                raise PcvError(f"{len(units)} of {num_units} units are {what}: {_some(units)}")
+
+
+def describe(folds: Folds, num_units: int) -> str:
+    """One line on the folds: how many, and how many units they test, train on and leave out.
+
+    >>> describe(from_labels(np.array([0, 0, 1]), ["a", "b"]), 3)
+    '2 folds, test 1 to 2, training 1 to 2, no gap'
+    """
+    test = (folds.test >= 0).sum(axis=1)
+    out = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2))
+    gap = out - test
+    return f"{len(folds.id)} folds, test {_span(test)}, training {_span(num_units - out)}, " + (
+        f"gap {_span(gap)}" if gap.any() else "no gap"
+    )
+
+
+def _runs(units: Int[np.ndarray, " out"]) -> Int[np.ndarray, "run 2"]:
+    """Maximal ranges [start, stop) of sorted, distinct indices."""
+    ends = np.diff(units) > 1
+    starts = units[np.concatenate([[True], ends])] if units.size else units
+    stops = units[np.concatenate([ends, [True]])] + 1 if units.size else units
+    return np.stack([starts, stops], axis=1)
+
+
+def _padded(rows: Sequence[np.ndarray], shape: tuple[int, ...], fill: int) -> np.ndarray:
+    longest = max((len(row) for row in rows), default=0)
+    result = np.full((len(rows), longest, *shape), fill, np.int64)
+    for padded, row in zip(result, rows, strict=True):
+        padded[: len(row)] = row
+    return result
+
+
+def _indices(units: Any, name: str) -> Int[np.ndarray, " some"]:
+    array = np.asarray(units)
+    if array.size and array.dtype.kind not in "iu":
+        raise PcvError(f"{name!r} of the splitter: integer indices needed, not {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _some(names: Iterable[object]) -> str:
+    """The first three names, and how many more: "'a', 'b', 'c' and 4 more"."""
+    quoted = [repr(str(name)) for name in names]
+    more = f" and {len(quoted) - 3} more" if len(quoted) > 3 else ""
+    return ", ".join(quoted[:3]) + more
+
+
+def _span(sizes: Int[np.ndarray, " fold"]) -> str:
+    low, high = sizes.min(), sizes.max()
+    return f"{low}" if low == high else f"{low} to {high}"

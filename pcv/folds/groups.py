@@ -1,0 +1,83 @@
+"""Schemes that keep groups of units together."""
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from pcv.datasets import label
+from pcv.errors import PcvError
+from pcv.folds.base import Folds, from_labels
+
+
+def leave_one_group_out(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
+    """One fold per group of units, in the order of the groups' sorted values.
+
+    Args:
+        values: the group of each unit, numbers or text.
+        name: what the groups are, for the folds' names: "rat" gives "rat 9".
+
+    Raises:
+        PcvError: fewer than two groups.
+
+    >>> leave_one_group_out(np.array([10, 9, 10]), "rat").id.tolist()
+    ['rat 9', 'rat 10']
+    """
+    labels, group = _grouped(values)
+    if len(labels) < 2:
+        raise PcvError(
+            f"{name!r} has one value for all units, {labels[0]!r}: folds need at least 2 groups"
+        )
+    return from_labels(group, [f"{name} {value}" for value in labels])
+
+
+def k_fold_grouped(values: Shaped[np.ndarray, " unit"], k: int, rng: np.random.Generator) -> Folds:
+    """Groups of units at random in k folds, whose numbers of groups differ by at most one.
+
+    Args:
+        values: the group of each unit, numbers or text.
+        k: number of folds.
+        rng: source of the random allocation.
+
+    Raises:
+        PcvError: k is below 2 or above the number of groups.
+
+    >>> k_fold_grouped(np.array([1, 1, 2, 2]), 2, np.random.default_rng(1)).test.tolist()
+    [[0, 1], [2, 3]]
+    """
+    labels, group = _grouped(values)
+    if not 2 <= k <= len(labels):
+        raise PcvError(f"{k} folds of {len(labels)} groups: k must be from 2 to {len(labels)}")
+    fold_of_group = rng.permutation(np.arange(len(labels)) % k)
+    return from_labels(fold_of_group[group], [f"fold {fold + 1}" for fold in range(k)])
+
+
+def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
+    """The user's own folds: units of one value make a fold, in the order of sorted values.
+
+    Args:
+        values: the fold of each unit, numbers or text.
+        name: the column's name, for the folds' names: "part" gives "part north".
+
+    Raises:
+        PcvError: one fold alone; two names that differ in case or spaces only.
+
+    >>> from_column(np.array(["south", "north", "south"]), "part").id.tolist()
+    ['part north', 'part south']
+    """
+    labels, _ = _grouped(values)
+    spelt: dict[str, str] = {}
+    for value in labels:
+        other = spelt.setdefault("".join(value.casefold().split()), value)
+        if other != value:
+            raise PcvError(
+                f"column {name!r}: folds {other!r} and {value!r} differ in case or spaces only;"
+                " write them alike, or as unlike names"
+            )
+    return leave_one_group_out(values, name)
+
+
+def _grouped(
+    values: Shaped[np.ndarray, " unit"],
+) -> tuple[list[str], Int[np.ndarray, " unit"]]:
+    """Labels of the distinct values, sorted, and each unit's place among them."""
+    distinct, group = np.unique(values, return_inverse=True)
+    return [label(value) for value in distinct], group

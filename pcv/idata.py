@@ -1,0 +1,101 @@
+"""The full-data fit laid out as ArviZ expects it, and read back."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+
+from pcv.fit import Checks, Draws
+from pcv.model import Model, Params
+from pcv.sampler import Kernel
+
+AT_ONCE = 100
+"""draws that are turned into named variables at one time"""
+
+
+def tree(
+    model: Model,
+    unravel: Callable[[Float[Array, " param"]], Params],
+    data: Mapping[str, Any],
+    dataset: xr.Dataset,
+    names: list[str],
+    draws: Draws,
+    checks: Checks,
+    kernel: Kernel | None,
+) -> xr.DataTree:
+    """ArviZ's groups (posterior, sample_stats, log_likelihood, observed_data) and ours.
+
+    Args:
+        model: gives the named variables and the unit log likelihoods.
+        unravel: from the flat parameter vector to named parameters.
+        data: the model's data.
+        dataset: the data artifact, for unit names and the outcome.
+        names: of the flat parameters.
+        draws: of the full-data posterior.
+        checks: their diagnostics.
+        kernel: of the folds, if the fit was good enough to tune one.
+
+    Returns:
+        Additional groups: ``unconstrained`` (position: chain, draw, param), ``checks``,
+        ``kernel``.
+    """
+
+    def each(function: Callable[[Float[Array, " param"]], Any]) -> Any:
+        over_draws = jax.jit(lambda x: jax.lax.map(function, x, batch_size=AT_ONCE))
+        chains = [jax.device_get(over_draws(x)) for x in draws.position]
+        return jax.tree.map(lambda *x: np.stack(x), *chains)
+
+    variables = each(lambda position: dict(model.constrain(unravel(position))))
+    log_lik = each(lambda position: model.log_lik(unravel(position), data))
+    chain_draw = ("chain", "draw")
+    index = {name: np.arange(n) for name, n in zip(chain_draw, draws.lp.shape)}
+    groups = {
+        "posterior": xr.Dataset(
+            {
+                name: ((*chain_draw, *(f"{name}_dim_{i}" for i in range(x.ndim - 2))), x)
+                for name, x in variables.items()
+            },
+            index,
+        ),
+        "sample_stats": xr.Dataset(
+            {name: (chain_draw, x) for name, x in draws._asdict().items() if name != "position"},
+            index,
+        ),
+        "log_likelihood": xr.Dataset(
+            {model.outcome.name: ((*chain_draw, "unit"), log_lik)},
+            index | {"unit": dataset["unit"].values},
+        ),
+        "observed_data": dataset[[model.outcome.name]].drop_attrs(),
+        "unconstrained": xr.Dataset(
+            {"position": ((*chain_draw, "param"), draws.position)}, index | {"param": names}
+        ),
+        "checks": xr.Dataset(
+            {
+                "rhat": ("param", checks.rhat),
+                "ess": ("param", checks.ess),
+                "efmi": ("chain", checks.efmi),
+                "divergences": checks.divergences,
+            },
+            {"param": names},
+            {"problems": checks.problems, "warnings": checks.warnings},
+        ),
+    }
+    if kernel is not None:
+        groups["kernel"] = xr.Dataset(
+            {
+                "center": ("param", kernel.center),
+                "scale": (("param", "column")[: kernel.scale.ndim], kernel.scale),
+                "step_size": kernel.step_size,
+                "num_steps": kernel.num_steps,
+            },
+            {"param": names},
+        )
+    return xr.DataTree.from_dict(groups)
+
+
+def kernel(dataset: xr.Dataset) -> Kernel:
+    """The kernel that ``kernel`` of a fit or warmup artifact describes."""
+    return Kernel(*(jax.numpy.asarray(dataset[name].values) for name in Kernel._fields))

@@ -1,0 +1,57 @@
+"""Stages, their versions, and where their artifacts lie: what workflow and stages share."""
+
+from pathlib import Path
+
+VERSIONS = {
+    "data": 1,
+    "fit": 1,
+    "folds": 1,
+    "warmup": 1,
+    "sample": 1,
+    "diagnose": 1,
+    "compare": 1,
+    "report": 1,
+}
+"""raised when a stage computes something else from the same inputs: its artifacts are remade"""
+
+FILES = {
+    "data": "{experiment}/data.zarr",
+    "fit": "{experiment}/models/{model}/fit.zarr",
+    "folds": "{experiment}/folds.zarr",
+    "warmup": "{experiment}/models/{model}/warmup/{batch}.zarr",
+    "sample": "{experiment}/models/{model}/sample/{batch}.zarr",
+    "diagnose": "{experiment}/models/{model}/diagnostics.zarr",
+    "compare": "{experiment}/comparison.zarr",
+    "report": "{experiment}/report.html",
+}
+"""artifacts by stage, relative to the folder of the results"""
+
+FIGURES = (
+    "difference",
+    "uncertainty",
+    "probability",
+    "rhat",
+    "benchmark",
+    "fold_differences",
+    "khat",
+    "full_data",
+)
+"""names of the report's figures"""
+
+
+def path(results: Path, stage: str, experiment: str, model: str = "", batch: str = "") -> Path:
+    """Where a stage's artifact lies.
+
+    >>> str(path(Path("results"), "fit", "rats", "slopes"))
+    'results/rats/models/slopes/fit.zarr'
+    """
+    return results / FILES[stage].format(experiment=experiment, model=model, batch=batch)
+
+
+def batches(fold_batches: int) -> list[str]:
+    """Names of the fold batches, as Snakemake's scatter-gather writes them.
+
+    >>> batches(2)
+    ['1-of-2', '2-of-2']
+    """
+    return [f"{i}-of-{fold_batches}" for i in range(1, fold_batches + 1)]

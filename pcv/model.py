@@ -1,0 +1,290 @@
+"""What a user writes, and what the sampler sees.
+
+A `Model` is written for one chain and knows nothing of folds: a prior draw, a log prior, and a
+log likelihood with one term per unit. `target` turns it into a `Target`, the pair of functions
+that cross-validation needs: the density of a fold's posterior and its predictive score.
+
+A Bernoulli model of five units, for example, with one probability on (0, 1):
+
+>>> import jax, numpyro.distributions as dist
+>>> space = support({"p": dist.constraints.unit_interval})
+>>> def log_prior(params):
+...     p = space.constrain(params)["p"]
+...     return dist.Beta(2, 2).log_prob(p) + space.log_jacobian(params)
+>>> coin = Model(
+...     init=lambda key: space.unconstrain({"p": dist.Beta(2, 2).sample(key)}),
+...     log_prior=log_prior,
+...     log_lik=lambda params, data: dist.Bernoulli(
+...         space.constrain(params)["p"]).log_prob(data["y"]),
+...     constrain=space.constrain,
+...     outcome=Outcome("y"),
+... )
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+from numpyro.distributions import biject_to
+from numpyro.distributions.constraints import Constraint
+
+from pcv.errors import PcvError
+
+Params = dict[str, Array]
+Data = Mapping[str, Any]
+Scalar = Float[Array, ""]
+
+
+class Outcome(NamedTuple):
+    """The variable whose density is scored, and the scale on which it is a density.
+
+    Scores of models with different outcomes are never compared: a log density of log y and one
+    of y differ by a Jacobian.
+    """
+
+    name: str
+    scale: str = "identity"
+
+    def __str__(self) -> str:
+        return self.name if self.scale == "identity" else f"{self.scale}({self.name})"
+
+
+class Fold(NamedTuple):
+    """One fold, as one chain sees it."""
+
+    train: Bool[Array, " unit"]
+    """which units the posterior is conditioned on"""
+    test: Int[Array, " slot"]
+    """indices of the units that are scored, padded with -1"""
+
+
+Predictive = tuple[Scalar, Float[Array, " slot"]]
+
+
+class Model(NamedTuple):
+    """A Bayesian model for one chain; pcv adds folds, chains and devices."""
+
+    init: Callable[[Key[Array, ""]], Params]
+    """a draw from the prior, on the unconstrained scale"""
+    log_prior: Callable[[Params], Scalar]
+    """log prior density of the unconstrained parameters: the Jacobian is part of it"""
+    log_lik: Callable[[Params, Data], Float[Array, " unit"]]
+    """log likelihood, one term per unit"""
+    constrain: Callable[[Params], Mapping[str, Array]]
+    """the named variables of the posterior"""
+    outcome: Outcome
+    marginal: Callable[[Params, Data, Int[Array, " slot"]], Predictive] | None = None
+    """joint and pointwise log predictive of the units in `test` (padded with -1), with the
+    left-out groups' own effects integrated out analytically"""
+    group: Int[np.ndarray, " unit"] | None = None
+    """the group of each unit whose effects `marginal` integrates out: it holds only for folds
+    that leave out whole groups"""
+
+
+class Target(NamedTuple):
+    """All that the sampler sees. Models whose likelihood does not factorise give it directly."""
+
+    init: Callable[[Key[Array, ""]], Params]
+    log_density: Callable[[Params, Fold], Scalar]
+    log_predictive: Callable[[Params, Fold], Predictive]
+
+
+class Support(NamedTuple):
+    """The way between unconstrained parameters and their supports, names unchanged."""
+
+    constrain: Callable[[Params], Params]
+    unconstrain: Callable[[Params], Params]
+    log_jacobian: Callable[[Params], Scalar]
+
+
+def support(constraints: Mapping[str, Constraint]) -> Support:
+    r"""Bijections of named parameters onto their supports.
+
+    A density :math:`p(\theta)` of constrained parameters becomes, on the unconstrained scale,
+    :math:`p(\theta(u))\,|\partial\theta/\partial u|`; ``log_jacobian`` is the logarithm of the
+    second factor, summed over all named parameters. Parameters without an entry pass unchanged.
+
+    >>> from numpyro.distributions import constraints
+    >>> space = support({"sigma": constraints.positive})
+    >>> float(space.constrain({"sigma": jnp.array(0.0), "mu": jnp.array(3.0)})["sigma"])
+    1.0
+    """
+    to = {name: biject_to(constraint) for name, constraint in constraints.items()}
+
+    def constrain(params: Params) -> Params:
+        return {name: to[name](u) if name in to else u for name, u in params.items()}
+
+    def unconstrain(values: Params) -> Params:
+        return {name: to[name].inv(x) if name in to else x for name, x in values.items()}
+
+    def log_jacobian(params: Params) -> Scalar:
+        terms = [
+            jnp.sum(bijector.log_abs_det_jacobian(params[name], bijector(params[name])))
+            for name, bijector in to.items()
+        ]
+        return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros(())
+
+    return Support(constrain, unconstrain, log_jacobian)
+
+
+def target(model: Model, data: Data, predictive: str) -> Target:
+    r"""The posterior and the predictive of every fold of a model.
+
+    .. math::
+        \log p(\theta \mid y_\mathrm{train}) = \log p(\theta) +
+        \sum_{i\in\mathrm{train}} \log p(y_i\mid\theta) + c,\qquad
+        s = \sum_{i\in\mathrm{test}} \log p(y_i\mid\theta)
+
+    Args:
+        model: the model; its `log_lik` has one term per unit.
+        data: its data, as handed to `log_lik`.
+        predictive: "plain": `s` as above; "marginal": the model's own `marginal`.
+    """
+    arrays = {
+        name: jnp.asarray(x) for name, x in data.items() if np.asarray(x).dtype.kind in "biuf"
+    }
+
+    def log_density(params: Params, fold: Fold) -> Scalar:
+        terms = model.log_lik(params, arrays)
+        return model.log_prior(params) + jnp.sum(jnp.where(fold.train, terms, 0.0))
+
+    def plain(params: Params, fold: Fold) -> Predictive:
+        terms = model.log_lik(params, arrays)[fold.test]
+        pointwise = jnp.where(fold.test >= 0, terms, 0.0)
+        return jnp.sum(pointwise), pointwise
+
+    def marginal(params: Params, fold: Fold) -> Predictive:
+        assert model.marginal is not None
+        return model.marginal(params, arrays, fold.test)
+
+    return Target(model.init, log_density, marginal if predictive == "marginal" else plain)
+
+
+def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"]], Params]]:
+    """The same target on parameters laid out as one vector, and the way back to their names."""
+    from jax.flatten_util import ravel_pytree
+
+    example = jax.eval_shape(target.init, jax.random.key(0))
+    _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example))
+    flat = Target(
+        lambda key: ravel_pytree(target.init(key))[0],
+        lambda position, fold: target.log_density(unravel(position), fold),
+        lambda position, fold: target.log_predictive(unravel(position), fold),
+    )
+    return flat, unravel
+
+
+def param_names(target: Target) -> list[str]:
+    """Names of the entries of the flat parameter vector, in order: ``mu``, ``alpha[0]``, ...
+
+    >>> param_names(Target(lambda key: {"b": jnp.zeros(2), "a": jnp.zeros(())}, None, None))
+    ['a', 'b[0]', 'b[1]']
+    """
+    shapes = jax.eval_shape(target.init, jax.random.key(0))
+    names = []
+    for name in sorted(shapes):
+        for index in np.ndindex(shapes[name].shape):
+            names.append(f"{name}[{', '.join(map(str, index))}]" if index else name)
+    return names
+
+
+def check_shapes(model: Model, data: Data, num_units: int, name: str) -> None:
+    """Does `log_lik` give one term per unit, and are `init` and `constrain` of one mind?
+
+    Raises:
+        PcvError: naming the model and the shape found, without running anything.
+    """
+    try:
+        params = jax.eval_shape(model.init, jax.random.key(0))
+        terms = jax.eval_shape(lambda p: model.log_lik(p, data), params)
+        prior = jax.eval_shape(model.log_prior, params)
+    except Exception as error:
+        raise PcvError(f"model '{name}': {type(error).__name__}: {error}") from error
+    if terms.shape != (num_units,):
+        raise PcvError(
+            f"model '{name}': log_lik has shape {terms.shape}, not ({num_units},): it must return "
+            "one term per unit of the data"
+        )
+    if prior.shape != ():
+        raise PcvError(f"model '{name}': log_prior has shape {prior.shape}, it must be a scalar")
+
+
+def check_values(model: Model, data: Data, name: str, draws: int = 20, seed: int = 0) -> None:
+    """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
+
+    Raises:
+        PcvError: naming the unit or parameter that is not finite at the most prior draws.
+    """
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(seed), draws))
+    terms = np.asarray(jax.vmap(lambda p: model.log_lik(p, data))(params))
+    bad = ~np.isfinite(terms)
+    if bad.any():
+        unit = int(np.argmax(bad.sum(0)))
+        raise PcvError(
+            f"model '{name}': log_lik of unit {unit} (counted from 0) is not finite at "
+            f"{int(bad[:, unit].sum())} of {draws} prior draws"
+        )
+
+    def log_density(params: Params) -> Scalar:
+        return model.log_prior(params) + jnp.sum(model.log_lik(params, data))
+
+    values, grads = jax.vmap(jax.value_and_grad(log_density))(params)
+    if not np.isfinite(np.asarray(values)).all():
+        raise PcvError(f"model '{name}': log_prior is not finite at some of its own prior draws")
+    for parameter, grad in grads.items():
+        if not np.isfinite(np.asarray(grad)).all():
+            raise PcvError(
+                f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws"
+            )
+
+
+def choose_predictive(
+    setting: str,
+    model: Model,
+    name: str,
+    fold_ids: list[str],
+    test: np.ndarray,
+    held_out: np.ndarray,
+) -> str:
+    """Which predictive the folds of a model use: "plain" or "marginal".
+
+    The model's own `marginal` integrates over the effects of groups it has not seen, so it holds
+    where every group of a test set is left out as a whole; "auto" then takes it.
+
+    Args:
+        setting: "auto", "marginal" or "plain".
+        model, name: the model.
+        fold_ids: names of the folds, for the message.
+        test: (fold, slot) units of each test set, padded with -1.
+        held_out: (fold, run, 2) half-open ranges of units not trained on.
+
+    Raises:
+        PcvError: "marginal" is asked for and the model has none, or it does not hold in a fold.
+    """
+    if setting == "plain" or (setting == "auto" and model.marginal is None):
+        return "plain"
+    if model.marginal is None:
+        raise PcvError(
+            f"model '{name}': predictive 'marginal' is asked for, but the model gives no "
+            "`marginal`; write one, or set predictive: plain"
+        )
+    if model.group is None:
+        return "marginal"
+    group = np.asarray(model.group)
+    for fold, slots, runs in zip(fold_ids, test, held_out):
+        tested = np.isin(group, group[slots[slots >= 0]])
+        left_out = np.zeros(group.size, bool)
+        for start, stop in runs:
+            left_out[start:stop] = True
+        if (tested & ~left_out).any():
+            if setting == "auto":
+                return "plain"
+            raise PcvError(
+                f"model '{name}': its marginal predictive is for groups that are left out as a "
+                f"whole, but fold '{fold}' keeps part of a tested group in training; leave out "
+                "whole groups, or set predictive: plain"
+            )
+    return "marginal"

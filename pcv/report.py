@@ -1,0 +1,409 @@
+"""The report of an experiment: its figures as files, and one self-contained HTML page."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import xarray as xr
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from pcv import plots
+
+DPI = 200
+BENCHMARK_SHARE = 0.01
+
+CAPTIONS = {
+    "difference": (
+        "The answer, and its two uncertainties",
+        "Each line is a model's estimate from the draws so far, as a difference to the comparator "
+        "(the horizontal line at 0); negative means that the comparator predicts better. The band "
+        "is ± 2 Monte Carlo standard errors: it shrinks as chains run longer, and the line should "
+        "have settled inside it. The bar at the right is ± 1 standard error of the final estimate, "
+        "which comes from the limited number of folds: only more data make it shorter. A bar that "
+        "reaches 0 leaves the order of the two models open. A single model is shown by its elpd.",
+    ),
+    "uncertainty": (
+        "Have the chains run long enough?",
+        "Solid: the standard error that the limited data leave (epistemic). Dashed: the Monte "
+        "Carlo standard error that the limited number of draws adds. Once the dashed line is far "
+        "below the solid one (a tenth, say), longer chains no longer change the answer. The axis "
+        "is logarithmic.",
+    ),
+    "probability": (
+        "Probability of predicting better",
+        "The probability that a model predicts new data better than the comparator, given the "
+        "draws so far. 50% is a toss-up. It should have settled; close to 0% or 100%, the order of "
+        "the models is clear.",
+    ),
+    "fold_differences": (
+        "Which folds make the difference?",
+        "One mark per fold and model, ± 2 Monte Carlo standard errors (often hidden by the mark), "
+        "in the order of the joint differences. To the left of 0 (or below it), the comparator "
+        "predicts that fold better. Look for single folds that carry the total. Beyond "
+        f"{plots.MAX_NAMED_FOLDS} folds, each model's folds stand in order of value and only the "
+        "extremes are named. With a single model, the elpd of each fold is shown.",
+    ),
+    "rhat": (
+        "Do the chains of each fold agree?",
+        "Thin lines: R-hat of the log score of each fold, over draws. Bold: the largest of them, "
+        f"R-hat max. The dashed line is the usual limit of {plots.GOOD_RHAT:g} for a single "
+        "posterior; the largest of many folds often lies above it though all is well, which is "
+        "what the next figure is for. The axis is logarithmic in R-hat − 1 and ends at 1.0001.",
+    ),
+    "benchmark": (
+        "Is R-hat max too large?",
+        "The histogram shows what R-hat max would be if all chains had mixed: blocks of draws are "
+        "shuffled between the chains of a fold, again and again. A vertical line inside the "
+        "histogram is what well-mixed chains give. A line to the right of it says that at least "
+        "one chain is stuck, shifted, or still warming up.",
+    ),
+    "khat": (
+        "Can each fold's Monte Carlo error be trusted?",
+        "Pareto k-hat of the predictive density over the draws of each fold. Above the dotted line "
+        "a few draws dominate the fold's score and its Monte Carlo error is understated; above the "
+        "dashed line at 1, that average has no finite mean to estimate. The remedy is a predictive "
+        "with the left-out effects integrated out (marginal), or far more draws.",
+    ),
+    "full_data": (
+        "Is each model's full-data fit sound?",
+        "One mark per parameter of the fit to all data, which gives cross-validation its starting "
+        f"points and its sampler settings. Sound parameters lie below R-hat {plots.GOOD_RHAT:g} "
+        f"and to the right of an effective sample size of {plots.GOOD_ESS}. The parameters with "
+        "the largest R-hat and with the smallest sample size are named.",
+    ),
+}
+
+QUESTIONS = {
+    "joint": "How well is the test set of a fold predicted as a whole? Log density of all its "
+    "units together, one term per fold.",
+    "pointwise": "How well is each unit predicted on its own? Log density of single units, one "
+    "term per unit, as loo and ArviZ score.",
+}
+
+
+Cells = tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """A table as it is printed: the first column names the row, the last one is in words."""
+
+    caption: str
+    head: Cells
+    rows: Sequence[Cells]
+    flagged: Sequence[bool]
+    """rows that stand out"""
+    notes: Sequence[str] = ()
+
+
+def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
+    """All figures of an experiment by name, the same names for every experiment.
+
+    Args:
+        comparison: the contents of comparison.zarr.
+        diagnostics: the contents of each model's diagnostics.zarr, by model name.
+    """
+    ordered = {name: diagnostics[name] for name in _models(comparison)}
+    runs = {"all models": comparison, **ordered} if len(ordered) > 1 else ordered
+    return {
+        "difference": plots.difference(comparison),
+        "uncertainty": plots.uncertainty(comparison),
+        "probability": plots.probability(comparison),
+        "fold_differences": plots.fold_differences(comparison),
+        "rhat": plots.rhat(ordered),
+        "benchmark": plots.benchmark(runs),
+        "khat": plots.khat(ordered),
+        "full_data": plots.full_data(ordered),
+    }
+
+
+def write_figures(figs: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write each figure as PNG (200 dpi) and SVG into a folder, which is made if need be.
+
+    Returns:
+        the paths written.
+
+    Raises:
+        OSError: the folder or a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in figs.items():
+        png, vector = folder / f"{name}.png", folder / f"{name}.svg"
+        figure.savefig(png, dpi=DPI)
+        vector.write_text(svg(figure, name), encoding="utf-8")
+        paths += [png, vector]
+    return paths
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as SVG with selectable text; all its ids begin with `name`.
+
+    The same figure gives the same text, whenever and wherever it is drawn.
+
+    >>> '<svg ' in svg(Figure(), "empty")
+    True
+    """
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata=nothing)
+
+    def prefix(tag: re.Match[str]) -> str:
+        return re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", tag[0])
+
+    return re.sub(r"<[^>]+>", prefix, buffer.getvalue())
+
+
+def html(
+    comparison: xr.Dataset,
+    diagnostics: Mapping[str, xr.Dataset],
+    frame: pd.DataFrame,
+    provenance: Mapping[str, Any],
+    figures: Mapping[str, Figure],
+    title: str,
+    marks: Sequence[str],
+) -> str:
+    """The report as one HTML page that needs nothing else: no network, scripts or fonts.
+
+    Args:
+        comparison: the contents of comparison.zarr.
+        diagnostics: the contents of each model's diagnostics.zarr, by model name.
+        frame: the rows of comparison.csv.
+        provenance: what to print of the run's origin: `config` (a mapping or YAML text), and by
+            any name texts, numbers, lists or one more level of mappings.
+        figures: from `figures`.
+        title: the heading.
+        marks: warnings to show in a banner at the top, such as that a bad fit was allowed.
+    """
+    names = _models(comparison)
+    single = len(names) == 1
+    environment = Environment(
+        loader=PackageLoader("pcv"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    folds = {name: _fold_table(name, diagnostics[name]) for name in names}
+    config = provenance.get("config", {})
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        marks=marks,
+        single=single,
+        attrs=comparison.attrs,
+        num_models=len(names),
+        num_folds=comparison.sizes["fold"],
+        scores={
+            kind: _score_table(comparison, frame, kind)
+            for kind in map(str, comparison["kind"].values)
+        },
+        questions=QUESTIONS,
+        figures={
+            name: Markup(_inline(figure, name))
+            for name, figure in figures.items()
+            if not (single and name == "probability")
+        },
+        captions=CAPTIONS,
+        chains=_chain_table([diagnostics[name] for name in names], names),
+        flagged=_flagged_table(folds),
+        folds=folds,
+        fits=_fit_table([diagnostics[name] for name in names], names),
+        origin={
+            key: {name: _words(item) for name, item in value.items()}
+            if isinstance(value, Mapping)
+            else _words(value)
+            for key, value in provenance.items()
+            if key != "config"
+        },
+        config=config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False),
+    )
+
+
+def _number(value: float, error: float = np.nan) -> str:
+    """A number with as many decimals as give its error two figures, and at least one.
+
+    >>> _number(-14.534, 7.03), _number(0.3518, 0.3518), _number(float("nan"))
+    ('−14.5', '0.35', '–')
+    """
+    if not np.isfinite(value):
+        return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
+    known = np.isfinite(error) and error > 0
+    decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
+    return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _models(comparison: xr.Dataset) -> list[str]:
+    return [str(name) for name in comparison["model"].to_numpy()]
+
+
+def _inline(figure: Figure, name: str) -> str:
+    """The svg element alone, sized by the page, and named for who cannot see it."""
+    text = svg(figure, name)
+    head, body = text[text.index("<svg") :].split(">", 1)
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    return f'{head} role="img" aria-labelledby="caption-{name}">{body}'
+
+
+def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Table:
+    rows = frame[frame["kind"] == kind].sort_values("rank")
+    comparator = str(comparison.attrs[f"reference_{kind}"])
+    single = len(rows) == 1
+    predictives = " and ".join(dict.fromkeys(rows["predictive"]))
+    caption = f"{kind.capitalize()} scores: {rows['n_folds'].max()} folds, {predictives} predictive"
+    errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
+    notes = [
+        f"SE of the difference of {model} over folds instead of units: {_error(over_folds)}."
+        for model, over_units, over_folds in zip(
+            errors.index, errors["dse"], errors["dse_folds"], strict=True
+        )
+        if np.isfinite(over_folds) and not np.isclose(over_units, over_folds)
+    ]
+    elpd = [
+        (_number(row["elpd"], row["se"]), _error(row["se"]), _error(row["mcse"]))
+        for _, row in rows.iterrows()
+    ]
+    if single:
+        head: Cells = ("model", "elpd", "SE", "MCSE", "verdict")
+        differences: list[Cells] = [()]
+    else:
+        head = ("model", "difference", "SE", "MCSE", f"Pr(beats {comparator})")
+        head += ("elpd", "SE of elpd", "MCSE of elpd", "verdict")
+        differences = [
+            ("0", "–", "–", "–")
+            if row["model"] == comparator
+            else (
+                _number(row["elpd_diff"], row["dse"]),
+                _error(row["dse"]),
+                _error(row["mcse_diff"]),
+                plots.percent(row["p_better"]),
+            )
+            for _, row in rows.iterrows()
+        ]
+    cells = [
+        (model, *difference, *own, verdict)
+        for model, difference, own, verdict in zip(
+            rows["model"], differences, elpd, rows["verdict"], strict=True
+        )
+    ]
+    return Table(caption, head, cells, [False] * len(cells), notes)
+
+
+def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
+    head: Cells = ("model", "chains × draws", "R-hat max", "benchmark share", "smallest ESS")
+    head += ("largest k-hat", "divergences", "folds flagged", "verdict")
+    rows = [
+        (
+            name,
+            f"{folds.attrs['num_chains']} × {folds.attrs['num_draws']}",
+            _at(folds["rhat"], "max", ".3f"),
+            plots.percent(float(folds["benchmark_share"])),
+            _at(folds["joint_ess"], "min", ",.0f"),
+            _at(folds["khat"], "max", ".2f"),
+            f"{int(folds['divergences'].sum()):,}",
+            f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
+            str(folds.attrs["verdict"]),
+        )
+        for name, folds in zip(names, models, strict=True)
+    ]
+    flagged = [
+        bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_SHARE)
+        for folds in models
+    ]
+    note = (
+        "Benchmark share: how many of the shuffled replicates of R-hat max are at or above the "
+        f"observed one; {BENCHMARK_SHARE:.0%} or less says that the chains have not mixed."
+    )
+    return Table("Chains of all folds", head, rows, flagged, [note])
+
+
+def _fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
+    head: Cells = ("model", "parameters", "largest R-hat", "smallest ESS", "divergences")
+    head += ("smallest E-FMI", "verdict")
+    rows = [
+        (
+            name,
+            str(fit.sizes["param"]),
+            _at(fit["fit_rhat"], "max", ".3f"),
+            _at(fit["fit_ess"], "min", ",.0f"),
+            str(fit.attrs["fit_divergences"]),
+            f"{np.min(fit.attrs['fit_efmi']):.2f}",
+            str(fit.attrs["fit_verdict"]),
+        )
+        for name, fit in zip(names, models, strict=True)
+    ]
+    return Table("Fits to all data", head, rows, [bool(fit.attrs["bad_fit"]) for fit in models])
+
+
+def _fold_table(name: str, folds: xr.Dataset) -> Table:
+    head: Cells = (
+        "fold",
+        "joint elpd",
+        "MCSE",
+        "ESS",
+        "R-hat",
+        "k-hat",
+        "divergences",
+        "acceptance",
+    )
+    head += ("pointwise elpd, summed", "its MCSE", "verdict")
+    summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
+    columns = folds[
+        ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
+        + ["pointwise_mcse", "verdict"]
+    ].to_dataframe()
+    rows = [
+        (
+            str(fold),
+            _number(row["joint_elpd"], row["joint_mcse"]),
+            _error(row["joint_mcse"]),
+            f"{row['joint_ess']:,.0f}",
+            f"{row['rhat']:.3f}",
+            f"{row['khat']:.2f}",
+            f"{row['divergences']:,.0f}",
+            f"{row['acceptance']:.2f}",
+            _number(pointwise, row["pointwise_mcse"]),
+            _error(row["pointwise_mcse"]),
+            str(row["verdict"]),
+        )
+        for (fold, row), pointwise in zip(columns.iterrows(), summed, strict=True)
+    ]
+    return Table(f"Folds of {name}", head, rows, [row[-1] != "ok" for row in rows])
+
+
+def _flagged_table(folds: Mapping[str, Table]) -> Table:
+    rows = [
+        (row[0], f"{name}: {row[-1]}")
+        for name, table in folds.items()
+        for row, flag in zip(table.rows, table.flagged, strict=True)
+        if flag
+    ]
+    return Table("Folds to look at", ("fold", "verdict"), rows, [True] * len(rows))
+
+
+def _error(error: float) -> str:
+    return _number(error, error)
+
+
+def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:
+    """The largest or smallest value and its name; an infinite one counts, a missing one not."""
+    known = values.to_series().dropna()
+    if known.empty:
+        return "–"
+    row = int(known.argmax() if which == "max" else known.argmin())
+    return f"{known.iloc[row]:{form}} ({known.index[row]})"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_words, value))
+    return str(value)

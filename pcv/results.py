@@ -1,0 +1,278 @@
+"""What diagnostics.zarr and comparison.zarr hold, computed from the stored sums alone. No JAX."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv import compare as comparing
+from pcv import diagnostics as diag
+from pcv.compare import Comparison, Scores
+from pcv.sums import log_sums
+
+MAX_POINTS = 40
+"""lengths at which progressive estimates are kept"""
+
+Kind = Literal["joint", "pointwise"]
+KINDS: tuple[Kind, ...] = ("joint", "pointwise")
+
+
+def diagnose(
+    samples: Sequence[xr.Dataset],
+    folds: xr.Dataset,
+    unit_names: np.ndarray,
+    checks: xr.Dataset,
+    rng: np.random.Generator,
+    model: str,
+) -> xr.Dataset:
+    """Estimates and diagnostics of all folds of a model.
+
+    Args:
+        samples: the sample artifacts of all fold batches, in order.
+        folds: the folds artifact.
+        unit_names: names of the units.
+        checks: group ``checks`` of the model's fit.
+        rng: for the benchmark's replicates.
+        model: name of the model.
+
+    Returns:
+        Dims: fold, slot; point (progressive estimates, coordinate: draws per chain); replicate
+        (R-hat max benchmark); param (full-data fit).
+    """
+    joint, pointwise = (log_sums(samples, "log", kind) for kind in KINDS)
+    predictive = samples[0].attrs["predictive"]
+    test = folds["test"].values
+    num_draws = np.concatenate([s["n_draws"].values for s in samples])
+    chains, batches = joint.count.shape[1:]
+    batch_size = int(joint.count.max())
+    divergences, acceptance = (
+        np.concatenate([s[name].values for s in samples]) for name in ("divergences", "acceptance")
+    )
+    khat = np.concatenate([_khat(s, chains) for s in samples])
+    benchmark = diag.rhat_max_benchmark(rng, joint)
+    diverged = np.nansum(divergences, axis=(1, 2))
+    verdict = diag.fold_verdict(joint, khat, diverged, benchmark, predictive)
+    ids = folds["fold"].values
+    points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
+    joint_at, pointwise_at = diag.progressive(joint, points), diag.progressive(pointwise, points)
+    unit_at = [diag.elpd(diag.LogSums(*(x[:, :, :p] for x in pointwise))) for p in points]
+    fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
+    variables = {
+        "joint_elpd": (fold, diag.elpd(joint)),
+        "joint_mcse": (fold, diag.mcse(joint)),
+        "joint_ess": (fold, diag.ess(joint)),
+        "rhat": (fold, diag.rhat(joint)),
+        "khat": (fold, khat),
+        "divergences": (fold, diverged),
+        "acceptance": (fold, np.nanmean(acceptance, axis=(1, 2))),
+        "verdict": (fold, verdict.astype(str)),
+        "n_draws": (fold, num_draws),
+        "unit_name": (fold_slot, np.where(test >= 0, unit_names[test], "").astype(str)),
+        "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
+        "pointwise_ess": (fold_slot, diag.ess(pointwise)),
+        "pointwise_rhat": (fold_slot, diag.rhat(pointwise)),
+        "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
+        "joint_elpd_at": (fold_point, joint_at.elpd),
+        "joint_mcse_at": (fold_point, joint_at.mcse),
+        "rhat_at": (fold_point, joint_at.rhat),
+        "ess_at": (fold_point, joint_at.ess),
+        "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
+        "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
+        "rhat_max": benchmark.observed,
+        "rhat_limit": benchmark.limit,
+        "benchmark": ("replicate", benchmark.replicates),
+        "benchmark_share": benchmark.share_above,
+        "fit_rhat": ("param", checks["rhat"].values),
+        "fit_ess": ("param", checks["ess"].values),
+    }
+    problems, warnings = (_listed(checks.attrs[name]) for name in ("problems", "warnings"))
+    attributes = {
+        "model": model,
+        "predictive": predictive,
+        "outcome": samples[0].attrs["outcome"],
+        "verdict": diag.run_verdict(list(ids), list(verdict), benchmark),
+        "num_chains": int(chains),
+        "num_draws": int(num_draws.max()),
+        "batch_size": batch_size,
+        "good_k": float(diag.good_k(int(chains * num_draws.max()))),
+        "fit_verdict": "; ".join(problems + warnings) or "ok",
+        "fit_divergences": int(checks["divergences"]),
+        "fit_efmi": checks["efmi"].values.tolist(),
+        "bad_fit": bool(problems),
+    }
+    coords = {"fold": ids, "point": points * batch_size, "param": checks["param"].values}
+    return xr.Dataset(variables, coords, attributes)
+
+
+def _listed(attribute: Any) -> list[str]:
+    return [attribute] if isinstance(attribute, str) else list(attribute)
+
+
+def _khat(sample: xr.Dataset, chains: int) -> np.ndarray:
+    if "log_joint_draws" in sample:
+        return diag.pareto_khat(sample["log_joint_draws"].values)
+    return diag.pareto_khat_from_tail(
+        sample["log_joint_tail"].values, chains * sample["n_draws"].values
+    )
+
+
+def scores(diagnostics: xr.Dataset, kind: Kind, data: str, folds: str) -> Scores:
+    """A model's scores, as `pcv.compare.compare` takes them.
+
+    Args:
+        diagnostics: the contents of a diagnostics artifact.
+        kind: joint or pointwise.
+        data, folds: fingerprints of the data and the folds that were scored.
+    """
+    names = diagnostics["fold"].values
+    units = diagnostics["unit_name"].values
+    present = units != ""
+    joint = kind == "joint"
+    terms = diagnostics[f"{kind}_elpd"].values
+    return Scores(
+        model=diagnostics.attrs["model"],
+        kind=kind,
+        score="log",
+        outcome=diagnostics.attrs["outcome"],
+        predictive=diagnostics.attrs["predictive"],
+        data=data,
+        folds=folds,
+        fold=names.tolist(),
+        elpd=diagnostics[f"{kind}_elpd"].values
+        if joint
+        else diagnostics[f"{kind}_elpd"].values[present],
+        mcse=diagnostics[f"{kind}_mcse"].values,
+        fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
+        term=names.tolist() if joint else units[present].tolist(),
+        verdict=diagnostics.attrs["verdict"],
+    )
+
+
+class Compared(NamedTuple):
+    """All comparisons of an experiment."""
+
+    comparisons: dict[Kind, Comparison]
+    dataset: xr.Dataset
+    frame: pd.DataFrame
+
+
+def compare(
+    diagnostics: Mapping[str, xr.Dataset],
+    data: str,
+    folds: str,
+    reference: str | None,
+    experiment: str,
+) -> Compared:
+    """The models of an experiment side by side, joint and pointwise, and over draws.
+
+    Args:
+        diagnostics: contents of the diagnostics artifact of each model, by its name.
+        data, folds: fingerprints that all models share.
+        reference: the comparator, or None for the best model.
+        experiment: its name.
+
+    Returns:
+        The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
+        unit, point, replicate.
+    """
+    models = list(diagnostics)
+    comparisons: dict[Kind, Comparison] = {}
+    by_kind = []
+    for kind in KINDS:
+        all_scores = [scores(d, kind, data, folds) for d in diagnostics.values()]
+        comparisons[kind] = result = comparing.compare(all_scores, reference)
+        at = _progressive(diagnostics, all_scores, result)
+        fold_sums = [np.bincount(s.fold_of_term, s.elpd, len(s.fold)) for s in all_scores]
+        fold_mcse = np.stack([s.mcse for s in all_scores])
+        comparator = models.index(result.reference)
+        is_other = np.arange(len(models))[:, None] != comparator
+        fold_mcse_diff = np.where(is_other, np.hypot(fold_mcse, fold_mcse[comparator]), 0.0)
+        by_model = [result.models.index(name) for name in models]
+        columns = ("rank", "elpd", "se", "mcse", "elpd_diff", "dse", "dse_folds", "mcse_diff")
+        by_kind.append(
+            xr.Dataset(
+                {
+                    **{
+                        name: ("model", getattr(result, name)[by_model])
+                        for name in (*columns, "p_better")
+                    },
+                    "fold_diff": (("model", "fold"), result.elpd_diff_folds[by_model]),
+                    "fold_elpd": (("model", "fold"), np.stack(fold_sums)),
+                    "fold_mcse": (("model", "fold"), fold_mcse),
+                    "fold_mcse_diff": (("model", "fold"), fold_mcse_diff),
+                    **{name: (("model", "point"), x) for name, x in at.items()},
+                }
+            )
+        )
+    dataset = xr.concat(by_kind, xr.DataArray(list(KINDS), dims="kind", name="kind"))
+    pointwise = comparisons["pointwise"]
+    order = [pointwise.models.index(name) for name in models]
+    dataset["unit_diff"] = (("model", "unit"), pointwise.elpd_diff_terms[order])
+    benchmark = diag.benchmark_of_models(
+        [
+            diag.Benchmark(
+                float(d["rhat_max"]),
+                d["benchmark"].values,
+                float(d["benchmark_share"]),
+                float(d["rhat_limit"]),
+            )
+            for d in diagnostics.values()
+        ]
+    )
+    dataset["rhat_max"] = benchmark.observed
+    dataset["benchmark"] = ("replicate", benchmark.replicates)
+    dataset["benchmark_share"] = benchmark.share_above
+    first = next(iter(diagnostics.values()))
+    dataset = dataset.assign_coords(
+        model=models, fold=first["fold"].values, point=first["point"].values, unit=pointwise.term
+    )
+    dataset.attrs = {
+        "experiment": experiment,
+        "outcome": first.attrs["outcome"],
+        "predictive": first.attrs["predictive"],
+        "verdict": _verdict(comparisons, first),
+        **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
+    }
+    return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())))
+
+
+def _verdict(comparisons: Mapping[Kind, Comparison], first: xr.Dataset) -> str:
+    joint = comparisons["joint"]
+    if len(joint.models) > 1:
+        return comparing.in_words(joint)
+    return (
+        f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
+        f"MCSE {joint.mcse[0]:.2f}). Verdict on the computation: {first.attrs['verdict']}"
+    )
+
+
+def _progressive(
+    diagnostics: Mapping[str, xr.Dataset], final: Sequence[Scores], result: Comparison
+) -> dict[str, np.ndarray]:
+    """The comparison from the draws so far, against the final comparator (model, point)."""
+    kind = result.kind
+    models = [s.model for s in final]
+    num_points = next(iter(diagnostics.values())).sizes["point"]
+    renamed = {
+        "elpd_at": "elpd",
+        "se_at": "se",
+        "mcse_at": "mcse",
+        "diff_at": "elpd_diff",
+        "dse_at": "dse",
+        "mcse_diff_at": "mcse_diff",
+        "p_better_at": "p_better",
+    }
+    curves = {name: np.full((len(models), num_points), np.nan) for name in renamed}
+    for i in range(num_points):
+        so_far = []
+        for s, d in zip(final, diagnostics.values()):
+            elpd = d[f"{kind}_elpd_at"].values[..., i]
+            present = np.ones(elpd.shape, bool) if kind == "joint" else d["unit_name"].values != ""
+            so_far.append(s._replace(elpd=elpd[present], mcse=d[f"{kind}_mcse_at"].values[:, i]))
+        then = comparing.compare(so_far, result.reference)
+        order = [then.models.index(name) for name in models]
+        for name, field in renamed.items():
+            curves[name][:, i] = getattr(then, field)[order]
+    return curves

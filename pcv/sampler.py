@@ -1,0 +1,316 @@
+"""All folds × chains at once: warmup and sampling, block by block.
+
+`run_chain` knows one chain of one fold for one block of draws. `vmap` makes it all chains,
+`shard_map` lays the chain axis over the devices. The HMC transition is BlackJAX's, on parameters
+whitened by the kernel's centre and scale, so that its metric is the identity.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import blackjax.mcmc.hmc as hmc
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pcv.accumulate import energy_sums, total
+from pcv.keys import chain_keys, key
+from pcv.model import Fold, Target
+from pcv.scores import Score
+from pcv.sums import Block
+
+Centers = dict[str, dict[str, Any]]
+"""score → kind → centring constants"""
+
+
+class Kernel(NamedTuple):
+    r"""An HMC kernel: positions are :math:`\theta = c + L z` with unit mass on z."""
+
+    center: Float[Array, " param"]
+    scale: Float[Array, " param"] | Float[Array, "param param"]
+    """L: the lower Cholesky factor of the inverse mass matrix, or its diagonal alone"""
+    step_size: Float[Array, ""]
+    num_steps: Int[Array, ""]
+    """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
+
+
+class Chains(NamedTuple):
+    """What tells one chain from another; leading axis: chain, fold by fold."""
+
+    key: Key[Array, " chain"]
+    test: Int[Array, "chain slot"]
+    held_out: Int[Array, "chain run 2"]
+
+
+class State(NamedTuple):
+    """What the next draw of a chain needs."""
+
+    hmc: hmc.HMCState
+    energy: Float[Array, ""]
+    """of the last draw, NaN before the first"""
+
+
+def to_z(kernel: Kernel, position: Float[Array, " param"]) -> Float[Array, " param"]:
+    """Whitened coordinates z of a position θ."""
+    shifted = position - kernel.center
+    if kernel.scale.ndim == 1:
+        return shifted / kernel.scale
+    return jax.scipy.linalg.solve_triangular(kernel.scale, shifted, lower=True)
+
+
+def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
+    """The position θ of whitened coordinates z."""
+    return kernel.center + (kernel.scale * z if kernel.scale.ndim == 1 else kernel.scale @ z)
+
+
+def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " unit"]:
+    """Which units are in training, from the half-open ranges of those that are not."""
+    edges = jnp.zeros(num_units + 1, jnp.int32)
+    edges = edges.at[held_out[:, 0]].add(1).at[held_out[:, 1]].add(-1)
+    return jnp.cumsum(edges[:-1]) == 0
+
+
+def jittered_steps(kernel: Kernel, key: Key[Array, ""]) -> Int[Array, ""]:
+    """A uniform number of leapfrog steps within half of the kernel's, shared by all chains."""
+    half = kernel.num_steps // 2
+    return jax.random.randint(key, (), kernel.num_steps - half, kernel.num_steps + half + 1)
+
+
+def run_chain(
+    target: Target,
+    scores: tuple[Score, ...],
+    num_units: int,
+    buffer: int,
+    kernel: Kernel,
+    steps_key: Key[Array, ""],
+    first: Int[Array, ""],
+    num_draws: Int[Array, ""],
+    state: State,
+    chain: Chains,
+    center: Centers,
+) -> tuple[State, dict[str, Any]]:
+    """One block of draws of one chain.
+
+    Args:
+        target: the model on flat parameters.
+        scores: what is evaluated and summed at every draw.
+        num_units: number of units of the data.
+        buffer: room for the block's draws; static, while `num_draws` ≤ buffer is not, so that
+            blocks of all lengths share one compiled function.
+        kernel: shared by all chains.
+        steps_key: key of the trajectories' jitter, shared by all chains.
+        first: number of draws made before this block.
+        num_draws: draws to make.
+        state: where the chain stands.
+        chain: its key and its fold.
+        center: score → kind → centring constant.
+
+    Returns:
+        The new state and the block's sums and draws.
+    """
+    fold = Fold(train_mask(chain.held_out, num_units), chain.test)
+    transition = hmc.build_kernel()
+
+    def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
+        return target.log_density(from_z(kernel, z), fold)
+
+    dtype = state.energy.dtype
+    zero = jnp.zeros((), dtype)
+    carries = {
+        "scores": {
+            score.name: jax.tree.map(score.accumulator.init, center[score.name]) for score in scores
+        },
+        "draws": {score.name: jnp.full(buffer, jnp.nan, dtype) for score in scores},
+        "stats": {
+            "acceptance": total.init(zero),
+            "divergences": total.init(zero),
+            "energy": energy_sums.init(state.energy),
+        },
+    }
+
+    def draw(i: Int[Array, ""], carry: tuple[State, Any]) -> tuple[State, Any]:
+        state, sums = carry
+        t = first + i
+        move_key, score_key = jax.random.split(jax.random.fold_in(chain.key, t))
+        steps = jittered_steps(kernel, jax.random.fold_in(steps_key, t))
+        unit_mass = jnp.ones_like(state.hmc.position)
+        moved, info = transition(
+            move_key, state.hmc, log_density, kernel.step_size, unit_mass, steps
+        )
+        energy = 0.5 * jnp.sum(info.momentum**2) - state.hmc.logdensity
+        position = from_z(kernel, moved.position)
+        statistics = {
+            score.name: score.statistic(score_key, target, position, fold) for score in scores
+        }
+        sums = {
+            "scores": {
+                score.name: {
+                    kind: score.accumulator.update(sums["scores"][score.name][kind], x)
+                    for kind, x in statistics[score.name].items()
+                }
+                for score in scores
+            },
+            "draws": {
+                name: trace.at[i].set(statistics[name]["joint"])
+                for name, trace in sums["draws"].items()
+            },
+            "stats": {
+                "acceptance": total.update(sums["stats"]["acceptance"], info.acceptance_rate),
+                "divergences": total.update(
+                    sums["stats"]["divergences"], info.is_divergent.astype(dtype)
+                ),
+                "energy": energy_sums.update(sums["stats"]["energy"], energy),
+            },
+        }
+        return State(moved, energy), sums
+
+    return jax.lax.fori_loop(0, num_draws, draw, (state, carries))
+
+
+class Sampler(NamedTuple):
+    """The two compiled functions of a model: where chains start, and how they go on."""
+
+    start: Callable[[Kernel, Float[Array, "chain param"], Chains], State]
+    advance: Callable[..., tuple[State, dict[str, Any]]]
+    scores: tuple[Score, ...]
+    buffer: int
+
+
+def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int) -> Sampler:
+    """Compile-once functions over all chains, the chain axis laid over all devices.
+
+    Args:
+        target: the model on flat parameters.
+        scores: what to evaluate at every draw.
+        num_units: number of units.
+        buffer: the largest number of draws of one block.
+    """
+    mesh = Mesh(np.array(jax.devices()), ("chain",))
+    by_chain, shared = PartitionSpec("chain"), PartitionSpec()
+
+    def start_one(kernel: Kernel, position: Array, chain: Chains) -> State:
+        fold = Fold(train_mask(chain.held_out, num_units), chain.test)
+        z = to_z(kernel, position)
+        state = hmc.init(z, lambda z: target.log_density(from_z(kernel, z), fold))
+        return State(state, jnp.full((), jnp.nan, z.dtype))
+
+    start = jax.shard_map(
+        jax.vmap(start_one, (None, 0, 0)),
+        mesh=mesh,
+        in_specs=(shared, by_chain, by_chain),
+        out_specs=by_chain,
+        check_vma=False,
+    )
+    advance = jax.shard_map(
+        jax.vmap(
+            partial(run_chain, target, scores, num_units, buffer),
+            (None, None, None, None, 0, 0, 0),
+        ),
+        mesh=mesh,
+        in_specs=(shared, shared, shared, shared, by_chain, by_chain, by_chain),
+        out_specs=by_chain,
+        check_vma=False,
+    )
+    return Sampler(jax.jit(start), jax.jit(advance), scores, buffer)
+
+
+def chains_of(
+    parent: Key[Array, ""],
+    folds: list[str],
+    num_chains: int,
+    test: Int[np.ndarray, "fold slot"],
+    held_out: Int[np.ndarray, "fold run 2"],
+) -> Chains:
+    """All chains of the folds, fold by fold; keys below `parent`: (seed, model, stage)."""
+    keys = chain_keys(parent, folds, num_chains).reshape(-1)
+    return Chains(keys, np.repeat(test, num_chains, 0), np.repeat(held_out, num_chains, 0))
+
+
+def starting_draws(
+    seed: int, model: str, folds: list[str], num_chains: int, num_available: int
+) -> Int[np.ndarray, "fold chain"]:
+    """Which full-data draws the chains start from: random, and distinct within a fold.
+
+    A random first one and equal strides from there (with repeats only where a fold has more
+    chains than there are draws).
+    """
+    keys = chain_keys(key(seed, model, "start"), folds, 1)[:, 0]
+    first = jax.vmap(lambda k: jax.random.randint(k, (), 0, num_available))(keys)
+    stride = max(num_available // num_chains, 1)
+    return (np.asarray(first)[:, None] + stride * np.arange(num_chains)) % num_available
+
+
+def spread(tree: Any) -> Any:
+    """Arrays over chains, their first axis padded (by the last chain) to fit the devices."""
+    devices = jax.device_count()
+
+    def pad(x: Any) -> Any:
+        size = -(-x.shape[0] // devices) * devices
+        return x if size == x.shape[0] else x[np.minimum(np.arange(size), x.shape[0] - 1)]
+
+    return jax.tree.map(pad, tree)
+
+
+def blocks(
+    sampler: Sampler,
+    kernel: Kernel,
+    state: State,
+    chains: Chains,
+    center: Centers,
+    steps_key: Key[Array, ""],
+    num_draws: int,
+    first: int = 0,
+) -> Iterator[tuple[Block, State]]:
+    """Draws of all chains, one block after another; memory on the device does not grow with them.
+
+    Args:
+        sampler: from `build`.
+        kernel: shared by all chains.
+        state: of all chains, from `sampler.start` or from an earlier block; `spread`.
+        chains: keys and folds of all chains, as many per fold; `spread`.
+        center: score → kind → centring constants (fold[, slot]).
+        steps_key: key of the trajectories' jitter.
+        num_draws: draws per chain to make.
+        first: draws per chain made before.
+
+    Yields:
+        Each block's sums and draws, and the state to go on from.
+    """
+    kinds = jax.tree.leaves(center)
+    num_folds = kinds[0].shape[0]
+    num_chains = chains.test.shape[0] // num_folds
+    dtype = state.energy.dtype
+    center = spread(jax.tree.map(lambda c: jnp.asarray(np.repeat(c, num_chains, 0), dtype), center))
+
+    def to_folds(x: Array) -> np.ndarray:
+        rows = np.asarray(x)[: num_folds * num_chains]
+        return rows.reshape(num_folds, num_chains, *x.shape[1:])
+
+    for done in range(0, num_draws, sampler.buffer):
+        size = min(sampler.buffer, num_draws - done)
+        state, out = sampler.advance(
+            kernel, steps_key, jnp.int32(first + done), jnp.int32(size), state, chains, center
+        )
+        out = jax.tree.map(to_folds, jax.device_get(out))
+        sums = {
+            score.name: {
+                kind: score.accumulator.finalize(carry)
+                for kind, carry in out["scores"][score.name].items()
+            }
+            for score in sampler.scores
+        }
+        stats = {
+            "acceptance": total.finalize(out["stats"]["acceptance"]),
+            "divergences": total.finalize(out["stats"]["divergences"]),
+            "energy": energy_sums.finalize(out["stats"]["energy"]),
+        }
+        draws = {name: np.float64(x[..., :size]) for name, x in out["draws"].items()}
+        yield Block(sums, draws, stats, size), state
+
+
+def positions(kernel: Kernel, state: State) -> Float[Array, "chain param"]:
+    """Where the chains stand, on the unconstrained scale of the model."""
+    return jax.vmap(from_z, (None, 0))(kernel, state.hmc.position)

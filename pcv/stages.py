@@ -1,0 +1,543 @@
+"""One function per stage, from artifacts to an artifact: what the CLI, the rules and the API call.
+
+    data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
+
+A stage takes a `Job`, reads the artifacts before it, refuses those that do not belong to the
+present config, and writes its own.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pcv import datasets, layout, reference, store
+from pcv.config import Config, Experiment, ModelConfig, stage_config
+from pcv.errors import PcvError
+from pcv.folds import Folds, describe, title
+from pcv.folds import make as make_folds
+from pcv.names import name_bits
+from pcv.progress import Progress
+from pcv.store import Stamp
+
+if TYPE_CHECKING:
+    from pcv.model import Model
+    from pcv.sampler import Chains, Sampler
+    from pcv.sums import Block
+
+Say = Callable[[str], None]
+
+
+class Job(NamedTuple):
+    """Which artifact to make."""
+
+    config: Config
+    experiment: str
+    results: Path
+    model: str = ""
+    batch: str = ""
+    say: Say = print
+    progress: Callable[[Progress], None] = lambda progress: None
+
+    @property
+    def settings(self) -> Experiment:
+        return self.config.experiments[self.experiment]
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.settings.models[self.model]
+
+    def path(self, stage: str) -> Path:
+        return layout.path(self.results, stage, self.experiment, self.model, self.batch)
+
+
+def recipe(job: Job, stage: str) -> dict[str, Any]:
+    """What a stage's artifact is made of, besides its input artifacts."""
+    made_of: dict[str, Any] = {
+        "version": layout.VERSIONS[stage],
+        "config": stage_config(job.config, job.experiment, stage, job.model or None),
+    }
+    if stage == "data":
+        made_of["file"] = _file_hash(Path(job.settings.data.file))
+    if stage in ("fit", "warmup", "sample"):
+        made_of["model file"] = _file_hash(reference.source(job.model_config.model))
+    if stage in ("warmup", "sample"):
+        made_of["batch"] = job.batch
+    return made_of
+
+
+def _file_hash(path: Path) -> str:
+    if not path.exists():
+        raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
+    return store.file_hash(path)
+
+
+def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
+    """The stamp of an input, after checking that it belongs to this config and these inputs.
+
+    Args:
+        job: what is being made.
+        stage: the stage whose artifact is needed.
+        known: stamps of the artifacts read so far, which the input must have been made from.
+
+    Raises:
+        PcvError: it is missing, damaged, or made from something else; says what changed.
+    """
+    path = job.path(stage)
+    stamp = store.read_stamp(path, stage)
+    changed = store.difference(stamp.recipe, recipe(job, stage))
+    if changed:
+        raise PcvError(f"{path}: made with {changed}; run `pcv {stage}` again")
+    for name, input_stamp in known.items():
+        if stamp.inputs.get(name, input_stamp.fingerprint) != input_stamp.fingerprint:
+            raise PcvError(
+                f"{path}: made from another {job.path(name).name} than the present one; "
+                f"run `pcv {stage}` again"
+            )
+    return stamp
+
+
+def data(job: Job) -> None:
+    """Read the data, make its units, check them: ``data.zarr``."""
+    started = datetime.now(UTC)
+    settings = job.settings.data
+    made_of = recipe(job, "data")
+    table, constants = datasets.read_table(Path(settings.file), settings.outcome)
+    result = datasets.make_data(table, constants, settings, settings.file)
+    stamp = store.stamp("data", made_of, provenance=store.provenance(started))
+    store.write(job.path("data"), result, stamp)
+    rows = "" if "unit_of_row" not in result else f" of {result.sizes['row']} rows"
+    job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{settings.outcome}'")
+
+
+def folds(job: Job) -> None:
+    """Lay out the folds, once for all models: ``folds.zarr``."""
+    started = datetime.now(UTC)
+    known = {"data": require(job, "data", {})}
+    data_set = _open(job, "data").load()
+    result = make_folds(job.settings.folds, data_set, job.config.seed)
+    stamp = store.stamp("folds", recipe(job, "folds"), known, None, store.provenance(started))
+    dataset = xr.Dataset(
+        {
+            "test": (("fold", "slot"), result.test),
+            "held_out": (("fold", "run", "bound"), result.held_out),
+        },
+        coords={"fold": result.id.astype(str)},
+    )
+    store.write(job.path("folds"), dataset, stamp)
+    job.say(f"{title(job.settings.folds)}: {describe(result, data_set.sizes['unit'])}")
+
+
+def fit(job: Job, allow_bad_fit: bool = False) -> None:
+    """The full-data posterior of a model and the kernel of its folds: ``fit.zarr``.
+
+    Raises:
+        PcvError: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
+    """
+    from pcv import devices, idata
+    from pcv import fit as fitting
+    from pcv.keys import key
+    from pcv.model import check_shapes, flat_target, param_names, target
+
+    started = datetime.now(UTC)
+    config, settings = job.config, job.settings.fit
+    known = {"data": require(job, "data", {})}
+    with devices.precision(config.precision):
+        arrays, model = _model(job)
+        data_set = _open(job, "data")
+        num_units = data_set.sizes["unit"]
+        check_shapes(model, arrays, num_units, job.model)
+        named = target(model, arrays, "plain")
+        flat, unravel = flat_target(named)
+        names = param_names(named)
+        job.say(
+            f"fit {job.model}: NUTS on the full data, {settings.chains} chains x "
+            f"({settings.warmup} + {settings.draws}) draws, {len(names)} parameters"
+        )
+        draws = fitting.posterior(
+            flat,
+            num_units,
+            key(config.seed, job.model, "fit"),
+            settings.chains,
+            settings.warmup,
+            settings.draws,
+            settings.target_accept,
+        )
+        checks = fitting.check(draws, names)
+        for warning in checks.warnings:
+            job.say(f"warning: fit {job.model}: {warning}")
+        allowed = allow_bad_fit or settings.allow_bad_fit
+        bad = bool(checks.problems)
+        kernel = None
+        if not bad or allowed:
+            kernel = fitting.tune(
+                flat,
+                lambda position: model.log_lik(unravel(position), arrays),
+                num_units,
+                draws,
+                key(config.seed, job.model, "tune"),
+            )
+            job.say(
+                f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
+                f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
+                f"{int(kernel.num_steps)} leapfrog steps of {float(kernel.step_size):.2f}"
+            )
+        tree = idata.tree(model, unravel, arrays, data_set, names, draws, checks, kernel)
+        marks = [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
+        stamp = store.stamp(
+            "fit",
+            recipe(job, "fit"),
+            known,
+            marks,
+            store.provenance(started, devices.describe()),
+        )
+    if bad and not allowed:
+        kept = job.path("fit").with_name("fit_failed.zarr")
+        store.write(kept, tree, stamp)
+        raise PcvError(
+            f"fit {job.model}: "
+            + "; ".join(checks.problems)
+            + f". The draws are kept in {kept}; --allow-bad-fit goes on with them"
+        )
+    store.write(job.path("fit"), tree, stamp)
+
+
+def _model(job: Job) -> tuple[dict[str, np.ndarray], "Model"]:
+    arrays = datasets.model_data(_open(job, "data"))
+    return arrays, _build(job.model_config, arrays)
+
+
+def _build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
+    from pcv.model import Model
+
+    model = reference.build(settings.model, arrays, settings.args)
+    if not isinstance(model, Model):
+        raise PcvError(
+            f"model '{settings.model}': returned a {type(model).__name__}, not a pcv.Model"
+        )
+    return model
+
+
+def _fold_batch(job: Job) -> tuple[Folds, Stamp]:
+    stamp = require(job, "folds", {})
+    stored = _open(job, "folds")
+    names = layout.batches(job.settings.cv.fold_batches)
+    if job.batch not in names:
+        raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
+    cut = np.array_split(np.arange(stored.sizes["fold"]), len(names))[names.index(job.batch)]
+    if cut.size == 0:
+        raise PcvError(
+            f"cv.fold_batches: {len(names)} batches of {stored.sizes['fold']} folds leave some "
+            "empty; use fewer"
+        )
+    part = stored.isel(fold=cut)
+    return Folds(part["fold"].values, part["test"].values, part["held_out"].values), stamp
+
+
+def _predictive(job: Job, arrays: dict[str, np.ndarray]) -> str:
+    """The predictive of the job's model; refuses an experiment whose models would differ."""
+    from pcv.model import choose_predictive
+
+    stored = _open(job, "folds")
+    ids, test, held_out = (stored[v].values for v in ("fold", "test", "held_out"))
+    chosen = {
+        name: choose_predictive(
+            job.settings.predictive, _build(settings, arrays), name, list(ids), test, held_out
+        )
+        for name, settings in job.settings.models.items()
+    }
+    if len(set(chosen.values())) > 1:
+        listed = ", ".join(f"{name}: {kind}" for name, kind in chosen.items())
+        raise PcvError(
+            f"experiment '{job.experiment}': its models would be scored by different predictives "
+            f"({listed}) and could not be compared; set predictive: plain, or give each model a "
+            "`marginal`"
+        )
+    return chosen[job.model]
+
+
+class Run(NamedTuple):
+    """What warmup and sampling of a fold batch share."""
+
+    engine: "Sampler"
+    chains: "Chains"
+    jitter: Any
+    outcome: str
+
+
+def _run(job: Job, stage: str, folds: Folds, predictive: str, arrays: Any, model: "Model") -> Run:
+    from pcv import sampler
+    from pcv.keys import key
+    from pcv.model import flat_target, target
+    from pcv.scores import SCORES
+
+    seed, cv = job.config.seed, job.settings.cv
+    flat, _ = flat_target(target(model, arrays, predictive))
+    scores = tuple(SCORES[name] for name in job.settings.scores)
+    ids = [str(fold) for fold in folds.id]
+    chains = sampler.chains_of(
+        key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
+    )
+    return Run(
+        sampler.build(flat, scores, arrays["unit"].max() + 1, cv.batch_size),
+        sampler.spread(chains),
+        key(seed, job.model, stage, "jitter"),
+        str(model.outcome),
+    )
+
+
+def warmup(job: Job) -> None:
+    """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
+    import jax
+    import jax.numpy as jnp
+
+    from pcv import devices, idata, sampler
+
+    started = datetime.now(UTC)
+    config, cv = job.config, job.settings.cv
+    known = {"data": require(job, "data", {})}
+    known["fit"] = require(job, "fit", known)
+    folds, known["folds"] = _fold_batch(job)
+    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
+    ids = [str(fold) for fold in folds.id]
+    with devices.precision(config.precision):
+        arrays, model = _model(job)
+        predictive = _predictive(job, arrays)
+        run = _run(job, "warmup", folds, predictive, arrays, model)
+        kernel = idata.kernel(fitted["kernel"].dataset)
+        picks = sampler.starting_draws(config.seed, job.model, ids, cv.chains, len(draws))
+        starts = sampler.spread(jnp.asarray(draws[picks.reshape(-1)]))
+        state = run.engine.start(kernel, starts, run.chains)
+        shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
+        zero = {
+            score.name: {kind: np.zeros(shape) for kind, shape in shapes.items()}
+            for score in run.engine.scores
+        }
+        made = []
+        for block, state in sampler.blocks(
+            run.engine, kernel, state, run.chains, zero, run.jitter, cv.warmup
+        ):
+            made.append(block)
+            job.progress(_progress(job, "warmup", made, cv.warmup))
+        position = jax.device_get(sampler.positions(kernel, state))[: len(ids) * cv.chains]
+    later = made[len(made) // 2 :]
+    variables = {
+        "state": (("fold", "chain", "param"), position.reshape(len(ids), cv.chains, -1)),
+        "variant": ("fold", np.zeros(len(ids), int)),
+        **{
+            f"center_{score}_{kind}": (("fold", "slot")[: len(shape)], _center(later, score, kind))
+            for score in job.settings.scores
+            for kind, shape in shapes.items()
+        },
+        **{
+            f"kernel_{name}": (("variant", *x.dims), x.values[None])
+            for name, x in fitted["kernel"].dataset.data_vars.items()
+        },
+    }
+    dataset = xr.Dataset(
+        variables,
+        {"fold": folds.id, "param": fitted["unconstrained/param"].values},
+        {"predictive": predictive, "outcome": run.outcome},
+    )
+    made_on = store.provenance(started, devices.describe())
+    stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
+    store.write(job.path("warmup"), dataset, stamp)
+
+
+def _center(blocks: list["Block"], score: str, kind: str) -> np.ndarray:
+    counts = [block.num_draws for block in blocks]
+    means = [block.sums[score][kind]["mean"].mean(1) for block in blocks]
+    pooled = np.average(means, axis=0, weights=counts)
+    return np.where(np.isfinite(pooled), pooled, 0.0)
+
+
+def _progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progress:
+    last = blocks[-1]
+    accepted = last.stats["acceptance"]["total"]
+    part = f" {job.batch}" if job.settings.cv.fold_batches > 1 else ""
+    return Progress(
+        f"{label} {job.model}{part}",
+        accepted.size,
+        sum(block.num_draws for block in blocks),
+        draws,
+        float(accepted.mean() / last.num_draws),
+        int(sum(block.stats["divergences"]["total"].sum() for block in blocks)),
+    )
+
+
+def sample(job: Job) -> None:
+    """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``."""
+    import jax.numpy as jnp
+
+    from pcv import devices, sampler, sums
+    from pcv.diagnostics import tail_size
+
+    started = datetime.now(UTC)
+    config, cv = job.config, job.settings.cv
+    known = {"data": require(job, "data", {})}
+    folds, known["folds"] = _fold_batch(job)
+    known["warmup"] = require(job, "warmup", known)
+    warm = _open(job, "warmup")
+    room = tail_size(cv.chains * cv.draws) + 1
+    tails = {score: np.full((len(folds.id), room), -np.inf) for score in job.settings.scores}
+
+    def stamp() -> Stamp:
+        made_on = store.provenance(started, devices.describe())
+        return store.stamp("sample", recipe(job, "sample"), known, None, made_on)
+
+    with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
+        arrays, model = _model(job)
+        run = _run(job, "sample", folds, warm.attrs["predictive"], arrays, model)
+        kernel = sampler.Kernel(
+            *(jnp.asarray(warm[f"kernel_{name}"].values[0]) for name in sampler.Kernel._fields)
+        )
+        starts = sampler.spread(jnp.asarray(warm["state"].stack(c=("fold", "chain")).values.T))
+        state = run.engine.start(kernel, starts, run.chains)
+        center = {
+            score: {kind: warm[f"center_{score}_{kind}"].values for kind in ("joint", "pointwise")}
+            for score in job.settings.scores
+        }
+        divergences = 0
+        for i, (block, state) in enumerate(
+            sampler.blocks(run.engine, kernel, state, run.chains, center, run.jitter, cv.draws)
+        ):
+            batch = sums.batch_of(block, cv.store == "draws")
+            if i == 0:
+                sums.create(folder, batch, cv.draws // cv.batch_size)
+            sums.put(folder, batch, i)
+            tails = {name: sums.largest(top, block.draws[name]) for name, top in tails.items()}
+            divergences += int(block.stats["divergences"]["total"].sum())
+            done = _progress(job, "sample", [block], cv.draws)
+            job.progress(done._replace(done=(i + 1) * cv.batch_size, divergences=divergences))
+        attributes = {"predictive": warm.attrs["predictive"], "outcome": warm.attrs["outcome"]}
+        kept = {} if cv.store == "draws" else tails
+        sums.finish(folder, folds.id, cv.draws, kept, attributes)
+
+
+def _open(job: Job, stage: str) -> xr.Dataset:
+    return xr.open_dataset(job.path(stage), engine="zarr", consolidated=True)
+
+
+def diagnose(job: Job) -> None:
+    """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
+    from pcv import results
+
+    started = datetime.now(UTC)
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    known["fit"] = require(job, "fit", known)
+    samples = []
+    for batch in layout.batches(job.settings.cv.fold_batches):
+        part = job._replace(batch=batch)
+        warm = require(part, "warmup", known)
+        known[f"sample {batch}"] = require(part, "sample", known | {"warmup": warm})
+        samples.append(_open(part, "sample"))
+    checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
+    dataset = results.diagnose(
+        samples,
+        _open(job, "folds"),
+        _open(job, "data")["unit"].values,
+        checks,
+        np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)]),
+        job.model,
+    )
+    stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
+    store.write(job.path("diagnose"), dataset, stamp)
+    flagged = int((dataset["verdict"].values != "ok").sum())
+    job.say(
+        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), R-hat max "
+        f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
+    )
+
+
+def _diagnosed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    datasets_, stamps = {}, dict(known)
+    for name in job.settings.models:
+        part = job._replace(model=name)
+        fitted = require(part, "fit", known)
+        stamps[f"diagnose {name}"] = require(part, "diagnose", known | {"fit": fitted})
+        datasets_[name] = _open(part, "diagnose").load()
+    return datasets_, stamps
+
+
+def compare(job: Job) -> str:
+    """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
+    from pcv import results
+    from pcv.compare import table
+
+    started = datetime.now(UTC)
+    diagnosed, known = _diagnosed(job)
+    compared = results.compare(
+        diagnosed,
+        known["data"].fingerprint,
+        known["folds"].fingerprint,
+        job.settings.compare.reference,
+        job.experiment,
+    )
+    stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
+    store.write(job.path("compare"), compared.dataset, stamp)
+    store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
+    tables = [table(comparison) for comparison in compared.comparisons.values()]
+    marks = [f"Warning: {mark}" for mark in stamp.marks]
+    return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
+
+
+def report(job: Job) -> None:
+    """The figures and the page that shows them: ``figures/``, ``report.html``."""
+    import pandas as pd
+
+    from pcv import report as reporting
+
+    started = datetime.now(UTC)
+    diagnosed, known = _diagnosed(job)
+    known["compare"] = require(job, "compare", known)
+    comparison = _open(job, "compare").load()
+    frame = pd.read_csv(job.path("compare").with_suffix(".csv"))
+    figures = reporting.figures(comparison, diagnosed)
+    folder = job.path("report").parent
+    reporting.write_figures(figures, folder / "figures")
+    page = reporting.html(
+        comparison,
+        diagnosed,
+        frame,
+        _origin(job, known, started),
+        figures,
+        job.settings.report.title or f"Cross-validation of {job.experiment}",
+        known["compare"].marks,
+    )
+    store.write_text(job.path("report"), page)
+    job.say(f"report: {job.path('report')}")
+
+
+def _origin(job: Job, known: dict[str, Stamp], started: datetime) -> dict[str, Any]:
+    times, device = {}, ""
+    for stage in ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare"):
+        names = [""] if stage in ("data", "folds", "compare") else list(job.settings.models)
+        parts = [""]
+        if stage in ("warmup", "sample"):
+            parts = layout.batches(job.settings.cv.fold_batches)
+        made = [
+            store.read_stamp(job._replace(model=name, batch=part).path(stage), stage).provenance
+            for name in names
+            for part in parts
+        ]
+        times[stage] = f"{sum(p['seconds'] for p in made):.1f} s"
+        device = made[0]["device"] or device
+    now = store.provenance(started)
+    own = job.config.model_copy(update={"experiments": {job.experiment: job.settings}})
+    return {
+        "config": own.model_dump(mode="json", exclude_none=True),
+        "seed": job.config.seed,
+        "device": device,
+        "platform": now["platform"],
+        "made": now["started"],
+        "git commit": now["git_commit"] or "not in a repository",
+        "time by stage": times,
+        "versions": {"python": now["python"], **now["versions"]},
+    }

@@ -1,0 +1,238 @@
+"""Artifacts: stamped Zarr stores that are whole or not there.
+
+A store is built beside its final place and renamed onto it. Its stamp (attribute ``pcv``) says
+which stage made it, from what (recipe and inputs, together its fingerprint), and where and when
+(provenance, no part of the fingerprint). A digest over all chunks tells a damaged store.
+"""
+
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from pcv.errors import PcvError
+
+PACKAGES = ("pcv", "jax", "jaxlib", "blackjax", "numpyro", "arviz-stats", "numpy", "xarray", "zarr")
+
+
+class Stamp(NamedTuple):
+    """What an artifact is made of, and how it came about."""
+
+    stage: str
+    recipe: dict[str, Any]
+    """the stage's version, its part of the config, hashes of the files it read"""
+    inputs: dict[str, str]
+    """fingerprints of the artifacts it was made from, by their names"""
+    fingerprint: str
+    marks: list[str]
+    """what every later artifact and the report must say of it"""
+    provenance: dict[str, Any]
+
+
+def stamp(
+    stage: str,
+    recipe: Mapping[str, Any],
+    inputs: Mapping[str, Stamp] | None = None,
+    marks: list[str] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Stamp:
+    """The stamp of a new artifact; its inputs' marks are inherited."""
+    inputs = inputs or {}
+    prints = {name: s.fingerprint for name, s in sorted(inputs.items())}
+    plain = json.loads(json.dumps(recipe, sort_keys=True))
+    inherited = [mark for s in inputs.values() for mark in s.marks]
+    return Stamp(
+        stage,
+        plain,
+        prints,
+        fingerprint(stage, plain, prints),
+        list(dict.fromkeys(inherited + (marks or []))),
+        dict(provenance or {}),
+    )
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short hash of JSON-able values: equal values, equal hash."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file, or of all files of a folder with their names."""
+    if path.is_dir():
+        return _digest(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def provenance(started: datetime, device: str = "") -> dict[str, Any]:
+    """When, how long, on what, with which versions and which commit."""
+    return {
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round((datetime.now(UTC) - started).total_seconds(), 2),
+        "device": device,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "git_commit": _git_commit(),
+    }
+
+
+def _git_commit() -> str:
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return described.stdout.strip()
+
+
+@contextmanager
+def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
+    """A folder to build a store in; on success it is stamped and renamed onto `path`.
+
+    Raises:
+        PcvError: the disk is full, or the folder may not be written; nothing was changed.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    replaced = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+            yield aside
+            _seal(aside, stamp())
+            if path.exists():
+                path.rename(replaced)
+            aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PcvError(
+                f"{path}: the disk is full; free some room and run again (nothing was changed)"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise PcvError(
+                f"{path}: no permission to write here; check the folder's owner, or choose "
+                "another with --results"
+            ) from error
+        raise
+
+
+def write(path: Path, data: xr.Dataset | xr.DataTree, stamp: Stamp) -> None:
+    """Write a whole artifact at once."""
+    with new(path, lambda: stamp) as folder:
+        put(folder, data, mode="w")
+
+
+def put(folder: Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> None:
+    """xarray's `to_zarr`, format 3, consolidated: users' plain `open_datatree` stays silent."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
+        data.to_zarr(folder, zarr_format=3, consolidated=True, **kwargs)
+
+
+def _seal(folder: Path, stamp: Stamp) -> None:
+    root = folder / "zarr.json"
+    meta = json.loads(root.read_text())
+    meta["attributes"]["pcv"] = {**stamp._asdict(), "digest": _digest(folder)}
+    root.write_text(json.dumps(meta))
+
+
+def _digest(folder: Path) -> str:
+    total = hashlib.sha256()
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    for name in names:
+        if name in ("zarr.json", ".snakemake_timestamp"):
+            continue
+        with (folder / name).open("rb") as file:
+            total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def read_stamp(path: Path, stage: str) -> Stamp:
+    """The stamp of an artifact, after checking that the artifact is whole.
+
+    Args:
+        path: the store.
+        stage: the stage that must have made it.
+
+    Raises:
+        PcvError: it is missing, not a pcv artifact, another stage's, or damaged.
+    """
+    again = f"run `pcv {stage}` again"
+    if not path.exists():
+        raise PcvError(f"{path}: not found; run `pcv {stage}` first")
+    try:
+        attributes = json.loads((path / "zarr.json").read_text())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PcvError(f"{path}: not a readable Zarr store; remove it and {again}") from error
+    if "pcv" not in attributes:
+        raise PcvError(f"{path}: a Zarr store, but not made by pcv; move it away and {again}")
+    fields = dict(attributes["pcv"])
+    if fields.pop("digest", None) != _digest(path):
+        raise PcvError(f"{path}: damaged (its content does not match its digest); {again}")
+    found = Stamp(**fields)
+    if found.stage != stage:
+        raise PcvError(f"{path}: made by stage '{found.stage}', expected '{stage}'; {again}")
+    return found
+
+
+def read(path: Path, stage: str) -> tuple[xr.Dataset, Stamp]:
+    """An artifact (its root group) and its stamp; values are loaded when they are used."""
+    found = read_stamp(path, stage)
+    return xr.open_dataset(path, engine="zarr", consolidated=True), found
+
+
+def read_tree(path: Path, stage: str) -> tuple[xr.DataTree, Stamp]:
+    """An artifact with groups and its stamp."""
+    found = read_stamp(path, stage)
+    return xr.open_datatree(path, engine="zarr", consolidated=True), found
+
+
+def difference(made: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
+    """The first entry in which two recipes differ, in words; empty where they agree.
+
+    >>> difference({"fit": {"draws": 500}}, {"fit": {"draws": 1000}})
+    'fit.draws = 500, not 1000'
+    """
+    for name in [*made, *(k for k in wanted if k not in made)]:
+        old, new_ = made.get(name), wanted.get(name)
+        if old == new_:
+            continue
+        if isinstance(old, Mapping) and isinstance(new_, Mapping):
+            return difference(old, new_, f"{prefix}{name}.")
+        return f"{prefix}{name} = {json.dumps(old)}, not {json.dumps(new_)}"
+    return ""

@@ -1,0 +1,406 @@
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from pcv.config import FoldScheme
+from pcv.errors import PcvError
+from pcv.folds import (
+    Folds,
+    check,
+    describe,
+    from_column,
+    from_sets,
+    from_splitter,
+    k_fold,
+    k_fold_contiguous,
+    k_fold_grouped,
+    k_fold_stratified,
+    leave_one_group_out,
+    leave_one_out,
+    make,
+    position,
+    title,
+    train_mask,
+)
+
+quick = settings(max_examples=50, deadline=None)
+
+
+def scored(folds: Folds) -> list[list[int]]:
+    return [test[test >= 0].tolist() for test in folds.test]
+
+
+def names(num_units: int) -> list[str]:
+    return [str(unit + 1) for unit in range(num_units)]
+
+
+def array(*units: int) -> np.ndarray:
+    return np.array(units, np.int64)
+
+
+def refusal(function, *args, **kwargs) -> str:
+    with pytest.raises(PcvError) as caught:
+        function(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def assert_partition(folds: Folds, num_units: int) -> None:
+    """Every unit tested once, and trained on in all other folds."""
+    check(folds, names(num_units), cover=True)
+    assert sorted(unit for units in scored(folds) for unit in units) == list(range(num_units))
+    train = train_mask(folds, num_units)
+    for fold, units in enumerate(scored(folds)):
+        assert np.flatnonzero(~train[fold]).tolist() == units
+
+
+# The type
+
+
+@st.composite
+def sets(draw):
+    """Number of units, test sets and gaps: not empty, disjoint, some units left for training."""
+    num_units = draw(st.integers(3, 30))
+    role = st.sampled_from(["train", "test", "gap"])
+    folds = []
+    for _ in range(draw(st.integers(2, 5))):
+        roles = draw(st.lists(role, min_size=num_units - 2, max_size=num_units - 2))
+        roles = np.array(draw(st.permutations([*roles, "train", "test"])))
+        folds.append((np.flatnonzero(roles == "test"), np.flatnonzero(roles == "gap")))
+    return num_units, [test for test, _ in folds], [gap for _, gap in folds]
+
+
+@quick
+@given(sets())
+def test_held_out_is_test_and_gap_as_maximal_ranges(given_sets):
+    num_units, tests, gaps = given_sets
+    folds = from_sets(names(len(tests)), [test[::-1] for test in tests], gaps, num_units)
+    check(folds, names(num_units), cover=False)
+    assert scored(folds) == [test.tolist() for test in tests]
+    train = train_mask(folds, num_units)
+    for fold, (test, gap) in enumerate(zip(tests, gaps, strict=True)):
+        assert set(np.flatnonzero(~train[fold])) == {*test, *gap}
+        ranges = folds.held_out[fold]
+        used = ranges[ranges[:, 1] > 0]
+        assert (used[:, 0] < used[:, 1]).all()
+        assert (used[1:, 0] > used[:-1, 1]).all()
+        assert not ranges[len(used) :].any()
+    np.testing.assert_array_equal(train_mask(folds, num_units, slice(1, 2)), train[1:2])
+
+
+def test_leave_one_out_of_many_units_stays_small():
+    num_units = 12_573
+    folds = leave_one_out(names(num_units))
+    assert folds.test.nbytes + folds.held_out.nbytes == 3 * 8 * num_units
+    check(folds, names(num_units), cover=True)
+    assert describe(folds, num_units) == "12573 folds, test 1, training 12572, no gap"
+    assert np.flatnonzero(~train_mask(folds, num_units, slice(99, 100))).tolist() == [99]
+
+
+def test_leave_future_out_stays_small():
+    test = [array(unit) for unit in range(100, 1000)]
+    gap = [np.arange(unit + 1, 1000) for unit in range(100, 1000)]
+    folds = from_sets(names(900), test, gap, 1000)
+    assert folds.held_out.shape == (900, 1, 2)
+    assert describe(folds, 1000) == "900 folds, test 1, training 100 to 999, gap 0 to 899"
+
+
+def test_sets_outside_the_units_are_refused():
+    assert refusal(from_sets, ["a"], [array(0, 3)], None, 3) == (
+        "fold 'a' names unit 3; the 3 units are 0 to 2"
+    )
+    assert "names unit -1" in refusal(from_sets, ["a"], [array(0)], [array(-1)], 3)
+    assert refusal(from_sets, ["a"], [array(1, 1)], None, 3) == "fold 'a' tests a unit twice"
+
+
+def test_a_fold_is_found_by_its_name():
+    folds = leave_one_group_out(np.arange(1, 31), "rat")
+    assert position(folds, "rat 9") == 8
+    assert refusal(position, folds, "rat9") == "no fold 'rat9'; did you mean 'rat 9'?"
+    assert refusal(position, folds, "xyz") == (
+        "no fold 'xyz'; the 30 folds are 'rat 1', 'rat 2', 'rat 3' and 27 more"
+    )
+
+
+# What is refused
+
+
+def test_folds_that_make_no_sense_are_refused():
+    def message(ids, test, gap=None, cover=True):
+        return refusal(check, from_sets(ids, test, gap, 4), ["A", "B", "C", "D"], cover)
+
+    halves = [array(0, 1), array(2, 3)]
+    assert message([], []) == "0 fold(s): cross-validation needs at least 2"
+    assert message(["a"], [array(0)]) == "1 fold(s): cross-validation needs at least 2"
+    assert message(["a", "a"], halves) == "two folds have one name: 'a'"
+    assert message(["a", "b"], [array(0, 1, 2), array()]) == (
+        "empty folds, which test no unit: 'b'"
+    )
+    assert message(["a", "b"], halves, [array(2, 3), array()]) == (
+        "folds that leave no unit to train on: 'a'"
+    )
+    assert message(["a", "b"], [array(0), array(2)]) == ("2 of 4 units are in no fold: 'B', 'D'")
+    assert message(["a", "b"], [array(0, 1, 2), array(1, 2, 3)]) == (
+        "2 of 4 units are tested more than once: 'B', 'C'"
+    )
+    check(from_sets(["a", "b"], [array(0), array(0)], None, 4), ["A", "B", "C", "D"], cover=False)
+
+
+def test_many_units_are_counted_not_listed():
+    folds = from_sets(["a", "b"], [array(0), array(1)], None, 9)
+    assert refusal(check, folds, names(9), True) == (
+        "7 of 9 units are in no fold: '3', '4', '5' and 4 more"
+    )
+    assert refusal(check, folds, ["1"], True) == "folds are of at least 2 units, the data have 1"
+
+
+@pytest.mark.parametrize("unit", [0, 3, 5])
+def test_a_fold_that_trains_on_what_it_tests_is_refused(unit):
+    folds = from_sets(["a", "b"], [array(1, 2, 4), array(0, 3, 5)], None, 6)
+    check(folds, names(6), cover=True)
+    leaky = folds._replace(test=np.array([[1, 2, unit], [0, 3, 5]]))
+    assert refusal(check, leaky, names(6), True) == (
+        f"fold 'a' trains on units that it tests: '{unit + 1}'"
+    )
+    unmasked = folds._replace(held_out=np.zeros((2, 0, 2), np.int64))
+    assert "fold 'a' trains on units that it tests: '2', '3', '5'" in refusal(
+        check, unmasked, names(6), True
+    )
+
+
+# Schemes
+
+
+sizes = st.tuples(st.integers(2, 40), st.integers(2, 40)).filter(lambda pair: pair[1] <= pair[0])
+seeds = st.integers(0, 2**32 - 1)
+
+
+@quick
+@given(sizes, seeds)
+def test_k_folds_are_even(size, seed):
+    num_units, k = size
+    for folds in [
+        k_fold(names(num_units), k, np.random.default_rng(seed)),
+        k_fold_contiguous(names(num_units), k),
+    ]:
+        assert_partition(folds, num_units)
+        assert folds.id.tolist() == [f"fold {fold}" for fold in range(1, k + 1)]
+        assert np.ptp([len(units) for units in scored(folds)]) <= 1
+    assert folds.held_out.shape == (k, 1, 2)
+
+
+@quick
+@given(st.lists(st.sampled_from(["x", "y", "z"]), min_size=4, max_size=40), seeds)
+def test_stratified_folds_share_every_value_evenly(values, seed):
+    folds = k_fold_stratified(np.array(values), 4, np.random.default_rng(seed))
+    assert_partition(folds, len(values))
+    shares = [[[values[u] for u in units].count(v) for units in scored(folds)] for v in "xyz"]
+    assert max(np.ptp(share) for share in shares) <= 1
+    assert np.ptp(np.sum(shares, axis=0)) <= 1
+
+
+@quick
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=40), seeds)
+def test_groups_are_kept_together(values, seed):
+    groups = sorted(set(values))
+    if len(groups) < 2:
+        return
+    singly = leave_one_group_out(np.array(values), "g")
+    assert_partition(singly, len(values))
+    assert singly.id.tolist() == [f"g {group}" for group in groups]
+    assert [{values[u] for u in units} for units in scored(singly)] == [{g} for g in groups]
+    k = len(groups) // 2 + 1
+    jointly = k_fold_grouped(np.array(values), k, np.random.default_rng(seed))
+    assert_partition(jointly, len(values))
+    sets_of_groups = [{values[u] for u in units} for units in scored(jointly)]
+    assert sum(len(groups) for groups in sets_of_groups) == len(groups)
+    assert np.ptp([len(groups) for groups in sets_of_groups]) <= 1
+
+
+def test_random_folds_are_random_and_repeatable():
+    def drawn(seed):
+        rng = np.random.default_rng(seed)
+        values = np.repeat([0, 1], 50)
+        return [
+            scored(k_fold(names(100), 5, rng)),
+            scored(k_fold_stratified(values, 5, rng)),
+            scored(k_fold_grouped(np.arange(100) // 4, 5, rng)),
+        ]
+
+    assert drawn(1) == drawn(1)
+    assert all(one != other for one, other in zip(drawn(1), drawn(2), strict=True))
+
+
+def test_groups_are_ordered_and_named_by_value():
+    assert leave_one_group_out(np.array([10.0, 9.0, 2.5]), "dose").id.tolist() == [
+        *("dose 2.5", "dose 9", "dose 10")
+    ]
+    folds = from_column(np.array(["b", "a", "b"], object), "part")
+    assert folds.id.tolist() == ["part a", "part b"]
+    assert scored(folds) == [[1], [0, 2]]
+    assert leave_one_out(["rat 1", "rat 2"]).id.tolist() == ["rat 1", "rat 2"]
+
+
+def test_numbers_of_folds_that_cannot_be_are_refused():
+    rng = np.random.default_rng(1)
+    message = "{} folds of 3 units: k must be from 2 to 3"
+    for k in [1, 4]:
+        assert refusal(k_fold, names(3), k, rng) == message.format(k)
+        assert refusal(k_fold_contiguous, names(3), k) == message.format(k)
+        assert refusal(k_fold_stratified, np.arange(3), k, rng) == message.format(k)
+        assert refusal(k_fold_grouped, array(1, 1, 2, 3), k, rng) == (
+            f"{k} folds of 3 groups: k must be from 2 to 3"
+        )
+    assert refusal(leave_one_group_out, array(7, 7), "rat") == (
+        "'rat' has one value for all units, '7': folds need at least 2 groups"
+    )
+
+
+def test_a_fold_misspelt_in_a_column_is_refused():
+    assert refusal(from_column, np.array(["north", "south", "North ", "north"]), "part") == (
+        "column 'part': folds 'North ' and 'north' differ in case or spaces only;"
+        " write them alike, or as unlike names"
+    )
+
+
+# Splitters of scikit-learn's kind
+
+
+class ExpandingWindow:
+    """Like sklearn.model_selection.TimeSeriesSplit: the future is neither tested nor trained on."""
+
+    def split(self, X, y=None, groups=None):
+        for start in range(3, len(X), 2):
+            yield np.arange(start), np.arange(start, min(start + 2, len(X)))
+
+
+class LeaveOneGroupOut:
+    def split(self, X, y=None, groups=None):
+        for group in np.unique(groups):
+            yield np.flatnonzero(groups != group), np.flatnonzero(groups == group)
+
+
+class Fixed:
+    def __init__(self, train, test):
+        self.pair = train, test
+
+    def split(self, X, y=None, groups=None):
+        yield self.pair
+
+
+def test_splitters_are_schemes():
+    folds = from_splitter(ExpandingWindow(), 8)
+    check(folds, names(8), cover=False)
+    assert folds.id.tolist() == ["fold 1", "fold 2", "fold 3"]
+    assert scored(folds) == [[3, 4], [5, 6], [7]]
+    assert folds.held_out.tolist() == [[[3, 8]], [[5, 8]], [[7, 8]]]
+    groups = np.array(["b", "a", "b"])
+    for ours, theirs in zip(
+        leave_one_group_out(groups, "g")[1:],
+        from_splitter(LeaveOneGroupOut(), 3, groups=groups)[1:],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    assert scored(from_splitter(Fixed([0], [1, 2]), 4)) == [[1, 2]]
+
+
+def test_splitters_that_leak_or_index_otherwise_are_refused():
+    assert refusal(from_splitter, Fixed([0, 1, 2], [2, 3]), 4) == (
+        "'fold 1' of the splitter trains on units that it tests: '2'"
+    )
+    assert refusal(from_splitter, Fixed(np.array([True, False]), [1]), 2) == (
+        "'fold 1' of the splitter: integer indices needed, not bool"
+    )
+    assert "names unit 4" in refusal(from_splitter, Fixed([0], [4]), 4)
+
+
+# From a config and data
+
+
+def scheme(name: str, **keys) -> FoldScheme:
+    return TypeAdapter(FoldScheme).validate_python({"scheme": name, **keys})
+
+
+RATS = xr.Dataset(
+    {
+        "rat": ("unit", np.repeat(np.arange(1, 31), 5)),
+        "day": ("unit", np.tile([8, 15, 22, 29, 36], 30)),
+        "sex": ("unit", np.repeat(["f", "m"], 75)),
+    },
+    coords={"unit": [f"rat {r}, day {d}" for r in range(1, 31) for d in [8, 15, 22, 29, 36]]},
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (scheme("leave_one_out"), "leave-one-out: 150 folds, test 1, training 149, no gap"),
+        (
+            scheme("leave_one_group_out", group="rat"),
+            "leave-one-group-out over rat: 30 folds, test 5, training 145, no gap",
+        ),
+        (
+            scheme("column", column="day"),
+            "folds of column day: 5 folds, test 30, training 120, no gap",
+        ),
+        (scheme("k_fold", k=4), "4-fold at random: 4 folds, test 37 to 38, training 112 to 113"),
+        (scheme("k_fold", k=4, contiguous=True), "4-fold contiguous: 4 folds, test 37 to 38"),
+        (
+            scheme("k_fold", k=5, stratify_by="sex"),
+            "5-fold stratified by sex: 5 folds, test 30, training 120, no gap",
+        ),
+        (scheme("k_fold", k=4, group_by="rat"), "4-fold over groups of rat: 4 folds, test 35 to"),
+    ],
+)
+def test_schemes_of_a_config(config, line):
+    folds = make(config, RATS, seed=1)
+    assert f"{title(config)}: {describe(folds, 150)}".startswith(line)
+    again, other = make(config, RATS, seed=1), make(config, RATS, seed=2)
+    np.testing.assert_equal(folds._asdict(), again._asdict())
+    random = config.scheme == "k_fold" and not config.contiguous
+    assert (scored(folds) != scored(other)) == random
+
+
+def test_the_default_experiment_leaves_out_one_rat_at_a_time():
+    folds = make(scheme("leave_one_group_out", group="rat"), RATS, seed=1)
+    assert folds.id[8] == "rat 9"
+    assert scored(folds)[8] == [40, 41, 42, 43, 44]
+    assert folds.held_out[8].tolist() == [[40, 45]]
+
+
+def test_schemes_on_units_of_several_rows():
+    data = xr.Dataset(
+        {
+            "state": ("row", ["b", "a", "b", "a"]),
+            "floor": ("row", [0, 0, 1, 0]),
+            "unit_of_row": ("row", [2, 0, 2, 1]),
+        },
+        coords={"unit": ["county 1", "county 2", "county 3"]},
+    )
+    assert scored(make(scheme("column", column="state"), data, seed=1)) == [[0, 1], [2]]
+    assert "differs within unit 'county 3': 0 and 1" in refusal(
+        make, scheme("column", column="floor"), data, 1
+    )
+
+
+def test_configs_that_do_not_fit_the_data_are_refused():
+    assert refusal(make, scheme("leave_one_group_out", group="rats"), RATS, 1) == (
+        "the data: no column 'rats'; did you mean 'rat'?"
+    )
+    assert "no column 'dya'; did you mean 'day'?" in refusal(
+        make, scheme("column", column="dya"), RATS, 1
+    )
+    assert refusal(make, scheme("k_fold", k=31, group_by="rat"), RATS, 1) == (
+        "31 folds of 30 groups: k must be from 2 to 30"
+    )
+    assert refusal(make, scheme("k_fold", k=151), RATS, 1) == (
+        "151 folds of 150 units: k must be from 2 to 150"
+    )
+
+
+def test_values_too_rare_to_be_in_every_fold_are_said():
+    with pytest.warns(UserWarning, match="30 of 30 values of 'rat' are held by fewer than 10"):
+        make(scheme("k_fold", k=10, stratify_by="rat"), RATS, seed=1)

@@ -1,0 +1,16 @@
+rule data:
+    input:
+        data_file,
+    output:
+        directory("results/{experiment}/data.zarr"),
+    log:
+        "results/{experiment}/logs/data.log",
+    benchmark:
+        "results/{experiment}/benchmarks/data.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    params:
+        config=CONFIG_FILE,
+        part=part("data"),
+    shell:
+        "pcv data {params.config} --experiment {wildcards.experiment} 2>&1 | tee {log}"

@@ -1,0 +1,19 @@
+rule diagnose:
+    input:
+        folds=rules.folds.output,
+        fit=rules.fit.output,
+        sample=fold_batches("sample"),
+    output:
+        directory("results/{experiment}/models/{model}/diagnostics.zarr"),
+    log:
+        "results/{experiment}/logs/diagnose-{model}.log",
+    benchmark:
+        "results/{experiment}/benchmarks/diagnose-{model}.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    params:
+        config=CONFIG_FILE,
+        part=part("diagnose"),
+    shell:
+        "pcv diagnose {params.config} --experiment {wildcards.experiment}"
+        " --model {wildcards.model} 2>&1 | tee {log}"

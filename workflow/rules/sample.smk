@@ -1,0 +1,22 @@
+rule sample:
+    input:
+        data=rules.data.output,
+        folds=rules.folds.output,
+        warmup=rules.warmup.output,
+    output:
+        directory("results/{experiment}/models/{model}/sample/{batch}.zarr"),
+    log:
+        "results/{experiment}/logs/sample-{model}-{batch}.log",
+    benchmark:
+        "results/{experiment}/benchmarks/sample-{model}-{batch}.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    threads: workflow.cores
+    resources:
+        gpu=1,
+    params:
+        config=CONFIG_FILE,
+        part=part("sample"),
+    shell:
+        "pcv sample {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"
+        " --batch {wildcards.batch} --cores {threads} 2>&1 | tee {log}"

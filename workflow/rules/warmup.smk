@@ -1,0 +1,22 @@
+rule warmup:
+    input:
+        data=rules.data.output,
+        fit=rules.fit.output,
+        folds=rules.folds.output,
+    output:
+        directory("results/{experiment}/models/{model}/warmup/{batch}.zarr"),
+    log:
+        "results/{experiment}/logs/warmup-{model}-{batch}.log",
+    benchmark:
+        "results/{experiment}/benchmarks/warmup-{model}-{batch}.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    threads: workflow.cores
+    resources:
+        gpu=1,
+    params:
+        config=CONFIG_FILE,
+        part=part("warmup"),
+    shell:
+        "pcv warmup {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"
+        " --batch {wildcards.batch} --cores {threads} 2>&1 | tee {log}"
