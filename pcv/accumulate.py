@@ -33,7 +33,7 @@ class LogSumsCarry(NamedTuple):
     """Sums of a log score about `center`, so that single precision loses nothing."""
 
     center: Float[Array, "..."]
-    count: Float[Array, ""]
+    number: Float[Array, ""]
     mean: Float[Array, "..."]
     m2: Float[Array, "..."]
     log_sum: Float[Array, "..."]
@@ -48,12 +48,12 @@ def _log_sums_init(center: Float[Array, "..."]) -> LogSumsCarry:
 
 def _log_sums_update(carry: LogSumsCarry, score: Float[Array, "..."]) -> LogSumsCarry:
     s = score - carry.center
-    count = carry.count + 1
+    number = carry.number + 1
     delta = s - carry.mean
-    mean = carry.mean + delta / count
+    mean = carry.mean + delta / number
     return LogSumsCarry(
         carry.center,
-        count,
+        number,
         mean,
         carry.m2 + delta * (s - mean),
         jnp.logaddexp(carry.log_sum, s),
@@ -62,9 +62,9 @@ def _log_sums_update(carry: LogSumsCarry, score: Float[Array, "..."]) -> LogSums
 
 
 def _log_sums_finalize(carry: LogSumsCarry) -> dict[str, np.ndarray]:
-    center, count, mean, m2, log_sum, log_sum_sq = (np.asarray(x, np.float64) for x in carry)
+    center, number, mean, m2, log_sum, log_sum_sq = (np.asarray(x, np.float64) for x in carry)
     return {
-        "count": count,
+        "count": number,
         "mean": mean + center,
         "m2": m2,
         "log_sum": log_sum + center,
@@ -83,7 +83,7 @@ class EnergyCarry(NamedTuple):
     """Sums for the energy fraction of missing information (E-FMI)."""
 
     last: Float[Array, ""]
-    count: Float[Array, ""]
+    number: Float[Array, ""]
     mean: Float[Array, ""]
     m2: Float[Array, ""]
     diff_sq: Float[Array, ""]
@@ -95,12 +95,12 @@ def _energy_init(last: Float[Array, ""]) -> EnergyCarry:
 
 
 def _energy_update(carry: EnergyCarry, energy: Float[Array, ""]) -> EnergyCarry:
-    count = carry.count + 1
+    number = carry.number + 1
     delta = energy - carry.mean
-    mean = carry.mean + delta / count
+    mean = carry.mean + delta / number
     step = jnp.where(jnp.isnan(carry.last), 0.0, energy - carry.last)
     return EnergyCarry(
-        energy, count, mean, carry.m2 + delta * (energy - mean), carry.diff_sq + step**2
+        energy, number, mean, carry.m2 + delta * (energy - mean), carry.diff_sq + step**2
     )
 
 

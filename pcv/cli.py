@@ -26,11 +26,9 @@ app = typer.Typer(
 )
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
-Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One experiment; default all.")]
-Model = Annotated[str, typer.Option("--model", "-m", help="One model; default all.")]
-Batch = Annotated[
-    str, typer.Option("--batch", "-b", help="One fold batch, as 1-of-2; default all.")
-]
+Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One of the experiments.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="One of the models.")]
+Batch = Annotated[str, typer.Option("--batch", "-b", help="One fold batch, as 1-of-2.")]
 Results = Annotated[Path, typer.Option("--results", help="Folder of the artifacts.")]
 Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to use.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -38,6 +38,7 @@ MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=NAME)]
+Score = Literal["log"]
 Count = Annotated[int, Field(ge=1)]
 NAMED = Field(min_length=1, json_schema_extra={"additionalProperties": False})
 
@@ -169,7 +170,7 @@ class Experiment(Section):
     folds: FoldScheme
     models: Annotated[dict[Name, ModelConfig], NAMED]
     predictive: Literal["auto", "marginal", "plain"] = "auto"
-    scores: Annotated[list[Literal["log"]], Field(min_length=1)] = ["log"]
+    scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
     fit: FitConfig = FitConfig()
     cv: CvConfig = CvConfig()
     compare: CompareConfig = CompareConfig()

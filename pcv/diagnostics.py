@@ -622,7 +622,7 @@ def fold_verdict(
             found.append(f"ESS {effective[k]:.0f}: too few; more draws")
         if heavy[k]:
             found.append(
-                f"k-hat {khat[k]:.1f}: heavy-tailed predictive, its MCSE cannot be trusted;"
+                f"k-hat {khat[k]:.2f}: heavy-tailed predictive, its MCSE cannot be trusted;"
                 f" {lighter_tail}"
             )
         if too_many[k]:

@@ -210,7 +210,7 @@ def tune(
         key: of this tuning.
     """
     sample = draws.position.reshape(-1, draws.position.shape[-1])
-    center, scale = sample.mean(0), _scale(sample)
+    center, scale = jnp.asarray(sample.mean(0)), jnp.asarray(_scale(sample))
     start_key, run_key = jax.random.split(key)
     units = np.unique(np.linspace(0, num_units - 1, MAX_PILOT_UNITS).astype(int))
 
@@ -229,8 +229,14 @@ def tune(
     everything = Fold(jnp.ones(num_units, bool), jnp.zeros(0, int))
 
     def pilot(
-        kernel: Kernel, steps_key: Key[Array, ""], position: Array, key: Key[Array, ""]
+        num_steps: Int[Array, ""],
+        steps_key: Key[Array, ""],
+        step_size: Float[Array, ""],
+        position: Float[Array, " param"],
+        key: Key[Array, ""],
     ) -> tuple[Array, Array, Array]:
+        kernel = Kernel(center, scale, step_size, num_steps)
+
         def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
             return target.log_density(from_z(kernel, z), everything)
 
@@ -240,7 +246,7 @@ def tune(
                 jax.random.fold_in(key, i),
                 state,
                 log_density,
-                kernel.step_size,
+                step_size,
                 jnp.ones_like(state.position),
                 jittered_steps(kernel, jax.random.fold_in(steps_key, i)),
             )
@@ -260,27 +266,21 @@ def tune(
         _, _, moved, accepted, diverged = jax.lax.fori_loop(0, PILOT_DRAWS, draw, carry)
         return moved, accepted, diverged
 
-    mesh = Mesh(np.array(jax.devices()), ("chain",))
     shared, by_chain = PartitionSpec(), PartitionSpec("chain")
-    kernel_specs = Kernel(shared, shared, by_chain, shared)
     run = jax.jit(
         jax.shard_map(
-            jax.vmap(pilot, (Kernel(None, None, 0, None), None, 0, 0)),
-            mesh=mesh,
-            in_specs=(kernel_specs, shared, by_chain, by_chain),
+            jax.vmap(pilot, (None, None, 0, 0, 0)),
+            mesh=Mesh(np.array(jax.devices()), ("chain",)),
+            in_specs=(shared, shared, by_chain, by_chain, by_chain),
             out_specs=by_chain,
             check_vma=False,
         )
     )
 
     def efficiency(step_sizes: np.ndarray, num_steps: int) -> Float[np.ndarray, " step_size"]:
-        kernel = Kernel(
-            jnp.asarray(center),
-            jnp.asarray(scale),
-            spread(jnp.asarray(np.repeat(step_sizes, PILOT_CHAINS))),
-            jnp.asarray(num_steps),
-        )
-        out = run(kernel, jax.random.fold_in(run_key, num_steps), spread(positions), spread(keys))
+        each = jnp.asarray(np.repeat(step_sizes, PILOT_CHAINS))
+        steps_key = jax.random.fold_in(run_key, num_steps)
+        out = run(jnp.asarray(num_steps), steps_key, *spread((each, positions, keys)))
         moved, accepted, diverged = (
             np.asarray(x)[:num_pilots].reshape(step_sizes.size, PILOT_CHAINS, *x.shape[1:])
             for x in out
@@ -305,7 +305,7 @@ def tune(
             if worse == 2:
                 break
         if chosen is not None:
-            return Kernel(center, scale, np.asarray(chosen[0]), np.asarray(chosen[1]))
+            return Kernel(center, scale, jnp.asarray(chosen[0]), jnp.asarray(chosen[1]))
     raise PcvError(
         "no step size of HMC is accepted on the full data: the posterior's scales vary too much; "
         "reparameterise the model (non-centred)"

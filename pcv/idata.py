@@ -86,10 +86,8 @@ def tree(
     if kernel is not None:
         groups["kernel"] = xr.Dataset(
             {
-                "center": ("param", kernel.center),
-                "scale": (("param", "column")[: kernel.scale.ndim], kernel.scale),
-                "step_size": kernel.step_size,
-                "num_steps": kernel.num_steps,
+                name: (("param", "column")[: x.ndim], np.asarray(x))
+                for name, x in kernel._asdict().items()
             },
             {"param": names},
         )

@@ -32,6 +32,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
 from pcv.errors import PcvError
+from pcv.folds import Folds
 
 Params = dict[str, Array]
 Data = Mapping[str, Any]
@@ -87,9 +88,12 @@ class Model(NamedTuple):
 class Target(NamedTuple):
     """All that the sampler sees. Models whose likelihood does not factorise give it directly."""
 
-    init: Callable[[Key[Array, ""]], Params]
-    log_density: Callable[[Params, Fold], Scalar]
-    log_predictive: Callable[[Params, Fold], Predictive]
+    init: Callable[[Key[Array, ""]], Any]
+    """a draw from the prior: named parameters, or one vector after `flat_target`"""
+    log_density: Callable[[Any, Fold], Scalar]
+    """log density of the fold's posterior, up to a constant"""
+    log_predictive: Callable[[Any, Fold], Predictive]
+    """log predictive of the fold's test set: joint, and pointwise by slot"""
 
 
 class Support(NamedTuple):
@@ -212,20 +216,25 @@ def check_shapes(model: Model, data: Data, num_units: int, name: str) -> None:
         raise PcvError(f"model '{name}': log_prior has shape {prior.shape}, it must be a scalar")
 
 
-def check_values(model: Model, data: Data, name: str, draws: int = 20, seed: int = 0) -> None:
+CHECKED_DRAWS = 20
+"""prior draws at which `check_values` looks"""
+
+
+def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
     """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
 
     Raises:
         PcvError: naming the unit or parameter that is not finite at the most prior draws.
     """
-    params = jax.vmap(model.init)(jax.random.split(jax.random.key(seed), draws))
+    draws = CHECKED_DRAWS
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), draws))
     terms = np.asarray(jax.vmap(lambda p: model.log_lik(p, data))(params))
     bad = ~np.isfinite(terms)
     if bad.any():
         unit = int(np.argmax(bad.sum(0)))
         raise PcvError(
-            f"model '{name}': log_lik of unit {unit} (counted from 0) is not finite at "
-            f"{int(bad[:, unit].sum())} of {draws} prior draws"
+            f"model '{name}': log_lik of unit '{units[unit]}' is not finite at "
+            f"{int(bad[:, unit].sum())} of {draws} prior draws; check its data and the priors"
         )
 
     def log_density(params: Params) -> Scalar:
@@ -233,22 +242,19 @@ def check_values(model: Model, data: Data, name: str, draws: int = 20, seed: int
 
     values, grads = jax.vmap(jax.value_and_grad(log_density))(params)
     if not np.isfinite(np.asarray(values)).all():
-        raise PcvError(f"model '{name}': log_prior is not finite at some of its own prior draws")
+        raise PcvError(
+            f"model '{name}': log_prior is not finite at draws from `init`; do "
+            "they agree on the supports?"
+        )
     for parameter, grad in grads.items():
         if not np.isfinite(np.asarray(grad)).all():
             raise PcvError(
-                f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws"
+                f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws; "
+                "look for sqrt, log or division at a bound"
             )
 
 
-def choose_predictive(
-    setting: str,
-    model: Model,
-    name: str,
-    fold_ids: list[str],
-    test: np.ndarray,
-    held_out: np.ndarray,
-) -> str:
+def choose_predictive(setting: str, model: Model, name: str, folds: Folds) -> str:
     """Which predictive the folds of a model use: "plain" or "marginal".
 
     The model's own `marginal` integrates over the effects of groups it has not seen, so it holds
@@ -257,9 +263,7 @@ def choose_predictive(
     Args:
         setting: "auto", "marginal" or "plain".
         model, name: the model.
-        fold_ids: names of the folds, for the message.
-        test: (fold, slot) units of each test set, padded with -1.
-        held_out: (fold, run, 2) half-open ranges of units not trained on.
+        folds: of the data.
 
     Raises:
         PcvError: "marginal" is asked for and the model has none, or it does not hold in a fold.
@@ -274,8 +278,8 @@ def choose_predictive(
     if model.group is None:
         return "marginal"
     group = np.asarray(model.group)
-    for fold, slots, runs in zip(fold_ids, test, held_out):
-        tested = np.isin(group, group[slots[slots >= 0]])
+    for fold, test, runs in zip(*folds):
+        tested = np.isin(group, group[test[test >= 0]])
         left_out = np.zeros(group.size, bool)
         for start, stop in runs:
             left_out[start:stop] = True

@@ -58,7 +58,8 @@ def load(reference: str) -> Callable[..., Any]:
     try:
         if place.endswith(".py"):
             spec = importlib.util.spec_from_file_location(f"_pcv_{path.stem}", path)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
             sys.path.insert(0, str(path.parent.resolve()))

@@ -140,9 +140,7 @@ def scores(diagnostics: xr.Dataset, kind: Kind, data: str, folds: str) -> Scores
         data=data,
         folds=folds,
         fold=names.tolist(),
-        elpd=diagnostics[f"{kind}_elpd"].values
-        if joint
-        else diagnostics[f"{kind}_elpd"].values[present],
+        elpd=terms if joint else terms[present],
         mcse=diagnostics[f"{kind}_mcse"].values,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),

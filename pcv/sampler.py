@@ -5,7 +5,7 @@
 whitened by the kernel's centre and scale, so that its metric is the identity.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from pcv.model import Fold, Target
 from pcv.scores import Score
 from pcv.sums import Block
 
-Centers = dict[str, dict[str, Any]]
+Centers = Mapping[str, Mapping[str, Any]]
 """score → kind → centring constants"""
 
 
@@ -30,7 +30,7 @@ class Kernel(NamedTuple):
     r"""An HMC kernel: positions are :math:`\theta = c + L z` with unit mass on z."""
 
     center: Float[Array, " param"]
-    scale: Float[Array, " param"] | Float[Array, "param param"]
+    scale: Float[Array, "param ..."]
     """L: the lower Cholesky factor of the inverse mass matrix, or its diagonal alone"""
     step_size: Float[Array, ""]
     num_steps: Int[Array, ""]
@@ -226,7 +226,7 @@ def chains_of(
 ) -> Chains:
     """All chains of the folds, fold by fold; keys below `parent`: (seed, model, stage)."""
     keys = chain_keys(parent, folds, num_chains).reshape(-1)
-    return Chains(keys, np.repeat(test, num_chains, 0), np.repeat(held_out, num_chains, 0))
+    return Chains(keys, *(jnp.asarray(np.repeat(x, num_chains, 0)) for x in (test, held_out)))
 
 
 def starting_draws(
@@ -307,7 +307,7 @@ def blocks(
             "divergences": total.finalize(out["stats"]["divergences"]),
             "energy": energy_sums.finalize(out["stats"]["energy"]),
         }
-        draws = {name: np.float64(x[..., :size]) for name, x in out["draws"].items()}
+        draws = {name: x[..., :size].astype(np.float64) for name, x in out["draws"].items()}
         yield Block(sums, draws, stats, size), state
 
 

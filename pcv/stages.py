@@ -47,6 +47,10 @@ class Job(NamedTuple):
         return self.config.experiments[self.experiment]
 
     @property
+    def scores(self) -> list[str]:
+        return list(self.settings.scores)
+
+    @property
     def model_config(self) -> ModelConfig:
         return self.settings.models[self.model]
 
@@ -129,6 +133,43 @@ def folds(job: Job) -> None:
     )
     store.write(job.path("folds"), dataset, stamp)
     job.say(f"{title(job.settings.folds)}: {describe(result, data_set.sizes['unit'])}")
+
+
+def check(job: Job) -> None:
+    """Check all of an experiment that can be known before sampling; writes nothing.
+
+    Raises:
+        PcvError: with a line for every part that would fail.
+    """
+    from pcv import devices
+    from pcv.model import check_shapes, check_values
+
+    settings = job.settings
+    table, constants = datasets.read_table(Path(settings.data.file), settings.data.outcome)
+    data_set = datasets.make_data(table, constants, settings.data, settings.data.file)
+    num_units = data_set.sizes["unit"]
+    folds = make_folds(settings.folds, data_set, job.config.seed)
+    job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
+    job.say(f"{job.experiment}: {title(settings.folds)}: {describe(folds, num_units)}")
+    if len(folds.id) < settings.cv.fold_batches:
+        raise PcvError(
+            f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
+            "use fewer"
+        )
+    arrays = datasets.model_data(data_set)
+    problems = []
+    with devices.precision(job.config.precision):
+        for name, config in settings.models.items():
+            try:
+                model = _build(config, arrays)
+                check_shapes(model, arrays, num_units, name)
+                check_values(model, arrays, name, data_set["unit"].values.tolist())
+                job.say(f"{job.experiment}: model '{name}' is fit to run")
+            except PcvError as error:
+                problems.append(str(error))
+        if problems:
+            raise PcvError("\n".join(problems))
+        _predictives(settings, job.experiment, arrays, folds)
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -221,42 +262,43 @@ def _build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
     return model
 
 
-def _fold_batch(job: Job) -> tuple[Folds, Stamp]:
+def _folds(job: Job) -> tuple[Folds, Stamp]:
     stamp = require(job, "folds", {})
     stored = _open(job, "folds")
+    return Folds(*(stored[v].values for v in ("fold", "test", "held_out"))), stamp
+
+
+def _batch(job: Job, folds: Folds) -> Folds:
+    """The folds of the job's batch."""
     names = layout.batches(job.settings.cv.fold_batches)
     if job.batch not in names:
         raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
-    cut = np.array_split(np.arange(stored.sizes["fold"]), len(names))[names.index(job.batch)]
+    cut = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
     if cut.size == 0:
         raise PcvError(
-            f"cv.fold_batches: {len(names)} batches of {stored.sizes['fold']} folds leave some "
-            "empty; use fewer"
+            f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; use fewer"
         )
-    part = stored.isel(fold=cut)
-    return Folds(part["fold"].values, part["test"].values, part["held_out"].values), stamp
+    return Folds(*(x[cut] for x in folds))
 
 
-def _predictive(job: Job, arrays: dict[str, np.ndarray]) -> str:
-    """The predictive of the job's model; refuses an experiment whose models would differ."""
+def _predictives(
+    settings: Experiment, experiment: str, arrays: dict[str, np.ndarray], folds: Folds
+) -> str:
+    """The predictive of an experiment's models; refuses one whose models would differ."""
     from pcv.model import choose_predictive
 
-    stored = _open(job, "folds")
-    ids, test, held_out = (stored[v].values for v in ("fold", "test", "held_out"))
     chosen = {
-        name: choose_predictive(
-            job.settings.predictive, _build(settings, arrays), name, list(ids), test, held_out
-        )
-        for name, settings in job.settings.models.items()
+        name: choose_predictive(settings.predictive, _build(config, arrays), name, folds)
+        for name, config in settings.models.items()
     }
     if len(set(chosen.values())) > 1:
         listed = ", ".join(f"{name}: {kind}" for name, kind in chosen.items())
         raise PcvError(
-            f"experiment '{job.experiment}': its models would be scored by different predictives "
+            f"experiment '{experiment}': its models would be scored by different predictives "
             f"({listed}) and could not be compared; set predictive: plain, or give each model a "
             "`marginal`"
         )
-    return chosen[job.model]
+    return next(iter(chosen.values()))
 
 
 class Run(NamedTuple):
@@ -276,7 +318,7 @@ def _run(job: Job, stage: str, folds: Folds, predictive: str, arrays: Any, model
 
     seed, cv = job.config.seed, job.settings.cv
     flat, _ = flat_target(target(model, arrays, predictive))
-    scores = tuple(SCORES[name] for name in job.settings.scores)
+    scores = tuple(SCORES[name] for name in job.scores)
     ids = [str(fold) for fold in folds.id]
     chains = sampler.chains_of(
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
@@ -300,37 +342,38 @@ def warmup(job: Job) -> None:
     config, cv = job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
-    folds, known["folds"] = _fold_batch(job)
+    all_folds, known["folds"] = _folds(job)
+    folds = _batch(job, all_folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
     ids = [str(fold) for fold in folds.id]
     with devices.precision(config.precision):
         arrays, model = _model(job)
-        predictive = _predictive(job, arrays)
+        predictive = _predictives(job.settings, job.experiment, arrays, all_folds)
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted["kernel"].dataset)
         picks = sampler.starting_draws(config.seed, job.model, ids, cv.chains, len(draws))
         starts = sampler.spread(jnp.asarray(draws[picks.reshape(-1)]))
-        state = run.engine.start(kernel, starts, run.chains)
+        start = run.engine.start(kernel, starts, run.chains)
         shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
         zero = {
             score.name: {kind: np.zeros(shape) for kind, shape in shapes.items()}
             for score in run.engine.scores
         }
         made = []
-        for block, state in sampler.blocks(
-            run.engine, kernel, state, run.chains, zero, run.jitter, cv.warmup
-        ):
-            made.append(block)
+        drawn = sampler.blocks(run.engine, kernel, start, run.chains, zero, run.jitter, cv.warmup)
+        for block, state in drawn:
+            made.append(block._replace(draws={}))
+            end = state
             job.progress(_progress(job, "warmup", made, cv.warmup))
-        position = jax.device_get(sampler.positions(kernel, state))[: len(ids) * cv.chains]
+        position = jax.device_get(sampler.positions(kernel, end))[: len(ids) * cv.chains]
     later = made[len(made) // 2 :]
     variables = {
         "state": (("fold", "chain", "param"), position.reshape(len(ids), cv.chains, -1)),
         "variant": ("fold", np.zeros(len(ids), int)),
         **{
             f"center_{score}_{kind}": (("fold", "slot")[: len(shape)], _center(later, score, kind))
-            for score in job.settings.scores
+            for score in job.scores
             for kind, shape in shapes.items()
         },
         **{
@@ -379,11 +422,14 @@ def sample(job: Job) -> None:
     started = datetime.now(UTC)
     config, cv = job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
-    folds, known["folds"] = _fold_batch(job)
+    all_folds, known["folds"] = _folds(job)
+    folds = _batch(job, all_folds)
     known["warmup"] = require(job, "warmup", known)
     warm = _open(job, "warmup")
-    room = tail_size(cv.chains * cv.draws) + 1
-    tails = {score: np.full((len(folds.id), room), -np.inf) for score in job.settings.scores}
+    tails = {}
+    if cv.store == "sums":
+        room = tail_size(cv.chains * cv.draws) + 1
+        tails = {score: np.full((len(folds.id), room), -np.inf) for score in job.scores}
 
     def stamp() -> Stamp:
         made_on = store.provenance(started, devices.describe())
@@ -396,15 +442,14 @@ def sample(job: Job) -> None:
             *(jnp.asarray(warm[f"kernel_{name}"].values[0]) for name in sampler.Kernel._fields)
         )
         starts = sampler.spread(jnp.asarray(warm["state"].stack(c=("fold", "chain")).values.T))
-        state = run.engine.start(kernel, starts, run.chains)
+        start = run.engine.start(kernel, starts, run.chains)
         center = {
             score: {kind: warm[f"center_{score}_{kind}"].values for kind in ("joint", "pointwise")}
-            for score in job.settings.scores
+            for score in job.scores
         }
         divergences = 0
-        for i, (block, state) in enumerate(
-            sampler.blocks(run.engine, kernel, state, run.chains, center, run.jitter, cv.draws)
-        ):
+        drawn = sampler.blocks(run.engine, kernel, start, run.chains, center, run.jitter, cv.draws)
+        for i, (block, _) in enumerate(drawn):
             batch = sums.batch_of(block, cv.store == "draws")
             if i == 0:
                 sums.create(folder, batch, cv.draws // cv.batch_size)
@@ -414,8 +459,7 @@ def sample(job: Job) -> None:
             done = _progress(job, "sample", [block], cv.draws)
             job.progress(done._replace(done=(i + 1) * cv.batch_size, divergences=divergences))
         attributes = {"predictive": warm.attrs["predictive"], "outcome": warm.attrs["outcome"]}
-        kept = {} if cv.store == "draws" else tails
-        sums.finish(folder, folds.id, cv.draws, kept, attributes)
+        sums.finish(folder, folds.id, cv.draws, tails, attributes)
 
 
 def _open(job: Job, stage: str) -> xr.Dataset:

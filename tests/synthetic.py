@@ -84,7 +84,7 @@ def make_results(
             "mcse": per_model(mcse),
             "elpd_diff": per_model(elpd_diff),
             "dse": per_model(dse),
-            "dse_folds": per_model(dse),
+            "dse_folds": per_model(dse.copy()),
             "mcse_diff": per_model(mcse_diff),
             "p_better": per_model(p_better),
             "rank": per_model(np.tile(np.arange(len(models)), (len(KINDS), 1))),

@@ -1,15 +1,17 @@
 """The log score: log posterior predictive density of what was left out."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Array, Key
 
 from pcv.accumulate import log_sums
 from pcv.diagnostics import LogSums, elpd
-from pcv.model import Fold, Params, Target
+from pcv.model import Fold, Target
 from pcv.scores.score import Score
 
 
-def _statistic(key: Key[Array, ""], target: Target, params: Params, fold: Fold) -> dict[str, Array]:
+def _statistic(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:
     joint, pointwise = target.log_predictive(params, fold)
     return {"joint": joint, "pointwise": pointwise}
 

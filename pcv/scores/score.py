@@ -1,13 +1,13 @@
 """The shape of a score."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Key
 
 from pcv.accumulate import Accumulator
-from pcv.model import Fold, Params, Target
+from pcv.model import Fold, Target
 
 
 class Score(NamedTuple):
@@ -19,6 +19,6 @@ class Score(NamedTuple):
     """
 
     name: str
-    statistic: Callable[[Key[Array, ""], Target, Params, Fold], dict[str, Array]]
+    statistic: Callable[[Key[Array, ""], Target, Any, Fold], dict[str, Array]]
     accumulator: Accumulator
     estimate: Callable[[dict[str, np.ndarray]], np.ndarray]
