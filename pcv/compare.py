@@ -247,18 +247,20 @@ def _terms(scores: Scores) -> list[tuple[str, str]]:
 def _order(first: Scores, other: Scores) -> list[int]:
     """Where each term of the first is in the other."""
     terms = {s.model: _terms(s) for s in (first, other)}
+
+    def named(term: tuple[str, str]) -> str:
+        fold = f"fold '{term[0]}'"
+        return fold if first.kind == "joint" else f"unit '{term[1]}' in {fold}"
+
     for model, own in terms.items():
         if len(set(own)) < len(own):
-            _, name = next(x for x in own if own.count(x) > 1)
-            raise PcvError(f"scores of '{model}': two {_noun(first)}s of a fold are named '{name}'")
-    for model, own in terms.items():
+            twice = next(term for term in own if own.count(term) > 1)
+            raise PcvError(f"scores of '{model}': {named(twice)} is there more than once")
         missing = sorted({*terms[first.model], *terms[other.model]} - set(own))
         if missing:
-            fold, name = missing[0]
             raise PcvError(
                 f"cannot compare '{first.model}' with '{other.model}': '{model}' has no score of"
-                f" {_noun(first)} '{name}' in fold '{fold}' ({len(missing)} missing);"
-                " rerun both on the same folds"
+                f" {named(missing[0])} ({len(missing)} missing); rerun both on the same folds"
             )
     place = {term: i for i, term in enumerate(terms[other.model])}
     return [place[term] for term in terms[first.model]]

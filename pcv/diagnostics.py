@@ -116,7 +116,7 @@ def merge(sums: LogSums, axis: int | tuple[int, ...]) -> LogSums:
     .. math:: \bar s = \sum_h n_h \bar s_h / n, \qquad
               M_2 = \sum_h M_{2,h} + \sum_h n_h (\bar s_h - \bar s)^2, \qquad n = \sum_h n_h
 
-    and log sums add. (Chan, Golub, LeVeque 1983, eq. 2.1, for any number of parts.)
+    and log sums add. (Chan, Golub, LeVeque 1983, for any number of parts.)
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
@@ -440,8 +440,8 @@ def tail_size(num_draws: int) -> int:
     Args:
         num_draws: draws of a fold over all chains (S).
 
-    `pareto_khat_from_tail` needs the M + 1 largest draws. (Vehtari et al. 2024, §6, rounded as
-    `arviz_stats.psislw` does.)
+    `pareto_khat_from_tail` needs the M + 1 largest draws. (Vehtari et al. 2024, appendix H,
+    rounded down as ArviZ does.)
 
     >>> tail_size(1600)
     120
@@ -457,7 +457,7 @@ def pareto_khat(
     A generalised Pareto distribution is fitted to the `tail_size` largest values of exp(s): its
     shape k is the inverse of the number of finite moments. Above `good_k` the average hangs on
     few draws: `elpd` is biased downwards and `mcse` too small, whatever R-hat and ESS say.
-    (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*, §3.)
+    (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*.)
 
     Args:
         draws: log scores s (nats); NaN past the end of a fold that stopped early.
@@ -580,7 +580,7 @@ def fold_verdict(
         predictive: which one was scored: a heavy tail asks for different remedies.
 
     Returns:
-        For each fold "ok", or its reasons joined by "; ". Chains are counted from 1.
+        For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the artifacts.
 
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
     >>> draws[1, 2] = 0.3
@@ -589,7 +589,7 @@ def fold_verdict(
     >>> for words in fold_verdict(sums, np.zeros(2), np.zeros(2), benchmark, "marginal"):
     ...     print(words)
     ok
-    chain 3 never moved: longer warmup, or a smaller step size (higher target_accept)
+    chain 2 never moved: longer warmup, or a smaller step size (higher target_accept)
     """
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
     estimate, mixing, effective = elpd(sums), rhat(sums), ess(sums)
@@ -603,7 +603,7 @@ def fold_verdict(
     def reasons(k: int) -> list[str]:
         if not np.isfinite(estimate[k]):
             return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
-        stuck = np.flatnonzero(chain.m2[k] == 0) + 1
+        stuck = np.flatnonzero(chain.m2[k] == 0)
         if np.isnan(mixing[k]) and len(stuck) == chain.mean.shape[1]:
             constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
             return [f"{constant}: no chain moved, or the predictive ignores the parameters"]

@@ -265,7 +265,7 @@ def test_refuses_what_differs(field, value, remedy):
 def test_refuses_missing_terms():
     a = joint("a")
     fewer = joint("b", (-1.0, -1.0, -1.0))
-    expected = "'b' has no score of fold 'rat 4' in fold 'rat 4' (1 missing)"
+    expected = "'b' has no score of fold 'rat 4' (1 missing); rerun both on the same folds"
     assert expected in message(a, fewer)
     assert expected in message(fewer, a)
     moved = pointwise("b", np.zeros((4, 3)))
@@ -280,7 +280,7 @@ def test_refuses_terms_of_one_name():
     twice = joint("b")._replace(
         term=["rat 1", "rat 2", "rat 2", "rat 4"], fold_of_term=[0, 1, 1, 3]
     )
-    assert message(twice) == "scores of 'b': two folds of a fold are named 'rat 2'"
+    assert message(twice) == "scores of 'b': fold 'rat 2' is there more than once"
 
 
 def test_refuses_models_of_one_name():

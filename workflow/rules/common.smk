@@ -8,7 +8,7 @@ from pcv import layout, reference
 from pcv.errors import PcvError
 
 # The `pcv` of the environment that runs Snakemake, activated or not.
-shell.prefix(f'export PATH="{Path(sys.executable).parent}:$PATH"; ')
+shell.prefix(f'set -euo pipefail; export PATH="{Path(sys.executable).parent}:$PATH"; ')
 
 CONFIG_FILE = "results/config.yaml"
 try:
