@@ -85,7 +85,7 @@ class Shown(NamedTuple):
     """value, se (model); value_at, se_at, mcse_at (model, point); fold_value, fold_mcse
     (model, fold), as far as they are there: differences to the comparator, or elpds"""
     styles: dict[str, Style]
-    """of the models shown, best first"""
+    """of the models shown, by name"""
     comparator: str | None
     """its label"""
 
@@ -134,7 +134,7 @@ def difference(comparison: xr.Dataset) -> Figure:
                 capthick=2.0,
             )
             labels.append(
-                Label(value, f"{style.label}\n{signed(value)} ± {signed(se)}", style.colour)
+                Label(value, f"{style.label}\n{number(value, se)} ± {number(se, se)}", style.colour)
             )
         if shown.comparator is not None:
             ax.axhline(0, color=INK, lw=0.9)
@@ -243,7 +243,7 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     )
     for ax, (name, folds) in zip(axes, diagnostics.items(), strict=True):
         draws, rhat_at = folds["point"].to_numpy(), folds["rhat_at"].to_numpy()
-        excess_at = np.minimum(np.maximum(rhat_at - 1, 1e-4), ax.get_ylim()[1])
+        excess_at = np.minimum(rhat_at - 1, ax.get_ylim()[1])
         worst_at = _max(excess_at)
         thin = len(excess_at) > MAX_NAMED_FOLDS
         marker = "." if draws.size == 1 else ""
@@ -404,7 +404,7 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         axes[0], np.concatenate([fit["fit_rhat"].to_numpy() for fit in diagnostics.values()])
     )
     for ax, (name, fit) in zip(axes, diagnostics.items(), strict=True):
-        excess = np.minimum(np.maximum(fit["fit_rhat"].to_numpy() - 1, 1e-4), ax.get_ylim()[1])
+        excess = np.minimum(fit["fit_rhat"].to_numpy() - 1, ax.get_ylim()[1])
         ess = _positive(fit["fit_ess"].to_numpy())
         bad = ~((excess <= GOOD_RHAT - 1) & (ess >= GOOD_ESS))
         ax.axhline(GOOD_RHAT - 1, color=INK, lw=0.9, ls=DASHED)
@@ -461,15 +461,17 @@ def shorten(names: Iterable[str], width: int = 18) -> list[str]:
     return short
 
 
-def signed(value: float) -> str:
-    """A number to one decimal, or two below 1.
+def number(value: float, error: float = np.nan) -> str:
+    """A number with as many decimals as give its error two figures, and at least one.
 
-    >>> signed(-14.53), signed(0.312)
-    ('−14.5', '0.31')
+    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(float("nan"))
+    ('−14.5', '0.35', '–')
     """
     if not np.isfinite(value):
-        return "n/a"
-    return f"{value:,.{1 if abs(value) >= 1 else 2}f}".replace("-", "\N{MINUS SIGN}")
+        return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
+    known = np.isfinite(error) and error > 0
+    decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
+    return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def percent(p: float) -> str:
@@ -587,12 +589,11 @@ def _legend(figure: Figure, handles: Sequence[Artist], texts: Sequence[str]) -> 
 
 def _include(ax: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> None:
     """Axis limits that hold all finite values, with a margin."""
-    log = (ax.get_xscale() if axis == "x" else ax.get_yscale()) == "log"
-    numbers = np.array([value for value in values if np.isfinite(value)])
-    numbers = np.log(numbers) if log else numbers
-    margin = 0.07 * np.ptp(numbers) if np.ptp(numbers) else 1.0
-    limits = np.array([numbers.min() - margin, numbers.max() + margin])
-    (ax.set_xlim if axis == "x" else ax.set_ylim)(*(np.exp(limits) if log else limits))
+    scale = (ax.xaxis if axis == "x" else ax.yaxis).get_transform()
+    places = scale.transform(np.array([value for value in values if np.isfinite(value)]))
+    margin = 0.07 * np.ptp(places) if np.ptp(places) else 1.0
+    limits = scale.inverted().transform([places.min() - margin, places.max() + margin])
+    (ax.set_xlim if axis == "x" else ax.set_ylim)(*limits)
 
 
 def _difference_extent(shown: Shown) -> Float[np.ndarray, " value"]:
@@ -621,10 +622,10 @@ def _log_ticks(axis: XAxis | YAxis) -> None:
 
 
 def _rhat_axis(ax: Axes, rhat: Num[np.ndarray, " value"]) -> None:
-    """R-hat - 1 on a log axis that ends at 1e-4, read off as R-hat."""
-    ax.set_yscale("log")
-    _include(ax, "y", [1e-4, 2 * (GOOD_RHAT - 1), *np.maximum(rhat - 1, 1e-4)])
-    ax.yaxis.set_major_locator(LogLocator())
+    """An axis for R-hat - 1 that reads R-hat: linear near 1, logarithmic far above."""
+    ax.set_yscale("asinh", linear_width=GOOD_RHAT - 1)
+    _include(ax, "y", [0.0, 1.5 * (GOOD_RHAT - 1), *(rhat - 1)])
+    ax.yaxis.set_major_locator(FixedLocator([-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30]))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda excess, _: f"{1 + excess:g}"))
     ax.yaxis.set_minor_locator(NullLocator())
 

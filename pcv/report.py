@@ -56,7 +56,7 @@ CAPTIONS = {
         "Thin lines: R-hat of the log score of each fold, over draws. Bold: the largest of them, "
         f"R-hat max. The dashed line is the usual limit of {plots.GOOD_RHAT:g} for a single "
         "posterior; the largest of many folds often lies above it though all is well, which is "
-        "what the next figure is for. The axis is logarithmic in R-hat − 1 and ends at 1.0001.",
+        "what the next figure is for. The axis is linear near 1 and logarithmic far above it.",
     ),
     "benchmark": (
         "Is R-hat max too large?",
@@ -227,19 +227,6 @@ def html(
     )
 
 
-def _number(value: float, error: float = np.nan) -> str:
-    """A number with as many decimals as give its error two figures, and at least one.
-
-    >>> _number(-14.534, 7.03), _number(0.3518, 0.3518), _number(float("nan"))
-    ('−14.5', '0.35', '–')
-    """
-    if not np.isfinite(value):
-        return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
-    known = np.isfinite(error) and error > 0
-    decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
-    return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
-
-
 def _models(comparison: xr.Dataset) -> list[str]:
     return [str(name) for name in comparison["model"].to_numpy()]
 
@@ -257,7 +244,10 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
     comparator = str(comparison.attrs[f"reference_{kind}"])
     single = len(rows) == 1
     predictives = " and ".join(dict.fromkeys(rows["predictive"]))
-    caption = f"{kind.capitalize()} scores: {rows['n_folds'].max()} folds, {predictives} predictive"
+    count = f"{rows['n_folds'].max()} folds"
+    if kind == "pointwise":
+        count = f"{comparison.sizes['unit']} units in {count}"
+    caption = f"{kind.capitalize()} scores: {count}, {predictives} predictive"
     errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
     notes = [
         f"SE of the difference of {model} over folds instead of units: {_error(over_folds)}."
@@ -267,7 +257,7 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
         if np.isfinite(over_folds) and not np.isclose(over_units, over_folds)
     ]
     elpd = [
-        (_number(row["elpd"], row["se"]), _error(row["se"]), _error(row["mcse"]))
+        (plots.number(row["elpd"], row["se"]), _error(row["se"]), _error(row["mcse"]))
         for _, row in rows.iterrows()
     ]
     if single:
@@ -280,7 +270,7 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
             ("0", "–", "–", "–")
             if row["model"] == comparator
             else (
-                _number(row["elpd_diff"], row["dse"]),
+                plots.number(row["elpd_diff"], row["dse"]),
                 _error(row["dse"]),
                 _error(row["mcse_diff"]),
                 plots.percent(row["p_better"]),
@@ -297,8 +287,8 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
 
 
 def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
-    head: Cells = ("model", "chains × draws", "R-hat max", "benchmark share", "smallest ESS")
-    head += ("largest k-hat", "divergences", "folds flagged", "verdict")
+    head: Cells = ("model", "chains × draws", "R-hat max", "benchmark share", "min ESS")
+    head += ("max k-hat", "divergences", "flagged", "verdict")
     rows = [
         (
             name,
@@ -325,8 +315,8 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
 
 
 def _fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
-    head: Cells = ("model", "parameters", "largest R-hat", "smallest ESS", "divergences")
-    head += ("smallest E-FMI", "verdict")
+    head: Cells = ("model", "parameters", "max R-hat", "min ESS", "divergences")
+    head += ("min E-FMI", "verdict")
     rows = [
         (
             name,
@@ -362,14 +352,14 @@ def _fold_table(name: str, folds: xr.Dataset) -> Table:
     rows = [
         (
             str(fold),
-            _number(row["joint_elpd"], row["joint_mcse"]),
+            plots.number(row["joint_elpd"], row["joint_mcse"]),
             _error(row["joint_mcse"]),
             f"{row['joint_ess']:,.0f}",
             f"{row['rhat']:.3f}",
             f"{row['khat']:.2f}",
             f"{row['divergences']:,.0f}",
             f"{row['acceptance']:.2f}",
-            _number(pointwise, row["pointwise_mcse"]),
+            plots.number(pointwise, row["pointwise_mcse"]),
             _error(row["pointwise_mcse"]),
             str(row["verdict"]),
         )
@@ -389,7 +379,7 @@ def _flagged_table(folds: Mapping[str, Table]) -> Table:
 
 
 def _error(error: float) -> str:
-    return _number(error, error)
+    return plots.number(error, error)
 
 
 def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:

@@ -99,11 +99,16 @@ def make_results(
             "dse_at": per_point(dse_at),
             "mcse_diff_at": per_point(mcse_diff_at),
             "p_better_at": per_point(p_better_at),
+            "unit_diff": (
+                ("model", "unit"),
+                np.repeat(fold_diff[1] / slots, slots, axis=1),
+            ),
             "rhat_max": 1.0186,
             "benchmark": ("replicate", benchmark),
             "benchmark_share": float((benchmark >= 1.0186).mean()),
         },
-        coords={"kind": list(KINDS), "model": list(models), "fold": names, "point": points},
+        coords={"kind": list(KINDS), "model": list(models), "fold": names, "point": points}
+        | {"unit": units},
         attrs={
             "reference_joint": models[0],
             "reference_pointwise": models[0],

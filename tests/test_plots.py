@@ -171,7 +171,7 @@ def test_missing_values_are_drawn_as_gaps_and_said() -> None:
         figure.draw_without_rendering()
     assert "30 missing" in titles(drawn["rhat"])[1]
     assert "30 missing" in titles(drawn["khat"])[1]
-    assert "common\nn/a" in drawn["difference"].axes[0].texts[0].get_text()
+    assert "common\n– ± –" in drawn["difference"].axes[0].texts[0].get_text()
     assert "63 of 63" in titles(drawn["full_data"])[1]
 
 
