@@ -1,13 +1,16 @@
-# make run: the default config, from data to report. make test: the tests. Both build .venv first.
+# make run: the default config, from data to report. make test: the tests. make lint: the quality
+# gates. Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
+CONFIG ?=
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint bench clean-venv
+.PHONY: run test lint clean-venv
 
 run: $(VENV)/.ready
-	$(BIN)/snakemake --cores $(CORES)
+	@$(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
 
 test: $(VENV)/.ready
 	$(BIN)/pytest
@@ -19,11 +22,15 @@ lint: $(VENV)/.ready
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
+version = $(shell $(PYTHON) -c 'import sys; v = sys.version_info; print("new" if v >= (3, 12) else "is %d.%d" % v[:2])' 2>/dev/null || echo does not run)
+advice = install one, and name it: make PYTHON=python3.12 $(or $(MAKECMDGOALS),run)
+
 $(VENV)/.ready: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 12) or sys.exit("pcv needs Python 3.12 or newer, and $(PYTHON) is %d.%d: install a newer one, or name it: make PYTHON=python3.12 run" % v[:2])'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	$(if $(filter new,$(version)),,$(error pcv needs Python 3.12 or newer, and $(PYTHON) $(version): $(advice)))
+	@echo "Installing what pcv needs into $(VENV) (once, about a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 clean-venv:

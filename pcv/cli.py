@@ -4,9 +4,8 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +22,10 @@ app = typer.Typer(
     help="Bayesian cross-validation: which model predicts better, how sure that is, and whether "
     "the computation can be trusted. Stages, in order: data, fit, folds, warmup, sample, "
     "diagnose, compare, report.",
+    epilog="Example: pcv check config/config.yaml",
 )
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""of typer: a command, option or argument that is wrong or missing"""
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
 Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One of the experiments.")]
@@ -43,8 +45,14 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
     from pcv import stages
 
     _prepare(1, HERE)
+    problems = []
     for job in _jobs(config, experiment, HERE):
-        stages.check(job)
+        try:
+            stages.check(job)
+        except PcvError as error:
+            problems.append(str(error))
+    if problems:
+        raise PcvError("\n".join(problems))
 
 
 @app.command(epilog="Example: pcv data config/config.yaml --experiment rats")
@@ -147,7 +155,10 @@ def compare(
     """Compare the models and print the table: comparison.zarr, comparison.csv."""
     from pcv import stages
 
-    for job in _jobs(config, experiment, results):
+    jobs = _jobs(config, experiment, results)
+    for job in jobs:
+        if len(jobs) > 1:
+            print(f"Experiment '{job.experiment}'")
         print(stages.compare(job))
 
 
@@ -170,38 +181,52 @@ def _prepare(cores: int, results: Path) -> None:
 
 def _jobs(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
-) -> Iterator["Job"]:
+) -> list["Job"]:
     from pcv.config import load
     from pcv.layout import batches
     from pcv.progress import reporter, say
     from pcv.stages import Job
 
     settings = load(config)
-    for name in _chosen("experiment", experiment, list(settings.experiments)):
-        job = Job(settings, name, results, say=say, progress=reporter())
-        if not per:
-            yield job
-            continue
-        known = batches(job.settings.cv.fold_batches)
-        for model_name in _chosen("model", model, list(job.settings.models)):
-            parts = _chosen("fold batch", batch, known) if per == "batch" else [""]
-            yield from (job._replace(model=model_name, batch=part) for part in parts)
+    names = _chosen(config, "experiment", experiment, list(settings.experiments))
+    jobs = [Job(settings, name, results, say=say, progress=reporter()) for name in names]
+    if per:
+        known = list(dict.fromkeys(name for job in jobs for name in job.settings.models))
+        wanted = _chosen(config, "model", model, known)
+        jobs = [
+            job._replace(model=name)
+            for job in jobs
+            for name in job.settings.models
+            if name in wanted
+        ]
+    if per == "batch":
+        jobs = [
+            job._replace(batch=name)
+            for job in jobs
+            for name in _chosen(config, "fold batch", batch, batches(job.settings.cv.fold_batches))
+        ]
+    return jobs
 
 
-def _chosen(what: str, name: str, known: list[str]) -> list[str]:
+def _chosen(config: Path, what: str, name: str, known: list[str]) -> list[str]:
     if not name:
         return known
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"the config has {', '.join(known)}"
-        raise PcvError(f"no {what} '{name}'; {hint}")
+        hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(known)}"
+        raise PcvError(f"{config}: no {what} '{name}'; {hint}")
     return [name]
 
 
 def main() -> None:
     """Run the command; an error is one line and a non-zero exit status."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except UsageError as error:
+        if said := error.format_message():
+            command = error.ctx.command_path if error.ctx else "pcv"
+            print(f"error: {said.rstrip('.')}; see {command} --help", file=sys.stderr)
+        sys.exit(error.exit_code)
     except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()

@@ -386,6 +386,6 @@ def in_words(comparison: Comparison) -> str:
     return (
         f"{c.models[0]} predicts left-out {_noun(c)}s better than {c.models[other]}, with"
         f" probability {certain if np.isfinite(probability) else 'unknown'}"
-        f" (elpd_diff {_by_error(diff, mcse)}, SE {_two_digits(dse)}, MCSE {_two_digits(mcse)})."
+        f" (by {_by_error(diff, mcse)}, SE {_two_digits(dse)}, MCSE {_two_digits(mcse)})."
         f" {trust}"
     )

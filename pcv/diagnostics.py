@@ -580,7 +580,8 @@ def fold_verdict(
         predictive: which one was scored: a heavy tail asks for different remedies.
 
     Returns:
-        For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the artifacts.
+        For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the
+        artifacts.
 
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
     >>> draws[1, 2] = 0.3

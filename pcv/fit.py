@@ -6,6 +6,7 @@ leapfrog steps from short pilot runs on the full data.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import blackjax
@@ -76,11 +77,9 @@ def posterior(
     def log_density(position: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(position, everything)
 
-    def find_start(key: Key[Array, ""]) -> tuple[Bool[Array, ""], Float[Array, " param"]]:
-        candidates = jax.vmap(target.init)(jax.random.split(key, PRIOR_DRAWS))
-        values, grads = jax.vmap(jax.value_and_grad(log_density))(candidates)
-        finite = jnp.isfinite(values) & jnp.isfinite(grads).all(1)
-        return finite.any(), candidates[jnp.argmax(finite)]
+    def candidates(key: Key[Array, ""]) -> hmc.HMCState:
+        keys = jax.random.split(key, chains * PRIOR_DRAWS)
+        return jax.lax.map(lambda x: hmc.init(x, log_density), jax.lax.map(target.init, keys))
 
     def one_chain(key: Key[Array, ""], start: Float[Array, " param"]) -> Draws:
         warmup_key, draws_key = jax.random.split(key)
@@ -93,11 +92,11 @@ def posterior(
         (state, tuned), _ = adaptation.run(warmup_key, start, warmup)
         transition = blackjax.mcmc.nuts.build_kernel()
 
-        def draw(state: hmc.HMCState, key: Key[Array, ""]) -> tuple[hmc.HMCState, Draws]:
+        def draw(state: hmc.HMCState, key: Key[Array, ""]) -> tuple[hmc.HMCState, tuple]:
             state, info = transition(
                 key, state, log_density, tuned["step_size"], tuned["inverse_mass_matrix"]
             )
-            return state, Draws(
+            return state, (
                 state.position,
                 state.logdensity,
                 info.energy,
@@ -106,16 +105,20 @@ def posterior(
                 info.is_divergent,
             )
 
-        return jax.lax.scan(draw, state, jax.random.split(draws_key, draws))[1]
+        return Draws(*jax.lax.scan(draw, state, jax.random.split(draws_key, draws))[1])
 
-    start_key, run_key = jax.random.split(key)
-    find_starts = jax.jit(jax.vmap(find_start), compiler_options=RUN_ONCE)
-    found, starts = find_starts(jax.random.split(start_key, chains))
-    if not found.all():
+    find = jax.jit(candidates, compiler_options=RUN_ONCE)
+    found = jax.tree.map(
+        lambda x: np.asarray(x).reshape(chains, PRIOR_DRAWS, *x.shape[1:]),
+        find(jax.random.fold_in(key, 0)),
+    )
+    finite = np.isfinite(found.logdensity) & np.isfinite(found.logdensity_grad).all(2)
+    if not finite.any(1).all():
         raise PcvError(
-            f"chain {int(np.argmin(found))}: the log density or its gradient is not finite at "
-            f"any of {PRIOR_DRAWS} prior draws; check the model with `pcv check`"
+            f"chain {int(np.argmin(finite.any(1)))}: the log density or its gradient is not finite "
+            f"at any of {PRIOR_DRAWS} prior draws; check the model with `pcv check`"
         )
+    starts = found.position[np.arange(chains), finite.argmax(1)]
     spec = PartitionSpec("chain")
     run = jax.jit(
         jax.shard_map(
@@ -126,7 +129,8 @@ def posterior(
             check_vma=False,
         )
     )
-    result = run(*spread((jax.random.split(run_key, chains), starts)))
+    keys = jax.random.split(jax.random.fold_in(key, 1), chains)
+    result = run(*spread((keys, starts)))
     return jax.tree.map(lambda x: np.asarray(x)[:chains], result)
 
 
@@ -177,13 +181,27 @@ def check(draws: Draws, names: list[str]) -> Checks:
     return Checks(rhat, ess, efmi, divergences, problems, warnings)
 
 
-STEP_SIZES = 1.4 ** -np.arange(10) * 1.5
-"""step sizes tried, in units of the whitened posterior's standard deviation"""
+STEP_SIZES = 1.5 * 1.4 ** -np.arange(28.0)
+"""step sizes that may be tried, in standard deviations of the whitened posterior"""
 NUM_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-PILOT_CHAINS, PILOT_DRAWS = 16, 40
-"""per step size"""
-MIN_ACCEPTANCE = 0.65
+AT_ONCE, PILOTS, PILOT_DRAWS = 4, 16, 40
+"""step sizes tried side by side, pilot chains of each, and their draws"""
+FINALISTS = 4
+"""kernels that all pilots try once more"""
+MIN_ACCEPTANCE, MAX_PILOTS_DIVERGENT = 0.65, 0.005
 MAX_PILOT_UNITS = 1000
+MIN_DRAWS_PER_PARAM = 5
+
+
+class Trial(NamedTuple):
+    """How a kernel did; the best one is the largest."""
+
+    sound: bool
+    """few divergences"""
+    efficiency: float
+    """effective draws per gradient; 0 if too few proposals were accepted"""
+    step_size: float
+    num_steps: int
 
 
 def tune(
@@ -191,61 +209,77 @@ def tune(
     log_lik: Callable[[Float[Array, " param"]], Float[Array, " unit"]],
     num_units: int,
     draws: Draws,
+    ess: Float[np.ndarray, " param"],
     key: Key[Array, ""],
 ) -> Kernel:
     r"""The HMC kernel with the most effective draws per gradient, on the full data.
 
-    The metric is the draws' covariance (its diagonal where there are fewer than ten draws per
-    parameter). Pilot chains that start in equilibrium try step sizes and numbers of steps; the
-    effective share of draws of a functional with lag-1 autocorrelation :math:`\rho` is
-    :math:`(1-\rho)/(1+\rho)`. It is taken over the unit log likelihoods (their mean share),
-    their sum, and every parameter (the least share), and the least of the three counts, per
-    gradient, the score's own evaluation counted as one.
+    The metric is the draws' covariance, or its diagonal where there are fewer than five effective
+    draws per parameter. Pilot chains that start in equilibrium try step sizes and numbers of steps.
+    A draw of a functional with variance :math:`\sigma^2` is worth :math:`1/\tau` independent ones:
+
+    .. math:: \tau = \max\left(1,\; \frac{1 + \rho}{1 - \rho},\;
+              \frac{T v}{1 - v}\right)
+
+    with the lag-1 autocorrelation :math:`\rho`, which tells slow kernels apart, and the variance
+    :math:`v\sigma^2` of the means of chains of T draws, which sees what moves slower than the
+    rest. The longest :math:`\tau` of three counts: that of the sum of the unit log likelihoods,
+    and the averages over their terms and over the parameters; per gradient, the score's own
+    evaluation counted as one. The few best kernels are tried again by more chains.
 
     Args:
         target: the model on flat parameters.
         log_lik: the unit log likelihoods at a position.
         num_units: number of units.
         draws: of the full-data posterior.
+        ess: effective number of draws of every parameter.
         key: of this tuning.
+
+    Raises:
+        PcvError: the pilots accept no step size.
     """
     sample = draws.position.reshape(-1, draws.position.shape[-1])
-    center, scale = jnp.asarray(sample.mean(0)), jnp.asarray(_scale(sample))
-    start_key, run_key = jax.random.split(key)
+    dense = np.median(ess) >= MIN_DRAWS_PER_PARAM * sample.shape[1]
+    center, scale = jnp.asarray(sample.mean(0)), jnp.asarray(_scale(sample, dense))
     units = np.unique(np.linspace(0, num_units - 1, MAX_PILOT_UNITS).astype(int))
+    everything = Fold(jnp.ones(num_units, bool), jnp.zeros(0, int))
 
     def functionals(position: Float[Array, " param"]) -> Float[Array, " functional"]:
         terms = log_lik(position)
         return jnp.concatenate([terms[units], terms.sum()[None], position])
 
-    at_draws = jax.jit(lambda x: jax.lax.map(functionals, x, batch_size=100))
-    thinned = sample[:: max(len(sample) // 1000, 1)]
-    variance = np.asarray(at_draws(jnp.asarray(thinned))).var(0)
+    def log_density(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, ""]:
+        return target.log_density(from_z(kernel, z), everything)
 
-    num_pilots = STEP_SIZES.size * PILOT_CHAINS
-    picks = np.asarray(jax.random.randint(start_key, (num_pilots,), 0, len(sample)))
-    positions = jnp.asarray(sample[picks])
-    keys = jax.random.split(run_key, num_pilots)
-    everything = Fold(jnp.ones(num_units, bool), jnp.zeros(0, int))
+    def start(position: Float[Array, " param"]) -> tuple[hmc.HMCState, Float[Array, " functional"]]:
+        whitened = Kernel(center, scale, jnp.ones(()), jnp.ones((), int))
+        state = hmc.init(to_z(whitened, position), partial(log_density, whitened))
+        return state, functionals(position)
+
+    thinned = jnp.asarray(sample[:: max(len(sample) // 1000, 1)])
+    over_draws = jax.jit(lambda x: jax.lax.map(start, x, batch_size=100), compiler_options=RUN_ONCE)
+    at_draws = jax.tree.map(np.asarray, over_draws(thinned))
+    variance = at_draws[1].var(0)
+    num_pilots = AT_ONCE * PILOTS
+    spaced = np.linspace(0, len(thinned) - 1, num_pilots).astype(int)
+    starts = jax.tree.map(lambda x: x[spaced.reshape(PILOTS, AT_ONCE).T.reshape(-1)], at_draws)
 
     def pilot(
         num_steps: Int[Array, ""],
-        steps_key: Key[Array, ""],
-        step_size: Float[Array, ""],
-        position: Float[Array, " param"],
         key: Key[Array, ""],
-    ) -> tuple[Array, Array, Array]:
+        chain: Int[Array, ""],
+        step_size: Float[Array, ""],
+        start: tuple[hmc.HMCState, Float[Array, " functional"]],
+    ) -> tuple[Array, Array, Array, Array]:
         kernel = Kernel(center, scale, step_size, num_steps)
+        steps_key = jax.random.fold_in(key, num_pilots)
 
-        def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
-            return target.log_density(from_z(kernel, z), everything)
-
-        def draw(i: Array, carry: tuple) -> tuple:
-            state, last, moved, accepted, diverged = carry
+        def draw(i: Int[Array, ""], carry: tuple) -> tuple:
+            state, last, mean, moved, accepted, diverged = carry
             state, info = hmc.build_kernel()(
-                jax.random.fold_in(key, i),
+                jax.random.fold_in(jax.random.fold_in(key, chain), i),
                 state,
-                log_density,
+                partial(log_density, kernel),
                 step_size,
                 jnp.ones_like(state.position),
                 jittered_steps(kernel, jax.random.fold_in(steps_key, i)),
@@ -254,17 +288,16 @@ def tune(
             return (
                 state,
                 now,
+                mean + (now - start[1]) / PILOT_DRAWS,
                 moved + (now - last) ** 2 / PILOT_DRAWS,
                 accepted + info.acceptance_rate / PILOT_DRAWS,
-                diverged + info.is_divergent,
+                diverged + info.is_divergent / PILOT_DRAWS,
             )
 
-        state = hmc.init(to_z(kernel, position), log_density)
-        first = functionals(position)
-        zero = jnp.zeros((), first.dtype)
-        carry = (state, first, jnp.zeros_like(first), zero, jnp.zeros((), int))
-        _, _, moved, accepted, diverged = jax.lax.fori_loop(0, PILOT_DRAWS, draw, carry)
-        return moved, accepted, diverged
+        nothing, zero = jnp.zeros_like(start[1]), jnp.zeros_like(step_size)
+        carry = (*start, nothing, nothing, zero, zero)
+        _, _, mean, moved, accepted, diverged = jax.lax.fori_loop(0, PILOT_DRAWS, draw, carry)
+        return mean + start[1], moved, accepted, diverged
 
     shared, by_chain = PartitionSpec(), PartitionSpec("chain")
     run = jax.jit(
@@ -277,44 +310,54 @@ def tune(
         )
     )
 
-    def efficiency(step_sizes: np.ndarray, num_steps: int) -> Float[np.ndarray, " step_size"]:
-        each = jnp.asarray(np.repeat(step_sizes, PILOT_CHAINS))
-        steps_key = jax.random.fold_in(run_key, num_steps)
-        out = run(jnp.asarray(num_steps), steps_key, *spread((each, positions, keys)))
-        moved, accepted, diverged = (
-            np.asarray(x)[:num_pilots].reshape(step_sizes.size, PILOT_CHAINS, *x.shape[1:])
-            for x in out
+    def trials(step_sizes: np.ndarray, num_steps: int, again: int) -> list[Trial]:
+        each = np.repeat(step_sizes, num_pilots // step_sizes.size).astype(scale.dtype)
+        run_key = jax.random.fold_in(jax.random.fold_in(key, num_steps), again)
+        out = run(jnp.asarray(num_steps), run_key, *spread((np.arange(num_pilots), each, starts)))
+        mean, moved, accepted, diverged = (
+            np.asarray(x)[:num_pilots].reshape(step_sizes.size, -1, *x.shape[1:]) for x in out
         )
         with np.errstate(invalid="ignore", divide="ignore"):
-            rho = np.clip(1 - moved.mean(1) / (2 * variance), -0.5, 1.0)
-        share = np.nan_to_num((1 - rho) / (1 + rho), nan=1.0)
+            rho = 1 - moved.mean(1) / (2 * variance)
+            v = np.minimum(mean.var(1, ddof=1) / variance, 0.98)
+            tau = np.fmax(np.fmax((1 + rho) / (1 - rho), PILOT_DRAWS * v / (1 - v)), 1.0)
         n = units.size
-        least = np.minimum(share[:, :n].mean(1), share[:, n:].min(1))
-        usable = (accepted.mean(1) >= MIN_ACCEPTANCE) & (diverged.sum(1) <= 1)
-        return np.where(usable, least / (num_steps + 1), 0.0)
+        longest = np.max([tau[:, :n].mean(1), tau[:, n], tau[:, n + 1 :].mean(1)], axis=0)
+        usable = accepted.mean(1) >= MIN_ACCEPTANCE
+        efficiency = np.where(usable, 1 / (longest * (num_steps + 1)), 0.0)
+        sound = diverged.mean(1) <= MAX_PILOTS_DIVERGENT
+        return [
+            Trial(bool(s), float(e), float(x), num_steps)
+            for s, e, x in zip(sound, efficiency, step_sizes)
+        ]
 
-    for step_sizes in (STEP_SIZES, STEP_SIZES / 25, STEP_SIZES / 625):
-        best, chosen, worse = 0.0, None, 0
-        for num_steps in NUM_STEPS:
-            found = efficiency(step_sizes, num_steps)
-            top = int(np.argmax(found))
-            if found[top] > best:
-                best, chosen, worse = found[top], (step_sizes[top], num_steps), 0
-            else:
-                worse += 1
-            if worse == 2:
+    found: list[Trial] = []
+    first = 0
+    for num_steps in NUM_STEPS:
+        if found and max(found).efficiency >= 1 / (num_steps + 1):
+            break
+        while first < STEP_SIZES.size:
+            tried = trials(STEP_SIZES[first : first + AT_ONCE], num_steps, 0)
+            accepted = [i for i, trial in enumerate(tried) if trial.efficiency > 0]
+            found += [tried[i] for i in accepted]
+            first += accepted[0] if accepted else AT_ONCE
+            if accepted:
                 break
-        if chosen is not None:
-            return Kernel(center, scale, jnp.asarray(chosen[0]), jnp.asarray(chosen[1]))
-    raise PcvError(
-        "no step size of HMC is accepted on the full data: the posterior's scales vary too much; "
-        "reparameterise the model (non-centred)"
-    )
+    if not found:
+        raise PcvError(
+            "no step size of HMC is accepted on the full data: the posterior's scales vary too "
+            "much; reparameterise the model (non-centred)"
+        )
+    finalists = sorted(found, reverse=True)[:FINALISTS]
+    best = max(trials(np.array([x.step_size]), x.num_steps, 1)[0] for x in finalists)
+    return Kernel(center, scale, jnp.asarray(best.step_size), jnp.asarray(best.num_steps))
 
 
-def _scale(sample: Float[np.ndarray, "draw param"]) -> np.ndarray:
-    size, dim = sample.shape
-    if size < 10 * dim:
-        return np.sqrt(sample.var(0) * size / (size + 5) + 1e-3 * 5 / (size + 5))
-    shrunk = np.cov(sample.T).reshape(dim, dim) * size / (size + 5)
-    return np.linalg.cholesky(shrunk + 1e-3 * 5 / (size + 5) * np.eye(dim))
+def _scale(sample: Float[np.ndarray, "draw param"], dense: bool) -> np.ndarray:
+    """Lower Cholesky factor of the sample's covariance, or its diagonal, whatever the units."""
+    deviation = sample.std(0)
+    if not dense:
+        return deviation
+    correlation = np.corrcoef(sample.T).reshape(deviation.size, deviation.size)
+    correlation[np.diag_indices_from(correlation)] += 1e-9
+    return deviation[:, None] * np.linalg.cholesky(correlation)

@@ -21,7 +21,9 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 ... )
 """
 
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +33,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
-from pcv.errors import PcvError
+from pcv.datasets import missing_column
+from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 
 Params = dict[str, Array]
@@ -134,6 +137,15 @@ def support(constraints: Mapping[str, Constraint]) -> Support:
     return Support(constrain, unconstrain, log_jacobian)
 
 
+def numeric(data: Data) -> dict[str, Array]:
+    """The part of the data that `log_lik` and `marginal` get: all but text and dates.
+
+    >>> list(numeric({"day": np.array([8, 15]), "name": np.array(["a", "b"])}))
+    ['day']
+    """
+    return {name: jnp.asarray(x) for name, x in data.items() if np.asarray(x).dtype.kind in "biuf"}
+
+
 def target(model: Model, data: Data, predictive: str) -> Target:
     r"""The posterior and the predictive of every fold of a model.
 
@@ -144,12 +156,10 @@ def target(model: Model, data: Data, predictive: str) -> Target:
 
     Args:
         model: the model; its `log_lik` has one term per unit.
-        data: its data, as handed to `log_lik`.
+        data: its data; `log_lik` gets the `numeric` part of them.
         predictive: "plain": `s` as above; "marginal": the model's own `marginal`.
     """
-    arrays = {
-        name: jnp.asarray(x) for name, x in data.items() if np.asarray(x).dtype.kind in "biuf"
-    }
+    arrays = numeric(data)
 
     def log_density(params: Params, fold: Fold) -> Scalar:
         terms = model.log_lik(params, arrays)
@@ -196,24 +206,78 @@ def param_names(target: Target) -> list[str]:
 
 
 def check_shapes(model: Model, data: Data, num_units: int, name: str) -> None:
-    """Does `log_lik` give one term per unit, and are `init` and `constrain` of one mind?
+    """Do the functions of a model fit together and the data? Traces them without running them.
+
+    Args:
+        model, name: the model.
+        data: its data.
+        num_units: number of units of the data.
 
     Raises:
-        PcvError: naming the model and the shape found, without running anything.
+        PcvError: naming the model, its function and what that returns instead.
     """
-    try:
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        terms = jax.eval_shape(lambda p: model.log_lik(p, data), params)
-        prior = jax.eval_shape(model.log_prior, params)
-    except Exception as error:
-        raise PcvError(f"model '{name}': {type(error).__name__}: {error}") from error
-    if terms.shape != (num_units,):
+    where = f"model '{name}'"
+    if not isinstance(model.outcome, Outcome):
+        raise PcvError(f"{where}: outcome is {model.outcome!r}, not a pcv.Outcome")
+    if model.outcome.name not in data:
+        raise PcvError(missing_column(model.outcome.name, data, where, "its outcome"))
+    arrays = numeric(data)
+    params = _traced(where, "init", model.init, data, jax.random.key(0))
+    if not isinstance(params, dict) or not params:
+        raise PcvError(f"{where}: init returns {_kind(params)}, not a dict of named parameters")
+    for parameter, x in params.items():
+        if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)):
+            raise PcvError(
+                f"{where}: init returns {_kind(x)} for '{parameter}'; every parameter must be a "
+                "number or an array of numbers with a decimal point (0.0, not 0)"
+            )
+    terms = _traced(where, "log_lik", lambda p: model.log_lik(p, arrays), data, params)
+    if getattr(terms, "shape", None) != (num_units,):
         raise PcvError(
-            f"model '{name}': log_lik has shape {terms.shape}, not ({num_units},): it must return "
-            "one term per unit of the data"
+            f"{where}: log_lik returns {_kind(terms)}; it must return one term per unit of the "
+            f"data, an array of shape ({num_units},)"
         )
-    if prior.shape != ():
-        raise PcvError(f"model '{name}': log_prior has shape {prior.shape}, it must be a scalar")
+    prior = _traced(where, "log_prior", model.log_prior, data, params)
+    if getattr(prior, "shape", None) != ():
+        raise PcvError(f"{where}: log_prior returns {_kind(prior)}; it must return one number")
+    variables = _traced(where, "constrain", model.constrain, data, params)
+    if not isinstance(variables, Mapping) or not variables:
+        raise PcvError(f"{where}: constrain returns {_kind(variables)}, not a dict of variables")
+    marginal = model.marginal
+    if marginal is None:
+        return
+    test = jnp.zeros(2, int)
+    scores = _traced(where, "marginal", lambda p, t: marginal(p, arrays, t), data, params, test)
+    found = scores if isinstance(scores, tuple) else ()
+    if [getattr(x, "shape", None) for x in found] != [(), (2,)]:
+        raise PcvError(
+            f"{where}: marginal returns {' and '.join(map(_kind, found)) or _kind(scores)} for "
+            "two slots; it must return the joint score, one number, and the pointwise ones, one "
+            "per slot"
+        )
+
+
+def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *args: Any) -> Any:
+    """The shapes that one function of a model returns; its own error in one line."""
+    try:
+        return jax.eval_shape(function, *args)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__]
+        at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        said = in_one_line(error)
+        if isinstance(error, jax.errors.JAXTypeError):
+            said += "; write it with jax.numpy, and jnp.where instead of if"
+        elif isinstance(error, KeyError) and error.args[0] in data:
+            said += ": text reaches only the function that builds the model; recode it there"
+        raise PcvError(f"{where}: {part} fails{at}: {said}") from error
+
+
+def _kind(x: Any) -> str:
+    """What a function returned, in words."""
+    if hasattr(x, "shape"):
+        return f"an array of {x.dtype}, shape {x.shape}"
+    return f"an object of type {type(x).__name__}"
 
 
 CHECKED_DRAWS = 20
@@ -226,9 +290,9 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
     Raises:
         PcvError: naming the unit or parameter that is not finite at the most prior draws.
     """
-    draws = CHECKED_DRAWS
+    draws, arrays = CHECKED_DRAWS, numeric(data)
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), draws))
-    terms = np.asarray(jax.vmap(lambda p: model.log_lik(p, data))(params))
+    terms = np.asarray(jax.vmap(lambda p: model.log_lik(p, arrays))(params))
     bad = ~np.isfinite(terms)
     if bad.any():
         unit = int(np.argmax(bad.sum(0)))
@@ -238,7 +302,7 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
         )
 
     def log_density(params: Params) -> Scalar:
-        return model.log_prior(params) + jnp.sum(model.log_lik(params, data))
+        return model.log_prior(params) + jnp.sum(model.log_lik(params, arrays))
 
     values, grads = jax.vmap(jax.value_and_grad(log_density))(params)
     if not np.isfinite(np.asarray(values)).all():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pcv.errors import PcvError
+from pcv.errors import PcvError, in_one_line
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -28,9 +28,9 @@ def source(reference: str) -> Path:
     'rats.py'
 
     Raises:
-        PcvError: there is no such file or module.
+        PcvError: there is no such file or module, or the module's package does not import.
     """
-    place, _ = _split(reference)
+    place, function = _split(reference)
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
@@ -40,10 +40,16 @@ def source(reference: str) -> Path:
         return path
     try:
         spec = importlib.util.find_spec(place)
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if not f"{place}.".startswith(f"{error.name}."):
+            raise _does_not_import(reference, place, error) from error
         spec = None
+    except Exception as error:
+        raise _does_not_import(reference, place, error) from error
     if spec is None or spec.origin is None:
-        raise PcvError(f"model '{reference}': no module '{place}' in this environment")
+        file = place.replace(".", "/") + ".py"
+        hint = f"; for your own file write '{file}:{function}'" if Path(file).is_file() else ""
+        raise PcvError(f"model '{reference}': no module '{place}' in this environment{hint}")
     return Path(spec.origin)
 
 
@@ -69,38 +75,45 @@ def load(reference: str) -> Callable[..., Any]:
                 sys.path.pop(0)
         else:
             module = importlib.import_module(place)
-    except Exception as error:
-        raise PcvError(
-            f"model '{reference}': {path} does not import{_line(error, path)}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise _does_not_import(reference, path, error) from error
     found = getattr(module, function, None)
     if not callable(found):
-        names = [n for n, x in vars(module).items() if callable(x) and not n.startswith("_")]
-        near = difflib.get_close_matches(function, names, 1)
-        raise PcvError(
-            f"model '{reference}': {path} has no function '{function}'"
-            + (f"; did you mean '{near[0]}'?" if near else "")
-        )
+        own = [
+            name
+            for name, x in vars(module).items()
+            if callable(x) and getattr(x, "__module__", "") == module.__name__ and name[0] != "_"
+        ]
+        near = difflib.get_close_matches(function, own, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(own[:9]) or 'none'}"
+        raise PcvError(f"model '{reference}': {path} has no function '{function}'; {hint}")
     return found
 
 
 def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
-    """Call the function of a reference on the data and its arguments from the config."""
+    """Call the function of a reference on the data and its arguments from the config.
+
+    Raises:
+        PcvError: as for `load`, or the call fails (with its own error and line).
+    """
     make = load(reference)
     try:
         return make(data, **args)
     except Exception as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in args.items())
+        call = ", ".join(["data", *(f"{name}={value!r}" for name, value in args.items())])
+        hint = f"; the data have {', '.join(data)}" if isinstance(error, KeyError) else ""
         raise PcvError(
-            f"model '{reference}': calling it with the data and ({given}) failed"
-            f"{_line(error, source(reference))}: {type(error).__name__}: {error}"
+            f"model '{reference}': called as {_split(reference)[1]}({call}) it fails"
+            f"{_line(error, source(reference))}: {in_one_line(error)}{hint}"
         ) from error
 
 
+def _does_not_import(reference: str, place: str | Path, error: BaseException) -> PcvError:
+    at = "" if isinstance(error, SyntaxError) else _line(error, Path(place))  # it says so itself
+    return PcvError(f"model '{reference}': {place} does not import{at}: {in_one_line(error)}")
+
+
 def _line(error: BaseException, path: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f" (line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if Path(f.filename).resolve() == path.resolve()]
     return f" (line {lines[-1]})" if lines else ""

@@ -22,6 +22,10 @@ from pcv.model import Fold, Target
 from pcv.scores import Score
 from pcv.sums import Block
 
+CPU_ROOM, GPU_ROOM = 2**17, 2**31
+"""bytes for the unit log likelihoods of all chains that a device takes at one time: what fits a
+core's cache (benchmarks/sampler.py), or a share of a GPU's memory"""
+
 Centers = Mapping[str, Mapping[str, Any]]
 """score → kind → centring constants"""
 
@@ -170,6 +174,23 @@ def run_chain(
     return jax.lax.fori_loop(0, num_draws, draw, (state, carries))
 
 
+def _in_groups(function: Callable[..., Any], chains: Any, num_units: int) -> Any:
+    """`function` of every chain, vectorised over as many at a time as the cache holds.
+
+    The chains of a device are cut into equal groups, the last one filled up.
+    """
+    number = jax.tree.leaves(chains)[0].shape[0]
+    room = CPU_ROOM if jax.default_backend() == "cpu" else GPU_ROOM
+    at_once = max(room // (8 * num_units), 1)
+    groups = -(-number // at_once)
+    size = -(-number // groups)
+    filled = np.minimum(np.arange(groups * size), number - 1).reshape(groups, size)
+    results = jax.lax.map(
+        lambda group: jax.vmap(function)(*group), jax.tree.map(lambda x: x[filled], chains)
+    )
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:number], results)
+
+
 class Sampler(NamedTuple):
     """The two compiled functions of a model: where chains start, and how they go on."""
 
@@ -198,17 +219,23 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
         return State(state, jnp.full((), jnp.nan, z.dtype))
 
     start = jax.shard_map(
-        jax.vmap(start_one, (None, 0, 0)),
+        lambda kernel, *chains: _in_groups(partial(start_one, kernel), chains, num_units),
         mesh=mesh,
         in_specs=(shared, by_chain, by_chain),
         out_specs=by_chain,
         check_vma=False,
     )
+    one_chain = partial(run_chain, target, scores, num_units, buffer)
+
+    def share(
+        kernel: Kernel, steps_key: Any, first: Array, num_draws: Array, *chains: Any
+    ) -> tuple[State, dict[str, Any]]:
+        return _in_groups(
+            lambda *chain: one_chain(kernel, steps_key, first, num_draws, *chain), chains, num_units
+        )
+
     advance = jax.shard_map(
-        jax.vmap(
-            partial(run_chain, target, scores, num_units, buffer),
-            (None, None, None, None, 0, 0, 0),
-        ),
+        share,
         mesh=mesh,
         in_specs=(shared, shared, shared, shared, by_chain, by_chain, by_chain),
         out_specs=by_chain,
@@ -261,6 +288,7 @@ def blocks(
     chains: Chains,
     center: Centers,
     steps_key: Key[Array, ""],
+    num_chains: int,
     num_draws: int,
     first: int = 0,
 ) -> Iterator[tuple[Block, State]]:
@@ -270,23 +298,22 @@ def blocks(
         sampler: from `build`.
         kernel: shared by all chains.
         state: of all chains, from `sampler.start` or from an earlier block; `spread`.
-        chains: keys and folds of all chains, as many per fold; `spread`.
+        chains: keys and folds of all chains; `spread`.
         center: score → kind → centring constants (fold[, slot]).
         steps_key: key of the trajectories' jitter.
+        num_chains: chains per fold.
         num_draws: draws per chain to make.
         first: draws per chain made before.
 
     Yields:
         Each block's sums and draws, and the state to go on from.
     """
-    kinds = jax.tree.leaves(center)
-    num_folds = kinds[0].shape[0]
-    num_chains = chains.test.shape[0] // num_folds
+    num_folds = jax.tree.leaves(center)[0].shape[0]
     dtype = state.energy.dtype
     center = spread(jax.tree.map(lambda c: jnp.asarray(np.repeat(c, num_chains, 0), dtype), center))
 
-    def to_folds(x: Array) -> np.ndarray:
-        rows = np.asarray(x)[: num_folds * num_chains]
+    def to_folds(x: np.ndarray) -> np.ndarray:
+        rows = x[: num_folds * num_chains]
         return rows.reshape(num_folds, num_chains, *x.shape[1:])
 
     for done in range(0, num_draws, sampler.buffer):

@@ -6,7 +6,8 @@ A stage takes a `Job`, reads the artifacts before it, refuses those that do not 
 present config, and writes its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,22 +62,22 @@ class Job(NamedTuple):
 def recipe(job: Job, stage: str) -> dict[str, Any]:
     """What a stage's artifact is made of, besides its input artifacts."""
     made_of: dict[str, Any] = {
-        "version": layout.VERSIONS[stage],
+        "stage version": layout.VERSIONS[stage],
         "config": stage_config(job.config, job.experiment, stage, job.model or None),
     }
     if stage == "data":
-        made_of["file"] = _file_hash(Path(job.settings.data.file))
+        made_of["files"] = _hashes(Path(job.settings.data.file))
     if stage in ("fit", "warmup", "sample"):
-        made_of["model file"] = _file_hash(reference.source(job.model_config.model))
+        made_of["files"] = _hashes(reference.source(job.model_config.model))
     if stage in ("warmup", "sample"):
         made_of["batch"] = job.batch
     return made_of
 
 
-def _file_hash(path: Path) -> str:
+def _hashes(path: Path) -> dict[str, str]:
     if not path.exists():
         raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
-    return store.file_hash(path)
+    return {path.name: store.file_hash(path)}
 
 
 def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
@@ -94,12 +95,12 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
     stamp = store.read_stamp(path, stage)
     changed = store.difference(stamp.recipe, recipe(job, stage))
     if changed:
-        raise PcvError(f"{path}: made with {changed}; run `pcv {stage}` again")
+        raise PcvError(f"{path}: out of date: {changed}; run `pcv {stage}` again")
     for name, input_stamp in known.items():
         if stamp.inputs.get(name, input_stamp.fingerprint) != input_stamp.fingerprint:
             raise PcvError(
-                f"{path}: made from another {job.path(name).name} than the present one; "
-                f"run `pcv {stage}` again"
+                f"{path}: out of date: made from other results of stage '{name}' than the present "
+                f"ones; run `pcv {stage}` again"
             )
     return stamp
 
@@ -181,7 +182,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv import devices, idata
     from pcv import fit as fitting
     from pcv.keys import key
-    from pcv.model import check_shapes, flat_target, param_names, target
+    from pcv.model import check_shapes, flat_target, numeric, param_names, target
 
     started = datetime.now(UTC)
     config, settings = job.config, job.settings.fit
@@ -198,15 +199,16 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             f"fit {job.model}: NUTS on the full data, {settings.chains} chains x "
             f"({settings.warmup} + {settings.draws}) draws, {len(names)} parameters"
         )
-        draws = fitting.posterior(
-            flat,
-            num_units,
-            key(config.seed, job.model, "fit"),
-            settings.chains,
-            settings.warmup,
-            settings.draws,
-            settings.target_accept,
-        )
+        with _naming(f"fit {job.model}"):
+            draws = fitting.posterior(
+                flat,
+                num_units,
+                key(config.seed, job.model, "fit"),
+                settings.chains,
+                settings.warmup,
+                settings.draws,
+                settings.target_accept,
+            )
         checks = fitting.check(draws, names)
         for warning in checks.warnings:
             job.say(f"warning: fit {job.model}: {warning}")
@@ -214,19 +216,21 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         bad = bool(checks.problems)
         kernel = None
         if not bad or allowed:
-            kernel = fitting.tune(
-                flat,
-                lambda position: model.log_lik(unravel(position), arrays),
-                num_units,
-                draws,
-                key(config.seed, job.model, "tune"),
-            )
+            with _naming(f"fit {job.model}"):
+                kernel = fitting.tune(
+                    flat,
+                    lambda position: model.log_lik(unravel(position), numeric(arrays)),
+                    num_units,
+                    draws,
+                    checks.ess,
+                    key(config.seed, job.model, "tune"),
+                )
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
                 f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
-                f"{int(kernel.num_steps)} leapfrog steps of {float(kernel.step_size):.2f}"
+                f"step size {float(kernel.step_size):.2f}, leapfrog steps {int(kernel.num_steps)}"
             )
-        tree = idata.tree(model, unravel, arrays, data_set, names, draws, checks, kernel)
+        tree = idata.tree(model, unravel, numeric(arrays), data_set, names, draws, checks, kernel)
         marks = [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
         stamp = store.stamp(
             "fit",
@@ -246,6 +250,15 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     store.write(job.path("fit"), tree, stamp)
 
 
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Says in errors what was being done."""
+    try:
+        yield
+    except PcvError as error:
+        raise PcvError(f"{what}: {error}") from error
+
+
 def _model(job: Job) -> tuple[dict[str, np.ndarray], "Model"]:
     arrays = datasets.model_data(_open(job, "data"))
     return arrays, _build(job.model_config, arrays)
@@ -257,13 +270,13 @@ def _build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
     model = reference.build(settings.model, arrays, settings.args)
     if not isinstance(model, Model):
         raise PcvError(
-            f"model '{settings.model}': returned a {type(model).__name__}, not a pcv.Model"
+            f"model '{settings.model}': it must return a pcv.Model, not {type(model).__name__}"
         )
     return model
 
 
-def _folds(job: Job) -> tuple[Folds, Stamp]:
-    stamp = require(job, "folds", {})
+def _folds(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
+    stamp = require(job, "folds", known)
     stored = _open(job, "folds")
     return Folds(*(stored[v].values for v in ("fold", "test", "held_out"))), stamp
 
@@ -324,7 +337,7 @@ def _run(job: Job, stage: str, folds: Folds, predictive: str, arrays: Any, model
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
     )
     return Run(
-        sampler.build(flat, scores, arrays["unit"].max() + 1, cv.batch_size),
+        sampler.build(flat, scores, int(arrays["unit"].max()) + 1, cv.batch_size),
         sampler.spread(chains),
         key(seed, job.model, stage, "jitter"),
         str(model.outcome),
@@ -342,7 +355,7 @@ def warmup(job: Job) -> None:
     config, cv = job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
-    all_folds, known["folds"] = _folds(job)
+    all_folds, known["folds"] = _folds(job, known)
     folds = _batch(job, all_folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
@@ -361,7 +374,9 @@ def warmup(job: Job) -> None:
             for score in run.engine.scores
         }
         made = []
-        drawn = sampler.blocks(run.engine, kernel, start, run.chains, zero, run.jitter, cv.warmup)
+        drawn = sampler.blocks(
+            run.engine, kernel, start, run.chains, zero, run.jitter, cv.chains, cv.warmup
+        )
         for block, state in drawn:
             made.append(block._replace(draws={}))
             end = state
@@ -422,9 +437,9 @@ def sample(job: Job) -> None:
     started = datetime.now(UTC)
     config, cv = job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
-    all_folds, known["folds"] = _folds(job)
+    all_folds, known["folds"] = _folds(job, known)
     folds = _batch(job, all_folds)
-    known["warmup"] = require(job, "warmup", known)
+    known["warmup"] = require(job, "warmup", known | {"fit": require(job, "fit", known)})
     warm = _open(job, "warmup")
     tails = {}
     if cv.store == "sums":
@@ -448,7 +463,9 @@ def sample(job: Job) -> None:
             for score in job.scores
         }
         divergences = 0
-        drawn = sampler.blocks(run.engine, kernel, start, run.chains, center, run.jitter, cv.draws)
+        drawn = sampler.blocks(
+            run.engine, kernel, start, run.chains, center, run.jitter, cv.chains, cv.draws
+        )
         for i, (block, _) in enumerate(drawn):
             batch = sums.batch_of(block, cv.store == "draws")
             if i == 0:
@@ -542,7 +559,10 @@ def report(job: Job) -> None:
     diagnosed, known = _diagnosed(job)
     known["compare"] = require(job, "compare", known)
     comparison = _open(job, "compare").load()
-    frame = pd.read_csv(job.path("compare").with_suffix(".csv"))
+    table = job.path("compare").with_suffix(".csv")
+    if not table.exists():
+        raise PcvError(f"{table}: not found; run `pcv compare` again")
+    frame = pd.read_csv(table)
     figures = reporting.figures(comparison, diagnosed)
     folder = job.path("report").parent
     reporting.write_figures(figures, folder / "figures")

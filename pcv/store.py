@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ import xarray as xr
 
 from pcv.errors import PcvError
 
+TIMESTAMP = ".snakemake_timestamp"
+"""left by Snakemake in folders that are outputs of its rules"""
 PACKAGES = ("pcv", "jax", "jaxlib", "blackjax", "numpyro", "arviz-stats", "numpy", "xarray", "zarr")
 
 
@@ -71,9 +74,17 @@ def fingerprint(*parts: Any) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file, or of all files of a folder with their names."""
     if path.is_dir():
-        return _digest(path)
+        return _folder_hash(path, TIMESTAMP)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _folder_hash(folder: Path, *skipped: str) -> str:
+    total = hashlib.sha256()
+    for name in sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()):
+        if name not in skipped:
+            total.update(f"{name} {file_hash(folder / name)}\n".encode())
+    return total.hexdigest()
 
 
 def provenance(started: datetime, device: str = "") -> dict[str, Any]:
@@ -121,17 +132,33 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
                 path.rename(replaced)
             aside.rename(path)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if replaced.exists() and not path.exists():
+            replaced.rename(path)
         shutil.rmtree(replaced, ignore_errors=True)
+        if aside.exists():
+            _discard(aside)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a half-written store; Zarr's other threads may go on writing for a moment."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.1)
+        if not folder.exists():
+            return
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with _told(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+    try:
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
+    finally:
+        if aside.exists():
+            aside.unlink()
 
 
 @contextmanager
@@ -142,6 +169,11 @@ def _told(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PcvError(
                 f"{path}: the disk is full; free some room and run again (nothing was changed)"
+            ) from error
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            raise PcvError(
+                f"{path}: a file stands where a folder is needed; move it away, or choose another "
+                "folder with --results"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise PcvError(
@@ -167,19 +199,14 @@ def put(folder: Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> None:
 def _seal(folder: Path, stamp: Stamp) -> None:
     root = folder / "zarr.json"
     meta = json.loads(root.read_text())
-    meta["attributes"]["pcv"] = {**stamp._asdict(), "digest": _digest(folder)}
+    meta["attributes"]["pcv"] = stamp._asdict()
+    meta["attributes"]["pcv"]["digest"] = _digest(folder, meta)
     root.write_text(json.dumps(meta))
 
 
-def _digest(folder: Path) -> str:
-    total = hashlib.sha256()
-    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    for name in names:
-        if name in ("zarr.json", ".snakemake_timestamp"):
-            continue
-        with (folder / name).open("rb") as file:
-            total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return total.hexdigest()
+def _digest(folder: Path, meta: Mapping[str, Any]) -> str:
+    """A hash of a store: of its files, and of its root's metadata before the digest is added."""
+    return fingerprint(_folder_hash(folder, TIMESTAMP, "zarr.json"), meta)
 
 
 def read_stamp(path: Path, stage: str) -> Stamp:
@@ -196,13 +223,17 @@ def read_stamp(path: Path, stage: str) -> Stamp:
     if not path.exists():
         raise PcvError(f"{path}: not found; run `pcv {stage}` first")
     try:
-        attributes = json.loads((path / "zarr.json").read_text())["attributes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PcvError(f"{path}: not a readable Zarr store; remove it and {again}") from error
-    if "pcv" not in attributes:
+        meta = json.loads((path / "zarr.json").read_text())
+        fields = meta["attributes"].get("pcv")
+        written = fields.pop("digest", "") if isinstance(fields, dict) else ""
+        present = _digest(path, meta)
+    except PermissionError as error:
+        raise PcvError(f"{path}: no permission to read it; check the folder's owner") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise PcvError(f"{path}: not a readable Zarr store; move it away and {again}") from error
+    if not written:
         raise PcvError(f"{path}: a Zarr store, but not made by pcv; move it away and {again}")
-    fields = dict(attributes["pcv"])
-    if fields.pop("digest", None) != _digest(path):
+    if written != present:
         raise PcvError(f"{path}: damaged (its content does not match its digest); {again}")
     found = Stamp(**fields)
     if found.stage != stage:
@@ -226,13 +257,20 @@ def difference(made: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str =
     """The first entry in which two recipes differ, in words; empty where they agree.
 
     >>> difference({"fit": {"draws": 500}}, {"fit": {"draws": 1000}})
-    'fit.draws = 500, not 1000'
+    'fit.draws was 500, is 1000'
+    >>> difference({"files": {"my_models.py": "8a3f"}}, {"files": {"my_models.py": "02bc"}})
+    'my_models.py has changed'
     """
     for name in [*made, *(k for k in wanted if k not in made)]:
-        old, new_ = made.get(name), wanted.get(name)
-        if old == new_:
+        was, is_ = (
+            json.dumps(recipe[name], sort_keys=True) if name in recipe else "not given"
+            for recipe in (made, wanted)
+        )
+        if was == is_:
             continue
-        if isinstance(old, Mapping) and isinstance(new_, Mapping):
-            return difference(old, new_, f"{prefix}{name}.")
-        return f"{prefix}{name} = {json.dumps(old)}, not {json.dumps(new_)}"
+        if isinstance(made.get(name), Mapping) and isinstance(wanted.get(name), Mapping):
+            return difference(made[name], wanted[name], f"{prefix}{name}.")
+        if prefix == "files.":
+            return f"{name} has changed"
+        return f"{prefix}{name} was {was}, is {is_}"
     return ""

@@ -360,7 +360,7 @@ def test_in_words_names_the_better_model():
     words = in_words(compare([worse, better]))
     assert words == (
         "better predicts left-out folds better than worse, with probability 84%"
-        " (elpd_diff 0.5, SE 0.5, MCSE 0.28). Caution: worse: 1 of 4 folds is flagged."
+        " (by 0.5, SE 0.5, MCSE 0.28). Caution: worse: 1 of 4 folds is flagged."
     )
     assert in_words(compare([worse, better], reference="worse")) == words
     for reference in (None, "better"):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Real
 
 from pcv.model import Data, Model, Outcome, Params, Predictive, Scalar, support
 
@@ -119,7 +119,7 @@ def common_slope(data: Data, priors: Priors = "paper") -> Model:
 
 
 def gaussian_predictive(
-    y: Float[Array, " slot"],
+    y: Real[Array, " slot"],
     mean: Float[Array, " slot"],
     cov: Float[Array, "slot slot"],
     present: Bool[Array, " slot"],

@@ -1,20 +1,53 @@
+import logging
+import shutil
 import sys
 from pathlib import Path
 
 import yaml
+from snakemake.logging import logger
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from pcv import config as pcv_config
 from pcv import layout, reference
 from pcv.errors import PcvError
 
-# The `pcv` of the environment that runs Snakemake, activated or not.
+# The `pcv` of the environment that runs Snakemake, activated or not; setting a prefix drops
+# Snakemake's own, without which a job that fails before `| tee` would count as done.
 shell.prefix(f'set -euo pipefail; export PATH="{Path(sys.executable).parent}:$PATH"; ')
 
-CONFIG_FILE = "results/config.yaml"
+
+def checked_config():
+    """The config as types; one that is a whole file is also searched for keys given twice."""
+    files = [Path(file) for file in workflow.configfiles]
+    if len(files) == 1 and yaml.safe_load(files[0].read_bytes()) == config:
+        return pcv_config.load(files[0])
+    return pcv_config.parse(config)
+
+
+def check_files(checked):
+    """Snakemake itself says nothing of a missing input whose output is already there."""
+    for name, experiment in checked.experiments.items():
+        if not Path(experiment.data.file).exists():
+            raise PcvError(
+                f"experiments.{name}.data.file: no file '{experiment.data.file}'"
+                f" (paths are relative to {Path.cwd()})"
+            )
+        for model in experiment.models.values():
+            reference.source(model.model)
+
+
+IS_MODULE = not workflow.modifier.is_main_snakefile()
 try:
-    CONFIG = pcv_config.parse(config, "config")
+    CONFIG = checked_config()
+    if not IS_MODULE:
+        check_files(CONFIG)
 except PcvError as error:
-    raise WorkflowError(str(error)) from None
+    sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
+
+CONFIG_FILE = "results/config.yaml"
+# On a GPU, jobs run one after the other (`resources: gpu`); on CPUs they share the cores.
+GPU = int(shutil.which("nvidia-smi") is not None)
+FAILED = {}
 
 
 wildcard_constraints:
@@ -32,10 +65,43 @@ def save_config():
         path.write_text(text)
 
 
+def calm_terminal():
+    """Leave the terminal to what the stages say; the log in .snakemake/log has the rest."""
+    if workflow.output_settings.verbose or not workflow.local_exec:
+        return
+    for handler in logger.handlers:
+        if handler.name == "DefaultStreamHandler":
+            handler.addFilter(is_calm)
+
+
+def is_calm(record):
+    """Progress, warnings and errors; failed jobs are kept for the end."""
+    event = getattr(record, "event", None)
+    if event == LogEvent.JOB_ERROR:
+        FAILED[record.log[0]] = record.rule_name
+        return False
+    if "CalledProcessError" in record.getMessage():
+        return False
+    return record.levelno >= logging.WARNING or event == LogEvent.PROGRESS
+
+
 def print_tables():
     for experiment in CONFIG.experiments:
-        print(Path(f"results/{experiment}/logs/compare.log").read_text())
-        print(f"Report: results/{experiment}/report.html")
+        page = Path(f"results/{experiment}/report.html")
+        if page.exists():
+            print(Path(f"results/{experiment}/logs/compare.log").read_text())
+            print(f"Report: {page}", flush=True)
+
+
+def print_errors():
+    """What failed jobs said, as the last that one sees."""
+    for log, rule_name in FAILED.items():
+        said = Path(log).read_text().splitlines() if Path(log).exists() else []
+        errors = [line for line in said if line.startswith("error: ")]
+        if not errors:
+            errors = ["error: none was said; was it killed (memory, time limit)?"]
+        heading = f"\n{rule_name} failed; all it said is in {log}"
+        print(heading, *errors, sep="\n", file=sys.stderr)
 
 
 def part(stage):
@@ -54,11 +120,8 @@ def data_file(wildcards):
 
 
 def model_file(wildcards):
-    try:
-        settings = CONFIG.experiments[wildcards.experiment].models[wildcards.model]
-        return str(reference.source(settings.model))
-    except PcvError as error:
-        raise WorkflowError(str(error)) from None
+    settings = CONFIG.experiments[wildcards.experiment].models[wildcards.model]
+    return str(reference.source(settings.model))
 
 
 def fold_batches(stage):
@@ -81,5 +144,12 @@ def models(stage):
     return of
 
 
+def cores_per_model(wildcards):
+    """Start-up and compiling use one core: the models' jobs run side by side."""
+    models = CONFIG.experiments[wildcards.experiment].models
+    return max(1, workflow.cores // len(models))
+
+
 def fit_threads(wildcards):
-    return CONFIG.experiments[wildcards.experiment].fit.chains
+    chains = CONFIG.experiments[wildcards.experiment].fit.chains
+    return min(chains, cores_per_model(wildcards))

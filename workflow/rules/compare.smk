@@ -4,7 +4,12 @@ rule compare:
         diagnostics=models("diagnose"),
     output:
         zarr=directory("results/{experiment}/comparison.zarr"),
-        csv="results/{experiment}/comparison.csv",
+        csv=report(
+            "results/{experiment}/comparison.csv",
+            caption="../report/comparison.rst",
+            category="{experiment}",
+            labels={"shows": "comparison"},
+        ),
     log:
         "results/{experiment}/logs/compare.log",
     benchmark:
@@ -14,5 +19,6 @@ rule compare:
     params:
         config=CONFIG_FILE,
         part=part("compare"),
+    # The table goes to the log alone; it is shown at the end.
     shell:
-        "pcv compare {params.config} --experiment {wildcards.experiment} 2>&1 | tee {log}"
+        "pcv compare {params.config} --experiment {wildcards.experiment} 2>&1 >> {log} | tee -a {log}"

@@ -12,7 +12,7 @@ rule fit:
         "../../envs/pcv.yaml"
     threads: fit_threads
     resources:
-        gpu=0,
+        gpu=GPU,
     params:
         config=CONFIG_FILE,
         part=part("fit"),

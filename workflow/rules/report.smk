@@ -1,4 +1,4 @@
-FIGURE = "results/{{experiment}}/figures/{}.svg"
+FIGURE = "results/{{experiment}}/figures/{name}.{suffix}"
 
 
 rule report:
@@ -6,10 +6,22 @@ rule report:
         compare=rules.compare.output,
         diagnostics=models("diagnose"),
     output:
-        html="results/{experiment}/report.html",
-        difference=report(
-            FIGURE.format("difference"), "../report/difference.rst", "{experiment}"
+        html=report(
+            "results/{experiment}/report.html",
+            caption="../report/page.rst",
+            category="{experiment}",
+            labels={"shows": "the whole report"},
         ),
+        svg=[
+            report(
+                FIGURE.format(name=name, suffix="svg"),
+                caption=f"../report/{name}.rst",
+                category="{experiment}",
+                labels={"shows": name.replace("_", " ")},
+            )
+            for name in layout.FIGURES
+        ],
+        png=[FIGURE.format(name=name, suffix="png") for name in layout.FIGURES],
     log:
         "results/{experiment}/logs/report.log",
     benchmark:

@@ -11,9 +11,9 @@ rule sample:
         "results/{experiment}/benchmarks/sample-{model}-{batch}.tsv"
     conda:
         "../../envs/pcv.yaml"
-    threads: workflow.cores
+    threads: cores_per_model
     resources:
-        gpu=1,
+        gpu=GPU,
     params:
         config=CONFIG_FILE,
         part=part("sample"),

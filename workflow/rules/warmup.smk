@@ -11,9 +11,9 @@ rule warmup:
         "results/{experiment}/benchmarks/warmup-{model}-{batch}.tsv"
     conda:
         "../../envs/pcv.yaml"
-    threads: workflow.cores
+    threads: cores_per_model
     resources:
-        gpu=1,
+        gpu=GPU,
     params:
         config=CONFIG_FILE,
         part=part("warmup"),

@@ -1,0 +1,298 @@
+r"""The one table of problems with exact answers: model, data, folds, closed form.
+
+Every model is conjugate, so the evidence :math:`\log p(y_A)` of any set A of units has a closed
+form, and with it whatever cross-validation estimates:
+
+.. math:: \log p(y_\mathrm{test} \mid y_\mathrm{train}) =
+          \log p(y_\mathrm{train}, y_\mathrm{test}) - \log p(y_\mathrm{train})
+
+The models are written as a user would; the closed forms are NumPy and know nothing of them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Bool, Float
+from scipy.special import betaln, gammaln
+from scipy.stats import multivariate_normal
+
+from pcv.folds import (
+    Folds,
+    from_sets,
+    k_fold,
+    leave_one_group_out,
+    leave_one_out,
+    train_mask,
+)
+from pcv.model import Model, Outcome, support
+from pcv.zoo.rats import gaussian_predictive
+
+
+class Problem(NamedTuple):
+    """A model of some data, the schemes of its folds, and what they must give."""
+
+    model: Model
+    data: dict[str, np.ndarray]
+    schemes: dict[str, Folds]
+    evidence: Callable[[Bool[np.ndarray, " unit"]], float]
+    """log density of the units of a set, parameters integrated out"""
+    posterior: Callable[[np.random.Generator, int], dict[str, np.ndarray]]
+    """exact draws of the parameters given all units, on the unconstrained scale"""
+    predictive: str = "plain"
+
+
+class Exact(NamedTuple):
+    """The exact elpd of every fold, and of every unit that it leaves out."""
+
+    joint: Float[np.ndarray, " fold"]
+    pointwise: Float[np.ndarray, "fold slot"]
+
+
+def side_by_side(schemes: dict[str, Folds]) -> tuple[Folds, np.ndarray]:
+    """The folds of several schemes as if of one, and the scheme of each."""
+    slots, runs = (max(f[i].shape[1] for f in schemes.values()) for i in (1, 2))
+    folds = Folds(
+        np.concatenate([[f"{name}, {fold}" for fold in f.id] for name, f in schemes.items()]),
+        np.concatenate([_widened(f.test, slots, -1) for f in schemes.values()]),
+        np.concatenate([_widened(f.held_out, runs, 0) for f in schemes.values()]),
+    )
+    return folds, np.repeat(list(schemes), [len(f.id) for f in schemes.values()])
+
+
+def _widened(x: np.ndarray, size: int, fill: int) -> np.ndarray:
+    widths = [(0, 0), (0, size - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
+    return np.pad(x, widths, constant_values=fill)
+
+
+def exact(problem: Problem, folds: Folds) -> Exact:
+    """Closed forms of all folds; NaN in padded slots."""
+    joint, pointwise = np.empty(len(folds.id)), np.full(folds.test.shape, np.nan)
+    units = np.arange(len(problem.data["y"]))
+    for k, train in enumerate(train_mask(folds, len(units))):
+        known = problem.evidence(train)
+        joint[k] = problem.evidence(train | np.isin(units, folds.test[k])) - known
+        for slot, unit in enumerate(folds.test[k]):
+            if unit >= 0:
+                pointwise[k, slot] = problem.evidence(train | (units == unit)) - known
+    return Exact(joint, pointwise)
+
+
+class LinearGaussian(NamedTuple):
+    """y ~ N(design θ, noise²) with θ ~ N(mean, cov): any set of y is normal, and so is θ."""
+
+    y: Float[np.ndarray, " unit"]
+    design: Float[np.ndarray, "unit param"]
+    noise: float
+    mean: Float[np.ndarray, " param"]
+    cov: Float[np.ndarray, "param param"]
+
+    def evidence(self, units: Bool[np.ndarray, " unit"]) -> float:
+        design = self.design[units]
+        cov = design @ self.cov @ design.T + self.noise**2 * np.eye(len(design))
+        return multivariate_normal(design @ self.mean, cov).logpdf(self.y[units])
+
+    def posterior(self, rng: np.random.Generator, size: int) -> Float[np.ndarray, "draw param"]:
+        precision = np.linalg.inv(self.cov)
+        cov = np.linalg.inv(precision + self.design.T @ self.design / self.noise**2)
+        mean = cov @ (precision @ self.mean + self.design.T @ self.y / self.noise**2)
+        return rng.multivariate_normal(mean, cov, size)
+
+
+GROUP_OF_UNIT = np.repeat(np.arange(5), [2, 3, 4, 3, 2])
+
+
+def normal_means() -> Problem:
+    """Groups' means, each with its own prior: θ_g ~ N(1, 2), y_i ~ N(θ_g, 1)."""
+    rng = np.random.default_rng(1)
+    group = GROUP_OF_UNIT
+    data = {"y": rng.normal(rng.normal(1, 2, 5)[group], 1), "group": group}
+
+    model = Model(
+        init=lambda key: {"theta": dist.Normal(1.0, 2.0).sample(key, (5,))},
+        log_prior=lambda params: dist.Normal(1.0, 2.0).log_prob(params["theta"]).sum(),
+        log_lik=lambda params, data: dist.Normal(params["theta"][data["group"]], 1.0).log_prob(
+            data["y"]
+        ),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+    )
+    form = LinearGaussian(data["y"], np.eye(5)[group], 1.0, np.full(5, 1.0), 4 * np.eye(5))
+    return Problem(
+        model,
+        data,
+        schemes_of(group, "leave one out", "k-fold"),
+        form.evidence,
+        lambda rng, size: {"theta": form.posterior(rng, size)},
+    )
+
+
+def regression() -> Problem:
+    """Linear regression with a known σ: β ~ N(0, 1.5), α ~ N(3, 2), y_i ~ N(α + x_i β, 0.8)."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(14, 2))
+    data = {"y": rng.normal(2 + x @ [1.0, -0.5], 0.8), "x": x}
+
+    def init(key):
+        of_alpha, of_beta = jax.random.split(key)
+        alpha = dist.Normal(3.0, 2.0).sample(of_alpha)
+        return {"alpha": alpha, "beta": dist.Normal(0.0, 1.5).sample(of_beta, (2,))}
+
+    def log_prior(params):
+        alpha = dist.Normal(3.0, 2.0).log_prob(params["alpha"])
+        return alpha + dist.Normal(0.0, 1.5).log_prob(params["beta"]).sum()
+
+    def log_lik(params, data):
+        mean = params["alpha"] + data["x"] @ params["beta"]
+        return dist.Normal(mean, 0.8).log_prob(data["y"])
+
+    design = np.column_stack([np.ones(14), x])
+    prior_sd = np.array([2.0, 1.5, 1.5])
+    form = LinearGaussian(data["y"], design, 0.8, np.array([3.0, 0, 0]), np.diag(prior_sd**2))
+
+    def posterior(rng, size):
+        theta = form.posterior(rng, size)
+        return {"alpha": theta[:, 0], "beta": theta[:, 1:]}
+
+    model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+    schemes = schemes_of(GROUP_OF_UNIT, "leave one out", "k-fold", "groups", "gaps")
+    return Problem(model, data, schemes, form.evidence, posterior)
+
+
+def hierarchy(predictive: str) -> Problem:
+    """Groups' means of one population: μ ~ N(0, 3), θ_g ~ N(μ, 1.2), y_i ~ N(θ_g, 1).
+
+    A group is left out as a whole: its mean is drawn with the others, or integrated out.
+    """
+    rng = np.random.default_rng(3)
+    group = GROUP_OF_UNIT
+    data = {"y": rng.normal(rng.normal(2, 1.2, 5)[group], 1), "group": group}
+
+    def init(key):
+        of_mu, of_theta = jax.random.split(key)
+        mu = dist.Normal(0.0, 3.0).sample(of_mu)
+        return {"mu": mu, "theta": dist.Normal(mu, 1.2).sample(of_theta, (5,))}
+
+    def log_prior(params):
+        theta = dist.Normal(params["mu"], 1.2).log_prob(params["theta"])
+        return dist.Normal(0.0, 3.0).log_prob(params["mu"]) + theta.sum()
+
+    def log_lik(params, data):
+        return dist.Normal(params["theta"][data["group"]], 1.0).log_prob(data["y"])
+
+    def marginal(params, data, test):
+        same_group = data["group"][test][:, None] == data["group"][test]
+        cov = 1.2**2 * same_group + jnp.eye(test.size)
+        mean = jnp.full(test.size, params["mu"])
+        return gaussian_predictive(data["y"][test], mean, cov, test >= 0)
+
+    design = np.column_stack([np.zeros(len(group)), np.eye(5)[group]])
+    cov = np.full((6, 6), 9.0) + np.diag([0.0, *np.full(5, 1.2**2)])
+    form = LinearGaussian(data["y"], design, 1.0, np.zeros(6), cov)
+
+    def posterior(rng, size):
+        theta = form.posterior(rng, size)
+        return {"mu": theta[:, 0], "theta": theta[:, 1:]}
+
+    constrain = lambda params: params  # noqa: E731
+    model = Model(init, log_prior, log_lik, constrain, Outcome("y"), marginal, group)
+    schemes = schemes_of(group, "groups")
+    return Problem(model, data, schemes, form.evidence, posterior, predictive)
+
+
+def variance(jacobian: bool = True) -> Problem:
+    """An unknown variance, conjugate: v ~ InverseGamma(3, 4), y_i ~ N(0, √v)."""
+    rng = np.random.default_rng(4)
+    data = {"y": rng.normal(0, 1.5, 14)}
+    prior = dist.InverseGamma(3.0, 4.0)
+    space = support({"variance": dist.constraints.positive})
+
+    def log_prior(params):
+        log_density = prior.log_prob(space.constrain(params)["variance"])
+        return log_density + (space.log_jacobian(params) if jacobian else 0.0)
+
+    model = Model(
+        init=lambda key: space.unconstrain({"variance": prior.sample(key)}),
+        log_prior=log_prior,
+        log_lik=lambda params, data: dist.Normal(
+            0.0, jnp.sqrt(space.constrain(params)["variance"])
+        ).log_prob(data["y"]),
+        constrain=space.constrain,
+        outcome=Outcome("y"),
+    )
+
+    def evidence(units):
+        n, total = units.sum(), np.sum(data["y"][units] ** 2)
+        return (
+            gammaln(3 + n / 2)
+            - gammaln(3)
+            + 3 * np.log(4)
+            - (3 + n / 2) * np.log(4 + total / 2)
+            - n / 2 * np.log(2 * np.pi)
+        )
+
+    def posterior(rng, size):
+        rate = 4 + np.sum(data["y"] ** 2) / 2
+        return {"variance": np.log(rate / rng.gamma(3 + len(data["y"]) / 2, size=size))}
+
+    return Problem(model, data, schemes_of(GROUP_OF_UNIT, "k-fold"), evidence, posterior)
+
+
+def coin(jacobian: bool = True) -> Problem:
+    """An unknown probability, conjugate: p ~ Beta(1, 2), y_i ~ Bernoulli(p)."""
+    data = {"y": np.array([1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1])}
+    prior = dist.Beta(1.0, 2.0)
+    space = support({"p": dist.constraints.unit_interval})
+
+    def log_prior(params):
+        log_density = prior.log_prob(space.constrain(params)["p"])
+        return log_density + (space.log_jacobian(params) if jacobian else 0.0)
+
+    model = Model(
+        init=lambda key: space.unconstrain({"p": prior.sample(key)}),
+        log_prior=log_prior,
+        log_lik=lambda params, data: dist.Bernoulli(space.constrain(params)["p"]).log_prob(
+            data["y"]
+        ),
+        constrain=space.constrain,
+        outcome=Outcome("y"),
+    )
+
+    def evidence(units):
+        ones, n = data["y"][units].sum(), units.sum()
+        return betaln(1 + ones, 2 + n - ones) - betaln(1, 2)
+
+    def posterior(rng, size):
+        ones, n = data["y"].sum(), len(data["y"])
+        p = rng.beta(1 + ones, 2 + n - ones, size)
+        return {"p": np.log(p) - np.log1p(-p)}
+
+    return Problem(model, data, schemes_of(GROUP_OF_UNIT, "k-fold"), evidence, posterior)
+
+
+def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:
+    """Schemes by name, for units in groups of several sizes."""
+    n = len(group)
+    names = [f"unit {i + 1}" for i in range(n)]
+    runs = np.array_split(np.arange(n), 4)
+    beside = [np.array([i for i in (run[0] - 1, run[-1] + 1) if 0 <= i < n]) for run in runs]
+    schemes = {
+        "leave one out": leave_one_out(names),
+        "k-fold": k_fold(names, 4, np.random.default_rng(5)),
+        "groups": leave_one_group_out(group, "group"),
+        "gaps": from_sets([f"run {k + 1}" for k in range(4)], runs, beside, n),
+    }
+    return {name: schemes[name] for name in chosen}
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "normal means": normal_means,
+    "regression": regression,
+    "hierarchy, plain": lambda: hierarchy("plain"),
+    "hierarchy, marginal": lambda: hierarchy("marginal"),
+    "variance": variance,
+    "coin": coin,
+}

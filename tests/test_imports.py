@@ -1,0 +1,68 @@
+"""What is loaded when: NumPy stages and `--help` never wait for JAX."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import pcv
+
+LIGHT = (
+    "pcv",
+    "pcv.config",
+    "pcv.layout",
+    "pcv.reference",
+    "pcv.diagnostics",
+    "pcv.compare",
+    "pcv.results",
+    "pcv.datasets",
+    "pcv.folds",
+    "pcv.store",
+    "pcv.plots",
+    "pcv.report",
+    "pcv.stages",
+    "pcv.cli",
+)
+LOADED = "import sys; print('jaxlib' in sys.modules)"
+
+
+def python(code: str) -> list[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_light_modules_load_no_jax():
+    lines = ["import importlib, sys"]
+    for module in LIGHT:
+        lines += [f"importlib.import_module('{module}')"]
+        lines += [f"print('{module}', 'jaxlib' in sys.modules)"]
+    said = python("\n".join(lines))
+    assert dict(zip(said[::2], said[1::2])) == dict.fromkeys(LIGHT, "False")
+
+
+def test_sampling_loads_jax():
+    assert python(f"import pcv.sampler; {LOADED}") == ["True"]
+
+
+@pytest.mark.parametrize("command", [["--help"], ["sample", "--help"], ["diagnose", "--help"]])
+def test_help_loads_no_jax(command):
+    code = f"import sys, pcv.cli; sys.argv[1:] = {command}\ntry: pcv.cli.main()\n"
+    code += "except SystemExit: pass\n" + LOADED
+    *page, loaded = python(code)
+    assert "Usage:" in page
+    assert loaded == "False"
+
+
+def test_public_names():
+    assert len(set(pcv.__all__)) == len(pcv.__all__)
+    for name in pcv.__all__:
+        assert getattr(pcv, name) is getattr(importlib.import_module(pcv._PUBLIC[name]), name)
+    assert set(dir(pcv)) == set(pcv.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Modle'"):
+        pcv.Modle  # noqa: B018
+
+
+def test_bare_import_loads_nothing_else():
+    said = python("import sys, pcv; print(*sorted(m for m in sys.modules if m[:4] == 'pcv.'))")
+    assert said == []

@@ -1,0 +1,32 @@
+"""Keys depend on names, never on positions."""
+
+import jax
+import numpy as np
+
+from pcv.keys import chain_keys, key
+
+
+def bits(keys):
+    return np.asarray(jax.random.key_data(keys))
+
+
+def test_a_fold_keeps_its_keys_whatever_folds_are_beside_it():
+    parent = key(7, "slopes", "sample")
+    many = bits(chain_keys(parent, ["rat 1", "rat 2", "rat 3"], 4))
+    few = bits(chain_keys(parent, ["rat 3", "rat 1"], 2))
+    np.testing.assert_array_equal(few[0], many[2, :2])
+    np.testing.assert_array_equal(few[1], many[0, :2])
+
+
+def test_all_chains_of_all_folds_models_and_stages_differ():
+    seen = [
+        bits(chain_keys(key(seed, model, stage), ["a", "b", "c"], 5)).reshape(-1, 2)
+        for seed in (1, 2)
+        for model in ("m", "n")
+        for stage in ("warmup", "sample")
+    ]
+    assert len(np.unique(np.concatenate(seen), axis=0)) == 2 * 2 * 2 * 3 * 5
+
+
+def test_integers_enter_as_they_are():
+    np.testing.assert_array_equal(bits(key(1, 3)), bits(jax.random.fold_in(jax.random.key(1), 3)))

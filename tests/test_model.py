@@ -1,0 +1,349 @@
+"""What a user writes becomes what the sampler sees: supports, targets, checks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import constraints
+from scipy.stats import norm
+
+from pcv.errors import PcvError
+from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
+from pcv.model import (
+    CHECKED_DRAWS,
+    Fold,
+    Model,
+    Outcome,
+    Target,
+    check_shapes,
+    check_values,
+    choose_predictive,
+    flat_target,
+    param_names,
+    support,
+    target,
+)
+
+GROUP = np.array([0, 0, 1, 1, 1])
+DATA = {
+    "y": np.array([0.3, -1.2, 2.0, 0.7, -0.4]),
+    "group": GROUP,
+    "site": np.array(["a", "a", "b", "b", "b"]),
+}
+UNITS = [f"unit {i}" for i in range(5)]
+
+
+def init(key):
+    of_mu, of_theta = jax.random.split(key)
+    return {"theta": jax.random.normal(of_theta, (2,)), "mu": jax.random.normal(of_mu)}
+
+
+def log_prior(params):
+    theta = dist.Normal(params["mu"], 1.0).log_prob(params["theta"]).sum()
+    return dist.Normal(0.0, 1.0).log_prob(params["mu"]) + theta
+
+
+def log_lik(params, data):
+    return dist.Normal(params["theta"][data["group"]], 1.0).log_prob(data["y"])
+
+
+def marginal(params, data, test):
+    pointwise = jnp.where(test >= 0, params["mu"] + data["y"][test], 0.0)
+    return 10.0 * pointwise.sum(), pointwise
+
+
+MODEL = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"), marginal, GROUP)
+TERMS = norm(np.array([0.5, -0.5])[GROUP], 1).logpdf(DATA["y"])
+PRIOR = norm(0, 1).logpdf(0.2) + norm(0.2, 1).logpdf([0.5, -0.5]).sum()
+
+
+@pytest.fixture
+def params():
+    return {"theta": jnp.array([0.5, -0.5]), "mu": jnp.array(0.2)}
+
+
+SUPPORTS = {
+    "positive": (constraints.positive, 0.7),
+    "above": (constraints.greater_than(3.0), -0.4),
+    "unit interval": (constraints.unit_interval, 1.2),
+    "interval": (constraints.interval(-2.0, 5.0), -0.8),
+    "several scales": (constraints.positive, np.array([[0.3, -1.0, 2.0]])),
+    "ordered": (constraints.ordered_vector, np.array([0.5, -1.0, 0.2])),
+    "positive ordered": (constraints.positive_ordered_vector, np.array([0.5, -1.0, 0.2])),
+    "real": (constraints.real, 1.5),
+}
+
+
+@pytest.mark.parametrize(("constraint", "u"), SUPPORTS.values(), ids=SUPPORTS)
+def test_log_jacobian_is_that_of_the_numerical_derivative(constraint, u):
+    space = support({"x": constraint})
+    u = np.asarray(u)
+
+    def constrained(flat):
+        value = space.constrain({"x": jnp.asarray(flat.reshape(u.shape))})["x"]
+        return np.asarray(value).ravel()
+
+    flat, step = u.ravel(), 1e-5
+    derivative = np.stack(
+        [
+            (constrained(flat + step * e) - constrained(flat - step * e)) / (2 * step)
+            for e in np.eye(flat.size)
+        ]
+    )
+    _, numerical = np.linalg.slogdet(derivative)
+    value = space.constrain({"x": jnp.asarray(u)})["x"]
+    assert constraint(value).all()
+    assert space.log_jacobian({"x": jnp.asarray(u)}) == pytest.approx(numerical, abs=1e-8)
+    assert space.unconstrain({"x": value})["x"] == pytest.approx(u, abs=1e-9)
+
+
+def test_jacobians_of_several_parameters_add():
+    space = support({"sigma": constraints.positive, "p": constraints.unit_interval})
+    u = {"sigma": jnp.array([0.3, -1.0]), "p": jnp.array(0.4), "mu": jnp.array(7.0)}
+    p = 1 / (1 + np.exp(-0.4))
+    assert space.log_jacobian(u) == pytest.approx((0.3 - 1.0) + np.log(p * (1 - p)))
+    assert list(space.constrain(u)) == list(u)
+    assert space.constrain(u)["mu"] == 7.0
+
+
+def test_without_constraints_nothing_changes(params):
+    space = support({})
+    assert space.constrain(params) == params
+    assert space.log_jacobian(params) == 0
+
+
+def test_a_density_on_the_unconstrained_scale_integrates_to_one():
+    space, prior = support({"x": constraints.positive}), dist.Gamma(3.0, 1.0)
+    grid = {"x": jnp.linspace(-12.0, 4.0, 4001)}
+    jacobian = jax.vmap(space.log_jacobian)(grid)
+    log_density = prior.log_prob(space.constrain(grid)["x"])
+    assert np.trapezoid(np.exp(log_density + jacobian), grid["x"]) == pytest.approx(1, abs=1e-4)
+    assert np.trapezoid(np.exp(log_density), grid["x"]) != pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("train", [[True] * 5, [False] * 5, [True, False, True, False, True]])
+def test_the_posterior_counts_training_units_alone(train, params):
+    fold = Fold(jnp.array(train), jnp.array([1, -1]))
+    expected = PRIOR + TERMS[train].sum()
+    density = target(MODEL, DATA, "plain").log_density
+    assert density(params, fold) == pytest.approx(expected)
+    flat, unravel = flat_target(target(MODEL, DATA, "plain"))
+    position = jnp.array([0.2, 0.5, -0.5])
+    assert flat.log_density(position, fold) == pytest.approx(expected)
+    assert {name: x.tolist() for name, x in unravel(position).items()} == {
+        name: x.tolist() for name, x in params.items()
+    }
+
+
+def test_units_outside_training_do_not_move_the_gradient(params):
+    fold = Fold(jnp.array([True, False, True, True, True]), jnp.array([1]))
+
+    def gradient(unit, value):
+        y = np.where(np.arange(5) == unit, value, DATA["y"])
+        log_density = target(MODEL, DATA | {"y": y}, "plain").log_density
+        return jax.grad(log_density)(params, fold)["theta"].tolist()
+
+    assert gradient(1, 1e6) == gradient(1, -1.2)
+    assert gradient(0, 1e6) != gradient(0, 0.3)
+
+
+@pytest.mark.parametrize("test", [[1, 4], [1, 4, -1, -1], [-1, 4, -1, 1], [0, -1], [-1, -1]])
+def test_plain_predictive_sums_the_tested_units_and_ignores_padding(test, params):
+    fold = Fold(jnp.ones(5, bool), jnp.array(test))
+    joint, pointwise = target(MODEL, DATA, "plain").log_predictive(params, fold)
+    expected = [TERMS[i] if i >= 0 else 0.0 for i in test]
+    assert pointwise == pytest.approx(expected)
+    assert joint == pytest.approx(sum(expected))
+
+
+def test_marginal_predictive_is_the_models_own(params):
+    fold = Fold(jnp.ones(5, bool), jnp.array([1, 4, -1]))
+    joint, pointwise = target(MODEL, DATA, "marginal").log_predictive(params, fold)
+    assert pointwise == pytest.approx([0.2 - 1.2, 0.2 - 0.4, 0.0])
+    assert joint == pytest.approx(-12.0)
+
+
+def test_columns_of_text_stay_outside(params):
+    def names(params, data):
+        assert set(data) == {"y", "group"}
+        return log_lik(params, data)
+
+    fold = Fold(jnp.ones(5, bool), jnp.array([0]))
+    density = target(MODEL._replace(log_lik=names), DATA, "plain").log_density
+    assert np.isfinite(density(params, fold))
+
+
+def test_param_names_follow_the_flat_order():
+    def init(key):
+        return {"b": jnp.zeros(2), "a": jnp.zeros(()), "m": jnp.arange(4.0).reshape(2, 2)}
+
+    shaped = Target(init, lambda params, fold: params["m"].sum(), lambda params, fold: None)
+    names = ["a", "b[0]", "b[1]", "m[0, 0]", "m[0, 1]", "m[1, 0]", "m[1, 1]"]
+    assert param_names(shaped) == names
+    flat, unravel = flat_target(shaped)
+    assert flat.init(jax.random.key(0)).tolist() == [0, 0, 0, 0, 1, 2, 3]
+    assert unravel(jnp.arange(7.0))["m"][1, 0] == 5 == names.index("m[1, 0]")
+
+
+def test_outcome_names_its_scale():
+    assert str(Outcome("weight")) == "weight"
+    assert str(Outcome("weight", "log")) == "log(weight)"
+
+
+def test_a_sound_model_passes_the_checks():
+    check_shapes(MODEL, DATA, 5, "good")
+    check_values(MODEL, DATA, "good", UNITS)
+
+
+SHAPES = {
+    "log_lik summed": (
+        {"log_lik": lambda params, data: log_lik(params, data).sum()},
+        r"model 'bad': log_lik returns an array of float64, shape \(\); it must return one term "
+        r"per unit of the data, an array of shape \(5,\)",
+    ),
+    "log_lik by group": (
+        {"log_lik": lambda params, data: params["theta"]},
+        r"model 'bad': log_lik returns .* shape \(2,\); it must return one term per unit",
+    ),
+    "log_lik of a missing column": (
+        {"log_lik": lambda params, data: data["x"]},
+        r"model 'bad': log_lik fails .*KeyError: 'x'",
+    ),
+    "log_lik of text": (
+        {"log_lik": lambda params, data: data["site"]},
+        r"model 'bad': log_lik fails .*KeyError: 'site': text reaches only the function that",
+    ),
+    "log_lik with if": (
+        {"log_lik": lambda params, data: log_lik(params, data) if params["mu"] > 0 else 0},
+        r"model 'bad': log_lik fails .*TracerBoolConversionError.*jnp.where instead of if",
+    ),
+    "log_prior by parameter": (
+        {"log_prior": lambda params: params["theta"]},
+        r"model 'bad': log_prior returns .* shape \(2,\); it must return one number",
+    ),
+    "log_prior of another parameter": (
+        {"log_prior": lambda params: params["tau"]},
+        r"model 'bad': log_prior fails .*KeyError: 'tau'",
+    ),
+    "init of clashing shapes": (
+        {"init": lambda key: {"theta": jnp.zeros(2) + jnp.zeros(3)}},
+        r"model 'bad': init fails .*TypeError: .*\(2,\).*\(3,\)",
+    ),
+    "init without names": (
+        {"init": lambda key: jnp.zeros(3)},
+        r"model 'bad': init returns .* shape \(3,\), not a dict of named parameters",
+    ),
+    "init of integers": (
+        {"init": lambda key: {"theta": jnp.zeros(2, int), "mu": jnp.zeros(())}},
+        r"model 'bad': init returns an array of int64, shape \(2,\) for 'theta'; every parameter",
+    ),
+    "constrain without names": (
+        {"constrain": lambda params: params["mu"]},
+        r"model 'bad': constrain returns .*, not a dict of variables",
+    ),
+    "marginal of the joint score alone": (
+        {"marginal": lambda params, data, test: params["mu"]},
+        r"model 'bad': marginal returns .*; it must return the joint score, one number, and the",
+    ),
+    "marginal of all units": (
+        {"marginal": lambda params, data, test: (params["mu"], log_lik(params, data))},
+        r"model 'bad': marginal returns .* shape \(5,\) for two slots",
+    ),
+    "unknown outcome": (
+        {"outcome": Outcome("yy")},
+        r"model 'bad': .*'yy'.*",
+    ),
+    "outcome as text": (
+        {"outcome": "y"},
+        r"model 'bad': outcome is 'y', not a pcv.Outcome",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), SHAPES.values(), ids=SHAPES)
+def test_wrong_shapes_are_refused(change, message):
+    with pytest.raises(PcvError, match=message):
+        check_shapes(MODEL._replace(**change), DATA, 5, "bad")
+
+
+def nan_at_unit_3(params, data):
+    return log_lik(params, data).at[3].set(jnp.nan)
+
+
+def infinite_at_negative_mu(params, data):
+    return log_lik(params, data).at[2].set(jnp.where(params["mu"] < 0, -jnp.inf, 0.0))
+
+
+def root_at_its_bound(params):
+    return log_prior(params) + jnp.sqrt(jnp.maximum(params["mu"], 0.0) * 0.0)
+
+
+VALUES = {
+    "nan": (
+        {"log_lik": nan_at_unit_3},
+        rf"model 'bad': log_lik of unit 'unit 3' is not finite at {CHECKED_DRAWS} of "
+        rf"{CHECKED_DRAWS} prior draws; check its data and the priors",
+    ),
+    "infinite at some draws": (
+        {"log_lik": infinite_at_negative_mu},
+        r"model 'bad': log_lik of unit 'unit 2' is not finite at ([1-9]|1\d) of 20 prior draws",
+    ),
+    "supports disagree": (
+        {"log_prior": lambda params: jnp.log(params["mu"])},
+        r"model 'bad': log_prior is not finite at draws from `init`; do they agree",
+    ),
+    "gradient": (
+        {"log_prior": root_at_its_bound},
+        r"model 'bad': the gradient in 'mu' is not finite at some prior draws; look for sqrt",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), VALUES.values(), ids=VALUES)
+def test_values_that_are_not_finite_are_refused(change, message):
+    with pytest.raises(PcvError, match=message):
+        check_values(MODEL._replace(**change), DATA, "bad", UNITS)
+
+
+def test_the_worst_unit_is_named():
+    def both(params, data):
+        return infinite_at_negative_mu(params, data).at[3].set(jnp.nan)
+
+    with pytest.raises(PcvError, match="log_lik of unit 'unit 3' is not finite at 20 of 20"):
+        check_values(MODEL._replace(log_lik=both), DATA, "bad", UNITS)
+
+
+WHOLE = leave_one_group_out(GROUP, "group")
+TOGETHER = from_sets(["both", "again"], [np.arange(5), np.arange(2)], None, 5)
+GAPPED = from_sets(["a"], [np.array([0])], [np.array([1])], 5)
+PARTS = leave_one_out(UNITS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "model", "folds", "expected"),
+    [
+        ("auto", MODEL, WHOLE, "marginal"),
+        ("auto", MODEL, TOGETHER, "marginal"),
+        ("auto", MODEL, GAPPED, "marginal"),
+        ("auto", MODEL, PARTS, "plain"),
+        ("auto", MODEL, k_fold(UNITS, 2, np.random.default_rng(1)), "plain"),
+        ("auto", MODEL._replace(group=None), PARTS, "marginal"),
+        ("auto", MODEL._replace(marginal=None), WHOLE, "plain"),
+        ("plain", MODEL, WHOLE, "plain"),
+        ("plain", MODEL._replace(marginal=None), PARTS, "plain"),
+        ("marginal", MODEL, WHOLE, "marginal"),
+        ("marginal", MODEL._replace(group=None), PARTS, "marginal"),
+    ],
+)
+def test_the_predictive_fits_model_and_folds(setting, model, folds, expected):
+    assert choose_predictive(setting, model, "rats", folds) == expected
+
+
+def test_a_marginal_predictive_that_does_not_hold_is_refused():
+    with pytest.raises(
+        PcvError, match=r"model 'rats': its marginal .* but fold 'unit 0' keeps part of a tested"
+    ):
+        choose_predictive("marginal", MODEL, "rats", PARTS)
+    with pytest.raises(PcvError, match=r"model 'rats': predictive 'marginal' is asked for, but"):
+        choose_predictive("marginal", MODEL._replace(marginal=None), "rats", WHOLE)

@@ -1,0 +1,314 @@
+"""Rats: the model that everyone runs first, against SciPy, NumPyro's NUTS and itself."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from arviz_stats.base import array_stats
+from jaxtyping import Array
+from numpyro.infer import MCMC, NUTS
+from scipy.stats import gamma, multivariate_normal, norm
+
+from pcv import datasets, fit
+from pcv import diagnostics as diag
+from pcv.config import DataConfig
+from pcv.folds import leave_one_group_out
+from pcv.keys import key
+from pcv.model import Fold, Model, flat_target, target
+from pcv.sampler import Kernel, Sampler, build, starting_draws
+from pcv.scores import Score, log
+from pcv.zoo import rats
+from tests.chains import Sampled, run
+
+MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
+PRIORS = {
+    ("random_slopes", "paper"): {
+        "sigma_alpha": (25, 2),
+        "sigma_beta": (5, 10),
+        "sigma_y": (1, 2),
+    },
+    ("random_slopes", "authors"): {
+        "sigma_alpha": (25, 2),
+        "sigma_beta": (5, 5),
+        "sigma_y": (18, 3),
+    },
+    ("common_slope", "paper"): {"sigma_alpha": (25, 2), "sigma_y": (1, 2)},
+    ("common_slope", "authors"): {"sigma_alpha": (25, 2), "sigma_y": (2, 2)},
+}
+"""shapes and rates of the scales' gamma priors, as published"""
+PRINTED = {
+    "random_slopes": {
+        "sigma_alpha": (13.84, 0.005),
+        "sigma_beta": (0.553, 0.0005),
+        "sigma_y": (6.055, 0.0005),
+        "mu_alpha": (242.76, 0.005),
+        "mu_beta": (6.187, 0.0005),
+    },
+    "common_slope": {
+        "sigma_alpha": (13.67, 0.005),
+        "sigma_y": (7.818, 0.0005),
+        "beta": (6.185, 0.0005),
+    },
+}
+"""posterior means and their rounding, as printed by the authors of PCV for their priors"""
+
+
+def load_rats() -> dict[str, np.ndarray]:
+    path = Path(__file__).parents[1] / "resources" / "rats.csv"
+    settings = DataConfig(file=str(path), outcome="weight_g", order=["rat", "day"])
+    table, constants = datasets.read_table(path, settings.outcome)
+    return datasets.model_data(datasets.make_data(table, constants, settings, "rats.csv"))
+
+
+DATA = load_rats()
+RAT, AGE, WEIGHT = DATA["rat"], DATA["day"] - 22.0, DATA["weight_g"]
+FOLDS = leave_one_group_out(RAT, "rat")
+
+
+@cache
+def marginal(name: str) -> Callable[[dict, Fold], tuple[Array, Array]]:
+    return jax.jit(target(MODELS[name](DATA), DATA, "marginal").log_predictive)
+
+
+def random_point(model: Model, seed: int) -> tuple[dict, dict[str, np.ndarray]]:
+    """A prior draw, unconstrained for pcv and by name for SciPy."""
+    params = model.init(jax.random.key(seed))
+    return params, {name: np.asarray(x) for name, x in model.constrain(params).items()}
+
+
+def test_the_table_is_that_of_the_paper():
+    assert WEIGHT.size == 150
+    assert np.unique(RAT).size == 30
+    assert WEIGHT.reshape(30, 5)[[0, 29]].tolist() == [
+        [151, 199, 246, 283, 320],
+        [153, 200, 244, 286, 324],
+    ]
+    assert np.unique(DATA["day"]).tolist() == [8, 15, 22, 29, 36]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("name", "priors"), PRIORS)
+def test_log_densities_are_those_of_scipy(name, priors, seed):
+    model = MODELS[name](DATA, priors)
+    params, theta = random_point(model, seed)
+    slope = "mu_beta" if name == "random_slopes" else "beta"
+    prior = norm(250, 20).logpdf(theta["mu_alpha"]) + norm(6, 2).logpdf(theta[slope])
+    for scale, (shape, rate) in PRIORS[name, priors].items():
+        jacobian = np.log(theta[scale])
+        prior += gamma(shape, scale=1 / rate).logpdf(theta[scale]) + jacobian
+    prior += norm(theta["mu_alpha"], theta["sigma_alpha"]).logpdf(theta["alpha"]).sum()
+    slopes = theta["beta"]
+    if name == "random_slopes":
+        prior += norm(theta["mu_beta"], theta["sigma_beta"]).logpdf(theta["beta"]).sum()
+        slopes = theta["beta"][RAT - 1]
+    terms = norm(theta["alpha"][RAT - 1] + slopes * AGE, theta["sigma_y"]).logpdf(WEIGHT)
+    assert model.log_prior(params) == pytest.approx(prior, rel=1e-10)
+    assert model.log_lik(params, DATA) == pytest.approx(terms, rel=1e-10)
+
+
+TESTS = {
+    "one rat": [40, 41, 42, 43, 44],
+    "part of a rat, padded": [41, 44, -1, -1, -1],
+    "two rats": [*range(5), *range(145, 150)],
+    "parts of two rats, padded": [0, 146, 2, -1, 149, -1, -1, -1, -1, -1],
+    "padding alone": [-1, -1, -1, -1, -1],
+}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
+def test_marginal_predictive_is_scipys_normal(name, test, seed):
+    params, theta = random_point(MODELS[name](DATA), seed)
+    fold = Fold(jnp.ones(150, bool), jnp.array(test))
+    joint, pointwise = marginal(name)(params, fold)
+
+    units = np.array([i for i in test if i >= 0], int)
+    same_rat = RAT[units][:, None] == RAT[units]
+    cov = same_rat * theta["sigma_alpha"] ** 2 + np.eye(units.size) * theta["sigma_y"] ** 2
+    slope = theta["mu_beta"] if name == "random_slopes" else theta["beta"]
+    if name == "random_slopes":
+        cov += same_rat * theta["sigma_beta"] ** 2 * np.outer(AGE[units], AGE[units])
+    mean = theta["mu_alpha"] + slope * AGE[units]
+    expected = multivariate_normal(mean, cov).logpdf(WEIGHT[units]) if units.size else 0.0
+    assert joint == pytest.approx(expected, rel=1e-9)
+    margins = np.zeros(len(test))
+    margins[np.array(test) >= 0] = norm(mean, np.sqrt(cov.diagonal())).logpdf(WEIGHT[units])
+    assert pointwise == pytest.approx(margins, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("test", [[40, 41, 42, 43, 44], [0, 4, 147, -1, -1]])
+def test_marginal_predictive_is_the_mean_of_the_plain_one_over_new_rats(name, test, seed):
+    size = 20_000
+    fold = Fold(jnp.ones(150, bool), jnp.array(test))
+    rng = np.random.default_rng(seed)
+    hyper = {"mu_alpha": rng.normal(243, 3), "sigma_alpha": 14.0, "sigma_y": 12.0}
+    hyper |= {"mu_beta": 6.2, "sigma_beta": 0.6} if name == "random_slopes" else {"beta": 6.2}
+    draws = {n: jnp.log(x) if n.startswith("sigma") else jnp.array(x) for n, x in hyper.items()}
+    shared = draws | {"alpha": jnp.zeros(30), "beta": draws.get("beta", jnp.zeros(30))}
+    joint, pointwise = marginal(name)(shared, fold)
+
+    new = {"alpha": jnp.asarray(rng.normal(hyper["mu_alpha"], 14.0, (size, 30)))}
+    if name == "random_slopes":
+        new["beta"] = jnp.asarray(rng.normal(6.2, 0.6, (size, 30)))
+    plain = target(MODELS[name](DATA), DATA, "plain").log_predictive
+    found = jax.jit(jax.vmap(lambda effects: plain(draws | effects, fold)))(new)
+    for log_density, exact in zip(found, (joint, pointwise)):
+        relative = np.exp(np.asarray(log_density) - np.asarray(exact))
+        mcse = relative.std(axis=0) / np.sqrt(size)
+        assert (np.abs(relative.mean(axis=0) - 1) <= 4 * mcse).all()
+        assert mcse.max() < 0.1
+
+
+class Posterior(NamedTuple):
+    position: np.ndarray
+    """unconstrained (chain, draw, param)"""
+    named: dict[str, np.ndarray]
+    """hyperparameters (chain, draw)"""
+
+
+@cache
+def posterior(name: str) -> Posterior:
+    """The full-data posterior by pcv, under the authors' priors."""
+    model = MODELS[name](DATA, "authors")
+    flat, unravel = flat_target(target(model, DATA, "plain"))
+    draws = fit.posterior(flat, 150, key(1, name, "fit"), 4, 500, 1000, 0.8)
+    named = jax.vmap(jax.vmap(lambda x: model.constrain(unravel(x))))(jnp.asarray(draws.position))
+    return Posterior(draws.position, {n: np.asarray(x) for n, x in named.items() if x.ndim == 2})
+
+
+@cache
+def reference(name: str) -> dict[str, np.ndarray]:
+    """The same posterior by NumPyro, from sample statements."""
+    priors = PRIORS[name, "authors"]
+
+    def random_slopes():
+        scale = {n: numpyro.sample(n, dist.Gamma(*map(float, p))) for n, p in priors.items()}
+        mu_alpha = numpyro.sample("mu_alpha", dist.Normal(250.0, 20.0))
+        mu_beta = numpyro.sample("mu_beta", dist.Normal(6.0, 2.0))
+        with numpyro.plate("rats", 30):
+            alpha = numpyro.sample("alpha", dist.Normal(mu_alpha, scale["sigma_alpha"]))
+            beta = numpyro.sample("slope", dist.Normal(mu_beta, scale["sigma_beta"]))
+        mean = alpha[RAT - 1] + beta[RAT - 1] * AGE
+        numpyro.sample("weight", dist.Normal(mean, scale["sigma_y"]), obs=WEIGHT)
+
+    def common_slope():
+        scale = {n: numpyro.sample(n, dist.Gamma(*map(float, p))) for n, p in priors.items()}
+        mu_alpha = numpyro.sample("mu_alpha", dist.Normal(250.0, 20.0))
+        beta = numpyro.sample("beta", dist.Normal(6.0, 2.0))
+        with numpyro.plate("rats", 30):
+            alpha = numpyro.sample("alpha", dist.Normal(mu_alpha, scale["sigma_alpha"]))
+        mean = alpha[RAT - 1] + beta * AGE
+        numpyro.sample("weight", dist.Normal(mean, scale["sigma_y"]), obs=WEIGHT)
+
+    nuts = NUTS({"random_slopes": random_slopes, "common_slope": common_slope}[name])
+    mcmc = MCMC(nuts, num_warmup=500, num_samples=1500, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(7))
+    draws = mcmc.get_samples(group_by_chain=True)
+    return {n: np.asarray(x) for n, x in draws.items() if x.ndim == 2}
+
+
+def mcse(draws: np.ndarray, of: str) -> float:
+    return float(array_stats.mcse(draws, method=of, chain_axis=0, draw_axis=1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_full_data_posterior_is_that_of_another_sampler(name):
+    ours, theirs = posterior(name).named, reference(name)
+    assert set(ours) == set(theirs)
+    for parameter, draws in ours.items():
+        other = theirs[parameter]
+        for of, summary in [("mean", np.mean), ("sd", np.std)]:
+            error = np.hypot(mcse(draws, of), mcse(other, of))
+            assert abs(summary(draws) - summary(other)) < 4 * error
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_full_data_posterior_has_the_printed_means(name):
+    for parameter, (printed, rounding) in PRINTED[name].items():
+        draws = posterior(name).named[parameter]
+        assert abs(draws.mean() - printed) < 4 * mcse(draws, "mean") + rounding
+
+
+CHAINS, BATCHES, BATCH_SIZE = 8, 10, 100
+
+
+@cache
+def sampler(name: str) -> Sampler:
+    """Chains of the model, scored by both predictives at every draw."""
+    model = MODELS[name](DATA, "authors")
+    targets = {kind: flat_target(target(model, DATA, kind))[0] for kind in ("plain", "marginal")}
+
+    def by(kind: str) -> Score:
+        own = targets[kind]
+        return log._replace(name=kind, statistic=lambda k, _, *at: log.statistic(k, own, *at))
+
+    return build(targets["plain"], (by("plain"), by("marginal")), 150, BATCH_SIZE)
+
+
+@cache
+def cross_validated(name: str, seed: int) -> dict[str, Sampled]:
+    """Leave one rat out, under the authors' priors, from full-data draws."""
+    draws = posterior(name).position.reshape(4000, -1)
+    kernel = Kernel(
+        center=jnp.asarray(draws.mean(0)),
+        scale=jnp.asarray(np.linalg.cholesky(np.cov(draws.T))),
+        step_size=jnp.asarray(0.5),
+        num_steps=jnp.asarray(3),
+    )
+    starts = draws[starting_draws(seed, name, FOLDS.id.tolist(), CHAINS, len(draws))]
+    return run(sampler(name), kernel, FOLDS, starts, seed, BATCHES, warmup=50)
+
+
+def verdicts(sampled: Sampled, predictive: str) -> np.ndarray:
+    benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), sampled.joint)
+    khat = diag.pareto_khat(sampled.draws)
+    return diag.fold_verdict(sampled.joint, khat, sampled.divergences, benchmark, predictive)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_plain_and_marginal_agree_where_k_hat_is_good(name, seed):
+    plain = cross_validated(name, seed)["plain"]
+    integrated = cross_validated(name, 3 - seed)["marginal"]
+    good = diag.pareto_khat(plain.draws) < 0.7
+    assert good.sum() >= 25
+    for elpd, error, sums in [
+        (diag.elpd, diag.mcse, "joint"),
+        (diag.elpd_pointwise, diag.mcse_pointwise, "pointwise"),
+    ]:
+        a, b = getattr(plain, sums), getattr(integrated, sums)
+        off = np.abs(elpd(a) - elpd(b)) / np.hypot(error(a), error(b))
+        assert off[good].max() < 4
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_fold_that_the_plain_predictive_misses_is_flagged(name, seed):
+    plain, integrated = (cross_validated(name, seed)[kind] for kind in ("plain", "marginal"))
+    khat = diag.pareto_khat(plain.draws)
+    worst = int(np.argmax(khat))
+    assert FOLDS.id[worst] == "rat 9"
+    assert khat[worst] > 2
+    flagged = verdicts(plain, "plain")
+    assert "use the marginal predictive" in flagged[worst]
+    assert (np.char.find(flagged, "k-hat") >= 0).tolist() == (khat > 0.7).tolist()
+    assert not (np.char.find(verdicts(integrated, "marginal"), "k-hat") >= 0).any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_seeds_of_the_marginal_predictive_agree(name):
+    first, second = (cross_validated(name, seed)["marginal"] for seed in (1, 2))
+    elpd, other = diag.elpd(first.joint), diag.elpd(second.joint)
+    errors = np.hypot(diag.mcse(first.joint), diag.mcse(second.joint))
+    assert (np.abs(elpd - other) < 4 * errors).all()
+    assert abs(elpd.sum() - other.sum()) < 4 * np.sqrt((errors**2).sum())

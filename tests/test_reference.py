@@ -1,0 +1,200 @@
+"""Model references: what they find, and what is said when they do not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pcv import reference
+from pcv.errors import PcvError
+from pcv.zoo import rats
+
+MODELS = """
+import math
+from collections import OrderedDict
+
+from helper import SCALE
+
+limit = 3
+
+def slopes(data, scale=1.0):
+    return "slopes", sorted(data), scale * SCALE
+
+def common(data):
+    return data["rat"]
+
+def fails(data):
+    return math.sqrt(-1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a file of models and its neighbour."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    modules = set(sys.modules)
+    write("my_models.py", MODELS)
+    write("helper.py", "SCALE = 2.0")
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def write(name, text):
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(text)
+
+
+def message(function, *args):
+    with pytest.raises(PcvError) as caught:
+        function(*args)
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+class TestFound:
+    def test_file(self, folder):
+        assert reference.source("my_models.py:slopes").resolve() == folder / "my_models.py"
+        data = {"rat": [1], "day": [8]}
+        assert reference.build("my_models.py:slopes", data, {"scale": 3.0}) == (
+            "slopes",
+            ["day", "rat"],
+            6.0,
+        )
+
+    def test_file_elsewhere(self, folder, monkeypatch):
+        (folder / "other").mkdir()
+        monkeypatch.chdir(folder / "other")
+        assert reference.load("../my_models.py:slopes")({})[2] == 2.0
+        assert reference.load(f"{folder}/my_models.py:slopes")({})[2] == 2.0
+
+    def test_file_is_read_anew(self):
+        assert reference.load("my_models.py:slopes")({})[0] == "slopes"
+        write("my_models.py", "def slopes(data):\n    return 'other', 'file'")
+        assert reference.load("my_models.py:slopes")({})[0] == "other"
+
+    def test_module(self):
+        assert reference.load("pcv.zoo.rats:random_slopes") is rats.random_slopes
+        assert str(reference.source("pcv.zoo.rats:random_slopes")) == rats.__file__
+
+    def test_search_path_is_left_alone(self):
+        before = list(sys.path)
+        reference.load("my_models.py:slopes")
+        message(reference.load, "my_models.py:slope")
+        assert sys.path == before
+
+
+class TestNotFound:
+    @pytest.mark.parametrize("text", ["slopes", "my_models.py", ":slopes", "my_models.py:", ""])
+    def test_form(self, text):
+        assert message(reference.load, text) == (
+            f"model '{text}': write 'package.module:function' or 'file.py:function'"
+        )
+
+    def test_no_file(self, folder):
+        assert message(reference.source, "my_model.py:slopes") == (
+            f"model 'my_model.py:slopes': no file 'my_model.py' (paths are relative to {folder})"
+        )
+
+    @pytest.mark.parametrize("place", ["no.such.module", "nomodule", "json.decoder.x"])
+    def test_no_module(self, place):
+        assert message(reference.load, f"{place}:f") == (
+            f"model '{place}:f': no module '{place}' in this environment"
+        )
+
+    def test_file_named_like_a_module(self, monkeypatch):
+        monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+        assert message(reference.load, "my_models:slopes") == (
+            "model 'my_models:slopes': no module 'my_models' in this environment; for your own "
+            "file write 'my_models.py:slopes'"
+        )
+
+    def test_typo_in_the_function(self):
+        assert message(reference.load, "my_models.py:slope") == (
+            "model 'my_models.py:slope': my_models.py has no function 'slope'; did you mean "
+            "'slopes'?"
+        )
+        assert message(reference.load, "pcv.zoo.rats:random_slop").endswith(
+            "rats.py has no function 'random_slop'; did you mean 'random_slopes'?"
+        )
+
+    @pytest.mark.parametrize("function", ["xyz", "limit"])
+    def test_no_such_function(self, function):
+        """A number is no function, and imported names are not offered."""
+        assert message(reference.load, f"my_models.py:{function}") == (
+            f"model 'my_models.py:{function}': my_models.py has no function '{function}'; it has "
+            "slopes, common, fails"
+        )
+
+    def test_no_functions_at_all(self):
+        write("empty.py", "")
+        assert message(reference.load, "empty.py:f") == (
+            "model 'empty.py:f': empty.py has no function 'f'; it has none"
+        )
+
+
+class TestDoesNotImport:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (
+                "import jax\nimport nunpyro\n",
+                " (line 2): ModuleNotFoundError: No module named 'nunpyro'",
+            ),
+            (
+                "def f(data)\n    pass\n",
+                ": SyntaxError: expected ':' (broken.py, line 1)",
+            ),
+            (
+                "import wrong_neighbour\n",
+                ": SyntaxError: expected ':' (wrong_neighbour.py, line 2)",
+            ),
+            ("\n\nx = 1 / 0\n", " (line 3): ZeroDivisionError: division by zero"),
+            ("raise SystemExit('done')\n", " (line 1): SystemExit: done"),
+            ("raise ValueError('two\\nlines')\n", " (line 1): ValueError: two"),
+        ],
+    )
+    def test_file(self, text, said):
+        write("broken.py", text)
+        write("wrong_neighbour.py", "\ndef f(data)\n")
+        assert message(reference.load, "broken.py:f") == (
+            f"model 'broken.py:f': broken.py does not import{said}"
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("import nunpyro", "ModuleNotFoundError: No module named 'nunpyro'"),
+            ("raise ValueError('no data')", "ValueError: no data"),
+        ],
+    )
+    def test_package(self, folder, text, said):
+        write("mine/__init__.py", text)
+        write("mine/models.py", "def f(data): ...")
+        sys.path.insert(0, str(folder))
+        for function in (reference.source, reference.load):
+            assert message(function, "mine.models:f") == (
+                f"model 'mine.models:f': mine.models does not import: {said}"
+            )
+
+
+class TestCall:
+    def test_unknown_argument(self):
+        assert message(reference.build, "my_models.py:slopes", {}, {"priors": "paper"}) == (
+            "model 'my_models.py:slopes': called as slopes(data, priors='paper') it fails: "
+            "TypeError: slopes() got an unexpected keyword argument 'priors'"
+        )
+
+    def test_missing_column(self):
+        assert message(reference.build, "my_models.py:common", {"day": [8], "unit": [0]}, {}) == (
+            "model 'my_models.py:common': called as common(data) it fails (line 13): KeyError: "
+            "'rat'; the data have day, unit"
+        )
+
+    def test_error_inside(self):
+        assert message(reference.build, "my_models.py:fails", {}, {}) == (
+            "model 'my_models.py:fails': called as fails(data) it fails (line 16): ValueError: "
+            "math domain error"
+        )

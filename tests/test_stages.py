@@ -1,0 +1,893 @@
+"""All stages on a tiny project, as a user would set it up: a CSV, a file of models, a config.
+
+What the artifacts hold, that cuts and storage do not change the answer, that an artifact of
+another config is refused in words, and what is said of models, data and fits that are bad.
+"""
+
+import contextlib
+import copy
+import errno
+import html
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import arviz as az
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from pcv import config, devices, fit, layout, stages, store, sums
+from pcv.errors import PcvError
+
+MODELS = '''
+"""Models of the yield of plots in fields."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from pcv import Model, Outcome, support
+
+
+def built(prior, mean, data):
+    """A Gaussian model whose mean is a function of the parameters and the data."""
+    space = support({name: p.support for name, p in prior.items()})
+
+    def init(key):
+        keys = jax.random.split(key, len(prior))
+        draws = {name: p.sample(k) for (name, p), k in zip(prior.items(), keys)}
+        return space.unconstrain(draws)
+
+    def log_prior(params):
+        theta = space.constrain(params)
+        total = sum(p.log_prob(theta[name]) for name, p in prior.items())
+        return total + space.log_jacobian(params)
+
+    def log_lik(params, data):
+        theta = space.constrain(params)
+        sd = theta.get("sigma", 1.0)
+        return dist.Normal(mean(theta, data), sd).log_prob(data["yield_t"])
+
+    return Model(init, log_prior, log_lik, space.constrain, Outcome("yield_t"))
+
+
+def linear(data, scale=5.0):
+    prior = {
+        "a": dist.Normal(0.0, scale), "b": dist.Normal(0.0, 1.0), "sigma": dist.HalfNormal(2.0)
+    }
+    return built(prior, lambda theta, data: theta["a"] + theta["b"] * data["rain"], data)
+
+
+def flat(data, scale=5.0):
+    prior = {"a": dist.Normal(0.0, scale), "sigma": dist.HalfNormal(2.0)}
+    return built(prior, lambda theta, data: theta["a"], data)
+
+
+def two_peaks(data):
+    """Two modes, at a = 3 and a = -3, that no chain leaves."""
+    prior = {"a": dist.Normal(0.0, 10.0)}
+    return built(prior, lambda theta, data: 40 * (jnp.abs(theta["a"]) - 3) + 2, data)
+
+
+def funnel(data):
+    """Neal's funnel, hardly touched by the data: no step size suits neck and mouth."""
+    prior = {"v": dist.Normal(0.0, 3.0), "x": dist.Normal(0.0, 1.0).expand([9])}
+    model = built(prior, lambda theta, data: 2 + 1e-3 * theta["v"], data)
+
+    def log_prior(params):
+        v = params["v"]
+        return (
+            dist.Normal(0.0, 3.0).log_prob(v)
+            + dist.Normal(0.0, jnp.exp(v / 2)).log_prob(params["x"]).sum()
+        )
+
+    return model._replace(log_prior=log_prior)
+
+
+def bad(part, function):
+    return lambda data: flat(data)._replace(**{part: function})
+
+
+LIK = flat({}).log_lik
+PRIOR = flat({}).log_prior
+lik_scalar = bad("log_lik", lambda p, d: LIK(p, d).sum())
+lik_short = bad("log_lik", lambda p, d: LIK(p, d)[:-1])
+lik_dict = bad("log_lik", lambda p, d: {"yield_t": LIK(p, d)})
+lik_nan = bad("log_lik", lambda p, d: LIK(p, d) + jnp.where(d["rain"] > 1.4, jnp.nan, 0.0))
+lik_if = bad("log_lik", lambda p, d: LIK(p, d) if p["a"] > 0 else -LIK(p, d))
+lik_key = bad("log_lik", lambda p, d: LIK(p, d) + d["rian"])
+lik_text = bad("log_lik", lambda p, d: LIK(p, d) + (d["field"] == "a"))
+prior_vector = bad("log_prior", lambda p: PRIOR(p) * jnp.ones(3))
+prior_nan = bad("log_prior", lambda p: PRIOR(p) + jnp.nan)
+gradient_nan = bad("log_prior", lambda p: PRIOR(p) + jnp.sqrt(0.0 * p["a"]))
+init_array = bad("init", lambda key: jnp.zeros(2))
+init_integer = bad("init", lambda key: {"a": jnp.zeros((), int), "sigma": jnp.zeros(())})
+init_name = bad("init", lambda key: {"a": jnp.zeros(()), "sgima": jnp.zeros(())})
+constrain_key = bad("constrain", lambda p: {"b": p["b"]})
+constrain_array = bad("constrain", lambda p: p["a"])
+outcome_name = bad("outcome", Outcome("yeild_t"))
+outcome_text = bad("outcome", "yield_t")
+marginal_shape = bad("marginal", lambda p, d, test: (LIK(p, d)[test], LIK(p, d)[test]))
+
+
+def number(data):
+    return 3
+'''
+
+CONFIG = {
+    "seed": 1,
+    "experiments": {
+        "yields": {
+            "data": {"file": "data.csv", "outcome": "yield_t", "order": ["plot"]},
+            "folds": {"scheme": "leave_one_group_out", "group": "field"},
+            "models": {
+                "linear": {"model": "models.py:linear", "args": {"scale": 5.0}},
+                "flat": {"model": "models.py:flat", "args": {"scale": 5.0}},
+            },
+            "fit": {"warmup": 200, "draws": 200},
+            "cv": {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12},
+        }
+    },
+}
+FOLDS = ["field a", "field b", "field c", "field d"]
+
+
+def table():
+    rng = np.random.default_rng(5)
+    rain = rng.normal(size=12)
+    noise = rng.normal(size=12) / 2
+    return pd.DataFrame(
+        {
+            "plot": np.arange(12, 0, -1),
+            "field": np.repeat(list("abcd"), 3),
+            "rain": rain.round(3),
+            "yield_t": (2 + 0.8 * rain + noise).round(3),
+        }
+    )
+
+
+class Project(NamedTuple):
+    """A folder with data, models and results, and what was said."""
+
+    folder: Path
+    said: list[str]
+
+    def job(self, changes=None, model="", batch="", results="results", settings=CONFIG):
+        """A job of the config with some keys changed, ``{"fit.draws": 300}``."""
+        settings = copy.deepcopy(settings)
+        experiment = settings["experiments"]["yields"]
+        for key, value in (changes or {}).items():
+            *path, last = key.split(".")
+            section = settings if key in ("seed", "precision") else experiment
+            for name in path:
+                section = section.setdefault(name, {})
+            section[last] = value
+        return stages.Job(
+            config.parse(settings), "yields", Path(results), model, batch, self.said.append
+        )
+
+    def path(self, name, results="results"):
+        return Path(results, "yields", name)
+
+
+def run(job, *names, allow_bad_fit=False):
+    """Run stages one after another, for all models and fold batches, or the job's."""
+    result = None
+    for name in names:
+        models = [job.model] if job.model else list(job.settings.models)
+        each = [job]
+        if name in ("fit", "warmup", "sample", "diagnose"):
+            each = [job._replace(model=model) for model in models]
+        if name in ("warmup", "sample"):
+            batches = layout.batches(job.settings.cv.fold_batches)
+            each = [part._replace(batch=batch) for part in each for batch in batches]
+        for part in each:
+            options = {"allow_bad_fit": True} if name == "fit" and allow_bad_fit else {}
+            result = getattr(stages, name)(part, **options)
+    return result
+
+
+def message(job, *names, **kwargs):
+    with pytest.raises(PcvError) as caught:
+        run(job, *names, **kwargs)
+    return str(caught.value)
+
+
+def set_up(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "models.py").write_text(MODELS)
+    table().to_csv(folder / "data.csv", index=False)
+    return Project(folder, [])
+
+
+ALL = ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare", "report")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A project in which every stage has been run. Functions are compiled once for all tests."""
+    devices.setup(2, tmp_path_factory.mktemp("compiled"))
+    project = set_up(tmp_path_factory.mktemp("stages") / "project")
+    with contextlib.chdir(project.folder), jax.enable_x64(True):
+        run(project.job(), *ALL)
+    return project
+
+
+@pytest.fixture
+def done(whole, monkeypatch):
+    """Its folder, to be looked at."""
+    monkeypatch.chdir(whole.folder)
+    return whole
+
+
+@pytest.fixture
+def project(whole, tmp_path, monkeypatch):
+    """A copy of it, to be broken."""
+    shutil.copytree(whole.folder, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return Project(tmp_path / "copy", [])
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """The project before anything was run."""
+    monkeypatch.chdir(tmp_path)
+    return set_up(tmp_path)
+
+
+SUMS = ("count", "mean", "m2", "log_sum", "log_sum_sq")
+FOLD_CHAIN_BATCH = ("fold", "chain", "batch")
+DOCUMENTED = {
+    "data.zarr": {
+        "plot": ("unit",),
+        "field": ("unit",),
+        "rain": ("unit",),
+        "yield_t": ("unit",),
+        "unit": ("unit",),
+    },
+    "folds.zarr": {
+        "fold": ("fold",),
+        "test": ("fold", "slot"),
+        "held_out": ("fold", "run", "bound"),
+    },
+    "models/linear/warmup/1-of-1.zarr": {
+        "state": ("fold", "chain", "param"),
+        "variant": ("fold",),
+        "center_log_joint": ("fold",),
+        "center_log_pointwise": ("fold", "slot"),
+        "kernel_center": ("variant", "param"),
+        "kernel_scale": ("variant", "param", "column"),
+        "kernel_step_size": ("variant",),
+        "kernel_num_steps": ("variant",),
+    },
+    "models/linear/sample/1-of-1.zarr": {
+        **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},
+        **{f"log_pointwise_{field}": (*FOLD_CHAIN_BATCH, "slot") for field in SUMS[1:]},
+        "log_pointwise_count": FOLD_CHAIN_BATCH,
+        "log_joint_draws": ("fold", "chain", "draw"),
+        "n_draws": ("fold",),
+        "acceptance": FOLD_CHAIN_BATCH,
+        "divergences": FOLD_CHAIN_BATCH,
+        "energy_mean": FOLD_CHAIN_BATCH,
+        "energy_m2": FOLD_CHAIN_BATCH,
+        "energy_diff_sq": FOLD_CHAIN_BATCH,
+    },
+    "models/linear/diagnostics.zarr": {
+        "joint_elpd": ("fold",),
+        "joint_mcse": ("fold",),
+        "rhat": ("fold",),
+        "khat": ("fold",),
+        "verdict": ("fold",),
+        "divergences": ("fold",),
+        "pointwise_elpd": ("fold", "slot"),
+        "unit_name": ("fold", "slot"),
+        "joint_elpd_at": ("fold", "point"),
+        "benchmark": ("replicate",),
+        "rhat_max": (),
+        "fit_rhat": ("param",),
+    },
+    "comparison.zarr": {
+        "elpd": ("kind", "model"),
+        "elpd_diff": ("kind", "model"),
+        "mcse_diff": ("kind", "model"),
+        "p_better": ("kind", "model"),
+        "fold_diff": ("kind", "model", "fold"),
+        "unit_diff": ("model", "unit"),
+        "diff_at": ("kind", "model", "point"),
+        "benchmark": ("replicate",),
+    },
+}
+
+
+class TestArtifacts:
+    @pytest.mark.parametrize("name", DOCUMENTED)
+    def test_variables_and_dimensions(self, done, name):
+        opened = xr.open_dataset(done.path(name)).load()
+        found = {v: opened[v].dims for v in DOCUMENTED[name] if v in opened.variables}
+        assert found == DOCUMENTED[name]
+
+    def test_sizes_and_names(self, done):
+        sample = xr.open_dataset(done.path("models/flat/sample/1-of-1.zarr"))
+        sizes = {"fold": 4, "chain": 4, "batch": 5, "slot": 3, "draw": 60}
+        assert dict(sample.sizes) == sizes
+        assert sample["fold"].values.tolist() == FOLDS
+        assert (sample["n_draws"] == 60).all()
+        assert (sample["log_joint_count"] == 12).all()
+        units = xr.open_dataset(done.path("data.zarr"))["unit"].values.tolist()
+        assert units == [f"plot {i}" for i in range(1, 13)]
+
+    def test_fit_is_an_arviz_data_tree(self, done):
+        fit = xr.open_datatree(done.path("models/linear/fit.zarr"))
+        dims = {
+            "posterior": {"a": ("chain", "draw"), "sigma": ("chain", "draw")},
+            "sample_stats": dict.fromkeys(
+                ("lp", "energy", "diverging", "n_steps"), ("chain", "draw")
+            ),
+            "log_likelihood": {"yield_t": ("chain", "draw", "unit")},
+            "observed_data": {"yield_t": ("unit",)},
+            "unconstrained": {"position": ("chain", "draw", "param")},
+            "checks": {"rhat": ("param",), "ess": ("param",), "efmi": ("chain",)},
+            "kernel": {"center": ("param",), "scale": ("param", "column"), "num_steps": ()},
+        }
+        found = {group: {v: fit[group][v].dims for v in names} for group, names in dims.items()}
+        assert found == dims
+        assert fit["posterior"].sizes == {"chain": 4, "draw": 200}
+        assert (fit["posterior/sigma"] > 0).all()
+        np.testing.assert_array_equal(fit["unconstrained/param"].values, fit["checks/param"].values)
+
+    def test_fit_works_in_arviz(self, done):
+        fit = xr.open_datatree(done.path("models/linear/fit.zarr"))
+        summary = az.summary(fit)
+        assert list(summary.index) == ["a", "b", "sigma"]
+        loo = az.loo(fit)
+        assert loo.n_data_points == 12
+        names = fit["log_likelihood/unit"].values.tolist()
+        observed = fit["observed_data/yield_t"].sel(unit=names).values
+        np.testing.assert_array_equal(observed, table()["yield_t"][::-1])
+        assert az.from_zarr(done.path("models/linear/fit.zarr")).equals(fit)
+
+    def test_log_likelihood_is_that_of_the_posterior(self, done):
+        fit = xr.open_datatree(done.path("models/linear/fit.zarr"))
+        a, b, sigma = (fit["posterior"][name] for name in ("a", "b", "sigma"))
+        data = xr.open_dataset(done.path("data.zarr"))
+        z = (data["yield_t"] - a - b * data["rain"]) / sigma
+        expected = -0.5 * z**2 - np.log(sigma) - 0.5 * np.log(2 * np.pi)
+        found = fit["log_likelihood/yield_t"].transpose("chain", "draw", "unit")
+        np.testing.assert_allclose(found, expected.transpose("chain", "draw", "unit"), rtol=1e-10)
+
+    def test_stamps_lead_back_to_the_data(self, done):
+        """Each artifact names the fingerprints of what it was made from."""
+        job = done.job(model="flat", batch="1-of-1")
+        prints = {
+            stage: store.read_stamp(job.path(stage), stage)
+            for stage in ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare")
+        }
+        made_from = {
+            stage: {name.partition(" ")[0] for name in stamp.inputs}
+            for stage, stamp in prints.items()
+        }
+        assert made_from == {
+            "data": set(),
+            "folds": {"data"},
+            "fit": {"data"},
+            "warmup": {"data", "fit", "folds"},
+            "sample": {"data", "folds", "warmup"},
+            "diagnose": {"data", "folds", "fit", "sample"},
+            "compare": {"data", "folds", "diagnose"},
+        }
+        assert prints["warmup"].inputs["fit"] == prints["fit"].fingerprint
+        assert prints["compare"].inputs["diagnose flat"] == prints["diagnose"].fingerprint
+        assert all(stamp.marks == [] for stamp in prints.values())
+
+    def test_table_and_report(self, done):
+        rows = pd.read_csv(done.path("comparison.csv"))
+        assert list(rows.columns) == [
+            "model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se",
+            "mcse", "n_folds", "predictive", "verdict",
+        ]  # fmt: skip
+        assert rows["kind"].tolist() == ["joint", "joint", "pointwise", "pointwise"]
+        assert (rows["elpd_diff"] <= 0).all()
+        stored = xr.open_dataset(done.path("comparison.zarr"))["elpd"]
+        for _, row in rows.iterrows():
+            expected = float(stored.sel(kind=row["kind"], model=row["model"]))
+            assert row["elpd"] == pytest.approx(expected, rel=1e-12)
+        page = done.path("report.html").read_text()
+        assert "linear" in page
+        assert "Warning" not in page
+
+    def test_nothing_else_is_left(self, done):
+        assert list((done.folder / "results").rglob(".*")) == []
+
+    def test_the_same_work_is_the_same_artifact(self, project):
+        """Provenance aside: an upgrade or a repetition does not end a run."""
+        for stage in ("data", "folds", "compare"):
+            path = project.job().path(stage)
+            before = store.read_stamp(path, stage)
+            run(project.job(), stage)
+            again = store.read_stamp(path, stage)
+            assert again.fingerprint == before.fingerprint
+            assert again.provenance["started"] > before.provenance["started"]
+
+
+def estimates(project, model="linear", results="results"):
+    path = project.path(f"models/{model}/diagnostics.zarr", results)
+    return xr.open_dataset(path).load()
+
+
+SAME = ("joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "pointwise_elpd",
+        "pointwise_ess", "pointwise_mcse", "joint_elpd_at", "joint_mcse_at",
+        "rhat_max", "divergences", "acceptance")  # fmt: skip
+
+
+class TestSameAnswer:
+    def test_sums_in_place_of_draws(self, project):
+        job = project.job({"cv.store": "sums"}, model="linear")
+        draws = estimates(project)
+        run(job, "sample", "diagnose")
+        sample = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr"))
+        assert "log_joint_draws" not in sample
+        assert dict(sample["log_joint_tail"].sizes) == {"fold": 4, "tail": 47}
+        kept = estimates(project)
+        for name in SAME:
+            np.testing.assert_allclose(kept[name], draws[name], rtol=1e-10, err_msg=name)
+        assert kept["verdict"].values.tolist() == draws["verdict"].values.tolist()
+
+    def test_three_fold_batches(self, project):
+        job = project.job({"cv.fold_batches": 3}, model="flat")
+        before = estimates(project, "flat")
+        run(job, "warmup", "sample", "diagnose")
+        after = estimates(project, "flat")
+        sizes = [
+            xr.open_dataset(project.path(f"models/flat/sample/{i}-of-3.zarr")).sizes["fold"]
+            for i in (1, 2, 3)
+        ]
+        assert sizes == [2, 1, 1]
+        for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
+            np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
+
+    def test_single_precision(self, project):
+        job = project.job({"precision": "float32"}, model="linear", results="single")
+        run(job, "data", "folds", "fit", "warmup", "sample", "diagnose")
+        double, single = estimates(project), estimates(project, results="single")
+        drawn = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr", "single"))
+        assert (drawn["log_joint_draws"] == drawn["log_joint_draws"].astype("float32")).all()
+        assert not (double["joint_elpd"] == single["joint_elpd"]).any()
+        for kind in ("joint", "pointwise"):
+            here, there = (
+                d[f"{kind}_elpd"].sum([x for x in d[f"{kind}_elpd"].dims if x != "fold"])
+                for d in (double, single)
+            )
+            error = np.hypot(double[f"{kind}_mcse"], single[f"{kind}_mcse"])
+            z = ((here - there) / error).values
+            assert (abs(z) < 4).all(), z
+
+
+def changed_file(project, name, old, new):
+    path = project.folder / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+FIT, WARMUP = "models/flat/fit.zarr", "models/flat/warmup/1-of-1.zarr"
+SAMPLE, DIAGNOSE = "models/flat/sample/1-of-1.zarr", "models/flat/diagnostics.zarr"
+
+
+class TestOutOfDate:
+    @pytest.mark.parametrize(
+        ("changes", "stage", "refused", "words", "again"),
+        [
+            ({"fit.draws": 300}, "warmup", FIT, "config.fit.draws was 200, is 300", "fit"),
+            ({"fit.draws": 300}, "sample", FIT, "config.fit.draws was 200, is 300", "fit"),
+            ({"fit.draws": 300}, "diagnose", FIT, "config.fit.draws was 200, is 300", "fit"),
+            (
+                {"models.flat.args": {"scale": 2.0}},
+                "warmup",
+                FIT,
+                "config.model.args.scale was 5.0, is 2.0",
+                "fit",
+            ),
+            (
+                {"models.flat.args": {"scale": 2.0}},
+                "sample",
+                FIT,
+                "config.model.args.scale was 5.0, is 2.0",
+                "fit",
+            ),
+            (
+                {"models.flat.args": {}},
+                "diagnose",
+                FIT,
+                "config.model.args.scale was 5.0, is not given",
+                "fit",
+            ),
+            ({"seed": 2}, "warmup", FIT, "config.seed was 1, is 2", "fit"),
+            (
+                {"precision": "float32"},
+                "warmup",
+                FIT,
+                'config.precision was "float64", is "float32"',
+                "fit",
+            ),
+            (
+                {"folds": {"scheme": "leave_one_out"}},
+                "warmup",
+                "folds.zarr",
+                'config.folds.group was "field", is not given',
+                "folds",
+            ),
+            ({"cv.warmup": 30}, "sample", WARMUP, "config.cv.warmup was 20, is 30", "warmup"),
+            ({"cv.chains": 2}, "sample", WARMUP, "config.cv.chains was 4, is 2", "warmup"),
+            ({"cv.draws": 120}, "diagnose", SAMPLE, "config.cv.draws was 60, is 120", "sample"),
+            (
+                {"predictive": "plain"},
+                "diagnose",
+                WARMUP,
+                'config.predictive was "auto", is "plain"',
+                "warmup",
+            ),
+            (
+                {"data.order": []},
+                "folds",
+                "data.zarr",
+                'config.data.order was ["plot"], is []',
+                "data",
+            ),
+        ],
+    )
+    def test_config(self, done, changes, stage, refused, words, again):
+        model = "" if stage == "folds" else "flat"
+        assert message(done.job(changes, model=model), stage) == (
+            f"{done.path(refused)}: out of date: {words}; run `pcv {again}` again"
+        )
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"fit.allow_bad_fit": True},
+            {"report.title": "Plots"},
+            {"compare.reference": "flat"},
+            {"models.linear.args": {"scale": 2.0}},
+            {"models.third": {"model": "models.py:linear"}},
+        ],
+        ids=str,
+    )
+    def test_config_of_other_things(self, project, changes):
+        """What does not bear on a model's results leaves them be."""
+        run(project.job(changes, model="flat"), "diagnose")
+
+    def test_data_file(self, project):
+        changed_file(project, "data.csv", "12,a", "13,a")
+        path = project.path("data.zarr")
+        for stage in ALL[1:]:
+            assert message(project.job(model="flat" if stage != "folds" else ""), stage) == (
+                f"{path}: out of date: data.csv has changed; run `pcv data` again"
+            )
+
+    def test_data_file_that_is_gone(self, project):
+        (project.folder / "data.csv").unlink()
+        assert message(project.job(), "folds") == (
+            f"data.csv: no such file (paths are relative to {project.folder})"
+        )
+
+    def test_model_file(self, project):
+        changed_file(project, "models.py", "HalfNormal(2.0)", "HalfNormal(3.0)")
+        for stage in ("warmup", "sample", "diagnose", "compare", "report"):
+            named = "linear" if stage in ("compare", "report") else "flat"
+            assert message(project.job(model="flat" if named == "flat" else ""), stage) == (
+                f"{project.path(f'models/{named}/fit.zarr')}: out of date: models.py has changed; "
+                "run `pcv fit` again"
+            )
+
+    def test_inputs_that_were_made_anew(self, project):
+        """The config agrees, but the artifact before it is another one."""
+        changed_file(project, "data.csv", "12,a", "13,a")
+        job = project.job(model="flat")
+        run(project.job(), "data")
+        refused = "out of date: made from other results of stage 'data' than the present ones"
+        assert message(job, "warmup") == (f"{project.path(FIT)}: {refused}; run `pcv fit` again")
+        pretend_remade(job, "fit", {"data": store.read_stamp(job.path("data"), "data")})
+        assert message(job, "warmup") == (
+            f"{project.path('folds.zarr')}: {refused}; run `pcv folds` again"
+        )
+        assert message(job, "sample") == (
+            f"{project.path('folds.zarr')}: {refused}; run `pcv folds` again"
+        )
+
+    def test_fit_that_was_made_anew(self, project):
+        job = project.job({"fit.draws": 300}, model="flat", batch="1-of-1")
+        pretend_remade(job, "fit", {"data": store.read_stamp(job.path("data"), "data")})
+        for stage in ("sample", "diagnose"):
+            assert message(job, stage) == (
+                f"{project.path(WARMUP)}: out of date: made from other results of stage 'fit' than "
+                "the present ones; run `pcv warmup` again"
+            )
+
+    def test_diagnostics_that_were_made_anew(self, project):
+        job = project.job(model="flat")
+        known = {
+            stage: store.read_stamp(job.path(stage), stage) for stage in ("data", "folds", "fit")
+        }
+        pretend_remade(job, "diagnose", known)
+        assert message(project.job(), "report") == (
+            f"{project.path('comparison.zarr')}: out of date: made from other results of stage "
+            "'diagnose flat' than the present ones; run `pcv compare` again"
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "stage"),
+        [
+            ("data.zarr", "data"),
+            ("folds.zarr", "folds"),
+            (FIT, "fit"),
+            (WARMUP, "warmup"),
+            (SAMPLE, "sample"),
+        ],
+    )
+    def test_damage(self, project, name, stage):
+        path = project.path(name)
+        chunk = max(
+            (p for p in path.rglob("c/**/*") if p.is_file()), key=lambda p: p.stat().st_size
+        )
+        content = bytearray(chunk.read_bytes())
+        content[-1] ^= 1
+        chunk.write_bytes(content)
+        assert message(project.job(model="flat"), "diagnose") == (
+            f"{path}: damaged (its content does not match its digest); run `pcv {stage}` again"
+        )
+
+    def test_table_of_another_comparison(self, project):
+        project.path("comparison.csv").unlink()
+        assert message(project.job(), "report") == (
+            f"{project.path('comparison.csv')}: not found; run `pcv compare` again"
+        )
+
+
+def pretend_remade(job, stage, known):
+    """Stamp an artifact as made from the present config and inputs."""
+    path = job.path(stage)
+    tree = xr.open_datatree(path).load()
+    tree.attrs.pop("pcv")
+    store.write(path, tree, store.stamp(stage, stages.recipe(job, stage), known))
+
+
+class TestBadData:
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            (
+                "yield_t",
+                "yeild_t",
+                "data.csv: no column 'yield_t' (data.outcome); did you mean 'yeild_t'?",
+            ),
+            (
+                "11,a,-1.324,1.741",
+                "11,a,-1.324,",
+                "data.csv: column 'yield_t': missing value in row 2 (line 3); fill or drop it, or "
+                "leave the column out (data.columns)",
+            ),
+            (
+                "11,a,-1.324,1.741",
+                "11,a,-1.324,NaN",
+                "data.csv: column 'yield_t': missing value in row 2 (line 3); fill or drop it, or "
+                "leave the column out (data.columns)",
+            ),
+            (
+                "11,a,",
+                "12,a,",
+                "data.csv: data.order does not tell all rows apart: 'plot 12' stands in rows "
+                "1 (line 2), 2 (line 3)",
+            ),
+        ],
+    )
+    def test_message(self, fresh, old, new, words):
+        changed_file(fresh, "data.csv", old, new)
+        for stage in ("data", "check"):
+            assert message(fresh.job(), stage) == words
+
+    def test_missing_column_of_the_folds(self, fresh):
+        job = fresh.job({"folds.group": "feild"})
+        run(job, "data")
+        words = "the data: no column 'feild'; did you mean 'field'?"
+        assert message(job, "folds") == words
+        assert message(job, "check") == words
+
+    def test_missing_column_of_the_model(self, fresh):
+        changed_file(fresh, "models.py", 'data["rain"]', 'data["rian"]')
+        said = message(fresh.job(), "check")
+        assert said.startswith("model 'linear': log_lik fails (models.py, line ")
+        assert said.endswith("): KeyError: 'rian'")
+
+    def test_more_fold_batches_than_folds(self, done):
+        job = done.job({"cv.fold_batches": 5}, model="flat", batch="5-of-5")
+        words = "cv.fold_batches: 5 batches for 4 folds; use fewer"
+        for stage in ("check", "warmup"):
+            assert message(job, stage) == words
+
+
+UNITS = "it must return one term per unit of the data, an array of shape (12,)"
+BAD_MODELS = {
+    "lik_scalar": f"log_lik returns an array of float64, shape (); {UNITS}",
+    "lik_short": f"log_lik returns an array of float64, shape (11,); {UNITS}",
+    "lik_dict": f"log_lik returns an object of type dict; {UNITS}",
+    "lik_if": "log_lik fails (models.py, line #): TracerBoolConversionError: Attempted boolean "
+    "conversion of traced array with shape bool[]; write it with jax.numpy, and jnp.where instead "
+    "of if",
+    "lik_key": "log_lik fails (models.py, line #): KeyError: 'rian'",
+    "lik_text": "log_lik fails (models.py, line #): KeyError: 'field': text reaches only the "
+    "function that builds the model; recode it there",
+    "prior_vector": "log_prior returns an array of float64, shape (3,); it must return one number",
+    "init_array": "init returns an array of float64, shape (2,), not a dict of named parameters",
+    "init_integer": "init returns an array of int64, shape () for 'a'; every parameter must be a "
+    "number or an array of numbers with a decimal point (0.0, not 0)",
+    "init_name": "log_prior fails (models.py, line #): KeyError: 'sigma'",
+    "constrain_key": "constrain fails (models.py, line #): KeyError: 'b'",
+    "constrain_array": "constrain returns an array of float64, shape (), not a dict of variables",
+    "outcome_name": "no column 'yeild_t' (its outcome); did you mean 'yield_t'?",
+    "outcome_text": "outcome is 'yield_t', not a pcv.Outcome",
+    "marginal_shape": "marginal returns an array of float64, shape (2,) and an array of float64, "
+    "shape (2,) for two slots; it must return the joint score, one number, and the pointwise "
+    "ones, one per slot",
+}
+BAD_VALUES = {
+    "lik_nan": "log_lik of unit 'plot 3' is not finite at 20 of 20 prior draws; check its data "
+    "and the priors",
+    "prior_nan": "log_prior is not finite at draws from `init`; do they agree on the supports?",
+    "gradient_nan": "the gradient in 'a' is not finite at some prior draws; look for sqrt, log or "
+    "division at a bound",
+}
+
+
+def with_model(function, **changes):
+    return {"models": {"mine": {"model": f"models.py:{function}"}}, **changes}
+
+
+class TestBadModels:
+    @pytest.mark.parametrize("function", BAD_MODELS)
+    def test_seen_without_running_it(self, done, function):
+        words = f"model 'mine': {BAD_MODELS[function]}"
+        for stage in ("check", "fit"):
+            said = message(done.job(with_model(function)), stage)
+            assert re.sub(r"line \d+", "line #", said) == words
+
+    @pytest.mark.parametrize("function", BAD_VALUES)
+    def test_seen_at_prior_draws(self, done, function):
+        job = done.job(with_model(function))
+        assert message(job, "check") == f"model 'mine': {BAD_VALUES[function]}"
+
+    def test_gradient_at_the_start_of_the_fit(self, done):
+        assert message(done.job(with_model("gradient_nan")), "fit") == (
+            "fit mine: chain 0: the log density or its gradient is not finite at any of 20 prior "
+            "draws; check the model with `pcv check`"
+        )
+
+    def test_all_bad_models_are_named_at_once(self, done):
+        models = {name: {"model": f"models.py:{name}"} for name in ("lik_short", "init_array")}
+        said = message(done.job({"models": {**CONFIG_MODELS, **models}}), "check").splitlines()
+        assert said == [f"model '{name}': {BAD_MODELS[name]}" for name in models]
+
+    @pytest.mark.parametrize(
+        ("model", "words"),
+        [
+            ("models.py:liner", "models.py has no function 'liner'; did you mean 'linear'?"),
+            ("mdels.py:linear", "no file 'mdels.py' (paths are relative to {folder})"),
+            ("broken.py:f", "broken.py does not import (line 1): ModuleNotFoundError: No module "
+             "named 'nunpyro'"),
+            ("models.py:number", "it must return a pcv.Model, not int"),
+        ],
+    )  # fmt: skip
+    def test_reference(self, project, model, words):
+        Path("broken.py").write_text("import nunpyro\n")
+        job = project.job({"models": {"mine": {"model": model}}})
+        for stage in ("check", "fit"):
+            assert message(job, stage) == f"model '{model}': {words.format(folder=project.folder)}"
+
+    def test_marginal_is_asked_for(self, done):
+        assert message(done.job({"predictive": "marginal"}), "check") == (
+            "model 'linear': predictive 'marginal' is asked for, but the model gives no "
+            "`marginal`; write one, or set predictive: plain"
+        )
+
+    def test_good_models(self, fresh):
+        run(fresh.job(), "check")
+        assert fresh.said == [
+            "yields: 12 units of 'yield_t'",
+            "yields: leave-one-group-out over field: 4 folds, test 3, training 9, no gap",
+            "yields: model 'linear' is fit to run",
+            "yields: model 'flat' is fit to run",
+        ]
+        assert not Path("results").exists()
+
+
+CONFIG_MODELS = CONFIG["experiments"]["yields"]["models"]
+
+
+class TestBadFits:
+    def test_chains_apart(self, project):
+        """Stops, naming the parameter and the chain; when told, goes on and says so to the end."""
+        job = project.job(with_model("two_peaks"), model="mine")
+        said = message(job, "fit")
+        assert re.fullmatch(
+            r"fit mine: R-hat of 'a' is \d+\.\d\d, above 1\.05 \(chain [0-3] is furthest from the "
+            r"others\): more fit\.warmup and fit\.draws, or reparameterise\. The draws are kept in "
+            r"results/yields/models/mine/fit_failed\.zarr; --allow-bad-fit goes on with them",
+            said,
+        )
+        assert not job.path("fit").exists()
+        kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
+        means = kept["posterior/a"].mean("draw")
+        assert {round(float(m)) for m in abs(means)} == {3}
+        assert len(set(np.sign(means.values))) == 2
+        assert message(job, "warmup") == (f"{job.path('fit')}: not found; run `pcv fit` first")
+
+        run(job, "fit", allow_bad_fit=True)
+        mark = "full-data fit of 'mine' is bad: R-hat of 'a' is "
+        table = run(job._replace(model=""), "warmup", "sample", "diagnose", "compare")
+        run(job, "report")
+        assert f"Warning: {mark}" in table
+        for stage in ("fit", "warmup", "sample", "diagnose", "compare"):
+            (found,) = store.read_stamp(job._replace(batch="1-of-1").path(stage), stage).marks
+            assert found.startswith(mark), stage
+        page = html.unescape(project.path("report.html").read_text())
+        assert mark in page
+        assert "R-hat" in estimates(project, "mine").attrs["fit_verdict"]
+
+    def test_allowed_in_the_config(self, project):
+        job = project.job(with_model("two_peaks") | {"fit.allow_bad_fit": True}, model="mine")
+        run(job, "fit")
+        assert len(store.read_stamp(job.path("fit"), "fit").marks) == 1
+
+    def test_divergences(self, project):
+        job = project.job(with_model("funnel"), model="mine")
+        said = message(job, "fit")
+        assert said.startswith("fit mine: ")
+        number = re.search(
+            r"(\d+) of 800 draws diverged, more than 1%: raise fit\.target_accept, or "
+            r"reparameterise \(non-centred\)",
+            said,
+        )
+        assert int(number[1]) > 8
+        kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
+        assert int(kept["sample_stats/diverging"].sum()) == int(number[1])
+
+    def test_chain_that_is_stuck(self, project, monkeypatch):
+        def stuck(*args, **kwargs):
+            draws = posterior(*args, **kwargs)
+            position, lp = draws.position.copy(), draws.lp.copy()
+            position[2], lp[2] = position[2, :1], lp[2, 0]
+            return draws._replace(position=position, lp=lp)
+
+        posterior = fit.posterior
+        monkeypatch.setattr(fit, "posterior", stuck)
+        said = message(project.job(model="flat"), "fit")
+        assert said.startswith(
+            "fit flat: chain 2 is stuck (1 distinct draws of 200): other priors or a non-centred "
+            "parameterisation may help; R-hat of "
+        )
+        assert project.path("models/flat/fit_failed.zarr").exists()
+
+
+class TestFullDisk:
+    def test_in_the_middle_of_sampling(self, project, monkeypatch):
+        """The artifact that was there stays, and so does the possibility to go on."""
+        job = project.job(model="flat", batch="1-of-1")
+        before = store.read_stamp(job.path("sample"), "sample")
+        put = sums.put
+
+        def full(folder, batch, index):
+            if index == 2:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            put(folder, batch, index)
+
+        monkeypatch.setattr(sums, "put", full)
+        assert message(job, "sample") == (
+            f"{job.path('sample')}: the disk is full; free some room and run again (nothing was "
+            "changed)"
+        )
+        assert store.read_stamp(job.path("sample"), "sample") == before
+        assert [p.name for p in job.path("sample").parent.iterdir()] == ["1-of-1.zarr"]

@@ -1,0 +1,371 @@
+"""The workflow: one real run in a folder of its own, then what a change of anything re-runs."""
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+import yaml
+
+from pcv import layout, store
+
+ROOT = Path(__file__).parents[1]
+
+MODEL = """
+import numpyro.distributions as dist
+import pcv
+
+
+def normal(data, scale=10.0):
+    prior = dist.Normal(0.0, scale)
+    return pcv.Model(
+        init=lambda key: {"mu": prior.sample(key)},
+        log_prior=lambda params: prior.log_prob(params["mu"]),
+        log_lik=lambda params, data: dist.Normal(params["mu"], 1.0).log_prob(data["y"]),
+        constrain=lambda params: params,
+        outcome=pcv.Outcome("y"),
+    )
+"""
+DATA = "y\n" + "\n".join(str(0.3 * (i % 5)) for i in range(12)) + "\n"
+CONFIG = {
+    "seed": 1,
+    "experiments": {
+        "tiny": {
+            "data": {"file": "data.csv", "outcome": "y"},
+            "folds": {"scheme": "k_fold", "k": 4},
+            "models": {
+                "a": {"model": "a.py:normal", "args": {"scale": 10.0}},
+                "b": {"model": "b.py:normal", "args": {"scale": 0.5}},
+            },
+            "fit": {"warmup": 200, "draws": 200},
+            "cv": {"chains": 2, "warmup": 5, "draws": 40, "batch_size": 10},
+        }
+    },
+}
+
+PER_MODEL = ("fit", "warmup", "sample", "diagnose")
+END = {"compare", "report"}
+A, B = ({f"{stage} {model}" for stage in PER_MODEL} for model in "ab")
+ALL = {"data", "folds"} | A | B | END
+
+
+class Run(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def snakemake(folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile") -> Run:
+    command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile, "--cores", "2"]
+    variables = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    done = subprocess.run(
+        [*map(str, command), *arguments],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def tiny(folder: Path, *arguments: str) -> Run:
+    return snakemake(folder, *arguments, "--configfile", "tiny.yaml")
+
+
+def planned(run: Run) -> set[str]:
+    """The jobs of a dry run, as "stage" or "stage model"; several fold batches count once."""
+    assert run.status == 0, run.err + run.out
+    jobs = re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", run.out + run.err, re.MULTILINE)
+    named = {
+        f"{rule} {model[1]}" if (model := re.search(r"model=(\w+)", body)) else rule
+        for rule, body in jobs
+    }
+    return named - {"default"}
+
+
+def to_do(folder: Path) -> set[str]:
+    return planned(tiny(folder, "--dry-run"))
+
+
+def write_config(folder: Path, config: dict) -> None:
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def changed(**values: object) -> dict:
+    """The config with other values; `cv__draws` is the key `draws` of section `cv`."""
+    config = copy.deepcopy(CONFIG)
+    for path, value in values.items():
+        *sections, key = path.split("__")
+        place = config["experiments"]["tiny"]
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
+    return config
+
+
+def make_project(folder: Path) -> Path:
+    for name in "abc":
+        (folder / f"{name}.py").write_text(MODEL)
+    (folder / "data.csv").write_text(DATA)
+    write_config(folder, CONFIG)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """A project that ran to its end, and what it printed. Tests change copies of it."""
+    folder = make_project(tmp_path_factory.mktemp("finished"))
+    run = tiny(folder)
+    assert run.status == 0, run.err + run.out
+    return folder, run
+
+
+@pytest.fixture
+def project(finished: tuple[Path, Run], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished[0], tmp_path / "project"))
+
+
+def test_leaves_every_artifact_with_log_and_benchmark(finished):
+    results = finished[0] / "results"
+    for stage in layout.FILES:
+        for model in "ab":
+            assert layout.path(results, stage, "tiny", model, "1-of-1").exists()
+    for name in layout.FIGURES:
+        for suffix in ("png", "svg"):
+            assert (results / f"tiny/figures/{name}.{suffix}").stat().st_size > 1000
+    jobs = {job.replace(" ", "-") for job in ALL}
+    stems = {
+        suffix: {path.stem.removesuffix("-1-of-1") for path in results.glob(f"tiny/*/*.{suffix}")}
+        for suffix in ("log", "tsv")
+    }
+    assert stems == {"log": jobs, "tsv": jobs}
+    assert yaml.safe_load((results / "config.yaml").read_text()) == CONFIG
+
+
+def test_ends_with_the_table_and_the_report(finished):
+    _, run = finished
+    *_, last = run.out.strip().splitlines()
+    assert last == "Report: results/tiny/report.html"
+    assert run.out.count("Joint log score of y") == 1
+    assert run.out.index("diagnose b:") < run.out.index("Joint log score of y")
+
+
+def test_says_how_far_it_is_and_not_much_else(finished):
+    _, run = finished
+    steps = len(ALL) + 1
+    assert f"{steps} of {steps} steps (100%) done" in run.err
+    after = run.err[run.err.index("Job stats") :]
+    for chatter in ("Select jobs", "Execute", "jobid", "wildcards", "Finished", "reason"):
+        assert chatter not in after
+
+
+def test_then_there_is_nothing_to_do(project):
+    run = tiny(project)
+    assert run.status == 0
+    assert "Nothing to be done" in run.err
+    assert to_do(project) == set()
+
+
+SAMPLED = {f"{stage} {model}" for stage in ("sample", "diagnose") for model in "ab"} | END
+WARMED = SAMPLED | {"warmup a", "warmup b"}
+NEW = {f"{stage} c" for stage in PER_MODEL} | END
+C = {"model": "c.py:normal", "args": {}}
+RERUNS = {
+    "a prior": (changed(models__b__args={"scale": 0.4}), B | END),
+    "another model": (changed(models__c=C), NEW),
+    "a model less": (changed(models={"a": CONFIG["experiments"]["tiny"]["models"]["a"]}), END),
+    "model order": (
+        changed(models=dict(reversed(CONFIG["experiments"]["tiny"]["models"].items()))),
+        set(),
+    ),
+    "draws": (changed(cv__draws=60), SAMPLED),
+    "store": (changed(cv__store="sums"), SAMPLED),
+    "chains": (changed(cv__chains=4), WARMED),
+    "fold batches": (changed(cv__fold_batches=2), WARMED),
+    "predictive": (changed(predictive="plain"), WARMED),
+    "folds": (changed(folds__k=3), WARMED | {"folds"}),
+    "fit": (changed(fit__draws=300), WARMED | {"fit a", "fit b"}),
+    "bad fits": (changed(fit__allow_bad_fit=True), set()),
+    "seed": (CONFIG | {"seed": 2}, ALL - {"data"}),
+    "precision": (CONFIG | {"precision": "float32"}, ALL - {"data", "folds"}),
+    "data": (changed(data__columns=["y"]), ALL),
+    "reference": (changed(compare__reference="b"), END),
+    "title": (changed(report__title="Tiny"), {"report"}),
+    "defaults written out": (changed(cv__store="draws", report={}, scores=["log"]), set()),
+}
+
+
+@pytest.mark.parametrize("change", RERUNS)
+def test_a_change_of_config_reruns_what_depends_on_it(project, change):
+    config, expected = RERUNS[change]
+    write_config(project, config)
+    assert to_do(project) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"), [("data.csv", ALL), ("b.py", B | END), ("c.py", set())]
+)
+def test_a_change_of_file_reruns_what_depends_on_it(project, file, expected):
+    path = project / file
+    path.touch()
+    assert to_do(project) == set()
+    path.write_text(path.read_text().replace("0.3", "0.2") + "\n")
+    assert to_do(project) == expected
+
+
+def test_a_missing_report_is_made_again(project):
+    (project / "results/tiny/figures/khat.svg").unlink()
+    assert to_do(project) == {"report"}
+
+
+def test_report_settings_rerun_in_seconds_and_leave_the_rest(project):
+    artifacts = {path: path.stat().st_mtime_ns for path in project.glob("results/**/zarr.json")}
+    write_config(project, changed(report__title="Two normals"))
+    run = tiny(project)
+    assert run.status == 0, run.err
+    assert "Two normals" in (project / "results/tiny/report.html").read_text()
+    assert "Joint log score of y" in run.out
+    assert artifacts == {path: path.stat().st_mtime_ns for path in artifacts}
+    assert to_do(project) == set()
+
+
+def test_fold_batches_give_the_same_answer(project):
+    csv = project / "results/tiny/comparison.csv"
+    whole = pd.read_csv(csv).query("model == 'a'").set_index("kind")
+    only_a = {"a": CONFIG["experiments"]["tiny"]["models"]["a"]}
+    write_config(project, changed(models=only_a, cv__fold_batches=2))
+    run = tiny(project, "results/tiny/comparison.csv")
+    assert run.status == 0, run.err
+    in_parts = pd.read_csv(csv).set_index("kind")
+    assert set(in_parts.index) == {"joint", "pointwise"}
+    assert (in_parts["elpd"] - whole["elpd"]).abs().max() < 1e-6
+    parts = project / "results/tiny/models/a/sample"
+    assert {path.name for path in parts.iterdir()} >= {"1-of-2.zarr", "2-of-2.zarr"}
+
+
+def test_a_failing_job_is_told_in_one_line_and_spoils_nothing(project):
+    broken = MODEL.replace('.log_prob(data["y"])', '.log_prob(data["y"][:5])')
+    (project / "b.py").write_text(broken)
+    run = tiny(project)
+    assert run.status != 0
+    assert "Traceback" not in run.out + run.err
+    assert "CalledProcessError" not in run.err
+    failed, error, *last = run.err.strip().splitlines()[-4:]
+    assert failed == "fit failed; all it said is in results/tiny/logs/fit-b.log"
+    assert error.startswith("error: model 'b': log_lik ")
+    assert "(12,)" in error
+    assert last == ["WorkflowError:", "At least one job did not complete successfully."]
+    for stage in ("data", "folds", "fit", "warmup", "sample", "diagnose"):
+        path = layout.path(project / "results", stage, "tiny", "a", "1-of-1")
+        store.read_stamp(path, stage)
+    assert not layout.path(project / "results", "fit", "tiny", "b").exists()
+    (project / "b.py").write_text(MODEL)
+    assert to_do(project) == B | END
+
+
+BAD = {
+    "unknown key": (changed(cv__drawz=3), "tiny.cv.drawz: unknown key; did you mean 'draws'?"),
+    "wrong value": (CONFIG | {"seed": -1}, "seed: must be at least 0, is -1"),
+    "no such data": (changed(data__file="date.csv"), "tiny.data.file: no file 'date.csv'"),
+    "no such model file": (changed(models__c={"model": "d.py:normal"}), "no file 'd.py'"),
+    "no experiments": ({"seed": 1, "experimnts": {}}, "did you mean 'experiments'?"),
+}
+
+
+@pytest.mark.parametrize("problem", BAD)
+def test_a_bad_config_is_refused_in_plain_words(project, problem):
+    config, message = BAD[problem]
+    write_config(project, config)
+    shutil.copytree(ROOT / "config", project / "config")
+    run = tiny(project, "--dry-run")
+    assert run.status == 1
+    assert message in run.err
+    assert "Traceback" not in run.err
+    assert "common.smk" not in run.err
+    told = run.err.strip().splitlines()[1:]
+    assert all(line.startswith("error: ") for line in told)
+
+
+def test_a_key_given_twice_is_refused(project):
+    with (project / "tiny.yaml").open("a") as file:
+        file.write("seed: 3\n")
+    run = tiny(project, "--dry-run")
+    assert run.status == 1
+    assert "the key 'seed' is given twice in one section, first on line 1" in run.err
+
+
+def test_own_experiments_replace_the_default_ones(project):
+    for folder in ("config", "resources"):
+        shutil.copytree(ROOT / folder, project / folder)
+    default = snakemake(project, "--dry-run")
+    assert planned(default) == {"data", "folds"} | END | {
+        f"{stage} {model}" for stage in PER_MODEL for model in ("slopes", "common")
+    }
+    assert "tiny" not in default.out
+    assert to_do(project) == set()
+
+
+def test_seed_on_the_command_line(project):
+    run = tiny(project, "--dry-run", "--config", "seed=2")
+    assert planned(run) == ALL - {"data"}
+
+
+def test_runs_in_another_directory(project):
+    run = snakemake(
+        project.parent, "--directory", "project", "--configfile", "project/tiny.yaml", "--dry-run"
+    )
+    assert planned(run) == set()
+
+
+def test_as_a_module_of_another_workflow(project):
+    (project / "Snakefile").write_text(
+        f"""
+configfile: "outer.yaml"
+
+module pcv:
+    snakefile: "{ROOT / "workflow/Snakefile"}"
+    config: config["cross_validation"]
+
+use rule * from pcv as pcv_*
+
+rule raw:
+    output: "raw.csv"
+    shell: "cp data.csv {{output}}"
+
+rule outer:
+    default_target: True
+    input: rules.pcv_all.input
+"""
+    )
+    shutil.rmtree(project / "results")
+    config = {"cross_validation": changed(data__file="raw.csv")}
+    (project / "outer.yaml").write_text(yaml.safe_dump(config))
+    own = project / "Snakefile"
+    run = snakemake(project, "--dry-run", snakefile=own)
+    assert planned(run) == {"raw", "outer"} | {f"pcv_{job}" for job in ALL}
+    run = snakemake(project, "results/tiny/folds.zarr", snakefile=own)
+    assert run.status == 0, run.err
+    store.read_stamp(project / "results/tiny/folds.zarr", "folds")
+
+
+def test_a_part_can_be_asked_for(project):
+    shutil.rmtree(project / "results")
+    run = tiny(project, "results/tiny/data.zarr")
+    assert run.status == 0, run.err
+    assert "Report" not in run.out
+
+
+def test_snakemake_report_has_every_figure(project):
+    run = tiny(project, "--report", "report.zip")
+    assert run.status == 0, run.err
+    with zipfile.ZipFile(project / "report.zip") as archive:
+        names = {Path(name).name for name in archive.namelist()}
+    assert names >= {f"{name}.svg" for name in layout.FIGURES} | {"report.html", "comparison.csv"}
