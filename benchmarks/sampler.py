@@ -2,9 +2,10 @@
 
     .venv/bin/python benchmarks/sampler.py
 
-One host device, float64, 20 draws of 3 steps; the ratio is to all chains at once.
+All cores as host devices, float64, 20 draws of 3 steps; the ratio is to all chains at once.
 """
 
+import os
 import time
 from functools import partial
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from pcv import sampler
+from pcv import devices, sampler
 from pcv.keys import key
 from pcv.model import Model, Outcome, flat_target, target
 from pcv.scores import SCORES
@@ -46,7 +47,8 @@ def seconds(num_units: int, room: int) -> float:
     chains = sampler.chains_of(key(1, "bench"), folds, 1, units[:, None], held_out)
     scale = jnp.full(5, 1 / np.sqrt(num_units))
     kernel = sampler.Kernel(jnp.zeros(5), scale, jnp.asarray(0.5), jnp.asarray(STEPS))
-    state = engine.start(kernel, jnp.zeros((CHAINS, 5)), chains)
+    chains = sampler.spread(chains)
+    state = engine.start(kernel, sampler.spread(jnp.zeros((CHAINS, 5))), chains)
     center = {"log": {"joint": np.zeros(CHAINS), "pointwise": np.zeros((CHAINS, 1))}}
     run = partial(sampler.blocks, engine, kernel, state, chains, center, key(1, "steps"), 1)
     list(run(DRAWS))
@@ -56,6 +58,7 @@ def seconds(num_units: int, room: int) -> float:
 
 
 if __name__ == "__main__":
+    devices.setup(os.cpu_count() or 1)
     jax.config.update("jax_enable_x64", True)
     print("units  room      µs/chain/step  ratio")
     for num_units in (150, 3020, 12573):
@@ -63,6 +66,5 @@ if __name__ == "__main__":
         for room in (2**40, 2**20, 2**18, 2**17, 2**16):
             spent = seconds(num_units, room)
             each = 1e6 * spent / (CHAINS * DRAWS * STEPS)
-            print(
-                f"{num_units:5d}  2^{room.bit_length() - 1:<4d}  {each:14.2f}  {spent / all_at_once:5.2f}"
-            )
+            row = f"{each:14.2f}  {spent / all_at_once:5.2f}"
+            print(f"{num_units:5d}  2^{room.bit_length() - 1:<4d}  {row}")

@@ -141,7 +141,7 @@ class CvConfig(Section):
     chains: Annotated[int, Field(ge=2)] = 8
     warmup: Count = 50
     draws: Count = 200
-    batch_size: Count = 20
+    batch_size: Count = 50
     store: Literal["draws", "sums"] = "draws"
     fold_batches: Count = 1
 

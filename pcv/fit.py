@@ -239,7 +239,7 @@ def tune(
         PcvError: the pilots accept no step size.
     """
     sample = draws.position.reshape(-1, draws.position.shape[-1])
-    dense = np.median(ess) >= MIN_DRAWS_PER_PARAM * sample.shape[1]
+    dense = bool(np.median(ess) >= MIN_DRAWS_PER_PARAM * sample.shape[1])
     center, scale = jnp.asarray(sample.mean(0)), jnp.asarray(_scale(sample, dense))
     units = np.unique(np.linspace(0, num_units - 1, MAX_PILOT_UNITS).astype(int))
     everything = Fold(jnp.ones(num_units, bool), jnp.zeros(0, int))

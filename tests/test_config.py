@@ -98,7 +98,7 @@ def test_schemes(folds):
     [
         (f"{RATS}.compare.reference", "common"),
         (f"{RATS}.data.columns", ["weight_g"]),
-        (f"{RATS}.cv.draws", 40),
+        (f"{RATS}.cv.draws", 100),
         (f"{RATS}.fit.target_accept", 0.95),
         (f"{RATS}.models.slopes.model", "../my models/m.py:f"),
         (f"{RATS}.models.slopes.args", {"a": [1, {"b": None}], "c": math.inf, "d": "e1"}),
@@ -178,14 +178,14 @@ BAD = [
     (
         f"{RATS}.cv.draws",
         210,
-        "must be a multiple of batch_size and at least two batches, is 210 with batch_size 20;"
-        " take 220",
+        "must be a multiple of batch_size and at least two batches, is 210 with batch_size 50;"
+        " take 250",
     ),
     (
         f"{RATS}.cv.draws",
-        20,
-        "must be a multiple of batch_size and at least two batches, is 20 with batch_size 20;"
-        " take 40",
+        50,
+        "must be a multiple of batch_size and at least two batches, is 50 with batch_size 50;"
+        " take 100",
     ),
     (
         f"{RATS}.folds.scheme",
