@@ -157,9 +157,8 @@ def compare(
 
     jobs = _jobs(config, experiment, results)
     for job in jobs:
-        if len(jobs) > 1:
-            print(f"Experiment '{job.experiment}'")
-        print(stages.compare(job))
+        table = stages.compare(job)
+        print(f"Experiment '{job.experiment}'\n{table}" if len(jobs) > 1 else table)
 
 
 @app.command(epilog="Example: pcv report config/config.yaml")
@@ -221,7 +220,7 @@ def _chosen(config: Path, what: str, name: str, known: list[str]) -> list[str]:
 def main() -> None:
     """Run the command; an error is one line and a non-zero exit status."""
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="pcv", standalone_mode=False))
     except UsageError as error:
         if said := error.format_message():
             command = error.ctx.command_path if error.ctx else "pcv"

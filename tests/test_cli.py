@@ -1,5 +1,6 @@
 """The command as a user meets it: help with examples, one line per error, exit status, no JAX."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,14 +25,14 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     Path("models.py").write_text(MODELS)
     table().to_csv("data.csv", index=False)
-    yields = CONFIG["experiments"]["yields"]
-    small = yields | {"models": {"plain": yields["models"]["flat"]}}
+    yields, small = (copy.deepcopy(CONFIG["experiments"]["yields"]) for _ in range(2))
+    small["models"] = {"plain": small["models"]["flat"]}
     save({"seed": 1, "experiments": {"yields": yields, "small": small}})
     return tmp_path
 
 
 def save(content):
-    Path("my.yaml").write_text(yaml.safe_dump(content))
+    Path("my.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
 
 def change(*path, to):
@@ -307,8 +308,8 @@ class TestCheck:
         assert [line for line in err if line.startswith("error: ")] == [
             "error: data.csv: no column 'yeild_t' (data.outcome); did you mean 'yield_t'?",
             "error: model 'models.py:flt': models.py has no function 'flt'; did you mean 'flat'?",
-            "error: model 'other': log_lik returns an array of float64, shape (11,); it must return "
-            "one term per unit of the data, an array of shape (12,)",
+            "error: model 'other': log_lik returns an array of float64, shape (11,); it must "
+            "return one term per unit of the data, an array of shape (12,)",
         ]
 
     @pytest.mark.parametrize(
@@ -317,11 +318,12 @@ class TestCheck:
             (("data", "file"), "dta.csv", "dta.csv: no such file; data.file is relative to the "
              "working directory"),
             (("folds", "group"), "feild", "the data: no column 'feild'; did you mean 'field'?"),
-            (("folds",), {"scheme": "k_fold", "k": 13}, "13 folds of 12 units: at most 12"),
+            (("folds",), {"scheme": "k_fold", "k": 13}, "13 folds of 12 units: k must be from 2 "
+             "to 12"),
             (("cv", "fold_batches"), 5, "cv.fold_batches: 5 batches for 4 folds; use fewer"),
             (("models", "plain", "args"), {"scal": 1.0}, "model 'models.py:flat': called as "
              "flat(data, scal=1.0) it fails: TypeError: flat() got an unexpected keyword argument "
-             "'scal'. Did you mean 'scale'?"),
+             "'scal'"),
             (("models", "plain", "model"), "models:flat", "model 'models:flat': no module 'models' "
              "in this environment; for your own file write 'models.py:flat'"),
         ],

@@ -38,7 +38,8 @@ def folder(tmp_path, monkeypatch):
     write("helper.py", "SCALE = 2.0")
     yield tmp_path
     for name in set(sys.modules) - modules:
-        del sys.modules[name]
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def write(name, text):
