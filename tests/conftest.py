@@ -7,6 +7,9 @@ from pcv import devices
 
 devices.setup(2)
 
+# Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
+import numpyro  # noqa: E402, F401
+
 
 @pytest.fixture(autouse=True)
 def _double_precision():
