@@ -8,7 +8,8 @@ An `Accumulator` stands for this loop, run on the device, one batch of draws at 
     return finalize(carry)
 
 What `finalize` returns is what is stored, per (fold, chain, batch); everything after sampling is
-computed from it. Accumulators know one chain; `vmap` adds the others.
+computed from it. `merge` of what is stored for two runs of draws, one after the other, is what
+would be stored for both. Accumulators know one chain; `vmap` adds the others.
 """
 
 from collections.abc import Callable
@@ -18,15 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pcv import diagnostics
+
 Carry = Any
+Stored = dict[str, np.ndarray]
 
 
 class Accumulator(NamedTuple):
-    """Running sums of a statistic: `init`, `update` on the device, `finalize` on the host."""
+    """Sums of a statistic: `init`, `update` on the device, `merge`, `finalize` on the host."""
 
     init: Callable[[Array], Carry]
     update: Callable[[Carry, Array], Carry]
-    finalize: Callable[[Carry], dict[str, np.ndarray]]
+    merge: Callable[[Stored, Stored], Stored]
+    finalize: Callable[[Carry], Stored]
 
 
 class LogSumsCarry(NamedTuple):
@@ -61,7 +66,13 @@ def _log_sums_update(carry: LogSumsCarry, score: Float[Array, "..."]) -> LogSums
     )
 
 
-def _log_sums_finalize(carry: LogSumsCarry) -> dict[str, np.ndarray]:
+def _log_sums_merge(first: Stored, second: Stored) -> Stored:
+    fields = diagnostics.LogSums._fields
+    both = diagnostics.LogSums(*(np.stack([first[f], second[f]]) for f in fields))
+    return diagnostics.merge(both, axis=0)._asdict()
+
+
+def _log_sums_finalize(carry: LogSumsCarry) -> Stored:
     center, number, mean, m2, log_sum, log_sum_sq = (np.asarray(x, np.float64) for x in carry)
     return {
         "count": number,
@@ -72,7 +83,7 @@ def _log_sums_finalize(carry: LogSumsCarry) -> dict[str, np.ndarray]:
     }
 
 
-log_sums = Accumulator(_log_sums_init, _log_sums_update, _log_sums_finalize)
+log_sums = Accumulator(_log_sums_init, _log_sums_update, _log_sums_merge, _log_sums_finalize)
 r"""Count, mean and M2 of a log score s (Welford), log Σ exp(s) and log Σ exp(2s).
 
 `init` takes the centring constant, in the shape of the score. METHOD: PCV appendix A.
@@ -104,21 +115,34 @@ def _energy_update(carry: EnergyCarry, energy: Float[Array, ""]) -> EnergyCarry:
     )
 
 
-energy_sums = Accumulator(
-    _energy_init,
-    _energy_update,
-    lambda carry: {
-        "mean": np.asarray(carry.mean, np.float64),
-        "m2": np.asarray(carry.m2, np.float64),
-        "diff_sq": np.asarray(carry.diff_sq, np.float64),
-    },
-)
-"""Mean and M2 of the energy, and its summed squared steps; `init` takes the energy of the draw
-before the batch (NaN: there was none), so that the sums of batches add up."""
+def _energy_merge(first: Stored, second: Stored) -> Stored:
+    count = first["count"] + second["count"]
+    apart = second["mean"] - first["mean"]
+    share = second["count"] / count
+    return {
+        "count": count,
+        "mean": first["mean"] + share * apart,
+        "m2": first["m2"] + second["m2"] + first["count"] * share * apart**2,
+        "diff_sq": first["diff_sq"] + second["diff_sq"],
+    }
+
+
+def _energy_finalize(carry: EnergyCarry) -> Stored:
+    values = (carry.number, carry.mean, carry.m2, carry.diff_sq)
+    return dict(zip(("count", "mean", "m2", "diff_sq"), (np.asarray(x, float) for x in values)))
+
+
+energy_sums = Accumulator(_energy_init, _energy_update, _energy_merge, _energy_finalize)
+r"""Count, mean and M2 of the energy E, and its summed squared steps; `init` takes the energy of the
+draw before the batch (NaN: there was none), so that the steps of batches add up.
+
+.. math:: \text{E-FMI} = \sum_t (E_t - E_{t-1})^2 / M_2
+"""
 
 total = Accumulator(
     lambda example: jnp.zeros_like(example),
     lambda carry, x: carry + x,
+    lambda first, second: {"total": first["total"] + second["total"]},
     lambda carry: {"total": np.asarray(carry, np.float64)},
 )
 """The sum of a quantity over a batch."""

@@ -243,6 +243,11 @@ def check_shapes(model: Model, data: Data, num_units: int, name: str) -> None:
     variables = _traced(where, "constrain", model.constrain, data, params)
     if not isinstance(variables, Mapping) or not variables:
         raise PcvError(f"{where}: constrain returns {_kind(variables)}, not a dict of variables")
+    if model.group is not None and np.shape(model.group) != (num_units,):
+        raise PcvError(
+            f"{where}: group has shape {np.shape(model.group)}; it must name the group of each "
+            f"unit, shape ({num_units},)"
+        )
     marginal = model.marginal
     if marginal is None:
         return

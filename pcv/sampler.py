@@ -22,7 +22,7 @@ from pcv.model import Fold, Target
 from pcv.scores import Score
 from pcv.sums import Block
 
-CPU_ROOM, GPU_ROOM = 2**17, 2**31
+CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for the unit log likelihoods of all chains that a device takes at one time: what fits a
 core's cache (benchmarks/sampler.py), or a share of a GPU's memory"""
 

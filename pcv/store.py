@@ -125,7 +125,7 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
     try:
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(aside, ignore_errors=True)
+            _sweep(path)
             yield aside
             _seal(aside, stamp())
             if path.exists():
@@ -137,6 +137,24 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
         shutil.rmtree(replaced, ignore_errors=True)
         if aside.exists():
             _discard(aside)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers of this artifact that were killed have left."""
+    for left in path.parent.glob(f".{path.name}.*.*"):
+        writer = left.suffixes[-2][1:]
+        if writer.isdigit() and (int(writer) == os.getpid() or not _runs(int(writer))):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _discard(folder: Path) -> None:

@@ -3,8 +3,8 @@
 Variables: ``<score>_<kind>_<field>``, the fields of the score's accumulator, dims (fold, chain,
 batch[, slot]); ``<score>_joint_draws`` (fold, chain, draw), or ``<score>_joint_tail`` (fold,
 tail), the largest draws of each fold, where draws are not kept; ``acceptance``, ``divergences``,
-``energy_mean``, ``energy_m2``, ``energy_diff_sq`` (fold, chain, batch); ``n_draws`` (fold), per
-chain.
+``energy_<field>`` with the fields of `pcv.accumulate.energy_sums`, dims (fold, chain, batch);
+``n_draws`` (fold), per chain.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,104 +1,177 @@
-"""Streaming equals the formula on stored draws: every accumulator × batch size, one table."""
+"""Streaming equals the formula on stored draws: accumulators × batch sizes × merge orders."""
+
+from collections.abc import Callable
+from functools import cache, reduce
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
-from pcv.accumulate import Accumulator, energy_sums, log_sums, total
-from pcv.diagnostics import LogSums, batch_sums, elpd, merge
+from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, total
+from pcv.diagnostics import LogSums, batch_sums, elpd
 
-DRAWS = 60
-BATCHES = [1, 2, 5, 12, 60]
-
-
-def stream(accumulator: Accumulator, start: jax.Array, draws: np.ndarray) -> dict[str, np.ndarray]:
-    carry, _ = jax.lax.scan(
-        lambda carry, x: (accumulator.update(carry, x), None),
-        accumulator.init(start),
-        jnp.asarray(draws),
-    )
-    return accumulator.finalize(carry)
+DRAWS = 62
+BATCHES = [1, 2, 5, 12, 62]
 
 
-def in_batches(accumulator, starts, draws, size):
-    """Stored sums of consecutive batches, stacked."""
-    parts = [
-        stream(accumulator, starts[i], draws[i : i + size]) for i in range(0, len(draws), size)
+class Case(NamedTuple):
+    accumulator: Accumulator
+    draws: np.ndarray
+    """(draw, chain[, slot])"""
+    start: Callable[[int], np.ndarray]
+    """what `init` takes for a batch that begins at a draw"""
+    formula: Callable[[np.ndarray], Stored]
+    """what must be stored for all draws"""
+
+
+def of_log_scores(s: np.ndarray) -> Stored:
+    return {
+        "count": np.full(s.shape[1], len(s)),
+        "mean": s.mean(0),
+        "m2": len(s) * s.var(0),
+        "log_sum": logsumexp(s, axis=0),
+        "log_sum_sq": logsumexp(2 * s, axis=0),
+    }
+
+
+def of_energy(energy: np.ndarray) -> Stored:
+    return {
+        "count": np.full(energy.shape[1], len(energy)),
+        "mean": energy.mean(0),
+        "m2": len(energy) * energy.var(0),
+        "diff_sq": (np.diff(energy, axis=0) ** 2).sum(0),
+    }
+
+
+def case(name: str) -> Case:
+    rng = np.random.default_rng(1)
+    s = 40 * rng.normal(size=(DRAWS, 2, 3)) - 300
+    energy = rng.normal(size=(DRAWS, 2)) + 1e3
+    return {
+        "joint": Case(log_sums, s[..., 0], lambda i: np.full(2, -310.0), of_log_scores),
+        "pointwise": Case(log_sums, s, lambda i: np.full((2, 3), -310.0), of_log_scores),
+        "energy": Case(
+            energy_sums, energy, lambda i: energy[i - 1] if i else np.full(2, np.nan), of_energy
+        ),
+        "total": Case(total, energy, lambda i: np.zeros(2), lambda x: {"total": x.sum(0)}),
+    }[name]
+
+
+@cache
+def over_chains(accumulator: Accumulator) -> tuple[Callable, Callable]:
+    return jax.vmap(accumulator.init), jax.jit(jax.vmap(accumulator.update))
+
+
+def stream(accumulator: Accumulator, start: np.ndarray, draws: np.ndarray) -> Stored:
+    init, update = over_chains(accumulator)
+    return accumulator.finalize(reduce(update, draws, init(jnp.asarray(start))))
+
+
+def in_batches(case: Case, size: int) -> list[Stored]:
+    """What is stored for each batch; the last one may be shorter."""
+    return [
+        stream(case.accumulator, case.start(i), case.draws[i : i + size])
+        for i in range(0, len(case.draws), size)
     ]
-    return {name: np.stack([p[name] for p in parts]) for name in parts[0]}
 
 
-def as_log_sums(stored: dict[str, np.ndarray]) -> LogSums:
-    return LogSums(*(stored[name][None, None] for name in LogSums._fields))
+def assert_same(found: Stored, expected: Stored) -> None:
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        np.testing.assert_allclose(found[name], x, rtol=1e-11, err_msg=name)
 
 
-@pytest.mark.parametrize("size", BATCHES)
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_log_sums_equal_stored_draws(size, shape):
-    draws = 40 * np.random.default_rng(1).normal(size=(DRAWS, *shape)) - 300
-    center = jnp.full(shape, -310.0)
-    stored = in_batches(log_sums, [center] * DRAWS, draws, size)
-    expected = batch_sums(draws[None, None], size)
-    for name in LogSums._fields:
-        np.testing.assert_allclose(
-            stored[name], getattr(expected, name)[0, 0], rtol=1e-12, atol=1e-9, err_msg=name
-        )
+def pairwise(merge: Callable[[Stored, Stored], Stored], parts: list[Stored]) -> Stored:
+    while len(parts) > 1:
+        odd = parts[len(parts) // 2 * 2 :]
+        parts = [merge(a, b) for a, b in zip(parts[::2], parts[1::2])] + odd
+    return parts[0]
 
 
-@pytest.mark.parametrize("size", BATCHES)
-def test_any_merge_order_gives_the_same(size):
-    rng = np.random.default_rng(2)
-    draws = rng.normal(size=DRAWS)
-    stored = as_log_sums(in_batches(log_sums, [jnp.zeros(())] * DRAWS, draws, size))
-    order = rng.permutation(DRAWS // size)
-    whole = merge(as_log_sums(in_batches(log_sums, [jnp.zeros(())] * DRAWS, draws, DRAWS)), axis=2)
-    for sums in (stored, LogSums(*(x[:, :, order] for x in stored))):
-        for name, x in merge(sums, axis=2)._asdict().items():
-            np.testing.assert_allclose(x, getattr(whole, name), rtol=1e-11, err_msg=name)
+ORDERS = {
+    "one by one": reduce,
+    "backwards": lambda merge, parts: reduce(merge, parts[::-1]),
+    "in pairs": pairwise,
+    "shuffled": lambda merge, parts: reduce(
+        merge, [parts[i] for i in np.random.default_rng(2).permutation(len(parts))]
+    ),
+}
 
 
 @pytest.mark.parametrize("size", BATCHES)
-def test_energy_sums_add_up_across_batches(size):
-    energy = np.random.default_rng(3).normal(size=DRAWS) + 1e3
-    last = [jnp.asarray(energy[i - 1] if i else np.nan) for i in range(DRAWS)]
-    stored = in_batches(energy_sums, last, energy, size)
-    np.testing.assert_allclose(stored["diff_sq"].sum(), (np.diff(energy) ** 2).sum(), rtol=1e-9)
-    batches = energy.reshape(-1, size)
-    np.testing.assert_allclose(stored["mean"], batches.mean(1))
-    np.testing.assert_allclose(stored["m2"], size * batches.var(1), atol=1e-8)
+@pytest.mark.parametrize("name", ["joint", "pointwise", "energy", "total"])
+def test_any_batches_merged_in_any_order_equal_the_stored_draws(name, size):
+    it = case(name)
+    parts = in_batches(it, size)
+    expected = it.formula(it.draws)
+    for merge in ORDERS.values():
+        assert_same(merge(it.accumulator.merge, parts), expected)
 
 
-@pytest.mark.parametrize("size", BATCHES)
-def test_totals(size):
-    x = np.random.default_rng(4).normal(size=DRAWS)
-    stored = in_batches(total, [jnp.zeros(())] * DRAWS, x, size)
-    np.testing.assert_allclose(stored["total"], x.reshape(-1, size).sum(1), atol=1e-12)
+@pytest.mark.parametrize("size", [2, 31])
+@pytest.mark.parametrize("name", ["joint", "pointwise"])
+def test_batches_are_those_of_the_diagnostics(name, size):
+    it = case(name)
+    expected = batch_sums(it.draws.swapaxes(0, 1)[None], size)
+    for i, stored in enumerate(in_batches(it, size)):
+        for field, x in stored.items():
+            of_chains = getattr(expected, field)[0, :, i]
+            np.testing.assert_allclose(x, of_chains, rtol=1e-11, err_msg=field)
 
 
-def test_zero_density_and_nan():
-    draws = np.array([-1.0, -np.inf, -2.0])
-    stored = stream(log_sums, jnp.zeros(()), draws)
-    assert np.isclose(stored["log_sum"], np.logaddexp(-1.0, -2.0))
-    assert np.isnan(stored["m2"])
-    assert np.isneginf(stream(log_sums, jnp.zeros(()), np.full(3, -np.inf))["log_sum"])
-    assert np.isnan(stream(log_sums, jnp.zeros(()), np.array([0.0, np.nan]))["log_sum"])
+def test_energy_that_forgets_the_draw_before_loses_steps():
+    forgetful = case("energy")._replace(start=lambda i: np.full(2, np.nan))
+    merged = reduce(energy_sums.merge, in_batches(forgetful, 12))
+    assert (merged["diff_sq"] < 0.99 * of_energy(forgetful.draws)["diff_sq"]).all()
+
+
+FINE, ZERO, UNKNOWN = ([-1.0, -2.0], [-1.0, -np.inf], [0.0, np.nan])
+
+
+def log_score(draws: list[float]) -> Stored:
+    return stream(log_sums, np.zeros(1), np.array(draws)[:, None])
+
+
+def estimate(stored: Stored) -> float:
+    return float(elpd(LogSums(*(stored[name][None, None] for name in LogSums._fields)))[0])
+
+
+def test_zero_density_counts_in_the_estimate_and_shows_in_the_moments():
+    for stored in (log_score(ZERO), log_score(ZERO[::-1]), log_score([-np.inf, -np.inf])):
+        assert not np.isfinite([stored["mean"], stored["m2"]]).any()
+    for merged in (
+        log_sums.merge(log_score(FINE), log_score(ZERO)),
+        log_sums.merge(log_score(ZERO), log_score(FINE)),
+        log_score(ZERO + FINE),
+    ):
+        assert np.isclose(estimate(merged), np.log((2 * np.exp(-1) + np.exp(-2)) / 4), rtol=1e-12)
+        assert not np.isfinite([merged["mean"], merged["m2"]]).any()
+    assert estimate(log_score([-np.inf, -np.inf])) == -np.inf
+
+
+def test_nan_spreads_to_everything_but_the_count():
+    for stored in (
+        log_score(UNKNOWN),
+        log_sums.merge(log_score(FINE), log_score(UNKNOWN)),
+        log_sums.merge(log_score(UNKNOWN), log_score(FINE)),
+    ):
+        assert np.isfinite(stored.pop("count")).all()
+        assert np.isnan([*stored.values()]).all()
 
 
 def test_centring_saves_single_precision():
-    draws = np.random.default_rng(5).normal(size=2000) - 1e5
-    exact = elpd(batch_sums(draws[None, None], draws.size))[0]
+    """Scores near -1e5, whose single precision is .008, 2,000 of them."""
+    scores = np.random.default_rng(5).normal(size=(2000, 1)).astype(np.float32) - np.float32(1e5)
+    exact = of_log_scores(scores.astype(np.float64))
 
-    def single(center: float) -> float:
-        start = jnp.asarray(center, jnp.float32)
-        shifted = draws.astype(np.float64) - center
-        carry = log_sums.init(jnp.zeros_like(start))
-        carry, _ = jax.lax.scan(
-            lambda c, x: (log_sums.update(c, x), None), carry, jnp.asarray(shifted, jnp.float32)
-        )
-        return float(
-            elpd(as_log_sums({k: v[None] for k, v in log_sums.finalize(carry).items()}))[0]
-        )
+    def worst(center: float) -> float:
+        stored = stream(log_sums, np.array([center], np.float32), scores)
+        absolute = [stored[name] - exact[name] for name in ("mean", "log_sum", "log_sum_sq")]
+        return float(np.abs([*absolute, stored["m2"] / exact["m2"] - 1]).max())
 
-    assert abs(single(-1e5) - 1e5 - exact) < 1e-4
-    assert abs(single(0.0) - exact) > 1e-3, "uncentred sums would do as well: no need to centre"
+    assert worst(-1e5) < 1e-4
+    assert worst(-1e5 + 300) < 1e-2, "a centre that is off by 300 does little harm"
+    assert worst(0.0) > 0.05, "uncentred sums would do as well: no need to centre"

@@ -30,3 +30,15 @@ def test_all_chains_of_all_folds_models_and_stages_differ():
 
 def test_integers_enter_as_they_are():
     np.testing.assert_array_equal(bits(key(1, 3)), bits(jax.random.fold_in(jax.random.key(1), 3)))
+
+
+def test_a_number_is_not_its_name_and_the_order_of_the_path_matters():
+    paths = [(1, 3), (1, "3"), (3, 1), (1, "a", "b"), (1, "b", "a"), (1, "a"), (1, "ab")]
+    assert len({tuple(bits(key(*path))) for path in paths}) == len(paths)
+
+
+def test_keys_of_a_fold_are_below_its_name():
+    parent = key(7, "m", "sample")
+    np.testing.assert_array_equal(
+        bits(chain_keys(parent, ["rat 1"], 2)[0, 1]), bits(key(7, "m", "sample", "rat 1", 1))
+    )

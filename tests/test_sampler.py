@@ -83,17 +83,40 @@ def draws(blocks):
     return np.concatenate([block.draws["log"] for block in blocks], axis=2)
 
 
-@pytest.mark.parametrize("scale", [SCALE, np.sqrt(np.diag(COV))], ids=["dense", "diagonal"])
-def test_leaves_the_posterior_invariant(engine, scale):
-    one = from_sets(["only"], [np.array([0, 1])], None, NUM_UNITS)
+ONE = from_sets(["only"], [np.array([0, 1])], None, NUM_UNITS)
+
+
+def off_by(engine, kernel):
+    """Largest error of means and covariances in standard errors, and acceptance, after 10 draws."""
     chains, mean = 4000, 10 / NUM_UNITS
-    blocks, state = run(engine, one, 10, chains, hmc_kernel(scale))
-    position = np.asarray(sampler.positions(hmc_kernel(scale), state))
-    error = position.std(0) / np.sqrt(chains)
-    assert (abs(position.mean(0) - mean) < 4 * error).all()
-    se_of_cov = np.sqrt((np.outer(np.diag(COV), np.diag(COV)) + COV**2) / chains)
-    assert (abs(np.cov(position.T) - COV) < 4 * se_of_cov).all()
-    assert blocks[-1].stats["acceptance"]["total"].mean() / 10 > 0.7
+    blocks, state = run(engine, ONE, 10, chains, kernel)
+    position = np.asarray(sampler.positions(kernel, state))
+    error_of_mean = np.sqrt(np.diag(COV) / chains)
+    error_of_cov = np.sqrt((np.outer(np.diag(COV), np.diag(COV)) + COV**2) / chains)
+    off = [(position.mean(0) - mean) / error_of_mean, (np.cov(position.T) - COV) / error_of_cov]
+    return max(abs(x).max() for x in off), blocks[0].stats["acceptance"]["total"].mean() / 10
+
+
+DIAGONAL = np.sqrt(np.diag(COV))
+
+
+@pytest.mark.parametrize("scale", [SCALE, DIAGONAL, np.eye(DIM)], ids=["dense", "diagonal", "unit"])
+def test_leaves_the_posterior_invariant(engine, scale):
+    off, acceptance = off_by(engine, hmc_kernel(scale))
+    assert off < 4
+    assert acceptance > 0.7
+
+
+def test_chains_that_do_not_move_are_not_invariant(engine):
+    off, _ = off_by(engine, hmc_kernel(step_size=30.0))
+    assert off > 10
+
+
+def test_energy_error_falls_with_the_step_size(engine):
+    lost = [1 - off_by(engine, hmc_kernel(step_size=x))[1] for x in (0.8, 0.4, 0.2)]
+    assert lost[0] < 0.1
+    assert lost[1] < lost[0] / 3
+    assert lost[2] < lost[1] / 3
 
 
 def test_train_mask_equals_the_folds_own():
@@ -110,6 +133,30 @@ def test_steps_are_jittered_within_half():
         jax.random.split(key(3), 100)
     )
     assert set(np.unique(once)) == {1}
+
+
+def test_all_chains_of_a_draw_take_as_many_steps():
+    """Without forces a chain moves by step size × number of steps × momentum."""
+    free = Target(
+        lambda k: jnp.zeros(1),
+        lambda position, fold: jnp.zeros(()),
+        lambda position, fold: (position[0], position),
+    )
+    engine = sampler.build(free, (SCORES["log"],), NUM_UNITS, 1)
+    kernel = Kernel(jnp.zeros(1), jnp.ones(1), jnp.asarray(0.1), jnp.asarray(6))
+    folds = FOLDS._replace(test=FOLDS.test[:, :1])
+    ids = folds.id.tolist()
+    chains = sampler.chains_of(key(1, "m"), ids, CHAINS, folds.test, folds.held_out)
+    chains = sampler.spread(chains)
+    state = engine.start(kernel, jnp.zeros((len(chains.key), 1)), chains)
+    zero = {"log": {"joint": np.zeros(len(ids)), "pointwise": np.zeros((len(ids), 1))}}
+    drawn = sampler.blocks(engine, kernel, state, chains, zero, key(2), CHAINS, 40)
+    blocks = [block for block, _ in drawn]
+    momentum = np.sqrt(2 * np.stack([b.stats["energy"]["mean"] for b in blocks], axis=-1))
+    moved = np.abs(np.diff(draws(blocks), axis=2, prepend=0.0))
+    steps = (moved / (0.1 * momentum)).reshape(-1, 40)
+    np.testing.assert_allclose(steps, np.broadcast_to(steps[0].round(), steps.shape), rtol=1e-9)
+    assert set(steps[0].round()) == set(range(3, 10))
 
 
 def test_blocks_of_any_size_give_the_same_draws(engine):
@@ -134,6 +181,18 @@ def test_other_folds_change_nothing(engine, kept):
     )
 
 
+@pytest.mark.parametrize("chains", [1, 2, 3])
+def test_chains_that_fill_the_devices_change_nothing(engine, chains):
+    padded = sampler.spread(np.arange(chains))
+    assert len(padded) % jax.device_count() == 0
+    assert padded[:chains].tolist() == list(range(chains))
+    np.testing.assert_allclose(
+        draws(run(engine, ONE, chains=chains)[0]),
+        draws(run(engine, ONE, chains=4)[0])[:, :chains],
+        rtol=1e-9,
+    )
+
+
 def test_groups_of_chains_change_nothing(engine, monkeypatch):
     monkeypatch.setattr(sampler, "CPU_ROOM", 8 * NUM_UNITS * 2)
     pairs = sampler.build(TARGET, (SCORES["log"],), NUM_UNITS, BUFFER)
@@ -146,6 +205,16 @@ def test_traced_once_whatever_the_lengths(engine):
     run(engine, num_draws=7)
     run(engine, num_draws=45)
     assert TRACES["log_density"] == before
+
+
+def test_device_memory_does_not_grow_with_draws(engine):
+    def held(num_draws):
+        blocks, _state = run(engine, num_draws=num_draws)
+        assert len(blocks) == num_draws // BUFFER
+        return sum(x.nbytes for x in jax.live_arrays())
+
+    held(20)
+    assert held(300) == held(20)
 
 
 def test_sums_are_those_of_the_draws(engine):
@@ -167,7 +236,7 @@ def test_energy_sums_give_the_fraction_of_missing_information():
     energy = np.stack([b.stats["energy"]["mean"] for b in each], axis=-1)
     efmi = block.stats["energy"]["diff_sq"] / block.stats["energy"]["m2"]
     expected = [array_stats.bfmi(e, chain_axis=0, draw_axis=1) for e in energy]
-    np.testing.assert_allclose(efmi * (40 - 1) / 40, np.array(expected), rtol=0.06)
+    np.testing.assert_allclose(efmi, np.array(expected), rtol=1e-9)
 
 
 def test_divergences_are_counted(engine):
@@ -184,6 +253,11 @@ def test_starts_are_distinct_within_a_fold_and_uniform():
     counts = np.bincount(picks.ravel(), minlength=100)
     assert abs(counts - 240).max() < 5 * np.sqrt(240)
     np.testing.assert_array_equal(sampler.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
+
+
+def test_more_chains_than_starts_share_them():
+    picks = sampler.starting_draws(1, "m", ["a", "b"], 8, 5)
+    assert all(sorted(np.bincount(row, minlength=5)) == [1, 1, 2, 2, 2] for row in picks)
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -114,6 +114,8 @@ outcome_name = bad("outcome", Outcome("yeild_t"))
 outcome_text = bad("outcome", "yield_t")
 marginal_shape = bad("marginal", lambda p, d, test: (LIK(p, d)[test], LIK(p, d)[test]))
 
+group_length = bad("group", np.arange(3))
+
 
 def number(data):
     return 3
@@ -273,6 +275,7 @@ DOCUMENTED = {
         "n_draws": ("fold",),
         "acceptance": FOLD_CHAIN_BATCH,
         "divergences": FOLD_CHAIN_BATCH,
+        "energy_count": FOLD_CHAIN_BATCH,
         "energy_mean": FOLD_CHAIN_BATCH,
         "energy_m2": FOLD_CHAIN_BATCH,
         "energy_diff_sq": FOLD_CHAIN_BATCH,
@@ -734,6 +737,7 @@ BAD_MODELS = {
     "marginal_shape": "marginal returns an array of float64, shape (2,) and an array of float64, "
     "shape (2,) for two slots; it must return the joint score, one number, and the pointwise "
     "ones, one per slot",
+    "group_length": "group has shape (3,); it must name the group of each unit, shape (12,)",
 }
 BAD_VALUES = {
     "lik_nan": "log_lik of unit 'plot 3' is not finite at 20 of 20 prior draws; check its data "

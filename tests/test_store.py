@@ -300,6 +300,16 @@ class TestAtomicity:
         late[0].join()
         self.check_untouched(before, path)
 
+    def test_leftovers_of_killed_writers_are_swept(self, before, path):
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        for kind in ("new", "old"):
+            (path.parent / f".{path.name}.{gone.pid}.{kind}").mkdir()
+        at_work = path.parent / f".{path.name}.{os.getppid()}.new"
+        at_work.mkdir()
+        store.write(path, table(1), stamp())
+        assert leftovers(path) == [at_work.name]
+
     def test_failure_of_the_last_rename(self, before, path, monkeypatch):
         rename = Path.rename
 
