@@ -12,7 +12,7 @@ import typer
 from pcv.errors import PcvError
 
 if TYPE_CHECKING:
-    from pcv.stages import Job
+    from pcv.job import Job
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -182,9 +182,9 @@ def _jobs(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
 ) -> list["Job"]:
     from pcv.config import load
+    from pcv.job import Job
     from pcv.layout import batches
     from pcv.progress import reporter, say
-    from pcv.stages import Job
 
     settings = load(config)
     names = _chosen(config, "experiment", experiment, list(settings.experiments))

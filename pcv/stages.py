@@ -6,7 +6,7 @@ A stage takes a `Job`, reads the artifacts before it, refuses those that do not 
 present config, and writes its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +15,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, layout, reference, store
-from pcv.config import Config, Experiment, ModelConfig, stage_config
+from pcv import datasets, layout, store
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, title
 from pcv.folds import make as make_folds
+from pcv.job import (
+    Job,
+    batch_of,
+    build,
+    folds_of,
+    model_of,
+    opened,
+    predictive_of,
+    recipe,
+    require,
+)
 from pcv.names import name_bits
 from pcv.progress import Progress
 from pcv.store import Stamp
@@ -28,81 +38,6 @@ if TYPE_CHECKING:
     from pcv.model import Model
     from pcv.sampler import Chains, Sampler
     from pcv.sums import Block
-
-Say = Callable[[str], None]
-
-
-class Job(NamedTuple):
-    """Which artifact to make."""
-
-    config: Config
-    experiment: str
-    results: Path
-    model: str = ""
-    batch: str = ""
-    say: Say = print
-    progress: Callable[[Progress], None] = lambda progress: None
-
-    @property
-    def settings(self) -> Experiment:
-        return self.config.experiments[self.experiment]
-
-    @property
-    def scores(self) -> list[str]:
-        return list(self.settings.scores)
-
-    @property
-    def model_config(self) -> ModelConfig:
-        return self.settings.models[self.model]
-
-    def path(self, stage: str) -> Path:
-        return layout.path(self.results, stage, self.experiment, self.model, self.batch)
-
-
-def recipe(job: Job, stage: str) -> dict[str, Any]:
-    """What a stage's artifact is made of, besides its input artifacts."""
-    made_of: dict[str, Any] = {
-        "stage version": layout.VERSIONS[stage],
-        "config": stage_config(job.config, job.experiment, stage, job.model or None),
-    }
-    if stage == "data":
-        made_of["files"] = _hashes(Path(job.settings.data.file))
-    if stage in ("fit", "warmup", "sample"):
-        made_of["files"] = _hashes(reference.source(job.model_config.model))
-    if stage in ("warmup", "sample"):
-        made_of["batch"] = job.batch
-    return made_of
-
-
-def _hashes(path: Path) -> dict[str, str]:
-    if not path.exists():
-        raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
-    return {path.name: store.file_hash(path)}
-
-
-def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
-    """The stamp of an input, after checking that it belongs to this config and these inputs.
-
-    Args:
-        job: what is being made.
-        stage: the stage whose artifact is needed.
-        known: stamps of the artifacts read so far, which the input must have been made from.
-
-    Raises:
-        PcvError: it is missing, damaged, or made from something else; says what changed.
-    """
-    path = job.path(stage)
-    stamp = store.read_stamp(path, stage)
-    changed = store.difference(stamp.recipe, recipe(job, stage))
-    if changed:
-        raise PcvError(f"{path}: out of date: {changed}; run `pcv {stage}` again")
-    for name, input_stamp in known.items():
-        if stamp.inputs.get(name, input_stamp.fingerprint) != input_stamp.fingerprint:
-            raise PcvError(
-                f"{path}: out of date: made from other results of stage '{name}' than the present "
-                f"ones; run `pcv {stage}` again"
-            )
-    return stamp
 
 
 def data(job: Job) -> None:
@@ -122,7 +57,7 @@ def folds(job: Job) -> None:
     """Lay out the folds, once for all models: ``folds.zarr``."""
     started = datetime.now(UTC)
     known = {"data": require(job, "data", {})}
-    data_set = _open(job, "data").load()
+    data_set = opened(job, "data").load()
     result = make_folds(job.settings.folds, data_set, job.config.seed)
     stamp = store.stamp("folds", recipe(job, "folds"), known, None, store.provenance(started))
     dataset = xr.Dataset(
@@ -162,7 +97,7 @@ def check(job: Job) -> None:
     with devices.precision(job.config.precision):
         for name, config in settings.models.items():
             try:
-                model = _build(config, arrays)
+                model = build(config, arrays)
                 check_shapes(model, arrays, num_units, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 job.say(f"{job.experiment}: model '{name}' is fit to run")
@@ -170,7 +105,7 @@ def check(job: Job) -> None:
                 problems.append(str(error))
         if problems:
             raise PcvError("\n".join(problems))
-        _predictives(settings, job.experiment, arrays, folds)
+        predictive_of(settings, job.experiment, arrays, folds)
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -188,8 +123,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     config, settings = job.config, job.settings.fit
     known = {"data": require(job, "data", {})}
     with devices.precision(config.precision):
-        arrays, model = _model(job)
-        data_set = _open(job, "data")
+        arrays, model = model_of(job)
+        data_set = opened(job, "data")
         num_units = data_set.sizes["unit"]
         check_shapes(model, arrays, num_units, job.model)
         named = target(model, arrays, "plain")
@@ -259,61 +194,6 @@ def _naming(what: str) -> Iterator[None]:
         raise PcvError(f"{what}: {error}") from error
 
 
-def _model(job: Job) -> tuple[dict[str, np.ndarray], "Model"]:
-    arrays = datasets.model_data(_open(job, "data"))
-    return arrays, _build(job.model_config, arrays)
-
-
-def _build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
-    from pcv.model import Model
-
-    model = reference.build(settings.model, arrays, settings.args)
-    if not isinstance(model, Model):
-        raise PcvError(
-            f"model '{settings.model}': it must return a pcv.Model, not {type(model).__name__}"
-        )
-    return model
-
-
-def _folds(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
-    stamp = require(job, "folds", known)
-    stored = _open(job, "folds")
-    return Folds(*(stored[v].values for v in ("fold", "test", "held_out"))), stamp
-
-
-def _batch(job: Job, folds: Folds) -> Folds:
-    """The folds of the job's batch."""
-    names = layout.batches(job.settings.cv.fold_batches)
-    if job.batch not in names:
-        raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
-    cut = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
-    if cut.size == 0:
-        raise PcvError(
-            f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; use fewer"
-        )
-    return Folds(*(x[cut] for x in folds))
-
-
-def _predictives(
-    settings: Experiment, experiment: str, arrays: dict[str, np.ndarray], folds: Folds
-) -> str:
-    """The predictive of an experiment's models; refuses one whose models would differ."""
-    from pcv.model import choose_predictive
-
-    chosen = {
-        name: choose_predictive(settings.predictive, _build(config, arrays), name, folds)
-        for name, config in settings.models.items()
-    }
-    if len(set(chosen.values())) > 1:
-        listed = ", ".join(f"{name}: {kind}" for name, kind in chosen.items())
-        raise PcvError(
-            f"experiment '{experiment}': its models would be scored by different predictives "
-            f"({listed}) and could not be compared; set predictive: plain, or give each model a "
-            "`marginal`"
-        )
-    return next(iter(chosen.values()))
-
-
 class Run(NamedTuple):
     """What warmup and sampling of a fold batch share."""
 
@@ -355,14 +235,14 @@ def warmup(job: Job) -> None:
     config, cv = job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
-    all_folds, known["folds"] = _folds(job, known)
-    folds = _batch(job, all_folds)
+    all_folds, known["folds"] = folds_of(job, known)
+    folds = batch_of(job, all_folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
     ids = [str(fold) for fold in folds.id]
     with devices.precision(config.precision):
-        arrays, model = _model(job)
-        predictive = _predictives(job.settings, job.experiment, arrays, all_folds)
+        arrays, model = model_of(job)
+        predictive = predictive_of(job.settings, job.experiment, arrays, all_folds)
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted["kernel"].dataset)
         picks = sampler.starting_draws(config.seed, job.model, ids, cv.chains, len(draws))
@@ -437,10 +317,10 @@ def sample(job: Job) -> None:
     started = datetime.now(UTC)
     config, cv = job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
-    all_folds, known["folds"] = _folds(job, known)
-    folds = _batch(job, all_folds)
+    all_folds, known["folds"] = folds_of(job, known)
+    folds = batch_of(job, all_folds)
     known["warmup"] = require(job, "warmup", known | {"fit": require(job, "fit", known)})
-    warm = _open(job, "warmup")
+    warm = opened(job, "warmup")
     tails = {}
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.draws) + 1
@@ -451,7 +331,7 @@ def sample(job: Job) -> None:
         return store.stamp("sample", recipe(job, "sample"), known, None, made_on)
 
     with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
-        arrays, model = _model(job)
+        arrays, model = model_of(job)
         run = _run(job, "sample", folds, warm.attrs["predictive"], arrays, model)
         kernel = sampler.Kernel(
             *(jnp.asarray(warm[f"kernel_{name}"].values[0]) for name in sampler.Kernel._fields)
@@ -479,10 +359,6 @@ def sample(job: Job) -> None:
         sums.finish(folder, folds.id, cv.draws, tails, attributes)
 
 
-def _open(job: Job, stage: str) -> xr.Dataset:
-    return xr.open_dataset(job.path(stage), engine="zarr", consolidated=True)
-
-
 def diagnose(job: Job) -> None:
     """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
     from pcv import results
@@ -496,12 +372,12 @@ def diagnose(job: Job) -> None:
         part = job._replace(batch=batch)
         warm = require(part, "warmup", known)
         known[f"sample {batch}"] = require(part, "sample", known | {"warmup": warm})
-        samples.append(_open(part, "sample"))
+        samples.append(opened(part, "sample"))
     checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
     dataset = results.diagnose(
         samples,
-        _open(job, "folds"),
-        _open(job, "data")["unit"].values,
+        opened(job, "folds"),
+        opened(job, "data")["unit"].values,
         checks,
         np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)]),
         job.model,
@@ -523,7 +399,7 @@ def _diagnosed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
         part = job._replace(model=name)
         fitted = require(part, "fit", known)
         stamps[f"diagnose {name}"] = require(part, "diagnose", known | {"fit": fitted})
-        datasets_[name] = _open(part, "diagnose").load()
+        datasets_[name] = opened(part, "diagnose").load()
     return datasets_, stamps
 
 
@@ -558,7 +434,7 @@ def report(job: Job) -> None:
     started = datetime.now(UTC)
     diagnosed, known = _diagnosed(job)
     known["compare"] = require(job, "compare", known)
-    comparison = _open(job, "compare").load()
+    comparison = opened(job, "compare").load()
     table = job.path("compare").with_suffix(".csv")
     if not table.exists():
         raise PcvError(f"{table}: not found; run `pcv compare` again")

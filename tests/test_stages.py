@@ -22,6 +22,7 @@ import xarray as xr
 
 from pcv import config, devices, fit, layout, stages, store, sums
 from pcv.errors import PcvError
+from pcv.job import Job, recipe
 
 MODELS = '''
 """Models of the yield of plots in fields."""
@@ -169,9 +170,7 @@ class Project(NamedTuple):
             for name in path:
                 section = section.setdefault(name, {})
             section[last] = value
-        return stages.Job(
-            config.parse(settings), "yields", Path(results), model, batch, self.said.append
-        )
+        return Job(config.parse(settings), "yields", Path(results), model, batch, self.said.append)
 
     def path(self, name, results="results"):
         return Path(results, "yields", name)
@@ -657,7 +656,7 @@ def pretend_remade(job, stage, known):
     path = job.path(stage)
     tree = xr.open_datatree(path).load()
     tree.attrs.pop("pcv")
-    store.write(path, tree, store.stamp(stage, stages.recipe(job, stage), known))
+    store.write(path, tree, store.stamp(stage, recipe(job, stage), known))
 
 
 class TestBadData:

@@ -1,0 +1,155 @@
+"""Which artifact to make, from what: a `Job`, its recipe, and what it needs of earlier stages."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pcv import datasets, layout, reference, store
+from pcv.config import Config, Experiment, ModelConfig, stage_config
+from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.progress import Progress
+from pcv.store import Stamp
+
+if TYPE_CHECKING:
+    from pcv.model import Model
+
+Say = Callable[[str], None]
+
+
+class Job(NamedTuple):
+    """Which artifact to make."""
+
+    config: Config
+    experiment: str
+    results: Path
+    model: str = ""
+    batch: str = ""
+    say: Say = print
+    progress: Callable[[Progress], None] = lambda progress: None
+
+    @property
+    def settings(self) -> Experiment:
+        return self.config.experiments[self.experiment]
+
+    @property
+    def scores(self) -> list[str]:
+        return list(self.settings.scores)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.settings.models[self.model]
+
+    def path(self, stage: str) -> Path:
+        return layout.path(self.results, stage, self.experiment, self.model, self.batch)
+
+
+def recipe(job: Job, stage: str) -> dict[str, Any]:
+    """What a stage's artifact is made of, besides its input artifacts."""
+    made_of: dict[str, Any] = {
+        "stage version": layout.VERSIONS[stage],
+        "config": stage_config(job.config, job.experiment, stage, job.model or None),
+    }
+    if stage == "data":
+        made_of["files"] = _hashes(Path(job.settings.data.file))
+    if stage in ("fit", "warmup", "sample"):
+        made_of["files"] = _hashes(reference.source(job.model_config.model))
+    if stage in ("warmup", "sample"):
+        made_of["batch"] = job.batch
+    return made_of
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    if not path.exists():
+        raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
+    return {path.name: store.file_hash(path)}
+
+
+def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
+    """The stamp of an input, after checking that it belongs to this config and these inputs.
+
+    Args:
+        job: what is being made.
+        stage: the stage whose artifact is needed.
+        known: stamps of the artifacts read so far, which the input must have been made from.
+
+    Raises:
+        PcvError: it is missing, damaged, or made from something else; says what changed.
+    """
+    path = job.path(stage)
+    stamp = store.read_stamp(path, stage)
+    changed = store.difference(stamp.recipe, recipe(job, stage))
+    if changed:
+        raise PcvError(f"{path}: out of date: {changed}; run `pcv {stage}` again")
+    for name, input_stamp in known.items():
+        if stamp.inputs.get(name, input_stamp.fingerprint) != input_stamp.fingerprint:
+            raise PcvError(
+                f"{path}: out of date: made from other results of stage '{name}' than the present "
+                f"ones; run `pcv {stage}` again"
+            )
+    return stamp
+
+
+def opened(job: Job, stage: str) -> xr.Dataset:
+    return xr.open_dataset(job.path(stage), engine="zarr", consolidated=True)
+
+
+def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model"]:
+    """The data's arrays, and the model built on them."""
+    arrays = datasets.model_data(opened(job, "data"))
+    return arrays, build(job.model_config, arrays)
+
+
+def build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
+    """The model that a config names."""
+    from pcv.model import Model
+
+    model = reference.build(settings.model, arrays, settings.args)
+    if not isinstance(model, Model):
+        raise PcvError(
+            f"model '{settings.model}': it must return a pcv.Model, not {type(model).__name__}"
+        )
+    return model
+
+
+def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
+    """All folds of the experiment, and the stamp of their artifact."""
+    stamp = require(job, "folds", known)
+    stored = opened(job, "folds")
+    return Folds(*(stored[v].values for v in ("fold", "test", "held_out"))), stamp
+
+
+def batch_of(job: Job, folds: Folds) -> Folds:
+    """The folds of the job's batch."""
+    names = layout.batches(job.settings.cv.fold_batches)
+    if job.batch not in names:
+        raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
+    cut = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
+    if cut.size == 0:
+        raise PcvError(
+            f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; use fewer"
+        )
+    return Folds(*(x[cut] for x in folds))
+
+
+def predictive_of(
+    settings: Experiment, experiment: str, arrays: dict[str, np.ndarray], folds: Folds
+) -> str:
+    """The predictive of an experiment's models; refuses one whose models would differ."""
+    from pcv.model import choose_predictive
+
+    chosen = {
+        name: choose_predictive(settings.predictive, build(config, arrays), name, folds)
+        for name, config in settings.models.items()
+    }
+    if len(set(chosen.values())) > 1:
+        listed = ", ".join(f"{name}: {kind}" for name, kind in chosen.items())
+        raise PcvError(
+            f"experiment '{experiment}': its models would be scored by different predictives "
+            f"({listed}) and could not be compared; set predictive: plain, or give each model a "
+            "`marginal`"
+        )
+    return next(iter(chosen.values()))
