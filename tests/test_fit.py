@@ -1,0 +1,265 @@
+"""The full-data fit: its draws against exact posteriors, its checks, and the folds' kernel."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from arviz_stats.base import array_stats
+from jax import Array
+
+from pcv import sampler
+from pcv.errors import PcvError
+from pcv.fit import MIN_ACCEPTANCE, Draws, check, posterior, tune
+from pcv.keys import key
+from pcv.model import Target, flat_target, target
+from pcv.scores import SCORES
+from tests.problems import PROBLEMS, Problem, coin
+
+CHAINS, NUM_DRAWS = 4, 1000
+MAX_Z = 4
+
+
+def fitted(problem: Problem, seed: int) -> Draws:
+    flat, _ = flat_target(target(problem.model, problem.data, "plain"))
+    n = len(problem.data["y"])
+    return posterior(flat, n, key(seed, "model", "fit"), CHAINS, 400, NUM_DRAWS, 0.9)
+
+
+def worst(problem: Problem, draws: Draws) -> float:
+    """Largest error of the posterior's means and mean squares, in their MCSEs."""
+    exact = problem.posterior(np.random.default_rng(1), 1_000_000)
+    errors = []
+    # Parameters are flattened in the order of their names.
+    exact = np.column_stack([exact[name] for name in sorted(exact)])
+    center = exact.mean(0)
+    for power in (1, 2):
+        drawn, known = (draws.position - center) ** power, (exact - center) ** power
+        ess = array_stats.ess(drawn, method="mean", chain_axis=0, draw_axis=1)
+        mcse = np.sqrt(drawn.var((0, 1)) / ess + known.var(0) / len(known))
+        errors.append(np.abs(drawn.mean((0, 1)) - known.mean(0)) / mcse)
+    return float(np.max(errors))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", ["hierarchy, plain", "variance", "coin"])
+def test_draws_are_of_the_posterior(name, seed):
+    problem = PROBLEMS[name]()
+    draws = fitted(problem, seed)
+    assert worst(problem, draws) < MAX_Z
+    assert not check(draws, ["x"] * draws.position.shape[-1]).problems
+
+
+def test_a_missing_jacobian_is_noticed():
+    problem = coin(jacobian=False)
+    assert worst(problem, fitted(problem, 1)) > 2 * MAX_Z
+
+
+def test_same_key_same_draws():
+    problem = PROBLEMS["coin"]()
+    first, again, other = (fitted(problem, seed).position for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (abs(first - other).max(axis=(1, 2)) > 0).all()
+    assert len(np.unique(first[:, 0])) == CHAINS
+
+
+def test_no_start_with_a_finite_density():
+    never = Target(
+        lambda key: jax.random.normal(key, (2,)),
+        lambda position, fold: jnp.where(position[0] > 1e3, 0.0, -jnp.inf),
+        lambda position, fold: (position[0], position),
+    )
+    said = "chain 0: the log density or its gradient is not finite at any of 20 prior draws"
+    with pytest.raises(PcvError, match=said):
+        posterior(never, 5, key(1), CHAINS, 100, 100, 0.9)
+
+
+def test_chains_start_where_the_density_is_finite():
+    """Half of the prior draws are impossible."""
+    half = Target(
+        lambda key: jax.random.normal(key, (1,)),
+        lambda position, fold: jnp.where(
+            position[0] > 0, jnp.log(jnp.abs(position[0])) - position[0], -jnp.inf
+        ),
+        lambda position, fold: (position[0], position),
+    )
+    draws = posterior(half, 5, key(1), CHAINS, 300, 300, 0.9)
+    assert np.isfinite(draws.lp).all()
+    assert (draws.position > 0).all()
+
+
+def healthy() -> Draws:
+    rng = np.random.default_rng(1)
+    draws = (CHAINS, NUM_DRAWS)
+    energy = rng.normal(size=draws)
+    steps = np.full(draws, 3)
+    position = rng.normal(size=(*draws, 2))
+    return Draws(position, energy, energy, np.ones(draws), steps, np.zeros(draws, bool))
+
+
+def spoilt(chain: int = 2, shift: float = 0.0, diverging: int = 0, stuck: bool = False) -> Draws:
+    draws = healthy()
+    draws.position[chain, :, 1] += shift
+    draws.diverging[chain, :diverging] = True
+    if stuck:
+        draws.position[chain] = draws.position[chain, 0]
+        draws.lp[chain] = draws.lp[chain, 0]
+    return draws
+
+
+SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the others\): more "
+
+
+@pytest.mark.parametrize(
+    ("draws", "said"),
+    [
+        (spoilt(shift=5), SHIFTED),
+        (spoilt(stuck=True), r"chain 2 is stuck \(1 distinct draws of 1000\): other priors or a "),
+        (spoilt(diverging=41), r"41 of 4000 draws diverged, more than 1%: raise fit.target_accept"),
+        (spoilt(shift=np.nan), r"R-hat of 'b' is nan, above 1.05"),
+    ],
+    ids=["shifted", "stuck", "divergent", "nan"],
+)
+def test_fits_that_cannot_be_trusted(draws, said):
+    problems = check(draws, ["a", "b"]).problems
+    assert any(re.match(said, problem) for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("draws", "said"),
+    [
+        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d\d, above 1.01: more fit.draws"),
+        (spoilt(diverging=40), "40 divergences: raise fit.target_accept"),
+    ],
+    ids=["shifted a little", "few divergent"],
+)
+def test_fits_that_warn(draws, said):
+    checks = check(draws, ["a", "b"])
+    assert not checks.problems
+    assert any(re.match(said, warning) for warning in checks.warnings)
+
+
+def test_a_healthy_fit_is_told_so():
+    checks = check(healthy(), ["a", "b"])
+    assert not checks.problems
+    assert not checks.warnings
+    assert (checks.ess > 3000).all()
+    assert (abs(checks.efmi - 2) < 0.2).all()
+
+
+class Gaussian(NamedTuple):
+    """A normal posterior N(center, scale scaleᵀ) of two units' worth of data, and its draws."""
+
+    target: Target
+    log_lik: Callable[[Array], Array]
+    draws: Draws
+    center: np.ndarray
+    scale: np.ndarray
+
+
+DIM = 6
+
+
+def gaussian(center: np.ndarray, scale: np.ndarray) -> Gaussian:
+    whiten = np.linalg.inv(scale)
+
+    def z(position: Array) -> Array:
+        return whiten @ (position - center)
+
+    flat = Target(
+        lambda key: jnp.zeros(len(center)),
+        lambda position, fold: -0.5 * z(position) @ z(position),
+        lambda position, fold: (z(position)[-1], position[:1]),
+    )
+    drawn = np.random.default_rng(3).normal(size=(CHAINS, NUM_DRAWS, len(center)))
+    draws = healthy()._replace(position=center + drawn @ scale.T)
+    return Gaussian(flat, lambda position: -0.5 * z(position)[:2] ** 2, draws, center, scale)
+
+
+def tuned(it: Gaussian, ess: float = NUM_DRAWS * CHAINS, seed: int = 1) -> sampler.Kernel:
+    ess = np.full(len(it.center), float(ess))
+    return tune(it.target, it.log_lik, 2, it.draws, ess, key(seed, "model", "tune"))
+
+
+rng = np.random.default_rng(2)
+UNITS_OF_MEASURE = 10.0 ** np.arange(-3, 3)
+CORRELATED = np.linalg.cholesky(np.full((DIM, DIM), 0.98) + 0.02 * np.eye(DIM))
+POSTERIORS = {
+    "unit": gaussian(np.zeros(DIM), np.eye(DIM)),
+    "badly scaled": gaussian(np.full(DIM, 3.0), np.diag(UNITS_OF_MEASURE)),
+    "correlated": gaussian(np.zeros(DIM), CORRELATED),
+    "both": gaussian(rng.normal(size=DIM), UNITS_OF_MEASURE[:, None] * CORRELATED),
+}
+
+
+def test_the_metric_is_the_covariance_of_the_draws():
+    for it in POSTERIORS.values():
+        kernel = tuned(it)
+        sd = np.sqrt(np.diag(it.scale @ it.scale.T))
+        found = np.asarray(kernel.scale)
+        np.testing.assert_allclose(
+            found @ found.T / np.outer(sd, sd),
+            it.scale @ it.scale.T / np.outer(sd, sd),
+            atol=4 * np.sqrt(2 / (CHAINS * NUM_DRAWS)),
+        )
+        assert (abs(kernel.center - it.center) < 4 * sd / np.sqrt(CHAINS * NUM_DRAWS)).all()
+
+
+def test_few_effective_draws_give_a_diagonal_metric():
+    it = POSTERIORS["both"]
+    assert tuned(it, ess=5 * DIM).scale.ndim == 2
+    kernel = tuned(it, ess=5 * DIM - 1)
+    sd = np.sqrt(np.diag(it.scale @ it.scale.T))
+    np.testing.assert_allclose(kernel.scale, sd, rtol=0.05)
+
+
+def efficiency_of(it: Gaussian) -> Callable[[sampler.Kernel], tuple[float, float]]:
+    """Effective draws per gradient of a z or its square, the slower of the two; acceptance."""
+    chains, num_draws = 64, 200
+    engine = sampler.build(it.target, (SCORES["log"],), 2, num_draws)
+    one_fold = sampler.chains_of(
+        key(5), ["all"], chains, np.zeros((1, 1), int), np.zeros((1, 1, 2), int)
+    )
+    spread = sampler.spread(one_fold)
+    starts = it.draws.position.reshape(-1, len(it.center))[::60][:chains]
+    zero = {"log": {"joint": np.zeros(1), "pointwise": np.zeros((1, 1))}}
+
+    def run(kernel: sampler.Kernel) -> tuple[float, float]:
+        state = engine.start(kernel, sampler.spread(jnp.asarray(starts)), spread)
+        blocks = sampler.blocks(engine, kernel, state, spread, zero, key(6), chains, num_draws)
+        [(block, _)] = blocks
+        z = block.draws["log"][0]
+        ess = min(array_stats.ess(x, method="mean", chain_axis=0, draw_axis=1) for x in (z, z**2))
+        acceptance = float(block.stats["acceptance"]["total"].mean() / num_draws)
+        return ess / (z.size * (1 + int(kernel.num_steps))), acceptance
+
+    return run
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_the_kernel_is_near_the_best(name):
+    """Against step sizes from small to hardly accepted, with up to eight steps."""
+    it = POSTERIORS[name]
+    kernel = tuned(it)
+    efficiency = efficiency_of(it)
+    mine, acceptance = efficiency(kernel)
+    grid = [
+        efficiency(kernel._replace(step_size=jnp.asarray(x), num_steps=jnp.asarray(steps)))[0]
+        for x in (0.25, 0.5, 1.0)
+        for steps in (1, 2, 4, 8)
+    ]
+    assert acceptance > MIN_ACCEPTANCE
+    assert mine > 0.6 * max(grid)
+    assert mine > 1.5 * np.median(grid)
+
+
+def test_what_no_step_size_follows():
+    it = POSTERIORS["unit"]
+    cliff = it.target._replace(
+        log_density=lambda position, fold: -1e16 * (position @ position),
+    )
+    with pytest.raises(PcvError, match="no step size of HMC is accepted on the full data"):
+        tuned(it._replace(target=cliff))
