@@ -4,6 +4,7 @@ import difflib
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +37,16 @@ Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to u
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 HERE = Path("results")
-ALL_CORES = os.cpu_count() or 1
+
+
+def _all_cores() -> int:
+    """Those that this process may use, where the system tells (a job's allocation on a cluster)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+ALL_CORES = _all_cores()
 
 
 @app.command(epilog="Example: pcv check config/config.yaml")
@@ -218,7 +228,9 @@ def _chosen(config: Path, what: str, name: str, known: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Run the command; an error is one line and a non-zero exit status."""
+    """Run the command; an error is one line and a non-zero exit status, a warning is one line."""
+    if "--debug" not in sys.argv:
+        warnings.formatwarning = lambda said, *_, **__: f"warning: {str(said).splitlines()[0]}\n"
     try:
         sys.exit(app(prog_name="pcv", standalone_mode=False))
     except UsageError as error:

@@ -35,6 +35,9 @@ COLUMNS = (
 )
 """columns of comparison.csv"""
 
+MAX_MCSE_SHARE = 0.1
+"""MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
+
 
 class Scores(NamedTuple):
     """The scores of one model, and what they are scores of."""
@@ -305,7 +308,8 @@ def _two_digits(x: float) -> float:
 
 def _by_error(x: float, error: float) -> float:
     """x to the digit that twice its error allows, as ArviZ rounds means by their MCSE."""
-    return round(float(x), _digits(2 * error)) + 0.0
+    known = np.isfinite(error) and error > 0
+    return round(float(x), _digits(2 * error) if known else 1) + 0.0
 
 
 def table(comparison: Comparison) -> str:
@@ -319,7 +323,8 @@ def table(comparison: Comparison) -> str:
         comparison: of `compare`.
 
     Returns:
-        A heading, the table, and a line for each model that cannot be trusted.
+        A heading, the table, and a line for each model that needs more draws, or that cannot be
+        trusted.
 
     >>> def scores(model, *elpd):
     ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
@@ -329,6 +334,7 @@ def table(comparison: Comparison) -> str:
             rank  elpd_diff   dse  mcse_diff p_better diag_diff  elpd   se  mcse
     slopes     0        0.0  0.00       0.00                     -4.5  1.5  0.17
     common     1       -1.5  0.87       0.24     0.04   N < 100  -6.0  1.7  0.17
+    common: the MCSE of its difference is 28% of the SE: more draws would settle it
     """
     c = comparison
     is_comparator = np.array(c.models) == c.reference
@@ -354,7 +360,12 @@ def table(comparison: Comparison) -> str:
         f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size};"
         f" differences from {c.reference}"
     )
-    notes = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
+    notes = [
+        f"{m}: the MCSE of its difference is {mcse / dse:.0%} of the SE: more draws would settle it"
+        for m, dse, mcse in zip(c.models, c.dse, c.mcse_diff)
+        if mcse > MAX_MCSE_SHARE * dse
+    ]
+    notes += [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
     return "\n".join([heading, printed.to_string(), *notes])
 
 
@@ -373,19 +384,29 @@ def in_words(comparison: Comparison) -> str:
     'a predicts left-out folds better than b, with probability 96%'
     """
     c = comparison
-    flagged = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
-    trust = f"Caution: {' '.join(flagged)}" if flagged else "No fold is flagged."
+    flagged = [m for m, words in zip(c.models, c.verdict) if words != "ok"]
+    trust = "No fold is flagged."
+    if flagged:
+        trust = f"Caution: what was computed of {' and '.join(flagged)} is flagged, see the table."
     if len(c.models) == 1:
         return f"{c.models[0]} has no model to be compared with. {trust}"
     comparator = c.models.index(c.reference)
     other, row = (comparator, 0) if comparator else (1, 1)
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        probability = ndtr(diff / dse)
+    best, next_best = c.models[0], c.models[other]
+    size = f"(by {_by_error(diff, mcse)}, SE {_two_digits(dse)}, MCSE {_two_digits(mcse)})"
+    if not np.isfinite(diff):
+        return f"{best} and {next_best} cannot be compared: an elpd is not finite. {trust}"
+    if diff == 0:
+        return f"{best} and {next_best} predict left-out {_noun(c)}s alike. {trust}"
+    if not dse > 0:
+        return (
+            f"{best} predicts better than {next_best} {size}, but how sure that is cannot be told"
+            f" from the {_noun(c)}s at hand. {trust}"
+        )
+    probability = ndtr(diff / dse)
     certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
     return (
-        f"{c.models[0]} predicts left-out {_noun(c)}s better than {c.models[other]}, with"
-        f" probability {certain if np.isfinite(probability) else 'unknown'}"
-        f" (by {_by_error(diff, mcse)}, SE {_two_digits(dse)}, MCSE {_two_digits(mcse)})."
-        f" {trust}"
+        f"{best} predicts left-out {_noun(c)}s better than {next_best}, with probability"
+        f" {certain} {size}. {trust}"
     )

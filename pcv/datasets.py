@@ -15,6 +15,7 @@ rows of a county are one.
 
 import csv
 import difflib
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -148,6 +149,9 @@ def make_data(
     Raises:
         PcvError: a column that is not there, missing or infinite values, text among numbers, an
             outcome that is not numbers, rows that the ``order`` columns do not tell apart.
+
+    Warns:
+        UserWarning: without ``order``, rows that are copies of others.
     """
     if table.empty:
         raise PcvError(f"{source}: no rows")
@@ -168,6 +172,13 @@ def make_data(
         raise PcvError(
             f"{source}: the outcome {config.outcome!r} must be numbers, not"
             f" {label(outcome[0])!r} as in the first row; recode it, for example as 0 and 1"
+        )
+    repeated = pd.DataFrame(columns).duplicated().to_numpy()
+    if not config.order and repeated.any() and _has_fractions(columns):
+        warnings.warn(
+            f"{source}: copies of other rows: {_rows(table.index, repeated)}; remove them if "
+            "they are not observations of their own",
+            stacklevel=2,
         )
     if config.order:
         keys = pd.DataFrame({name: columns[name] for name in config.order})
@@ -304,6 +315,11 @@ def _kept(
     if config.columns is None:
         return {*table.columns, *constants}
     return {config.outcome, *config.order, *config.units, *config.columns}
+
+
+def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:
+    """Are some values measured finely enough that rows are not alike by chance?"""
+    return any((x % 1 != 0).any() for x in columns.values() if x.dtype.kind == "f")
 
 
 def _rows(index: pd.Index, wrong: Bool[np.ndarray, " row"]) -> str:

@@ -43,10 +43,11 @@ def precision(name: str) -> AbstractContextManager[object]:
 
 
 def describe() -> str:
-    """The devices in words, as recorded with every result.
+    """The devices and their precision in words, as recorded with every result.
 
     >>> describe()  # doctest: +SKIP
-    '2 x cpu'
+    '2 x cpu, float64'
     """
     devices = jax.devices()
-    return f"{len(devices)} x {devices[0].device_kind}"
+    name = jax.dtypes.canonicalize_dtype(float).name
+    return f"{len(devices)} x {devices[0].device_kind}, {name}"

@@ -13,19 +13,13 @@ different lengths; every formula takes the fold's own number of draws.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 BENCHMARK_LEVEL = 0.01
 """share of benchmark replicates at or above R-hat max that speaks against mixing"""
-MIN_ESS = 50
-"""effective draws below which a fold's estimates and diagnostics say little"""
-MAX_SHARE_DIVERGENT = 0.01
-"""share of a fold's draws that may diverge"""
-NUM_FOLDS_NAMED = 3
-"""flagged folds that the verdict of a run spells out"""
 
 
 class LogSums(NamedTuple):
@@ -293,11 +287,43 @@ def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     >>> 0.8 < ess(batch_sums(draws, batch_size=20))[0] / 16000 < 1.2
     np.True_
     """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _relative_variance(sums) / mcse(sums) ** 2
+
+
+def _relative_variance(sums: LogSums) -> np.ndarray:
+    """Sample variance of exp(s) over its squared mean, per fold; NaN if s never varies."""
     whole = merge(sums, axis=(1, 2))
     n = _like(whole.count, whole.mean)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = (np.exp(whole.log_sum_sq - 2 * elpd(sums)) - n) / (n - 1)
-        return np.where(whole.m2 == 0, np.nan, variance / mcse(sums) ** 2)
+    return np.where(whole.m2 == 0, np.nan, variance)
+
+
+def ess_total(sums: LogSums) -> float:
+    r"""Effective number of draws per fold of the sum of all folds' elpd.
+
+    .. math:: \mathrm{ESS} = LN \, \frac{s_\eta^2}{\sigma_\eta^2}, \qquad
+              s_\eta^2 = \sum_k s_{f_k}^2 / \hat f_k^2, \qquad
+              \sigma_\eta^2 = \sum_k \hat\sigma_{f_k}^2 / \hat f_k^2
+
+    PCV §4.1: the folds that contribute most to the error of the sum weigh most.
+
+    Args:
+        sums: joint sums, dims (fold, chain, batch).
+
+    Returns:
+        Number of draws of a fold over all chains; NaN without a fold whose `ess` is defined, the
+        others are left out.
+
+    >>> draws = np.random.default_rng(1).normal(0, 0.5, (5, 8, 2000))
+    >>> 0.9 < ess_total(batch_sums(draws, batch_size=20)) / 16000 < 1.1
+    np.True_
+    """
+    variance, error = _relative_variance(sums), mcse(sums) ** 2
+    known = np.isfinite(variance) & np.isfinite(error) & (error > 0)
+    with np.errstate(invalid="ignore"):
+        return np.divide(variance[known].sum(), error[known].sum())
 
 
 def _rhat(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
@@ -451,6 +477,7 @@ def tail_size(num_draws: int) -> int:
 
 def pareto_khat(
     draws: Float[np.ndarray, "fold chain draw"],
+    num_draws: Int[np.ndarray, " fold"] | None = None,
 ) -> Float[np.ndarray, " fold"]:
     r"""Shape of the right tail of exp(s): how far the mean of exp(s) can be trusted.
 
@@ -460,20 +487,23 @@ def pareto_khat(
     (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*.)
 
     Args:
-        draws: log scores s (nats); NaN past the end of a fold that stopped early.
+        draws: log scores s (nats).
+        num_draws: draws of each fold over all chains, where folds stopped early: NaN past them.
 
     Returns:
-        NaN with fewer than 25 draws, or where the largest values are equal.
+        NaN with fewer than 25 draws, where the largest values are equal, or a score is NaN.
 
     >>> rng = np.random.default_rng(1)
     >>> pareto_khat(rng.exponential(0.9, (1, 4, 1000))) > good_k(4000)     # exp(s): Pareto, k = .9
     array([ True])
     """
     flat = draws.reshape(len(draws), -1)
-    num_draws = (~np.isnan(flat)).sum(axis=1)
-    size = tail_size(int(num_draws.max())) + 1
-    top = np.partition(np.where(np.isnan(flat), -np.inf, flat), -size, axis=1)[:, -size:]
-    return pareto_khat_from_tail(top, num_draws)
+    made = np.full(len(flat), flat.shape[1]) if num_draws is None else num_draws
+    unknown = np.isnan(flat)
+    size = tail_size(int(made.max())) + 1
+    top = np.partition(np.where(unknown, -np.inf, flat), -size, axis=1)[:, -size:]
+    khat = pareto_khat_from_tail(top, made)
+    return np.where(unknown.sum(axis=1) > flat.shape[1] - made, np.nan, khat)
 
 
 def pareto_khat_from_tail(
@@ -556,115 +586,3 @@ def progressive(sums: LogSums, points: Sequence[int] | Int[np.ndarray, " point"]
     return Progressive(
         *(np.stack(x, axis=1) for x in zip(*(at(int(point)) for point in points), strict=True))
     )
-
-
-def fold_verdict(
-    sums: LogSums,
-    khat: Float[np.ndarray, " fold"],
-    divergences: Float[np.ndarray, " fold"] | Int[np.ndarray, " fold"],
-    benchmark: Benchmark,
-    predictive: Literal["plain", "marginal"],
-) -> np.ndarray:
-    """What is wrong with each fold, and what to do about it.
-
-    A fold is flagged when its elpd is not finite; when a chain never moved; when its R-hat is
-    undefined or above the benchmark's limit (which a long run may put well below 1.01: `mcse` is
-    too small as soon as chains disagree by more than their own error); when its ESS is below 50;
-    when its k-hat exceeds `good_k`; when more than 1% of its draws diverged.
-
-    Args:
-        sums: joint sums, dims (fold, chain, batch).
-        khat: of `pareto_khat`; NaN is not flagged.
-        divergences: number of divergent draws of each fold.
-        benchmark: of `rhat_max_benchmark`, for these sums.
-        predictive: which one was scored: a heavy tail asks for different remedies.
-
-    Returns:
-        For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the
-        artifacts.
-
-    >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
-    >>> draws[1, 2] = 0.3
-    >>> sums = batch_sums(draws, 20)
-    >>> benchmark = rhat_max_benchmark(np.random.default_rng(2), sums)
-    >>> for words in fold_verdict(sums, np.zeros(2), np.zeros(2), benchmark, "marginal"):
-    ...     print(words)
-    ok
-    chain 2 never moved: longer warmup, or a smaller step size (higher target_accept)
-    """
-    chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
-    estimate, mixing, effective = elpd(sums), rhat(sums), ess(sums)
-    heavy = khat > good_k(num_draws)
-    too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
-    lighter_tail = {
-        "plain": "use the marginal predictive",
-        "marginal": "more draws, or a model less surprised by this fold",
-    }[predictive]
-
-    def reasons(k: int) -> list[str]:
-        if not np.isfinite(estimate[k]):
-            return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
-        stuck = np.flatnonzero(chain.m2[k] == 0)
-        if np.isnan(mixing[k]) and len(stuck) == chain.mean.shape[1]:
-            constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
-            return [f"{constant}: no chain moved, or the predictive ignores the parameters"]
-        found = []
-        if len(stuck):
-            names = ", ".join(map(str, stuck))
-            found.append(
-                f"chain{'s' * (len(stuck) > 1)} {names} never moved:"
-                " longer warmup, or a smaller step size (higher target_accept)"
-            )
-        elif np.isnan(mixing[k]):
-            found.append("R-hat undefined: predictive density 0 at some draws; check log_lik")
-        elif mixing[k] > benchmark.limit:
-            found.append(f"R-hat {mixing[k]:.4g}: chains disagree; longer warmup, then more draws")
-        if effective[k] < MIN_ESS:
-            found.append(f"ESS {effective[k]:.0f}: too few; more draws")
-        if heavy[k]:
-            found.append(
-                f"k-hat {khat[k]:.2f}: heavy-tailed predictive, its MCSE cannot be trusted;"
-                f" {lighter_tail}"
-            )
-        if too_many[k]:
-            found.append(
-                f"{divergences[k]:.0f} divergences ({divergences[k] / num_draws[k]:.1%} of draws):"
-                " higher target_accept, or reparameterise"
-            )
-        return found
-
-    return np.array(["; ".join(reasons(k)) or "ok" for k in range(len(khat))])
-
-
-def run_verdict(
-    fold: Sequence[str] | np.ndarray, verdict: Sequence[str] | np.ndarray, benchmark: Benchmark
-) -> str:
-    """Whether a run can be trusted, in one or two sentences.
-
-    Args:
-        fold: names of the folds.
-        verdict: of `fold_verdict`.
-        benchmark: of `rhat_max_benchmark`.
-
-    Returns:
-        "ok" when no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
-        max; otherwise what is wrong, with the first flagged folds by name.
-
-    >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
-    >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too few; more draws"], fine)
-    '1 of 2 folds is flagged: rat 2 (ESS 23: too few; more draws).'
-    """
-    flagged = [(name, words) for name, words in zip(fold, verdict, strict=True) if words != "ok"]
-    sentences = []
-    if flagged:
-        named = [f"{name} ({words})" for name, words in flagged[:NUM_FOLDS_NAMED]]
-        if len(flagged) > NUM_FOLDS_NAMED:
-            named.append(f"and {len(flagged) - NUM_FOLDS_NAMED} more")
-        verb = "is" if len(flagged) == 1 else "are"
-        sentences.append(f"{len(flagged)} of {len(fold)} folds {verb} flagged: {', '.join(named)}.")
-    if not benchmark.share_above > BENCHMARK_LEVEL:
-        sentences.append(
-            f"R-hat max {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
-            " benchmark: the chains have not mixed; longer warmup, then more draws."
-        )
-    return " ".join(sentences) or "ok"

@@ -1,5 +1,6 @@
 """Which artifact to make, from what: a `Job`, its recipe, and what it needs of earlier stages."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,18 +55,20 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
         "config": stage_config(job.config, job.experiment, stage, job.model or None),
     }
     if stage == "data":
-        made_of["files"] = _hashes(Path(job.settings.data.file))
+        made_of["files"] = _hashes([Path(job.settings.data.file)])
     if stage in ("fit", "warmup", "sample"):
-        made_of["files"] = _hashes(reference.source(job.model_config.model))
+        made_of["files"] = _hashes(reference.sources(job.model_config.model))
     if stage in ("warmup", "sample"):
         made_of["batch"] = job.batch
     return made_of
 
 
-def _hashes(path: Path) -> dict[str, str]:
-    if not path.exists():
-        raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
-    return {path.name: store.file_hash(path)}
+def _hashes(paths: list[Path]) -> dict[str, str]:
+    for path in paths:
+        if not path.exists():
+            raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
+    folder = paths[0].parent
+    return {os.path.relpath(path, folder): store.file_hash(path) for path in paths}
 
 
 def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
@@ -91,6 +94,20 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
                 f"ones; run `pcv {stage}` again"
             )
     return stamp
+
+
+def batches(job: Job) -> list[Job]:
+    """The job for each batch of folds."""
+    return [job._replace(batch=name) for name in layout.batches(job.settings.cv.fold_batches)]
+
+
+def sampled(job: Job, known: Mapping[str, Stamp]) -> dict[str, Stamp]:
+    """The stamps of a model's samples, as later stages call them, after `require` of each."""
+    stamps = {}
+    for part in batches(job):
+        warm = require(part, "warmup", known)
+        stamps[f"sample {part.batch}"] = require(part, "sample", {**known, "warmup": warm})
+    return stamps
 
 
 def opened(job: Job, stage: str) -> xr.Dataset:

@@ -76,7 +76,9 @@ class Model(NamedTuple):
     log_prior: Callable[[Params], Scalar]
     """log prior density of the unconstrained parameters: the Jacobian is part of it"""
     log_lik: Callable[[Params, Data], Float[Array, " unit"]]
-    """log likelihood, one term per unit"""
+    """log likelihood, one term per unit. Units left out are masked after they are computed, so
+    every term needs a finite gradient wherever the chains of a fold may go, also where its unit is
+    impossible: `jnp.where(inside, x, safe)` before the density, -inf after it"""
     constrain: Callable[[Params], Mapping[str, Array]]
     """the named variables of the posterior"""
     outcome: Outcome
@@ -84,8 +86,8 @@ class Model(NamedTuple):
     """joint and pointwise log predictive of the units in `test` (padded with -1), with the
     left-out groups' own effects integrated out analytically"""
     group: Int[np.ndarray, " unit"] | None = None
-    """the group of each unit whose effects `marginal` integrates out: it holds only for folds
-    that leave out whole groups"""
+    """the group of each unit whose effects `marginal` integrates out: it holds only for folds that
+    leave out whole groups; without it, `marginal` is used only where the config asks for it"""
 
 
 class Target(NamedTuple):
@@ -285,8 +287,8 @@ def _kind(x: Any) -> str:
     return f"an object of type {type(x).__name__}"
 
 
-CHECKED_DRAWS = 20
-"""prior draws at which `check_values` looks"""
+CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
+"""prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
 
 
 def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
@@ -323,11 +325,32 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
             )
 
 
+def check_marginal(model: Model, data: Data, name: str, folds: Folds) -> None:
+    """Is the model's own `marginal` finite at prior draws, for folds from first to last?
+
+    Raises:
+        PcvError: naming the fold in which it is not finite at the most prior draws.
+    """
+    assert model.marginal is not None
+    arrays = numeric(data)
+    some = np.unique(np.linspace(0, len(folds.id) - 1, CHECKED_FOLDS).astype(int))
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
+    marginal = jax.vmap(jax.vmap(model.marginal, (None, None, 0)), (0, None, None))
+    bad = ~np.isfinite(np.asarray(marginal(params, arrays, jnp.asarray(folds.test[some]))[0]))
+    if bad.any():
+        fold = int(np.argmax(bad.sum(0)))
+        raise PcvError(
+            f"model '{name}': marginal of fold '{folds.id[some[fold]]}' is not finite at "
+            f"{int(bad[:, fold].sum())} of {CHECKED_DRAWS} prior draws"
+        )
+
+
 def choose_predictive(setting: str, model: Model, name: str, folds: Folds) -> str:
     """Which predictive the folds of a model use: "plain" or "marginal".
 
     The model's own `marginal` integrates over the effects of groups it has not seen, so it holds
-    where every group of a test set is left out as a whole; "auto" then takes it.
+    where every group of a test set is left out as a whole; "auto" then takes it, and plain where
+    it does not, or where the model does not say what its groups are.
 
     Args:
         setting: "auto", "marginal" or "plain".
@@ -337,7 +360,8 @@ def choose_predictive(setting: str, model: Model, name: str, folds: Folds) -> st
     Raises:
         PcvError: "marginal" is asked for and the model has none, or it does not hold in a fold.
     """
-    if setting == "plain" or (setting == "auto" and model.marginal is None):
+    known = model.marginal is not None and model.group is not None
+    if setting == "plain" or (setting == "auto" and not known):
         return "plain"
     if model.marginal is None:
         raise PcvError(

@@ -1,11 +1,13 @@
 """Where a model comes from: ``package.module:function`` or ``file.py:function``. Loads no JAX."""
 
+import ast
 import difflib
 import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,65 @@ def source(reference: str) -> Path:
     return Path(spec.origin)
 
 
+def sources(reference: str) -> list[Path]:
+    """The file that a model is written in, then the files beside it that it imports.
+
+    >>> [path.name for path in sources("pcv.zoo.rats:random_slopes")]
+    ['rats.py']
+
+    Raises:
+        PcvError: as for `source`.
+    """
+    found = [source(reference)]
+    if _split(reference)[0].endswith(".py"):
+        for file in found:
+            found += [path for path in _imported(file, found[0].parent) if path not in found]
+    return found
+
+
+def _imported(file: Path, folder: Path) -> Iterator[Path]:
+    """Files of a folder that a file of it imports."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # `load` says so
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            base, modules = folder, [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1] if node.level else folder
+            dot = "." if node.module else ""
+            modules = [f"{node.module or ''}{dot}{alias.name}" for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            place = base
+            for part in module.split("."):
+                place = place / part
+                for path in (place.with_name(f"{part}.py"), place / "__init__.py"):
+                    if path.is_file():
+                        yield path
+
+
+@contextmanager
+def _importing(reference: str) -> Iterator[None]:
+    """A model's file may import its neighbours; those of another file may have the same names."""
+    place = _split(reference)[0]
+    if not place.endswith(".py"):
+        yield
+        return
+    neighbours = {str(path.resolve()) for path in sources(reference)[1:]}
+    sys.path.insert(0, str(Path(place).parent.resolve()))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.pop(0)
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) in neighbours:
+                del sys.modules[name]
+
+
 def load(reference: str) -> Callable[..., Any]:
     """The function that builds a model from data and arguments.
 
@@ -68,11 +129,8 @@ def load(reference: str) -> Callable[..., Any]:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
-            sys.path.insert(0, str(path.parent.resolve()))
-            try:
+            with _importing(reference):
                 spec.loader.exec_module(module)
-            finally:
-                sys.path.pop(0)
         else:
             module = importlib.import_module(place)
     except (Exception, SystemExit) as error:
@@ -98,7 +156,8 @@ def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
     """
     make = load(reference)
     try:
-        return make(data, **args)
+        with _importing(reference):
+            return make(data, **args)
     except Exception as error:
         call = ", ".join(["data", *(f"{name}={value!r}" for name, value in args.items())])
         hint = f"; the data have {', '.join(data)}" if isinstance(error, KeyError) else ""

@@ -15,10 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from pcv import plots
+from pcv import plots, store
+from pcv.diagnostics import BENCHMARK_LEVEL
 
 DPI = 200
-BENCHMARK_SHARE = 0.01
 
 CAPTIONS = {
     "difference": (
@@ -131,15 +131,15 @@ def write_figures(figs: Mapping[str, Figure], folder: Path) -> list[Path]:
         the paths written.
 
     Raises:
-        OSError: the folder or a file cannot be written.
+        PcvError: the folder or a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in figs.items():
-        png, vector = folder / f"{name}.png", folder / f"{name}.svg"
+        png = io.BytesIO()
         figure.savefig(png, dpi=DPI)
-        vector.write_text(svg(figure, name), encoding="utf-8")
-        paths += [png, vector]
+        for content, suffix in [(png.getvalue(), "png"), (svg(figure, name).encode(), "svg")]:
+            paths.append(folder / f"{name}.{suffix}")
+            store.write_bytes(paths[-1], content)
     return paths
 
 
@@ -288,7 +288,7 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
 
 def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     head: Cells = ("model", "chains × draws", "R-hat max", "benchmark share", "min ESS")
-    head += ("max k-hat", "divergences", "flagged", "verdict")
+    head += ("total ESS", "max k-hat", "divergences", "flagged", "verdict")
     rows = [
         (
             name,
@@ -296,6 +296,7 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             _at(folds["rhat"], "max", ".3f"),
             plots.percent(float(folds["benchmark_share"])),
             _at(folds["joint_ess"], "min", ",.0f"),
+            plots.number(float(folds["joint_ess_total"])).removesuffix(".0"),
             _at(folds["khat"], "max", ".2f"),
             f"{int(folds['divergences'].sum()):,}",
             f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
@@ -304,12 +305,12 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         for name, folds in zip(names, models, strict=True)
     ]
     flagged = [
-        bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_SHARE)
+        bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_LEVEL)
         for folds in models
     ]
     note = (
         "Benchmark share: how many of the shuffled replicates of R-hat max are at or above the "
-        f"observed one; {BENCHMARK_SHARE:.0%} or less says that the chains have not mixed."
+        f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
     )
     return Table("Chains of all folds", head, rows, flagged, [note])
 

@@ -9,7 +9,9 @@ import xarray as xr
 
 from pcv import compare as comparing
 from pcv import diagnostics as diag
+from pcv import verdicts
 from pcv.compare import Comparison, Scores
+from pcv.diagnostics import LogSums
 from pcv.sums import log_sums
 
 MAX_POINTS = 40
@@ -44,17 +46,31 @@ def diagnose(
     joint, pointwise = (log_sums(samples, "log", kind) for kind in KINDS)
     predictive = samples[0].attrs["predictive"]
     test = folds["test"].values
+    present = test >= 0
+    pointwise = LogSums(
+        pointwise.count, *(np.where(present[:, None, None], x, np.nan) for x in pointwise[1:])
+    )
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     chains, batches = joint.count.shape[1:]
     batch_size = int(joint.count.max())
     divergences, acceptance = (
         np.concatenate([s[name].values for s in samples]) for name in ("divergences", "acceptance")
     )
-    khat = np.concatenate([_khat(s, chains) for s in samples])
+    khat = np.concatenate([_khat(s, chains * s["n_draws"].values) for s in samples])
     benchmark = diag.rhat_max_benchmark(rng, joint)
     diverged = np.nansum(divergences, axis=(1, 2))
-    verdict = diag.fold_verdict(joint, khat, diverged, benchmark, predictive)
+    verdict = verdicts.fold_verdict(joint, khat, diverged, benchmark, predictive)
     ids = folds["fold"].values
+    names = np.where(present, unit_names[test], "").astype(str)
+    fold_of_unit = np.nonzero(present)[0]
+    slots = np.broadcast_to(pointwise.count[..., None], pointwise.mean.shape)
+    units = LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *pointwise[1:])))
+    unit_benchmark = diag.rhat_max_benchmark(rng, units)
+    alone = np.where(present.sum(axis=1) == 1, khat, np.nan)
+    unit_verdict = np.full(test.shape, "", dtype=object)
+    unit_verdict[present] = verdicts.fold_verdict(
+        units, alone[fold_of_unit], diverged[fold_of_unit], unit_benchmark, predictive
+    )
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     joint_at, pointwise_at = diag.progressive(joint, points), diag.progressive(pointwise, points)
     unit_at = [diag.elpd(diag.LogSums(*(x[:, :, :p] for x in pointwise))) for p in points]
@@ -69,10 +85,11 @@ def diagnose(
         "acceptance": (fold, np.nanmean(acceptance, axis=(1, 2))),
         "verdict": (fold, verdict.astype(str)),
         "n_draws": (fold, num_draws),
-        "unit_name": (fold_slot, np.where(test >= 0, unit_names[test], "").astype(str)),
+        "unit_name": (fold_slot, names),
         "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
         "pointwise_ess": (fold_slot, diag.ess(pointwise)),
         "pointwise_rhat": (fold_slot, diag.rhat(pointwise)),
+        "pointwise_verdict": (fold_slot, unit_verdict.astype(str)),
         "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
         "joint_elpd_at": (fold_point, joint_at.elpd),
         "joint_mcse_at": (fold_point, joint_at.mcse),
@@ -80,6 +97,7 @@ def diagnose(
         "ess_at": (fold_point, joint_at.ess),
         "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
         "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
+        "joint_ess_total": diag.ess_total(joint),
         "rhat_max": benchmark.observed,
         "rhat_limit": benchmark.limit,
         "benchmark": ("replicate", benchmark.replicates),
@@ -92,7 +110,10 @@ def diagnose(
         "model": model,
         "predictive": predictive,
         "outcome": samples[0].attrs["outcome"],
-        "verdict": diag.run_verdict(list(ids), list(verdict), benchmark),
+        "verdict": verdicts.run_verdict(ids, verdict, benchmark),
+        "pointwise_verdict": verdicts.run_verdict(
+            names[present], unit_verdict[present], unit_benchmark, "unit"
+        ),
         "num_chains": int(chains),
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,
@@ -110,12 +131,10 @@ def _listed(attribute: Any) -> list[str]:
     return [attribute] if isinstance(attribute, str) else list(attribute)
 
 
-def _khat(sample: xr.Dataset, chains: int) -> np.ndarray:
+def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
     if "log_joint_draws" in sample:
-        return diag.pareto_khat(sample["log_joint_draws"].values)
-    return diag.pareto_khat_from_tail(
-        sample["log_joint_tail"].values, chains * sample["n_draws"].values
-    )
+        return diag.pareto_khat(sample["log_joint_draws"].values, num_draws)
+    return diag.pareto_khat_from_tail(sample["log_joint_tail"].values, num_draws)
 
 
 def scores(diagnostics: xr.Dataset, kind: Kind, data: str, folds: str) -> Scores:
@@ -144,8 +163,17 @@ def scores(diagnostics: xr.Dataset, kind: Kind, data: str, folds: str) -> Scores
         mcse=diagnostics[f"{kind}_mcse"].values,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
-        verdict=diagnostics.attrs["verdict"],
+        verdict=_trust(diagnostics, kind),
     )
+
+
+def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
+    """The verdict on the chains of all folds, after that on the full-data fit if it is bad."""
+    chains = diagnostics.attrs["verdict" if kind == "joint" else "pointwise_verdict"]
+    if not diagnostics.attrs["bad_fit"]:
+        return chains
+    fit = f"The full-data fit is bad: {diagnostics.attrs['fit_verdict']}."
+    return fit if chains == "ok" else f"{fit} {chains}"
 
 
 class Compared(NamedTuple):
@@ -230,19 +258,19 @@ def compare(
         "experiment": experiment,
         "outcome": first.attrs["outcome"],
         "predictive": first.attrs["predictive"],
-        "verdict": _verdict(comparisons, first),
+        "verdict": _verdict(comparisons["joint"]),
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }
     return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())))
 
 
-def _verdict(comparisons: Mapping[Kind, Comparison], first: xr.Dataset) -> str:
-    joint = comparisons["joint"]
+def _verdict(joint: Comparison) -> str:
     if len(joint.models) > 1:
         return comparing.in_words(joint)
+    trust = joint.verdict[0]
     return (
         f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
-        f"MCSE {joint.mcse[0]:.2f}). Verdict on the computation: {first.attrs['verdict']}"
+        f"MCSE {joint.mcse[0]:.2f}). {'No fold is flagged.' if trust == 'ok' else trust}"
     )
 
 

@@ -6,6 +6,7 @@ A stage takes a `Job`, reads the artifacts before it, refuses those that do not 
 present config, and writes its own.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, layout, store
+from pcv import datasets, store
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, title
 from pcv.folds import make as make_folds
 from pcv.job import (
     Job,
     batch_of,
+    batches,
     build,
     folds_of,
     model_of,
@@ -29,6 +31,7 @@ from pcv.job import (
     predictive_of,
     recipe,
     require,
+    sampled,
 )
 from pcv.names import name_bits
 from pcv.progress import Progress
@@ -36,6 +39,7 @@ from pcv.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.model import Model
+    from pcv.results import Compared
     from pcv.sampler import Chains, Sampler
     from pcv.sums import Block
 
@@ -78,7 +82,7 @@ def check(job: Job) -> None:
         PcvError: with a line for every part that would fail.
     """
     from pcv import devices
-    from pcv.model import check_shapes, check_values
+    from pcv.model import check_marginal, check_shapes, check_values
 
     settings = job.settings
     table, constants = datasets.read_table(Path(settings.data.file), settings.data.outcome)
@@ -94,18 +98,28 @@ def check(job: Job) -> None:
         )
     arrays = datasets.model_data(data_set)
     problems = []
+    outcomes = {}
     with devices.precision(job.config.precision):
         for name, config in settings.models.items():
             try:
                 model = build(config, arrays)
                 check_shapes(model, arrays, num_units, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
+                outcomes[name] = str(model.outcome)
                 job.say(f"{job.experiment}: model '{name}' is fit to run")
             except PcvError as error:
                 problems.append(str(error))
         if problems:
             raise PcvError("\n".join(problems))
-        predictive_of(settings, job.experiment, arrays, folds)
+        if len(set(outcomes.values())) > 1:
+            listed = ", ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
+            raise PcvError(
+                f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
+                "and could not be compared; let them score the same variable on the same scale"
+            )
+        if predictive_of(settings, job.experiment, arrays, folds) == "marginal":
+            for name, config in settings.models.items():
+                check_marginal(build(config, arrays), arrays, name, folds)
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -118,6 +132,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv import fit as fitting
     from pcv.keys import key
     from pcv.model import check_shapes, flat_target, numeric, param_names, target
+    from pcv.tuning import tune
 
     started = datetime.now(UTC)
     config, settings = job.config, job.settings.fit
@@ -152,7 +167,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         kernel = None
         if not bad or allowed:
             with _naming(f"fit {job.model}"):
-                kernel = fitting.tune(
+                kernel = tune(
                     flat,
                     lambda position: model.log_lik(unravel(position), numeric(arrays)),
                     num_units,
@@ -174,15 +189,16 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             marks,
             store.provenance(started, devices.describe()),
         )
+    failed = job.path("fit").with_name("fit_failed.zarr")
     if bad and not allowed:
-        kept = job.path("fit").with_name("fit_failed.zarr")
-        store.write(kept, tree, stamp)
+        store.write(failed, tree, stamp)
         raise PcvError(
             f"fit {job.model}: "
             + "; ".join(checks.problems)
-            + f". The draws are kept in {kept}; --allow-bad-fit goes on with them"
+            + f". The draws are kept in {failed}; --allow-bad-fit goes on with them"
         )
     store.write(job.path("fit"), tree, stamp)
+    shutil.rmtree(failed, ignore_errors=True)
 
 
 @contextmanager
@@ -367,12 +383,8 @@ def diagnose(job: Job) -> None:
     known = {"data": require(job, "data", {})}
     known["folds"] = require(job, "folds", known)
     known["fit"] = require(job, "fit", known)
-    samples = []
-    for batch in layout.batches(job.settings.cv.fold_batches):
-        part = job._replace(batch=batch)
-        warm = require(part, "warmup", known)
-        known[f"sample {batch}"] = require(part, "sample", known | {"warmup": warm})
-        samples.append(opened(part, "sample"))
+    known |= sampled(job, known)
+    samples = [opened(part, "sample") for part in batches(job)]
     checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
     dataset = results.diagnose(
         samples,
@@ -397,26 +409,32 @@ def _diagnosed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
     datasets_, stamps = {}, dict(known)
     for name in job.settings.models:
         part = job._replace(model=name)
-        fitted = require(part, "fit", known)
-        stamps[f"diagnose {name}"] = require(part, "diagnose", known | {"fit": fitted})
+        inputs = known | {"fit": require(part, "fit", known)}
+        inputs |= sampled(part, inputs)
+        stamps[f"diagnose {name}"] = require(part, "diagnose", inputs)
         datasets_[name] = opened(part, "diagnose").load()
     return datasets_, stamps
 
 
-def compare(job: Job) -> str:
-    """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
+def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp]) -> "Compared":
     from pcv import results
-    from pcv.compare import table
 
-    started = datetime.now(UTC)
-    diagnosed, known = _diagnosed(job)
-    compared = results.compare(
+    return results.compare(
         diagnosed,
         known["data"].fingerprint,
         known["folds"].fingerprint,
         job.settings.compare.reference,
         job.experiment,
     )
+
+
+def compare(job: Job) -> str:
+    """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
+    from pcv.compare import table
+
+    started = datetime.now(UTC)
+    diagnosed, known = _diagnosed(job)
+    compared = _compared(job, diagnosed, known)
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.write(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
@@ -427,18 +445,13 @@ def compare(job: Job) -> str:
 
 def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
-    import pandas as pd
-
     from pcv import report as reporting
 
     started = datetime.now(UTC)
     diagnosed, known = _diagnosed(job)
+    frame = _compared(job, diagnosed, known).frame
     known["compare"] = require(job, "compare", known)
     comparison = opened(job, "compare").load()
-    table = job.path("compare").with_suffix(".csv")
-    if not table.exists():
-        raise PcvError(f"{table}: not found; run `pcv compare` again")
-    frame = pd.read_csv(table)
     figures = reporting.figures(comparison, diagnosed)
     folder = job.path("report").parent
     reporting.write_figures(figures, folder / "figures")
@@ -446,7 +459,7 @@ def report(job: Job) -> None:
         comparison,
         diagnosed,
         frame,
-        _origin(job, known, started),
+        _origin(job, started),
         figures,
         job.settings.report.title or f"Cross-validation of {job.experiment}",
         known["compare"].marks,
@@ -455,29 +468,37 @@ def report(job: Job) -> None:
     job.say(f"report: {job.path('report')}")
 
 
-def _origin(job: Job, known: dict[str, Stamp], started: datetime) -> dict[str, Any]:
-    times, device = {}, ""
+def _origin(job: Job, started: datetime) -> dict[str, Any]:
+    """Where the numbers come from: what made the draws; where stages differ, all there is."""
+    made: dict[str, list[dict[str, Any]]] = {}
     for stage in ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare"):
-        names = [""] if stage in ("data", "folds", "compare") else list(job.settings.models)
-        parts = [""]
+        models = [""] if stage in ("data", "folds", "compare") else list(job.settings.models)
+        parts = [job._replace(model=name) for name in models]
         if stage in ("warmup", "sample"):
-            parts = layout.batches(job.settings.cv.fold_batches)
-        made = [
-            store.read_stamp(job._replace(model=name, batch=part).path(stage), stage).provenance
-            for name in names
-            for part in parts
-        ]
-        times[stage] = f"{sum(p['seconds'] for p in made):.1f} s"
-        device = made[0]["device"] or device
-    now = store.provenance(started)
+            parts = [batch for part in parts for batch in batches(part)]
+        made[stage] = [store.read_stamp(p.path(stage), stage).provenance for p in parts]
+    everything = [one for of_stage in made.values() for one in of_stage]
+
+    def all_of(key: str) -> str:
+        return ", ".join(dict.fromkeys(str(one[key]) for one in everything if one[key]))
+
+    names = sorted({name for one in everything for name in one["versions"]})
+    versions = {
+        name: ", ".join(dict.fromkeys(one["versions"].get(name, "none") for one in everything))
+        for name in names
+    }
     own = job.config.model_copy(update={"experiments": {job.experiment: job.settings}})
     return {
-        "config": own.model_dump(mode="json", exclude_none=True),
+        "config": own.model_dump(mode="json"),
         "seed": job.config.seed,
-        "device": device,
-        "platform": now["platform"],
-        "made": now["started"],
-        "git commit": now["git_commit"] or "not in a repository",
-        "time by stage": times,
-        "versions": {"python": now["python"], **now["versions"]},
+        "device": all_of("device"),
+        "platform": all_of("platform"),
+        "draws made": made["sample"][-1]["started"],
+        "report made": store.provenance(started)["started"],
+        "git commit": all_of("git_commit") or "not in a repository",
+        "time by stage": {
+            stage: f"{sum(one['seconds'] for one in of_stage):.1f} s"
+            for stage, of_stage in made.items()
+        },
+        "versions": {"python": all_of("python"), **versions},
     }

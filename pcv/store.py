@@ -120,8 +120,7 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
     Raises:
         PcvError: the disk is full, or the folder may not be written; nothing was changed.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    replaced = path.with_name(f".{path.name}.{os.getpid()}.old")
+    aside, replaced = _beside(path, "new"), _beside(path, "old")
     try:
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,9 +138,14 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
             _discard(aside)
 
 
+def _beside(path: Path, what: str) -> Path:
+    """A name for this process alone, beside an artifact."""
+    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.{what}")
+
+
 def _sweep(path: Path) -> None:
-    """Remove what writers of this artifact that were killed have left."""
-    for left in path.parent.glob(f".{path.name}.*.*"):
+    """Remove what this machine's writers of the artifact that were killed have left."""
+    for left in path.parent.glob(f".{path.name}.{platform.node()}.*.*"):
         writer = left.suffixes[-2][1:]
         if writer.isdigit() and (int(writer) == os.getpid() or not _runs(int(writer))):
             shutil.rmtree(left, ignore_errors=True)
@@ -168,11 +172,20 @@ def _discard(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        PcvError: the disk is full, or the folder may not be written; nothing was changed.
+    """
+    aside = _beside(path, "new")
     try:
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(text, encoding="utf-8")
+            aside.write_bytes(content)
             aside.replace(path)
     finally:
         if aside.exists():
@@ -257,18 +270,6 @@ def read_stamp(path: Path, stage: str) -> Stamp:
     if found.stage != stage:
         raise PcvError(f"{path}: made by stage '{found.stage}', expected '{stage}'; {again}")
     return found
-
-
-def read(path: Path, stage: str) -> tuple[xr.Dataset, Stamp]:
-    """An artifact (its root group) and its stamp; values are loaded when they are used."""
-    found = read_stamp(path, stage)
-    return xr.open_dataset(path, engine="zarr", consolidated=True), found
-
-
-def read_tree(path: Path, stage: str) -> tuple[xr.DataTree, Stamp]:
-    """An artifact with groups and its stamp."""
-    found = read_stamp(path, stage)
-    return xr.open_datatree(path, engine="zarr", consolidated=True), found
 
 
 def difference(made: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:

@@ -139,6 +139,7 @@ def make_results(
                 "joint_elpd": ("fold", fold_elpd[0, m]),
                 "joint_mcse": ("fold", fold_mcse[0, m]),
                 "joint_ess": ("fold", rng.gamma(20, 60, folds)),
+                "joint_ess_total": 1210.0,
                 "rhat": ("fold", rhat_at[:, -1]),
                 "khat": ("fold", khat),
                 "divergences": ("fold", rng.poisson(0.2, folds)),

@@ -205,7 +205,10 @@ def test_one_fold_has_no_standard_error():
     assert c.mcse_diff[1] == pytest.approx(np.sqrt(0.02))
     assert c.verdict == ["SE undefined with one fold."] * 2
     assert "b: SE undefined with one fold." in table(c)
-    assert "with probability unknown" in in_words(c)
+    assert in_words(c).startswith(
+        "a predicts better than b (by 2.0, SE nan, MCSE 0.14), but how sure that is cannot be told"
+        " from the folds at hand. Caution: what was computed of a and b is flagged, see the table."
+    )
 
 
 def test_one_fold_of_several_units_has_no_standard_error_over_folds():
@@ -353,6 +356,38 @@ def test_table_of_pointwise_scores_says_units_and_cautions():
     assert "<" not in table(far)
 
 
+def test_in_words_of_models_that_cannot_be_told_apart():
+    assert in_words(compare([joint("a"), joint("b")])).startswith(
+        "a and b predict left-out folds alike. No fold"
+    )
+    lost = compare([joint("a"), joint("b", (-1.0, -np.inf, -1.0, -1.0))])
+    assert in_words(lost).startswith("a and b cannot be compared: an elpd is not finite.")
+
+
+@pytest.mark.parametrize("error", [0.0, np.nan])
+def test_unknown_errors_do_not_round_numbers_away(error):
+    a, b = (
+        joint(m, x)._replace(mcse=np.full(4, error))
+        for m, x in (("a", (-1.13, -2.0, -3.0, -4.0)), ("b", (-2.0, -3.5, -4.25, -6.0)))
+    )
+    printed = table(compare([a, b]))
+    assert "-10.1" in printed
+    assert "-5.6" in printed
+
+
+def test_differences_that_more_draws_would_settle():
+    terms = (-10.5, -12.0, -11.0, -15.0)
+    for mcse, said in [(0.01, False), (0.03, True)]:
+        models = [
+            joint(m, x)._replace(mcse=np.full(4, mcse))
+            for m, x in (("a", terms), ("b", (-11.0, -12.5, -12.0, -16.0)))
+        ]
+        c = compare(models)
+        words = f"b: the MCSE of its difference is {c.mcse_diff[1] / c.dse[1]:.0%} of the SE: more"
+        assert (c.mcse_diff[1] > 0.1 * c.dse[1]) == said
+        assert (words in table(c)) == said
+
+
 def test_in_words_names_the_better_model():
     better = joint("better")
     worse = joint("worse", (-10.5, -12.0, -11.0, -15.0), verdict="1 of 4 folds is flagged.")
@@ -360,7 +395,8 @@ def test_in_words_names_the_better_model():
     words = in_words(compare([worse, better]))
     assert words == (
         "better predicts left-out folds better than worse, with probability 84%"
-        " (by 0.5, SE 0.5, MCSE 0.28). Caution: worse: 1 of 4 folds is flagged."
+        " (by 0.5, SE 0.5, MCSE 0.28)."
+        " Caution: what was computed of worse is flagged, see the table."
     )
     assert in_words(compare([worse, better], reference="worse")) == words
     for reference in (None, "better"):

@@ -295,6 +295,15 @@ def test_rows_that_the_order_does_not_tell_apart_are_refused():
     )
 
 
+@pytest.mark.parametrize("units", [[], ["g"]])
+def test_copies_of_rows_are_told(units):
+    table = pd.DataFrame({"g": ["a", "a", "b", "b"], "y": [1.5, 1.5, 2.5, 3.5]})
+    with pytest.warns(UserWarning, match=r"data.csv: copies of other rows: row 2; remove them if"):
+        data_of(table, units=units)
+    data_of(table.drop_duplicates(), units=units)
+    data_of(table.assign(y=[1, 1, 0, 1]), units=units)
+
+
 def test_names_that_pcv_needs_are_refused():
     table = pd.DataFrame({"y": [1, 2], "unit": ["g", "g"]})
     assert "pcv needs the name 'unit' for itself; rename the column" in refusal(table)

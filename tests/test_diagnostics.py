@@ -9,6 +9,7 @@ from arviz_stats.base import array_stats
 from scipy.signal import lfilter
 
 from pcv import diagnostics as diag
+from pcv import verdicts
 from pcv.diagnostics import Benchmark, LogSums, batch_sums
 
 SEEDS = (1, 2, 3)
@@ -389,7 +390,7 @@ def test_a_chain_stuck_near_the_mean_is_flagged_by_name():
         draws[7, 2] = draws[7, 2, 0]
         sums = batch_sums(draws, 20)
         benchmark = diag.rhat_max_benchmark(rng, sums, replicates=200)
-        verdict = diag.fold_verdict(sums, np.zeros(30), np.zeros(30), benchmark, "marginal")
+        verdict = verdicts.fold_verdict(sums, np.zeros(30), np.zeros(30), benchmark, "marginal")
         assert verdict[7].startswith("chain 2 never moved")
 
 
@@ -461,10 +462,18 @@ def test_khat_recovers_a_pareto_tail(k):
 def test_khat_of_folds_of_different_lengths():
     draws = np.random.default_rng(1).normal(0, 1.5, (2, 4, 400))
     draws[1, :, 100:] = np.nan
-    khat = diag.pareto_khat(draws)
+    khat = diag.pareto_khat(draws, np.array([1600, 400]))
     np.testing.assert_array_equal(khat[1:], diag.pareto_khat(draws[1:, :, :100]))
     top = np.sort(np.where(np.isnan(draws), -np.inf, draws).reshape(2, -1))[:, -150:]
     np.testing.assert_array_equal(diag.pareto_khat_from_tail(top, np.array([1600, 400])), khat)
+
+
+def test_khat_of_a_fold_with_an_unknown_score():
+    draws = np.random.default_rng(1).normal(size=(2, 4, 100))
+    draws[1, 2, 50] = np.nan
+    top = np.sort(draws.reshape(2, -1))[:, -70:]
+    for khat in (diag.pareto_khat(draws), diag.pareto_khat_from_tail(top, 400)):
+        np.testing.assert_array_equal(np.isnan(khat), [False, True])
 
 
 def test_khat_where_there_is_none():
@@ -487,7 +496,9 @@ def verdict_of(draws, predictive="marginal", khat=0.0, divergences=0):
     sums = batch_sums(draws, 20)
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
     n = len(draws)
-    return diag.fold_verdict(sums, np.full(n, khat), np.full(n, divergences), benchmark, predictive)
+    return verdicts.fold_verdict(
+        sums, np.full(n, khat), np.full(n, divergences), benchmark, predictive
+    )
 
 
 def test_healthy_folds_are_ok():
@@ -532,18 +543,18 @@ def test_run_verdict():
     fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
     apart = Benchmark(1.21, np.array([1.01, 1.03]), 0.0, 1.03)
     names = [f"rat {i}" for i in range(1, 6)]
-    assert diag.run_verdict(names, ["ok"] * 5, fine) == "ok"
-    assert diag.run_verdict(names, ["ok"] * 4 + ["A"], fine) == (
+    assert verdicts.run_verdict(names, ["ok"] * 5, fine) == "ok"
+    assert verdicts.run_verdict(names, ["ok"] * 4 + ["A"], fine) == (
         "1 of 5 folds is flagged: rat 5 (A)."
     )
-    assert diag.run_verdict(names, ["A"] * 5, fine) == (
+    assert verdicts.run_verdict(names, ["A"] * 5, fine) == (
         "5 of 5 folds are flagged: rat 1 (A), rat 2 (A), rat 3 (A), and 2 more."
     )
-    assert diag.run_verdict(names, ["ok"] * 5, apart) == (
+    assert verdicts.run_verdict(names, ["ok"] * 5, apart) == (
         "R-hat max 1.21 is reached by 0.0% of its benchmark: the chains have not mixed;"
         " longer warmup, then more draws."
     )
-    assert diag.run_verdict(names, ["A"] + ["ok"] * 4, apart).count(". ") == 1
+    assert verdicts.run_verdict(names, ["A"] + ["ok"] * 4, apart).count(". ") == 1
 
 
 def test_healthy_runs_are_ok_and_a_shifted_chain_is_not():
@@ -557,8 +568,8 @@ def test_healthy_runs_are_ok_and_a_shifted_chain_is_not():
             sums = batch_sums(draws, 20)
             benchmark = diag.rhat_max_benchmark(rng, sums, replicates=200)
             khat, divergences = diag.pareto_khat(draws), np.zeros(30)
-            folds = diag.fold_verdict(sums, khat, divergences, benchmark, "plain")
-            run = diag.run_verdict([f"rat {k}" for k in range(30)], folds, benchmark)
+            folds = verdicts.fold_verdict(sums, khat, divergences, benchmark, "plain")
+            run = verdicts.run_verdict([f"rat {k}" for k in range(30)], folds, benchmark)
             if planted:
                 assert "rat 4 (R-hat" in run
                 assert "have not mixed" in run

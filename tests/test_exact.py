@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Shaped
 
 from pcv import diagnostics as diag
+from pcv import verdicts
 from pcv.diagnostics import LogSums, batch_sums
 from pcv.folds import Folds
 from pcv.model import flat_target, target
@@ -170,11 +171,11 @@ def test_chains_of_one_fold_kept_apart_are_flagged(seed):
     stuck = apart._replace(kernel=apart.kernel._replace(step_size=jnp.asarray(1e-3)))
     mixed, kept_apart = sample(apart, seed), sample(stuck, seed)
     joint, draws = LogSums(*(x[folds] for x in mixed.joint)), mixed.draws[folds]
-    assert verdicts(joint, draws, seed) == (["ok"] * 4, "ok")
+    assert all_verdicts(joint, draws, seed) == (["ok"] * 4, "ok")
 
     for x, y in [*zip(joint, kept_apart.joint), (draws, kept_apart.draws)]:
         x[2] = y[folds[2]]
-    of_fold, of_run = verdicts(joint, draws, seed)
+    of_fold, of_run = all_verdicts(joint, draws, seed)
     assert [words == "ok" for words in of_fold] == [True, True, False, True]
     assert "chains disagree" in of_fold[2]
     assert "1 of 4 folds is flagged: fold 3 (R-hat" in of_run
@@ -182,9 +183,9 @@ def test_chains_of_one_fold_kept_apart_are_flagged(seed):
     assert min(spreads(setting, (kept_apart.joint, kept_apart.pointwise)).values()) > 1.2
 
 
-def verdicts(joint: LogSums, draws: np.ndarray, seed: int) -> tuple[list[str], str]:
+def all_verdicts(joint: LogSums, draws: np.ndarray, seed: int) -> tuple[list[str], str]:
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(seed), joint)
     khat, divergences = diag.pareto_khat(draws), np.zeros(len(draws))
-    verdict = diag.fold_verdict(joint, khat, divergences, benchmark, "plain")
+    verdict = verdicts.fold_verdict(joint, khat, divergences, benchmark, "plain")
     names = [f"fold {k + 1}" for k in range(len(draws))]
-    return verdict.tolist(), diag.run_verdict(names, verdict, benchmark)
+    return verdict.tolist(), verdicts.run_verdict(names, verdict, benchmark)

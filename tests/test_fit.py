@@ -13,10 +13,11 @@ from jax import Array
 
 from pcv import sampler
 from pcv.errors import PcvError
-from pcv.fit import MIN_ACCEPTANCE, Draws, check, posterior, tune
+from pcv.fit import Draws, check, posterior
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
 from pcv.scores import SCORES
+from pcv.tuning import MIN_ACCEPTANCE, tune
 from tests.problems import PROBLEMS, Problem, coin
 
 CHAINS, NUM_DRAWS = 4, 1000

@@ -21,7 +21,6 @@ from pcv.folds import (
     leave_one_group_out,
     leave_one_out,
     make,
-    position,
     title,
     train_mask,
 )
@@ -116,13 +115,13 @@ def test_sets_outside_the_units_are_refused():
     assert refusal(from_sets, ["a"], [array(1, 1)], None, 3) == "fold 'a' tests a unit twice"
 
 
-def test_a_fold_is_found_by_its_name():
-    folds = leave_one_group_out(np.arange(1, 31), "rat")
-    assert position(folds, "rat 9") == 8
-    assert refusal(position, folds, "rat9") == "no fold 'rat9'; did you mean 'rat 9'?"
-    assert refusal(position, folds, "xyz") == (
-        "no fold 'xyz'; the 30 folds are 'rat 1', 'rat 2', 'rat 3' and 27 more"
-    )
+def test_folds_of_a_column_that_may_be_typos():
+    regions = np.array(["north"] * 10 + ["south"] * 9 + ["nroth"] + ["east"] * 2)
+    said = "fold 'nroth' is spelt almost like 'north' and much smaller: is it a typo"
+    with pytest.warns(UserWarning, match=said):
+        assert len(from_column(regions, "region").id) == 4
+    for fine in (regions[regions != "nroth"], np.array(["rat 1"] * 10 + ["rat 2"])):
+        from_column(fine, "region")
 
 
 # What is refused

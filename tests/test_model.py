@@ -328,7 +328,7 @@ PARTS = leave_one_out(UNITS)
         ("auto", MODEL, GAPPED, "marginal"),
         ("auto", MODEL, PARTS, "plain"),
         ("auto", MODEL, k_fold(UNITS, 2, np.random.default_rng(1)), "plain"),
-        ("auto", MODEL._replace(group=None), PARTS, "marginal"),
+        ("auto", MODEL._replace(group=None), WHOLE, "plain"),
         ("auto", MODEL._replace(marginal=None), WHOLE, "plain"),
         ("plain", MODEL, WHOLE, "plain"),
         ("plain", MODEL._replace(marginal=None), PARTS, "plain"),

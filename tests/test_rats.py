@@ -16,7 +16,7 @@ from jaxtyping import Array
 from numpyro.infer import MCMC, NUTS
 from scipy.stats import gamma, multivariate_normal, norm
 
-from pcv import datasets, fit
+from pcv import datasets, fit, verdicts
 from pcv import diagnostics as diag
 from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
@@ -269,10 +269,10 @@ def cross_validated(name: str, seed: int) -> dict[str, Sampled]:
     return run(sampler(name), kernel, FOLDS, starts, seed, BATCHES, warmup=50)
 
 
-def verdicts(sampled: Sampled, predictive: str) -> np.ndarray:
+def all_verdicts(sampled: Sampled, predictive: str) -> np.ndarray:
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), sampled.joint)
     khat = diag.pareto_khat(sampled.draws)
-    return diag.fold_verdict(sampled.joint, khat, sampled.divergences, benchmark, predictive)
+    return verdicts.fold_verdict(sampled.joint, khat, sampled.divergences, benchmark, predictive)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -299,10 +299,10 @@ def test_the_fold_that_the_plain_predictive_misses_is_flagged(name, seed):
     worst = int(np.argmax(khat))
     assert FOLDS.id[worst] == "rat 9"
     assert khat[worst] > 2
-    flagged = verdicts(plain, "plain")
+    flagged = all_verdicts(plain, "plain")
     assert "use the marginal predictive" in flagged[worst]
     assert (np.char.find(flagged, "k-hat") >= 0).tolist() == (khat > 0.7).tolist()
-    assert not (np.char.find(verdicts(integrated, "marginal"), "k-hat") >= 0).any()
+    assert not (np.char.find(all_verdicts(integrated, "marginal"), "k-hat") >= 0).any()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -23,6 +23,7 @@ import xarray as xr
 from pcv import config, devices, fit, layout, stages, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, recipe
+from tests.problems import LinearGaussian
 
 MODELS = '''
 """Models of the yield of plots in fields."""
@@ -67,6 +68,12 @@ def linear(data, scale=5.0):
 def flat(data, scale=5.0):
     prior = {"a": dist.Normal(0.0, scale), "sigma": dist.HalfNormal(2.0)}
     return built(prior, lambda theta, data: theta["a"], data)
+
+
+def conjugate(data):
+    """A line whose noise is known: its folds have closed forms."""
+    prior = {"a": dist.Normal(0.0, 5.0), "b": dist.Normal(0.0, 1.0)}
+    return built(prior, lambda theta, data: theta["a"] + theta["b"] * data["rain"], data)
 
 
 def two_peaks(data):
@@ -427,7 +434,66 @@ SAME = ("joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "pointwise_elpd
         "rhat_max", "divergences", "acceptance")  # fmt: skip
 
 
+def z_of_estimates(project, job):
+    """Errors of all elpd of folds and units of a conjugate model, in their MCSEs."""
+    run(job, "fit", "warmup", "sample", "diagnose")
+    data = xr.open_dataset(project.path("data.zarr")).load()
+    design = np.column_stack([np.ones(12), data["rain"]])
+    y = data["yield_t"].values
+    form = LinearGaussian(y, design, 1.0, np.zeros(2), np.diag([25.0, 1.0]))
+    folds = xr.open_dataset(project.path("folds.zarr")).load()
+    found = estimates(project, "exact")
+    errors = []
+    for k, test in enumerate(folds["test"].values):
+        train = ~np.isin(np.arange(12), test)
+        known = form.evidence(train)
+        joint = form.evidence(np.ones(12, bool)) - known
+        errors.append((found["joint_elpd"][k] - joint) / found["joint_mcse"][k])
+        units = [form.evidence(train | (np.arange(12) == i)) - known for i in test]
+        error = found["pointwise_elpd"][k].sum() - sum(units)
+        errors.append(error / found["pointwise_mcse"][k])
+    return np.array(errors)
+
+
+EXACT = {
+    "models": {"exact": {"model": "models.py:conjugate"}},
+    "cv": {"chains": 8, "warmup": 20, "draws": 1000, "batch_size": 50},
+}
+
+
+class TestExactAnswer:
+    """The estimates of the stages themselves, from fit to diagnose, against closed forms."""
+
+    def test_within_their_error(self, project):
+        errors = []
+        for seed in (1, 2, 3):
+            changes = EXACT | {"seed": seed}
+            run(project.job(changes), "data", "folds")
+            errors.append(z_of_estimates(project, project.job(changes, model="exact")))
+        assert np.abs(errors).max() < 4
+        assert 0.4 < np.sqrt(np.mean(np.square(errors))) < 1.8
+
+    def test_nothing_left_out_is_noticed(self, project, monkeypatch):
+        as_it_is = stages._run
+
+        def leaking(job, stage, folds, *rest):
+            return as_it_is(job, stage, folds._replace(held_out=0 * folds.held_out), *rest)
+
+        monkeypatch.setattr(stages, "_run", leaking)
+        z = z_of_estimates(project, project.job(EXACT, model="exact"))
+        assert abs(z).max() > 12
+
+
 class TestSameAnswer:
+    @pytest.mark.parametrize("stage", ["warmup", "sample"])
+    def test_the_same_draws_bit_by_bit(self, project, stage):
+        path = project.path(f"models/flat/{stage}/1-of-1.zarr")
+        before = xr.open_dataset(path).load()
+        run(project.job(model="flat"), stage)
+        after = xr.open_dataset(path).load()
+        for name in before.variables:
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+
     def test_sums_in_place_of_draws(self, project):
         job = project.job({"cv.store": "sums"}, model="linear")
         draws = estimates(project)
@@ -482,6 +548,21 @@ SAMPLE, DIAGNOSE = "models/flat/sample/1-of-1.zarr", "models/flat/diagnostics.za
 
 
 class TestOutOfDate:
+    @pytest.mark.parametrize("stage", ["compare", "report"])
+    @pytest.mark.parametrize(
+        ("changes", "refused"),
+        [
+            ({"cv.draws": 120}, "sample/1-of-1.zarr"),
+            ({"cv.warmup": 30}, "warmup/1-of-1.zarr"),
+            ({"predictive": "plain"}, "warmup/1-of-1.zarr"),
+            ({"cv.fold_batches": 2}, "warmup/1-of-2.zarr"),
+        ],
+    )
+    def test_later_stages_look_back_to_the_first(self, project, changes, refused, stage):
+        said = message(project.job(changes), stage)
+        assert said.startswith(f"results/yields/models/linear/{refused}: ")
+        assert "out of date" in said or "not found" in said
+
     @pytest.mark.parametrize(
         ("changes", "stage", "refused", "words", "again"),
         [
@@ -644,11 +725,12 @@ class TestOutOfDate:
             f"{path}: damaged (its content does not match its digest); run `pcv {stage}` again"
         )
 
-    def test_table_of_another_comparison(self, project):
-        project.path("comparison.csv").unlink()
-        assert message(project.job(), "report") == (
-            f"{project.path('comparison.csv')}: not found; run `pcv compare` again"
-        )
+    def test_report_reads_no_table_that_was_edited(self, project):
+        project.path("comparison.csv").write_text("model,kind\nlinear,joint\n")
+        before = project.path("report.html").read_text()
+        run(project.job(), "report")
+        after = project.path("report.html").read_text()
+        assert after.count("<table") == before.count("<table")
 
 
 def pretend_remade(job, stage, known):

@@ -22,7 +22,7 @@ import xarray as xr
 
 from pcv.config import FoldScheme
 from pcv.datasets import unit_column
-from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, position, train_mask
+from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, train_mask
 from pcv.folds.exchangeable import k_fold, k_fold_contiguous, k_fold_stratified, leave_one_out
 from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
 from pcv.names import name_bits
@@ -41,7 +41,6 @@ __all__ = [
     "leave_one_group_out",
     "leave_one_out",
     "make",
-    "position",
     "title",
     "train_mask",
 ]

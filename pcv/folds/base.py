@@ -1,6 +1,5 @@
 """The type that every scheme returns, and what is asked of it."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -124,23 +123,6 @@ def train_mask(
     np.add.at(steps, (fold, ranges[..., 0]), 1)
     np.add.at(steps, (fold, ranges[..., 1]), -1)
     return steps.cumsum(axis=1, dtype=np.int8)[:, :-1] == 0
-
-
-def position(folds: Folds, name: str) -> int:
-    """Place of the fold called ``name``.
-
-    Raises:
-        PcvError: no such fold; the nearest name is suggested.
-
-    >>> position(from_sets(["a", "b"], [np.array([0]), np.array([1])], None, 2), "b")
-    1
-    """
-    ids = folds.id.tolist()
-    if name in ids:
-        return ids.index(name)
-    near = difflib.get_close_matches(name, ids, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the {len(ids)} folds are {_some(ids)}"
-    raise PcvError(f"no fold {name!r}; {hint}")
 
 
 def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:

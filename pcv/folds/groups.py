@@ -1,5 +1,9 @@
 """Schemes that keep groups of units together."""
 
+import difflib
+import warnings
+from collections.abc import Iterator
+
 import numpy as np
 from jaxtyping import Int, Shaped
 
@@ -60,10 +64,13 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
     Raises:
         PcvError: one fold alone; two names that differ in case or spaces only.
 
+    Warns:
+        UserWarning: a small fold is spelt almost like a large one.
+
     >>> from_column(np.array(["south", "north", "south"]), "part").id.tolist()
     ['part north', 'part south']
     """
-    labels, _ = _grouped(values)
+    labels, group = _grouped(values)
     spelt: dict[str, str] = {}
     for value in labels:
         other = spelt.setdefault("".join(value.casefold().split()), value)
@@ -72,7 +79,22 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
                 f"column {name!r}: folds {other!r} and {value!r} differ in case or spaces only;"
                 " write them alike, or as unlike names"
             )
+    for rare, common in _almost_alike(labels, np.bincount(group)):
+        warnings.warn(
+            f"column {name!r}: fold {rare!r} is spelt almost like {common!r} and much smaller: "
+            "is it a typo?",
+            stacklevel=2,
+        )
     return leave_one_group_out(values, name)
+
+
+def _almost_alike(labels: list[str], sizes: Int[np.ndarray, " label"]) -> Iterator[tuple[str, str]]:
+    """Pairs of words, not numbers, of which the first has at most a fifth of the other's units."""
+    words = {name: size for name, size in zip(labels, sizes.tolist()) if name.isalpha()}
+    for name, size in words.items():
+        larger = [other for other, its_size in words.items() if its_size >= 5 * size]
+        if near := difflib.get_close_matches(name, larger, n=1, cutoff=0.8):
+            yield name, near[0]
 
 
 def _grouped(

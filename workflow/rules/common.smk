@@ -1,6 +1,7 @@
 import logging
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -46,7 +47,8 @@ except PcvError as error:
 
 CONFIG_FILE = "results/config.yaml"
 # On a GPU, jobs run one after the other (`resources: gpu`); on CPUs they share the cores.
-GPU = int(shutil.which("nvidia-smi") is not None)
+JAX_FOR_GPUS = find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")
+GPU = int(bool(JAX_FOR_GPUS) and shutil.which("nvidia-smi") is not None)
 FAILED = {}
 
 
@@ -119,9 +121,9 @@ def data_file(wildcards):
     return CONFIG.experiments[wildcards.experiment].data.file
 
 
-def model_file(wildcards):
+def model_files(wildcards):
     settings = CONFIG.experiments[wildcards.experiment].models[wildcards.model]
-    return str(reference.source(settings.model))
+    return [str(path) for path in reference.sources(settings.model)]
 
 
 def fold_batches(stage):
@@ -145,9 +147,14 @@ def models(stage):
 
 
 def cores_per_model(wildcards):
-    """Start-up and compiling use one core: the models' jobs run side by side."""
-    models = CONFIG.experiments[wildcards.experiment].models
-    return max(1, workflow.cores // len(models))
+    """Start-up and compiling use one core: the models' jobs run side by side.
+
+    Where no number of cores is given (clusters), a job has one for each chain of the fit.
+    """
+    settings = CONFIG.experiments[wildcards.experiment]
+    if workflow.cores is None:
+        return settings.fit.chains
+    return max(1, workflow.cores // len(settings.models))
 
 
 def fit_threads(wildcards):

@@ -1,7 +1,7 @@
 rule fit:
     input:
         data=rules.data.output,
-        model=model_file,
+        model=model_files,
     output:
         directory("results/{experiment}/models/{model}/fit.zarr"),
     log:
