@@ -37,6 +37,8 @@ COLUMNS = (
 
 MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
+MIN_TERMS = 20
+"""terms below which a probability is called rough"""
 
 
 class Scores(NamedTuple):
@@ -297,26 +299,27 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def _digits(x: float) -> int:
-    """Decimal place of the first digit of x; 0 for 0 and what is not finite."""
-    return -int(np.floor(np.log10(abs(x)))) if np.isfinite(x) and x != 0 else 0
+def _two_figures(x: float) -> str:
+    """An error with two figures, and at least one decimal."""
+    return _fixed(x, x, 1)
 
 
-def _two_digits(x: float) -> float:
-    return round(float(x), _digits(x) + 1)
+def _by_error(x: float, error: float) -> str:
+    """x to the digit that twice its error allows, and at least one decimal."""
+    return _fixed(x, 2 * error, 0)
 
 
-def _by_error(x: float, error: float) -> float:
-    """x to the digit that twice its error allows, as ArviZ rounds means by their MCSE."""
-    known = np.isfinite(error) and error > 0
-    return round(float(x), _digits(2 * error) if known else 1) + 0.0
+def _fixed(x: float, error: float, figures: int) -> str:
+    known = np.isfinite(error) and error != 0
+    decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
+    return f"{round(float(x), decimals) + 0.0:.{decimals}f}"
 
 
 def table(comparison: Comparison) -> str:
     """The comparison as text, laid out and rounded as ArviZ prints `az.compare`.
 
-    `elpd` and `elpd_diff` are rounded by their MCSE, so that no digit is shown that is all Monte
-    Carlo error; errors have two digits. `diag_diff` is ArviZ's caution against `p_better`: with
+    `elpd` and `elpd_diff` have one decimal, or as many as their MCSE allows; errors have two
+    figures. `diag_diff` is ArviZ's caution against `p_better`: with
     fewer than 100 terms, or a difference below 4, the normal approximation is rough.
 
     Args:
@@ -331,9 +334,9 @@ def table(comparison: Comparison) -> str:
     ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
     >>> print(table(compare([scores("common", -1, -2, -3), scores("slopes", -1, -1, -2.5)])))
     Joint log score of weight, plain predictive: 3 folds; differences from slopes
-            rank  elpd_diff   dse  mcse_diff p_better diag_diff  elpd   se  mcse
-    slopes     0        0.0  0.00       0.00                     -4.5  1.5  0.17
-    common     1       -1.5  0.87       0.24     0.04   N < 100  -6.0  1.7  0.17
+            rank elpd_diff   dse mcse_diff p_better diag_diff  elpd   se  mcse
+    slopes     0       0.0   0.0       0.0                     -4.5  1.5  0.17
+    common     1      -1.5  0.87      0.24     0.04   N < 100  -6.0  1.7  0.17
     common: the MCSE of its difference is 28% of the SE: more draws would settle it
     """
     c = comparison
@@ -344,13 +347,13 @@ def table(comparison: Comparison) -> str:
         {
             "rank": c.rank,
             "elpd_diff": [_by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
-            "dse": [_two_digits(x) for x in c.dse],
-            "mcse_diff": [_two_digits(x) for x in c.mcse_diff],
+            "dse": [_two_figures(x) for x in c.dse],
+            "mcse_diff": [_two_figures(x) for x in c.mcse_diff],
             "p_better": np.where(is_comparator, "", [f"{p:.2f}" for p in c.p_better]),
             "diag_diff": np.where(cautious, close, ""),
             "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
-            "se": [_two_digits(x) for x in c.se],
-            "mcse": [_two_digits(x) for x in c.mcse],
+            "se": [_two_figures(x) for x in c.se],
+            "mcse": [_two_figures(x) for x in c.mcse],
         },
         index=c.models,
     )
@@ -394,7 +397,7 @@ def in_words(comparison: Comparison) -> str:
     other, row = (comparator, 0) if comparator else (1, 1)
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
     best, next_best = c.models[0], c.models[other]
-    size = f"(by {_by_error(diff, mcse)}, SE {_two_digits(dse)}, MCSE {_two_digits(mcse)})"
+    size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {_two_figures(mcse)})"
     if not np.isfinite(diff):
         return f"{best} and {next_best} cannot be compared: an elpd is not finite. {trust}"
     if diff == 0:
@@ -404,9 +407,15 @@ def in_words(comparison: Comparison) -> str:
             f"{best} predicts better than {next_best} {size}, but how sure that is cannot be told"
             f" from the {_noun(c)}s at hand. {trust}"
         )
+    if abs(diff) < 2 * mcse:
+        return (
+            f"{best} and {next_best} cannot be told apart by so few draws {size}: their difference"
+            f" is within its Monte Carlo error. {trust}"
+        )
     probability = ndtr(diff / dse)
     certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
+    few = "" if len(c.term) >= MIN_TERMS else f", a rough figure from {len(c.term)} {_noun(c)}s"
     return (
         f"{best} predicts left-out {_noun(c)}s better than {next_best}, with probability"
-        f" {certain} {size}. {trust}"
+        f" {certain}{few} {size}. {trust}"
     )

@@ -336,9 +336,9 @@ def test_table_as_printed():
     ]
     assert table(compare(scores)).splitlines() == [
         "Joint log score of weight_g, marginal predictive: 4 folds; differences from slopes",
-        "        rank  elpd_diff  dse  mcse_diff p_better diag_diff   elpd   se  mcse",
-        "slopes     0        0.0  0.0      0.000                    -48.04  4.3  0.04",
-        "common     1       -8.0  2.8      0.089     0.00   N < 100 -56.00  5.7  0.08",
+        "        rank elpd_diff  dse mcse_diff p_better diag_diff    elpd   se   mcse",
+        "slopes     0       0.0  0.0       0.0                     -48.04  4.3  0.040",
+        "common     1      -8.0  2.8     0.089     0.00   N < 100   -56.0  5.7  0.080",
         "common: 1 of 4 folds is flagged.",
     ]
 
@@ -388,14 +388,26 @@ def test_differences_that_more_draws_would_settle():
         assert (words in table(c)) == said
 
 
+def test_in_words_of_a_difference_that_may_be_monte_carlo_error():
+    models = [joint("a"), joint("b", (-10.5, -12.0, -11.0, -15.0))]
+    near = [m._replace(mcse=np.full(4, 0.1)) for m in models]
+    assert in_words(compare(near)).startswith(
+        "a and b cannot be told apart by so few draws (by 0.5, SE 0.50, MCSE 0.28): their"
+        " difference is within its Monte Carlo error. No fold"
+    )
+    far = [m._replace(mcse=np.full(4, 0.08)) for m in models]
+    assert in_words(compare(far)).startswith("a predicts left-out folds better than b")
+
+
 def test_in_words_names_the_better_model():
-    better = joint("better")
+    better = joint("better")._replace(mcse=np.full(4, 0.05))
     worse = joint("worse", (-10.5, -12.0, -11.0, -15.0), verdict="1 of 4 folds is flagged.")
+    worse = worse._replace(mcse=np.full(4, 0.05))
     third = joint("third", (-20.0, -21.0, -23.0, -25.0))
     words = in_words(compare([worse, better]))
     assert words == (
-        "better predicts left-out folds better than worse, with probability 84%"
-        " (by 0.5, SE 0.5, MCSE 0.28)."
+        "better predicts left-out folds better than worse, with probability 84%, a rough"
+        " figure from 4 folds (by 0.5, SE 0.50, MCSE 0.14)."
         " Caution: what was computed of worse is flagged, see the table."
     )
     assert in_words(compare([worse, better], reference="worse")) == words

@@ -203,13 +203,16 @@ RERUNS = {
 
 
 @pytest.fixture(scope="module")
-def plans(finished):
+def plans(finished, tmp_path_factory):
     """What each change of config would re-run."""
-    folder, _ = finished
-    for name, (config, _) in RERUNS.items():
-        write_config(folder, config, f"{name}.yaml")
+
+    def plan(name: str) -> set[str]:
+        folder = Path(shutil.copytree(finished[0], tmp_path_factory.mktemp("plan") / "project"))
+        write_config(folder, RERUNS[name][0])
+        return to_do(folder)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(RERUNS, pool.map(lambda name: to_do(folder, f"{name}.yaml"), RERUNS)))
+        return dict(zip(RERUNS, pool.map(plan, RERUNS)))
 
 
 @pytest.mark.parametrize("change", RERUNS)
@@ -227,6 +230,28 @@ def test_a_change_of_file_reruns_what_depends_on_it(project, file, expected):
     assert to_do(project) == set()
     path.write_text(path.read_text().replace("0.3", "0.2") + "\n")
     assert to_do(project) == expected
+
+
+@pytest.mark.parametrize("change", ["draws", "a prior", "data", "reference"])
+def test_artifacts_that_commands_made_rerun_as_well(project, change):
+    """Snakemake knows nothing of the settings of jobs that it did not run."""
+    shutil.rmtree(project / ".snakemake")
+    shutil.rmtree(project / "results/.recipes")
+    assert to_do(project) == set()
+    config, expected = RERUNS[change]
+    write_config(project, config)
+    assert to_do(project) == expected
+    write_config(project, CONFIG)
+    assert to_do(project) == set()
+
+
+def test_an_artifact_that_a_command_made_of_another_config_is_made_again(project):
+    write_config(project, changed(data__columns=["y"]), "other.yaml")
+    command = [sys.executable, "-m", "pcv", "data", "other.yaml"]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    assert to_do(project) == ALL
+    assert tiny(project).status == 0
+    assert to_do(project) == set()
 
 
 def test_a_missing_report_is_made_again(project):

@@ -11,6 +11,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from pcv import config as pcv_config
 from pcv import layout, reference
 from pcv.errors import PcvError
+from pcv.recipes import recipe_file
 
 # The `pcv` of the environment that runs Snakemake, activated or not; setting a prefix drops
 # Snakemake's own, without which a job that fails before `| tee` would count as done.
@@ -113,6 +114,18 @@ def part(stage):
         model = getattr(wildcards, "model", None)
         settings = pcv_config.stage_config(CONFIG, wildcards.experiment, stage, model)
         return {"version": layout.VERSIONS[stage], "config": settings}
+
+    return of
+
+
+def recipe(stage):
+    """The stage's part of the config as a file: newer than an artifact of another config."""
+
+    def of(wildcards):
+        model = getattr(wildcards, "model", "")
+        return str(
+            recipe_file(Path("results"), CONFIG, wildcards.experiment, stage, model)
+        )
 
     return of
 

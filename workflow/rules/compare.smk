@@ -2,6 +2,7 @@ rule compare:
     input:
         folds=rules.folds.output,
         diagnostics=models("diagnose"),
+        recipe=recipe("compare"),
     output:
         zarr=directory("results/{experiment}/comparison.zarr"),
         csv=report(

@@ -1,6 +1,7 @@
 rule data:
     input:
-        data_file,
+        data=data_file,
+        recipe=recipe("data"),
     output:
         directory("results/{experiment}/data.zarr"),
     log:

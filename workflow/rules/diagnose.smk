@@ -3,6 +3,7 @@ rule diagnose:
         folds=rules.folds.output,
         fit=rules.fit.output,
         sample=fold_batches("sample"),
+        recipe=recipe("diagnose"),
     output:
         directory("results/{experiment}/models/{model}/diagnostics.zarr"),
     log:

@@ -2,6 +2,7 @@ rule fit:
     input:
         data=rules.data.output,
         model=model_files,
+        recipe=recipe("fit"),
     output:
         directory("results/{experiment}/models/{model}/fit.zarr"),
     log:

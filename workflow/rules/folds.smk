@@ -1,6 +1,7 @@
 rule folds:
     input:
-        rules.data.output,
+        data=rules.data.output,
+        recipe=recipe("folds"),
     output:
         directory("results/{experiment}/folds.zarr"),
     log:

@@ -5,6 +5,7 @@ rule report:
     input:
         compare=rules.compare.output,
         diagnostics=models("diagnose"),
+        recipe=recipe("report"),
     output:
         html=report(
             "results/{experiment}/report.html",

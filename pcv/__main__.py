@@ -1,0 +1,5 @@
+"""``python -m pcv``: the `pcv` command."""
+
+from pcv.cli import main
+
+main()
