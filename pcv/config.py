@@ -258,7 +258,8 @@ def _line(error: ErrorDetails) -> str:
             what = f"unknown scheme {value['scheme']!r}; {_nearest(str(value['scheme']), SCHEMES)}"
             path += ("scheme",)
         case "string_pattern_mismatch" if context["pattern"] == NAME:
-            what = "names have only letters, digits, '_' and '-', and no '-' in front; rename it"
+            allowed = "letters a to z, digits, '_' and '-', and no '-' in front"
+            what = f"names have only {allowed}; rename it"
         case "config":
             what = context["what"]
             path += context["at"]

@@ -67,6 +67,8 @@ def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.nda
         raise
     except (OSError, ValueError, ImportError, csv.Error) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, UnicodeDecodeError):
+            reason = "it is not UTF-8 text; save it as that"
         raise PcvError(f"{path}: cannot be read: {reason}") from error
     return _stack(dataset, outcome, str(path))
 
@@ -83,8 +85,11 @@ def _read_csv(path: Path) -> pd.DataFrame:
         lines = []
         for line, fields in records:
             if len(fields) != len(header):
+                other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
+                hint = "; columns are separated by commas" if other else ""
                 raise PcvError(
-                    f"{path}: line {line} has {len(fields)} field(s), the header has {len(header)}"
+                    f"{path}: line {line} has {len(fields)} field(s), the header has "
+                    f"{len(header)}{hint}"
                 )
             lines.append(line)
     repeated = {name for name in header if header.count(name) > 1}
@@ -223,12 +228,13 @@ def make_data(
     )
 
 
-def unit_column(data: xr.Dataset, column: str) -> Shaped[np.ndarray, " unit"]:
+def unit_column(data: xr.Dataset, column: str, key: str = "") -> Shaped[np.ndarray, " unit"]:
     """A column's value for each unit.
 
     Args:
         data: as `make_data` gives it.
         column: name of a column, which must be constant within each unit.
+        key: of the config that asks for it, for messages.
 
     Raises:
         PcvError: no such column; or it differs within a unit, which is named.
@@ -239,7 +245,7 @@ def unit_column(data: xr.Dataset, column: str) -> Shaped[np.ndarray, " unit"]:
         if variable.dims in (("unit",), ("row",)) and name != "unit_of_row"
     ]
     if column not in along:
-        raise PcvError(missing_column(column, along, "the data"))
+        raise PcvError(missing_column(column, along, "the data", key))
     values = data[column].values
     if "unit_of_row" not in data:
         return values

@@ -17,6 +17,7 @@ from pcv.sampler import spread
 
 MAX_RHAT, WARN_RHAT = 1.05, 1.01
 MAX_DIVERGENT = 0.01
+MIN_ESS_PER_CHAIN = 100
 
 PRIOR_DRAWS = 20
 """prior draws per chain among which a start with finite density and gradient is looked for"""
@@ -160,8 +161,14 @@ def check(draws: Draws, names: list[str]) -> Checks:
         )
     elif rhat[worst] > WARN_RHAT:
         warnings.append(
-            f"R-hat of '{names[worst]}' is {rhat[worst]:.3f}, above {WARN_RHAT}: "
+            f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {WARN_RHAT}: "
             "more fit.draws would make sure of it"
+        )
+    fewest = int(np.argmin(np.where(np.isnan(ess), np.inf, ess)))
+    if ess[fewest] < MIN_ESS_PER_CHAIN * num_chains:
+        warnings.append(
+            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS_PER_CHAIN} per chain: "
+            "more fit.draws"
         )
     divergences = int(draws.diverging.sum())
     if divergences > MAX_DIVERGENT * draws.diverging.size:
@@ -170,5 +177,6 @@ def check(draws: Draws, names: list[str]) -> Checks:
             f"{MAX_DIVERGENT:.0%}: raise fit.target_accept, or reparameterise (non-centred)"
         )
     elif divergences:
-        warnings.append(f"{divergences} divergences: raise fit.target_accept")
+        plural = "s" * (divergences > 1)
+        warnings.append(f"{divergences} divergence{plural}: raise fit.target_accept")
     return Checks(rhat, ess, efmi, divergences, problems, warnings)

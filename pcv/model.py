@@ -22,6 +22,7 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 """
 
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
-from pcv.datasets import missing_column
+from pcv.devices import RUN_ONCE
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 
@@ -207,13 +208,14 @@ def param_names(target: Target) -> list[str]:
     return names
 
 
-def check_shapes(model: Model, data: Data, num_units: int, name: str) -> None:
+def check_shapes(model: Model, data: Data, num_units: int, outcome: str, name: str) -> None:
     """Do the functions of a model fit together and the data? Traces them without running them.
 
     Args:
         model, name: the model.
         data: its data.
         num_units: number of units of the data.
+        outcome: the data's outcome, which must be the model's.
 
     Raises:
         PcvError: naming the model, its function and what that returns instead.
@@ -221,8 +223,11 @@ def check_shapes(model: Model, data: Data, num_units: int, name: str) -> None:
     where = f"model '{name}'"
     if not isinstance(model.outcome, Outcome):
         raise PcvError(f"{where}: outcome is {model.outcome!r}, not a pcv.Outcome")
-    if model.outcome.name not in data:
-        raise PcvError(missing_column(model.outcome.name, data, where, "its outcome"))
+    if model.outcome.name != outcome:
+        raise PcvError(
+            f"{where}: its outcome is '{model.outcome.name}', that of the data is '{outcome}' "
+            "(data.outcome); they must be the same"
+        )
     arrays = numeric(data)
     params = _traced(where, "init", model.init, data, jax.random.key(0))
     if not isinstance(params, dict) or not params:
@@ -289,6 +294,8 @@ def _kind(x: Any) -> str:
 
 CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 """prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
+PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
+"""prior draws of `check_prior`, and the z-score that it warns of"""
 
 
 def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
@@ -323,6 +330,36 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
                 f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws; "
                 "look for sqrt, log or division at a bound"
             )
+
+
+def check_prior(model: Model, name: str) -> None:
+    r"""Does `init` draw from `log_prior`? If so, the mean of its gradient is zero:
+
+    .. math:: E_{p(u)} \left[ \nabla_u \log p(u) \right] = 0
+
+    Warns:
+        UserWarning: naming the parameter whose mean gradient is furthest from it.
+    """
+    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
+
+    def gradient(key: Key[Array, ""]) -> Params:
+        return jax.grad(model.log_prior)(model.init(key))
+
+    gradients = jax.jit(lambda keys: jax.lax.map(gradient, keys), compiler_options=RUN_ONCE)
+    worst = {}
+    for parameter, grad in gradients(keys).items():
+        grad = np.asarray(grad, np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(PRIOR_DRAWS))
+        worst[parameter] = float(np.nan_to_num(z, nan=0.0).max(initial=0.0))
+    parameter = max(worst, key=lambda name: worst[name])
+    if worst[parameter] > MAX_PRIOR_Z:
+        warnings.warn(
+            f"model '{name}': draws from `init` do not follow `log_prior` in '{parameter}' (its "
+            f"mean gradient is {worst[parameter]:.0f} standard errors from 0): is the Jacobian "
+            "missing, or does `init` return constrained values?",
+            stacklevel=2,
+        )
 
 
 def check_marginal(model: Model, data: Data, name: str, folds: Folds) -> None:

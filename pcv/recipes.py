@@ -6,6 +6,7 @@ commands, with another config perhaps: their stamps say which. No JAX, no xarray
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +14,71 @@ from pcv import layout
 from pcv.config import Config, stage_config
 from pcv.errors import PcvError
 
+KEYS = ("stage version", "config")
+"""what of a recipe is compared: Snakemake itself looks at the files"""
 
-def recipe_file(
-    results: Path, config: Config, experiment: str, stage: str, model: str = ""
-) -> Path:
-    """The file that a stage's rule takes as input, after it was brought up to date.
 
-    It holds the stage's version and its part of the config, and is newer than the artifact if that
-    was made by anything else, else older than any.
+def recipe_files(results: Path, config: Config) -> dict[tuple[str, str, str], Path]:
+    """The files that the stages' rules take as input, after they were brought up to date.
+
+    Each holds the stage's version and its part of the config, and is newer than the artifact if
+    that was made by anything else, else older than any.
 
     Args:
         results: folder of the artifacts.
-        config, experiment, stage, model: which artifact.
+        config: the present config.
+
+    Returns:
+        By experiment, stage and model (empty where a stage is of all models).
 
     Raises:
         PcvError: the folder may not be written.
     """
-    wanted = {
-        "stage version": layout.VERSIONS[stage],
-        "config": stage_config(config, experiment, stage, model or None),
+    return {
+        (experiment, stage, model): _up_to_date(results, config, experiment, stage, model)
+        for experiment, settings in config.experiments.items()
+        for stage, place in layout.FILES.items()
+        for model in (settings.models if "{model}" in place else [""])
     }
+
+
+def _up_to_date(results: Path, config: Config, experiment: str, stage: str, model: str) -> Path:
+    made_of = layout.VERSIONS[stage], stage_config(config, experiment, stage, model or None)
+    wanted = json.loads(json.dumps(dict(zip(KEYS, made_of))))
     file = results / ".recipes" / experiment / f"{stage}{f'-{model}' * bool(model)}.json"
-    text = json.dumps(wanted, indent=1)
-    known = file.is_file() and file.read_text() == text
+    known = _content(file)
     names = layout.batches(config.experiments[experiment].cv.fold_batches)
     artifacts = {layout.path(results, stage, experiment, model, name) for name in names}
     existing = [path for path in artifacts if path.exists()]
-    if stage == "report":
-        stale = not known and file.is_file()
+    if stage == "report":  # a page has no stamp
+        stale = known is not None and known != wanted
     else:
-        stale = any(_made_of(path) != json.loads(text) for path in existing)
+        stale = any(_made_of(path) != wanted for path in existing)
     try:
-        if not known:
+        if stale or known != wanted:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        if stale:
-            os.utime(file)
-        elif not known:
-            os.utime(file, (0, 0))
+            # Snakemake overlooks a newer file whose content is that of its last run.
+            found = {"out of date": datetime.now().isoformat()} if stale else {}
+            file.write_text(json.dumps(wanted | found, indent=1))
+            if not stale:
+                os.utime(file, (0, 0))
     except OSError as error:
         raise PcvError(f"{file}: cannot be written: {error.strerror}") from error
     return file
 
 
+def _content(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text())
+        return {key: content[key] for key in KEYS}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def _made_of(path: Path) -> dict[str, Any] | None:
-    """What the stamp of an artifact says, without the files that Snakemake itself looks at."""
+    """What the stamp of an artifact says."""
     try:
         made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]
-        return {key: made[key] for key in ("stage version", "config")}
+        return {key: made[key] for key in KEYS}
     except (OSError, ValueError, LookupError, TypeError):
         return None

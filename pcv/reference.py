@@ -142,10 +142,40 @@ def load(reference: str) -> Callable[..., Any]:
             for name, x in vars(module).items()
             if callable(x) and getattr(x, "__module__", "") == module.__name__ and name[0] != "_"
         ]
-        near = difflib.get_close_matches(function, own, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(own[:9]) or 'none'}"
-        raise PcvError(f"model '{reference}': {path} has no function '{function}'; {hint}")
+        raise _has_no(reference, path, own)
     return found
+
+
+def check(reference: str) -> None:
+    """Does the file of a reference name its function? Reads it without running it.
+
+    Raises:
+        PcvError: as for `source`, or there is no such name.
+    """
+    path, function = source(reference), _split(reference)[1]
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # `load` says so
+    names, functions = set(), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+            functions += [node.name] if node in tree.body else []
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+    if not names & {function, "*", "__getattr__", "globals", "vars"}:
+        raise _has_no(reference, path, functions)
+
+
+def _has_no(reference: str, path: Path, functions: list[str]) -> PcvError:
+    function = _split(reference)[1]
+    near = difflib.get_close_matches(function, functions, 1)
+    there = ", ".join(functions[:9]) or "none"
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {there}"
+    return PcvError(f"model '{reference}': {path} has no function '{function}'; {hint}")
 
 
 def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
@@ -161,6 +191,13 @@ def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
     except Exception as error:
         call = ", ".join(["data", *(f"{name}={value!r}" for name, value in args.items())])
         hint = f"; the data have {', '.join(data)}" if isinstance(error, KeyError) else ""
+        kinds = {name: getattr(getattr(x, "dtype", None), "kind", "") for name, x in data.items()}
+        text = [name for name, kind in kinds.items() if kind in tuple("OSTUMm")]
+        if text and "as a JAX value" in str(error):
+            hint = (
+                f"; recode {' and '.join(text)} as numbers, for example by"
+                " np.unique(…, return_inverse=True)[1]"
+            )
         raise PcvError(
             f"model '{reference}': called as {_split(reference)[1]}({call}) it fails"
             f"{_line(error, source(reference))}: {in_one_line(error)}{hint}"

@@ -82,7 +82,7 @@ def check(job: Job) -> None:
         PcvError: with a line for every part that would fail.
     """
     from pcv import devices
-    from pcv.model import check_marginal, check_shapes, check_values
+    from pcv.model import check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
     table, constants = datasets.read_table(Path(settings.data.file), settings.data.outcome)
@@ -103,8 +103,9 @@ def check(job: Job) -> None:
         for name, config in settings.models.items():
             try:
                 model = build(config, arrays)
-                check_shapes(model, arrays, num_units, name)
+                check_shapes(model, arrays, num_units, settings.data.outcome, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
+                check_prior(model, name)
                 outcomes[name] = str(model.outcome)
                 job.say(f"{job.experiment}: model '{name}' is fit to run")
             except PcvError as error:
@@ -131,7 +132,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv import devices, idata
     from pcv import fit as fitting
     from pcv.keys import key
-    from pcv.model import check_shapes, flat_target, numeric, param_names, target
+    from pcv.model import check_prior, check_shapes, flat_target, numeric, param_names, target
     from pcv.tuning import tune
 
     started = datetime.now(UTC)
@@ -141,7 +142,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         arrays, model = model_of(job)
         data_set = opened(job, "data")
         num_units = data_set.sizes["unit"]
-        check_shapes(model, arrays, num_units, job.model)
+        check_shapes(model, arrays, num_units, job.settings.data.outcome, job.model)
+        check_prior(model, job.model)
         named = target(model, arrays, "plain")
         flat, unravel = flat_target(named)
         names = param_names(named)
@@ -164,6 +166,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             job.say(f"warning: fit {job.model}: {warning}")
         allowed = allow_bad_fit or settings.allow_bad_fit
         bad = bool(checks.problems)
+        for problem in checks.problems if allowed else []:
+            job.say(f"warning: fit {job.model} is bad: {problem}")
         kernel = None
         if not bad or allowed:
             with _naming(f"fit {job.model}"):
@@ -195,7 +199,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         raise PcvError(
             f"fit {job.model}: "
             + "; ".join(checks.problems)
-            + f". The draws are kept in {failed}; --allow-bad-fit goes on with them"
+            + f". The draws are kept in {failed}; fit.allow_bad_fit: true (--allow-bad-fit) goes on"
         )
     store.write(job.path("fit"), tree, stamp)
     shutil.rmtree(failed, ignore_errors=True)
@@ -438,7 +442,9 @@ def compare(job: Job) -> str:
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.write(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
-    tables = [table(comparison) for comparison in compared.comparisons.values()]
+    joint, pointwise = compared.comparisons["joint"], compared.comparisons["pointwise"]
+    alike = len(joint.term) == len(pointwise.term)  # every fold leaves out one unit
+    tables = [table(comparison) for comparison in ([joint] if alike else [joint, pointwise])]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
     return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
 

@@ -243,8 +243,8 @@ def test_bad_values(path, value, what):
         ),
         (
             {"seed": 1, "experiments": {"my rats": quickstart()["experiments"]["rats"]}},
-            "experiments.'my rats': names have only letters, digits, '_' and '-', and no '-' in"
-            " front; rename it",
+            "experiments.'my rats': names have only letters a to z, digits, '_' and '-', and no '-'"
+            " in front; rename it",
         ),
         (
             {"seed": 1, "experiments": {False: quickstart()["experiments"]["rats"]}},

@@ -147,7 +147,11 @@ def test_text_files_keep_every_digit_and_skip_blank_lines(tmp_path):
         ("a,y\n1,2,3\n4,5,6\n", "line 2 has 3 field(s), the header has 2"),
         ("a,y,a\n1,2,3\n", "two columns are named 'a'; rename one"),
         ("", "cannot be read: No columns to parse from file"),
-        (b"a,y\n\xff,2\n", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (b"a,y\n\xff,2\n", "cannot be read: it is not UTF-8 text; save it as that"),
+        (
+            "a;y\n1,5;2\n",
+            "line 2 has 2 field(s), the header has 1; columns are separated by commas",
+        ),
     ],
 )
 def test_damaged_text_files_are_refused(tmp_path, content, message):

@@ -111,6 +111,16 @@ def spoilt(chain: int = 2, shift: float = 0.0, diverging: int = 0, stuck: bool =
     return draws
 
 
+def correlated() -> Draws:
+    """Chains that drift within their own range, all alike."""
+    draws = healthy()
+    phi = 0.9
+    x = draws.position[..., 0]
+    for t in range(1, NUM_DRAWS):
+        x[:, t] = phi * x[:, t - 1] + np.sqrt(1 - phi**2) * x[:, t]
+    return draws
+
+
 SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the others\): more "
 
 
@@ -132,10 +142,12 @@ def test_fits_that_cannot_be_trusted(draws, said):
 @pytest.mark.parametrize(
     ("draws", "said"),
     [
-        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d\d, above 1.01: more fit.draws"),
+        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d{3}, above 1.01: more fit.draws"),
         (spoilt(diverging=40), "40 divergences: raise fit.target_accept"),
+        (spoilt(diverging=1), "1 divergence: raise fit.target_accept"),
+        (correlated(), r"ESS of 'a' is \d\d\d, below 100 per chain: more fit.draws"),
     ],
-    ids=["shifted a little", "few divergent"],
+    ids=["shifted a little", "few divergent", "one divergent", "correlated"],
 )
 def test_fits_that_warn(draws, said):
     checks = check(draws, ["a", "b"])

@@ -387,9 +387,9 @@ def test_schemes_on_units_of_several_rows():
 
 def test_configs_that_do_not_fit_the_data_are_refused():
     assert refusal(make, scheme("leave_one_group_out", group="rats"), RATS, 1) == (
-        "the data: no column 'rats'; did you mean 'rat'?"
+        "the data: no column 'rats' (folds.group); did you mean 'rat'?"
     )
-    assert "no column 'dya'; did you mean 'day'?" in refusal(
+    assert "no column 'dya' (folds.column); did you mean 'day'?" in refusal(
         make, scheme("column", column="dya"), RATS, 1
     )
     assert refusal(make, scheme("k_fold", k=31, group_by="rat"), RATS, 1) == (

@@ -16,6 +16,7 @@ from pcv.model import (
     Model,
     Outcome,
     Target,
+    check_prior,
     check_shapes,
     check_values,
     choose_predictive,
@@ -24,6 +25,7 @@ from pcv.model import (
     support,
     target,
 )
+from tests.problems import PROBLEMS, coin, variance
 
 GROUP = np.array([0, 0, 1, 1, 1])
 DATA = {
@@ -192,7 +194,7 @@ def test_outcome_names_its_scale():
 
 
 def test_a_sound_model_passes_the_checks():
-    check_shapes(MODEL, DATA, 5, "good")
+    check_shapes(MODEL, DATA, 5, MODEL.outcome.name, "good")
     check_values(MODEL, DATA, "good", UNITS)
 
 
@@ -264,7 +266,7 @@ SHAPES = {
 @pytest.mark.parametrize(("change", "message"), SHAPES.values(), ids=SHAPES)
 def test_wrong_shapes_are_refused(change, message):
     with pytest.raises(PcvError, match=message):
-        check_shapes(MODEL._replace(**change), DATA, 5, "bad")
+        check_shapes(MODEL._replace(**change), DATA, 5, MODEL.outcome.name, "bad")
 
 
 def nan_at_unit_3(params, data):
@@ -347,3 +349,23 @@ def test_a_marginal_predictive_that_does_not_hold_is_refused():
         choose_predictive("marginal", MODEL, "rats", PARTS)
     with pytest.raises(PcvError, match=r"model 'rats': predictive 'marginal' is asked for, but"):
         choose_predictive("marginal", MODEL._replace(marginal=None), "rats", WHOLE)
+
+
+@pytest.mark.parametrize(
+    "problem", [PROBLEMS[name] for name in ("hierarchy, plain", "variance", "coin")]
+)
+def test_draws_of_init_follow_the_prior(problem):
+    check_prior(problem().model, "good")
+
+
+@pytest.mark.parametrize("problem", [coin, variance])
+def test_a_missing_jacobian_is_told(problem):
+    with pytest.warns(UserWarning, match="do not follow `log_prior` in '(p|variance)'"):
+        check_prior(problem(jacobian=False).model, "bad")
+
+
+def test_draws_on_the_wrong_scale_are_told():
+    model = coin().model
+    constrained = model._replace(init=lambda key: model.constrain(model.init(key)))
+    with pytest.warns(UserWarning, match="does `init` return constrained values"):
+        check_prior(constrained, "bad")

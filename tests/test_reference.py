@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pcv import reference
@@ -70,6 +71,36 @@ class TestFound:
         monkeypatch.chdir(folder / "other")
         assert reference.load("../my_models.py:slopes")({})[2] == 2.0
         assert reference.load(f"{folder}/my_models.py:slopes")({})[2] == 2.0
+
+    def test_neighbours_of_the_same_name(self, folder):
+        for name, scale in (("one", 1.0), ("two", 100.0)):
+            write(f"{name}/models.py", MODELS)
+            write(f"{name}/helper.py", f"SCALE = {scale}")
+        assert [reference.load(f"{n}/models.py:slopes")({})[2] for n in ("one", "two")] == [1, 100]
+        assert "helper" not in sys.modules
+
+    def test_neighbours_that_are_imported_late(self):
+        write("late.py", "def f(data):\n    from helper import SCALE\n    return SCALE\n")
+        assert reference.build("late.py:f", {}, {}) == 2.0
+
+    def test_sources(self, folder):
+        write("helper.py", "import math\nimport lib.deep.leaf\nSCALE = 1.0")
+        for name in ("lib/__init__.py", "lib/deep/__init__.py", "lib/deep/other.py", "unused.py"):
+            write(name, "")
+        write("lib/deep/leaf.py", "from . import other\nfrom ..near import x")
+        write("lib/near.py", "from my_models import slopes\nx = 1")
+        found = [str(path) for path in reference.sources("my_models.py:slopes")]
+        assert found[0] == "my_models.py"
+        assert sorted(found[1:]) == sorted(
+            [
+                "helper.py",
+                "lib/__init__.py",
+                "lib/deep/__init__.py",
+                "lib/deep/leaf.py",
+                "lib/deep/other.py",
+                "lib/near.py",
+            ]
+        )
 
     def test_file_is_read_anew(self):
         assert reference.load("my_models.py:slopes")({})[0] == "slopes"
@@ -199,3 +230,38 @@ class TestCall:
             "model 'my_models.py:fails': called as fails(data) it fails (line 16): ValueError: "
             "math domain error"
         )
+
+
+class TestCheck:
+    """What can be known without running a file."""
+
+    @pytest.mark.parametrize("name", ["slopes", "sqrt_of", "Made", "made", "OrderedDict", "limit"])
+    def test_names_that_are_there(self, name):
+        write(
+            "my_models.py",
+            MODELS + "\nfrom math import sqrt as sqrt_of\nclass Made: ...\nmade = Made\n",
+        )
+        reference.check(f"my_models.py:{name}")
+
+    def test_names_that_are_not(self):
+        assert message(reference.check, "my_models.py:slope") == (
+            "model 'my_models.py:slope': my_models.py has no function 'slope'; did you mean"
+            " 'slopes'?"
+        )
+        reference.check("pcv.zoo.rats:random_slopes")
+        assert "has no function 'random'" in message(reference.check, "pcv.zoo.rats:random")
+
+    @pytest.mark.parametrize("text", ["from os import *", "globals()['f'] = 3", "def f(:"])
+    def test_files_that_must_be_run_to_know(self, text):
+        write("my_models.py", text)
+        reference.check("my_models.py:f")
+
+
+def test_text_that_reaches_jax_is_to_be_recoded():
+    write(
+        "text.py", "import jax.numpy as jnp\ndef f(data):\n    return jnp.asarray(data['name'])\n"
+    )
+    said = message(reference.build, "text.py:f", {"name": np.array(["a", "b"])}, {})
+    assert said.endswith(
+        "recode name as numbers, for example by np.unique(…, return_inverse=True)[1]"
+    )

@@ -813,7 +813,8 @@ BAD_MODELS = {
     "init_name": "log_prior fails (models.py, line #): KeyError: 'sigma'",
     "constrain_key": "constrain fails (models.py, line #): KeyError: 'b'",
     "constrain_array": "constrain returns an array of float64, shape (), not a dict of variables",
-    "outcome_name": "no column 'yeild_t' (its outcome); did you mean 'yield_t'?",
+    "outcome_name": "its outcome is 'yeild_t', that of the data is 'yield_t' (data.outcome); they "
+    "must be the same",
     "outcome_text": "outcome is 'yield_t', not a pcv.Outcome",
     "marginal_shape": "marginal returns an array of float64, shape (2,) and an array of float64, "
     "shape (2,) for two slots; it must return the joint score, one number, and the pointwise "
@@ -901,7 +902,8 @@ class TestBadFits:
         assert re.fullmatch(
             r"fit mine: R-hat of 'a' is \d+\.\d\d, above 1\.05 \(chain [0-3] is furthest from the "
             r"others\): more fit\.warmup and fit\.draws, or reparameterise\. The draws are kept in "
-            r"results/yields/models/mine/fit_failed\.zarr; --allow-bad-fit goes on with them",
+            r"results/yields/models/mine/fit_failed\.zarr; fit.allow_bad_fit: true "
+            r"\(--allow-bad-fit\) goes on",
             said,
         )
         assert not job.path("fit").exists()

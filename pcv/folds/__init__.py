@@ -67,13 +67,17 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
         case "leave_one_out":
             folds = leave_one_out(names)
         case "leave_one_group_out":
-            folds = leave_one_group_out(unit_column(data, scheme.group), scheme.group)
+            folds = leave_one_group_out(
+                unit_column(data, scheme.group, "folds.group"), scheme.group
+            )
         case "column":
-            folds = from_column(unit_column(data, scheme.column), scheme.column)
+            folds = from_column(unit_column(data, scheme.column, "folds.column"), scheme.column)
         case "k_fold" if scheme.group_by:
-            folds = k_fold_grouped(unit_column(data, scheme.group_by), scheme.k, rng)
+            folds = k_fold_grouped(
+                unit_column(data, scheme.group_by, "folds.group_by"), scheme.k, rng
+            )
         case "k_fold" if scheme.stratify_by:
-            values = unit_column(data, scheme.stratify_by)
+            values = unit_column(data, scheme.stratify_by, "folds.stratify_by")
             folds = k_fold_stratified(values, scheme.k, rng)
             _, times = np.unique(values, return_counts=True)
             rare = (times < scheme.k).sum()

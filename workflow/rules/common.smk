@@ -11,7 +11,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from pcv import config as pcv_config
 from pcv import layout, reference
 from pcv.errors import PcvError
-from pcv.recipes import recipe_file
+from pcv.recipes import recipe_files
 
 # The `pcv` of the environment that runs Snakemake, activated or not; setting a prefix drops
 # Snakemake's own, without which a job that fails before `| tee` would count as done.
@@ -35,7 +35,7 @@ def check_files(checked):
                 f" (paths are relative to {Path.cwd()})"
             )
         for model in experiment.models.values():
-            reference.source(model.model)
+            reference.check(model.model)
 
 
 IS_MODULE = not workflow.modifier.is_main_snakefile()
@@ -43,6 +43,7 @@ try:
     CONFIG = checked_config()
     if not IS_MODULE:
         check_files(CONFIG)
+    RECIPES = recipe_files(Path("results"), CONFIG)
 except PcvError as error:
     sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
 
@@ -102,7 +103,9 @@ def print_errors():
         said = Path(log).read_text().splitlines() if Path(log).exists() else []
         errors = [line for line in said if line.startswith("error: ")]
         if not errors:
-            errors = ["error: none was said; was it killed (memory, time limit)?"]
+            errors = [
+                "error: none was said; was it interrupted or killed (memory, time limit)?"
+            ]
         heading = f"\n{rule_name} failed; all it said is in {log}"
         print(heading, *errors, sep="\n", file=sys.stderr)
 
@@ -123,9 +126,7 @@ def recipe(stage):
 
     def of(wildcards):
         model = getattr(wildcards, "model", "")
-        return str(
-            recipe_file(Path("results"), CONFIG, wildcards.experiment, stage, model)
-        )
+        return str(RECIPES[wildcards.experiment, stage, model])
 
     return of
 
