@@ -4,12 +4,12 @@ from pathlib import Path
 
 VERSIONS = {
     "data": 1,
-    "fit": 1,
+    "fit": 2,
     "folds": 1,
-    "warmup": 1,
-    "sample": 1,
-    "diagnose": 1,
-    "compare": 1,
+    "warmup": 2,
+    "sample": 2,
+    "diagnose": 2,
+    "compare": 2,
     "report": 1,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""

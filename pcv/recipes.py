@@ -18,7 +18,7 @@ KEYS = ("stage version", "config")
 """what of a recipe is compared: Snakemake itself looks at the files"""
 
 
-def recipe_files(results: Path, config: Config) -> dict[tuple[str, str, str], Path]:
+def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, str, str], Path]:
     """The files that the stages' rules take as input, after they were brought up to date.
 
     Each holds the stage's version and its part of the config, and is newer than the artifact if
@@ -27,6 +27,7 @@ def recipe_files(results: Path, config: Config) -> dict[tuple[str, str, str], Pa
     Args:
         results: folder of the artifacts.
         config: the present config.
+        renew: bring them up to date; Snakemake's own processes on other machines do not.
 
     Returns:
         By experiment, stage and model (empty where a stage is of all models).
@@ -34,18 +35,25 @@ def recipe_files(results: Path, config: Config) -> dict[tuple[str, str, str], Pa
     Raises:
         PcvError: the folder may not be written.
     """
-    return {
-        (experiment, stage, model): _up_to_date(results, config, experiment, stage, model)
+    files = {
+        (experiment, stage, model): results
+        / ".recipes"
+        / experiment
+        / f"{stage}{f'-{model}' * bool(model)}.json"
         for experiment, settings in config.experiments.items()
         for stage, place in layout.FILES.items()
         for model in (settings.models if "{model}" in place else [""])
     }
+    for (experiment, stage, model), file in files.items() if renew else ():
+        _bring_up_to_date(file, results, config, experiment, stage, model)
+    return files
 
 
-def _up_to_date(results: Path, config: Config, experiment: str, stage: str, model: str) -> Path:
+def _bring_up_to_date(
+    file: Path, results: Path, config: Config, experiment: str, stage: str, model: str
+) -> None:
     made_of = layout.VERSIONS[stage], stage_config(config, experiment, stage, model or None)
     wanted = json.loads(json.dumps(dict(zip(KEYS, made_of))))
-    file = results / ".recipes" / experiment / f"{stage}{f'-{model}' * bool(model)}.json"
     known = _content(file)
     names = layout.batches(config.experiments[experiment].cv.fold_batches)
     artifacts = {layout.path(results, stage, experiment, model, name) for name in names}
@@ -64,7 +72,6 @@ def _up_to_date(results: Path, config: Config, experiment: str, stage: str, mode
                 os.utime(file, (0, 0))
     except OSError as error:
         raise PcvError(f"{file}: cannot be written: {error.strerror}") from error
-    return file
 
 
 def _content(file: Path) -> dict[str, Any] | None:

@@ -277,18 +277,20 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
             )
             for _, row in rows.iterrows()
         ]
+    flagged = [verdict != "ok" for verdict in rows["verdict"]]
+    notes += [f"{model}: {v}" for model, v in zip(rows["model"], rows["verdict"]) if v != "ok"]
     cells = [
-        (model, *difference, *own, verdict)
-        for model, difference, own, verdict in zip(
-            rows["model"], differences, elpd, rows["verdict"], strict=True
+        (model, *difference, *own, "see below" if flag else "ok")
+        for model, difference, own, flag in zip(
+            rows["model"], differences, elpd, flagged, strict=True
         )
     ]
-    return Table(caption, head, cells, [False] * len(cells), notes)
+    return Table(caption, head, cells, flagged, notes)
 
 
 def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     head: Cells = ("model", "chains × draws", "R-hat max", "benchmark share", "min ESS")
-    head += ("total ESS", "max k-hat", "divergences", "flagged", "verdict")
+    head += ("total ESS", "max k-hat", "divergences", "folds flagged")
     rows = [
         (
             name,
@@ -300,7 +302,6 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             _at(folds["khat"], "max", ".2f"),
             f"{int(folds['divergences'].sum()):,}",
             f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
-            str(folds.attrs["verdict"]),
         )
         for name, folds in zip(names, models, strict=True)
     ]

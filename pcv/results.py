@@ -176,6 +176,11 @@ def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
     return fit if chains == "ok" else f"{fit} {chains}"
 
 
+def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
+    """The kinds of scores that differ: joint alone where every fold leaves out one unit."""
+    return ["joint"] if all(d.sizes["slot"] == 1 for d in diagnostics.values()) else list(KINDS)
+
+
 class Compared(NamedTuple):
     """All comparisons of an experiment."""
 

@@ -434,6 +434,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
+    from pcv import results
     from pcv.compare import table
 
     started = datetime.now(UTC)
@@ -442,9 +443,7 @@ def compare(job: Job) -> str:
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.write(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
-    joint, pointwise = compared.comparisons["joint"], compared.comparisons["pointwise"]
-    alike = len(joint.term) == len(pointwise.term)  # every fold leaves out one unit
-    tables = [table(comparison) for comparison in ([joint] if alike else [joint, pointwise])]
+    tables = [table(compared.comparisons[kind]) for kind in results.distinct_kinds(diagnosed)]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
     return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
 
@@ -452,12 +451,14 @@ def compare(job: Job) -> str:
 def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
+    from pcv import results
 
     started = datetime.now(UTC)
     diagnosed, known = _diagnosed(job)
-    frame = _compared(job, diagnosed, known).frame
+    kinds = results.distinct_kinds(diagnosed)
+    frame = _compared(job, diagnosed, known).frame.query("kind in @kinds")
     known["compare"] = require(job, "compare", known)
-    comparison = opened(job, "compare").load()
+    comparison = opened(job, "compare").sel(kind=kinds).load()
     figures = reporting.figures(comparison, diagnosed)
     folder = job.path("report").parent
     reporting.write_figures(figures, folder / "figures")

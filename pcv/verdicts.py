@@ -60,7 +60,7 @@ def fold_verdict(
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
     limit = min(benchmark.limit, MAX_RHAT)
     lighter_tail = {
-        "plain": "use the marginal predictive",
+        "plain": "more draws or, where whole groups are left out, the marginal predictive",
         "marginal": "more draws, or a model less surprised by this fold",
     }[predictive]
 

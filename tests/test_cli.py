@@ -317,7 +317,8 @@ class TestCheck:
         [
             (("data", "file"), "dta.csv", "dta.csv: no such file; data.file is relative to the "
              "working directory"),
-            (("folds", "group"), "feild", "the data: no column 'feild'; did you mean 'field'?"),
+            (("folds", "group"), "feild", "the data: no column 'feild' (folds.group); did you mean "
+             "'field'?"),
             (("folds",), {"scheme": "k_fold", "k": 13}, "13 folds of 12 units: k must be from 2 "
              "to 12"),
             (("cv", "fold_batches"), 5, "cv.fold_batches: 5 batches for 4 folds; use fewer"),

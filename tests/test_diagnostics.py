@@ -525,11 +525,57 @@ def test_each_reason_is_named_with_a_remedy():
     assert (words[6:] == "ok").all()
 
 
+@pytest.mark.parametrize(
+    ("chains", "num_draws", "batch", "shift"),
+    [(4, 100, 50, 50.0), (2, 100, 50, 50.0), (8, 100, 50, 5.0), (2, 20, 10, 5.0)],
+)
+def test_few_blocks_do_not_excuse_chains_that_are_far_apart(chains, num_draws, batch, shift):
+    """The benchmark itself is blind there: its replicates draw from few blocks."""
+    for seed in range(10):
+        draws = np.random.default_rng(seed).normal(size=(10, chains, num_draws))
+        draws[3, 0] += shift
+        sums = batch_sums(draws, batch)
+        benchmark = diag.rhat_max_benchmark(np.random.default_rng(seed), sums)
+        words = verdicts.fold_verdict(sums, np.zeros(10), np.zeros(10), benchmark, "marginal")
+        assert words[3].startswith("R-hat ")
+
+
+def test_benchmark_at_the_default_length():
+    """30 folds, 8 chains, 200 draws in batches of 50: rarely wrong, and not blind."""
+    shares = {0.0: [], 0.5: [], 1.0: []}
+    for shift, found in shares.items():
+        for seed in range(60):
+            draws = np.random.default_rng(seed).normal(size=(30, 8, 200))
+            draws[7, 2] += shift
+            rng = np.random.default_rng(seed)
+            found.append(diag.rhat_max_benchmark(rng, batch_sums(draws, 50)).share_above)
+    assert np.mean(np.array(shares[0.0]) <= 0.05) <= 0.1
+    assert np.median(shares[0.0]) > 0.2
+    assert np.mean(np.array(shares[0.5]) <= 0.01) > 0.6
+    assert np.mean(np.array(shares[1.0]) <= 0.01) > 0.9
+
+
+def test_ess_of_the_sum_weighs_folds_by_their_error():
+    rng = np.random.default_rng(4)
+    draws = rng.normal(size=(3, 4, 4000)) * np.array([0.1, 0.5, 1.0])[:, None, None]
+    slow = draws[2].repeat(8, axis=1)[:, :4000]  # an eighth of the draws are new
+    draws[2] = slow
+    sums = batch_sums(draws, 100)
+    f = np.exp(draws)
+    own = f.var((1, 2)) / f.mean((1, 2)) ** 2
+    expected = own.sum() / (diag.mcse(sums) ** 2).sum()
+    assert diag.ess_total(sums) == pytest.approx(expected, rel=1e-3)
+    assert diag.ess_total(batch_sums(draws[:2], 100)) == pytest.approx(16000, rel=0.2)
+    assert diag.ess(sums)[2] < diag.ess_total(sums) < diag.ess(sums)[0]
+    assert np.isnan(diag.ess_total(batch_sums(np.zeros((2, 4, 100)), 20)))
+
+
 def test_heavy_tail_and_divergences():
     draws = healthy(np.random.default_rng(3))
     heavy = "k-hat 1.30: heavy-tailed predictive, its MCSE cannot be trusted; "
     plain, marginal = (verdict_of(draws, p, khat=1.3)[0] for p in ("plain", "marginal"))
-    assert plain == heavy + "use the marginal predictive"
+    remedy = "more draws or, where whole groups are left out, the marginal predictive"
+    assert plain == heavy + remedy
     assert marginal == heavy + "more draws, or a model less surprised by this fold"
     assert verdict_of(draws, divergences=17)[0] == (
         "17 divergences (1.1% of draws): higher target_accept, or reparameterise"

@@ -778,7 +778,7 @@ class TestBadData:
     def test_missing_column_of_the_folds(self, fresh):
         job = fresh.job({"folds.group": "feild"})
         run(job, "data")
-        words = "the data: no column 'feild'; did you mean 'field'?"
+        words = "the data: no column 'feild' (folds.group); did you mean 'field'?"
         assert message(job, "folds") == words
         assert message(job, "check") == words
 

@@ -43,7 +43,7 @@ try:
     CONFIG = checked_config()
     if not IS_MODULE:
         check_files(CONFIG)
-    RECIPES = recipe_files(Path("results"), CONFIG)
+    RECIPES = recipe_files(Path("results"), CONFIG, renew=workflow.is_main_process)
 except PcvError as error:
     sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
 

@@ -1,0 +1,106 @@
+"""What the diagnose stage makes of stored sums, seen on draws whose faults are known."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pcv import results
+from pcv.diagnostics import batch_sums
+
+CHAINS, DRAWS, BATCH = 4, 400, 50
+TEST = np.array([[0, 1], [2, 3], [4, -1]])
+UNITS = np.array([f"unit {i}" for i in range(5)])
+FOLDS = xr.Dataset({"test": (("fold", "slot"), TEST)}, {"fold": ["a", "b", "c"]})
+CHECKS = xr.Dataset(
+    {
+        "rhat": ("param", [1.0]),
+        "ess": ("param", [900.0]),
+        "efmi": ("chain", [1.0]),
+        "divergences": 0,
+    },
+    {"param": ["mu"]},
+    {"problems": [], "warnings": []},
+)
+
+
+def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
+    """The sample artifact of draws (fold, chain, draw, slot); padded slots score 0."""
+    pointwise = np.where(TEST[:, None, None] >= 0, pointwise, 0.0)
+    joint = pointwise.sum(axis=3)
+    dims = ("fold", "chain", "batch")
+    variables = {
+        **{f"log_joint_{k}": (dims, x) for k, x in batch_sums(joint, BATCH)._asdict().items()},
+        **{
+            f"log_pointwise_{k}": (dims if x.ndim == 3 else (*dims, "slot"), x)
+            for k, x in batch_sums(pointwise, BATCH)._asdict().items()
+        },
+        "log_joint_draws": (("fold", "chain", "draw"), joint),
+        "n_draws": ("fold", np.full(len(TEST), DRAWS)),
+        "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),
+        "acceptance": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), 0.9)),
+    }
+    return xr.Dataset(variables, attrs={"predictive": "plain", "outcome": "y"})
+
+
+def diagnosed(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
+    made = sample(pointwise, divergences)
+    rng = np.random.default_rng(1)
+    return results.diagnose([made], FOLDS, UNITS, CHECKS, rng, "m")
+
+
+@pytest.fixture
+def draws() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(len(TEST), CHAINS, DRAWS, 2))
+
+
+def verdict(found: xr.Dataset, kind: str) -> str:
+    name = {"joint": "verdict", "pointwise": "pointwise_verdict"}[kind]
+    scores = results.scores(found, kind, "d", "f")
+    assert scores.verdict == found.attrs[name]
+    return scores.verdict
+
+
+def test_healthy_chains(draws):
+    found = diagnosed(draws)
+    assert verdict(found, "joint") == verdict(found, "pointwise") == "ok"
+    assert found["pointwise_verdict"].values.tolist() == [["ok", "ok"], ["ok", "ok"], ["ok", ""]]
+    assert 1200 < float(found["joint_ess_total"]) < 2000
+
+
+def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):
+    draws[1, 2] += [4.0, -4.0]
+    found = diagnosed(draws)
+    assert verdict(found, "joint") == "ok"
+    said = verdict(found, "pointwise")
+    assert said.startswith("2 of 5 units are flagged: unit 2 (R-hat 2.")
+    assert "unit 3 (R-hat 2." in said
+
+
+def test_divergences_flag_the_units_of_their_fold(draws):
+    assert verdict(diagnosed(draws, divergences=1), "pointwise").startswith(
+        "5 of 5 units are flagged: unit 0 (32 divergences (2.0% of draws): "
+    )
+
+
+def test_padded_slots_are_unknown(draws):
+    found = diagnosed(draws)
+    for name in ("pointwise_elpd", "pointwise_rhat", "pointwise_ess"):
+        np.testing.assert_array_equal(np.isnan(found[name]), TEST < 0)
+    assert np.isfinite(found["pointwise_mcse"]).all()
+    assert float(found["pointwise_elpd"].sum()) == pytest.approx(
+        float(np.log(np.exp(draws[TEST.shape[0] - 1, ..., 0]).mean()))
+        + sum(float(np.log(np.exp(draws[k, ..., i]).mean())) for k in (0, 1) for i in (0, 1))
+    )
+
+
+def test_a_bad_fit_is_part_of_the_verdict(draws):
+    found = diagnosed(draws).assign_attrs(bad_fit=True, fit_verdict="R-hat of 'mu' is 1.30")
+    assert results.scores(found, "joint", "d", "f").verdict == (
+        "The full-data fit is bad: R-hat of 'mu' is 1.30."
+    )
+
+
+def test_kinds_are_told_apart_only_where_folds_hold_several_units(draws):
+    found = diagnosed(draws)
+    assert results.distinct_kinds({"m": found}) == ["joint", "pointwise"]
+    assert results.distinct_kinds({"m": found.isel(slot=[0])}) == ["joint"]
