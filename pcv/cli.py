@@ -96,15 +96,19 @@ def fit(
         stages.fit(job, allow_bad_fit)
 
 
-@app.command(epilog="Example: pcv folds config/config.yaml")
+@app.command(epilog="Example: pcv folds config/config.yaml --plot")
 def folds(
-    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+    config: ConfigFile,
+    experiment: Experiment = "",
+    plot: Annotated[bool, typer.Option("--plot", help="Draw them: figures/folds.png.")] = False,
+    results: Results = HERE,
+    debug: Debug = False,
 ) -> None:
     """Lay out the folds, once for all models: folds.zarr."""
     from pcv import stages
 
     for job in _jobs(config, experiment, results):
-        stages.folds(job)
+        stages.folds(job, plot)
 
 
 @app.command(epilog="Example: pcv warmup config/config.yaml --model slopes --cores 4")

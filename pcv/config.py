@@ -60,6 +60,17 @@ class DataConfig(Section):
     columns: list[Text] | None = None  # None: all
 
 
+def _plain(args: dict[str, Any]) -> dict[str, Any]:
+    try:
+        text = json.dumps(args)
+    except (TypeError, ValueError) as error:
+        allowed = "numbers, text, true, false, null, lists and sections"
+        raise _problem(f"must hold only {allowed}; put others in quotes ({error})") from None
+    if number := re.search(r'"[-+]?[0-9.]+[eE][-+]?[0-9]+"', text):
+        raise _problem(f"YAML takes {number[0]} for text; write numbers like 1.0e-3")
+    return args
+
+
 class LeaveOneOut(Section):
     scheme: Literal["leave_one_out"]
 
@@ -102,26 +113,108 @@ class FixedFolds(Section):
     column: Text
 
 
+class LeavePOut(Section):
+    scheme: Literal["leave_p_out"]
+    p: Annotated[int, Field(ge=1)]
+    splits: Annotated[int, Field(ge=2)] | Literal["all"] = 100
+
+
+class Blocks(Section):
+    scheme: Literal["block"]
+    size: Annotated[int, Field(ge=1)]
+    time: Text | None = None
+
+
+class HBlock(Section):
+    scheme: Literal["h_block"]
+    h: Annotated[int, Field(ge=0)]
+    time: Text | None = None
+
+
+class HVBlock(Section):
+    scheme: Literal["hv_block"]
+    v: Annotated[int, Field(ge=0)]
+    h: Annotated[int, Field(ge=0)]
+    time: Text | None = None
+
+
+class LeaveFutureOut(Section):
+    scheme: Literal["leave_future_out"]
+    min_observations: Annotated[int, Field(ge=1)]
+    forecast_horizon: Annotated[int, Field(ge=1)] = 1
+    step: Annotated[int, Field(ge=1)] = 1
+    window: Annotated[int, Field(ge=1)] | None = None
+    time: Text | None = None
+
+
+class Coordinates(Section):
+    """Columns of places: in a plane, or on the earth in degrees."""
+
+    x: Text | None = None
+    y: Text | None = None
+    longitude: Text | None = None
+    latitude: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_pair(self) -> "Coordinates":
+        given = [name for name, column in self if column]
+        if given not in (["x", "y"], ["longitude", "latitude"]):
+            raise _problem("name the columns of x and y, or of longitude and latitude")
+        return self
+
+
+class SpatialBlocks(Section):
+    scheme: Literal["spatial_block"]
+    coordinates: Coordinates
+    size: Annotated[float, Field(gt=0)]
+    buffer: Annotated[float, Field(ge=0)] = 0.0
+
+
+class LeaveOneLocationOut(Section):
+    scheme: Literal["leave_one_location_out"]
+    coordinates: Coordinates
+    buffer: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Splitter(Section):
+    """Any class with scikit-learn's `split(X, y, groups)`."""
+
+    scheme: Literal["splitter"]
+    splitter: Annotated[str, Field(pattern=MODEL)]
+    args: Annotated[dict[str, Any], AfterValidator(_plain)] = {}
+    y: Text | None = None
+    groups: Text | None = None
+
+
 SCHEMES: dict[str, type[Section]] = {
     "leave_one_out": LeaveOneOut,
+    "leave_p_out": LeavePOut,
     "k_fold": KFold,
     "leave_one_group_out": LeaveOneGroupOut,
+    "block": Blocks,
+    "h_block": HBlock,
+    "hv_block": HVBlock,
+    "leave_future_out": LeaveFutureOut,
+    "spatial_block": SpatialBlocks,
+    "leave_one_location_out": LeaveOneLocationOut,
+    "splitter": Splitter,
     "column": FixedFolds,
 }
 FoldScheme = Annotated[
-    LeaveOneOut | KFold | LeaveOneGroupOut | FixedFolds, Field(discriminator="scheme")
+    LeaveOneOut
+    | LeavePOut
+    | KFold
+    | LeaveOneGroupOut
+    | Blocks
+    | HBlock
+    | HVBlock
+    | LeaveFutureOut
+    | SpatialBlocks
+    | LeaveOneLocationOut
+    | Splitter
+    | FixedFolds,
+    Field(discriminator="scheme"),
 ]
-
-
-def _plain(args: dict[str, Any]) -> dict[str, Any]:
-    try:
-        text = json.dumps(args)
-    except (TypeError, ValueError) as error:
-        allowed = "numbers, text, true, false, null, lists and sections"
-        raise _problem(f"must hold only {allowed}; put others in quotes ({error})") from None
-    if number := re.search(r'"[-+]?[0-9.]+[eE][-+]?[0-9]+"', text):
-        raise _problem(f"YAML takes {number[0]} for text; write numbers like 1.0e-3")
-    return args
 
 
 class ModelConfig(Section):

@@ -204,6 +204,29 @@ def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
         ) from error
 
 
+def call(reference: str, args: dict[str, Any]) -> Any:
+    """Call the class or function of a reference with its arguments from the config.
+
+    >>> call("fractions:Fraction", {"numerator": 1, "denominator": 2})
+    Fraction(1, 2)
+
+    Raises:
+        PcvError: as for `load`, or the call fails.
+    """
+    try:
+        made = load(reference)
+    except PcvError as error:
+        raise PcvError(str(error).removeprefix("model ")) from error
+    try:
+        return made(**args)
+    except Exception as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in args.items())
+        raise PcvError(
+            f"'{reference}': called as {_split(reference)[1]}({given}) it fails: "
+            f"{in_one_line(error)}"
+        ) from error
+
+
 def _does_not_import(reference: str, place: str | Path, error: BaseException) -> PcvError:
     at = "" if isinstance(error, SyntaxError) else _line(error, Path(place))  # it says so itself
     return PcvError(f"model '{reference}': {place} does not import{at}: {in_one_line(error)}")

@@ -18,7 +18,7 @@ import xarray as xr
 
 from pcv import datasets, store
 from pcv.errors import PcvError
-from pcv.folds import Folds, describe, title
+from pcv.folds import Folds, describe, places, title
 from pcv.folds import make as make_folds
 from pcv.job import (
     Job,
@@ -57,8 +57,8 @@ def data(job: Job) -> None:
     job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{settings.outcome}'")
 
 
-def folds(job: Job) -> None:
-    """Lay out the folds, once for all models: ``folds.zarr``."""
+def folds(job: Job, plot: bool = False) -> None:
+    """Lay out the folds, once for all models: ``folds.zarr``; and draw them: ``figures/folds``."""
     started = datetime.now(UTC)
     known = {"data": require(job, "data", {})}
     data_set = opened(job, "data").load()
@@ -73,6 +73,17 @@ def folds(job: Job) -> None:
     )
     store.write(job.path("folds"), dataset, stamp)
     job.say(f"{title(job.settings.folds)}: {describe(result, data_set.sizes['unit'])}")
+    if plot:
+        from pcv.folds import plot as drawing
+        from pcv.report import write_figures
+
+        scheme, name = job.settings.folds, title(job.settings.folds)
+        if scheme.scheme in ("spatial_block", "leave_one_location_out"):
+            figure = drawing.on_map(result, places(data_set, scheme), name)
+        else:
+            figure = drawing.grid(result, data_set.sizes["unit"], name)
+        folder = job.path("report").parent / "figures"
+        job.say(f"picture: {write_figures({'folds': figure}, folder)[0]}")
 
 
 def check(job: Job) -> None:

@@ -136,7 +136,7 @@ BAD = [
     (
         f"{RATS}.folds.scheme",
         ...,
-        "missing; add one of leave_one_out, k_fold, leave_one_group_out, column",
+        "missing; add one of " + ", ".join(SCHEMES),
     ),
     # wrong types
     (
@@ -195,7 +195,7 @@ BAD = [
     (
         f"{RATS}.folds.scheme",
         "loo",
-        "unknown scheme 'loo'; known: leave_one_out, k_fold, leave_one_group_out, column",
+        "unknown scheme 'loo'; known: " + ", ".join(SCHEMES),
     ),
     (
         f"{RATS}.folds",

@@ -410,6 +410,12 @@ class TestArtifacts:
         assert "linear" in page
         assert "Warning" not in page
 
+    def test_folds_are_drawn_when_asked(self, project):
+        stages.folds(project.job(), plot=True)
+        assert project.said[-1] == "picture: results/yields/figures/folds.png"
+        for suffix in ("png", "svg"):
+            assert project.path(f"figures/folds.{suffix}").stat().st_size > 2000
+
     def test_nothing_else_is_left(self, done):
         assert list((done.folder / "results").rglob(".*")) == []
 

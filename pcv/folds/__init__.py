@@ -15,35 +15,65 @@ A scheme is a function that returns `Folds`; so is any scikit-learn splitter by 
 """
 
 import warnings
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 import xarray as xr
 
-from pcv.config import FoldScheme
+from pcv import reference
+from pcv.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 from pcv.datasets import unit_column
 from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, train_mask
-from pcv.folds.exchangeable import k_fold, k_fold_contiguous, k_fold_stratified, leave_one_out
+from pcv.folds.exchangeable import (
+    k_fold,
+    k_fold_contiguous,
+    k_fold_stratified,
+    leave_one_out,
+    leave_p_out,
+)
 from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
+from pcv.folds.space import Places, check_places, leave_one_location_out, spatial_blocks
+from pcv.folds.time import blocks, check_order, hv_block, leave_future_out
 from pcv.names import name_bits
 
 __all__ = [
     "Folds",
+    "Places",
+    "blocks",
     "check",
+    "check_order",
     "describe",
     "from_column",
     "from_sets",
     "from_splitter",
+    "hv_block",
     "k_fold",
     "k_fold_contiguous",
     "k_fold_grouped",
     "k_fold_stratified",
+    "leave_future_out",
     "leave_one_group_out",
+    "leave_one_location_out",
     "leave_one_out",
+    "leave_p_out",
     "make",
+    "places",
+    "spatial_blocks",
     "title",
     "train_mask",
 ]
+
+
+COVERING = {
+    "leave_one_out",
+    "k_fold",
+    "leave_one_group_out",
+    "column",
+    "block",
+    "spatial_block",
+    "leave_one_location_out",
+}
+"""schemes that test every unit once"""
 
 
 def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
@@ -63,9 +93,13 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
     """
     rng = np.random.default_rng([seed, name_bits("folds")])
     names = data["unit"].values.tolist()
+    if time := getattr(scheme, "time", None):
+        check_order(unit_column(data, time, "folds.time"), names, time)
     match scheme.scheme:
         case "leave_one_out":
             folds = leave_one_out(names)
+        case "leave_p_out":
+            folds = leave_p_out(names, scheme.p, _number(scheme.splits), rng)
         case "leave_one_group_out":
             folds = leave_one_group_out(
                 unit_column(data, scheme.group, "folds.group"), scheme.group
@@ -91,10 +125,55 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
             folds = k_fold_contiguous(names, scheme.k)
         case "k_fold":
             folds = k_fold(names, scheme.k, rng)
+        case "block":
+            folds = blocks(names, scheme.size)
+        case "h_block":
+            folds = hv_block(names, 0, scheme.h)
+        case "hv_block":
+            folds = hv_block(names, scheme.v, scheme.h)
+        case "leave_future_out":
+            folds = leave_future_out(
+                names,
+                scheme.min_observations,
+                scheme.forecast_horizon,
+                scheme.step,
+                scheme.window,
+            )
+        case "spatial_block":
+            folds = spatial_blocks(places(data, scheme), scheme.size, scheme.buffer)
+        case "leave_one_location_out":
+            folds = leave_one_location_out(places(data, scheme), scheme.buffer)
+        case "splitter":
+            y, groups = (
+                unit_column(data, column, f"folds.{key}") if column else None
+                for key, column in (("y", scheme.y), ("groups", scheme.groups))
+            )
+            splitter = reference.call(scheme.splitter, scheme.args)
+            folds = from_splitter(splitter, len(names), y, groups)
         case _:
             assert_never(scheme)
-    check(folds, names, cover=True)
+    check(folds, names, cover=scheme.scheme in COVERING)
     return folds
+
+
+def _number(splits: int | Literal["all"]) -> int | None:
+    return None if splits == "all" else splits
+
+
+def places(data: xr.Dataset, scheme: SpatialBlocks | LeaveOneLocationOut) -> Places:
+    """The places of the units that a spatial scheme speaks of.
+
+    Raises:
+        PcvError: no such column, one that differs within a unit, or no longitudes and latitudes.
+    """
+    columns = {key: column for key, column in scheme.coordinates if column}
+    first, second = (
+        unit_column(data, column, f"folds.coordinates.{key}").astype(float)
+        for key, column in columns.items()
+    )
+    found = Places(first, second, "longitude" in columns)
+    check_places(found)
+    return found
 
 
 def title(scheme: FoldScheme) -> str:
@@ -117,5 +196,32 @@ def title(scheme: FoldScheme) -> str:
             return f"{scheme.k}-fold {'contiguous' if scheme.contiguous else 'at random'}"
         case "leave_one_out":
             return "leave-one-out"
+        case "leave_p_out":
+            return f"leave-{scheme.p}-out"
+        case "block":
+            return f"blocks of {scheme.size}"
+        case "h_block":
+            return f"h-block, h = {scheme.h}"
+        case "hv_block":
+            return f"hv-block, v = {scheme.v}, h = {scheme.h}"
+        case "leave_future_out":
+            window = f"window of {scheme.window}" if scheme.window else "expanding window"
+            return f"leave-future-out, {scheme.forecast_horizon} ahead, {window}"
+        case "spatial_block":
+            return f"spatial blocks of {_distance(scheme, scheme.size)}{_buffer(scheme)}"
+        case "leave_one_location_out":
+            return f"leave-one-location-out{_buffer(scheme)}"
+        case "splitter":
+            return f"folds of {scheme.splitter.rpartition(':')[2]}"
         case _:
             assert_never(scheme)
+
+
+def _buffer(scheme: SpatialBlocks | LeaveOneLocationOut) -> str:
+    return f", buffer {_distance(scheme, scheme.buffer)}" if scheme.buffer else ""
+
+
+def _distance(scheme: SpatialBlocks | LeaveOneLocationOut, distance: float) -> str:
+    if not scheme.coordinates.longitude:
+        return f"{distance:g}"
+    return f"{distance / 1000:g} km" if distance >= 1000 else f"{distance:g} m"

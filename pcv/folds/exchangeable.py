@@ -1,12 +1,14 @@
 """Schemes for units in no particular relation to each other."""
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from pcv.errors import PcvError
-from pcv.folds.base import Folds, from_labels
+from pcv.folds.base import Folds, from_labels, from_sets
 
 
 def leave_one_out(unit_names: Sequence[str]) -> Folds:
@@ -16,6 +18,56 @@ def leave_one_out(unit_names: Sequence[str]) -> Folds:
     [[0], [1], [2]]
     """
     return from_labels(np.arange(len(unit_names)), unit_names)
+
+
+MAX_SPLITS = 100_000
+"""splits that `leave_p_out` lists at most"""
+
+
+def leave_p_out(
+    unit_names: Sequence[str], p: int, splits: int | None, rng: np.random.Generator
+) -> Folds:
+    """Every set of p units, or some of them drawn at random without repetition.
+
+    Args:
+        unit_names: of the units.
+        p: units that a fold tests.
+        splits: number of folds drawn; None: all sets of p units.
+        rng: source of the draws.
+
+    Raises:
+        PcvError: p leaves no unit to train on, or there are fewer sets than splits; or, for all of
+            them, more than 100,000.
+
+    >>> leave_p_out(["A", "B", "C"], 2, None, np.random.default_rng(1)).test.tolist()
+    [[0, 1], [0, 2], [1, 2]]
+    """
+    n = len(unit_names)
+    if not 1 <= p < n:
+        raise PcvError(f"leave-p-out: p is {p}, must be from 1 to {n - 1} with {n} units")
+    there_are = math.comb(n, p)
+    if splits is None:
+        if there_are > MAX_SPLITS:
+            raise PcvError(
+                f"leave-p-out: {there_are:.3g} sets of {p} among {n} units are too many; draw some "
+                "of them with `splits`"
+            )
+        chosen = list(itertools.combinations(range(n), p))
+    else:
+        if splits > there_are:
+            raise PcvError(
+                f"leave-p-out: {splits} splits, but only {there_are} sets of {p} among {n} units"
+            )
+        if splits > there_are // 2:
+            every = list(itertools.combinations(range(n), p))
+            chosen = [every[i] for i in rng.permutation(there_are)[:splits]]
+        else:
+            found: dict[tuple[int, ...], None] = {}
+            while len(found) < splits:
+                found[tuple(np.sort(rng.choice(n, p, replace=False)).tolist())] = None
+            chosen = list(found)
+    ids = [f"split {i + 1}" for i in range(len(chosen))]
+    return from_sets(ids, [np.array(units) for units in chosen], None, n)
 
 
 def k_fold(unit_names: Sequence[str], k: int, rng: np.random.Generator) -> Folds:

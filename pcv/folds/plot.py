@@ -1,0 +1,109 @@
+"""Pictures of folds: which units each tests, leaves out besides, and trains on."""
+
+import numpy as np
+from jaxtyping import Int
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from pcv.folds.base import Folds, train_mask
+from pcv.folds.space import Places
+
+WIDTH = 4.8
+MAX_ROWS, MAX_COLUMNS = 400, 1000
+"""folds and units that a grid shows one by one; more are thinned out or put together"""
+MAX_COLOURED = 60
+"""folds that a map tells apart by colour"""
+TRAIN, GAP, TEST = "#e3e3e3", "#E69F00", "#0072B2"
+TRAINED_POINT = "#a8a8a8"
+"""darker than an area of units trained on"""
+ROLES = (("training", TRAIN), ("gap", GAP), ("test", TEST))
+FOLD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+
+
+def grid(folds: Folds, num_units: int, title: str) -> Figure:
+    """Folds × units, in the order of the data.
+
+    Args:
+        folds: the folds. Of more than 400, some are shown, evenly chosen.
+        num_units: number of units; of more than 1,000, neighbours share a column, which shows test
+            before gap before training.
+        title: what they are.
+    """
+    rows = np.unique(np.linspace(0, len(folds.id) - 1, MAX_ROWS).round().astype(int))
+    columns = min(num_units, MAX_COLUMNS)
+    column_of_unit = np.arange(num_units) * columns // num_units
+    starts = np.searchsorted(column_of_unit, np.arange(columns))
+    image = np.stack(
+        [np.maximum.reduceat(_roles(folds, int(row), num_units), starts) for row in rows]
+    )
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    ax = figure.subplots()
+    colours = ListedColormap([colour for _, colour in ROLES])
+    extent = (0.5, num_units + 0.5, len(folds.id) + 0.5, 0.5)
+    ax.imshow(
+        image,
+        cmap=colours,
+        vmin=0,
+        vmax=2,
+        aspect="auto",
+        interpolation="nearest",
+        extent=extent,
+    )
+    ax.set(xlabel="unit, in the order of the data", ylabel="fold")
+    _finish(figure, ax, title, image)
+    return figure
+
+
+def on_map(folds: Folds, places: Places, title: str) -> Figure:
+    """Units at their places: coloured by fold, and by their role in the fold in the middle.
+
+    Args:
+        folds: that test every unit once.
+        places: of the units.
+        title: what they are.
+    """
+    coloured = len(folds.id) <= MAX_COLOURED
+    figure = Figure(figsize=(WIDTH, 8.0 if coloured else 4.2), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1 + coloured, 1))
+    size = float(np.clip(2000 / places.first.size, 2, 25))
+    if coloured:
+        for i, test in enumerate(folds.test):
+            units = test[test >= 0]
+            colour = FOLD_COLOURS[i % len(FOLD_COLOURS)]
+            axes[0].scatter(places.first[units], places.second[units], size, color=colour, lw=0)
+        axes[0].set_title("units by fold (colours come again)", loc="left", fontsize=10)
+    middle = len(folds.id) // 2
+    roles = _roles(folds, middle, places.first.size)
+    for role, colour in enumerate((TRAINED_POINT, GAP, TEST)):
+        here = roles == role
+        axes[-1].scatter(places.first[here], places.second[here], size, color=colour, lw=0)
+    labels = ("longitude", "latitude") if places.on_earth else ("x", "y")
+    axes[-1].set_xlabel(labels[0])
+    for ax in axes:
+        ax.set_ylabel(labels[1])
+        stretched = 1 / np.cos(np.radians(places.second.mean())) if places.on_earth else 1.0
+        ax.set_aspect(stretched, adjustable="datalim")
+    _finish(figure, axes[-1], f"{title}: fold '{folds.id[middle]}'", roles)
+    return figure
+
+
+def _roles(folds: Folds, fold: int, num_units: int) -> Int[np.ndarray, " unit"]:
+    """0 for units trained on, 1 in the gap, 2 tested."""
+    roles = (~train_mask(folds, num_units, slice(fold, fold + 1))[0]).astype(int)
+    roles[folds.test[fold][folds.test[fold] >= 0]] = 2
+    return roles
+
+
+def _finish(figure: Figure, ax: Axes, title: str, roles: np.ndarray) -> None:
+    ax.set_title(title, loc="left", fontsize=10)
+    handles = [
+        Patch(color=colour, label=name)
+        for role, (name, colour) in enumerate(ROLES)
+        if (roles == role).any()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=9)

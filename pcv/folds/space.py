@@ -1,0 +1,141 @@
+"""Schemes for units at places: blocks of a grid, or single locations, with a buffer around them."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.spatial import cKDTree
+
+from pcv.datasets import label
+from pcv.errors import PcvError
+from pcv.folds.base import Folds, from_sets
+
+EARTH_RADIUS = 6_371_008.8
+"""mean radius of the earth in metres"""
+
+
+class Places(NamedTuple):
+    """Where units are, in a plane or on the earth."""
+
+    first: Float[np.ndarray, " unit"]
+    """x, or longitude in degrees"""
+    second: Float[np.ndarray, " unit"]
+    """y, or latitude in degrees"""
+    on_earth: bool
+    """distances are great-circle distances in metres; else Euclidean, in the unit of x and y"""
+
+
+def check_places(places: Places) -> None:
+    """Refuse longitudes and latitudes that cannot be.
+
+    Raises:
+        PcvError: naming the value and its row.
+    """
+    if not places.on_earth:
+        return
+    for name, values, low, high in [
+        ("longitude", places.first, -180, 360),
+        ("latitude", places.second, -90, 90),
+    ]:
+        wrong = (values < low) | (values > high)
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise PcvError(
+                f"{name} {label(values[i])} of unit {i + 1} is not between {low} and {high}"
+                " degrees; are longitude and latitude swapped, or are these metres (x, y)?"
+            )
+
+
+def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
+    """One fold per cell of a square grid that holds units.
+
+    Args:
+        places: of the units. On the earth the grid lies on the sinusoidal projection about the mean
+            longitude: cells of equal area, `size` metres high.
+        size: side of a cell, in the unit of the distances.
+        buffer: units this near to a tested one are left out of training besides.
+
+    Raises:
+        PcvError: size is not positive, the buffer is negative, or one cell holds all units.
+
+    >>> places = Places(np.array([0.0, 1.0, 10.0]), np.zeros(3), False)
+    >>> spatial_blocks(places, size=5.0).test.tolist()
+    [[0, 1], [2, -1]]
+    """
+    if not size > 0:
+        raise PcvError(f"spatial blocks of size {size:g}: it must be positive")
+    x, y = _plane(places)
+    column, row = (np.floor((z - z.min()) / size).astype(int) for z in (x, y))
+    cells, group = np.unique(np.stack([row, column], axis=1), axis=0, return_inverse=True)
+    if len(cells) < 2:
+        raise PcvError(f"one spatial block of size {size:g} holds all units; make them smaller")
+    ids = [f"row {r + 1}, column {c + 1}" for r, c in cells.tolist()]
+    return _with_buffer(places, group.reshape(-1), ids, buffer)
+
+
+def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
+    """One fold per place: all units there, and a buffer around it.
+
+    Args:
+        places: of the units; those of equal coordinates are at one place.
+        buffer: units this near to the place are left out of training besides.
+
+    Raises:
+        PcvError: the buffer is negative, or all units are at one place.
+
+    >>> places = Places(np.array([0.0, 0.0, 1.0, 10.0]), np.zeros(4), False)
+    >>> folds = leave_one_location_out(places, buffer=2.0)
+    >>> folds.test.tolist(), folds.held_out.tolist()
+    ([[0, 1], [2, -1], [3, -1]], [[[0, 3]], [[0, 3]], [[3, 4]]])
+    """
+    at = np.stack([places.first, places.second], axis=1)
+    distinct, group = np.unique(at, axis=0, return_inverse=True)
+    if len(distinct) < 2:
+        raise PcvError("all units are at one place: folds need at least 2")
+    names = ("longitude", "latitude") if places.on_earth else ("x", "y")
+    ids = [f"{names[0]} {a:.8g}, {names[1]} {b:.8g}" for a, b in distinct]
+    return _with_buffer(places, group.reshape(-1), ids, buffer)
+
+
+def _with_buffer(
+    places: Places, group: Int[np.ndarray, " unit"], ids: list[str], buffer: float
+) -> Folds:
+    if buffer < 0:
+        raise PcvError(f"a buffer of {buffer:g}: it must not be negative")
+    order = np.argsort(group, kind="stable")
+    tests = np.split(order, np.cumsum(np.bincount(group))[:-1])
+    if buffer == 0:
+        return from_sets(ids, tests, None, group.size)
+    points, radius = _points(places, buffer)
+    tree = cKDTree(points)
+    gaps = [
+        np.setdiff1d(np.concatenate(tree.query_ball_point(points[test], radius)).astype(int), test)
+        for test in tests
+    ]
+    return from_sets(ids, tests, gaps, group.size)
+
+
+def _points(places: Places, distance: float) -> tuple[Float[np.ndarray, "unit axis"], float]:
+    """Points in space, and the straight distance between two that are `distance` apart."""
+    if not places.on_earth:
+        return np.stack([places.first, places.second], axis=1), distance
+    longitude, latitude = np.radians(places.first), np.radians(places.second)
+    points = np.stack(
+        [
+            np.cos(latitude) * np.cos(longitude),
+            np.cos(latitude) * np.sin(longitude),
+            np.sin(latitude),
+        ],
+        axis=1,
+    )
+    angle = min(distance / EARTH_RADIUS, np.pi)
+    return points, 2 * np.sin(angle / 2)
+
+
+def _plane(places: Places) -> tuple[np.ndarray, np.ndarray]:
+    if not places.on_earth:
+        return places.first, places.second
+    longitude, latitude = np.radians(places.first), np.radians(places.second)
+    mean = np.angle(np.exp(1j * longitude).mean())
+    away = np.angle(np.exp(1j * (longitude - mean)))
+    return EARTH_RADIUS * away * np.cos(latitude), EARTH_RADIUS * latitude

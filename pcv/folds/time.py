@@ -1,0 +1,169 @@
+"""Schemes for units in an order, such as that of time. All but `blocks` test units more than once,
+or not at all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from pcv.datasets import label
+from pcv.errors import PcvError
+from pcv.folds.base import Folds, from_labels
+
+
+def blocks(unit_names: Sequence[str], size: int) -> Folds:
+    """Runs of `size` consecutive units; the last one may be shorter.
+
+    Raises:
+        PcvError: size is below 1.
+
+    >>> blocks(["A", "B", "C"], 2).id.tolist()
+    ['A to B', 'C']
+    """
+    if size < 1:
+        raise PcvError(f"blocks of {size} units: size must be at least 1")
+    starts = np.arange(0, len(unit_names), size)
+    stops = np.minimum(starts + size, len(unit_names))
+    return from_labels(
+        np.arange(len(unit_names)) // size, _spans(unit_names, np.stack([starts, stops], axis=1))
+    )
+
+
+def hv_block(unit_names: Sequence[str], v: int, h: int) -> Folds:
+    r"""Blocks of 2v + 1 units around every unit that has v on both sides, with h more left out
+    on each side.
+
+    .. math:: \mathrm{test}_i = \{i - v, …, i + v\}, \qquad
+              \mathrm{train}_i = \{j : |j - i| > v + h\}
+
+    Test sets overlap for v > 0: their scores are correlated, and errors over folds that take them
+    for independent are too small. v = 0 is h-block. (Racine 2000; Burman, Chow, Nolan 1994.)
+
+    Args:
+        unit_names: in the order of time.
+        v: units on each side that are tested with the one in the middle.
+        h: units on each side of these that are neither tested nor trained on.
+
+    Raises:
+        PcvError: v or h is negative, or no unit has v on both sides.
+
+    >>> folds = hv_block(["A", "B", "C", "D", "E", "F"], v=1, h=1)
+    >>> folds.id.tolist(), folds.test[0].tolist(), folds.held_out[1].tolist()
+    (['A to C', 'B to D', 'C to E', 'D to F'], [0, 1, 2], [[0, 5]])
+    """
+    n = len(unit_names)
+    if v < 0 or h < 0:
+        raise PcvError(f"hv-block with v = {v} and h = {h}: neither may be negative")
+    if n <= 2 * v:
+        raise PcvError(f"hv-block with v = {v}: its blocks of {2 * v + 1} need more than {n} units")
+    center = np.arange(v, n - v)
+    tested = np.stack([center - v, center + v + 1], axis=1)
+    held_out = np.stack([np.maximum(center - v - h, 0), np.minimum(center + v + h + 1, n)], axis=1)
+    return _of_ranges(unit_names, tested, held_out[:, None])
+
+
+def leave_future_out(
+    unit_names: Sequence[str],
+    min_observations: int,
+    forecast_horizon: int = 1,
+    step: int = 1,
+    window: int | None = None,
+) -> Folds:
+    r"""Units are predicted from those before them.
+
+    .. math:: \mathrm{test}_t = \{t, …, t + \mathrm{horizon} - 1\}, \qquad
+              \mathrm{train}_t = \{\max(0, t - \mathrm{window}), …, t - 1\}
+
+    for t = min_observations, min_observations + step, … as long as the test set is whole.
+    (Bürkner, Gabry, Vehtari 2020.)
+
+    Args:
+        unit_names: in the order of time.
+        min_observations: units that the first fold trains on.
+        forecast_horizon: units that a fold tests.
+        step: units from one fold to the next; `forecast_horizon` tests every later unit once.
+        window: units that a fold trains on at most, the latest ones; None: all before the test set.
+
+    Raises:
+        PcvError: a number below 1, a window shorter than min_observations, or too few units.
+
+    >>> folds = leave_future_out(["A", "B", "C", "D"], min_observations=2, window=2)
+    >>> folds.test.tolist(), folds.held_out.tolist()
+    ([[2], [3]], [[[2, 4], [0, 0]], [[0, 1], [3, 4]]])
+    """
+    n = len(unit_names)
+    for name, number in [
+        ("min_observations", min_observations),
+        ("forecast_horizon", forecast_horizon),
+        ("step", step),
+    ]:
+        if number < 1:
+            raise PcvError(f"leave-future-out: {name} is {number}, must be at least 1")
+    if window is not None and window < min_observations:
+        raise PcvError(
+            f"leave-future-out: a window of {window} units is shorter than min_observations, "
+            f"{min_observations}"
+        )
+    start = np.arange(min_observations, n - forecast_horizon + 1, step)
+    if start.size < 2:
+        raise PcvError(
+            f"leave-future-out: {n} units leave {start.size} fold(s) of {forecast_horizon} after "
+            f"the first {min_observations}; at least 2 are needed"
+        )
+    past = np.maximum(start - (n if window is None else window), 0)
+    before = np.stack([np.zeros_like(past), past], axis=1)
+    after = np.stack([start, np.full_like(start, n)], axis=1)
+    ranges = np.stack([before, after], axis=1)
+    ranges[past == 0] = ranges[past == 0][:, ::-1]  # empty ranges stand last
+    if not past.any():
+        ranges = ranges[:, :1]
+    return _of_ranges(unit_names, np.stack([start, start + forecast_horizon], axis=1), ranges)
+
+
+def check_order(times: Shaped[np.ndarray, " unit"], unit_names: Sequence[str], name: str) -> None:
+    """Refuse units whose times do not increase.
+
+    Args:
+        times: of the units, numbers, dates or text.
+        unit_names: their names.
+        name: the column's name.
+
+    Raises:
+        PcvError: two units of one time, or one that comes before its predecessor.
+
+    >>> check_order(np.array([1, 2, 4]), ["A", "B", "C"], "year")
+    """
+    distinct, count = np.unique(times, return_counts=True)
+    if (count > 1).any():
+        twice = distinct[count > 1][0]
+        units = [unit_names[i] for i in np.flatnonzero(times == twice)[:2].tolist()]
+        raise PcvError(
+            f"column {name!r}: {label(twice)} is the time of {units[0]!r} and of {units[1]!r}; "
+            "where order matters every unit needs a time of its own (data.units makes one unit of "
+            "rows of one time)"
+        )
+    if (np.diff(np.argsort(times, kind="stable")) < 0).any():
+        i = int(np.flatnonzero(times[1:] < times[:-1])[0])
+        raise PcvError(
+            f"column {name!r} is not in order: {label(times[i + 1])} ({unit_names[i + 1]!r}) comes "
+            f"after {label(times[i])} ({unit_names[i]!r}); set data.order: [{name}]"
+        )
+
+
+def _of_ranges(
+    unit_names: Sequence[str],
+    tested: Int[np.ndarray, "fold 2"],
+    held_out: Int[np.ndarray, "fold run 2"],
+) -> Folds:
+    """Folds that test one range [start, stop) each, all of one length."""
+    length = int(tested[0, 1] - tested[0, 0])
+    return Folds(
+        np.array(_spans(unit_names, tested), str),
+        tested[:, :1] + np.arange(length),
+        held_out,
+    )
+
+
+def _spans(unit_names: Sequence[str], ranges: Int[np.ndarray, "fold 2"]) -> list[str]:
+    ends = [(unit_names[start], unit_names[stop - 1]) for start, stop in ranges.tolist()]
+    return [first if first == last else f"{first} to {last}" for first, last in ends]

@@ -1,0 +1,414 @@
+"""Schemes of time and space, and leave-p-out, against brute enumeration."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from pydantic import TypeAdapter
+
+from pcv.config import FoldScheme
+from pcv.folds import (
+    Folds,
+    Places,
+    blocks,
+    check,
+    check_order,
+    check_places,
+    describe,
+    hv_block,
+    leave_future_out,
+    leave_one_location_out,
+    leave_p_out,
+    make,
+    plot,
+    spatial_blocks,
+    title,
+    train_mask,
+)
+from pcv.folds.space import EARTH_RADIUS
+from tests.test_folds import assert_partition, names, quick, refusal, scored
+
+
+def trained(folds: Folds, num_units: int) -> list[list[int]]:
+    return [np.flatnonzero(mask).tolist() for mask in train_mask(folds, num_units)]
+
+
+def well_formed(folds: Folds) -> None:
+    """Ranges are sorted, maximal, and empty ones stand last."""
+    for ranges in folds.held_out:
+        used = ranges[ranges[:, 1] > 0]
+        assert (used[:, 0] < used[:, 1]).all()
+        assert (used[1:, 0] > used[:-1, 1]).all()
+        assert not ranges[len(used) :].any()
+
+
+# Leave-p-out
+
+
+@quick
+@given(st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1))))
+def test_leave_p_out_takes_every_set(sizes):
+    n, p = sizes
+    folds = leave_p_out(names(n), p, None, np.random.default_rng(1))
+    assert scored(folds) == [list(x) for x in itertools.combinations(range(n), p)]
+    assert trained(folds, n) == [sorted(set(range(n)) - set(x)) for x in scored(folds)]
+
+
+@quick
+@given(st.integers(2, 7), st.data())
+def test_leave_p_out_draws_without_repetition(n, data):
+    p = data.draw(st.integers(1, n - 1))
+    splits = data.draw(st.integers(1, math.comb(n, p)))
+    folds = leave_p_out(names(n), p, splits, np.random.default_rng(splits))
+    found = [tuple(units) for units in scored(folds)]
+    assert len(found) == len(set(found)) == splits
+    assert all(len(set(units)) == p for units in found)
+
+
+def test_leave_p_out_draws_uniformly():
+    rng = np.random.default_rng(1)
+    counts = np.zeros(10)
+    for _ in range(600):
+        for units in scored(leave_p_out(names(10), 3, 5, rng)):
+            counts[units] += 1
+    expected = 600 * 5 * 3 / 10
+    assert (abs(counts - expected) < 4 * np.sqrt(expected)).all()
+
+
+def test_leave_p_out_that_makes_no_sense():
+    rng = np.random.default_rng(1)
+    assert refusal(leave_p_out, names(3), 3, None, rng) == (
+        "leave-p-out: p is 3, must be from 1 to 2 with 3 units"
+    )
+    assert refusal(leave_p_out, names(4), 2, 7, rng) == (
+        "leave-p-out: 7 splits, but only 6 sets of 2 among 4 units"
+    )
+    assert "too many; draw some of them with `splits`" in refusal(
+        leave_p_out, names(100), 5, None, rng
+    )
+
+
+# Time
+
+
+@quick
+@given(st.integers(2, 30), st.integers(1, 30))
+def test_blocks_are_runs(n, size):
+    folds = blocks(names(n), size)
+    if len(folds.id) > 1:
+        assert_partition(folds, n)
+    assert [x for units in scored(folds) for x in units] == list(range(n))
+    assert {len(units) for units in scored(folds)[:-1]} <= {size}
+
+
+@quick
+@given(st.integers(3, 25), st.integers(0, 4), st.integers(0, 6))
+def test_hv_block_by_enumeration(n, v, h):
+    if n <= 2 * v:
+        assert "need more than" in refusal(hv_block, names(n), v, h)
+        return
+    folds = hv_block(names(n), v, h)
+    centers = range(v, n - v)
+    assert scored(folds) == [list(range(i - v, i + v + 1)) for i in centers]
+    assert trained(folds, n) == [[j for j in range(n) if abs(j - i) > v + h] for i in centers]
+    well_formed(folds)
+
+
+@quick
+@given(
+    st.integers(2, 25),
+    st.integers(1, 10),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.none() | st.integers(1, 12),
+)
+def test_leave_future_out_by_enumeration(n, first, horizon, step, window):
+    starts = [t for t in range(first, n, step) if t + horizon <= n]
+    arguments = names(n), first, horizon, step, window
+    if window is not None and window < first:
+        assert "is shorter than min_observations" in refusal(leave_future_out, *arguments)
+    elif len(starts) < 2:
+        assert "at least 2 are needed" in refusal(leave_future_out, *arguments)
+    else:
+        folds = leave_future_out(*arguments)
+        assert scored(folds) == [list(range(t, t + horizon)) for t in starts]
+        past = n if window is None else window
+        assert trained(folds, n) == [list(range(max(0, t - past), t)) for t in starts]
+        assert all(max(a) < min(b) for a, b in zip(trained(folds, n), scored(folds)))
+        well_formed(folds)
+        check(folds, names(n), cover=False)
+
+
+def test_folds_of_time_are_named_by_their_ends():
+    months = ["May", "June", "July", "August"]
+    assert leave_future_out(months, 2).id.tolist() == ["July", "August"]
+    assert leave_future_out(months, 1, 2).id.tolist() == ["June to July", "July to August"]
+    assert hv_block(months, 1, 0).id.tolist() == ["May to July", "June to August"]
+    assert blocks(months, 3).id.tolist() == ["May to July", "August"]
+
+
+def test_long_series_stay_small():
+    folds = leave_future_out(names(20_000), 1, window=500)
+    assert folds.held_out.shape == (19_999, 2, 2)
+    assert hv_block(names(20_000), 0, 10).held_out.shape == (20_000, 1, 2)
+
+
+def test_a_gap_that_empties_a_training_set_is_refused():
+    folds = hv_block(names(6), 0, 3)
+    assert refusal(check, folds, names(6), False) == (
+        "folds that leave no unit to train on: '3', '4'"
+    )
+
+
+def test_times_that_are_not_in_order():
+    check_order(np.array(["2020-01", "2020-02"], "datetime64[M]"), ["a", "b"], "month")
+    assert refusal(check_order, np.array([1, 3, 2]), ["a", "b", "c"], "year") == (
+        "column 'year' is not in order: 2 ('c') comes after 3 ('b'); set data.order: [year]"
+    )
+    assert refusal(check_order, np.array([1, 2, 2]), ["a", "b", "c"], "year").startswith(
+        "column 'year': 2 is the time of 'b' and of 'c'; where order matters every unit needs a "
+    )
+
+
+# Space
+
+
+def distances(places: Places) -> np.ndarray:
+    """Between all pairs: haversine formula on the earth."""
+    a, b = places.first, places.second
+    if not places.on_earth:
+        return np.hypot(a[:, None] - a, b[:, None] - b)
+    a, b = np.radians(a), np.radians(b)
+    half = (
+        np.sin((b[:, None] - b) / 2) ** 2
+        + np.cos(b[:, None]) * np.cos(b) * np.sin((a[:, None] - a) / 2) ** 2
+    )
+    return 2 * EARTH_RADIUS * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
+
+
+def some_places(on_earth: bool, n: int = 60) -> Places:
+    rng = np.random.default_rng(3)
+    if on_earth:  # across the date line, with repeated places
+        first, second = rng.uniform(170, 190, n), rng.uniform(-70, 70, n)
+        first = np.where(first > 180, first - 360, first)
+    else:
+        first, second = rng.uniform(-5, 5, (2, n))
+    again = rng.integers(0, n // 2, n)
+    return Places(first[again], second[again], on_earth)
+
+
+@pytest.mark.parametrize("on_earth", [False, True], ids=["plane", "earth"])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3])
+def test_buffers_by_enumeration(on_earth, share):
+    places = some_places(on_earth)
+    far = distances(places)
+    buffer = share * far.max()
+    size = far.max() / 3
+    for folds in (
+        leave_one_location_out(places, buffer),
+        spatial_blocks(places, size, buffer),
+    ):
+        tested = sorted(unit for units in scored(folds) for unit in units)
+        assert tested == list(range(len(far)))
+        for units, train in zip(scored(folds), trained(folds, len(far)), strict=True):
+            near = far[units].min(0) <= (buffer if buffer else -1)
+            near[units] = True
+            assert train == np.flatnonzero(~near).tolist()
+
+
+def test_units_of_one_place_are_left_out_together():
+    places = some_places(False)
+    folds = leave_one_location_out(places)
+    pairs = {(a, b) for a, b in zip(places.first, places.second)}
+    assert len(folds.id) == len(pairs)
+    for units in scored(folds):
+        assert len({(places.first[i], places.second[i]) for i in units}) == 1
+
+
+def test_blocks_of_space_are_cells_of_a_grid():
+    x, y = np.meshgrid(np.arange(6.0), np.arange(4.0))
+    folds = spatial_blocks(Places(x.ravel(), y.ravel(), False), size=2.0)
+    assert len(folds.id) == 6
+    assert {len(units) for units in scored(folds)} == {4}
+    assert folds.id[0] == "row 1, column 1"
+    for units in scored(folds):
+        assert np.ptp(x.ravel()[units]) == np.ptp(y.ravel()[units]) == 1
+
+
+def test_blocks_on_the_earth_do_not_shrink_towards_the_pole():
+    """Points 100 km apart in a row at 60 degrees north: half as many cells as degrees suggest."""
+    longitude = np.degrees(1e5 / (EARTH_RADIUS * 0.5)) * np.arange(20.0)
+    places = Places(longitude, np.full(20, 60.0), True)
+    assert distances(places)[0, 1] == pytest.approx(1e5, rel=1e-3)
+    assert len(spatial_blocks(places, size=5.01e5).id) == 4
+
+
+def test_places_that_cannot_be():
+    swapped = Places(np.array([50.0]), np.array([100.0]), True)
+    assert refusal(check_places, swapped).startswith(
+        "latitude 100 of unit 1 is not between -90 and 90 degrees; are longitude and latitude "
+    )
+    check_places(swapped._replace(on_earth=False))
+    one = Places(np.zeros(3), np.zeros(3), False)
+    assert refusal(leave_one_location_out, one) == (
+        "all units are at one place: folds need at least 2"
+    )
+    assert "holds all units" in refusal(spatial_blocks, one, 1.0)
+
+
+# Configs
+
+
+def scheme(name: str, **keys):
+    return TypeAdapter(FoldScheme).validate_python({"scheme": name, **keys})
+
+
+N = 40
+MONTHS = np.arange("2000-01", "2003-05", dtype="datetime64[M]").astype("datetime64[ns]")
+RNG = np.random.default_rng(1)
+DATA = xr.Dataset(
+    {
+        "month": ("unit", MONTHS),
+        "east": ("unit", RNG.uniform(0, 1000, N)),
+        "north": ("unit", RNG.uniform(0, 1000, N)),
+        "lon": ("unit", RNG.uniform(5, 10, N)),
+        "lat": ("unit", RNG.uniform(50, 55, N)),
+        "site": ("unit", np.arange(N) % 7),
+    },
+    coords={"unit": [f"month {str(m)[:7]}" for m in MONTHS]},
+)
+PLANE = {"x": "east", "y": "north"}
+EARTH = {"longitude": "lon", "latitude": "lat"}
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (scheme("leave_p_out", p=3, splits=50), "leave-3-out: 50 folds, test 3, training 37"),
+        (scheme("leave_p_out", p=2, splits="all"), "leave-2-out: 780 folds, test 2, training 38"),
+        (scheme("block", size=6, time="month"), "blocks of 6: 7 folds, test 4 to 6, training 34"),
+        (scheme("h_block", h=2), "h-block, h = 2: 40 folds, test 1, training 35 to 37, gap 2 to 4"),
+        (
+            scheme("hv_block", v=1, h=3, time="month"),
+            "hv-block, v = 1, h = 3: 38 folds, test 3, training 31 to 34, gap 3 to 6",
+        ),
+        (
+            scheme("leave_future_out", min_observations=12, time="month"),
+            "leave-future-out, 1 ahead, expanding window: 28 folds, test 1, training 12 to 39",
+        ),
+        (
+            scheme("leave_future_out", min_observations=12, window=12, forecast_horizon=3, step=3),
+            "leave-future-out, 3 ahead, window of 12: 9 folds, test 3, training 12, gap 25",
+        ),
+        (
+            scheme("spatial_block", coordinates=PLANE, size=500),
+            "spatial blocks of 500: 4 folds, test",
+        ),
+        (
+            scheme("spatial_block", coordinates=EARTH, size=2e5, buffer=5e4),
+            "spatial blocks of 200 km, buffer 50 km: ",
+        ),
+        (
+            scheme("leave_one_location_out", coordinates=EARTH, buffer=30000),
+            "leave-one-location-out, buffer 30 km: 40 folds, test 1, training",
+        ),
+        (
+            scheme(
+                "splitter",
+                splitter="tests.test_schemes:EveryOther",
+                args={"every": 4},
+                groups="site",
+            ),
+            "folds of EveryOther: 4 folds, test 10, training 30, no gap",
+        ),
+    ],
+)
+def test_schemes_of_a_config(config, line):
+    folds = make(config, DATA, seed=1)
+    assert f"{title(config)}: {describe(folds, N)}".startswith(line)
+    again, other = make(config, DATA, seed=1), make(config, DATA, seed=2)
+    np.testing.assert_equal(folds._asdict(), again._asdict())
+    drawn = config.scheme == "leave_p_out" and config.splits != "all"
+    assert (scored(folds) != scored(other)) == drawn
+
+
+class EveryOther:
+    """A splitter as a user may write it."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def split(self, X, y=None, groups=None):
+        assert groups is not None
+        units = np.arange(len(X))
+        for k in range(self.every):
+            yield units[units % self.every != k], units[units % self.every == k]
+
+
+def test_configs_that_do_not_fit_the_data():
+    assert "no column 'mnth' (folds.time); did you mean 'month'?" in refusal(
+        make, scheme("h_block", h=1, time="mnth"), DATA, 1
+    )
+    shuffled = DATA.isel(unit=np.random.default_rng(1).permutation(N))
+    assert "column 'month' is not in order" in refusal(
+        make, scheme("hv_block", v=0, h=1, time="month"), shuffled, 1
+    )
+    assert "column 'site': 0 is the time of" in refusal(
+        make, scheme("leave_future_out", min_observations=3, time="site"), DATA, 1
+    )
+    assert "no column 'nrth' (folds.coordinates.y)" in refusal(
+        make, scheme("spatial_block", coordinates={"x": "east", "y": "nrth"}, size=9), DATA, 1
+    )
+    assert refusal(make, scheme("splitter", splitter="tests.test_schemes:EvryOther"), DATA, 1) == (
+        "'tests.test_schemes:EvryOther': "
+        f"{__file__} has no function 'EvryOther'; did you mean 'EveryOther'?"
+    )
+    said = refusal(make, scheme("splitter", splitter="tests.test_schemes:EveryOther"), DATA, 1)
+    assert "called as EveryOther() it fails: TypeError" in said
+    assert refusal(make, scheme("h_block", h=39), DATA, 1).startswith("folds that leave no unit")
+    with pytest.raises(ValueError, match="name the columns of x and y, or of longitude and"):
+        scheme("spatial_block", coordinates={"x": "east", "latitude": "lat"}, size=9)
+
+
+# Pictures
+
+
+def pixels(figure, colour: str) -> float:
+    """Share of the picture that has a colour."""
+    figure.set_dpi(50)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    image = np.asarray(canvas.buffer_rgba())[..., :3] / 255
+    return float((abs(image - to_rgb(colour)).max(-1) < 0.02).mean())
+
+
+def test_a_grid_shows_test_sets_gaps_and_training():
+    shares = {
+        h: [pixels(plot.grid(hv_block(names(30), 2, h), 30, "x"), c) for c in (plot.TEST, plot.GAP)]
+        for h in (0, 4, 8)
+    }
+    assert shares[0][1] == 0
+    assert shares[8][1] > 1.5 * shares[4][1] > 0.05
+    assert shares[0][0] == pytest.approx(shares[8][0], rel=0.2)
+
+
+def test_large_designs_are_drawn_in_time():
+    folds = leave_future_out(names(20_000), 100)
+    assert pixels(plot.grid(folds, 20_000, "x"), plot.GAP) > 0.2
+
+
+@pytest.mark.parametrize("on_earth", [False, True])
+def test_a_map_shows_the_fold_in_the_middle(on_earth):
+    places = some_places(on_earth, 200)
+    far = distances(places).max()
+    for folds in (
+        spatial_blocks(places, far / 3, far / 20),
+        leave_one_location_out(places, far / 9),
+    ):
+        assert pixels(plot.on_map(folds, places, "x"), plot.GAP) > 0
