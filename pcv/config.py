@@ -230,6 +230,10 @@ class FitConfig(Section):
     allow_bad_fit: bool = False
 
 
+MANY_CHAINS = 32
+"""chains of a fold from which `superchains: auto` lets several start at one point"""
+
+
 class CvConfig(Section):
     chains: Annotated[int, Field(ge=2)] = 8
     warmup: Count = 50
@@ -237,10 +241,12 @@ class CvConfig(Section):
     batch_size: Count = 50
     store: Literal["draws", "sums"] = "draws"
     fold_batches: Count = 1
+    superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "CvConfig":
-        batches = max(2, -(-self.draws // self.batch_size))
+        fewest = 1 if self.num_superchains else 2
+        batches = max(fewest, -(-self.draws // self.batch_size))
         if self.draws != batches * self.batch_size:
             raise _problem(
                 f"must be a multiple of batch_size and at least two batches, is {self.draws} with"
@@ -248,6 +254,23 @@ class CvConfig(Section):
                 "draws",
             )
         return self
+
+    @model_validator(mode="after")
+    def _equal_superchains(self) -> "CvConfig":
+        if isinstance(self.superchains, int) and self.chains % self.superchains:
+            raise _problem(
+                f"{self.superchains} superchains of {self.chains} chains: they must be of one size",
+                "superchains",
+            )
+        return self
+
+    @property
+    def num_superchains(self) -> int:
+        """Sets of chains that start at one point; 0: every chain starts at a point of its own."""
+        if self.superchains != "auto":
+            return self.superchains or 0
+        most = max(4, self.chains // 16) if self.chains >= MANY_CHAINS else 0
+        return max((k for k in range(2, most + 1) if self.chains % k == 0), default=0)
 
 
 class CompareConfig(Section):
@@ -357,7 +380,8 @@ def _line(error: ErrorDetails) -> str:
             what = context["what"]
             path += context["at"]
         case kind if kind in EXPECTED:
-            what = f"must be {EXPECTED[kind].format(**context)}, is {_shown(value)}"
+            instead = f" or {context['instead']}" if "instead" in context else ""
+            what = f"must be {EXPECTED[kind].format(**context)}{instead}, is {_shown(value)}"
             if kind == "string_type" and isinstance(value, bool | int | float):
                 what += "; put it in quotes"
             elif EXPECTED[kind] == SECTION and value is None:
@@ -370,6 +394,21 @@ def _line(error: ErrorDetails) -> str:
         path = (*path[:-2], _shown(value))
     keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
     return f"{keys[1:]}: {what}"
+
+
+def _one_each(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Errors of a number that may also be a word, one in place of one for either."""
+    kept: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for i, error in enumerate(errors):
+        tag = str(error["loc"][-1]) if error["loc"] else ""
+        if tag not in ("int", "constrained-int") and not tag.startswith("literal["):
+            kept[*error["loc"], i] = error
+        elif (place := error["loc"][:-1]) not in kept:
+            kept[place] = {**error, "loc": place}
+        else:
+            instead = error.get("ctx", {}).get("expected", "")
+            kept[place]["ctx"] = {**kept[place].get("ctx", {}), "instead": instead}
+    return list(kept.values())
 
 
 class _Loader(yaml.SafeLoader):
@@ -408,7 +447,7 @@ def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
     try:
         return Config.model_validate(dict(mapping))
     except ValidationError as error:
-        lines = [f"{source}: {_line(detail)}" for detail in error.errors()]
+        lines = [f"{source}: {_line(detail)}" for detail in _one_each(error.errors())]
         raise PcvError("\n".join(lines)) from None
 
 
@@ -448,7 +487,7 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "warmup": (
         {"seed", "precision"},
         {"predictive": True, "scores": True}
-        | {"cv": {"chains", "warmup", "batch_size", "fold_batches"}},
+        | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains"}},
     ),
     "sample": (set(), {"cv": {"draws", "store"}}),
     "diagnose": ({"seed"}, {}),

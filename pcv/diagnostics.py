@@ -360,6 +360,106 @@ def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     return _rhat(_like(chain.count, chain.mean), chain.mean, chain.m2)
 
 
+def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
+    r"""Nested R-hat of s: do superchains, each of M chains that started at one point, agree?
+
+    .. math:: \mathfrak{n}\hat R_k = \sqrt{1 + \mathfrak{n}\hat B / \mathfrak{n}\hat W}, \qquad
+              \mathfrak{n}\hat B = \mathrm{var}_j(\bar s_{kj}), \qquad
+              \mathfrak{n}\hat W = \mathrm{mean}_j \left[ \mathrm{var}_m(\bar s_{kjm})
+              + \mathrm{mean}_m \mathrm{var}_t(s_{kjmt}) \right]
+
+    over superchains j, their chains m and draws t. Variances over a single chain or draw count as
+    0, so that one draw per chain is enough, or one chain per superchain. Where all is well it is
+    near :math:`\sqrt{1 + 1/M}` with one draw per chain, and nearer to 1 with more. NRHAT eq. 5-8.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]); the chains of a superchain stand together.
+        superchains: number of superchains, a divisor of the number of chains.
+
+    Returns:
+        inf where nothing varies within superchains that differ; NaN with single chains of single
+        draws, where s is one constant, in padded slots and where a score is not finite.
+
+    >>> draws = np.random.default_rng(1).normal(size=(1, 64, 1))
+    >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
+    array([1.04])
+    >>> draws[0, :16] += 3
+    >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
+    array([1.86])
+    """
+    chain = merge(sums, axis=2)
+    return _nested_rhat(_like(chain.count, chain.mean), chain.mean, chain.m2, superchains)
+
+
+def _nested_rhat(
+    count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
+) -> np.ndarray:
+    def nested(x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), superchains, -1, *x.shape[2:])
+
+    mean, per_chain = nested(mean), nested(np.broadcast_to(count, m2.shape))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        over_draws = np.where(per_chain > 1, nested(m2) / (per_chain - 1), 0 * nested(m2))
+        over_chains = mean.var(axis=2, ddof=1) if mean.shape[2] > 1 else 0.0
+        within = (over_chains + over_draws.mean(axis=2)).mean(axis=1)
+        between = mean.mean(axis=2).var(axis=1, ddof=1)
+        return np.sqrt(1 + between / within)
+
+
+def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
+    """`nested_rhat` where there are superchains, else `rhat`."""
+    return nested_rhat(sums, superchains) if superchains else rhat(sums)
+
+
+def mixing_benchmark(rng: np.random.Generator, sums: LogSums, superchains: int) -> Benchmark:
+    """`nested_benchmark` where there are superchains, else `rhat_max_benchmark`."""
+    return (
+        nested_benchmark(rng, sums, superchains) if superchains else rhat_max_benchmark(rng, sums)
+    )
+
+
+def nested_benchmark(
+    rng: np.random.Generator, sums: LogSums, superchains: int, replicates: int = 500
+) -> Benchmark:
+    """The largest nested R-hat of all folds, beside its distribution if all chains had mixed.
+
+    Then it does not matter where a chain started: for each replicate, the chains of every fold are
+    dealt out anew to its superchains. This is a permutation test, exact for any number of draws
+    where chains from one start are independent of each other.
+
+    Args:
+        rng: source of the replicates.
+        sums: joint sums, dims (fold, chain, batch).
+        superchains: number of superchains.
+        replicates: number of replicates.
+
+    Returns:
+        As `rhat_max_benchmark`.
+
+    >>> rng = np.random.default_rng(1)
+    >>> draws = rng.normal(size=(30, 64, 2))
+    >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above > 0.01
+    True
+    >>> draws[7, :16] += 2
+    >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above
+    0.0
+    """
+    chain = merge(sums, axis=2)
+    observed = nested_rhat(sums, superchains)
+    emulated = []
+    for _ in range(replicates):
+        dealt = rng.permuted(
+            np.broadcast_to(np.arange(chain.mean.shape[1]), chain.mean.shape), axis=1
+        )
+        count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
+        emulated.append(_nested_rhat(count, mean, m2, superchains))
+    return _benchmark(
+        float(np.fmax.reduce(observed)),
+        np.fmax.reduce(np.stack(emulated), axis=1),
+        _limit(observed, np.stack(emulated)),
+    )
+
+
 def rhat_max_benchmark(
     rng: np.random.Generator, sums: LogSums, blocks: int = 5, replicates: int = 500
 ) -> Benchmark:
@@ -555,12 +655,15 @@ def good_k(num_draws: int | np.ndarray) -> float | np.ndarray:
         return np.minimum(1 - 1 / np.log10(num_draws), 0.7)
 
 
-def progressive(sums: LogSums, points: Sequence[int] | Int[np.ndarray, " point"]) -> Progressive:
+def progressive(
+    sums: LogSums, points: Sequence[int] | Int[np.ndarray, " point"], superchains: int = 0
+) -> Progressive:
     """Estimates and diagnostics from the first batches of all chains, at several lengths.
 
     Args:
         sums: joint or pointwise sums, dims (fold, chain, batch[, slot]).
         points: numbers of batches per chain.
+        superchains: number of superchains, whose nested R-hat is taken; 0: there are none.
 
     Returns:
         `elpd`, `mcse`, `rhat` and `ess` of dims (fold, point). For pointwise sums: `elpd_pointwise`
@@ -575,11 +678,11 @@ def progressive(sums: LogSums, points: Sequence[int] | Int[np.ndarray, " point"]
     def at(point: int) -> tuple[np.ndarray, ...]:
         first = LogSums(*(x[:, :, :point] for x in sums))
         if sums.mean.ndim == 3:
-            return elpd(first), mcse(first), rhat(first), ess(first)
+            return elpd(first), mcse(first), mixing(first, superchains), ess(first)
         return (
             elpd_pointwise(first),
             mcse_pointwise(first),
-            np.fmax.reduce(rhat(first), axis=1),
+            np.fmax.reduce(mixing(first, superchains), axis=1),
             np.fmin.reduce(ess(first), axis=1),
         )
 

@@ -57,29 +57,30 @@ def diagnose(
         np.concatenate([s[name].values for s in samples]) for name in ("divergences", "acceptance")
     )
     khat = np.concatenate([_khat(s, chains * s["n_draws"].values) for s in samples])
-    benchmark = diag.rhat_max_benchmark(rng, joint)
+    superchains = int(samples[0].attrs["superchains"])
+    benchmark = diag.mixing_benchmark(rng, joint, superchains)
     diverged = np.nansum(divergences, axis=(1, 2))
-    verdict = verdicts.fold_verdict(joint, khat, diverged, benchmark, predictive)
+    verdict = verdicts.fold_verdict(joint, khat, diverged, benchmark, predictive, superchains)
     ids = folds["fold"].values
     names = np.where(present, unit_names[test], "").astype(str)
     fold_of_unit = np.nonzero(present)[0]
     slots = np.broadcast_to(pointwise.count[..., None], pointwise.mean.shape)
     units = LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *pointwise[1:])))
-    unit_benchmark = diag.rhat_max_benchmark(rng, units)
+    unit_benchmark = diag.mixing_benchmark(rng, units, superchains)
     alone = np.where(present.sum(axis=1) == 1, khat, np.nan)
     unit_verdict = np.full(test.shape, "", dtype=object)
     unit_verdict[present] = verdicts.fold_verdict(
-        units, alone[fold_of_unit], diverged[fold_of_unit], unit_benchmark, predictive
+        units, alone[fold_of_unit], diverged[fold_of_unit], unit_benchmark, predictive, superchains
     )
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
-    joint_at, pointwise_at = diag.progressive(joint, points), diag.progressive(pointwise, points)
+    joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
     unit_at = [diag.elpd(diag.LogSums(*(x[:, :, :p] for x in pointwise))) for p in points]
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     variables = {
         "joint_elpd": (fold, diag.elpd(joint)),
         "joint_mcse": (fold, diag.mcse(joint)),
         "joint_ess": (fold, diag.ess(joint)),
-        "rhat": (fold, diag.rhat(joint)),
+        "rhat": (fold, diag.mixing(joint, superchains)),
         "khat": (fold, khat),
         "divergences": (fold, diverged),
         "acceptance": (fold, np.nanmean(acceptance, axis=(1, 2))),
@@ -88,7 +89,7 @@ def diagnose(
         "unit_name": (fold_slot, names),
         "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
         "pointwise_ess": (fold_slot, diag.ess(pointwise)),
-        "pointwise_rhat": (fold_slot, diag.rhat(pointwise)),
+        "pointwise_rhat": (fold_slot, diag.mixing(pointwise, superchains)),
         "pointwise_verdict": (fold_slot, unit_verdict.astype(str)),
         "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
         "joint_elpd_at": (fold_point, joint_at.elpd),
@@ -115,6 +116,7 @@ def diagnose(
             names[present], unit_verdict[present], unit_benchmark, "unit"
         ),
         "num_chains": int(chains),
+        "superchains": superchains,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,
         "good_k": float(diag.good_k(int(chains * num_draws.max()))),

@@ -257,17 +257,24 @@ def chains_of(
 
 
 def starting_draws(
-    seed: int, model: str, folds: list[str], num_chains: int, num_available: int
+    seed: int,
+    model: str,
+    folds: list[str],
+    num_chains: int,
+    num_available: int,
+    superchains: int = 0,
 ) -> Int[np.ndarray, "fold chain"]:
     """Which full-data draws the chains start from: random, and distinct within a fold.
 
     A random first one and equal strides from there (with repeats only where a fold has more
-    chains than there are draws).
+    starts than there are draws). With superchains, the chains of each start at one draw.
     """
     keys = chain_keys(key(seed, model, "start"), folds, 1)[:, 0]
     first = jax.vmap(lambda k: jax.random.randint(k, (), 0, num_available))(keys)
-    stride = max(num_available // num_chains, 1)
-    return (np.asarray(first)[:, None] + stride * np.arange(num_chains)) % num_available
+    starts = superchains or num_chains
+    stride = max(num_available // starts, 1)
+    picks = (np.asarray(first)[:, None] + stride * np.arange(starts)) % num_available
+    return np.repeat(picks, num_chains // starts, axis=1)
 
 
 def spread(tree: Any) -> Any:

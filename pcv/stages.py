@@ -276,7 +276,9 @@ def warmup(job: Job) -> None:
         predictive = predictive_of(job.settings, job.experiment, arrays, all_folds)
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted["kernel"].dataset)
-        picks = sampler.starting_draws(config.seed, job.model, ids, cv.chains, len(draws))
+        picks = sampler.starting_draws(
+            config.seed, job.model, ids, cv.chains, len(draws), cv.num_superchains
+        )
         starts = sampler.spread(jnp.asarray(draws[picks.reshape(-1)]))
         start = run.engine.start(kernel, starts, run.chains)
         shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
@@ -310,7 +312,11 @@ def warmup(job: Job) -> None:
     dataset = xr.Dataset(
         variables,
         {"fold": folds.id, "param": fitted["unconstrained/param"].values},
-        {"predictive": predictive, "outcome": run.outcome},
+        {
+            "predictive": predictive,
+            "outcome": run.outcome,
+            "superchains": cv.num_superchains,
+        },
     )
     made_on = store.provenance(started, devices.describe())
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
@@ -386,7 +392,7 @@ def sample(job: Job) -> None:
             divergences += int(block.stats["divergences"]["total"].sum())
             done = _progress(job, "sample", [block], cv.draws)
             job.progress(done._replace(done=(i + 1) * cv.batch_size, divergences=divergences))
-        attributes = {"predictive": warm.attrs["predictive"], "outcome": warm.attrs["outcome"]}
+        attributes = {key: warm.attrs[key] for key in ("predictive", "outcome", "superchains")}
         sums.finish(folder, folds.id, cv.draws, tails, attributes)
 
 

@@ -89,7 +89,7 @@ def finish(
     folds: np.ndarray,
     num_draws: int,
     tails: Mapping[str, Float[np.ndarray, "fold tail"]],
-    attributes: Mapping[str, str],
+    attributes: Mapping[str, str | int],
 ) -> None:
     """Add what is known at the end: names and lengths of the folds, and the largest draws."""
     last: dict[str, tuple] = {"n_draws": ("fold", np.full(len(folds), num_draws))}

@@ -6,10 +6,12 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from pcv.diagnostics import BENCHMARK_LEVEL, Benchmark, LogSums, elpd, ess, good_k, merge, rhat
+from pcv.diagnostics import BENCHMARK_LEVEL, Benchmark, LogSums, elpd, ess, good_k, merge, mixing
 
 MAX_RHAT = 1.2
 """R-hat above which chains disagree, whatever the benchmark: few blocks cannot tell"""
+MIN_DRAWS = 10
+"""draws of one value that make a chain stuck; fewer may be chance"""
 MIN_ESS = 50
 """effective draws below which a fold's estimates and diagnostics say little"""
 MAX_SHARE_DIVERGENT = 0.01
@@ -24,13 +26,14 @@ def fold_verdict(
     divergences: Float[np.ndarray, " fold"] | Int[np.ndarray, " fold"],
     benchmark: Benchmark,
     predictive: Literal["plain", "marginal"],
+    superchains: int = 0,
 ) -> np.ndarray:
     """What is wrong with each fold, and what to do about it.
 
     A fold is flagged when its elpd is not finite; when a chain never moved; when its R-hat is
     undefined or above the benchmark's limit (which a long run may put well below 1.01: `mcse` is
-    too small as soon as chains disagree by more than their own error), at most 1.2; when its ESS
-    is below 50;
+    too small as soon as chains disagree by more than their own error), at most 1.2 (with
+    superchains of M chains :math:`\\sqrt{1.2^2 + 1/M}`); when its ESS is below 50;
     when its k-hat exceeds `good_k`; when more than 1% of its draws diverged.
 
     Args:
@@ -39,6 +42,7 @@ def fold_verdict(
         divergences: number of divergent draws of each fold.
         benchmark: of `rhat_max_benchmark`, for these sums.
         predictive: which one was scored: a heavy tail asks for different remedies.
+        superchains: number of superchains, whose nested R-hat is judged; 0: there are none.
 
     Returns:
         For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the
@@ -55,10 +59,12 @@ def fold_verdict(
     chain 2 never moved: longer warmup, or a smaller step size (higher target_accept)
     """
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
-    estimate, mixing, effective = elpd(sums), rhat(sums), ess(sums)
+    estimate, effective = elpd(sums), ess(sums)
+    mixed, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
     heavy = khat > good_k(num_draws)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
-    limit = min(benchmark.limit, MAX_RHAT)
+    each = chain.mean.shape[1] // superchains if superchains else np.inf
+    limit = min(benchmark.limit, np.sqrt(MAX_RHAT**2 + 1 / each))
     lighter_tail = {
         "plain": "more draws or, where whole groups are left out, the marginal predictive",
         "marginal": "more draws, or a model less surprised by this fold",
@@ -67,8 +73,8 @@ def fold_verdict(
     def reasons(k: int) -> list[str]:
         if not np.isfinite(estimate[k]):
             return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
-        stuck = np.flatnonzero(chain.m2[k] == 0)
-        if np.isnan(mixing[k]) and len(stuck) == chain.mean.shape[1]:
+        stuck = np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
+        if np.isnan(mixed[k]) and len(stuck) == chain.mean.shape[1]:
             constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
             return [f"{constant}: no chain moved, or the predictive ignores the parameters"]
         found = []
@@ -78,10 +84,10 @@ def fold_verdict(
                 f"chain{'s' * (len(stuck) > 1)} {names} never moved:"
                 " longer warmup, or a smaller step size (higher target_accept)"
             )
-        elif np.isnan(mixing[k]):
-            found.append("R-hat undefined: predictive density 0 at some draws; check log_lik")
-        elif mixing[k] > limit:
-            found.append(f"R-hat {mixing[k]:.4g}: chains disagree; longer warmup, then more draws")
+        elif np.isnan(mixed[k]):
+            found.append(f"{word} undefined: predictive density 0 at some draws; check log_lik")
+        elif mixed[k] > limit:
+            found.append(f"{word} {mixed[k]:.4g}: chains disagree; longer warmup, then more draws")
         if effective[k] < MIN_ESS:
             found.append(f"ESS {effective[k]:.0f}: too few; more draws")
         if heavy[k]:

@@ -124,7 +124,7 @@ BAD = [
     (
         f"{RATS}.cv.foo",
         1,
-        "unknown key; known: chains, warmup, draws, batch_size, store, fold_batches",
+        "unknown key; known: chains, warmup, draws, batch_size, store, fold_batches, superchains",
     ),
     # missing keys
     ("seed", ..., MISSING),
@@ -186,6 +186,14 @@ BAD = [
         50,
         "must be a multiple of batch_size and at least two batches, is 50 with batch_size 50;"
         " take 100",
+    ),
+    (f"{RATS}.cv.superchains", 3, "3 superchains of 8 chains: they must be of one size"),
+    (f"{RATS}.cv.superchains", 1, "must be at least 2 or 'auto', is 1"),
+    (
+        f"{RATS}.cv.superchains",
+        "many",
+        "must be a whole number or 'auto', is 'many'; write numbers without quotes, exponents as in"
+        " 1.0e-3",
     ),
     (
         f"{RATS}.folds.scheme",
@@ -352,6 +360,7 @@ DEPENDENTS = {
     f"{RATS}.cv.warmup": {"warmup"},
     f"{RATS}.cv.batch_size": {"warmup"},
     f"{RATS}.cv.fold_batches": {"warmup"},
+    f"{RATS}.cv.superchains": {"warmup"},
     f"{RATS}.cv.draws": {"sample"},
     f"{RATS}.cv.store": {"sample"},
     f"{RATS}.compare.reference": {"compare"},
@@ -371,6 +380,7 @@ OTHER = {
     f"{RATS}.cv.warmup": 100,
     f"{RATS}.cv.batch_size": 10,
     f"{RATS}.cv.fold_batches": 2,
+    f"{RATS}.cv.superchains": 4,
     f"{RATS}.cv.draws": 400,
     f"{RATS}.cv.store": "sums",
     f"{RATS}.compare.reference": "common",
@@ -492,3 +502,19 @@ def test_config_loads_no_jax():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("chains", "superchains", "expected"),
+    [(8, "auto", 0), (8, 2, 2), (64, "auto", 4), (64, None, 0), (37, "auto", 0), (256, "auto", 16),
+     (32, "auto", 4), (33, "auto", 3), (160, "auto", 10)],
+)  # fmt: skip
+def test_many_chains_are_superchains(chains, superchains, expected):
+    cv = module.CvConfig(chains=chains, superchains=superchains)
+    assert cv.num_superchains == expected
+
+
+def test_one_batch_is_enough_for_superchains():
+    assert module.CvConfig(chains=64, draws=1, batch_size=1).draws == 1
+    with pytest.raises(ValueError, match="at least two batches"):
+        module.CvConfig(chains=8, draws=1, batch_size=1)

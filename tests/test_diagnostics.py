@@ -640,3 +640,92 @@ def test_import_is_light():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+# Nested R-hat
+
+
+def by_hand(draws: np.ndarray, superchains: int) -> np.ndarray:
+    """NRHAT eq. 5-8 on stored draws (fold, chain, draw), term by term."""
+    found = []
+    for fold in draws:
+        groups = np.split(fold, superchains)
+        means = np.array([group.mean() for group in groups])
+        between = ((means - means.mean()) ** 2).sum() / (superchains - 1)
+        within = []
+        for group in groups:
+            chain_means = group.mean(1)
+            m, n = group.shape
+            b = ((chain_means - chain_means.mean()) ** 2).sum() / (m - 1) if m > 1 else 0.0
+            w = np.mean([((x - x.mean()) ** 2).sum() / (n - 1) if n > 1 else 0.0 for x in group])
+            within.append(b + w)
+        found.append(np.sqrt(1 + between / np.mean(within)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("num_draws", [1, 2, 3, 4, 60])
+@pytest.mark.parametrize(("chains", "superchains"), [(8, 2), (8, 4), (64, 4), (6, 6), (6, 3)])
+def test_nested_rhat_is_the_formula(chains, superchains, num_draws):
+    rng = np.random.default_rng(1)
+    draws = rng.normal(size=(5, chains, num_draws)) + rng.normal(size=(5, chains, 1))
+    for size in {1, num_draws}:
+        found = diag.nested_rhat(batch_sums(draws, size), superchains)
+        if num_draws == 1 and chains == superchains:
+            assert np.isposinf(found).all()  # nothing varies within a superchain
+        else:
+            np.testing.assert_allclose(found, by_hand(draws, superchains), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("chains", "superchains"), [(8, 2), (64, 4), (6, 6)])
+def test_nested_rhat_is_that_of_arviz(chains, superchains):
+    rng = np.random.default_rng(2)
+    draws = rng.normal(size=(4, chains, 50)) + 0.3 * rng.normal(size=(4, chains, 1))
+    ids = np.repeat(np.arange(superchains), chains // superchains)
+    expected = [array_stats.rhat_nested(x, superchain_ids=ids, method="identity") for x in draws]
+    np.testing.assert_allclose(diag.nested_rhat(batch_sums(draws, 10), superchains), expected)
+
+
+def test_nested_rhat_of_slots():
+    draws = np.random.default_rng(3).normal(size=(2, 8, 20, 3))
+    draws[1, ..., 2] = np.nan
+    found = diag.nested_rhat(batch_sums(draws, 5), 4)
+    np.testing.assert_array_equal(np.isnan(found), [[False] * 3, [False, False, True]])
+    for slot in range(3):
+        one = diag.nested_rhat(batch_sums(draws[..., slot], 5), 4)
+        np.testing.assert_allclose(found[:, slot], one)
+
+
+def test_of_one_draw_it_is_what_the_theory_says():
+    """1 + 1/M, squared, on average over folds (NRHAT corollary 3.3)."""
+    draws = np.random.default_rng(4).normal(size=(4000, 64, 1))
+    squared = diag.nested_rhat(batch_sums(draws, 1), 4) ** 2 - 1
+    # E[F] of an F-distribution with 3 and 60 degrees of freedom, over M
+    expected = 60 / 58 / 16
+    assert squared.mean() == pytest.approx(expected, abs=4 * squared.std() / np.sqrt(4000))
+
+
+@pytest.mark.parametrize("num_draws", [1, 3, 20])
+def test_nested_benchmark_is_a_test_of_its_level(num_draws):
+    shares, power = [], []
+    for seed in range(150):
+        draws = np.random.default_rng(seed).normal(size=(10, 32, num_draws))
+        draws = draws.cumsum(axis=2) / np.sqrt(1 + np.arange(num_draws))  # chains that drift
+        rng = np.random.default_rng(seed)
+        shares.append(diag.nested_benchmark(rng, batch_sums(draws, 1), 4, 100).share_above)
+        draws[3, :8] += 2
+        power.append(diag.nested_benchmark(rng, batch_sums(draws, 1), 4, 100).share_above)
+    assert np.mean(np.array(shares) <= 0.05) == pytest.approx(0.05, abs=4 * np.sqrt(0.05 / 150))
+    assert np.mean(shares) == pytest.approx(0.5, abs=4 * np.sqrt(1 / 12 / 150))
+    assert np.mean(np.array(power) <= 0.02) > 0.6
+
+
+@pytest.mark.parametrize("num_draws", [1, 2, 20])
+def test_superchains_that_disagree_are_flagged(num_draws):
+    draws = np.random.default_rng(5).normal(size=(6, 64, num_draws))
+    draws[2, 16:32] += 4
+    sums = batch_sums(draws, 1)
+    benchmark = diag.nested_benchmark(np.random.default_rng(1), sums, 4)
+    words = verdicts.fold_verdict(sums, np.zeros(6), np.zeros(6), benchmark, "plain", 4)
+    assert words[2].startswith("Nested R-hat ")
+    assert (np.delete(words, 2) == "ok").all()
+    assert np.isnan(diag.rhat(sums)).all() == (num_draws == 1)

@@ -39,7 +39,7 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
         "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),
         "acceptance": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), 0.9)),
     }
-    return xr.Dataset(variables, attrs={"predictive": "plain", "outcome": "y"})
+    return xr.Dataset(variables, attrs={"predictive": "plain", "outcome": "y", "superchains": 0})
 
 
 def diagnosed(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
@@ -104,3 +104,16 @@ def test_kinds_are_told_apart_only_where_folds_hold_several_units(draws):
     found = diagnosed(draws)
     assert results.distinct_kinds({"m": found}) == ["joint", "pointwise"]
     assert results.distinct_kinds({"m": found.isel(slot=[0])}) == ["joint"]
+
+
+def test_superchains_are_judged_by_nested_rhat(draws):
+    draws[2, :2, :, 0] += 1.5
+    made = sample(draws).assign_attrs(superchains=2)
+    found = results.diagnose([made], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m")
+    plain = diagnosed(draws)
+    assert (found["rhat"] != plain["rhat"]).all()
+    assert float(found["rhat"][2]) > 1.1
+    assert float(found["rhat_max"]) == float(found["rhat"].max())
+    assert found.attrs["superchains"] == 2
+    assert "Nested R-hat" in str(found["verdict"].values[2])
+    assert (found["rhat_at"][:, -1] == found["rhat"]).all()

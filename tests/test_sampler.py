@@ -247,6 +247,14 @@ def test_starts_are_distinct_within_a_fold_and_uniform():
     np.testing.assert_array_equal(sampler.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
 
 
+def test_chains_of_a_superchain_start_at_one_draw():
+    picks = sampler.starting_draws(1, "m", ["a", "b"], 8, 100, superchains=2)
+    assert picks.shape == (2, 8)
+    for row in picks:
+        assert len(set(row[:4])) == len(set(row[4:])) == 1
+        assert row[0] != row[4]
+
+
 def test_more_chains_than_starts_share_them():
     picks = sampler.starting_draws(1, "m", ["a", "b"], 8, 5)
     assert all(sorted(np.bincount(row, minlength=5)) == [1, 1, 2, 2, 2] for row in picks)
