@@ -65,6 +65,24 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
         raise PcvError("\n".join(problems))
 
 
+@app.command(epilog="Example: pcv download radon")
+def download(
+    name: Annotated[str, typer.Argument(metavar="DATASET", help="A registered data set.")],
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
+    from pcv import layout, stages
+    from pcv.progress import say
+    from pcv.registry import SOURCES
+
+    if name not in SOURCES:
+        near = difflib.get_close_matches(name, SOURCES, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(SOURCES)}"
+        raise PcvError(f"no registered data set '{name}'; {hint}")
+    stages.download(name, layout.dataset(results, name), say)
+
+
 @app.command(epilog="Example: pcv data config/config.yaml --experiment rats")
 def data(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False

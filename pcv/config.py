@@ -52,12 +52,23 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
+"""registered data sets, see `pcv.registry`"""
+
+
 class DataConfig(Section):
-    file: Text
+    file: Text | None = None
+    dataset: Dataset | None = None
     outcome: Text
     order: list[Text] = []
     units: list[Text] = []  # none: each row is a unit
     columns: list[Text] | None = None  # None: all
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DataConfig":
+        if (self.file is None) == (self.dataset is None):
+            raise _problem("name either a file or a registered dataset")
+        return self
 
 
 def _plain(args: dict[str, Any]) -> dict[str, Any]:

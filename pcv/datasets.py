@@ -179,7 +179,7 @@ def make_data(
             f" {label(outcome[0])!r} as in the first row; recode it, for example as 0 and 1"
         )
     repeated = pd.DataFrame(columns).duplicated().to_numpy()
-    if not config.order and repeated.any() and _has_fractions(columns):
+    if not config.order and 0 < repeated.mean() < MAX_COPIES and _has_fractions(columns):
         warnings.warn(
             f"{source}: copies of other rows: {_rows(table.index, repeated)}; remove them if "
             "they are not observations of their own",
@@ -321,6 +321,10 @@ def _kept(
     if config.columns is None:
         return {*table.columns, *constants}
     return {config.outcome, *config.order, *config.units, *config.columns}
+
+
+MAX_COPIES = 0.3
+"""share of rows that are copies of others from which on they are taken for coarse data"""
 
 
 def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:

@@ -48,7 +48,11 @@ def tree(
         chains = [jax.device_get(over_draws(x)) for x in draws.position]
         return jax.tree.map(lambda *x: np.stack(x), *chains)
 
-    variables = each(lambda position: dict(model.constrain(unravel(position))))
+    def constrained(position: Float[Array, " param"]) -> Params:
+        variables = model.constrain(unravel(position))
+        return {name: x for name, x in variables.items() if x.size}  # some may be empty
+
+    variables = each(constrained)
     log_lik = each(lambda position: model.log_lik(unravel(position), data))
     chain_draw = ("chain", "draw")
     index = {name: np.arange(n) for name, n in zip(chain_draw, draws.lp.shape)}

@@ -44,6 +44,13 @@ class Job(NamedTuple):
     def model_config(self) -> ModelConfig:
         return self.settings.models[self.model]
 
+    @property
+    def table(self) -> Path:
+        """The file of the data."""
+        if self.settings.data.dataset is not None:
+            return layout.dataset(self.results, self.settings.data.dataset)
+        return Path(str(self.settings.data.file))
+
     def path(self, stage: str) -> Path:
         return layout.path(self.results, stage, self.experiment, self.model, self.batch)
 
@@ -55,7 +62,7 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
         "config": stage_config(job.config, job.experiment, stage, job.model or None),
     }
     if stage == "data":
-        made_of["files"] = _hashes([Path(job.settings.data.file)])
+        made_of["files"] = _hashes([job.table])
     if stage in ("fit", "warmup", "sample"):
         made_of["files"] = _hashes(reference.sources(job.model_config.model))
     if stage in ("warmup", "sample"):

@@ -39,6 +39,15 @@ FIGURES = (
 """names of the report's figures"""
 
 
+def dataset(results: Path, name: str) -> Path:
+    """Where the table of a registered data set lies.
+
+    >>> str(dataset(Path("results"), "radon"))
+    'results/datasets/radon.csv'
+    """
+    return results / "datasets" / f"{name}.csv"
+
+
 def path(results: Path, stage: str, experiment: str, model: str = "", batch: str = "") -> Path:
     """Where a stage's artifact lies.
 

@@ -22,6 +22,7 @@ from pcv.folds import Folds, describe, places, title
 from pcv.folds import make as make_folds
 from pcv.job import (
     Job,
+    Say,
     batch_of,
     batches,
     build,
@@ -44,13 +45,23 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
+def download(name: str, to: Path, say: Say) -> None:
+    """Fetch a registered data set, from the folder that ``PCV_DATA`` names or from its source."""
+    from pcv import registry
+
+    registry.fetch(name, to)
+    say(f"data set '{name}' ({registry.SOURCES[name].origin}): {to}")
+
+
 def data(job: Job) -> None:
     """Read the data, make its units, check them: ``data.zarr``."""
     started = datetime.now(UTC)
     settings = job.settings.data
+    if settings.dataset is not None and not job.table.exists():
+        download(settings.dataset, job.table, job.say)
     made_of = recipe(job, "data")
-    table, constants = datasets.read_table(Path(settings.file), settings.outcome)
-    result = datasets.make_data(table, constants, settings, settings.file)
+    table, constants = datasets.read_table(job.table, settings.outcome)
+    result = datasets.make_data(table, constants, settings, str(job.table))
     stamp = store.stamp("data", made_of, provenance=store.provenance(started))
     store.write(job.path("data"), result, stamp)
     rows = "" if "unit_of_row" not in result else f" of {result.sizes['row']} rows"
@@ -96,8 +107,10 @@ def check(job: Job) -> None:
     from pcv.model import check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
-    table, constants = datasets.read_table(Path(settings.data.file), settings.data.outcome)
-    data_set = datasets.make_data(table, constants, settings.data, settings.data.file)
+    if settings.data.dataset is not None and not job.table.exists():
+        download(settings.data.dataset, job.table, job.say)
+    table, constants = datasets.read_table(job.table, settings.data.outcome)
+    data_set = datasets.make_data(table, constants, settings.data, str(job.table))
     num_units = data_set.sizes["unit"]
     folds = make_folds(settings.folds, data_set, job.config.seed)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")

@@ -518,3 +518,8 @@ def test_one_batch_is_enough_for_superchains():
     assert module.CvConfig(chains=64, draws=1, batch_size=1).draws == 1
     with pytest.raises(ValueError, match="at least two batches"):
         module.CvConfig(chains=8, draws=1, batch_size=1)
+
+
+@pytest.mark.parametrize("path", sorted(Path("config").rglob("*.yaml")), ids=str)
+def test_every_config_here_is_valid(path):
+    assert load(path).experiments

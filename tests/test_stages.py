@@ -76,6 +76,12 @@ def conjugate(data):
     return built(prior, lambda theta, data: theta["a"] + theta["b"] * data["rain"], data)
 
 
+def without_slopes(data):
+    """A vector of parameters that happens to be empty."""
+    prior = {"a": dist.Normal(0.0, 5.0), "b": dist.Normal(0.0, 1.0).expand([0]).to_event(1)}
+    return built(prior, lambda theta, data: theta["a"], data)
+
+
 def two_peaks(data):
     """Two modes, at a = 3 and a = -3, that no chain leaves."""
     prior = {"a": dist.Normal(0.0, 10.0)}
@@ -488,6 +494,13 @@ class TestExactAnswer:
         monkeypatch.setattr(stages, "_run", leaking)
         z = z_of_estimates(project, project.job(EXACT, model="exact"))
         assert abs(z).max() > 12
+
+
+def test_an_empty_parameter_is_no_variable(project):
+    job = project.job({"models": {"mine": {"model": "models.py:without_slopes"}}}, model="mine")
+    run(job, "fit")
+    posterior = xr.open_datatree(project.path("models/mine/fit.zarr"))["posterior"]
+    assert set(posterior.data_vars) == {"a"}
 
 
 class TestSameAnswer:

@@ -29,7 +29,7 @@ def checked_config():
 def check_files(checked):
     """Snakemake itself says nothing of a missing input whose output is already there."""
     for name, experiment in checked.experiments.items():
-        if not Path(experiment.data.file).exists():
+        if experiment.data.file and not Path(experiment.data.file).exists():
             raise PcvError(
                 f"experiments.{name}.data.file: no file '{experiment.data.file}'"
                 f" (paths are relative to {Path.cwd()})"
@@ -132,7 +132,8 @@ def recipe(stage):
 
 
 def data_file(wildcards):
-    return CONFIG.experiments[wildcards.experiment].data.file
+    data = CONFIG.experiments[wildcards.experiment].data
+    return data.file or str(layout.dataset(Path("results"), data.dataset))
 
 
 def model_files(wildcards):

@@ -1,3 +1,16 @@
+rule download:
+    output:
+        "results/datasets/{dataset}.csv",
+    log:
+        "results/datasets/{dataset}.log",
+    benchmark:
+        "results/datasets/{dataset}.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    shell:
+        "pcv download {wildcards.dataset} 2>&1 | tee {log}"
+
+
 rule data:
     input:
         data=data_file,

@@ -1,0 +1,164 @@
+"""Data sets by name: where they may be had, what makes a table of them, and their checksums.
+
+``PCV_DATA`` names a folder that is looked into first. None of the data are part of this package.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pcv import store
+from pcv.errors import PcvError
+
+VARIABLE = "PCV_DATA"
+
+
+class Source(NamedTuple):
+    """Files of a data set, elsewhere or in the folder that ``PCV_DATA`` names."""
+
+    file: str
+    """name of the table in that folder"""
+    sha256: str
+    """of that table"""
+    downloads: dict[str, str]
+    """address → SHA-256"""
+    table: Callable[[list[Path]], pd.DataFrame]
+    """makes the table of the downloaded files"""
+    columns: list[str]
+    origin: str
+    """who made the data, and under what licence they are, as far as it is stated"""
+
+
+POSTERIORDB = (
+    "https://raw.githubusercontent.com/stan-dev/posteriordb/"
+    "28f8d3d6e975315f42aa274a8399f21e07a43b30/posterior_database/data/data/"
+)
+IMMI = (
+    "https://raw.githubusercontent.com/abhinav10kaushik/immi-data/"
+    "1a2303602c9adafbfa037af338fefb6512ede7c7/mon_pax_web.csv"
+)
+VIS2 = (
+    "https://raw.githubusercontent.com/sachin-f/vis2/"
+    "9aca931207dd92c861b3b235f769239648abdea4/data/new_data.csv"
+)
+MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+AIR = {"Int_Pax_In": "inbound", "Int_Pax_Out": "outbound", "Int_Pax_Total": "total"}
+
+
+def _radon(files: list[Path]) -> pd.DataFrame:
+    with zipfile.ZipFile(files[0]) as archive:
+        content = json.loads(archive.read("radon_all.json"))
+    return pd.DataFrame({name: content[name] for name in RADON})
+
+
+def _air(files: list[Path]) -> pd.DataFrame:
+    """Two releases of one series: the first to May 2018, the second to the end of 2019."""
+    parts = []
+    for path in files:
+        part = pd.read_csv(path, encoding="utf-8-sig").rename(columns=str.lower)
+        part = part[part["airport"] == "All Australian Airports"]
+        part = part.rename(columns={name.lower(): short for name, short in AIR.items()})
+        month = part["month"].replace({name: i + 1 for i, name in enumerate(MONTHS)})
+        parts.append(part.assign(month=month.astype(int))[["year", "month", *AIR.values()]])
+    first, second = parts
+    last = first[["year", "month"]].iloc[-1]
+    later = (second["year"] > last["year"]) | (
+        (second["year"] == last["year"]) & (second["month"] > last["month"])
+    )
+    both = pd.concat([first, second[later]], ignore_index=True)
+    return both[both["year"] < 2020].astype(int)
+
+
+def _grouped(files: list[Path]) -> pd.DataFrame:
+    """50 groups of 5: y = α_j + x_j β + noise, β = (1, 1, 1, .1), all deviations 1 but x's, 10."""
+    rng = np.random.default_rng(20_231)
+    x = rng.normal(0, 10, (50, 4))
+    effect = rng.normal(0.5, 1.0, 50) + x @ [1.0, 1.0, 1.0, 0.1]
+    group = np.repeat(np.arange(50), 5)
+    table = pd.DataFrame({"group": group + 1, "member": np.tile(np.arange(5) + 1, 50)})
+    for k in range(4):
+        table[f"x{k + 1}"] = x[group, k].round(6)
+    table["y"] = (effect[group] + rng.normal(0, 1.0, 250)).round(6)
+    return table
+
+
+RADON = ["log_radon", "floor_measure", "county_idx", "log_uppm"]
+SOURCES: dict[str, Source] = {
+    "grouped_gaussian": Source(
+        "", "", {}, _grouped, ["group", "member", "x1", "x2", "x3", "x4", "y"], "simulated here"
+    ),
+    "radon": Source(
+        "radon_us.csv",
+        "665c558356fbf112f52aa34c69f1402f55ef2518c3b05c5a3a86df1f6abbc8ef",
+        {
+            f"{POSTERIORDB}radon_all.json.zip": (
+                "3f30c7909d530be01e70ab9e98f9f5d5e83371bb15c6dd168696aefd805b5672"
+            )
+        },
+        _radon,
+        RADON,
+        "State Residential Radon Survey, in posteriordb; BSD-3-Clause (of the repository)",
+    ),
+    "air_passengers": Source(
+        "air_passengers_au.csv",
+        "0cf7670e119227c46f1714dc766e7e0ec9cf862ef2e5ec4f06d5742e7e8a0554",
+        {
+            IMMI: "f85e2c0d3a40da17e2ccfe3b962ca8178e9a734af6caf915ae9d934766128374",
+            VIS2: "30f4466eae8dc36e9be2f58885b819148dfe3bb539a790c5659ef95ae0b63afc",
+        },
+        _air,
+        ["year", "month", "inbound", "outbound", "total"],
+        "Bureau of Infrastructure and Transport Research Economics (BITRE), Australia; listed as "
+        "Creative Commons Attribution at data.gov.au, not stated in the repositories",
+    ),
+}
+"""registered data sets by name"""
+
+
+def fetch(name: str, to: Path) -> None:
+    """Write a registered data set as CSV.
+
+    Args:
+        name: one of `SOURCES`.
+        to: file to write.
+
+    Raises:
+        PcvError: the local file is another one; or it cannot be downloaded: says which, where it
+            may be had, and how to point to a copy.
+    """
+    source = SOURCES[name]
+    folder = os.environ.get(VARIABLE)
+    local = Path(folder) / source.file if folder and source.file else None
+    if local is not None and local.exists():
+        if store.file_hash(local) != source.sha256:
+            raise PcvError(
+                f"{local}: not the registered file (its SHA-256 differs); move it away, or unset "
+                f"{VARIABLE} to download it"
+            )
+        table = pd.read_csv(local)
+    else:
+        table = source.table([_download(name, *item) for item in source.downloads.items()])
+    store.write_bytes(to, table[source.columns].to_csv(index=False).encode())
+
+
+def _download(name: str, address: str, sha256: str) -> Path:
+    import pooch
+
+    try:
+        return Path(
+            pooch.retrieve(
+                address, f"sha256:{sha256}", path=pooch.os_cache("pcv"), progressbar=False
+            )
+        )
+    except Exception as error:  # of whatever library the download goes through
+        raise PcvError(
+            f"data set '{name}': {address} could not be downloaded ({type(error).__name__}); get "
+            f"it by other means and set {VARIABLE} to the folder of {SOURCES[name].file} (SHA-256 "
+            f"{SOURCES[name].sha256[:12]}…), or name your own copy in data.file"
+        ) from error

@@ -1,0 +1,82 @@
+"""Registered data sets: what makes tables of their files, and what is said without them."""
+
+import json
+import zipfile
+
+import pandas as pd
+import pooch
+import pytest
+
+from pcv import config, registry
+from pcv.errors import PcvError
+from tests.test_zoo import DATA, needs_data
+
+
+def test_names_are_those_of_the_config():
+    assert set(config.Dataset.__args__) == set(registry.SOURCES)
+
+
+def test_radon_is_read_from_its_archive(tmp_path):
+    content = {name: [1.5, 2.5] for name in registry.RADON} | {"N": 2, "J": 386}
+    with zipfile.ZipFile(tmp_path / "radon_all.json.zip", "w") as archive:
+        archive.writestr("radon_all.json", json.dumps(content))
+    table = registry._radon([tmp_path / "radon_all.json.zip"])
+    assert table.columns.tolist() == registry.RADON
+    assert table.shape == (2, 4)
+
+
+def test_the_air_series_is_two_releases(tmp_path):
+    counts = "Int_Pax_In,Int_Pax_Out,Int_Pax_Total"
+    (tmp_path / "first.csv").write_text(
+        f"AIRPORT,Year,Month,{counts}\nADELAIDE,2018,4,9,9,18\n"
+        "All Australian Airports,2018,4,1,2,3\nAll Australian Airports,2018,5,2,3,5\n"
+    )
+    (tmp_path / "second.csv").write_text(
+        f"Airport,Year,Month,Month_ID,{counts}\nAll Australian Airports,2018,MAY,5,7,7,14\n"
+        "All Australian Airports,2018,JUN,6,3,4,7\nAll Australian Airports,2019,JAN,1,4,5,9\n"
+        "All Australian Airports,2020,JAN,1,4,5,9\n",
+        encoding="utf-8-sig",
+    )
+    table = registry._air([tmp_path / "first.csv", tmp_path / "second.csv"])
+    assert table.to_numpy().tolist() == [
+        [2018, 4, 1, 2, 3], [2018, 5, 2, 3, 5], [2018, 6, 3, 4, 7], [2019, 1, 4, 5, 9],
+    ]  # fmt: skip
+
+
+def test_the_simulated_data_never_change(tmp_path):
+    registry.fetch("grouped_gaussian", tmp_path / "a.csv")
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert len(table) == 250
+    assert table.groupby("group")[["x1", "x4"]].nunique().eq(1).all().all()
+    assert table.iloc[0].tolist() == [1, 1, -7.975122, -7.790643, -4.941115, -16.594572, -25.139931]
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["radon", "air_passengers"])
+def test_the_local_folder_comes_first(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(pooch, "retrieve", lambda *_, **__: pytest.fail("a download"))
+    registry.fetch(name, tmp_path / "a.csv")
+    assert pd.read_csv(tmp_path / "a.csv").columns.tolist() == registry.SOURCES[name].columns
+    assert DATA
+
+
+def test_another_file_of_that_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("PCV_DATA", str(tmp_path))
+    (tmp_path / "radon_us.csv").write_text("log_radon\n1.0\n")
+    with pytest.raises(PcvError, match=r"radon_us.csv: not the registered file \(its SHA-256 dif"):
+        registry.fetch("radon", tmp_path / "a.csv")
+
+
+def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no route to host\nsecond line")
+
+    monkeypatch.delenv("PCV_DATA", raising=False)
+    monkeypatch.setattr(pooch, "retrieve", fail)
+    with pytest.raises(PcvError) as caught:
+        registry.fetch("radon", tmp_path / "a.csv")
+    said = str(caught.value)
+    assert "radon_all.json.zip could not be downloaded (OSError)" in said
+    assert "set PCV_DATA to the folder of radon_us.csv" in said
+    assert "\n" not in said
+    assert not (tmp_path / "a.csv").exists()
