@@ -558,6 +558,35 @@ def benchmark_of_models(benchmarks: Sequence[Benchmark]) -> Benchmark:
     )
 
 
+def efmi(
+    count: Float[np.ndarray, "fold chain batch"],
+    mean: Float[np.ndarray, "fold chain batch"],
+    m2: Float[np.ndarray, "fold chain batch"],
+    diff_sq: Float[np.ndarray, "fold chain batch"],
+) -> Float[np.ndarray, " fold"]:
+    r"""Energy fraction of missing information of every fold's chains together.
+
+    .. math:: \frac{\sum_{l,t} (E_{lt} - E_{l,t-1})^2}{\sum_{l,t} (E_{lt} - \bar E_l)^2}
+
+    Near 1 or above where draws of the momentum reach all energies; small where they do not, and
+    heavy tails are explored slowly (Betancourt 2016).
+
+    Args:
+        count, mean, m2, diff_sq: sums of the energy per batch, of `pcv.accumulate.energy_sums`.
+
+    Returns:
+        NaN where the energy never varies.
+
+    >>> x = np.random.default_rng(1).normal(size=(1, 4, 500, 1))
+    >>> steps = np.diff(x, axis=2, prepend=x[:, :, :1])[..., 0] ** 2
+    >>> efmi(np.ones((1, 4, 500)), x[..., 0], np.zeros((1, 4, 500)), steps).round()
+    array([2.])
+    """
+    _, _, spread = _merge_moments(count, mean, m2, axis=2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nansum(diff_sq, axis=(1, 2)) / spread.sum(axis=1)
+
+
 def tail_size(num_draws: int) -> int:
     r"""Number M of draws in the tail that k-hat is fitted to.
 

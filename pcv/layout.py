@@ -6,9 +6,9 @@ VERSIONS = {
     "data": 1,
     "fit": 2,
     "folds": 1,
-    "warmup": 2,
-    "sample": 2,
-    "diagnose": 2,
+    "warmup": 3,
+    "sample": 3,
+    "diagnose": 3,
     "compare": 2,
     "report": 1,
 }

@@ -60,7 +60,15 @@ def diagnose(
     superchains = int(samples[0].attrs["superchains"])
     benchmark = diag.mixing_benchmark(rng, joint, superchains)
     diverged = np.nansum(divergences, axis=(1, 2))
-    verdict = verdicts.fold_verdict(joint, khat, diverged, benchmark, predictive, superchains)
+    accepted = np.nanmean(acceptance, axis=(1, 2))
+    energy = (
+        np.concatenate([s[f"energy_{field}"].values for s in samples])
+        for field in ("count", "mean", "m2", "diff_sq")
+    )
+    efmi = diag.efmi(*energy)
+    verdict = verdicts.fold_verdict(
+        joint, khat, diverged, benchmark, predictive, superchains, accepted, efmi
+    )
     ids = folds["fold"].values
     names = np.where(present, unit_names[test], "").astype(str)
     fold_of_unit = np.nonzero(present)[0]
@@ -83,7 +91,8 @@ def diagnose(
         "rhat": (fold, diag.mixing(joint, superchains)),
         "khat": (fold, khat),
         "divergences": (fold, diverged),
-        "acceptance": (fold, np.nanmean(acceptance, axis=(1, 2))),
+        "acceptance": (fold, accepted),
+        "efmi": (fold, efmi),
         "verdict": (fold, verdict.astype(str)),
         "n_draws": (fold, num_draws),
         "unit_name": (fold_slot, names),

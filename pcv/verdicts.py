@@ -16,6 +16,8 @@ MIN_ESS = 50
 """effective draws below which a fold's estimates and diagnostics say little"""
 MAX_SHARE_DIVERGENT = 0.01
 """share of a fold's draws that may diverge"""
+MIN_ACCEPTANCE, MIN_EFMI = 0.5, 0.2
+"""acceptance and E-FMI of a fold below which its sampler does badly"""
 NUM_NAMED = 3
 """flagged folds or units that the verdict of a run spells out"""
 
@@ -27,6 +29,8 @@ def fold_verdict(
     benchmark: Benchmark,
     predictive: Literal["plain", "marginal"],
     superchains: int = 0,
+    acceptance: Float[np.ndarray, " fold"] | None = None,
+    efmi: Float[np.ndarray, " fold"] | None = None,
 ) -> np.ndarray:
     """What is wrong with each fold, and what to do about it.
 
@@ -34,7 +38,8 @@ def fold_verdict(
     undefined or above the benchmark's limit (which a long run may put well below 1.01: `mcse` is
     too small as soon as chains disagree by more than their own error), at most 1.2 (with
     superchains of M chains :math:`\\sqrt{1.2^2 + 1/M}`); when its ESS is below 50;
-    when its k-hat exceeds `good_k`; when more than 1% of its draws diverged.
+    when its k-hat exceeds `good_k`; when more than 1% of its draws diverged, fewer than half of its
+    proposals were accepted, or its E-FMI is below 0.2.
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
@@ -43,6 +48,7 @@ def fold_verdict(
         benchmark: of `rhat_max_benchmark`, for these sums.
         predictive: which one was scored: a heavy tail asks for different remedies.
         superchains: number of superchains, whose nested R-hat is judged; 0: there are none.
+        acceptance, efmi: mean acceptance probability and E-FMI of each fold; None: not judged.
 
     Returns:
         For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the
@@ -100,6 +106,13 @@ def fold_verdict(
                 f"{divergences[k]:.0f} divergences ({divergences[k] / num_draws[k]:.1%} of draws):"
                 " higher target_accept, or reparameterise"
             )
+        if acceptance is not None and acceptance[k] < MIN_ACCEPTANCE:
+            found.append(
+                f"acceptance {acceptance[k]:.2f}: the full-data kernel does not fit this fold;"
+                " higher target_accept, or more draws"
+            )
+        if efmi is not None and efmi[k] < MIN_EFMI:
+            found.append(f"E-FMI {efmi[k]:.2f}: heavy tails are explored slowly; reparameterise")
         return found
 
     return np.array(["; ".join(reasons(k)) or "ok" for k in range(len(khat))])

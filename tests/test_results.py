@@ -23,6 +23,21 @@ CHECKS = xr.Dataset(
 )
 
 
+def energy(seed: int, phi: float = 0.0) -> dict[str, np.ndarray]:
+    """Sums of energies that are an AR(1) process, per batch."""
+    x = np.random.default_rng(seed).normal(size=(len(TEST), CHAINS, DRAWS))
+    for t in range(1, DRAWS):
+        x[..., t] = phi * x[..., t - 1] + np.sqrt(1 - phi**2) * x[..., t]
+    steps = np.diff(x, axis=2, prepend=x[..., :1]) ** 2
+    batches = x.reshape(len(TEST), CHAINS, -1, BATCH)
+    return {
+        "count": np.full(batches.shape[:3], float(BATCH)),
+        "mean": batches.mean(3),
+        "m2": BATCH * batches.var(3),
+        "diff_sq": steps.reshape(batches.shape).sum(3),
+    }
+
+
 def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
     """The sample artifact of draws (fold, chain, draw, slot); padded slots score 0."""
     pointwise = np.where(TEST[:, None, None] >= 0, pointwise, 0.0)
@@ -38,6 +53,7 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
         "n_draws": ("fold", np.full(len(TEST), DRAWS)),
         "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),
         "acceptance": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), 0.9)),
+        **{f"energy_{name}": (dims, x) for name, x in energy(seed=1).items()},
     }
     return xr.Dataset(variables, attrs={"predictive": "plain", "outcome": "y", "superchains": 0})
 
@@ -117,3 +133,18 @@ def test_superchains_are_judged_by_nested_rhat(draws):
     assert found.attrs["superchains"] == 2
     assert "Nested R-hat" in str(found["verdict"].values[2])
     assert (found["rhat_at"][:, -1] == found["rhat"]).all()
+
+
+def test_slow_energies_and_rare_acceptance_are_flagged(draws):
+    made = sample(draws)
+    dims = ("fold", "chain", "batch")
+    slow = {f"energy_{name}": (dims, x) for name, x in energy(seed=2, phi=0.95).items()}
+    found = results.diagnose(
+        [made.assign(slow)], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m"
+    )
+    assert (abs(found["efmi"] - 0.1) < 0.05).all()
+    assert (abs(diagnosed(draws)["efmi"] - 2) < 0.3).all()
+    assert all(words.startswith("E-FMI 0.") for words in found["verdict"].values)
+    rare = made.assign(acceptance=0.4 * made["acceptance"])
+    found = results.diagnose([rare], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m")
+    assert all(words.startswith("acceptance 0.36: the full") for words in found["verdict"].values)

@@ -299,6 +299,8 @@ DOCUMENTED = {
         "khat": ("fold",),
         "verdict": ("fold",),
         "divergences": ("fold",),
+        "acceptance": ("fold",),
+        "efmi": ("fold",),
         "pointwise_elpd": ("fold", "slot"),
         "unit_name": ("fold", "slot"),
         "joint_elpd_at": ("fold", "point"),
