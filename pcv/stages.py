@@ -56,16 +56,27 @@ def download(name: str, to: Path, say: Say) -> None:
 def data(job: Job) -> None:
     """Read the data, make its units, check them: ``data.zarr``."""
     started = datetime.now(UTC)
-    settings = job.settings.data
-    if settings.dataset is not None and not job.table.exists():
-        download(settings.dataset, job.table, job.say)
+    _obtain(job)
     made_of = recipe(job, "data")
-    table, constants = datasets.read_table(job.table, settings.outcome)
-    result = datasets.make_data(table, constants, settings, str(job.table))
+    result = _units(job)
     stamp = store.stamp("data", made_of, provenance=store.provenance(started))
     store.write(job.path("data"), result, stamp)
     rows = "" if "unit_of_row" not in result else f" of {result.sizes['row']} rows"
-    job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{settings.outcome}'")
+    job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{job.settings.data.outcome}'")
+
+
+def _obtain(job: Job) -> None:
+    """Download the job's table, if it is a registered one that is not there yet."""
+    name = job.settings.data.dataset
+    if name is not None and not job.table.exists():
+        download(name, job.table, job.say)
+
+
+def _units(job: Job) -> xr.Dataset:
+    """The job's table as checked units."""
+    settings = job.settings.data
+    table, constants = datasets.read_table(job.table, settings.outcome)
+    return datasets.make_data(table, constants, settings, str(job.table))
 
 
 def folds(job: Job, plot: bool = False) -> None:
@@ -107,10 +118,8 @@ def check(job: Job) -> None:
     from pcv.model import check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
-    if settings.data.dataset is not None and not job.table.exists():
-        download(settings.data.dataset, job.table, job.say)
-    table, constants = datasets.read_table(job.table, settings.data.outcome)
-    data_set = datasets.make_data(table, constants, settings.data, str(job.table))
+    _obtain(job)
+    data_set = _units(job)
     num_units = data_set.sizes["unit"]
     folds = make_folds(settings.folds, data_set, job.config.seed)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")

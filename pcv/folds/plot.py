@@ -9,8 +9,8 @@ from matplotlib.patches import Patch
 
 from pcv.folds.base import Folds, train_mask
 from pcv.folds.space import Places
+from pcv.plots import COLOURS, INK, WIDTH
 
-WIDTH = 4.8
 MAX_ROWS, MAX_COLUMNS = 400, 1000
 """folds and units that a grid shows one by one; more are thinned out or put together"""
 MAX_COLOURED = 60
@@ -19,7 +19,7 @@ TRAIN, GAP, TEST = "#e3e3e3", "#E69F00", "#0072B2"
 TRAINED_POINT = "#a8a8a8"
 """darker than an area of units trained on"""
 ROLES = (("training", TRAIN), ("gap", GAP), ("test", TEST))
-FOLD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+FOLD_COLOURS = (*COLOURS, INK)
 
 
 def grid(folds: Folds, num_units: int, title: str) -> Figure:
