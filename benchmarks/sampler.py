@@ -20,7 +20,6 @@ import numpyro.distributions as dist
 from pcv import sampler
 from pcv.keys import key
 from pcv.model import Model, Outcome, flat_target, target
-from pcv.scores import SCORES
 
 DRAWS, STEPS, CHAINS = 20, 3, 240
 
@@ -43,7 +42,7 @@ def seconds(num_units: int, room: int) -> float:
     sampler.CPU_ROOM = room
     model, data = logistic(num_units)
     flat, _ = flat_target(target(model, data, "plain"))
-    engine = sampler.build(flat, (SCORES["log"],), num_units, DRAWS)
+    engine = sampler.build(flat, (), num_units, DRAWS)
     units = np.arange(CHAINS) % num_units
     held_out = np.stack([units, units + 1], -1)[:, None]
     folds = [str(i) for i in range(CHAINS)]
@@ -52,7 +51,7 @@ def seconds(num_units: int, room: int) -> float:
     kernel = sampler.Kernel(jnp.zeros(5), scale, jnp.asarray(0.5), jnp.asarray(STEPS))
     chains = sampler.spread(chains)
     state = engine.start(kernel, sampler.spread(jnp.zeros((CHAINS, 5))), chains)
-    center = {"log": {"joint": np.zeros(CHAINS), "pointwise": np.zeros((CHAINS, 1))}}
+    center = {"joint": np.zeros(CHAINS), "pointwise": np.zeros((CHAINS, 1))}
     run = partial(sampler.blocks, engine, kernel, state, chains, center, key(1, "steps"), 1)
     list(run(DRAWS))
     spent = []

@@ -28,8 +28,8 @@ Stored = dict[str, np.ndarray]
 class Accumulator(NamedTuple):
     """Sums of a statistic: `init`, `update` on the device, `merge`, `finalize` on the host."""
 
-    init: Callable[[Array], Carry]
-    update: Callable[[Carry, Array], Carry]
+    init: Callable[[Any], Carry]
+    update: Callable[[Carry, Any], Carry]
     merge: Callable[[Stored, Stored], Stored]
     finalize: Callable[[Carry], Stored]
 
@@ -137,6 +137,74 @@ r"""Count, mean and M2 of the energy E, and its summed squared steps; `init` tak
 draw before the batch (NaN: there was none), so that the steps of batches add up.
 
 .. math:: \text{E-FMI} = \sum_t (E_t - E_{t-1})^2 / M_2
+"""
+
+
+class WeightedCarry(NamedTuple):
+    """Weighted sums of several arrays, in units of the largest weight so far."""
+
+    log_scale: Float[Array, "..."]
+    weight: Float[Array, "..."]
+    sums: dict[str, Array]
+
+
+def _times(weight: Array, x: Array) -> Array:
+    weight = weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
+    return jnp.where(weight > 0, weight * x, 0.0)
+
+
+def _weighted_init(example: tuple[Array, dict[str, Array]]) -> WeightedCarry:
+    log_weight, values = example
+    return WeightedCarry(
+        jnp.full_like(log_weight, -jnp.inf),
+        jnp.zeros_like(log_weight),
+        {name: jnp.zeros_like(x) for name, x in values.items()},
+    )
+
+
+def _weighted_update(carry: WeightedCarry, draw: tuple[Array, dict[str, Array]]) -> WeightedCarry:
+    log_weight, values = draw
+    scale = jnp.maximum(carry.log_scale, log_weight)
+    finite = jnp.where(jnp.isfinite(scale), scale, 0.0)
+    old, new = jnp.exp(carry.log_scale - finite), jnp.exp(log_weight - finite)
+    return WeightedCarry(
+        scale,
+        old * carry.weight + new,
+        {name: _times(old, x) + _times(new, values[name]) for name, x in carry.sums.items()},
+    )
+
+
+def _weighted_merge(first: Stored, second: Stored) -> Stored:
+    log_weight = np.logaddexp(first["log_weight"], second["log_weight"])
+    shares = [np.exp(part["log_weight"] - log_weight) for part in (first, second)]
+
+    def like(share: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return share.reshape(share.shape + (1,) * (x.ndim - share.ndim))
+
+    means = {
+        name: like(shares[0], x) * x + like(shares[1], x) * second[name]
+        for name, x in first.items()
+        if name != "log_weight"
+    }
+    return {"log_weight": log_weight, **means}
+
+
+def _weighted_finalize(carry: WeightedCarry) -> Stored:
+    log_scale, weight = (np.asarray(x, np.float64) for x in (carry.log_scale, carry.weight))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = {
+            name: np.asarray(x, np.float64)
+            / weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
+            for name, x in carry.sums.items()
+        }
+        return {"log_weight": log_scale + np.log(weight), **means}
+
+
+weighted_means = Accumulator(_weighted_init, _weighted_update, _weighted_merge, _weighted_finalize)
+r"""Weighted means :math:`\sum_t w_t x_t / \sum_t w_t` of named arrays, and log Σ w.
+
+`init` and `update` take log w and the arrays, whose first axes are those of log w: no weight is
+too small or too large.
 """
 
 total = Accumulator(

@@ -35,6 +35,19 @@ COLUMNS = (
 )
 """columns of comparison.csv"""
 
+SCORE_COLUMNS = {
+    "model": "models",
+    "rank": "rank",
+    "score_diff": "elpd_diff",
+    "dse": "dse",
+    "mcse_diff": "mcse_diff",
+    "p_better": "p_better",
+    "estimate": "elpd",
+    "se": "se",
+    "mcse": "mcse",
+}
+"""columns of scores.csv after score and kind, and the fields of `Comparison` that they hold"""
+
 MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
 MIN_TERMS = 20
@@ -297,6 +310,55 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         for c in sorted(comparisons, key=lambda c: c.kind)
     ]
     return pd.concat(rows, ignore_index=True)
+
+
+def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Comparisons by several scores as rows of scores.csv, in full precision.
+
+    Args:
+        comparisons: of `compare`, one per score and kind.
+
+    Returns:
+        One row per score, kind and model, best first: ``score``, ``kind`` and `SCORE_COLUMNS`.
+    """
+    rows = [
+        pd.DataFrame({name: getattr(c, field) for name, field in SCORE_COLUMNS.items()}).assign(
+            score=c.score, kind=c.kind
+        )
+        for c in comparisons
+    ]
+    return pd.concat(rows, ignore_index=True)[["score", "kind", *SCORE_COLUMNS]]
+
+
+def scores_table(comparisons: Sequence[Comparison]) -> str:
+    """Comparisons by scores other than the log score as text: one row per score and model.
+
+    Args:
+        comparisons: of `compare`, one per score and kind.
+    """
+    rows = [
+        {
+            "score": f"{c.score} ({c.kind})",
+            "model": name,
+            "score_diff": _by_error(c.elpd_diff[m], c.mcse_diff[m]),
+            "dse": _two_figures(c.dse[m]),
+            "mcse_diff": _two_figures(c.mcse_diff[m]),
+            "p_better": "" if name == c.reference else f"{c.p_better[m]:.2f}",
+            "estimate": _by_error(c.elpd[m], c.mcse[m]),
+            "se": _two_figures(c.se[m]),
+            "mcse": _two_figures(c.mcse[m]),
+        }
+        for c in comparisons
+        for m, name in enumerate(c.models)
+    ]
+    printed = pd.DataFrame(rows).set_index(["score", "model"])
+    printed.index.names = [None, None]
+    unsettled = [
+        f"{c.score} ({c.kind})" for c in comparisons if (c.mcse_diff > MAX_MCSE_SHARE * c.dse).any()
+    ]
+    notes = [f"MCSE above {MAX_MCSE_SHARE:.0%} of the SE: {', '.join(unsettled)}; more draws"]
+    heading = f"Other scores of {comparisons[0].outcome}, higher is better"
+    return "\n".join([heading, printed.to_string(), *(notes if unsettled else [])])
 
 
 def _two_figures(x: float) -> str:

@@ -7,7 +7,7 @@ config/README.md documents every key; ``python -m pcv.config`` writes the JSON s
 >>> config.experiments["rats"].cv.draws
 200
 >>> stage_config(config, "rats", "sample", "slopes")
-{'cv': {'draws': 200, 'store': 'draws'}}
+{'scores': ['log'], 'cv': {'draws': 200, 'store': 'draws'}}
 """
 
 import difflib
@@ -38,7 +38,11 @@ MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above
 
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=NAME)]
-Score = Literal["log"]
+SCORES = (
+    *("log", "dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae", "brier"),
+    "accuracy",
+)
+"""scores that a config may name; pcv.scores has all but the log score"""
 Count = Annotated[int, Field(ge=1)]
 NAMED = Field(min_length=1, json_schema_extra={"additionalProperties": False})
 
@@ -46,6 +50,15 @@ NAMED = Field(min_length=1, json_schema_extra={"additionalProperties": False})
 def _problem(what: str, *at: str) -> PydanticCustomError:
     """What is wrong, and at which key below the one being checked."""
     return PydanticCustomError("config", "{what}", {"what": what, "at": at})
+
+
+def _known_score(name: str) -> str:
+    if name not in SCORES and not re.match(MODEL, name):
+        raise _problem(f"unknown score {name!r}; {_nearest(name, SCORES)}, or file.py:function")
+    return name
+
+
+Score = Annotated[str, AfterValidator(_known_score)]
 
 
 class Section(BaseModel):
@@ -497,10 +510,10 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "folds": ({"seed"}, {"folds": True}),
     "warmup": (
         {"seed", "precision"},
-        {"predictive": True, "scores": True}
+        {"predictive": True}
         | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains"}},
     ),
-    "sample": (set(), {"cv": {"draws", "store"}}),
+    "sample": (set(), {"scores": True, "cv": {"draws", "store"}}),
     "diagnose": ({"seed"}, {}),
     "compare": (set(), {"compare": True}),
     "report": (set(), {"report": True}),

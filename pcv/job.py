@@ -65,16 +65,24 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
         made_of["files"] = _hashes([job.table])
     if stage in ("fit", "warmup", "sample"):
         made_of["files"] = _hashes(reference.sources(job.model_config.model))
+    if stage == "sample":
+        made_of["score files"] = _hashes(score_files(job.settings))
     if stage in ("warmup", "sample"):
         made_of["batch"] = job.batch
     return made_of
+
+
+def score_files(settings: Experiment) -> list[Path]:
+    """The files of a user's own scores."""
+    own = [name for name in settings.scores if ":" in name]
+    return [path for name in own for path in reference.sources(name)]
 
 
 def _hashes(paths: list[Path]) -> dict[str, str]:
     for path in paths:
         if not path.exists():
             raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
-    folder = paths[0].parent
+    folder = paths[0].parent if paths else Path()
     return {os.path.relpath(path, folder): store.file_hash(path) for path in paths}
 
 
@@ -157,6 +165,14 @@ def batch_of(job: Job, folds: Folds) -> Folds:
             f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; use fewer"
         )
     return Folds(*(x[cut] for x in folds))
+
+
+def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.ndarray:
+    """The outcome of each fold's test set, NaN in padded slots and for units of several rows."""
+    y = np.asarray(arrays[job.settings.data.outcome], float)
+    if len(y) != int(arrays["unit"].max()) + 1:
+        return np.full(folds.test.shape, np.nan)
+    return np.where(folds.test >= 0, y[folds.test], np.nan)
 
 
 def predictive_of(

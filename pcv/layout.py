@@ -6,10 +6,10 @@ VERSIONS = {
     "data": 1,
     "fit": 2,
     "folds": 1,
-    "warmup": 3,
-    "sample": 3,
-    "diagnose": 3,
-    "compare": 2,
+    "warmup": 4,
+    "sample": 4,
+    "diagnose": 4,
+    "compare": 3,
     "report": 1,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""

@@ -52,6 +52,9 @@ class Outcome(NamedTuple):
 
     name: str
     scale: str = "identity"
+    discrete: bool | None = None
+    """whether its density is a probability; None: not said, so that whole numbers are refused by
+    scores that take derivatives in it"""
 
     def __str__(self) -> str:
         return self.name if self.scale == "identity" else f"{self.scale}({self.name})"
@@ -89,6 +92,21 @@ class Model(NamedTuple):
     group: Int[np.ndarray, " unit"] | None = None
     """the group of each unit whose effects `marginal` integrates out: it holds only for folds that
     leave out whole groups; without it, `marginal` is used only where the config asks for it"""
+    predict: Callable[[Key[Array, ""], Params, Data], Float[Array, " unit"]] | None = None
+    """one replicate of the outcome of every unit, for scores that need draws of it (CRPS, ...)"""
+    moments: Callable[[Params, Data], tuple[Array, Array]] | None = None
+    """mean and variance of the outcome of every unit given the parameters, each of shape (unit):
+    scores of moments (DSS, RMSE, ...) are far less noisy with it than with replicates"""
+    marginal_predict: (
+        Callable[[Key[Array, ""], Params, Data, Int[Array, " slot"]], Float[Array, " slot"]] | None
+    ) = None
+    """one replicate of the units in `test` under the predictive of `marginal`: the left-out groups'
+    own effects drawn anew, given the other parameters"""
+    marginal_moments: Callable[[Params, Data, Int[Array, " slot"]], tuple[Array, Array]] | None = (
+        None
+    )
+    """mean (slot) and covariance (slot, slot) of the units in `test` under the predictive of
+    `marginal`"""
 
 
 class Target(NamedTuple):
@@ -100,6 +118,14 @@ class Target(NamedTuple):
     """log density of the fold's posterior, up to a constant"""
     log_predictive: Callable[[Any, Fold], Predictive]
     """log predictive of the fold's test set: joint, and pointwise by slot"""
+    observed: Callable[[Fold], Float[Array, " slot"]] | None = None
+    """outcome of the test set; what follows is needed only for scores other than the log score"""
+    density: Callable[[Any, Fold, Float[Array, " slot"]], Predictive] | None = None
+    """`log_predictive` of other outcomes of the test set"""
+    predict: Callable[[Key[Array, ""], Any, Fold], Float[Array, " slot"]] | None = None
+    """a replicate of the test set"""
+    moments: Callable[[Any, Fold], tuple[Array, Array]] | None = None
+    """mean and variance, or covariance, of the test set given the parameters"""
 
 
 class Support(NamedTuple):
@@ -163,21 +189,52 @@ def target(model: Model, data: Data, predictive: str) -> Target:
         predictive: "plain": `s` as above; "marginal": the model's own `marginal`.
     """
     arrays = numeric(data)
+    outcome = arrays.get(model.outcome.name)
 
     def log_density(params: Params, fold: Fold) -> Scalar:
         terms = model.log_lik(params, arrays)
         return model.log_prior(params) + jnp.sum(jnp.where(fold.train, terms, 0.0))
 
-    def plain(params: Params, fold: Fold) -> Predictive:
+    def predictive_of(params: Params, fold: Fold, arrays: Data) -> Predictive:
+        if predictive == "marginal":
+            assert model.marginal is not None
+            return model.marginal(params, arrays, fold.test)
         terms = model.log_lik(params, arrays)[fold.test]
         pointwise = jnp.where(fold.test >= 0, terms, 0.0)
         return jnp.sum(pointwise), pointwise
 
-    def marginal(params: Params, fold: Fold) -> Predictive:
-        assert model.marginal is not None
-        return model.marginal(params, arrays, fold.test)
+    def observed(fold: Fold) -> Float[Array, " slot"]:
+        return jnp.asarray(outcome, jnp.result_type(float))[fold.test]
 
-    return Target(model.init, log_density, marginal if predictive == "marginal" else plain)
+    def density(params: Params, fold: Fold, y: Float[Array, " slot"]) -> Predictive:
+        whole = jnp.asarray(outcome, y.dtype)
+        place = jnp.where(fold.test >= 0, fold.test, whole.shape[0])
+        changed = whole.at[place].set(y, mode="drop")
+        return predictive_of(params, fold, {**arrays, model.outcome.name: changed})
+
+    if predictive == "marginal":
+        replicate, moments = model.marginal_predict, model.marginal_moments
+    else:
+        replicate, moments = _of_test(model)
+    return Target(
+        model.init,
+        log_density,
+        lambda params, fold: predictive_of(params, fold, arrays),
+        observed,
+        density,
+        replicate and (lambda key, params, fold: replicate(key, params, arrays, fold.test)),
+        moments and (lambda params, fold: moments(params, arrays, fold.test)),
+    )
+
+
+def _of_test(model: Model) -> tuple[Callable[..., Array] | None, Callable[..., tuple] | None]:
+    """`predict` and `moments` of a model, of the units of a test set alone."""
+    predict, moments = model.predict, model.moments
+    return (
+        predict and (lambda key, params, data, test: predict(key, params, data)[test]),
+        moments
+        and (lambda params, data, test: jax.tree.map(lambda x: x[test], moments(params, data))),
+    )
 
 
 def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"]], Params]]:
@@ -186,10 +243,15 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
 
     example = jax.eval_shape(target.init, jax.random.key(0))
     _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example))
+    density, predict, moments = target.density, target.predict, target.moments
     flat = Target(
         lambda key: ravel_pytree(target.init(key))[0],
         lambda position, fold: target.log_density(unravel(position), fold),
         lambda position, fold: target.log_predictive(unravel(position), fold),
+        target.observed,
+        density and (lambda position, fold, y: density(unravel(position), fold, y)),
+        predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
+        moments and (lambda position, fold: moments(unravel(position), fold)),
     )
     return flat, unravel
 
@@ -255,10 +317,11 @@ def check_shapes(model: Model, data: Data, num_units: int, outcome: str, name: s
             f"{where}: group has shape {np.shape(model.group)}; it must name the group of each "
             f"unit, shape ({num_units},)"
         )
+    test = jnp.zeros(2, int)
+    _check_replicates(model, data, num_units, where, params, test)
     marginal = model.marginal
     if marginal is None:
         return
-    test = jnp.zeros(2, int)
     scores = _traced(where, "marginal", lambda p, t: marginal(p, arrays, t), data, params, test)
     found = scores if isinstance(scores, tuple) else ()
     if [getattr(x, "shape", None) for x in found] != [(), (2,)]:
@@ -267,6 +330,31 @@ def check_shapes(model: Model, data: Data, num_units: int, outcome: str, name: s
             "two slots; it must return the joint score, one number, and the pointwise ones, one "
             "per slot"
         )
+
+
+def _check_replicates(
+    model: Model, data: Data, num_units: int, where: str, params: Any, test: Array
+) -> None:
+    """The shapes of replicates and moments, where a model has them."""
+    arrays, key = numeric(data), jax.random.key(0)
+    every, two = (num_units,), (2,)
+    kinds: list[tuple[str, Callable[..., Any] | None, tuple, list[tuple]]] = [
+        ("predict", model.predict, (key, params, arrays), [every]),
+        ("moments", model.moments, (params, arrays), [every, every]),
+        ("marginal_predict", model.marginal_predict, (key, params, arrays, test), [two]),
+        ("marginal_moments", model.marginal_moments, (params, arrays, test), [two, (2, 2)]),
+    ]
+    for part, function, args, wanted in kinds:
+        if function is None:
+            continue
+        made = _traced(where, part, function, data, *args)
+        found = made if isinstance(made, tuple) else (made,)
+        if [getattr(x, "shape", None) for x in found] != wanted:
+            raise PcvError(
+                f"{where}: {part} returns {' and '.join(map(_kind, found))}; it must return "
+                f"{' and '.join(f'an array of shape {shape}' for shape in wanted)}"
+                f"{' for two slots' if part.startswith('marginal') else ''}"
+            )
 
 
 def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *args: Any) -> Any:

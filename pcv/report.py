@@ -170,6 +170,7 @@ def html(
     figures: Mapping[str, Figure],
     title: str,
     marks: Sequence[str],
+    scores: pd.DataFrame | None = None,
 ) -> str:
     """The report as one HTML page that needs nothing else: no network, scripts or fonts.
 
@@ -182,6 +183,7 @@ def html(
         figures: from `figures`.
         title: the heading.
         marks: warnings to show in a banner at the top, such as that a bad fit was allowed.
+        scores: the rows of scores.csv, where there are scores besides the log score.
     """
     names = _models(comparison)
     single = len(names) == 1
@@ -206,6 +208,7 @@ def html(
             for kind in map(str, comparison["kind"].values)
         },
         questions=QUESTIONS,
+        others=None if scores is None else _other_scores(scores.query("score != 'log'")),
         figures={
             name: Markup(_inline(figure, name))
             for name, figure in figures.items()
@@ -286,6 +289,35 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
         )
     ]
     return Table(caption, head, cells, flagged, notes)
+
+
+def _other_scores(rows: pd.DataFrame) -> Table:
+    head: Cells = ("score", "model", "difference", "SE", "MCSE", "Pr", "score of model", "its SE")
+    head += ("its MCSE", "kind")
+    cells = [
+        (
+            row["score"],
+            row["model"],
+            *(
+                ("0", "–", "–", "–")
+                if np.isnan(row["p_better"])
+                else (
+                    plots.number(row["score_diff"], row["dse"]),
+                    _error(row["dse"]),
+                    _error(row["mcse_diff"]),
+                    plots.percent(row["p_better"]),
+                )
+            ),
+            plots.number(row["estimate"], row["se"]),
+            _error(row["se"]),
+            _error(row["mcse"]),
+            row["kind"],
+        )
+        for _, row in rows.iterrows()
+    ]
+    return Table(
+        "Higher is better: errors and distances are negative", head, cells, [False] * len(cells)
+    )
 
 
 def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:

@@ -1,7 +1,7 @@
 """What diagnostics.zarr and comparison.zarr hold, computed from the stored sums alone. No JAX."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,11 @@ from pcv import diagnostics as diag
 from pcv import verdicts
 from pcv.compare import Comparison, Scores
 from pcv.diagnostics import LogSums
-from pcv.sums import log_sums
+from pcv.jackknife import batch_bootstrap, batch_jackknife
+from pcv.sums import log_sums, parts
+
+if TYPE_CHECKING:
+    from pcv.scores import Score
 
 MAX_POINTS = 40
 """lengths at which progressive estimates are kept"""
@@ -43,7 +47,7 @@ def diagnose(
         Dims: fold, slot; point (progressive estimates, coordinate: draws per chain); replicate
         (R-hat max benchmark); param (full-data fit).
     """
-    joint, pointwise = (log_sums(samples, "log", kind) for kind in KINDS)
+    joint, pointwise = (log_sums(samples, kind) for kind in KINDS)
     predictive = samples[0].attrs["predictive"]
     test = folds["test"].values
     present = test >= 0
@@ -138,6 +142,46 @@ def diagnose(
     return xr.Dataset(variables, coords, attributes)
 
 
+def with_scores(
+    diagnostics: xr.Dataset,
+    samples: Sequence[xr.Dataset],
+    scores: "Sequence[Score]",
+    y: np.ndarray,
+    rng: np.random.Generator,
+) -> xr.Dataset:
+    """The same with the estimates of scores besides the log score, and their MCSE.
+
+    Args:
+        diagnostics: of `diagnose`.
+        samples: the sample artifacts of all fold batches, in order.
+        scores: what was averaged.
+        y: outcome of the test sets (fold, slot), NaN in padded slots.
+        rng: for scores whose estimate jumps.
+
+    Returns:
+        With ``<score>_<kind>`` (fold) or (fold, slot), and ``<score>_<kind>_mcse`` (fold).
+    """
+    found: dict[str, Any] = {}
+    present = ~np.isnan(y)
+    for score in scores:
+        by_unit = score.kind == "pointwise"
+        shown = present if by_unit else None
+        sums = parts(samples, score.key)
+
+        def estimate(means: dict[str, np.ndarray], score: "Score" = score) -> np.ndarray:
+            return score.estimate(means, y)
+
+        if score.smooth:
+            result = batch_jackknife(sums, estimate, shown)
+        else:
+            result = batch_bootstrap(sums, estimate, rng, shown)
+        value = np.where(present, result.value, np.nan) if by_unit else result.value
+        found[score.key] = (("fold", "slot")[: value.ndim], value, {"total": score.total})
+        found[f"{score.key}_mcse"] = ("fold", result.mcse)
+    attributes = {"scores": [score.key for score in scores]} if scores else {}
+    return diagnostics.assign(found).assign_attrs(attributes)
+
+
 def _listed(attribute: Any) -> list[str]:
     return [attribute] if isinstance(attribute, str) else list(attribute)
 
@@ -148,34 +192,57 @@ def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
     return diag.pareto_khat_from_tail(sample["log_joint_tail"].values, num_draws)
 
 
-def scores(diagnostics: xr.Dataset, kind: Kind, data: str, folds: str) -> Scores:
+def scores(
+    diagnostics: xr.Dataset, kind: Kind, data: str, folds: str, score: str = "log"
+) -> Scores:
     """A model's scores, as `pcv.compare.compare` takes them.
 
     Args:
         diagnostics: the contents of a diagnostics artifact.
         kind: joint or pointwise.
         data, folds: fingerprints of the data and the folds that were scored.
+        score: name of the score.
     """
     names = diagnostics["fold"].values
     units = diagnostics["unit_name"].values
     present = units != ""
     joint = kind == "joint"
-    terms = diagnostics[f"{kind}_elpd"].values
+    variable = diagnostics[f"{kind}_elpd" if score == "log" else f"{score}_{kind}"]
+    mcse = diagnostics[f"{kind}_mcse" if score == "log" else f"{score}_{kind}_mcse"].values
+    terms = variable.values if joint else variable.values[present]
+    slope, constant = _in_total(terms, str(variable.attrs.get("total", "sum")))
     return Scores(
         model=diagnostics.attrs["model"],
         kind=kind,
-        score="log",
+        score=score,
         outcome=diagnostics.attrs["outcome"],
         predictive=diagnostics.attrs["predictive"],
         data=data,
         folds=folds,
         fold=names.tolist(),
-        elpd=terms if joint else terms[present],
-        mcse=diagnostics[f"{kind}_mcse"].values,
+        elpd=constant + slope * terms,
+        mcse=slope * mcse,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
         verdict=_trust(diagnostics, kind),
     )
+
+
+def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
+    r"""Slope and constant that make terms add up to the model's score, with its errors.
+
+    A function g of the mean of T terms :math:`x_i` is the sum of
+    :math:`g(\bar x)/T + g'(\bar x)(x_i - \bar x)/T`, and to first order has its SE and MCSE.
+    """
+    size = len(terms)
+    if total == "sum":
+        return 1.0, 0.0
+    if total == "mean":
+        return 1 / size, 0.0
+    mean = terms.mean()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        root = np.sqrt(-mean)
+        return 1 / (2 * root * size), (-root - mean / (2 * root)) / size
 
 
 def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
@@ -198,6 +265,8 @@ class Compared(NamedTuple):
     comparisons: dict[Kind, Comparison]
     dataset: xr.Dataset
     frame: pd.DataFrame
+    others: list[Comparison]
+    """by scores besides the log score"""
 
 
 def compare(
@@ -277,7 +346,19 @@ def compare(
         "verdict": _verdict(comparisons["joint"]),
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }
-    return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())))
+    others = [
+        comparing.compare(
+            [scores(d, kind, data, folds, score) for d in diagnostics.values()], reference
+        )
+        for score, kind in _scored(first)
+    ]
+    return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())), others)
+
+
+def _scored(diagnostics: xr.Dataset) -> list[tuple[str, Kind]]:
+    """Names and kinds of the scores besides the log score."""
+    listed = _listed(diagnostics.attrs.get("scores", []))
+    return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in listed)]  # type: ignore[misc]
 
 
 def _verdict(joint: Comparison) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.accumulate import energy_sums, total
+from pcv.accumulate import energy_sums, log_sums, total, weighted_means
 from pcv.keys import chain_keys, key
 from pcv.model import Fold, Target
 from pcv.scores import Score
@@ -26,8 +26,8 @@ CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for the unit log likelihoods of all chains that a device takes at one time: what fits a
 core's cache (benchmarks/sampler.py), or a share of a GPU's memory"""
 
-Centers = Mapping[str, Mapping[str, Any]]
-"""score → kind → centring constants"""
+Centers = Mapping[str, Any]
+"""kind → centring constants of the log score"""
 
 
 class Kernel(NamedTuple):
@@ -100,7 +100,7 @@ def run_chain(
 
     Args:
         target: the model on flat parameters.
-        scores: what is evaluated and summed at every draw.
+        scores: what is averaged besides the log score.
         num_units: number of units of the data.
         buffer: room for the block's draws; static, while `num_draws` ≤ buffer is not, so that
             blocks of all lengths share one compiled function.
@@ -110,24 +110,38 @@ def run_chain(
         num_draws: draws to make.
         state: where the chain stands.
         chain: its key and its fold.
-        center: score → kind → centring constant.
+        center: kind → centring constant of the log score.
 
     Returns:
         The new state and the block's sums and draws.
     """
+    by_draw = [score for score in scores if score.per == "draw"]
+    replicate = len(by_draw) < len(scores)
     fold = Fold(train_mask(chain.held_out, num_units), chain.test)
     transition = hmc.build_kernel()
 
     def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(from_z(kernel, z), fold)
 
+    def averaged(key: Key[Array, ""], position: Float[Array, " param"]) -> dict[str, Any]:
+        """Log weight and values of every score at one draw."""
+        at = (key, target, position, fold)
+        return {
+            score.key: (score.log_weight(*at) if score.log_weight else zero, score.statistic(*at))
+            for score in by_draw
+        }
+
     dtype = state.energy.dtype
     zero = jnp.zeros((), dtype)
+    example = jax.eval_shape(averaged, chain.key, state.hmc.position)
     carries = {
-        "scores": {
-            score.name: jax.tree.map(score.accumulator.init, center[score.name]) for score in scores
+        "log": {kind: log_sums.init(x) for kind, x in center.items()},
+        "draws": jnp.full(buffer, jnp.nan, dtype),
+        "means": {
+            name: weighted_means.init(jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), x))
+            for name, x in example.items()
         },
-        "draws": {score.name: jnp.full(buffer, jnp.nan, dtype) for score in scores},
+        "y_rep": jnp.zeros((buffer, fold.test.size), dtype) if replicate else None,
         "stats": {
             "acceptance": total.init(zero),
             "divergences": total.init(zero),
@@ -146,21 +160,22 @@ def run_chain(
         )
         energy = 0.5 * jnp.sum(info.momentum**2) - state.hmc.logdensity
         position = from_z(kernel, moved.position)
-        statistics = {
-            score.name: score.statistic(score_key, target, position, fold) for score in scores
-        }
+        joint, pointwise = target.log_predictive(position, fold)
+        now = averaged(score_key, position)
+        y_rep = sums["y_rep"]
+        if replicate:
+            assert target.predict is not None
+            y_rep = y_rep.at[i].set(target.predict(score_key, position, fold))
         sums = {
-            "scores": {
-                score.name: {
-                    kind: score.accumulator.update(sums["scores"][score.name][kind], x)
-                    for kind, x in statistics[score.name].items()
-                }
-                for score in scores
+            "log": {
+                "joint": log_sums.update(sums["log"]["joint"], joint),
+                "pointwise": log_sums.update(sums["log"]["pointwise"], pointwise),
             },
-            "draws": {
-                name: trace.at[i].set(statistics[name]["joint"])
-                for name, trace in sums["draws"].items()
+            "draws": sums["draws"].at[i].set(joint),
+            "means": {
+                name: weighted_means.update(x, now[name]) for name, x in sums["means"].items()
             },
+            "y_rep": y_rep,
             "stats": {
                 "acceptance": total.update(sums["stats"]["acceptance"], info.acceptance_rate),
                 "divergences": total.update(
@@ -205,7 +220,7 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
 
     Args:
         target: the model on flat parameters.
-        scores: what to evaluate at every draw.
+        scores: what to average besides the log score.
         num_units: number of units.
         buffer: the largest number of draws of one block.
     """
@@ -306,7 +321,7 @@ def blocks(
         kernel: shared by all chains.
         state: of all chains, from `sampler.start` or from an earlier block; `spread`.
         chains: keys and folds of all chains; `spread`.
-        center: score → kind → centring constants (fold[, slot]).
+        center: kind → centring constants of the log score (fold[, slot]).
         steps_key: key of the trajectories' jitter.
         num_chains: chains per fold.
         num_draws: draws per chain to make.
@@ -329,20 +344,18 @@ def blocks(
             kernel, steps_key, jnp.int32(first + done), jnp.int32(size), state, chains, center
         )
         out = jax.tree.map(to_folds, jax.device_get(out))
-        sums = {
-            score.name: {
-                kind: score.accumulator.finalize(carry)
-                for kind, carry in out["scores"][score.name].items()
-            }
-            for score in sampler.scores
-        }
+        sums = {kind: log_sums.finalize(carry) for kind, carry in out["log"].items()}
+        means = {name: weighted_means.finalize(carry) for name, carry in out["means"].items()}
         stats = {
             "acceptance": total.finalize(out["stats"]["acceptance"]),
             "divergences": total.finalize(out["stats"]["divergences"]),
             "energy": energy_sums.finalize(out["stats"]["energy"]),
         }
-        draws = {name: x[..., :size].astype(np.float64) for name, x in out["draws"].items()}
-        yield Block(sums, draws, stats, size), state
+        draws, y_rep = jax.tree.map(
+            lambda x: x[:, :, :size].astype(np.float64),  # noqa: B023
+            (out["draws"], out["y_rep"]),
+        )
+        yield Block(sums, draws, means, y_rep, stats, size), state
 
 
 def positions(kernel: Kernel, state: State) -> Float[Array, "chain param"]:

@@ -28,6 +28,7 @@ from pcv.job import (
     build,
     folds_of,
     model_of,
+    observed,
     opened,
     predictive_of,
     recipe,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pcv.model import Model
     from pcv.results import Compared
     from pcv.sampler import Chains, Sampler
+    from pcv.scores import Score
     from pcv.sums import Block
 
 
@@ -115,6 +117,7 @@ def check(job: Job) -> None:
         PcvError: with a line for every part that would fail.
     """
     from pcv import devices
+    from pcv import scores as scoring
     from pcv.model import check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
@@ -151,9 +154,13 @@ def check(job: Job) -> None:
                 f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
                 "and could not be compared; let them score the same variable on the same scale"
             )
-        if predictive_of(settings, job.experiment, arrays, folds) == "marginal":
-            for name, config in settings.models.items():
-                check_marginal(build(config, arrays), arrays, name, folds)
+        predictive = predictive_of(settings, job.experiment, arrays, folds)
+        scores = scoring.named(job.scores)
+        for name, config in settings.models.items():
+            model = build(config, arrays)
+            if predictive == "marginal":
+                check_marginal(model, arrays, name, folds)
+            scoring.check(scores, model, name, arrays, num_units, predictive)
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -256,15 +263,21 @@ class Run(NamedTuple):
     outcome: str
 
 
-def _run(job: Job, stage: str, folds: Folds, predictive: str, arrays: Any, model: "Model") -> Run:
+def _run(
+    job: Job,
+    stage: str,
+    folds: Folds,
+    predictive: str,
+    arrays: Any,
+    model: "Model",
+    scores: "tuple[Score, ...]" = (),
+) -> Run:
     from pcv import sampler
     from pcv.keys import key
     from pcv.model import flat_target, target
-    from pcv.scores import SCORES
 
     seed, cv = job.config.seed, job.settings.cv
     flat, _ = flat_target(target(model, arrays, predictive))
-    scores = tuple(SCORES[name] for name in job.scores)
     ids = [str(fold) for fold in folds.id]
     chains = sampler.chains_of(
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
@@ -304,16 +317,13 @@ def warmup(job: Job) -> None:
         starts = sampler.spread(jnp.asarray(draws[picks.reshape(-1)]))
         start = run.engine.start(kernel, starts, run.chains)
         shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
-        zero = {
-            score.name: {kind: np.zeros(shape) for kind, shape in shapes.items()}
-            for score in run.engine.scores
-        }
+        zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
         made = []
         drawn = sampler.blocks(
             run.engine, kernel, start, run.chains, zero, run.jitter, cv.chains, cv.warmup
         )
         for block, state in drawn:
-            made.append(block._replace(draws={}))
+            made.append(block._replace(draws=block.draws[..., :0]))
             end = state
             job.progress(_progress(job, "warmup", made, cv.warmup))
         position = jax.device_get(sampler.positions(kernel, end))[: len(ids) * cv.chains]
@@ -322,8 +332,7 @@ def warmup(job: Job) -> None:
         "state": (("fold", "chain", "param"), position.reshape(len(ids), cv.chains, -1)),
         "variant": ("fold", np.zeros(len(ids), int)),
         **{
-            f"center_{score}_{kind}": (("fold", "slot")[: len(shape)], _center(later, score, kind))
-            for score in job.scores
+            f"center_log_{kind}": (("fold", "slot")[: len(shape)], _center(later, kind))
             for kind, shape in shapes.items()
         },
         **{
@@ -345,9 +354,9 @@ def warmup(job: Job) -> None:
     store.write(job.path("warmup"), dataset, stamp)
 
 
-def _center(blocks: list["Block"], score: str, kind: str) -> np.ndarray:
+def _center(blocks: list["Block"], kind: str) -> np.ndarray:
     counts = [block.num_draws for block in blocks]
-    means = [block.sums[score][kind]["mean"].mean(1) for block in blocks]
+    means = [block.sums[kind]["mean"].mean(1) for block in blocks]
     pooled = np.average(means, axis=0, weights=counts)
     return np.where(np.isfinite(pooled), pooled, 0.0)
 
@@ -371,6 +380,7 @@ def sample(job: Job) -> None:
     import jax.numpy as jnp
 
     from pcv import devices, sampler, sums
+    from pcv import scores as scoring
     from pcv.diagnostics import tail_size
 
     started = datetime.now(UTC)
@@ -380,10 +390,10 @@ def sample(job: Job) -> None:
     folds = batch_of(job, all_folds)
     known["warmup"] = require(job, "warmup", known | {"fit": require(job, "fit", known)})
     warm = opened(job, "warmup")
-    tails = {}
+    tail = None
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.draws) + 1
-        tails = {score: np.full((len(folds.id), room), -np.inf) for score in job.scores}
+        tail = np.full((len(folds.id), room), -np.inf)
 
     def stamp() -> Stamp:
         made_on = store.provenance(started, devices.describe())
@@ -391,31 +401,37 @@ def sample(job: Job) -> None:
 
     with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
         arrays, model = model_of(job)
-        run = _run(job, "sample", folds, warm.attrs["predictive"], arrays, model)
+        scores = scoring.named(job.scores)
+        predictive, num_units = warm.attrs["predictive"], int(arrays["unit"].max()) + 1
+        scoring.check(scores, model, job.model, arrays, num_units, predictive)
+        run = _run(job, "sample", folds, predictive, arrays, model, scores)
+        y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
+        seen = None
         kernel = sampler.Kernel(
             *(jnp.asarray(warm[f"kernel_{name}"].values[0]) for name in sampler.Kernel._fields)
         )
-        starts = sampler.spread(jnp.asarray(warm["state"].stack(c=("fold", "chain")).values.T))
-        start = run.engine.start(kernel, starts, run.chains)
-        center = {
-            score: {kind: warm[f"center_{score}_{kind}"].values for kind in ("joint", "pointwise")}
-            for score in job.scores
-        }
+        states = sampler.spread(jnp.asarray(warm["state"].stack(c=("fold", "chain")).values.T))
+        start = run.engine.start(kernel, states, run.chains)
+        center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
         divergences = 0
         drawn = sampler.blocks(
             run.engine, kernel, start, run.chains, center, run.jitter, cv.chains, cv.draws
         )
         for i, (block, _) in enumerate(drawn):
-            batch = sums.batch_of(block, cv.store == "draws")
+            if block.y_rep is not None:
+                seen = scoring.replicates(block.y_rep, y, num_starts, seen)
+            across = scoring.across(scores, seen) if seen else {}
+            batch = sums.batch_of(block, across, cv.store == "draws")
             if i == 0:
                 sums.create(folder, batch, cv.draws // cv.batch_size)
             sums.put(folder, batch, i)
-            tails = {name: sums.largest(top, block.draws[name]) for name, top in tails.items()}
+            if tail is not None:
+                tail = sums.largest(tail, block.draws)
             divergences += int(block.stats["divergences"]["total"].sum())
             done = _progress(job, "sample", [block], cv.draws)
             job.progress(done._replace(done=(i + 1) * cv.batch_size, divergences=divergences))
         attributes = {key: warm.attrs[key] for key in ("predictive", "outcome", "superchains")}
-        sums.finish(folder, folds.id, cv.draws, tails, attributes)
+        sums.finish(folder, folds.id, cv.draws, tail, attributes)
 
 
 def diagnose(job: Job) -> None:
@@ -429,14 +445,10 @@ def diagnose(job: Job) -> None:
     known |= sampled(job, known)
     samples = [opened(part, "sample") for part in batches(job)]
     checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
-    dataset = results.diagnose(
-        samples,
-        opened(job, "folds"),
-        opened(job, "data")["unit"].values,
-        checks,
-        np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)]),
-        job.model,
-    )
+    rng = np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)])
+    units = opened(job, "data")["unit"].values
+    dataset = results.diagnose(samples, opened(job, "folds"), units, checks, rng, job.model)
+    dataset = results.with_scores(dataset, samples, *_scored(job), rng)
     stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
@@ -444,6 +456,18 @@ def diagnose(job: Job) -> None:
         f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), R-hat max "
         f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
     )
+
+
+def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
+    """The scores besides the log score, and the outcome that they are of."""
+    if set(job.scores) == {"log"}:
+        return (), np.empty(0)
+    from pcv import scores
+
+    arrays = datasets.model_data(opened(job, "data"))
+    stored = opened(job, "folds")
+    folds = Folds(*(stored[v].values for v in ("fold", "test", "held_out")))
+    return scores.named(job.scores), observed(job, arrays, folds)
 
 
 def _diagnosed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
@@ -474,7 +498,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
     from pcv import results
-    from pcv.compare import table
+    from pcv.compare import scores_frame, scores_table, table
 
     started = datetime.now(UTC)
     diagnosed, known = _diagnosed(job)
@@ -483,6 +507,12 @@ def compare(job: Job) -> str:
     store.write(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
     tables = [table(compared.comparisons[kind]) for kind in results.distinct_kinds(diagnosed)]
+    scores_file = job.path("compare").with_name("scores.csv")
+    scores_file.unlink(missing_ok=True)
+    if compared.others:
+        scores = scores_frame([*compared.comparisons.values(), *compared.others])
+        store.write_text(scores_file, scores.to_csv(index=False))
+        tables.append(scores_table(compared.others))
     marks = [f"Warning: {mark}" for mark in stamp.marks]
     return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
 
@@ -491,11 +521,13 @@ def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv import results
+    from pcv.compare import scores_frame
 
     started = datetime.now(UTC)
     diagnosed, known = _diagnosed(job)
     kinds = results.distinct_kinds(diagnosed)
-    frame = _compared(job, diagnosed, known).frame.query("kind in @kinds")
+    compared = _compared(job, diagnosed, known)
+    frame = compared.frame.query("kind in @kinds")
     known["compare"] = require(job, "compare", known)
     comparison = opened(job, "compare").sel(kind=kinds).load()
     figures = reporting.figures(comparison, diagnosed)
@@ -509,6 +541,7 @@ def report(job: Job) -> None:
         figures,
         job.settings.report.title or f"Cross-validation of {job.experiment}",
         known["compare"].marks,
+        scores_frame(compared.others) if compared.others else None,
     )
     store.write_text(job.path("report"), page)
     job.say(f"report: {job.path('report')}")

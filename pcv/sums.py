@@ -1,10 +1,12 @@
 """The sample artifact: written block by block as draws are made, read as diagnostics take it.
 
-Variables: ``<score>_<kind>_<field>``, the fields of the score's accumulator, dims (fold, chain,
-batch[, slot]); ``<score>_joint_draws`` (fold, chain, draw), or ``<score>_joint_tail`` (fold,
-tail), the largest draws of each fold, where draws are not kept; ``acceptance``, ``divergences``,
-``energy_<field>`` with the fields of `pcv.accumulate.energy_sums`, dims (fold, chain, batch);
-``n_draws`` (fold), per chain.
+Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
+`pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]); ``log_joint_draws`` (fold, chain,
+draw), or ``log_joint_tail`` (fold, tail), the largest draws of each fold, where draws are not kept;
+``<score>_<kind>_<field>``, what other scores average, and ``<score>_<kind>_log_weight``, dims
+(fold, chain, batch, …) or, of scores that compare chains, (fold, batch, …); ``acceptance``,
+``divergences``, ``energy_<field>`` with the fields of `pcv.accumulate.energy_sums`, dims (fold,
+chain, batch); ``n_draws`` (fold), per chain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,7 @@ from jaxtyping import Float
 
 from pcv import store
 from pcv.diagnostics import LogSums
+from pcv.jackknife import Parts
 
 MAX_CHUNKS = 32
 """chunks along the batches of a run, so that long runs do not leave thousands of files"""
@@ -25,32 +28,54 @@ MAX_CHUNKS = 32
 class Block(NamedTuple):
     """One block of draws of all chains, on the host; leading axes (fold, chain)."""
 
-    sums: dict[str, dict[str, dict[str, np.ndarray]]]
-    """score → kind → sums (fold, chain[, slot])"""
-    draws: dict[str, Float[np.ndarray, "fold chain draw"]]
-    """score → the joint score's draws"""
+    sums: dict[str, dict[str, np.ndarray]]
+    """kind → sums of the log score (fold, chain[, slot])"""
+    draws: Float[np.ndarray, "fold chain draw"]
+    """of the joint log score"""
+    means: dict[str, dict[str, np.ndarray]]
+    """other scores → weighted means and log weights (fold, chain, ...)"""
+    y_rep: Float[np.ndarray, "fold chain draw slot"] | None
+    """replicates of the test set, where a score needs them"""
     stats: dict[str, dict[str, np.ndarray]]
     """acceptance, divergences, energy → sums (fold, chain)"""
     num_draws: int
 
 
-def batch_of(block: Block, keep_draws: bool) -> xr.Dataset:
-    """A block as one batch (fold, chain, batch=1[, slot]) with its draws, if they are kept."""
-    dims = ("fold", "chain", "batch", "slot")
+def batch_of(
+    block: Block, across: Mapping[str, Mapping[str, np.ndarray]], keep_draws: bool
+) -> xr.Dataset:
+    """A block as one batch (fold, chain, batch=1, …) with its draws, if they are kept.
+
+    Args:
+        block: of all chains.
+        across: scores that compare chains → means over the block (fold, ...).
+        keep_draws: store the draws of the joint log score?
+    """
     variables: dict[str, tuple] = {}
-    for score, kinds in block.sums.items():
-        for kind, fields in kinds.items():
-            for field, values in fields.items():
-                values = np.expand_dims(values, 2)
-                variables[f"{score}_{kind}_{field}"] = (dims[: values.ndim], values)
-        if keep_draws:
-            variables[f"{score}_joint_draws"] = (("fold", "chain", "draw"), block.draws[score])
+
+    def add(name: str, x: np.ndarray, of: tuple[str, ...], rest: tuple[str, ...] = ()) -> None:
+        more = rest or tuple(f"{name}_dim_{j}" for j in range(x.ndim - len(of)))
+        dims = (*of, "batch", *more[: x.ndim - len(of)])
+        variables[name] = (dims, np.expand_dims(x, len(of)))
+
+    for kind, fields in block.sums.items():
+        for field, values in fields.items():
+            add(f"log_{kind}_{field}", values, ("fold", "chain"), ("slot",))
+    for score, means in block.means.items():
+        for field, values in means.items():
+            add(f"{score}_{field}", values, ("fold", "chain"))
+    for score, compared in across.items():
+        for field, values in compared.items():
+            add(f"{score}_{field}", values, ("fold",))
     stats = {
         "acceptance": block.stats["acceptance"]["total"] / block.num_draws,
         "divergences": block.stats["divergences"]["total"],
         **{f"energy_{field}": x for field, x in block.stats["energy"].items()},
     }
-    variables |= {name: (dims[:3], x[:, :, None]) for name, x in stats.items()}
+    for name, values in stats.items():
+        add(name, values, ("fold", "chain"))
+    if keep_draws:
+        variables["log_joint_draws"] = (("fold", "chain", "draw"), block.draws)
     return xr.Dataset(variables)
 
 
@@ -88,21 +113,34 @@ def finish(
     folder: Path,
     folds: np.ndarray,
     num_draws: int,
-    tails: Mapping[str, Float[np.ndarray, "fold tail"]],
+    tail: Float[np.ndarray, "fold tail"] | None,
     attributes: Mapping[str, str | int],
 ) -> None:
     """Add what is known at the end: names and lengths of the folds, and the largest draws."""
     last: dict[str, tuple] = {"n_draws": ("fold", np.full(len(folds), num_draws))}
-    for score, values in tails.items():
-        last[f"{score}_joint_tail"] = (("fold", "tail"), np.sort(values))
+    if tail is not None:
+        last["log_joint_tail"] = (("fold", "tail"), np.sort(tail))
     store.put(folder, xr.Dataset(last, {"fold": folds}, attributes), mode="a")
 
 
-def log_sums(samples: Sequence[xr.Dataset], score: str, kind: str) -> LogSums:
-    """The stored sums of all fold batches as one."""
+def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
+    """The stored sums of the log score of all fold batches as one."""
     return LogSums(
         *(
-            np.concatenate([s[f"{score}_{kind}_{field}"].values for s in samples])
+            np.concatenate([s[f"log_{kind}_{field}"].values for s in samples])
             for field in LogSums._fields
         )
     )
+
+
+def parts(samples: Sequence[xr.Dataset], score: str) -> Parts:
+    """What another score averaged, of all fold batches, by batches of a fold's chains."""
+    prefix = f"{score}_"
+    found: dict[str, np.ndarray] = {}
+    for name, x in samples[0].data_vars.items():
+        field = str(name).removeprefix(prefix)
+        if str(name).startswith(prefix) and x.dims[:1] == ("fold",) and "batch" in x.dims:
+            values = np.concatenate([s[name].values for s in samples])
+            flat = 3 if "chain" in x.dims else 2
+            found[field] = values.reshape(len(values), -1, *values.shape[flat:])
+    return Parts(found.pop("log_weight"), found)

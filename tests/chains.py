@@ -4,12 +4,16 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Float
 
 from pcv.diagnostics import LogSums
 from pcv.folds import Folds
+from pcv.jackknife import Parts
 from pcv.keys import key
 from pcv.sampler import Kernel, Sampler, blocks, chains_of, spread
+from pcv.scores import across, replicates
+from pcv.sums import batch_of, parts
 
 
 class Sampled(NamedTuple):
@@ -20,6 +24,8 @@ class Sampled(NamedTuple):
     draws: Float[np.ndarray, "fold chain draw"]
     """of the joint score"""
     divergences: Float[np.ndarray, " fold"]
+    parts: dict[str, Parts]
+    """what scores besides the log score averaged, by their keys"""
 
 
 def run(
@@ -30,10 +36,11 @@ def run(
     seed: int,
     num_batches: int,
     warmup: int = 20,
-) -> dict[str, Sampled]:
+    y: Float[np.ndarray, "fold slot"] | None = None,
+) -> Sampled:
     """Warmup from `starts`, then batches of draws, with the keys and centres of the stages.
 
-    Returns all scores of the sampler by name.
+    `y` is the outcome of the test sets, for scores that need it.
     """
     ids = folds.id.tolist()
     num_chains = starts.shape[1]
@@ -44,36 +51,37 @@ def run(
         )
 
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
-    center = {score.name: zero for score in sampler.scores}
     flat = spread(jnp.asarray(starts.reshape(-1, starts.shape[-1])))
     state = sampler.start(kernel, flat, chains("warmup"))
     jitter = key(seed, "model", "warmup", "jitter")
     for block, after in blocks(
-        sampler, kernel, state, chains("warmup"), center, jitter, num_chains, warmup
+        sampler, kernel, state, chains("warmup"), zero, jitter, num_chains, warmup
     ):
         state, last = after, block
-    center = {
-        score: {kind: sums["mean"].mean(1) for kind, sums in kinds.items()}
-        for score, kinds in last.sums.items()
-    }
+    center = {kind: sums["mean"].mean(1) for kind, sums in last.sums.items()}
     num_draws = num_batches * sampler.buffer
     jitter = key(seed, "model", "sample", "jitter")
     drawn = blocks(sampler, kernel, state, chains("sample"), center, jitter, num_chains, num_draws)
     made = [block for block, _ in drawn]
+    seen, stored = None, []
+    for block in made:
+        if block.y_rep is not None:
+            seen = replicates(block.y_rep, y, num_chains, seen)
+        compared = across(sampler.scores, seen) if seen else {}
+        stored.append(batch_of(block, compared, keep_draws=False))
+    batches = xr.concat(stored, "batch", data_vars="all")
 
-    def sums(score: str, kind: str) -> LogSums:
-        fields = [block.sums[score][kind] for block in made]
+    def sums(kind: str) -> LogSums:
+        fields = [block.sums[kind] for block in made]
         return LogSums(*(np.stack([x[f] for x in fields], axis=2) for f in LogSums._fields))
 
     divergences = np.sum(
         [block.stats["divergences"]["total"].sum(axis=1) for block in made], axis=0
     )
-    return {
-        score: Sampled(
-            sums(score, "joint"),
-            sums(score, "pointwise"),
-            np.concatenate([block.draws[score] for block in made], axis=2),
-            divergences,
-        )
-        for score in center
-    }
+    return Sampled(
+        sums("joint"),
+        sums("pointwise"),
+        np.concatenate([block.draws for block in made], axis=2),
+        divergences,
+        {score.key: parts([batches], score.key) for score in sampler.scores},
+    )

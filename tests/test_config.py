@@ -240,7 +240,10 @@ def test_bad_values(path, value, what):
     ("mapping", "line"),
     [
         (changed(f"{RATS}.data.order", ["rat", 8]), f"{RATS}.data.order[1]: must be text, is 8;"),
-        (changed(f"{RATS}.scores", ["lög"]), f"{RATS}.scores[0]: must be 'log', is 'lög'"),
+        (
+            changed(f"{RATS}.scores", ["lög"]),
+            f"{RATS}.scores[0]: unknown score 'lög'; did you mean 'log'?, or file.py:function",
+        ),
         (
             changed(f"{RATS}.folds", {"scheme": "k_fold", "k": 1}),
             f"{RATS}.folds.k: must be at least 2, is 1",

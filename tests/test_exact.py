@@ -16,7 +16,6 @@ from pcv.diagnostics import LogSums, batch_sums
 from pcv.folds import Folds
 from pcv.model import flat_target, target
 from pcv.sampler import Kernel, Sampler, build
-from pcv.scores import SCORES
 from tests.chains import Sampled, run
 from tests.problems import PROBLEMS, Exact, Problem, coin, exact, side_by_side, variance
 
@@ -58,7 +57,7 @@ def prepare(problem: Problem) -> Setting:
         step_size=jnp.asarray(0.55),
         num_steps=jnp.asarray(3),
     )
-    sampler = build(flat, (SCORES["log"],), len(problem.data["y"]), BATCH_SIZE)
+    sampler = build(flat, (), len(problem.data["y"]), BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, dim)
     return Setting(exact(problem, once), scheme, sampler, kernel, folds, starts)
 
@@ -70,7 +69,7 @@ def prepared(name: str) -> Setting:
 
 def sample(setting: Setting, seed: int) -> Sampled:
     _, _, sampler, kernel, folds, starts = setting
-    return run(sampler, kernel, folds, starts, seed, BATCHES)["log"]
+    return run(sampler, kernel, folds, starts, seed, BATCHES)
 
 
 @cache

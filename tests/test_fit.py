@@ -16,7 +16,6 @@ from pcv.errors import PcvError
 from pcv.fit import Draws, check, posterior
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
-from pcv.scores import SCORES
 from pcv.tuning import MIN_ACCEPTANCE, tune
 from tests.problems import PROBLEMS, Problem, coin
 
@@ -232,19 +231,19 @@ def test_few_effective_draws_give_a_diagonal_metric():
 def efficiency_of(it: Gaussian) -> Callable[[sampler.Kernel], tuple[float, float]]:
     """Effective draws per gradient of a z or its square, the slower of the two; acceptance."""
     chains, num_draws = 64, 200
-    engine = sampler.build(it.target, (SCORES["log"],), 2, num_draws)
+    engine = sampler.build(it.target, (), 2, num_draws)
     one_fold = sampler.chains_of(
         key(5), ["all"], chains, np.zeros((1, 1), int), np.zeros((1, 1, 2), int)
     )
     spread = sampler.spread(one_fold)
     starts = it.draws.position.reshape(-1, len(it.center))[::60][:chains]
-    zero = {"log": {"joint": np.zeros(1), "pointwise": np.zeros((1, 1))}}
+    zero = {"joint": np.zeros(1), "pointwise": np.zeros((1, 1))}
 
     def run(kernel: sampler.Kernel) -> tuple[float, float]:
         state = engine.start(kernel, sampler.spread(jnp.asarray(starts)), spread)
         blocks = sampler.blocks(engine, kernel, state, spread, zero, key(6), chains, num_draws)
         [(block, _)] = blocks
-        z = block.draws["log"][0]
+        z = block.draws[0]
         ess = min(array_stats.ess(x, method="mean", chain_axis=0, draw_axis=1) for x in (z, z**2))
         acceptance = float(block.stats["acceptance"]["total"].mean() / num_draws)
         return ess / (z.size * (1 + int(kernel.num_steps))), acceptance

@@ -15,7 +15,6 @@ from pcv.folds import train_mask as numpy_train_mask
 from pcv.keys import key
 from pcv.model import Target
 from pcv.sampler import Kernel
-from pcv.scores import SCORES
 
 NUM_UNITS, DIM, CHAINS, BUFFER = 12, 3, 3, 10
 COV = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, -0.3], [0.0, -0.3, 0.5]])
@@ -46,7 +45,7 @@ FOLDS = from_sets(
 @pytest.fixture(scope="module")
 def engine():
     with jax.enable_x64(True):
-        return sampler.build(TARGET, (SCORES["log"],), NUM_UNITS, BUFFER)
+        return sampler.build(TARGET, (), NUM_UNITS, BUFFER)
 
 
 def hmc_kernel(scale=SCALE, step_size=0.8, num_steps=4):
@@ -62,7 +61,7 @@ def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, state=
     if state is None:
         starts = jax.vmap(TARGET.init)(keys.key)
         state = engine.start(kernel, sampler.spread(starts), spread)
-    zero = {"log": {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}}
+    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
     jitter = key(1, "jitter")
     return sampler.blocks(engine, kernel, state, spread, zero, jitter, chains, num_draws, first)
 
@@ -74,7 +73,7 @@ def run(engine, *args, **kwargs):
 
 
 def draws(blocks):
-    return np.concatenate([block.draws["log"] for block in blocks], axis=2)
+    return np.concatenate([block.draws for block in blocks], axis=2)
 
 
 ONE = from_sets(["only"], [np.array([0, 1])], None, NUM_UNITS)
@@ -136,14 +135,14 @@ def test_all_chains_of_a_draw_take_as_many_steps():
         lambda position, fold: jnp.zeros(()),
         lambda position, fold: (position[0], position),
     )
-    engine = sampler.build(free, (SCORES["log"],), NUM_UNITS, 1)
+    engine = sampler.build(free, (), NUM_UNITS, 1)
     kernel = Kernel(jnp.zeros(1), jnp.ones(1), jnp.asarray(0.1), jnp.asarray(6))
     folds = FOLDS._replace(test=FOLDS.test[:, :1])
     ids = folds.id.tolist()
     chains = sampler.chains_of(key(1, "m"), ids, CHAINS, folds.test, folds.held_out)
     chains = sampler.spread(chains)
     state = engine.start(kernel, jnp.zeros((len(chains.key), 1)), chains)
-    zero = {"log": {"joint": np.zeros(len(ids)), "pointwise": np.zeros((len(ids), 1))}}
+    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros((len(ids), 1))}
     drawn = sampler.blocks(engine, kernel, state, chains, zero, key(2), CHAINS, 40)
     blocks = [block for block, _ in drawn]
     momentum = np.sqrt(2 * np.stack([b.stats["energy"]["mean"] for b in blocks], axis=-1))
@@ -156,7 +155,7 @@ def test_all_chains_of_a_draw_take_as_many_steps():
 def test_blocks_of_any_size_give_the_same_draws(engine):
     whole = draws(run(engine, num_draws=20)[0])
     for size in (1, 7, 20):
-        other = sampler.build(TARGET, (SCORES["log"],), NUM_UNITS, size)
+        other = sampler.build(TARGET, (), NUM_UNITS, size)
         np.testing.assert_array_equal(draws(run(other, num_draws=20)[0]), whole)
 
 
@@ -189,7 +188,7 @@ def test_chains_that_fill_the_devices_change_nothing(engine, chains):
 
 def test_groups_of_chains_change_nothing(engine, monkeypatch):
     monkeypatch.setattr(sampler, "CPU_ROOM", 8 * NUM_UNITS * 2)
-    pairs = sampler.build(TARGET, (SCORES["log"],), NUM_UNITS, BUFFER)
+    pairs = sampler.build(TARGET, (), NUM_UNITS, BUFFER)
     np.testing.assert_allclose(draws(run(pairs)[0]), draws(run(engine)[0]), rtol=1e-9, atol=1e-12)
 
 
@@ -214,15 +213,15 @@ def test_sums_are_those_of_the_draws(engine):
     s = draws(blocks)
     for i, block in enumerate(blocks):
         part = s[..., 10 * i : 10 * (i + 1)]
-        joint = block.sums["log"]["joint"]
+        joint = block.sums["joint"]
         np.testing.assert_allclose(joint["mean"], part.mean(-1))
         np.testing.assert_allclose(joint["log_sum"], np.logaddexp.reduce(part, axis=-1))
         assert (joint["count"] == 10).all()
 
 
 def test_energy_sums_give_the_fraction_of_missing_information():
-    single = sampler.build(TARGET, (SCORES["log"],), NUM_UNITS, 1)
-    whole = sampler.build(TARGET, (SCORES["log"],), NUM_UNITS, 40)
+    single = sampler.build(TARGET, (), NUM_UNITS, 1)
+    whole = sampler.build(TARGET, (), NUM_UNITS, 40)
     each, _ = run(single, num_draws=40)
     (block,), _ = run(whole, num_draws=40)
     energy = np.stack([b.stats["energy"]["mean"] for b in each], axis=-1)
@@ -265,12 +264,12 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
     blocks, _ = run(engine, num_draws=30)
     folder, top = tmp_path / "s.zarr", np.full((5, 13), -np.inf)
     for i, block in enumerate(blocks):
-        batch = sums.batch_of(block, keep)
+        batch = sums.batch_of(block, {}, keep)
         if i == 0:
             sums.create(folder, batch, len(blocks))
         sums.put(folder, batch, i)
-        top = sums.largest(top, block.draws["log"])
-    sums.finish(folder, FOLDS.id, 30, {} if keep else {"log": top}, {"predictive": "plain"})
+        top = sums.largest(top, block.draws)
+    sums.finish(folder, FOLDS.id, 30, None if keep else top, {"predictive": "plain"})
     stored = xr.open_dataset(folder, engine="zarr", consolidated=True)
     s = draws(blocks)
     if keep:
@@ -278,7 +277,7 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
     else:
         expected = np.sort(s.reshape(5, -1))[:, -13:]
         np.testing.assert_array_equal(stored["log_joint_tail"].values, expected)
-    read = sums.log_sums([stored], "log", "pointwise")
+    read = sums.log_sums([stored], "pointwise")
     for i, block in enumerate(blocks):
-        np.testing.assert_array_equal(read.mean[:, :, i], block.sums["log"]["pointwise"]["mean"])
+        np.testing.assert_array_equal(read.mean[:, :, i], block.sums["pointwise"]["mean"])
     assert stored["n_draws"].values.tolist() == [30] * 5

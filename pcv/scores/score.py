@@ -1,24 +1,70 @@
-"""The shape of a score."""
+"""The shape of a score: what is averaged over draws, and how averages become the score."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Float
 
-from pcv.accumulate import Accumulator
-from pcv.model import Fold, Target
+Kind = Literal["joint", "pointwise"]
+Means = dict[str, np.ndarray]
+Need = Literal["predict", "moments or predict", "derivatives", "binary outcome"]
 
 
 class Score(NamedTuple):
-    """A scoring rule whose estimate follows from sums over draws.
+    r"""A scoring rule whose estimate is a function of means over all draws of a fold.
 
-    `statistic` is evaluated at every draw, for every kind ("joint", "pointwise"); `accumulator`
-    sums each of them; `estimate` turns the stored sums (fold, chain, batch[, slot]) into the
-    score of every fold (or slot).
+    .. math:: \hat S_k = g(\bar h), \qquad
+              \bar h = \frac{\sum_{l,t} w_{klt} \, h(\theta_{klt})}{\sum_{l,t} w_{klt}}
+
+    Higher is better. Units of several folds' test sets, or the folds themselves, are the terms
+    that `total` puts together.
+
+    How often is a unit above 700 predicted to be so (a Brier score of one threshold)?
+
+    >>> def above(key, target, params, fold):
+    ...     return {"p": target.predict(key, params, fold) > 700}
+    >>> def brier(means, y):
+    ...     return -((means["p"] - (y > 700)) ** 2)
+    >>> heavy = Score("heavy", "pointwise", above, brier, total="mean", needs=("predict",))
     """
 
     name: str
-    statistic: Callable[[Key[Array, ""], Target, Any, Fold], dict[str, Array]]
-    accumulator: Accumulator
-    estimate: Callable[[dict[str, np.ndarray]], np.ndarray]
+    kind: Kind
+    """"joint": one value per fold; "pointwise": one value per unit"""
+    statistic: Callable[..., dict[str, Any]]
+    """h. With `per` "draw": ``(key, target, params, fold)`` → arrays by name, written in JAX for
+    one draw of one chain; `target` is a `pcv.model.Target`. With `per` "block": `Replicates` →
+    arrays by name whose first axis is the fold, in NumPy"""
+    estimate: Callable[[Means, Float[np.ndarray, "*part slot"]], np.ndarray]
+    """g. ``(means, y)`` → the score of folds (joint) or slots (pointwise), in NumPy; any leading
+    axes; ``y`` is the outcome of the test set, NaN in padded slots"""
+    log_weight: Callable[..., Any] | None = None
+    """log w, arguments as for `statistic`: one number, or one per slot; None: all draws alike"""
+    per: Literal["draw", "block"] = "draw"
+    total: Literal["sum", "mean", "root mean"] = "sum"
+    """how terms become the score of a model; "root mean": :math:`-\\sqrt{-\\mathrm{mean}}`"""
+    needs: tuple[Need, ...] = ()
+    """what the model must have"""
+    smooth: bool = True
+    """whether `estimate` is smooth: one that jumps gets its MCSE by resampling batches"""
+
+    @property
+    def key(self) -> str:
+        """What its sums and estimates are called in artifacts."""
+        return f"{self.name}_{self.kind}"
+
+
+class Replicates(NamedTuple):
+    """Replicates of the test sets of all folds, one for every draw of a block."""
+
+    y_rep: Float[np.ndarray, "fold chain draw slot"]
+    y: Float[np.ndarray, "fold slot"]
+    """what was observed; NaN in padded slots"""
+    starts: int
+    """number of points that the chains of a fold started from: the first ``chains / starts`` of
+    them share the first one"""
+    location: Float[np.ndarray, "fold slot"]
+    """a rough centre of each slot's replicates, the same for all blocks"""
+    scale: Float[np.ndarray, "fold slot"]
+    """their rough scale"""

@@ -72,5 +72,17 @@ def _autoregression(data: Data, span: int, lags: int, dummies: np.ndarray, scale
         terms = dist.Normal(mean, theta["sigma"]).log_prob(growth) - jacobian
         return jnp.where(there, terms, 0.0)
 
-    outcome = Outcome("outbound", "identity" if scale == "passengers" else f"growth over {span}")
-    return Model(init, log_prior, log_lik, space.constrain, outcome)
+    def moments(params: Params, data: Data) -> tuple[Array, Array]:
+        theta = space.constrain(params)
+        mean = design @ jnp.concatenate([theta["beta"], theta["rho"]])
+        return before * (1 + mean), jnp.square(before * theta["sigma"])
+
+    def predict(key: Key[Array, ""], params: Params, data: Data) -> Float[Array, " unit"]:
+        mean, variance = moments(params, data)
+        return dist.Normal(mean, jnp.sqrt(variance)).sample(key)
+
+    outcome = Outcome(
+        "outbound", "identity" if scale == "passengers" else f"growth over {span}", discrete=False
+    )
+    constrain = space.constrain
+    return Model(init, log_prior, log_lik, constrain, outcome, predict=predict, moments=moments)

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
-from pcv.model import Data, Model, Outcome, Params, Predictive, Scalar, support
-from pcv.zoo.rats import gaussian_predictive
+from pcv.model import Data, Model, Outcome, Params, Scalar, support
+from pcv.zoo.rats import gaussian
 
 SCALES = {"paper": 10**0.5, "authors": 10.0}
 
@@ -49,17 +49,25 @@ def regression(
         alpha = dist.Normal(theta["mu"], theta["sigma_alpha"]).log_prob(theta["alpha"])
         return hyper + alpha.sum() + space.log_jacobian(params)
 
-    def log_lik(params: Params, data: Data) -> Float[Array, " unit"]:
+    def outcome(params: Params, data: Data) -> dist.Distribution:
         theta = space.constrain(params)
         mean = theta["alpha"][group] + x @ theta["beta"]
-        return dist.Normal(mean, theta["sigma_y"]).log_prob(data["y"])
+        return dist.Normal(mean, theta["sigma_y"])
 
-    def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
+    def marginal_moments(
+        params: Params, data: Data, test: Int[Array, " slot"]
+    ) -> tuple[Array, Array]:
         theta = space.constrain(params)
         of_group = jnp.asarray(group)[test]
         between = (of_group[:, None] == of_group) * theta["sigma_alpha"] ** 2
         cov = between + theta["sigma_y"] ** 2 * jnp.eye(test.size)
-        mean = theta["mu"] + x[test] @ theta["beta"]
-        return gaussian_predictive(data["y"][test], mean, cov, test >= 0)
+        return theta["mu"] + x[test] @ theta["beta"], cov
 
-    return Model(init, log_prior, log_lik, space.constrain, Outcome("y"), marginal, group)
+    return Model(
+        init,
+        log_prior,
+        constrain=space.constrain,
+        outcome=Outcome("y", discrete=False),
+        group=group,
+        **gaussian("y", outcome, marginal_moments),
+    )

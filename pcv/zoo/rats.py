@@ -8,7 +8,8 @@ with one slope for all rats in `common_slope`. Units are the weighings. Scales a
 deviations, Gamma(shape, rate). Columns of the data: ``rat``, ``day``, ``weight_g``.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Real
 from pcv.model import Data, Model, Outcome, Params, Predictive, Scalar, support
 
 Priors = Literal["paper", "authors"]
+Moments = tuple[Float[Array, " slot"], Float[Array, "slot slot"]]
 
 MID_DAY = 22.0
 
@@ -62,21 +64,29 @@ def random_slopes(data: Data, priors: Priors = "paper") -> Model:
         beta = dist.Normal(theta["mu_beta"], theta["sigma_beta"]).log_prob(theta["beta"])
         return hyper + alpha.sum() + beta.sum() + space.log_jacobian(params)
 
-    def log_lik(params: Params, data: Data) -> Float[Array, " unit"]:
+    def outcome(params: Params, data: Data) -> dist.Distribution:
         theta = space.constrain(params)
         mean = theta["alpha"][rat] + theta["beta"][rat] * (data["day"] - MID_DAY)
-        return dist.Normal(mean, theta["sigma_y"]).log_prob(data["weight_g"])
+        return dist.Normal(mean, theta["sigma_y"])
 
-    def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
+    def marginal_moments(
+        params: Params, data: Data, test: Int[Array, " slot"]
+    ) -> tuple[Array, Array]:
         theta = space.constrain(params)
         age = data["day"][test] - MID_DAY
         of_rat = jnp.asarray(rat)[test]
         between = theta["sigma_alpha"] ** 2 + theta["sigma_beta"] ** 2 * jnp.outer(age, age)
         cov = (of_rat[:, None] == of_rat) * between + theta["sigma_y"] ** 2 * jnp.eye(test.size)
-        mean = theta["mu_alpha"] + theta["mu_beta"] * age
-        return gaussian_predictive(data["weight_g"][test], mean, cov, test >= 0)
+        return theta["mu_alpha"] + theta["mu_beta"] * age, cov
 
-    return Model(init, log_prior, log_lik, space.constrain, Outcome("weight_g"), marginal, rat)
+    return Model(
+        init,
+        log_prior,
+        constrain=space.constrain,
+        outcome=Outcome("weight_g", discrete=False),
+        group=rat,
+        **gaussian("weight_g", outcome, marginal_moments),
+    )
 
 
 def common_slope(data: Data, priors: Priors = "paper") -> Model:
@@ -102,20 +112,61 @@ def common_slope(data: Data, priors: Priors = "paper") -> Model:
         alpha = dist.Normal(theta["mu_alpha"], theta["sigma_alpha"]).log_prob(theta["alpha"])
         return hyper + alpha.sum() + space.log_jacobian(params)
 
-    def log_lik(params: Params, data: Data) -> Float[Array, " unit"]:
+    def outcome(params: Params, data: Data) -> dist.Distribution:
         theta = space.constrain(params)
         mean = theta["alpha"][rat] + theta["beta"] * (data["day"] - MID_DAY)
-        return dist.Normal(mean, theta["sigma_y"]).log_prob(data["weight_g"])
+        return dist.Normal(mean, theta["sigma_y"])
 
-    def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
+    def marginal_moments(
+        params: Params, data: Data, test: Int[Array, " slot"]
+    ) -> tuple[Array, Array]:
         theta = space.constrain(params)
         of_rat = jnp.asarray(rat)[test]
         between = (of_rat[:, None] == of_rat) * theta["sigma_alpha"] ** 2
         cov = between + theta["sigma_y"] ** 2 * jnp.eye(test.size)
-        mean = theta["mu_alpha"] + theta["beta"] * (data["day"][test] - MID_DAY)
-        return gaussian_predictive(data["weight_g"][test], mean, cov, test >= 0)
+        return theta["mu_alpha"] + theta["beta"] * (data["day"][test] - MID_DAY), cov
 
-    return Model(init, log_prior, log_lik, space.constrain, Outcome("weight_g"), marginal, rat)
+    return Model(
+        init,
+        log_prior,
+        constrain=space.constrain,
+        outcome=Outcome("weight_g", discrete=False),
+        group=rat,
+        **gaussian("weight_g", outcome, marginal_moments),
+    )
+
+
+def gaussian(
+    name: str,
+    outcome: Callable[[Params, Data], dist.Distribution],
+    marginal_moments: Callable[[Params, Data, Int[Array, " slot"]], Moments],
+) -> dict[str, Callable[..., Any]]:
+    """What a `Model` needs, from the normal distributions of its outcome.
+
+    Args:
+        name: of the outcome in the data.
+        outcome: distribution of every unit given all parameters.
+        marginal_moments: mean and covariance with the groups' effects integrated out.
+    """
+
+    def moments(params: Params, data: Data) -> tuple[Array, Array]:
+        of_unit = outcome(params, data)
+        return of_unit.mean, of_unit.variance
+
+    def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
+        mean, cov = marginal_moments(params, data, test)
+        return gaussian_predictive(data[name][test], mean, cov, test >= 0)
+
+    return {
+        "log_lik": lambda params, data: outcome(params, data).log_prob(data[name]),
+        "predict": lambda key, params, data: outcome(params, data).sample(key),
+        "moments": moments,
+        "marginal": marginal,
+        "marginal_predict": lambda key, *at: dist.MultivariateNormal(*marginal_moments(*at)).sample(
+            key
+        ),
+        "marginal_moments": marginal_moments,
+    }
 
 
 def gaussian_predictive(

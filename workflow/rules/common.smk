@@ -36,6 +36,9 @@ def check_files(checked):
             )
         for model in experiment.models.values():
             reference.check(model.model)
+        for score in experiment.scores:
+            if ":" in score:
+                reference.check(score)
 
 
 IS_MODULE = not workflow.modifier.is_main_snakefile()
@@ -139,6 +142,12 @@ def data_file(wildcards):
 def model_files(wildcards):
     settings = CONFIG.experiments[wildcards.experiment].models[wildcards.model]
     return [str(path) for path in reference.sources(settings.model)]
+
+
+def score_files(wildcards):
+    scores = CONFIG.experiments[wildcards.experiment].scores
+    own = [name for name in scores if ":" in name]
+    return [str(path) for name in own for path in reference.sources(name)]
 
 
 def fold_batches(stage):

@@ -3,6 +3,7 @@ rule sample:
         data=rules.data.output,
         folds=rules.folds.output,
         warmup=rules.warmup.output,
+        scores=score_files,
         recipe=recipe("sample"),
     output:
         directory("results/{experiment}/models/{model}/sample/{batch}.zarr"),

@@ -1,0 +1,106 @@
+r"""Scores of the predictive mean and covariance: Dawid–Sebastiani, RMSE and MAE.
+
+The moments are those of the error :math:`e = \tilde y - y` of the test set, so that single
+precision loses nothing. Where the model states :math:`E[y \mid \theta]` and
+:math:`\mathrm{Var}[y \mid \theta]` (`Model.moments`), their exact values replace a replicate's:
+
+.. math:: E[e] = E\{E[y\mid\theta]\} - y, \qquad
+          E[ee^\top] = E\{\mathrm{Var}[y\mid\theta] + E[e\mid\theta] E[e\mid\theta]^\top\}
+
+the same target with far less noise (Rao–Blackwell).
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from pcv.model import Fold, Target
+from pcv.scores.score import Means, Need, Score
+
+NEEDS: tuple[Need, ...] = ("moments or predict",)
+
+
+def _error(
+    key: Key[Array, ""], target: Target, params: Any, fold: Fold
+) -> tuple[Float[Array, " slot"], Float[Array, "slot slot"]]:
+    """Mean of the error at one draw, and its conditional covariance."""
+    present = fold.test >= 0
+    assert target.observed is not None
+    y = target.observed(fold)
+    if target.moments is None:
+        assert target.predict is not None
+        error = jnp.where(present, target.predict(key, params, fold) - y, 0.0)
+        return error, jnp.zeros((error.size, error.size), error.dtype)
+    mean, cov = target.moments(params, fold)
+    cov = jnp.diag(cov) if cov.ndim == 1 else cov
+    return jnp.where(present, mean - y, 0.0), jnp.where(jnp.outer(present, present), cov, 0.0)
+
+
+def _first(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:
+    return {"error": _error(key, target, params, fold)[0]}
+
+
+def _margins(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:
+    error, cov = _error(key, target, params, fold)
+    return {"error": error, "square": error**2 + jnp.diag(cov)}
+
+
+def _whole(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:
+    error, cov = _error(key, target, params, fold)
+    return {"error": error, "square": jnp.outer(error, error) + cov}
+
+
+def _dss_pointwise(means: Means, y: np.ndarray) -> np.ndarray:
+    variance = means["square"] - means["error"] ** 2
+    return -np.log(variance) - means["error"] ** 2 / variance
+
+
+def _dss_joint(means: Means, y: np.ndarray) -> np.ndarray:
+    error, size = means["error"], y.shape[-1]
+    cov = means["square"] - error[..., :, None] * error[..., None, :]
+    cov = cov + np.isnan(y)[..., None] * np.eye(size)
+    sign, log_det = np.linalg.slogdet(cov)
+    regular = sign > 0
+    invertible = np.where(regular[..., None, None], cov, np.eye(size))
+    solved = np.linalg.solve(invertible, error[..., None])
+    return np.where(regular, -log_det - (error * solved[..., 0]).sum(-1), np.nan)
+
+
+dss = (
+    Score("dss", "joint", _whole, _dss_joint, needs=NEEDS),
+    Score("dss", "pointwise", _margins, _dss_pointwise, needs=NEEDS),
+)
+r"""Dawid–Sebastiani score, from the mean μ and the covariance Σ of the predictive:
+
+.. math:: -\log|\Sigma| - (y - \mu)^\top \Sigma^{-1} (y - \mu)
+
+of the test set as a whole (joint), or of each unit. NaN where Σ, estimated from fewer draws than
+units, is singular. PCV appendix A; Dawid and Sebastiani (1999).
+"""
+
+rmse = (
+    Score(
+        "rmse",
+        "pointwise",
+        _first,
+        lambda means, y: -(means["error"] ** 2),
+        total="root mean",
+        needs=NEEDS,
+    ),
+)
+r"""Root mean squared error of the predictive mean, negative: :math:`-\sqrt{\mathrm{mean}_i
+(y_i - \mu_i)^2}`, in the units of the outcome."""
+
+mae = (
+    Score(
+        "mae",
+        "pointwise",
+        _first,
+        lambda means, y: -np.abs(means["error"]),
+        total="mean",
+        needs=NEEDS,
+    ),
+)
+r"""Mean absolute error of the predictive mean, negative: :math:`-\mathrm{mean}_i |y_i - \mu_i|`."""

@@ -1,0 +1,94 @@
+r"""When is a fold's answer in? Fixed-width stopping, looked at seldom. No JAX.
+
+A fold ends at the first look at which its Monte Carlo error is below a tolerance ε and its chains
+agree. The rule never sees the estimate itself, only its error; but the error is estimated from the
+same draws, and a fold that stops at the first lucky small value is biased. So looks are few: after
+`min_draws`, then each time the draws have grown by half. (Glynn and Whitt 1992: as ε → 0, intervals
+of such a rule have their stated coverage; tests/test_stopping.py has the finite case.)
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
+from pcv.verdicts import MIN_ESS
+
+GROWTH = 1.5
+
+
+class Rule(NamedTuple):
+    """What ends a fold."""
+
+    fold_mcse: Float[np.ndarray, " fold"]
+    """largest MCSE of the fold's joint elpd (nats)"""
+    rhat: float
+    """largest R-hat of its chains"""
+    superchains: int = 0
+    """number of superchains, whose nested R-hat is taken; 0: there are none"""
+
+
+def looks(min_draws: int, max_draws: int, batch_size: int) -> list[int]:
+    """Numbers of draws per chain at which folds may end: whole batches, growing by half.
+
+    >>> looks(100, 500, 50)
+    [100, 150, 200, 300, 450, 500]
+    """
+    found = [min_draws]
+    while found[-1] < max_draws:
+        further = max(int(found[-1] * GROWTH) // batch_size * batch_size, found[-1] + batch_size)
+        found.append(min(further, max_draws))
+    return found
+
+
+def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
+    r"""Which folds may end: :math:`\mathrm{MCSE}_k \le \varepsilon_k`, R-hat below its limit, and
+    an ESS that the diagnostics need.
+
+    Args:
+        sums: joint sums of the draws so far, dims (fold, chain, batch).
+        rule: of all these folds.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(0, [[[0.1]], [[3.0]]], (2, 4, 100))
+    >>> finished(batch_sums(draws, 20), Rule(np.full(2, 0.05), 1.05))
+    array([ True, False])
+    """
+    rhat = mixing(sums, rule.superchains)
+    with np.errstate(invalid="ignore"):
+        return (mcse(sums) <= rule.fold_mcse) & (rhat <= rule.rhat) & (ess(sums) >= MIN_ESS)
+
+
+def share_of_se(sums: LogSums, share: float) -> Float[np.ndarray, " fold"]:
+    r"""The tolerance of each of K folds with which the MCSE of their sum is a share of its SE:
+
+    .. math:: \varepsilon = \mathrm{share} \cdot \mathrm{sd}_k(\hat\eta_k), \qquad
+              \sqrt{K} \varepsilon = \mathrm{share} \cdot \mathrm{SE}
+
+    Args:
+        sums: joint sums of a pilot: the first look's draws.
+        share: of the SE.
+    """
+    each = elpd(sums)
+    return np.full(len(each), share * each[np.isfinite(each)].std(ddof=1))
+
+
+def sizes(num_folds: int) -> list[int]:
+    """Numbers of folds that are compiled for: all, and halves down to an eighth.
+
+    >>> sizes(30)
+    [30, 15, 8, 4]
+    """
+    return list(dict.fromkeys(-(-num_folds // 2**i) for i in range(4)))
+
+
+def compacted(active: Sequence[int] | np.ndarray, num_folds: int) -> np.ndarray:
+    """The folds to go on with, filled up by the last one to a size that is compiled for.
+
+    >>> compacted([3, 17, 21], 30)
+    array([ 3, 17, 21, 21])
+    """
+    size = min(size for size in sizes(num_folds) if size >= len(active))
+    return np.asarray(active)[np.minimum(np.arange(size), len(active) - 1)]

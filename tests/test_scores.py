@@ -1,0 +1,456 @@
+"""Scores besides the log score, on problems with closed forms; their errors; refusals."""
+
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy.stats import norm
+
+from pcv import scores
+from pcv.diagnostics import elpd, mcse
+from pcv.errors import PcvError
+from pcv.folds import Folds, train_mask
+from pcv.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
+from pcv.model import Model, Outcome, flat_target, target
+from pcv.sampler import Kernel, build
+from pcv.scores import Score
+from pcv.scores.replicates import Replicates, quantile
+from tests.chains import Sampled, run
+from tests.problems import LinearGaussian, coin, exact, regression, side_by_side
+
+SEEDS = (1, 2, 3)
+REPLICATIONS = 40
+CHAINS, BATCHES, BATCH_SIZE = 4, 10, 40
+MAX_Z = 4.0
+PROBLEM = regression()
+FORM = LinearGaussian(
+    PROBLEM.data["y"],
+    np.column_stack([np.ones(14), PROBLEM.data["x"]]),
+    0.8,
+    np.array([3.0, 0, 0]),
+    np.diag([2.0, 1.5, 1.5]) ** 2,
+)
+ONCE, _ = side_by_side({name: PROBLEM.schemes[name] for name in ("leave one out", "k-fold")})
+NUM_UNITS = 14
+
+
+def mean_of(params, data):
+    return params["alpha"] + data["x"] @ params["beta"]
+
+
+MODEL = PROBLEM.model._replace(
+    outcome=Outcome("y", discrete=False),
+    predict=lambda key, params, data: dist.Normal(mean_of(params, data), 0.8).sample(key),
+    moments=lambda params, data: (mean_of(params, data), jnp.full(NUM_UNITS, 0.8**2)),
+)
+
+
+def unweighted(score: Score) -> Score:
+    return score._replace(name=f"unweighted_{score.name}", log_weight=None)
+
+
+def squares_of_sums(score: Score) -> Score:
+    """PCV's algorithm 3: the joint score's derivatives summed before they are squared."""
+
+    def estimate(means, y):
+        absent = np.isnan(y)
+        first, second = (np.where(absent, 0, means[name]).sum(-1) for name in ("first", "second"))
+        return first**2 - 2 * second
+
+    return score._replace(name="sums_first", estimate=estimate)
+
+
+ALL = scores.named(["dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae"])
+BROKEN = (
+    *(unweighted(score) for score in scores.SCORES["hyvarinen"]),
+    squares_of_sums(scores.SCORES["hyvarinen"][0]),
+)
+
+
+class Setting(NamedTuple):
+    folds: Folds
+    """of all replications, one after another"""
+    y: np.ndarray
+    sampled: Sampled
+
+
+def y_of(folds: Folds) -> np.ndarray:
+    return np.where(folds.test >= 0, PROBLEM.data["y"][folds.test], np.nan)
+
+
+def predictive(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Outcome, mean and covariance of the test set of a fold given its training set."""
+    train, test = train_mask(ONCE, NUM_UNITS)[k], ONCE.test[k][ONCE.test[k] >= 0]
+    x = FORM.design[train]
+    precision = np.linalg.inv(FORM.cov) + x.T @ x / FORM.noise**2
+    cov = np.linalg.inv(precision)
+    mean = cov @ (np.linalg.solve(FORM.cov, FORM.mean) + x.T @ FORM.y[train] / FORM.noise**2)
+    new = FORM.design[test]
+    return FORM.y[test], new @ mean, new @ cov @ new.T + FORM.noise**2 * np.eye(len(test))
+
+
+def crps_of_normal(y, mean, sd):
+    z = (y - mean) / sd
+    return -sd * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
+
+
+def energy_of_normal(y, mean, cov):
+    """By 400,000 draws, an error of a tenth of what the test's chains leave."""
+    x = np.random.default_rng(1).multivariate_normal(mean - y, cov, (2, 400_000))
+    return np.linalg.norm(x[0] - x[1], axis=-1).mean() / 2 - np.linalg.norm(x, axis=-1).mean()
+
+
+def interval_of_normal(y, mean, sd):
+    low, high = norm.ppf(0.05, mean, sd), norm.ppf(0.95, mean, sd)
+    return -(high - low + 20 * (np.maximum(low - y, 0) + np.maximum(y - high, 0)))
+
+
+def hyvarinen_of_normal(y, mean, cov):
+    precision = np.linalg.inv(cov)
+    return 2 * np.trace(precision) - np.sum((precision @ (y - mean)) ** 2)
+
+
+@cache
+def truth() -> dict[str, np.ndarray]:
+    """Closed forms of all folds, of pointwise scores summed over the fold's units."""
+    found: dict[str, list[float]] = {score.key: [] for score in ALL}
+    for k in range(len(ONCE.id)):
+        y, mean, cov = predictive(k)
+        sd, error = np.sqrt(np.diag(cov)), y - mean
+        one_by_one = [
+            hyvarinen_of_normal(y[i : i + 1], mean[i : i + 1], cov[i : i + 1, i : i + 1])
+            for i in range(len(y))
+        ]
+        values = {
+            "dss_joint": -np.linalg.slogdet(cov)[1] - error @ np.linalg.solve(cov, error),
+            "dss_pointwise": (-2 * np.log(sd) - (error / sd) ** 2).sum(),
+            "hyvarinen_joint": hyvarinen_of_normal(y, mean, cov),
+            "hyvarinen_pointwise": sum(one_by_one),
+            "crps_pointwise": crps_of_normal(y, mean, sd).sum(),
+            "energy_joint": energy_of_normal(y, mean, cov),
+            "interval_pointwise": interval_of_normal(y, mean, sd).sum(),
+            "rmse_pointwise": -(error**2).sum(),
+            "mae_pointwise": -np.abs(error).sum(),
+        }
+        for name, value in values.items():
+            found[name].append(float(value))
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def prepare(model: Model, chosen: tuple[Score, ...], seed: int) -> Setting:
+    flat, _ = flat_target(target(model, PROBLEM.data, "plain"))
+    folds = Folds(
+        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in ONCE.id]),
+        np.tile(ONCE.test, (REPLICATIONS, 1)),
+        np.tile(ONCE.held_out, (REPLICATIONS, 1, 1)),
+    )
+    draws = PROBLEM.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
+    starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
+    kernel = Kernel(
+        center=jnp.asarray(starts.mean(0)),
+        scale=jnp.asarray(np.linalg.cholesky(np.cov(starts.T))),
+        step_size=jnp.asarray(0.55),
+        num_steps=jnp.asarray(3),
+    )
+    engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
+    starts = starts.reshape(len(folds.id), CHAINS, -1)
+    y = y_of(folds)
+    return Setting(folds, y, run(engine, kernel, folds, starts, seed, BATCHES, y=y))
+
+
+@cache
+def sampled(seed: int) -> Setting:
+    return prepare(MODEL, (*ALL, *BROKEN), seed)
+
+
+@cache
+def from_replicates(seed: int) -> Setting:
+    """The same, of a model that states no moments."""
+    chosen = scores.named(["dss", "rmse", "mae"])
+    return prepare(MODEL._replace(moments=None), chosen, seed)
+
+
+def estimated(setting: Setting, score: Score, pooled: bool = False) -> Estimate:
+    """Scores of folds, of each replication or from the draws of all together."""
+    parts, y = setting.sampled.parts[score.key], setting.y
+    if pooled:
+        parts = Parts(*jax.tree.map(pool, (parts.log_weight, dict(parts.means))))
+        y = y[: len(ONCE.id)]
+    of_unit = score.kind == "pointwise"
+    present = ~np.isnan(y)
+    found = batch_jackknife(parts, lambda m: score.estimate(m, y), present if of_unit else None)
+    return found._replace(
+        value=np.where(present, found.value, 0).sum(1) if of_unit else found.value
+    )
+
+
+def pool(x: np.ndarray) -> np.ndarray:
+    by_fold = x.reshape(REPLICATIONS, -1, *x.shape[1:]).swapaxes(0, 1)
+    return by_fold.reshape(len(by_fold), -1, *x.shape[2:])
+
+
+def off(setting: Setting, score: Score) -> np.ndarray:
+    """Errors of the folds' scores from all draws, in units of their MCSE.
+
+    Counts of replicates in bins that each replication centres on its own cannot be pooled.
+    """
+    exact_score = truth()[score.key.removeprefix("unweighted_")]
+    if score.name == "interval":
+        found = estimated(setting, score)
+        error = found.value.reshape(REPLICATIONS, -1).mean(0) - exact_score
+        return error / (np.sqrt((found.mcse**2).reshape(REPLICATIONS, -1).sum(0)) / REPLICATIONS)
+    found = estimated(setting, score, pooled=True)
+    return (found.value - exact_score) / found.mcse
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda score: score.key)
+def test_scores_are_exact_within_their_error(score):
+    for seed in SEEDS:
+        assert np.abs(off(sampled(seed), score)).max() < MAX_Z
+
+
+@pytest.mark.parametrize("name", ["dss", "rmse", "mae"])
+def test_moments_from_replicates_are_exact_and_noisier(name):
+    for score in scores.named([name]):
+        for seed in SEEDS:
+            assert np.abs(off(from_replicates(seed), score)).max() < MAX_Z
+            noisy = estimated(from_replicates(seed), score, pooled=True).mcse
+            exact_given_draw = estimated(sampled(seed), score, pooled=True).mcse
+            assert (noisy > exact_given_draw).all()
+            assert np.median(noisy / exact_given_draw) > 1.5
+
+
+def spread(errors: np.ndarray, size: np.ndarray) -> float:
+    """Standard deviation over replications of the total's error in units of its MCSE."""
+    by_replication = errors.reshape(REPLICATIONS, -1).sum(1)
+    return by_replication / np.sqrt((size**2).reshape(REPLICATIONS, -1).sum(1))
+
+
+@pytest.mark.parametrize("score", ALL, ids=lambda score: score.key)
+def test_errors_are_as_large_as_stated(score):
+    z = []
+    for seed in SEEDS:
+        found = estimated(sampled(seed), score)
+        z.append(spread(found.value - np.tile(truth()[score.key], REPLICATIONS), found.mcse))
+    assert 0.8 < np.std(np.concatenate(z), ddof=1) < 1.2
+
+
+@pytest.mark.parametrize("score", BROKEN[:2], ids=lambda score: score.key)
+def test_unweighted_hyvarinen_is_noticed(score):
+    for seed in SEEDS:
+        assert np.abs(off(sampled(seed), score)).max() > 2 * MAX_Z
+
+
+def test_derivatives_summed_before_they_are_squared_are_noticed():
+    several = (ONCE.test >= 0).sum(1) > 1
+    for seed in SEEDS:
+        found = estimated(sampled(seed), BROKEN[2], pooled=True)
+        z = np.abs(found.value - truth()["hyvarinen_joint"]) / found.mcse
+        assert z[several].min() > 2 * MAX_Z
+        assert z[~several].max() < MAX_Z
+
+
+def test_the_joint_hyvarinen_score_is_the_same_for_every_partition():
+    total = truth()["hyvarinen_joint"]
+    alone = np.array([fold.startswith("leave one out") for fold in ONCE.id])
+    y, cov = FORM.y, FORM.design @ FORM.cov @ FORM.design.T + FORM.noise**2 * np.eye(14)
+    whole = hyvarinen_of_normal(y, FORM.design @ FORM.mean, cov)
+    assert total[alone].sum() == pytest.approx(whole, rel=1e-9)
+    assert total[~alone].sum() == pytest.approx(whole, rel=1e-9)
+    pointwise = truth()["hyvarinen_pointwise"]
+    assert abs(pointwise[~alone].sum() - whole) > 0.1
+
+
+def test_the_jackknife_of_the_log_score_is_the_delta_formula():
+    sums = sampled(1).sampled.joint
+    flat = (len(sums.mean), -1)
+    center = sums.mean.max(axis=(1, 2), keepdims=True)
+    mean = np.exp(sums.log_sum - center - np.log(sums.count))
+    parts = Parts(np.log(sums.count).reshape(flat), {"density": mean.reshape(flat)})
+    found = batch_jackknife(parts, lambda m: np.log(m["density"]) + center[:, 0, 0])
+    np.testing.assert_allclose(found.value, elpd(sums), rtol=1e-12)
+    np.testing.assert_allclose(found.mcse, mcse(sums), rtol=0.05)
+    assert np.median(found.mcse / mcse(sums)) == pytest.approx(1, abs=0.01)
+
+
+def test_the_jackknife_leaves_out_parts_that_a_fold_did_not_reach():
+    rng = np.random.default_rng(1)
+    x, log_weight = rng.normal(5, 1, (2, 30)), rng.normal(size=(2, 30))
+    x[1, 12:], log_weight[1, 12:] = np.nan, np.nan
+    together = batch_jackknife(Parts(log_weight, {"x": x}), lambda m: np.log(m["x"]))
+    alone = batch_jackknife(Parts(log_weight[1:, :12], {"x": x[1:, :12]}), lambda m: np.log(m["x"]))
+    assert together.value[1] == pytest.approx(alone.value[0], rel=1e-12)
+    assert together.mcse[1] == pytest.approx(alone.mcse[0], rel=1e-9)
+    assert np.isnan(
+        batch_jackknife(Parts(log_weight[:, :1], {"x": x[:, :1]}), lambda m: m["x"]).mcse
+    ).all()
+
+
+@cache
+def tossed(seed: int) -> tuple[Sampled, np.ndarray, np.ndarray]:
+    """Folds of the coin problem, what was observed in them, and its exact probability."""
+    problem = coin()
+    once = problem.schemes["k-fold"]
+    folds = Folds(
+        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in once.id]),
+        np.tile(once.test, (REPLICATIONS, 1)),
+        np.tile(once.held_out, (REPLICATIONS, 1, 1)),
+    )
+    draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
+    starts = draws["p"].reshape(len(folds.id), CHAINS, 1)
+    one = jnp.ones(1)
+    kernel = Kernel(starts.mean() * one, starts.std() * one, jnp.asarray(0.8), jnp.asarray(3))
+    flat, _ = flat_target(target(problem.model, problem.data, "plain"))
+    engine = build(flat, scores.named(["brier", "accuracy"]), NUM_UNITS, BATCH_SIZE)
+    y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
+    return run(engine, kernel, folds, starts, seed, BATCHES), y, np.exp(exact(problem, once)[1])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_brier_and_accuracy_are_exact_within_their_error(seed):
+    made, y, p = tossed(seed)
+    (brier,), (accuracy,) = scores.SCORES["brier"], scores.SCORES["accuracy"]
+    y, present = y[: len(p)], ~np.isnan(p)
+    pooled = {
+        name: Parts(*jax.tree.map(pool, (parts.log_weight, dict(parts.means))))
+        for name, parts in made.parts.items()
+    }
+    found = batch_jackknife(pooled[brier.key], lambda m: brier.estimate(m, y), present)
+    error = np.where(present, found.value + (1 - p) ** 2, 0).sum(1)
+    assert np.abs(error / found.mcse).max() < MAX_Z
+    right = batch_bootstrap(
+        pooled[accuracy.key], lambda m: accuracy.estimate(m, y), np.random.default_rng(1), present
+    )
+    np.testing.assert_array_equal(right.value[present], p[present] > 0.5)
+    assert (right.mcse == 0).all()
+
+
+def test_the_bootstrap_sees_that_a_jump_is_near():
+    x = np.random.default_rng(2).normal(0, 1, (200, 50))
+    found = batch_bootstrap(
+        Parts(np.zeros((200, 50)), {"x": x}),
+        lambda m: (m["x"] > 0).astype(float),
+        np.random.default_rng(3),
+    )
+    assert np.sqrt((found.mcse**2).mean()) == pytest.approx(0.4, abs=0.1)
+    far = batch_bootstrap(
+        Parts(np.zeros((1, 50)), {"x": x[:1] + 9}), lambda m: m["x"] > 0, np.random.default_rng(3)
+    )
+    assert far.mcse[0] == 0
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.5, 0.975])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_quantiles_from_counts_are_those_of_the_replicates(probability, shift):
+    y_rep = np.random.default_rng(1).normal(100, 7, (2, 4, 5000, 3))
+    center, scale = np.full((2, 3), 100 - 7 * shift), np.full((2, 3), 7.0)
+    block = Replicates(y_rep, np.zeros((2, 3)), 4, center, scale)
+    (interval,) = scores.SCORES["interval"]
+    off = quantile(interval.statistic(block), probability) - np.quantile(
+        y_rep, probability, axis=(1, 2)
+    )
+    assert np.abs(off).max() < 0.02 * 7 * (1 + shift**2)
+
+
+def test_chains_of_one_superchain_are_not_paired():
+    rng = np.random.default_rng(1)
+    start = rng.normal(0, 1, (300, 4, 1, 1)).repeat(4, axis=1)
+    y = np.zeros((300, 1))
+    one, zero = np.ones_like(y), np.zeros_like(y)
+    exact_score = crps_of_normal(0.0, 0.0, 1.0)
+    (crps,) = scores.SCORES["crps"]
+
+    def of(starts: int) -> np.ndarray:
+        block = Replicates(start.repeat(5, axis=2), y, starts, zero, one)
+        return crps.estimate(crps.statistic(block), y)[:, 0]
+
+    apart, together = of(4), of(16)
+    error = apart.std() / np.sqrt(300)
+    assert abs(apart.mean() - exact_score) < MAX_Z * error
+    assert abs(together.mean() - exact_score) > 2 * MAX_Z * error
+
+
+def poisson(**more) -> tuple[Model, dict]:
+    data = {"y": np.array([3, 1, 4, 1, 5, 9])}
+    model = Model(
+        init=lambda key: {"rate": dist.Normal(0.0, 1.0).sample(key)},
+        log_prior=lambda params: dist.Normal(0.0, 1.0).log_prob(params["rate"]),
+        log_lik=lambda params, data: dist.Poisson(jnp.exp(params["rate"])).log_prob(data["y"]),
+        constrain=lambda params: params,
+        **{"outcome": Outcome("y"), **more},
+    )
+    return model, data
+
+
+CLOSED_OVER = poisson()[0]._replace(
+    outcome=Outcome("y", discrete=False),
+    log_lik=lambda params, data: -((jnp.array([3.0, 1, 4, 1, 5, 9]) - params["rate"]) ** 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "said"),
+    [
+        ("crps", poisson()[0], "needs replicates of the outcome: pcv.Model(..., predict=...)"),
+        ("dss", poisson()[0], "needs pcv.Model(..., moments=...), or else predict"),
+        ("hyvarinen", poisson()[0], "'y' has whole numbers alone: if it is continuous, say so"),
+        ("hyvarinen", poisson(outcome=Outcome("y", discrete=True))[0], "'y' is discrete"),
+        ("hyvarinen", CLOSED_OVER, "log_lik does not read 'y' from its second argument"),
+        (
+            "hyvarinen",
+            CLOSED_OVER._replace(outcome=Outcome("y", "log", False)),
+            "its density is one of log(y)",
+        ),
+        ("brier", poisson()[0], "it is for outcomes of 0 and 1; 'y' has 3"),
+    ],
+)
+def test_refusals(name, model, said):
+    with pytest.raises(PcvError, match=f"score '{name}' of model 'm': ") as error:
+        scores.check(scores.named([name]), model, "m", poisson()[1], 6, "plain")
+    assert said in str(error.value)
+
+
+def test_units_of_several_rows_have_only_the_log_score():
+    with pytest.raises(PcvError, match="units of several rows have only the log score"):
+        scores.check(scores.named(["rmse"]), poisson()[0], "m", poisson()[1], 3, "plain")
+
+
+OWN = """
+from pcv.scores import Score
+
+def heavy():
+    def above(key, target, params, fold):
+        return {"p": target.predict(key, params, fold) > 2.0}
+    return Score("heavy", "pointwise", above, lambda means, y: -((means["p"] - (y > 2)) ** 2),
+                 total="mean", needs=("predict",))
+
+heavy2 = heavy
+
+def wrong():
+    return 3
+"""
+
+
+def test_a_score_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    (own,) = scores.named(["mine.py:heavy"])
+    assert own.key == "heavy_pointwise"
+    made = prepare(MODEL, (own,), 1)
+    found = estimated(made, own, pooled=True)
+    expected = []
+    for k in range(len(ONCE.id)):
+        y, mean, cov = predictive(k)
+        expected.append(-((norm.sf(2, mean, np.sqrt(np.diag(cov))) - (y > 2)) ** 2).sum())
+    assert np.abs((found.value - expected) / found.mcse).max() < MAX_Z
+    with pytest.raises(PcvError, match="must return a pcv"):
+        scores.named(["mine.py:wrong"])
+    with pytest.raises(PcvError, match="score 'mine"):
+        scores.named(["mine.py:none"])
+    with pytest.raises(PcvError, match="there is a pointwise score 'heavy'"):
+        scores.named(["mine.py:heavy", "mine.py:heavy2"])
