@@ -253,6 +253,7 @@ class CvConfig(Section):
     store: Literal["draws", "sums"] = "draws"
     fold_batches: Count = 1
     superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
+    adapt: Literal["auto", "always", "never"] = "auto"
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "CvConfig":
@@ -498,7 +499,7 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "warmup": (
         {"seed", "precision"},
         {"predictive": True, "scores": True}
-        | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains"}},
+        | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains", "adapt"}},
     ),
     "sample": (set(), {"cv": {"draws", "store"}}),
     "diagnose": ({"seed"}, {}),

@@ -39,9 +39,10 @@ from pcv.progress import Progress
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.model import Model
+    from pcv.kernels import Variants
+    from pcv.model import Model, Target
     from pcv.results import Compared
-    from pcv.sampler import Chains, Sampler
+    from pcv.sampler import Chains, Kernel, Sampler
     from pcv.sums import Block
 
 
@@ -250,6 +251,8 @@ def _naming(what: str) -> Iterator[None]:
 class Run(NamedTuple):
     """What warmup and sampling of a fold batch share."""
 
+    target: "Target"
+    num_units: int
     engine: "Sampler"
     chains: "Chains"
     jitter: Any
@@ -269,8 +272,11 @@ def _run(job: Job, stage: str, folds: Folds, predictive: str, arrays: Any, model
     chains = sampler.chains_of(
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
     )
+    num_units = int(arrays["unit"].max()) + 1
     return Run(
-        sampler.build(flat, scores, int(arrays["unit"].max()) + 1, cv.batch_size),
+        flat,
+        num_units,
+        sampler.build(flat, scores, num_units, cv.batch_size),
         sampler.spread(chains),
         key(seed, job.model, stage, "jitter"),
         str(model.outcome),
@@ -279,10 +285,9 @@ def _run(job: Job, stage: str, folds: Folds, predictive: str, arrays: Any, model
 
 def warmup(job: Job) -> None:
     """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
-    import jax
     import jax.numpy as jnp
 
-    from pcv import devices, idata, sampler
+    from pcv import devices, idata, kernels, sampler
 
     started = datetime.now(UTC)
     config, cv = job.config, job.settings.cv
@@ -308,27 +313,41 @@ def warmup(job: Job) -> None:
             score.name: {kind: np.zeros(shape) for kind, shape in shapes.items()}
             for score in run.engine.scores
         }
-        made = []
+        made, draws = [], []
         drawn = sampler.blocks(
             run.engine, kernel, start, run.chains, zero, run.jitter, cv.chains, cv.warmup
         )
         for block, state in drawn:
+            draws.append(block.draws["log"])
             made.append(block._replace(draws={}))
             end = state
             job.progress(_progress(job, "warmup", made, cv.warmup))
-        position = jax.device_get(sampler.positions(kernel, end))[: len(ids) * cv.chains]
-    later = made[len(made) // 2 :]
+        position = np.array(sampler.positions(kernel, end)[: len(ids) * cv.chains])
+        position = position.reshape(len(ids), cv.chains, -1)
+        center = _centers(made, job.scores)
+        unlike = kernels.unlike(cv.adapt, np.concatenate(draws, axis=2))
+        variants = kernels.shared(kernel)
+        if unlike.any():
+            some = Folds(*(x[unlike] for x in folds))
+            variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
+            for name, constants in _centers(made, job.scores).items():
+                center[name][unlike] = constants
+            why = ": their chains mix slowly under that of the full data"
+            job.say(
+                f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
+                + why * (cv.adapt == "auto")
+            )
     variables = {
-        "state": (("fold", "chain", "param"), position.reshape(len(ids), cv.chains, -1)),
-        "variant": ("fold", np.zeros(len(ids), int)),
+        "state": (("fold", "chain", "param"), position),
+        "variant": ("fold", np.where(unlike, np.cumsum(unlike), 0)),
+        **{f"center_{name}": (("fold", "slot")[: x.ndim], x) for name, x in center.items()},
         **{
-            f"center_{score}_{kind}": (("fold", "slot")[: len(shape)], _center(later, score, kind))
-            for score in job.scores
-            for kind, shape in shapes.items()
+            f"kernel_{name}": (("param", "column")[: x.ndim], x)
+            for name, x in (("center", variants.center), ("scale", variants.scale))
         },
         **{
-            f"kernel_{name}": (("variant", *x.dims), x.values[None])
-            for name, x in fitted["kernel"].dataset.data_vars.items()
+            f"kernel_{name}": (("variant", "param")[: x.ndim], x)
+            for name, x in list(variants._asdict().items())[2:]
         },
     }
     dataset = xr.Dataset(
@@ -343,6 +362,45 @@ def warmup(job: Job) -> None:
     made_on = store.provenance(started, devices.describe())
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
     store.write(job.path("warmup"), dataset, stamp)
+
+
+def _adapt(
+    job: Job, run: Run, folds: Folds, kernel: "Kernel", position: np.ndarray
+) -> tuple["Variants", np.ndarray, list["Block"]]:
+    """Kernels of some folds' own, where a warmup with them ends, and its blocks."""
+    import jax
+
+    from pcv import kernels, sampler
+    from pcv.keys import key
+
+    seed, cv = job.config.seed, job.settings.cv
+    parent, jitter = key(seed, job.model, "adapt"), key(seed, job.model, "adapt", "jitter")
+    ids = [str(fold) for fold in folds.id]
+    chains = sampler.chains_of(parent, ids, cv.chains, folds.test, folds.held_out)
+    by_fold = jax.tree.map(lambda x: x.reshape(len(ids), cv.chains, *x.shape[1:]), chains)
+    variants, position, first = kernels.adapt(
+        run.target, run.num_units, kernel, position, by_fold, jitter
+    )
+    variant = np.arange(1, len(ids) + 1)
+    start = kernels.start(run.engine, variants, variant, position, chains)
+    zero = {
+        score.name: {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
+        for score in run.engine.scores
+    }
+    made = []
+    warmup = kernels.blocks(run.engine, start, zero, jitter, cv.chains, cv.warmup, first)
+    for block, after in warmup:
+        made.append(block._replace(draws={}))
+        end = after
+        job.progress(_progress(job, "warmup of own kernels,", made, cv.warmup))
+    return variants, kernels.positions(end, cv.chains), made
+
+
+def _centers(blocks: list["Block"], scores: list[str]) -> dict[str, np.ndarray]:
+    """Centring constants by ``<score>_<kind>``, from the later half of a warmup."""
+    later = blocks[len(blocks) // 2 :]
+    kinds = ("joint", "pointwise")
+    return {f"{score}_{kind}": _center(later, score, kind) for score in scores for kind in kinds}
 
 
 def _center(blocks: list["Block"], score: str, kind: str) -> np.ndarray:
@@ -368,9 +426,7 @@ def _progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progre
 
 def sample(job: Job) -> None:
     """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``."""
-    import jax.numpy as jnp
-
-    from pcv import devices, sampler, sums
+    from pcv import devices, kernels, sums
     from pcv.diagnostics import tail_size
 
     started = datetime.now(UTC)
@@ -392,19 +448,19 @@ def sample(job: Job) -> None:
     with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
         arrays, model = model_of(job)
         run = _run(job, "sample", folds, warm.attrs["predictive"], arrays, model)
-        kernel = sampler.Kernel(
-            *(jnp.asarray(warm[f"kernel_{name}"].values[0]) for name in sampler.Kernel._fields)
+        parts = kernels.start(
+            run.engine,
+            kernels.Variants(*(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)),
+            warm["variant"].values,
+            warm["state"].values,
+            run.chains,
         )
-        starts = sampler.spread(jnp.asarray(warm["state"].stack(c=("fold", "chain")).values.T))
-        start = run.engine.start(kernel, starts, run.chains)
         center = {
             score: {kind: warm[f"center_{score}_{kind}"].values for kind in ("joint", "pointwise")}
             for score in job.scores
         }
         divergences = 0
-        drawn = sampler.blocks(
-            run.engine, kernel, start, run.chains, center, run.jitter, cv.chains, cv.draws
-        )
+        drawn = kernels.blocks(run.engine, parts, center, run.jitter, cv.chains, cv.draws)
         for i, (block, _) in enumerate(drawn):
             batch = sums.batch_of(block, cv.store == "draws")
             if i == 0:
