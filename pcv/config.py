@@ -7,7 +7,7 @@ config/README.md documents every key; ``python -m pcv.config`` writes the JSON s
 >>> config.experiments["rats"].cv.draws
 200
 >>> stage_config(config, "rats", "sample", "slopes")
-{'scores': ['log'], 'cv': {'draws': 200, 'store': 'draws'}}
+{'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
 """
 
 import difflib
@@ -258,14 +258,32 @@ MANY_CHAINS = 32
 """chains of a fold from which `superchains: auto` lets several start at one point"""
 
 
+class UntilConfig(Section):
+    fold_mcse: Annotated[float, Field(gt=0)] | None = None
+    fold_mcse_over_se: Annotated[float, Field(gt=0)] | None = None
+    rhat: Annotated[float, Field(gt=1)] = 1.05
+    min_draws: Count = 100
+    max_draws: Count
+
+    @model_validator(mode="after")
+    def _one_tolerance(self) -> "UntilConfig":
+        if (self.fold_mcse is None) == (self.fold_mcse_over_se is None):
+            raise _problem("name either fold_mcse or fold_mcse_over_se")
+        if self.max_draws < self.min_draws:
+            raise _problem(f"must be at least min_draws, {self.min_draws}", "max_draws")
+        return self
+
+
 class CvConfig(Section):
     chains: Annotated[int, Field(ge=2)] = 8
     warmup: Count = 50
     draws: Count = 200
+    until: UntilConfig | None = None  # None: all folds make `draws`
     batch_size: Count = 50
     store: Literal["draws", "sums"] = "draws"
     fold_batches: Count = 1
     superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
+    adapt: Literal["auto", "always", "never"] = "auto"
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "CvConfig":
@@ -287,6 +305,35 @@ class CvConfig(Section):
                 "superchains",
             )
         return self
+
+    @model_validator(mode="after")
+    def _until_in_batches(self) -> "CvConfig":
+        if self.until is None:
+            return self
+        for name in ("min_draws", "max_draws"):
+            number = getattr(self.until, name)
+            if number % self.batch_size or number < 2 * self.batch_size:
+                raise _problem(
+                    f"must be a multiple of batch_size, {self.batch_size}, and at least two "
+                    f"batches, is {number}",
+                    "until",
+                    name,
+                )
+        return self
+
+    @property
+    def most_draws(self) -> int:
+        """Draws per chain, of folds that do not end earlier."""
+        return self.until.max_draws if self.until else self.draws
+
+    @property
+    def lengths(self) -> list[int]:
+        """Draws per chain at which folds may end."""
+        from pcv.stopping import looks
+
+        if self.until is None:
+            return [self.draws]
+        return looks(self.until.min_draws, self.until.max_draws, self.batch_size)
 
     @property
     def num_superchains(self) -> int:
@@ -353,6 +400,8 @@ def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
             return ModelConfig
         case ("experiments", _, "folds", str(scheme)):
             return SCHEMES[scheme]
+        case ("experiments", _, "cv", "until"):
+            return UntilConfig
         case ("experiments", _, str(key)):
             return Experiment.model_fields[key].annotation  # type: ignore[return-value]
     return Config
@@ -511,9 +560,9 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "warmup": (
         {"seed", "precision"},
         {"predictive": True}
-        | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains"}},
+        | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains", "adapt"}},
     ),
-    "sample": (set(), {"scores": True, "cv": {"draws", "store"}}),
+    "sample": (set(), {"scores": True, "cv": {"draws", "until", "store"}}),
     "diagnose": ({"seed"}, {}),
     "compare": (set(), {"compare": True}),
     "report": (set(), {"report": True}),

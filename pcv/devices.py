@@ -6,13 +6,20 @@ JAX array starts it: call `setup` first.
 
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 RUN_ONCE = {"xla_backend_optimization_level": 0}
 """compiler options of functions that run once: compiling them is all that they cost"""
+
+EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
+"""where an argument lies: whole on every device, or its first axis cut among them"""
 
 
 def setup(cores: int, cache: Path | None = None) -> None:
@@ -40,6 +47,17 @@ def precision(name: str) -> AbstractContextManager[object]:
     """The context in which arrays have the named precision; "auto": float64 on CPUs alone."""
     double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")
     return jax.enable_x64(double)
+
+
+def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
+    """`function` of chains that are laid over all devices, and its results.
+
+    Args:
+        function: takes and returns arrays over chains; on each device, over that device's share.
+        places: of each argument, `EVERYWHERE` or `BY_CHAIN`, or a tree of them.
+    """
+    mesh = Mesh(np.array(jax.devices()), ("chain",))
+    return jax.shard_map(function, mesh=mesh, in_specs=places, out_specs=BY_CHAIN, check_vma=False)
 
 
 def describe() -> str:

@@ -7,10 +7,9 @@ import blackjax.mcmc.hmc as hmc
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.devices import RUN_ONCE
+from pcv.devices import BY_CHAIN, RUN_ONCE, laid_out
 from pcv.errors import PcvError
 from pcv.model import Fold, Target
 from pcv.sampler import spread
@@ -113,16 +112,7 @@ def posterior(
             f"at any of {PRIOR_DRAWS} prior draws; check the model with `pcv check`"
         )
     starts = found.position[np.arange(chains), finite.argmax(1)]
-    spec = PartitionSpec("chain")
-    run = jax.jit(
-        jax.shard_map(
-            jax.vmap(one_chain),
-            mesh=Mesh(np.array(jax.devices()), ("chain",)),
-            in_specs=spec,
-            out_specs=spec,
-            check_vma=False,
-        )
-    )
+    run = jax.jit(laid_out(jax.vmap(one_chain), BY_CHAIN, BY_CHAIN))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
     result = run(*spread((keys, starts)))
     return jax.tree.map(lambda x: np.asarray(x)[:chains], result)

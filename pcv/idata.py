@@ -92,6 +92,7 @@ def tree(
             {
                 name: (("param", "column")[: x.ndim], np.asarray(x))
                 for name, x in kernel._asdict().items()
+                if x is not None
             },
             {"param": names},
         )
@@ -99,5 +100,6 @@ def tree(
 
 
 def kernel(dataset: xr.Dataset) -> Kernel:
-    """The kernel that ``kernel`` of a fit or warmup artifact describes."""
-    return Kernel(*(jax.numpy.asarray(dataset[name].values) for name in Kernel._fields))
+    """The kernel that ``kernel`` of a fit artifact describes."""
+    stored = {str(name): jax.numpy.asarray(x.values) for name, x in dataset.data_vars.items()}
+    return Kernel(**stored)

@@ -13,7 +13,7 @@ from pcv import verdicts
 from pcv.compare import Comparison, Scores
 from pcv.diagnostics import LogSums
 from pcv.jackknife import batch_bootstrap, batch_jackknife
-from pcv.sums import log_sums, parts
+from pcv.sums import energy_sums, log_sums, parts
 
 if TYPE_CHECKING:
     from pcv.scores import Score
@@ -65,11 +65,7 @@ def diagnose(
     benchmark = diag.mixing_benchmark(rng, joint, superchains)
     diverged = np.nansum(divergences, axis=(1, 2))
     accepted = np.nanmean(acceptance, axis=(1, 2))
-    energy = (
-        np.concatenate([s[f"energy_{field}"].values for s in samples])
-        for field in ("count", "mean", "m2", "diff_sq")
-    )
-    efmi = diag.efmi(*energy)
+    efmi = diag.efmi(**energy_sums(samples))
     verdict = verdicts.fold_verdict(
         joint, khat, diverged, benchmark, predictive, superchains, accepted, efmi
     )

@@ -13,10 +13,10 @@ import blackjax.mcmc.hmc as hmc
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, total, weighted_means
+from pcv.devices import BY_CHAIN, EVERYWHERE, laid_out
 from pcv.keys import chain_keys, key
 from pcv.model import Fold, Target
 from pcv.scores import Score
@@ -31,7 +31,11 @@ Centers = Mapping[str, Any]
 
 
 class Kernel(NamedTuple):
-    r"""An HMC kernel: positions are :math:`\theta = c + L z` with unit mass on z."""
+    r"""An HMC kernel: positions are :math:`\theta = c + L (d \circ z)` with unit mass on z.
+
+    One for all chains, or a variant for each: `step_size`, `num_steps` and `stretch` then have a
+    leading axis, while centre and scale stay shared.
+    """
 
     center: Float[Array, " param"]
     scale: Float[Array, "param ..."]
@@ -39,6 +43,8 @@ class Kernel(NamedTuple):
     step_size: Float[Array, ""]
     num_steps: Int[Array, ""]
     """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
+    stretch: Float[Array, " param"] | None = None
+    """d: how much wider than the full-data posterior; None: 1, the full-data kernel"""
 
 
 class Chains(NamedTuple):
@@ -61,13 +67,23 @@ def to_z(kernel: Kernel, position: Float[Array, " param"]) -> Float[Array, " par
     """Whitened coordinates z of a position θ."""
     shifted = position - kernel.center
     if kernel.scale.ndim == 1:
-        return shifted / kernel.scale
-    return jax.scipy.linalg.solve_triangular(kernel.scale, shifted, lower=True)
+        z = shifted / kernel.scale
+    else:
+        z = jax.scipy.linalg.solve_triangular(kernel.scale, shifted, lower=True)
+    return z if kernel.stretch is None else z / kernel.stretch
 
 
 def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
     """The position θ of whitened coordinates z."""
+    z = z if kernel.stretch is None else kernel.stretch * z
     return kernel.center + (kernel.scale * z if kernel.scale.ndim == 1 else kernel.scale @ z)
+
+
+def of_variants(kernel: Kernel, common: Any, varying: Any) -> Any:
+    """`varying` where a kernel has a leading axis, `common` elsewhere: axes, or places."""
+    if kernel.stretch is None:
+        return common
+    return Kernel(common, common, varying, varying, varying)
 
 
 def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " unit"]:
@@ -104,7 +120,7 @@ def run_chain(
         num_units: number of units of the data.
         buffer: room for the block's draws; static, while `num_draws` ≤ buffer is not, so that
             blocks of all lengths share one compiled function.
-        kernel: shared by all chains.
+        kernel: of this chain.
         steps_key: key of the trajectories' jitter, shared by all chains.
         first: number of draws made before this block.
         num_draws: draws to make.
@@ -189,7 +205,7 @@ def run_chain(
     return jax.lax.fori_loop(0, num_draws, draw, (state, carries))
 
 
-def _in_groups(function: Callable[..., Any], chains: Any, num_units: int) -> Any:
+def in_groups(function: Callable[..., Any], chains: Any, num_units: int) -> Any:
     """`function` of every chain, vectorised over as many at a time as the cache holds.
 
     The chains of a device are cut into equal groups, the last one filled up.
@@ -224,8 +240,6 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
         num_units: number of units.
         buffer: the largest number of draws of one block.
     """
-    mesh = Mesh(np.array(jax.devices()), ("chain",))
-    by_chain, shared = PartitionSpec("chain"), PartitionSpec()
 
     def start_one(kernel: Kernel, position: Array, chain: Chains) -> State:
         fold = Fold(train_mask(chain.held_out, num_units), chain.test)
@@ -233,29 +247,35 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
         state = hmc.init(z, lambda z: target.log_density(from_z(kernel, z), fold))
         return State(state, jnp.full((), jnp.nan, z.dtype))
 
-    start = jax.shard_map(
-        lambda kernel, *chains: _in_groups(partial(start_one, kernel), chains, num_units),
-        mesh=mesh,
-        in_specs=(shared, by_chain, by_chain),
-        out_specs=by_chain,
-        check_vma=False,
-    )
+    def all_chains(
+        function: Callable[..., Any], kernel: Kernel, common: tuple, *chains: Any
+    ) -> Any:
+        def share(kernel: Kernel, common: tuple, *chains: Any) -> Any:
+            if kernel.stretch is None:
+                return in_groups(
+                    lambda *chain: function(kernel, *common, *chain), chains, num_units
+                )
+            center, scale, *own = kernel
+            return in_groups(
+                lambda own, *chain: function(Kernel(center, scale, *own), *common, *chain),
+                (own, *chains),
+                num_units,
+            )
+
+        places = of_variants(kernel, EVERYWHERE, BY_CHAIN)
+        run = laid_out(share, places, EVERYWHERE, *(BY_CHAIN for _ in chains))
+        return run(kernel, common, *chains)
+
     one_chain = partial(run_chain, target, scores, num_units, buffer)
 
-    def share(
+    def start(kernel: Kernel, position: Array, chains: Chains) -> State:
+        return all_chains(start_one, kernel, (), position, chains)
+
+    def advance(
         kernel: Kernel, steps_key: Any, first: Array, num_draws: Array, *chains: Any
     ) -> tuple[State, dict[str, Any]]:
-        return _in_groups(
-            lambda *chain: one_chain(kernel, steps_key, first, num_draws, *chain), chains, num_units
-        )
+        return all_chains(one_chain, kernel, (steps_key, first, num_draws), *chains)
 
-    advance = jax.shard_map(
-        share,
-        mesh=mesh,
-        in_specs=(shared, shared, shared, shared, by_chain, by_chain, by_chain),
-        out_specs=by_chain,
-        check_vma=False,
-    )
     return Sampler(jax.jit(start), jax.jit(advance), scores, buffer)
 
 
@@ -318,7 +338,7 @@ def blocks(
 
     Args:
         sampler: from `build`.
-        kernel: shared by all chains.
+        kernel: shared by all chains, or a variant for each; `spread`.
         state: of all chains, from `sampler.start` or from an earlier block; `spread`.
         chains: keys and folds of all chains; `spread`.
         center: kind → centring constants of the log score (fold[, slot]).
@@ -332,7 +352,9 @@ def blocks(
     """
     num_folds = jax.tree.leaves(center)[0].shape[0]
     dtype = state.energy.dtype
-    center = spread(jax.tree.map(lambda c: jnp.asarray(np.repeat(c, num_chains, 0), dtype), center))
+    of_chain = np.repeat(np.arange(num_folds), num_chains)
+    rows = of_chain[np.minimum(np.arange(len(state.energy)), of_chain.size - 1)]
+    center = jax.tree.map(lambda c: jnp.asarray(np.asarray(c)[rows], dtype), center)
 
     def to_folds(x: np.ndarray) -> np.ndarray:
         rows = x[: num_folds * num_chains]
@@ -360,4 +382,4 @@ def blocks(
 
 def positions(kernel: Kernel, state: State) -> Float[Array, "chain param"]:
     """Where the chains stand, on the unconstrained scale of the model."""
-    return jax.vmap(from_z, (None, 0))(kernel, state.hmc.position)
+    return jax.vmap(from_z, (of_variants(kernel, None, 0), 0))(kernel, state.hmc.position)

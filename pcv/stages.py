@@ -40,9 +40,10 @@ from pcv.progress import Progress
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.model import Model
+    from pcv.kernels import Part, Variants
+    from pcv.model import Model, Target
     from pcv.results import Compared
-    from pcv.sampler import Chains, Sampler
+    from pcv.sampler import Chains, Kernel, Sampler
     from pcv.scores import Score
     from pcv.sums import Block
 
@@ -257,6 +258,8 @@ def _naming(what: str) -> Iterator[None]:
 class Run(NamedTuple):
     """What warmup and sampling of a fold batch share."""
 
+    target: "Target"
+    num_units: int
     engine: "Sampler"
     chains: "Chains"
     jitter: Any
@@ -282,8 +285,11 @@ def _run(
     chains = sampler.chains_of(
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
     )
+    num_units = int(arrays["unit"].max()) + 1
     return Run(
-        sampler.build(flat, scores, int(arrays["unit"].max()) + 1, cv.batch_size),
+        flat,
+        num_units,
+        sampler.build(flat, scores, num_units, cv.batch_size),
         sampler.spread(chains),
         key(seed, job.model, stage, "jitter"),
         str(model.outcome),
@@ -292,10 +298,9 @@ def _run(
 
 def warmup(job: Job) -> None:
     """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
-    import jax
     import jax.numpy as jnp
 
-    from pcv import devices, idata, sampler
+    from pcv import devices, idata, kernels, sampler
 
     started = datetime.now(UTC)
     config, cv = job.config, job.settings.cv
@@ -318,26 +323,41 @@ def warmup(job: Job) -> None:
         start = run.engine.start(kernel, starts, run.chains)
         shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
         zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
-        made = []
+        made, draws = [], []
         drawn = sampler.blocks(
             run.engine, kernel, start, run.chains, zero, run.jitter, cv.chains, cv.warmup
         )
         for block, state in drawn:
+            draws.append(block.draws)
             made.append(block._replace(draws=block.draws[..., :0]))
             end = state
             job.progress(_progress(job, "warmup", made, cv.warmup))
-        position = jax.device_get(sampler.positions(kernel, end))[: len(ids) * cv.chains]
-    later = made[len(made) // 2 :]
+        position = np.array(sampler.positions(kernel, end)[: len(ids) * cv.chains])
+        position = position.reshape(len(ids), cv.chains, -1)
+        center = _centers(made)
+        unlike = kernels.unlike(cv.adapt, np.concatenate(draws, axis=2))
+        variants = kernels.shared(kernel)
+        if unlike.any():
+            some = Folds(*(x[unlike] for x in folds))
+            variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
+            for name, constants in _centers(made).items():
+                center[name][unlike] = constants
+            why = ": their chains mix slowly under that of the full data"
+            job.say(
+                f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
+                + why * (cv.adapt == "auto")
+            )
     variables = {
-        "state": (("fold", "chain", "param"), position.reshape(len(ids), cv.chains, -1)),
-        "variant": ("fold", np.zeros(len(ids), int)),
+        "state": (("fold", "chain", "param"), position),
+        "variant": ("fold", np.where(unlike, np.cumsum(unlike), 0)),
+        **{f"center_log_{name}": (("fold", "slot")[: x.ndim], x) for name, x in center.items()},
         **{
-            f"center_log_{kind}": (("fold", "slot")[: len(shape)], _center(later, kind))
-            for kind, shape in shapes.items()
+            f"kernel_{name}": (("param", "column")[: x.ndim], x)
+            for name, x in (("center", variants.center), ("scale", variants.scale))
         },
         **{
-            f"kernel_{name}": (("variant", *x.dims), x.values[None])
-            for name, x in fitted["kernel"].dataset.data_vars.items()
+            f"kernel_{name}": (("variant", "param")[: x.ndim], x)
+            for name, x in list(variants._asdict().items())[2:]
         },
     }
     dataset = xr.Dataset(
@@ -352,6 +372,41 @@ def warmup(job: Job) -> None:
     made_on = store.provenance(started, devices.describe())
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
     store.write(job.path("warmup"), dataset, stamp)
+
+
+def _adapt(
+    job: Job, run: Run, folds: Folds, kernel: "Kernel", position: np.ndarray
+) -> tuple["Variants", np.ndarray, list["Block"]]:
+    """Kernels of some folds' own, where a warmup with them ends, and its blocks."""
+    import jax
+
+    from pcv import kernels, sampler
+    from pcv.keys import key
+
+    seed, cv = job.config.seed, job.settings.cv
+    parent, jitter = key(seed, job.model, "adapt"), key(seed, job.model, "adapt", "jitter")
+    ids = [str(fold) for fold in folds.id]
+    chains = sampler.chains_of(parent, ids, cv.chains, folds.test, folds.held_out)
+    by_fold = jax.tree.map(lambda x: x.reshape(len(ids), cv.chains, *x.shape[1:]), chains)
+    variants, position, first = kernels.adapt(
+        run.target, run.num_units, kernel, position, by_fold, jitter
+    )
+    variant = np.arange(1, len(ids) + 1)
+    start = kernels.start(run.engine, variants, variant, position, chains)
+    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
+    made = []
+    warmup = kernels.blocks(run.engine, start, zero, jitter, cv.chains, cv.warmup, first)
+    for block, after in warmup:
+        made.append(block._replace(draws=block.draws[..., :0]))
+        end = after
+        job.progress(_progress(job, "warmup of own kernels,", made, cv.warmup))
+    return variants, kernels.positions(end, cv.chains), made
+
+
+def _centers(blocks: list["Block"]) -> dict[str, np.ndarray]:
+    """Centring constants of the log score by kind, from the later half of a warmup."""
+    later = blocks[len(blocks) // 2 :]
+    return {kind: _center(later, kind) for kind in ("joint", "pointwise")}
 
 
 def _center(blocks: list["Block"], kind: str) -> np.ndarray:
@@ -377,9 +432,7 @@ def _progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progre
 
 def sample(job: Job) -> None:
     """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``."""
-    import jax.numpy as jnp
-
-    from pcv import devices, sampler, sums
+    from pcv import devices, kernels, sums
     from pcv import scores as scoring
     from pcv.diagnostics import tail_size
 
@@ -392,7 +445,7 @@ def sample(job: Job) -> None:
     warm = opened(job, "warmup")
     tail = None
     if cv.store == "sums":
-        room = tail_size(cv.chains * cv.draws) + 1
+        room = tail_size(cv.chains * cv.most_draws) + 1
         tail = np.full((len(folds.id), room), -np.inf)
 
     def stamp() -> Stamp:
@@ -406,32 +459,75 @@ def sample(job: Job) -> None:
         scoring.check(scores, model, job.model, arrays, num_units, predictive)
         run = _run(job, "sample", folds, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
-        seen = None
-        kernel = sampler.Kernel(
-            *(jnp.asarray(warm[f"kernel_{name}"].values[0]) for name in sampler.Kernel._fields)
+        parts = kernels.start(
+            run.engine,
+            kernels.Variants(*(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)),
+            warm["variant"].values,
+            warm["state"].values,
+            run.chains,
         )
-        states = sampler.spread(jnp.asarray(warm["state"].stack(c=("fold", "chain")).values.T))
-        start = run.engine.start(kernel, states, run.chains)
         center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
-        divergences = 0
-        drawn = sampler.blocks(
-            run.engine, kernel, start, run.chains, center, run.jitter, cv.chains, cv.draws
-        )
-        for i, (block, _) in enumerate(drawn):
+        num_draws, divergences, frame = np.zeros(len(folds.id), int), 0, None
+        for i, (block, active) in enumerate(_until_done(job, run, parts, center)):
+            across: dict[str, dict[str, np.ndarray]] = {}
             if block.y_rep is not None:
-                seen = scoring.replicates(block.y_rep, y, num_starts, seen)
-            across = scoring.across(scores, seen) if seen else {}
+                frame = frame or scoring.frame(block.y_rep)
+                own = (x[active] for x in frame)
+                replicates = scoring.Replicates(block.y_rep, y[active], num_starts, *own)
+                across = scoring.across(scores, replicates)
             batch = sums.batch_of(block, across, cv.store == "draws")
             if i == 0:
-                sums.create(folder, batch, cv.draws // cv.batch_size)
-            sums.put(folder, batch, i)
+                sums.create(folder, batch, cv.most_draws // cv.batch_size)
+            sums.put(folder, sums.among_all(batch, active, len(folds.id)), i)
             if tail is not None:
-                tail = sums.largest(tail, block.draws)
+                tail[active] = sums.largest(tail[active], block.draws)
+            num_draws[active] += block.num_draws
             divergences += int(block.stats["divergences"]["total"].sum())
-            done = _progress(job, "sample", [block], cv.draws)
-            job.progress(done._replace(done=(i + 1) * cv.batch_size, divergences=divergences))
+            done = _progress(job, "sample", [block], cv.most_draws)
+            job.progress(done._replace(done=int(num_draws.max()), divergences=divergences))
         attributes = {key: warm.attrs[key] for key in ("predictive", "outcome", "superchains")}
-        sums.finish(folder, folds.id, cv.draws, tail, attributes)
+        sums.finish(folder, folds.id, num_draws, tail, attributes)
+    if cv.until is not None:
+        job.say(
+            f"sample {job.model}: folds ended after {num_draws.min()} to {num_draws.max()} draws, "
+            f"{num_draws.mean():.0f} on average; {int((num_draws == cv.most_draws).sum())} of "
+            f"{len(num_draws)} by max_draws"
+        )
+
+
+def _until_done(
+    job: Job, run: Run, parts: "list[Part]", center: dict[str, np.ndarray]
+) -> Iterator[tuple["Block", np.ndarray]]:
+    """Blocks of draws, and the folds that they are of: all, until the first of them are done."""
+    from pcv import kernels, stopping
+    from pcv.diagnostics import LogSums
+
+    cv = job.settings.cv
+    active, tolerance, made = np.arange(len(center["joint"])), None, 0
+    so_far = []
+    for length in cv.lengths:
+        some = {kind: x[active] for kind, x in center.items()}
+        drawn = kernels.blocks(
+            run.engine, parts, some, run.jitter, cv.chains, length - made, first=made
+        )
+        for block, after in drawn:
+            so_far.append(block.sums["joint"])
+            parts = after
+            yield block, active
+        made = length
+        if cv.until is None or length == cv.most_draws:
+            continue
+        sums = LogSums(*(np.stack([x[f] for x in so_far], axis=2) for f in LogSums._fields))
+        if tolerance is None:
+            tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)
+        rule = stopping.Rule(tolerance[active], cv.until.rhat, cv.num_superchains)
+        going = ~stopping.finished(sums, rule)
+        if not going.any():
+            return
+        if not going.all():
+            parts = kernels.kept(parts, going, cv.chains)
+            so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
+            active = active[going]
 
 
 def diagnose(job: Job) -> None:

@@ -61,6 +61,22 @@ def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
         return (mcse(sums) <= rule.fold_mcse) & (rhat <= rule.rhat) & (ess(sums) >= MIN_ESS)
 
 
+def tolerance(
+    sums: LogSums, fold_mcse: float | None, share: float | None
+) -> Float[np.ndarray, " fold"]:
+    """The tolerance of each fold: one number for all, or `share_of_se` of a pilot.
+
+    Args:
+        sums: joint sums of the first look, of all folds.
+        fold_mcse: the number (nats), or None.
+        share: of the SE, where there is no number.
+    """
+    if fold_mcse is not None:
+        return np.full(len(sums.mean), fold_mcse)
+    assert share is not None
+    return share_of_se(sums, share)
+
+
 def share_of_se(sums: LogSums, share: float) -> Float[np.ndarray, " fold"]:
     r"""The tolerance of each of K folds with which the MCSE of their sum is a share of its SE:
 

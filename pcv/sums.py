@@ -11,11 +11,11 @@ chain, batch); ``n_draws`` (fold), per chain.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pcv import store
 from pcv.diagnostics import LogSums
@@ -92,6 +92,19 @@ def create(folder: Path, first: xr.Dataset, num_batches: int) -> None:
     store.put(folder, xr.Dataset(variables), mode="w", encoding=encoding, write_empty_chunks=False)
 
 
+def among_all(batch: xr.Dataset, active: np.ndarray, num_folds: int) -> xr.Dataset:
+    """A batch of some folds in its place among all of them; NaN for those that have ended."""
+    if len(active) == num_folds:
+        return batch
+
+    def placed(x: xr.DataArray) -> tuple[Any, np.ndarray]:
+        values = np.full((num_folds, *x.shape[1:]), np.nan)
+        values[active] = x.values
+        return x.dims, values
+
+    return xr.Dataset({name: placed(x) for name, x in batch.data_vars.items()})
+
+
 def put(folder: Path, batch: xr.Dataset, index: int) -> None:
     """Write one batch at its place."""
     size = batch.sizes.get("draw", 0)
@@ -112,12 +125,12 @@ def largest(
 def finish(
     folder: Path,
     folds: np.ndarray,
-    num_draws: int,
+    num_draws: Int[np.ndarray, " fold"],
     tail: Float[np.ndarray, "fold tail"] | None,
     attributes: Mapping[str, str | int],
 ) -> None:
     """Add what is known at the end: names and lengths of the folds, and the largest draws."""
-    last: dict[str, tuple] = {"n_draws": ("fold", np.full(len(folds), num_draws))}
+    last: dict[str, tuple] = {"n_draws": ("fold", num_draws)}
     if tail is not None:
         last["log_joint_tail"] = (("fold", "tail"), np.sort(tail))
     store.put(folder, xr.Dataset(last, {"fold": folds}, attributes), mode="a")
@@ -127,10 +140,24 @@ def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
     """The stored sums of the log score of all fold batches as one."""
     return LogSums(
         *(
-            np.concatenate([s[f"log_{kind}_{field}"].values for s in samples])
+            np.concatenate([_known(s[f"log_{kind}_{field}"], field) for s in samples])
             for field in LogSums._fields
         )
     )
+
+
+def energy_sums(samples: Sequence[xr.Dataset]) -> dict[str, np.ndarray]:
+    """The stored sums of the energy of all fold batches as one."""
+    fields = ("count", "mean", "m2", "diff_sq")
+    return {
+        field: np.concatenate([_known(s[f"energy_{field}"], field) for s in samples])
+        for field in fields
+    }
+
+
+def _known(x: xr.DataArray, field: str) -> np.ndarray:
+    """Batches that a fold did not reach have no draws."""
+    return np.nan_to_num(x.values) if field == "count" else x.values
 
 
 def parts(samples: Sequence[xr.Dataset], score: str) -> Parts:

@@ -13,10 +13,9 @@ import blackjax.mcmc.hmc as hmc
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.devices import RUN_ONCE
+from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
 from pcv.errors import PcvError
 from pcv.fit import Draws
 from pcv.model import Fold, Target
@@ -140,16 +139,8 @@ def tune(
         _, _, mean, moved, accepted, diverged = jax.lax.fori_loop(0, PILOT_DRAWS, draw, carry)
         return mean + start[1], moved, accepted, diverged
 
-    shared, by_chain = PartitionSpec(), PartitionSpec("chain")
-    run = jax.jit(
-        jax.shard_map(
-            jax.vmap(pilot, (None, None, 0, 0, 0)),
-            mesh=Mesh(np.array(jax.devices()), ("chain",)),
-            in_specs=(shared, shared, by_chain, by_chain, by_chain),
-            out_specs=by_chain,
-            check_vma=False,
-        )
-    )
+    pilots = jax.vmap(pilot, (None, None, 0, 0, 0))
+    run = jax.jit(laid_out(pilots, EVERYWHERE, EVERYWHERE, BY_CHAIN, BY_CHAIN, BY_CHAIN))
 
     def trials(step_sizes: np.ndarray, num_steps: int, again: int) -> list[Trial]:
         each = np.repeat(step_sizes, num_pilots // step_sizes.size).astype(scale.dtype)

@@ -12,7 +12,7 @@ from pcv.folds import Folds
 from pcv.jackknife import Parts
 from pcv.keys import key
 from pcv.sampler import Kernel, Sampler, blocks, chains_of, spread
-from pcv.scores import across, replicates
+from pcv.scores import Replicates, across, frame
 from pcv.sums import batch_of, parts
 
 
@@ -63,11 +63,13 @@ def run(
     jitter = key(seed, "model", "sample", "jitter")
     drawn = blocks(sampler, kernel, state, chains("sample"), center, jitter, num_chains, num_draws)
     made = [block for block, _ in drawn]
-    seen, stored = None, []
+    centers, stored = None, []
     for block in made:
+        compared = {}
         if block.y_rep is not None:
-            seen = replicates(block.y_rep, y, num_chains, seen)
-        compared = across(sampler.scores, seen) if seen else {}
+            centers = centers or frame(block.y_rep)
+            replicates = Replicates(block.y_rep, y, num_chains, *centers)
+            compared = across(sampler.scores, replicates)
         stored.append(batch_of(block, compared, keep_draws=False))
     batches = xr.concat(stored, "batch", data_vars="all")
 

@@ -36,7 +36,7 @@ SCORES: dict[str, tuple[Score, ...]] = {
 CHECKED_DRAWS = 5
 """prior draws at which derivatives in the outcome are looked at"""
 
-__all__ = ["SCORES", "Replicates", "Score", "across", "check", "interval", "named", "replicates"]
+__all__ = ["SCORES", "Replicates", "Score", "across", "check", "frame", "interval", "named"]
 
 
 def named(names: Sequence[str]) -> tuple[Score, ...]:
@@ -83,22 +83,12 @@ def _own(name: str) -> tuple[Score, ...]:
     return scores
 
 
-def replicates(
+def frame(
     y_rep: Float[np.ndarray, "fold chain draw slot"],
-    y: Float[np.ndarray, "fold slot"],
-    starts: int,
-    first: Replicates | None = None,
-) -> Replicates:
-    """A block's replicates, with the rough centre and scale that the first block gives.
-
-    Args:
-        y_rep, y, starts: as in `Replicates`.
-        first: of the first block; None: this is it.
-    """
-    if first is not None:
-        return first._replace(y_rep=y_rep)
+) -> tuple[Float[np.ndarray, "fold slot"], Float[np.ndarray, "fold slot"]]:
+    """A rough centre and scale of each slot's replicates, from the first block."""
     location, scale = np.median(y_rep, axis=(1, 2)), y_rep.std(axis=(1, 2))
-    return Replicates(y_rep, y, starts, location, np.where(scale > 0, scale, 1.0))
+    return location, np.where(scale > 0, scale, 1.0)
 
 
 def across(scores: Sequence[Score], block: Replicates) -> dict[str, dict[str, np.ndarray]]:

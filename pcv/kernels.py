@@ -1,0 +1,297 @@
+r"""Kernel variants for folds unlike the full data.
+
+A fold that keeps little of the data has a posterior wider than the full-data one, in some
+directions more than in others, and the full-data kernel takes small steps there. The score's own
+warmup draws tell (`slow`). Such a fold gets a variant of the kernel (`adapt`): in the coordinates
+that the full-data kernel whitens, a scale for each, learnt from all its chains, with a step size
+and a number of steps; all folds at once. `blocks` goes on with both kinds.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import blackjax.mcmc.hmc as hmc
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.adaptation.step_size import dual_averaging_adaptation
+from jaxtyping import Array, Bool, Float, Int, Key
+from scipy.stats import rankdata
+
+from pcv import sampler
+from pcv.devices import BY_CHAIN, EVERYWHERE, laid_out
+from pcv.model import Fold, Target
+from pcv.sampler import Centers, Chains, Kernel, Sampler, State, from_z, in_groups, spread, to_z
+from pcv.stopping import compacted
+from pcv.sums import Block
+
+MAX_TAU = 5
+"""draws that one independent draw is worth, above which a fold's chains are slow"""
+MIN_DRAWS = 10
+"""warmup draws of a chain below which they say nothing"""
+WINDOWS = (25, 50, 100)
+"""draws after each of which a fold's scale is learnt anew"""
+LAST_WINDOW = 50
+"""draws after them in which its step size is tuned for the last time"""
+TARGET_ACCEPT = 0.9
+FIRST_STEP_SIZE, MAX_STEPS = 0.5, 32
+PRIOR_DRAWS = 5
+"""draws that the present scale counts for beside those of a window"""
+
+
+class Variants(NamedTuple):
+    """The full-data kernel and variants of it, which share its centre and scale."""
+
+    center: Float[np.ndarray, " param"]
+    scale: Float[np.ndarray, "param ..."]
+    step_size: Float[np.ndarray, " variant"]
+    num_steps: Int[np.ndarray, " variant"]
+    stretch: Float[np.ndarray, "variant param"]
+
+
+def shared(kernel: Kernel) -> Variants:
+    """The full-data kernel alone."""
+    center, scale, step_size, num_steps, _ = (np.asarray(x) for x in kernel)
+    return Variants(center, scale, step_size[None], num_steps[None], np.ones_like(center)[None])
+
+
+def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
+    r"""Which folds' chains mix slowly: one draw in five, or fewer, is worth an independent one.
+
+    .. math:: \tau = (1 + \rho) / (1 - \rho) > 5
+
+    with the lag-1 autocorrelation :math:`\rho` about the mean of all chains, so that chains apart
+    count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. None
+    is slow whose chains have fewer than 10 draws, or never moved.
+
+    Args:
+        draws: of a score, from a warmup with the full-data kernel.
+
+    >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
+    >>> walk[1] = walk[1].cumsum(axis=1)
+    >>> slow(walk)
+    array([False,  True])
+    """
+    num_folds, num_draws = len(draws), draws.shape[2]
+    if num_draws < MIN_DRAWS:
+        return np.zeros(num_folds, bool)
+    ranks = rankdata(draws.reshape(num_folds, -1), axis=1).reshape(draws.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))
+        return (1 + rho) / (1 - rho) > MAX_TAU
+
+
+def unlike(adapt: str, draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
+    """Which folds get kernels of their own, by `cv.adapt`: all, none, or those that are slow."""
+    if adapt == "auto":
+        return slow(draws)
+    return np.full(len(draws), adapt == "always")
+
+
+def _autocorrelation(x: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
+    x = x - x.mean(axis=(1, 2), keepdims=True)
+    return (x[:, :, 1:] * x[:, :, :-1]).mean(axis=(1, 2)) / (x**2).mean(axis=(1, 2))
+
+
+def quarter_period(step_size: Float[Array, "..."]) -> Int[Array, "..."]:
+    """Leapfrog steps that carry a standard normal to an independent place, at most 32."""
+    return jnp.clip(jnp.round(jnp.pi / 2 / step_size), 1, MAX_STEPS).astype(int)
+
+
+def adapt(
+    target: Target,
+    num_units: int,
+    kernel: Kernel,
+    position: Float[np.ndarray, "fold chain param"],
+    chains: Chains,
+    steps_key: Key[Array, ""],
+) -> tuple[Variants, Float[np.ndarray, "fold chain param"], int]:
+    r"""A variant of the kernel for each fold, from short windows of draws of its own chains.
+
+    After each of three windows of growing length the stretch :math:`d` of every whitened
+    coordinate becomes the standard deviation of the n pooled draws,
+
+    .. math:: d_j^2 \leftarrow d_j^2 \, (n v_j + 5) / (n + 5)
+
+    with their variance :math:`v_j` in the coordinates of the present variant. (One scale for each
+    coordinate rather than a covariance: it takes few draws whatever the number of parameters, and
+    all chains share the full-data metric.) Within a window the step size follows the acceptance of
+    all chains of the fold by dual averaging towards .9; a last window tunes it for the final
+    stretch. The number of steps is a quarter period. A fold's variant depends on no other fold.
+
+    Args:
+        target: the model on flat parameters.
+        num_units: number of units.
+        kernel: of the full data.
+        position: where the chains stand.
+        chains: their keys and folds; axes (fold, chain).
+        steps_key: key of the trajectories' jitter.
+
+    Returns:
+        The full-data kernel and a variant for each fold; where the chains stand, and how many
+        draws they made.
+    """
+    num_folds, num_chains, dim = position.shape
+    start, update, final = dual_averaging_adaptation(TARGET_ACCEPT)
+    transition = hmc.build_kernel()
+
+    def window(
+        kernel: Kernel, first: Array, num_draws: Array, stretch: Array, position: Array, own: Chains
+    ) -> tuple[Array, Array, Array]:
+        """Of one fold: the new stretch, the step size, where the chains end."""
+        fold = Fold(sampler.train_mask(own.held_out[0], num_units), own.test[0])
+        variant = kernel._replace(stretch=stretch)
+
+        def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
+            return target.log_density(from_z(variant, z), fold)
+
+        def draw(i: Int[Array, ""], carry: tuple) -> tuple:
+            states, tuning, total, squares = carry
+            step_size = jnp.exp(tuning.log_step_size)
+            shaped = variant._replace(num_steps=quarter_period(step_size))
+            steps = sampler.jittered_steps(shaped, jax.random.fold_in(steps_key, first + i))
+            keys = jax.vmap(jax.random.fold_in, (0, None))(own.key, first + i)
+            states, info = jax.vmap(transition, (0, 0, None, None, None, None))(
+                keys, states, log_density, step_size, jnp.ones(dim, position.dtype), steps
+            )
+            z = states.position
+            tuning = update(tuning, info.acceptance_rate.mean())
+            return states, tuning, total + z.sum(0), squares + (z**2).sum(0)
+
+        z = jax.vmap(to_z, (None, 0))(variant, position)
+        states = jax.vmap(hmc.init, (0, None))(z, log_density)
+        nothing = jnp.zeros(dim, position.dtype)
+        carry = (states, start(FIRST_STEP_SIZE), nothing, nothing)
+        states, tuning, total, squares = jax.lax.fori_loop(0, num_draws, draw, carry)
+        number = num_chains * num_draws
+        variance = squares / number - (total / number) ** 2
+        wider = (number * variance + PRIOR_DRAWS) / (number + PRIOR_DRAWS)
+        end = jax.vmap(from_z, (None, 0))(variant, states.position)
+        return stretch * jnp.sqrt(wider), final(tuning), end
+
+    def all_folds(kernel: Kernel, first: Array, num_draws: Array, *folds: Any) -> Any:
+        each = partial(window, kernel, first, num_draws)
+        return in_groups(each, folds, num_units * num_chains)
+
+    run = jax.jit(laid_out(all_folds, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
+    stretch, place, chains = spread((np.ones((num_folds, dim), position.dtype), position, chains))
+    made = 0
+    for length in WINDOWS:
+        stretch, _, place = run(kernel, jnp.int32(made), jnp.int32(length), stretch, place, chains)
+        made += length
+    last = jnp.int32(made), jnp.int32(LAST_WINDOW)
+    _, step_size, place = run(kernel, *last, stretch, place, chains)
+    found = step_size, quarter_period(step_size), stretch, place
+    *own, place = (np.array(x)[:num_folds] for x in found)
+    center, scale, *first = shared(kernel)
+    both = (np.concatenate(x) for x in zip(first, own))
+    return Variants(center, scale, *both), place, made + LAST_WINDOW
+
+
+class Part(NamedTuple):
+    """Folds that share the full-data kernel, or that have variants of it, and their chains."""
+
+    fold: Int[np.ndarray, " fold"]
+    """places among all folds"""
+    kernel: Kernel
+    state: State
+    chains: Chains
+    most: int
+    """number of folds when it was begun"""
+
+
+def start(
+    engine: Sampler,
+    variants: Variants,
+    variant: Int[np.ndarray, " fold"],
+    position: Float[np.ndarray, "fold chain param"],
+    chains: Chains,
+) -> list[Part]:
+    """The chains of all folds, those of variant 0 apart from the others.
+
+    Args:
+        engine: from `pcv.sampler.build`.
+        variants: of the kernel, the full-data one first.
+        variant: of each fold.
+        position: where the chains stand.
+        chains: keys and folds of all chains, fold by fold; more may follow.
+    """
+    num_chains = position.shape[1]
+    center, scale, *differing = (jnp.asarray(x) for x in variants)
+    parts = []
+    for fold in (np.flatnonzero(variant == 0), np.flatnonzero(variant)):
+        if fold.size == 0:
+            continue
+        rows = (fold[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
+        places = jnp.asarray(position.reshape(-1, position.shape[-1])[rows])
+        places, some = spread((places, Chains(*(x[rows] for x in chains))))
+        if variant[fold[0]]:
+            of_chain = np.repeat(variant[fold], num_chains)
+            kernel = Kernel(center, scale, *spread([x[of_chain] for x in differing]))
+        else:
+            kernel = Kernel(center, scale, differing[0][0], differing[1][0])
+        parts.append(Part(fold, kernel, engine.start(kernel, places, some), some, len(fold)))
+    return parts
+
+
+def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -> list[Part]:
+    """The parts without the folds that have ended: numbered anew, compacted to a few sizes."""
+    place, found = np.cumsum(going) - 1, []
+    for part in parts:
+        own = np.flatnonzero(going[part.fold])
+        if own.size == 0:
+            continue
+        folds = compacted(own, part.most)
+        rows = (folds[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
+        own_kernels = part.kernel.stretch is not None
+        varying = part.kernel[2:] if own_kernels else ()
+        some = jax.tree.map(partial(jnp.take, indices=rows, axis=0), (part.state, varying))
+        state, varying, chains = spread((*some, Chains(*(x[rows] for x in part.chains))))
+        kernel = Kernel(*part.kernel[:2], *varying) if own_kernels else part.kernel
+        found.append(Part(place[part.fold[own]], kernel, state, chains, part.most))
+    return found
+
+
+def blocks(
+    engine: Sampler,
+    parts: list[Part],
+    center: Centers,
+    steps_key: Key[Array, ""],
+    num_chains: int,
+    num_draws: int,
+    first: int = 0,
+) -> Iterator[tuple[Block, list[Part]]]:
+    """`pcv.sampler.blocks` of all parts, in the order of the folds; and the parts to go on from."""
+    streams = [
+        sampler.blocks(
+            engine,
+            part.kernel,
+            part.state,
+            part.chains,
+            jax.tree.map(lambda c: c[part.fold], center),  # noqa: B023
+            steps_key,
+            num_chains,
+            num_draws,
+            first,
+        )
+        for part in parts
+    ]
+    order = np.argsort(np.concatenate([part.fold for part in parts]))
+
+    def in_order(*x: Any) -> Any:
+        return np.concatenate(x)[order] if np.ndim(x[0]) else x[0]
+
+    for made in zip(*streams):
+        block = jax.tree.map(in_order, *(block for block, _ in made))
+        yield block, [part._replace(state=state) for part, (_, state) in zip(parts, made)]
+
+
+def positions(parts: list[Part], num_chains: int) -> Float[np.ndarray, "fold chain param"]:
+    """Where the chains of all folds stand."""
+    order = np.argsort(np.concatenate([part.fold for part in parts]))
+    ends = [
+        np.asarray(sampler.positions(part.kernel, part.state))[: len(part.fold) * num_chains]
+        for part in parts
+    ]
+    return np.concatenate(ends).reshape(len(order), num_chains, -1)[order]
