@@ -274,10 +274,11 @@ DOCUMENTED = {
         "variant": ("fold",),
         "center_log_joint": ("fold",),
         "center_log_pointwise": ("fold", "slot"),
-        "kernel_center": ("variant", "param"),
-        "kernel_scale": ("variant", "param", "column"),
+        "kernel_center": ("param",),
+        "kernel_scale": ("param", "column"),
         "kernel_step_size": ("variant",),
         "kernel_num_steps": ("variant",),
+        "kernel_stretch": ("variant", "param"),
     },
     "models/linear/sample/1-of-1.zarr": {
         **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},
