@@ -1,8 +1,8 @@
 r"""Kernel variants for folds unlike the full data.
 
 A fold that keeps little of the data has a posterior wider than the full-data one, in some
-directions more than in others, and the full-data kernel takes small steps there. The score's own
-warmup draws tell (`slow`). Such a fold gets a variant of the kernel (`adapt`): in the coordinates
+directions more than in others, and the full-data kernel takes small steps there. The score's draws
+in warmup tell (`unlike`). Such a fold gets a variant of the kernel (`adapt`): in the coordinates
 that the full-data kernel whitens, a scale for each, learnt from all its chains, with a step size
 and a number of steps; all folds at once. `blocks` goes on with both kinds.
 """
@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from scipy.stats import rankdata
 
 from pcv import sampler
-from pcv.devices import BY_CHAIN, EVERYWHERE, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
 from pcv.model import Fold, Target
 from pcv.sampler import Centers, Chains, Kernel, Sampler, State, from_z, in_groups, spread, to_z
 from pcv.stopping import compacted
@@ -28,6 +28,10 @@ from pcv.sums import Block
 
 MAX_TAU = 5
 """draws that one independent draw is worth, above which a fold's chains are slow"""
+MAX_WIDER = 3
+"""variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
+FULL_DRAWS = 100
+"""full-data draws at which every fold's score is evaluated"""
 MIN_DRAWS = 10
 """warmup draws of a chain below which they say nothing"""
 WINDOWS = (25, 50, 100)
@@ -62,8 +66,8 @@ def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold
     .. math:: \tau = (1 + \rho) / (1 - \rho) > 5
 
     with the lag-1 autocorrelation :math:`\rho` about the mean of all chains, so that chains apart
-    count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. None
-    is slow whose chains have fewer than 10 draws, or never moved.
+    count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. Chains
+    that never moved are not slow.
 
     Args:
         draws: of a score, from a warmup with the full-data kernel.
@@ -73,20 +77,48 @@ def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold
     >>> slow(walk)
     array([False,  True])
     """
-    num_folds, num_draws = len(draws), draws.shape[2]
-    if num_draws < MIN_DRAWS:
-        return np.zeros(num_folds, bool)
-    ranks = rankdata(draws.reshape(num_folds, -1), axis=1).reshape(draws.shape)
+    ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))
         return (1 + rho) / (1 - rho) > MAX_TAU
 
 
-def unlike(adapt: str, draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
-    """Which folds get kernels of their own, by `cv.adapt`: all, none, or those that are slow."""
-    if adapt == "auto":
-        return slow(draws)
-    return np.full(len(draws), adapt == "always")
+def unlike(
+    draws: Float[np.ndarray, "fold chain draw"], full: Float[np.ndarray, "fold full_draw"]
+) -> Bool[np.ndarray, " fold"]:
+    """Which folds are unlike the full data: slow ones, or whose score varies three times as much.
+
+    None is when the chains made fewer than 10 draws, which say nothing.
+
+    Args:
+        draws: of a score, from a warmup with the full-data kernel.
+        full: the same score at full-data draws, of `at_full_data`.
+    """
+    if draws.shape[2] < MIN_DRAWS:
+        return np.zeros(len(draws), bool)
+    with np.errstate(invalid="ignore"):
+        return slow(draws) | (draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1))
+
+
+def at_full_data(
+    target: Target,
+    num_units: int,
+    draws: Float[np.ndarray, "draw param"],
+    test: Int[np.ndarray, "fold slot"],
+    held_out: Int[np.ndarray, "fold run 2"],
+) -> Float[np.ndarray, "fold full_draw"]:
+    """Joint log predictive of every fold's test set at some 100 draws given the full data."""
+    some = jnp.asarray(draws[:: max(len(draws) // FULL_DRAWS, 1)])
+
+    def one_fold(test: Int[Array, " slot"], held_out: Int[Array, "run 2"]) -> Array:
+        fold = Fold(sampler.train_mask(held_out, num_units), test)
+        return jax.vmap(lambda position: target.log_predictive(position, fold)[0])(some)
+
+    def all_folds(*folds: Array) -> Array:
+        return in_groups(one_fold, folds, num_units * len(some))
+
+    run = jax.jit(laid_out(all_folds, BY_CHAIN, BY_CHAIN), compiler_options=RUN_ONCE)
+    return np.asarray(run(*spread((test, held_out))))[: len(test)]
 
 
 def _autocorrelation(x: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:

@@ -309,7 +309,7 @@ def warmup(job: Job) -> None:
     all_folds, known["folds"] = folds_of(job, known)
     folds = batch_of(job, all_folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
+    full_draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
     ids = [str(fold) for fold in folds.id]
     with devices.precision(config.precision):
         arrays, model = model_of(job)
@@ -317,9 +317,9 @@ def warmup(job: Job) -> None:
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted["kernel"].dataset)
         picks = sampler.starting_draws(
-            config.seed, job.model, ids, cv.chains, len(draws), cv.num_superchains
+            config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
         )
-        starts = sampler.spread(jnp.asarray(draws[picks.reshape(-1)]))
+        starts = sampler.spread(jnp.asarray(full_draws[picks.reshape(-1)]))
         start = run.engine.start(kernel, starts, run.chains)
         shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
         zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
@@ -335,14 +335,19 @@ def warmup(job: Job) -> None:
         position = np.array(sampler.positions(kernel, end)[: len(ids) * cv.chains])
         position = position.reshape(len(ids), cv.chains, -1)
         center = _centers(made)
-        unlike = kernels.unlike(cv.adapt, np.concatenate(draws, axis=2))
+        unlike = np.full(len(ids), cv.adapt == "always")
+        if cv.adapt == "auto":
+            full = kernels.at_full_data(
+                run.target, run.num_units, full_draws, folds.test, folds.held_out
+            )
+            unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
         variants = kernels.shared(kernel)
         if unlike.any():
             some = Folds(*(x[unlike] for x in folds))
             variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
             for name, constants in _centers(made).items():
                 center[name][unlike] = constants
-            why = ": their chains mix slowly under that of the full data"
+            why = ": by their scores in warmup, they are unlike the full data"
             job.say(
                 f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
                 + why * (cv.adapt == "auto")

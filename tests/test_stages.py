@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+import pcv
 from pcv import Model, Outcome, support
 
 
@@ -55,7 +56,20 @@ def built(prior, mean, data):
         sd = theta.get("sigma", 1.0)
         return dist.Normal(mean(theta, data), sd).log_prob(data["yield_t"])
 
-    return Model(init, log_prior, log_lik, space.constrain, Outcome("yield_t"))
+    def predict(key, params, data):
+        theta = space.constrain(params)
+        middle = mean(theta, data) + 0 * data["rain"]
+        return dist.Normal(middle, theta.get("sigma", 1.0)).sample(key)
+
+    def moments(params, data):
+        theta = space.constrain(params)
+        middle = mean(theta, data) + 0 * data["rain"]
+        return middle, theta.get("sigma", 1.0) ** 2 + 0 * middle
+
+    return Model(
+        init, log_prior, log_lik, space.constrain, Outcome("yield_t"), predict=predict,
+        moments=moments,
+    )
 
 
 def linear(data, scale=5.0):
@@ -133,6 +147,16 @@ group_length = bad("group", np.arange(3))
 
 def number(data):
     return 3
+
+
+def heavy():
+    def above(key, target, params, fold):
+        return {"p": target.predict(key, params, fold) > 2.5}
+
+    return pcv.Score(
+        "heavy", "pointwise", above, lambda means, y: -((means["p"] - (y > 2.5)) ** 2),
+        total="mean", needs=("predict",),
+    )
 '''
 
 CONFIG = {
@@ -274,10 +298,11 @@ DOCUMENTED = {
         "variant": ("fold",),
         "center_log_joint": ("fold",),
         "center_log_pointwise": ("fold", "slot"),
-        "kernel_center": ("variant", "param"),
-        "kernel_scale": ("variant", "param", "column"),
+        "kernel_center": ("param",),
+        "kernel_scale": ("param", "column"),
         "kernel_step_size": ("variant",),
         "kernel_num_steps": ("variant",),
+        "kernel_stretch": ("variant", "param"),
     },
     "models/linear/sample/1-of-1.zarr": {
         **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},
@@ -503,6 +528,113 @@ def test_an_empty_parameter_is_no_variable(project):
     run(job, "fit")
     posterior = xr.open_datatree(project.path("models/mine/fit.zarr"))["posterior"]
     assert set(posterior.data_vars) == {"a"}
+
+
+UNTIL = {"fold_mcse": 0.05, "min_draws": 24, "max_draws": 240}
+
+
+class TestUntil:
+    """Folds that end when their answer is in."""
+
+    def test_folds_end_at_different_lengths(self, project):
+        job = project.job({"cv.until": UNTIL}, model="linear")
+        run(job, "sample", "diagnose")
+        sample = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr")).load()
+        number = sample["n_draws"].values
+        assert 24 <= number.min() < number.max() <= 240
+        found = estimates(project)
+        ended = number < 240
+        assert (found["joint_mcse"].values[ended] <= 0.05).all()
+        assert (found["joint_ess"].values[ended] >= 50).all()
+        drawn = sample["log_joint_draws"].values
+        for draws, made in zip(drawn, number):
+            assert np.isfinite(draws[:, :made]).all()
+            assert np.isnan(draws[:, made:]).all()
+            batches = np.arange(240 // 12) < made // 12
+        assert (sample["log_joint_count"].values[-1, 0] == np.where(batches, 12, np.nan))[
+            batches
+        ].all()
+        mean = np.log(np.exp(drawn[0, :, : number[0]]).mean())
+        assert found["joint_elpd"].values[0] == pytest.approx(mean, rel=1e-9)
+
+    def test_draws_are_those_of_a_fixed_length(self, project):
+        path = project.path("models/linear/sample/1-of-1.zarr")
+        run(project.job({"cv.draws": 240}, model="linear"), "sample")
+        fixed = xr.open_dataset(path).load()
+        run(project.job({"cv.until": UNTIL}, model="linear"), "sample")
+        ended = xr.open_dataset(path).load()
+        number = ended["n_draws"].values
+        assert number.min() < 240
+        for k, made in enumerate(number):
+            np.testing.assert_allclose(
+                ended["log_joint_draws"][k, :, :made], fixed["log_joint_draws"][k, :, :made]
+            )
+
+    def test_kernels_of_their_own_and_sums_alone(self, project):
+        changes = {"cv.until": UNTIL, "cv.adapt": "always", "cv.store": "sums"}
+        job = project.job(changes, model="linear")
+        run(job, "warmup", "sample", "diagnose")
+        sample = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr")).load()
+        number = sample["n_draws"].values
+        assert number.min() < number.max()
+        assert np.isfinite(sample["log_joint_tail"].values[:, -20:]).all()
+        assert np.isfinite(estimates(project)["khat"]).all()
+
+    def test_the_comparison_goes_on(self, project):
+        for model in ("linear", "flat"):
+            job = project.job({"cv.until": UNTIL}, model=model)
+            run(job, "sample", "diagnose")
+        job = project.job({"cv.until": UNTIL})
+        run(job, "compare", "report")
+        assert np.isfinite(pd.read_csv(project.path("comparison.csv"))["mcse"]).all()
+
+    def test_a_share_of_the_se(self, project):
+        share = {"fold_mcse_over_se": 0.05, "min_draws": 24, "max_draws": 2400}
+        run(project.job({"cv.until": share}, model="linear"), "sample", "diagnose")
+        found = estimates(project)
+        se = np.sqrt(4 * found["joint_elpd"].values.var(ddof=1))
+        total = np.sqrt((found["joint_mcse"].values ** 2).sum())
+        assert total < 0.05 * se * 1.3
+
+
+class TestScores:
+    def test_all_in_one_run(self, project):
+        changes = {"scores": ["crps", "rmse", "dss", "models.py:heavy"]}
+        for model in ("linear", "flat"):
+            run(project.job(changes, model=model), "sample", "diagnose")
+        run(project.job(changes), "compare", "report")
+        rows = pd.read_csv(project.path("scores.csv"))
+        expected = {
+            ("log", "joint"),
+            ("log", "pointwise"),
+            ("crps", "pointwise"),
+            ("rmse", "pointwise"),
+            ("dss", "joint"),
+            ("dss", "pointwise"),
+            ("heavy", "pointwise"),
+        }
+        assert set(zip(rows["score"], rows["kind"])) == expected
+        assert np.isfinite(rows[["score_diff", "dse", "mcse_diff", "estimate", "se", "mcse"]]).all(
+            axis=None
+        )
+        data = xr.open_dataset(project.path("data.zarr"))["yield_t"].values
+        (rmse,) = rows.query("score == 'rmse' and model == 'linear'")["estimate"]
+        squares = -estimates(project)["rmse_pointwise"].values
+        assert rmse == pytest.approx(-np.sqrt(squares.mean()), rel=1e-9)
+        assert -rmse < data.std()
+        assert "Other scores" in project.path("report.html").read_text()
+        run(project.job({"scores": ["log"]}, model="linear"), "sample", "diagnose")
+        run(project.job({"scores": ["log"]}, model="flat"), "sample", "diagnose")
+        run(project.job({"scores": ["log"]}), "compare")
+        assert not project.path("scores.csv").exists()
+
+    def test_a_changed_file_of_scores_is_out_of_date(self, project):
+        changes = {"scores": ["mine.py:heavy"]}
+        Path("mine.py").write_text(Path("models.py").read_text())
+        run(project.job(changes, model="flat"), "sample")
+        Path("mine.py").write_text(Path("mine.py").read_text() + "\n# changed\n")
+        with pytest.raises(PcvError, match="out of date"):
+            run(project.job(changes, model="flat"), "diagnose")
 
 
 class TestSameAnswer:

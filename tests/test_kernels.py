@@ -1,0 +1,248 @@
+"""Kernels of their own where folds keep little of the data: right answers with them, not without.
+
+The problem is conjugate: a regression whose early leave-future-out folds, halves of the data and
+few units in training have posteriors up to 20 times wider than the full-data one. And the first
+folds of the air passengers, if PCV_DATA has them.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jaxtyping import Bool, Float, Shaped
+
+from pcv import datasets, fit, kernels, sampler
+from pcv import diagnostics as diag
+from pcv.config import DataConfig
+from pcv.diagnostics import LogSums, batch_sums
+from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
+from pcv.keys import key
+from pcv.model import Model, Outcome, Target, flat_target, target
+from pcv.sampler import Chains, Kernel, Sampler
+from pcv.scores import SCORES
+from pcv.tuning import tune
+from pcv.verdicts import fold_verdict
+from pcv.zoo import air
+from tests.problems import LinearGaussian, exact, side_by_side
+from tests.problems import Problem as ExactProblem
+
+CHAINS, WARMUP, DRAWS, BATCH_SIZE = 4, 50, 400, 50
+NUM_UNITS, DIM = 200, 3
+REPLICATIONS = 3
+"""of all folds, by other names, so by other keys"""
+MAX_Z = 4.0
+"""Monte Carlo standard errors that an estimate may be off"""
+
+
+class Problem(NamedTuple):
+    """Folds that are ready to run."""
+
+    target: Target
+    num_units: int
+    folds: Folds
+    engine: Sampler
+    kernel: Kernel
+    draws: Float[np.ndarray, "draw param"]
+    """of the full-data posterior"""
+
+
+class Regression(NamedTuple):
+    problem: Problem
+    scheme: Shaped[np.ndarray, " fold"]
+    elpd: Float[np.ndarray, " fold"]
+    """exact, pointwise"""
+
+
+def replicated(folds: Folds) -> Folds:
+    ids = [f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in folds.id]
+    return Folds(np.array(ids), *(np.concatenate([x] * REPLICATIONS) for x in folds[1:]))
+
+
+@cache
+def regression() -> Regression:
+    """y_i ~ N(x_i θ, 1) with θ ~ N(0, 1.5)."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(NUM_UNITS, DIM))
+    y = x @ rng.normal(0, 1.5, DIM) + rng.normal(size=NUM_UNITS)
+    form = LinearGaussian(y, x, 1.0, np.zeros(DIM), 1.5**2 * np.eye(DIM))
+    model = Model(
+        init=lambda key: {"theta": dist.Normal(0.0, 1.5).sample(key, (DIM,))},
+        log_prior=lambda params: dist.Normal(0.0, 1.5).log_prob(params["theta"]).sum(),
+        log_lik=lambda params, data: dist.Normal(data["x"] @ params["theta"], 1.0).log_prob(
+            data["y"]
+        ),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+    )
+    names = [f"unit {i + 1}" for i in range(NUM_UNITS)]
+    future = leave_future_out(names, 2)
+    schemes = {
+        "early": Folds(*(x[:8] for x in future)),
+        "late": Folds(*(x[-8:] for x in future)),
+        "halves": k_fold(names, 2, np.random.default_rng(2)),
+        "many left out": leave_p_out(names, 195, 5, np.random.default_rng(3)),
+    }
+    folds, scheme = side_by_side(schemes)
+    data = {"x": x, "y": y}
+    answer = exact(ExactProblem(model, data, schemes, form.evidence, lambda *_: {}), folds)
+    draws = form.posterior(np.random.default_rng(4), 1000)
+    flat, _ = flat_target(target(model, data, "plain"))
+    scale = np.linalg.cholesky(np.cov(draws.T))
+    kernel = Kernel(*(jnp.asarray(x) for x in (draws.mean(0), scale, 0.6, 3)))
+    engine = sampler.build(flat, (SCORES["log"],), NUM_UNITS, BATCH_SIZE)
+    problem = Problem(flat, NUM_UNITS, replicated(folds), engine, kernel, draws)
+    elpd = np.nansum(answer.pointwise, axis=1)
+    return Regression(problem, np.tile(scheme, REPLICATIONS), np.tile(elpd, REPLICATIONS))
+
+
+def adapted(problem: Problem, position: np.ndarray, chosen: Bool[np.ndarray, " fold"]):
+    ids, test, held_out = (x[chosen] for x in problem.folds)
+    chains = sampler.chains_of(key(1, "adapt"), ids.tolist(), CHAINS, test, held_out)
+    by_fold = Chains(*(x.reshape(-1, CHAINS, *x.shape[1:]) for x in chains))
+    jitter = key(1, "adapt", "jitter")
+    return kernels.adapt(
+        problem.target, problem.num_units, problem.kernel, position[chosen], by_fold, jitter
+    )
+
+
+def starts(problem: Problem) -> Float[np.ndarray, "fold chain param"]:
+    ids = problem.folds.id.tolist()
+    return problem.draws[sampler.starting_draws(1, "m", ids, CHAINS, len(problem.draws))]
+
+
+class Ran(NamedTuple):
+    """A run of all folds."""
+
+    own: Bool[np.ndarray, " fold"]
+    """which of them have kernels of their own"""
+    joint: LogSums
+    pointwise: LogSums
+
+    @property
+    def verdict(self) -> np.ndarray:
+        none = np.zeros(len(self.own))
+        benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), self.joint)
+        return fold_verdict(self.joint, none, none, benchmark, "plain")
+
+
+def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
+    """Warmup, kernels of their own for folds unlike the full data, and draws of all folds."""
+    folds, engine = problem.folds, problem.engine
+    size = len(folds.id)
+    zero = {"log": {"joint": np.zeros(size), "pointwise": np.zeros(folds.test.shape)}}
+
+    def go_on(variants, variant, position, stage, number):
+        ids = folds.id.tolist()
+        chains = sampler.chains_of(key(1, stage), ids, CHAINS, folds.test, folds.held_out)
+        parts = kernels.start(engine, variants, variant, position, chains)
+        jitter = key(1, stage, "jitter")
+        made = list(kernels.blocks(engine, parts, zero, jitter, CHAINS, number))
+        blocks = [block for block, _ in made]
+        draws = np.concatenate([block.draws["log"] for block in blocks], axis=2)
+        sums = [block.sums["log"]["pointwise"] for block in blocks]
+        pointwise = LogSums(*(np.stack([x[f] for x in sums], axis=2) for f in LogSums._fields))
+        return draws, pointwise, kernels.positions(made[-1][1], CHAINS)
+
+    variants, variant = kernels.shared(problem.kernel), np.zeros(size, int)
+    warm, _, position = go_on(variants, variant, starts(problem), "warmup", WARMUP)
+    own = np.zeros(size, bool)
+    if adapt:
+        at = problem.target, problem.num_units, problem.draws, folds.test, folds.held_out
+        own = kernels.unlike(warm, kernels.at_full_data(*at))
+        variants, position[own], _ = adapted(problem, position, own)
+        variant = np.where(own, np.cumsum(own), 0)
+        _, _, position = go_on(variants, variant, position, "settle", WARMUP)
+    draws, pointwise, _ = go_on(variants, variant, position, "sample", num_draws)
+    return Ran(own, batch_sums(draws, BATCH_SIZE), pointwise)
+
+
+@cache
+def ran(adapt: bool) -> Ran:
+    return run(regression().problem, adapt)
+
+
+def errors(ran: Ran) -> Float[np.ndarray, " fold"]:
+    """Of the pointwise elpd of every fold, in units of its MCSE."""
+    estimate, mcse = diag.elpd_pointwise(ran.pointwise), diag.mcse_pointwise(ran.pointwise)
+    return (estimate - regression().elpd) / mcse
+
+
+def test_folds_unlike_the_full_data_are_found():
+    found = {scheme: ran(True).own[regression().scheme == scheme] for scheme in ("early", "late")}
+    assert found["early"].mean() > 0.8
+    assert found["late"].mean() < 0.2
+    assert ran(True).own[regression().scheme == "many left out"].all()
+
+
+def test_with_kernels_of_their_own_all_folds_are_right():
+    assert np.abs(errors(ran(True))).max() < MAX_Z
+    assert set(ran(True).verdict) == {"ok"}
+
+
+def test_under_the_full_data_kernel_they_are_not():
+    unlike = ran(True).own
+    assert np.abs(errors(ran(False))[unlike]).max() > MAX_Z
+    assert (ran(False).verdict[unlike] != "ok").any()
+    assert (ran(False).verdict[~unlike] == "ok").all()
+
+
+def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
+    """Trained on nothing, a fold has the prior, whose widths in whitened coordinates are known."""
+    problem = regression().problem
+    few = Folds(*(x[[0, 2, 5]].copy() for x in problem.folds))
+    few.held_out[1, 0], few.held_out[1, 1:] = (0, NUM_UNITS), 0
+    position = starts(problem._replace(folds=few))
+    together, places, _ = adapted(problem._replace(folds=few), position, np.ones(3, bool))
+    whitened = np.linalg.inv(np.asarray(problem.kernel.scale))
+    prior = np.sqrt(np.diag(1.5**2 * whitened @ whitened.T))
+    np.testing.assert_allclose(together.stretch[2], prior, rtol=0.2)
+    assert together.stretch[0].tolist() == [1.0] * DIM
+    alone, place, _ = adapted(problem._replace(folds=few), position, np.arange(3) == 1)
+    np.testing.assert_allclose(alone.step_size[1], together.step_size[2], rtol=1e-6)
+    np.testing.assert_allclose(alone.stretch[1], together.stretch[2], rtol=1e-6)
+    np.testing.assert_allclose(place[0], places[1], rtol=1e-5)
+
+
+def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
+    draws = np.random.default_rng(1).normal(size=(4, 4, 50))
+    draws[1, 0] += 10
+    draws[2] = 1.0
+    draws[3, :, ::10] -= 1000
+    assert kernels.slow(draws).tolist() == [False, True, False, False]
+
+
+def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
+    rng = np.random.default_rng(1)
+    draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
+    full[1] /= 3
+    assert kernels.unlike(draws, full).tolist() == [False, True]
+    assert kernels.unlike(draws[:, :, :5], full).tolist() == [False, False]
+
+
+@pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
+def test_early_folds_of_the_air_passengers():
+    """All of the first 24 months are right with kernels of their own, most are not without."""
+    settings = DataConfig(dataset="air_passengers", outcome="outbound", order=["year", "month"])
+    file = Path(os.environ["PCV_DATA"]) / "air_passengers_au.csv"
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    table, constants = datasets.read_table(file, settings.outcome)
+    data_set = datasets.make_data(table, constants, settings, str(file))
+    arrays = datasets.model_data(data_set)
+    model, num_units = air.yearly(arrays), data_set.sizes["unit"]
+    flat, unravel = flat_target(target(model, arrays, "plain"))
+    full = fit.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
+    ess = fit.check(full, [""] * full.position.shape[2]).ess
+    log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
+    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"))
+    folds = Folds(*(x[:24] for x in leave_future_out(data_set["unit"].values.tolist(), 26)))
+    engine = sampler.build(flat, (SCORES["log"],), num_units, BATCH_SIZE)
+    draws = full.position.reshape(-1, full.position.shape[2])
+    problem = Problem(flat, num_units, folds, engine, kernel, draws)
+    assert set(run(problem, True, 200).verdict) == {"ok"}
+    assert (run(problem, False, 200).verdict != "ok").mean() > 0.5
