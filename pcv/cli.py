@@ -154,6 +154,9 @@ def sample(
     model: Model = "",
     batch: Batch = "",
     results: Results = HERE,
+    round: Annotated[
+        int, typer.Option(min=0, help="Of sampling: from 1 on, the folds that `pcv plan` names.")
+    ] = 0,
     cores: Cores = ALL_CORES,
     debug: Debug = False,
 ) -> None:
@@ -162,7 +165,24 @@ def sample(
 
     _prepare(cores, results)
     for job in _jobs(config, experiment, results, model, batch, per="batch"):
-        stages.sample(job)
+        if round < len(job.settings.cv.rounds):
+            stages.sample(job._replace(round=round))
+
+
+@app.command(epilog="Example: pcv plan my_config.yaml --round 1")
+def plan(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    round: Annotated[int, typer.Option(min=1, help="The round to plan.")] = 1,
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Name the folds whose draws the comparison still needs (cv.until): plan/<round>.zarr."""
+    from pcv import stages
+
+    for job in _jobs(config, experiment, results):
+        if round < len(job.settings.cv.rounds):
+            stages.plan(job._replace(round=round))
 
 
 @app.command(epilog="Example: pcv diagnose config/config.yaml --model slopes")

@@ -258,20 +258,35 @@ MANY_CHAINS = 32
 """chains of a fold from which `superchains: auto` lets several start at one point"""
 
 
+class DecideConfig(Section):
+    probability: Annotated[float, Field(gt=0.5, lt=1)] = 0.99
+
+
 class UntilConfig(Section):
     fold_mcse: Annotated[float, Field(gt=0)] | None = None
     fold_mcse_over_se: Annotated[float, Field(gt=0)] | None = None
+    mcse_over_se: Annotated[float, Field(gt=0)] | None = None
+    decide: DecideConfig | None = None
     rhat: Annotated[float, Field(gt=1)] = 1.05
     min_draws: Count = 100
     max_draws: Count
 
     @model_validator(mode="after")
     def _one_tolerance(self) -> "UntilConfig":
-        if (self.fold_mcse is None) == (self.fold_mcse_over_se is None):
-            raise _problem("name either fold_mcse or fold_mcse_over_se")
+        of_folds = [self.fold_mcse, self.fold_mcse_over_se]
+        rules = sum(x is not None for x in of_folds) + self.of_comparison
+        if rules != 1:
+            raise _problem(
+                "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)"
+            )
         if self.max_draws < self.min_draws:
             raise _problem(f"must be at least min_draws, {self.min_draws}", "max_draws")
         return self
+
+    @property
+    def of_comparison(self) -> bool:
+        """Does the comparison of all models decide, rather than each fold for itself?"""
+        return self.mcse_over_se is not None or self.decide is not None
 
 
 class CvConfig(Section):
@@ -328,12 +343,21 @@ class CvConfig(Section):
 
     @property
     def lengths(self) -> list[int]:
-        """Draws per chain at which folds may end."""
+        """Draws per chain at which folds may end for themselves."""
         from pcv.stopping import looks
 
         if self.until is None:
             return [self.draws]
         return looks(self.until.min_draws, self.until.max_draws, self.batch_size)
+
+    @property
+    def rounds(self) -> list[int]:
+        """Draws per chain after each round of sampling; the comparison decides who goes on."""
+        from pcv.stopping import doubling
+
+        if self.until is None or not self.until.of_comparison:
+            return [self.most_draws]
+        return doubling(self.until.min_draws, self.until.max_draws)
 
     @property
     def num_superchains(self) -> int:
@@ -402,6 +426,8 @@ def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
             return SCHEMES[scheme]
         case ("experiments", _, "cv", "until"):
             return UntilConfig
+        case ("experiments", _, "cv", "until", "decide"):
+            return DecideConfig
         case ("experiments", _, str(key)):
             return Experiment.model_fields[key].annotation  # type: ignore[return-value]
     return Config
@@ -563,6 +589,7 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
         | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains", "adapt"}},
     ),
     "sample": (set(), {"scores": True, "cv": {"draws", "until", "store"}}),
+    "plan": (set(), {"cv": {"until"}, "compare": True}),
     "diagnose": ({"seed"}, {}),
     "compare": (set(), {"compare": True}),
     "report": (set(), {"report": True}),

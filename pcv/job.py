@@ -29,6 +29,7 @@ class Job(NamedTuple):
     results: Path
     model: str = ""
     batch: str = ""
+    round: int = 0
     say: Say = print
     progress: Callable[[Progress], None] = lambda progress: None
 
@@ -52,7 +53,7 @@ class Job(NamedTuple):
         return Path(str(self.settings.data.file))
 
     def path(self, stage: str) -> Path:
-        return layout.path(self.results, stage, self.experiment, self.model, self.batch)
+        return layout.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
 
 
 def recipe(job: Job, stage: str) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
         made_of["score files"] = _hashes(score_files(job.settings))
     if stage in ("warmup", "sample"):
         made_of["batch"] = job.batch
+    if job.round and stage in layout.ROUND_FILES:
+        made_of["round"] = job.round
     return made_of
 
 
@@ -116,13 +119,40 @@ def batches(job: Job) -> list[Job]:
     return [job._replace(batch=name) for name in layout.batches(job.settings.cv.fold_batches)]
 
 
-def sampled(job: Job, known: Mapping[str, Stamp]) -> dict[str, Stamp]:
-    """The stamps of a model's samples, as later stages call them, after `require` of each."""
-    stamps = {}
-    for part in batches(job):
-        warm = require(part, "warmup", known)
-        stamps[f"sample {part.batch}"] = require(part, "sample", {**known, "warmup": warm})
+def rounds(job: Job, before: int | None = None) -> list[Job]:
+    """The job for each round of sampling, or for those before one of them."""
+    number = len(job.settings.cv.rounds) if before is None else before
+    return [job._replace(round=r) for r in range(number)]
+
+
+def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> dict[str, Stamp]:
+    """The stamps of a model's samples, as later stages call them, after `require` of each.
+
+    Args:
+        job: of the model.
+        known: stamps of data, folds and the model's fit.
+        before: only the rounds before this one; None: all.
+    """
+    stamps: dict[str, Stamp] = {}
+    warm = {part.batch: require(part, "warmup", known) for part in batches(job)}
+    for each in rounds(job, before):
+        plan = {}
+        if each.round:
+            plan = {f"plan {each.round}": require(each, "plan", {**known, **stamps})}
+        for part in batches(each):
+            inputs = {**known, "warmup": warm[part.batch], **plan}
+            name = f"sample {job.model} {part.batch}" + f" round {each.round}" * bool(each.round)
+            stamps[name] = require(part, "sample", inputs)
     return stamps
+
+
+def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
+    """What was sampled of all batches of folds, rounds put together."""
+    from pcv.sums import joined
+
+    return [
+        joined([opened(each, "sample") for each in rounds(part, before)]) for part in batches(job)
+    ]
 
 
 def opened(job: Job, stage: str) -> xr.Dataset:

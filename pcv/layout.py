@@ -11,6 +11,7 @@ VERSIONS = {
     "diagnose": 4,
     "compare": 3,
     "report": 1,
+    "plan": 1,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""
 
@@ -25,6 +26,12 @@ FILES = {
     "report": "{experiment}/report.html",
 }
 """artifacts by stage, relative to the folder of the results"""
+
+ROUND_FILES = {
+    "plan": "{experiment}/plan/{round}.zarr",
+    "sample": "{experiment}/models/{model}/sample/{round}/{batch}.zarr",
+}
+"""those of the rounds after the first, where a comparison decides which folds go on"""
 
 FIGURES = (
     "difference",
@@ -48,13 +55,16 @@ def dataset(results: Path, name: str) -> Path:
     return results / "datasets" / f"{name}.csv"
 
 
-def path(results: Path, stage: str, experiment: str, model: str = "", batch: str = "") -> Path:
+def path(
+    results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
+) -> Path:
     """Where a stage's artifact lies.
 
     >>> str(path(Path("results"), "fit", "rats", "slopes"))
     'results/rats/models/slopes/fit.zarr'
     """
-    return results / FILES[stage].format(experiment=experiment, model=model, batch=batch)
+    file = (ROUND_FILES if round and stage in ROUND_FILES else FILES)[stage]
+    return results / file.format(experiment=experiment, model=model, batch=batch, round=round)
 
 
 def batches(fold_batches: int) -> list[str]:

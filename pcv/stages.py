@@ -17,6 +17,7 @@ import numpy as np
 import xarray as xr
 
 from pcv import datasets, store
+from pcv.config import CvConfig
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, places, title
 from pcv.folds import make as make_folds
@@ -33,7 +34,9 @@ from pcv.job import (
     predictive_of,
     recipe,
     require,
+    rounds,
     sampled,
+    samples,
 )
 from pcv.names import name_bits
 from pcv.progress import Progress
@@ -435,8 +438,43 @@ def _progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progre
     )
 
 
+def plan(job: Job) -> None:
+    """Which folds need more draws for the comparison to be settled: ``plan/<round>.zarr``.
+
+    A fold that is left out of one round stays out of the next ones.
+    """
+    from pcv import results
+
+    started = datetime.now(UTC)
+    until = job.settings.cv.until
+    assert until is not None
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    inputs, sums = dict(known), {}
+    for name in job.settings.models:
+        part = job._replace(model=name)
+        stamps = known | {"fit": require(part, "fit", known)}
+        inputs |= sampled(part, stamps, job.round)
+        sums[name] = samples(part, job.round)
+    going = None
+    if job.round > 1:
+        before = job._replace(round=job.round - 1)
+        inputs[f"plan {before.round}"] = require(before, "plan", known)
+        going = opened(before, "plan")["more"].values
+    found = results.plan(sums, opened(job, "folds"), until, job.settings, going)
+    stamp = store.stamp("plan", recipe(job, "plan"), inputs, None, store.provenance(started))
+    store.write(job.path("plan"), found, stamp)
+    more = int(found["more"].sum())
+    job.say(
+        f"round {job.round}: {found.attrs['words']}; {more} of {found['more'].size} folds go on"
+    )
+
+
 def sample(job: Job) -> None:
-    """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``."""
+    """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``.
+
+    Rounds after the first go on with the folds that their plan names.
+    """
     from pcv import devices, kernels, sums
     from pcv import scores as scoring
     from pcv.diagnostics import tail_size
@@ -448,6 +486,18 @@ def sample(job: Job) -> None:
     folds = batch_of(job, all_folds)
     known["warmup"] = require(job, "warmup", known | {"fit": require(job, "fit", known)})
     warm = opened(job, "warmup")
+    state, frame, made = warm["state"], None, 0
+    keep = np.arange(len(folds.id))
+    if job.round:
+        known[f"plan {job.round}"] = require(job, "plan", known)
+        before = job._replace(round=job.round - 1)
+        known[f"sample round {before.round}"] = require(before, "sample", known)
+        more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id).values
+        keep, earlier = np.flatnonzero(more), opened(before, "sample").sel(fold=folds.id[more])
+        state, made = earlier["state"], cv.rounds[job.round - 1]
+        if "y_rep_location" in earlier:
+            frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
+        folds = Folds(*(x[keep] for x in folds))
     tail = None
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.most_draws) + 1
@@ -457,6 +507,11 @@ def sample(job: Job) -> None:
         made_on = store.provenance(started, devices.describe())
         return store.stamp("sample", recipe(job, "sample"), known, None, made_on)
 
+    if not len(folds.id):
+        store.write(job.path("sample"), xr.Dataset(coords={"fold": folds.id}), stamp())
+        return
+    lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
+    num_draws, divergences = np.zeros(len(folds.id), int), 0
     with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
         arrays, model = model_of(job)
         scores = scoring.named(job.scores)
@@ -467,13 +522,13 @@ def sample(job: Job) -> None:
         parts = kernels.start(
             run.engine,
             kernels.Variants(*(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)),
-            warm["variant"].values,
-            warm["state"].values,
+            warm["variant"].values[keep],
+            state.values,
             run.chains,
         )
-        center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
-        num_draws, divergences, frame = np.zeros(len(folds.id), int), 0, None
-        for i, (block, active) in enumerate(_until_done(job, run, parts, center)):
+        center = {kind: warm[f"center_log_{kind}"].values[keep] for kind in ("joint", "pointwise")}
+        drawn = _until_done(cv, run, parts, center, made, lengths)
+        for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
             across: dict[str, dict[str, np.ndarray]] = {}
             if block.y_rep is not None:
                 frame = frame or scoring.frame(block.y_rep)
@@ -482,17 +537,25 @@ def sample(job: Job) -> None:
                 across = scoring.across(scores, replicates)
             batch = sums.batch_of(block, across, cv.store == "draws")
             if i == 0:
-                sums.create(folder, batch, cv.most_draws // cv.batch_size)
+                sums.create(folder, batch, (lengths[-1] - made) // cv.batch_size)
             sums.put(folder, sums.among_all(batch, active, len(folds.id)), i)
             if tail is not None:
                 tail[active] = sums.largest(tail[active], block.draws)
             num_draws[active] += block.num_draws
             divergences += int(block.stats["divergences"]["total"].sum())
-            done = _progress(job, "sample", [block], cv.most_draws)
-            job.progress(done._replace(done=int(num_draws.max()), divergences=divergences))
+            done = _progress(job, "sample", [block], lengths[-1])
+            done = done._replace(done=made + int(num_draws.max()), divergences=divergences)
+            job.progress(done)
+        last: dict[str, tuple] = {}
+        if frame:
+            for name, x in zip(("location", "scale"), frame):
+                last[f"y_rep_{name}"] = (("fold", "slot"), x)
+        if len(cv.rounds) > 1:
+            end = kernels.positions(parts, cv.chains)
+            last["state"] = (("fold", "chain", "param"), end)
         attributes = {key: warm.attrs[key] for key in ("predictive", "outcome", "superchains")}
-        sums.finish(folder, folds.id, num_draws, tail, attributes)
-    if cv.until is not None:
+        sums.finish(folder, folds.id, num_draws, tail, last, attributes)
+    if len(cv.lengths) > 1 and len(cv.rounds) == 1:
         job.say(
             f"sample {job.model}: folds ended after {num_draws.min()} to {num_draws.max()} draws, "
             f"{num_draws.mean():.0f} on average; {int((num_draws == cv.most_draws).sum())} of "
@@ -501,27 +564,30 @@ def sample(job: Job) -> None:
 
 
 def _until_done(
-    job: Job, run: Run, parts: "list[Part]", center: dict[str, np.ndarray]
-) -> Iterator[tuple["Block", np.ndarray]]:
-    """Blocks of draws, and the folds that they are of: all, until the first of them are done."""
+    cv: CvConfig,
+    run: Run,
+    parts: "list[Part]",
+    center: dict[str, np.ndarray],
+    made: int,
+    lengths: list[int],
+) -> Iterator[tuple["Block", np.ndarray, "list[Part]"]]:
+    """Blocks of draws, the folds that they are of, and the chains to go on from.
+
+    All folds at first; from each of the lengths on, those whose answer is not in.
+    """
     from pcv import kernels, stopping
     from pcv.diagnostics import LogSums
 
-    cv = job.settings.cv
-    active, tolerance, made = np.arange(len(center["joint"])), None, 0
-    so_far = []
-    for length in cv.lengths:
+    active, tolerance, so_far = np.arange(len(center["joint"])), None, []
+    for length in lengths:
         some = {kind: x[active] for kind, x in center.items()}
-        drawn = kernels.blocks(
-            run.engine, parts, some, run.jitter, cv.chains, length - made, first=made
-        )
-        for block, after in drawn:
+        drawn = kernels.blocks(run.engine, parts, some, run.jitter, cv.chains, length - made, made)
+        for block, parts in drawn:
             so_far.append(block.sums["joint"])
-            parts = after
-            yield block, active
+            yield block, active, parts
         made = length
-        if cv.until is None or length == cv.most_draws:
-            continue
+        if cv.until is None or length == lengths[-1]:
+            return
         sums = LogSums(*(np.stack([x[f] for x in so_far], axis=2) for f in LogSums._fields))
         if tolerance is None:
             tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)
@@ -544,12 +610,12 @@ def diagnose(job: Job) -> None:
     known["folds"] = require(job, "folds", known)
     known["fit"] = require(job, "fit", known)
     known |= sampled(job, known)
-    samples = [opened(part, "sample") for part in batches(job)]
+    drawn = samples(job)
     checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
     rng = np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)])
     units = opened(job, "data")["unit"].values
-    dataset = results.diagnose(samples, opened(job, "folds"), units, checks, rng, job.model)
-    dataset = results.with_scores(dataset, samples, *_scored(job), rng)
+    dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model)
+    dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
     stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
@@ -656,6 +722,8 @@ def _origin(job: Job, started: datetime) -> dict[str, Any]:
         parts = [job._replace(model=name) for name in models]
         if stage in ("warmup", "sample"):
             parts = [batch for part in parts for batch in batches(part)]
+        if stage == "sample":
+            parts = [each for part in parts for each in rounds(part)]
         made[stage] = [store.read_stamp(p.path(stage), stage).provenance for p in parts]
     everything = [one for of_stage in made.values() for one in of_stage]
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.special import ndtri
 
+from pcv.compare import Comparison
 from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
 from pcv.verdicts import MIN_ESS
 
@@ -40,6 +42,18 @@ def looks(min_draws: int, max_draws: int, batch_size: int) -> list[int]:
     while found[-1] < max_draws:
         further = max(int(found[-1] * GROWTH) // batch_size * batch_size, found[-1] + batch_size)
         found.append(min(further, max_draws))
+    return found
+
+
+def doubling(min_draws: int, max_draws: int) -> list[int]:
+    """Draws per chain after each round of sampling.
+
+    >>> doubling(200, 1000)
+    [200, 400, 800, 1000]
+    """
+    found = [min_draws]
+    while found[-1] < max_draws:
+        found.append(min(2 * found[-1], max_draws))
     return found
 
 
@@ -89,6 +103,61 @@ def share_of_se(sums: LogSums, share: float) -> Float[np.ndarray, " fold"]:
     """
     each = elpd(sums)
     return np.full(len(each), share * each[np.isfinite(each)].std(ddof=1))
+
+
+class Needs(NamedTuple):
+    """What a comparison still needs."""
+
+    tolerance: Float[np.ndarray, " model"]
+    """largest MCSE (nats) of each fold of a model; inf: no more draws are needed"""
+    words: str
+
+
+def needs(comparison: Comparison, mcse_over_se: float | None, probability: float | None) -> Needs:
+    r"""How small must each fold's Monte Carlo error be for the comparison to be settled?
+
+    The difference :math:`\Delta` of a model to the comparator is settled when its MCSE is at most
+
+    .. math:: T = \max\left(r \cdot \mathrm{SE}, \;
+              (|\Delta| - z_p \mathrm{SE}) / 2 \right)
+
+    with the share r (`mcse_over_se`), or as soon as it is decided with probability p whatever two
+    MCSEs do (`decide`). Where it is not, a fold of K needs an MCSE of at most
+    :math:`T / \sqrt{2K}`, its equal share. A model without another one is held to its own SE.
+
+    Args:
+        comparison: of the joint scores of the draws so far.
+        mcse_over_se: r, or None.
+        probability: p, or None.
+
+    Returns:
+        Tolerances in the order of the comparison's models.
+    """
+    alone = len(comparison.models) == 1
+    diff, se, mcse_ = (
+        (comparison.elpd, comparison.se, comparison.mcse)
+        if alone
+        else (comparison.elpd_diff, comparison.dse, comparison.mcse_diff)
+    )
+    allowed = np.zeros(len(se))
+    if mcse_over_se is not None:
+        allowed = mcse_over_se * se
+    if probability is not None and not alone:
+        allowed = np.fmax(allowed, (np.abs(diff) - ndtri(probability) * se) / 2)
+    comparator = comparison.models.index(comparison.reference)
+    open_ = ~(mcse_ <= allowed)
+    open_[comparator] &= alone
+    each = np.where(open_, allowed / np.sqrt((1 if alone else 2) * comparison.n_folds), np.inf)
+    each[comparator] = each.min()
+    waiting = [name for name, x in zip(comparison.models, open_) if x]
+    if not waiting:
+        return Needs(each, "settled")
+    listed = ", ".join(
+        f"{name}: MCSE {mcse_[i]:.2g}, wanted {allowed[i]:.2g}"
+        for i, name in enumerate(comparison.models)
+        if open_[i]
+    )
+    return Needs(each, f"not settled ({listed})")
 
 
 def sizes(num_folds: int) -> list[int]:

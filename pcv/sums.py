@@ -127,13 +127,38 @@ def finish(
     folds: np.ndarray,
     num_draws: Int[np.ndarray, " fold"],
     tail: Float[np.ndarray, "fold tail"] | None,
+    known: Mapping[str, tuple],
     attributes: Mapping[str, str | int],
 ) -> None:
     """Add what is known at the end: names and lengths of the folds, and the largest draws."""
-    last: dict[str, tuple] = {"n_draws": ("fold", num_draws)}
+    last: dict[str, tuple] = {"n_draws": ("fold", num_draws), **known}
     if tail is not None:
         last["log_joint_tail"] = (("fold", "tail"), np.sort(tail))
     store.put(folder, xr.Dataset(last, {"fold": folds}, attributes), mode="a")
+
+
+def joined(rounds: Sequence[xr.Dataset]) -> xr.Dataset:
+    """The rounds of sampling of a batch of folds as one: later ones have some of the folds."""
+    first, *later = rounds
+    ids = first["fold"].values.tolist()
+    later = [x.load() for x in later if x.sizes["fold"]]
+    if not later:
+        return first
+    wide = [
+        among_all(x, np.array([ids.index(k) for k in x["fold"].values]), len(ids)) for x in later
+    ]
+    variables: dict[str, tuple] = {}
+    for name, x in first.load().data_vars.items():
+        of_rounds = [x.values, *(part[name].values for part in wide)]
+        for dim in ("batch", "draw", "tail"):
+            if dim in x.dims:
+                variables[str(name)] = (x.dims, np.concatenate(of_rounds, x.dims.index(dim)))
+    if "log_joint_tail" in variables:
+        kept = np.nan_to_num(variables["log_joint_tail"][1], nan=-np.inf)
+        variables["log_joint_tail"] = (("fold", "tail"), np.sort(kept)[:, -first.sizes["tail"] :])
+    made = [np.nan_to_num(part["n_draws"].values) for part in (first, *wide)]
+    variables["n_draws"] = ("fold", np.sum(made, axis=0).astype(int))
+    return xr.Dataset(variables, {"fold": first["fold"]}, first.attrs)
 
 
 def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:

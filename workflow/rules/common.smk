@@ -61,6 +61,7 @@ wildcard_constraints:
     experiment="|".join(CONFIG.experiments),
     model="|".join({m for e in CONFIG.experiments.values() for m in e.models}),
     batch=r"\d+-of-\d+",
+    round=r"[1-9]\d*",
 
 
 def save_config():
@@ -150,13 +151,32 @@ def score_files(wildcards):
     return [str(path) for name in own for path in reference.sources(name)]
 
 
-def fold_batches(stage):
-    def of(wildcards):
-        names = layout.batches(CONFIG.experiments[wildcards.experiment].cv.fold_batches)
-        folder = f"results/{wildcards.experiment}/models/{wildcards.model}/{stage}"
-        return [f"{folder}/{name}.zarr" for name in names]
+def samples(experiment, names, rounds):
+    """The samples of models in rounds, all fold batches."""
+    batches = layout.batches(CONFIG.experiments[experiment].cv.fold_batches)
+    return [
+        str(layout.path(Path("results"), "sample", experiment, name, batch, round))
+        for name in names
+        for batch in batches
+        for round in rounds
+    ]
 
-    return of
+
+def all_samples(wildcards):
+    cv = CONFIG.experiments[wildcards.experiment].cv
+    rounds = range(len(cv.rounds))
+    return samples(wildcards.experiment, [wildcards.model], rounds)
+
+
+def samples_before(wildcards):
+    names = CONFIG.experiments[wildcards.experiment].models
+    return samples(wildcards.experiment, names, range(int(wildcards.round)))
+
+
+def sample_before(wildcards):
+    before = int(wildcards.round) - 1
+    place = wildcards.experiment, wildcards.model, wildcards.batch, before
+    return str(layout.path(Path("results"), "sample", *place))
 
 
 def models(stage):

@@ -2,7 +2,7 @@ rule diagnose:
     input:
         folds=rules.folds.output,
         fit=rules.fit.output,
-        sample=fold_batches("sample"),
+        sample=all_samples,
         recipe=recipe("diagnose"),
     output:
         directory("results/{experiment}/models/{model}/diagnostics.zarr"),
