@@ -541,6 +541,21 @@ class TestSameAnswer:
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
 
+    def test_kernels_of_their_own_in_one_batch_or_two(self, project):
+        before = estimates(project, "flat")
+        found = []
+        for batches in (1, 2):
+            changes = {"cv.adapt": "always", "cv.fold_batches": batches}
+            run(project.job(changes, model="flat"), "warmup", "sample", "diagnose")
+            found.append(estimates(project, "flat"))
+        warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr"))
+        assert warm["variant"].values.tolist() == [1, 2, 3, 4]
+        assert "warmup flat: 4 of 4 folds have a kernel of their own" in project.said
+        for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
+            np.testing.assert_allclose(*(x[name] for x in found), rtol=1e-6, err_msg=name)
+        error = np.hypot(before["joint_mcse"], found[0]["joint_mcse"])
+        assert (abs(found[0]["joint_elpd"] - before["joint_elpd"]) < 4 * error).all()
+
     def test_single_precision(self, project):
         job = project.job({"precision": "float32"}, model="linear", results="single")
         run(job, "data", "folds", "fit", "warmup", "sample", "diagnose")
