@@ -29,9 +29,9 @@ class Job(NamedTuple):
     results: Path
     model: str = ""
     batch: str = ""
-    round: int = 0
     say: Say = print
     progress: Callable[[Progress], None] = lambda progress: None
+    round: int = 0
 
     @property
     def settings(self) -> Experiment:

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.adaptation.step_size import dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int, Key
-from scipy.stats import rankdata
 
 from pcv import sampler
 from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
@@ -77,6 +76,8 @@ def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold
     >>> slow(walk)
     array([False,  True])
     """
+    from scipy.stats import rankdata
+
     ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))

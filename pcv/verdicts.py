@@ -108,7 +108,7 @@ def fold_verdict(
             )
         if acceptance is not None and acceptance[k] < MIN_ACCEPTANCE:
             found.append(
-                f"acceptance {acceptance[k]:.2f}: the full-data kernel does not fit this fold;"
+                f"acceptance {acceptance[k]:.2f}: the kernel does not fit this fold;"
                 " higher target_accept, or more draws"
             )
         if efmi is not None and efmi[k] < MIN_EFMI:

@@ -124,7 +124,8 @@ BAD = [
     (
         f"{RATS}.cv.foo",
         1,
-        "unknown key; known: chains, warmup, draws, batch_size, store, fold_batches, superchains",
+        "unknown key; known: chains, warmup, draws, batch_size, store, fold_batches, superchains, "
+        "adapt",
     ),
     # missing keys
     ("seed", ..., MISSING),
@@ -364,6 +365,7 @@ DEPENDENTS = {
     f"{RATS}.cv.batch_size": {"warmup"},
     f"{RATS}.cv.fold_batches": {"warmup"},
     f"{RATS}.cv.superchains": {"warmup"},
+    f"{RATS}.cv.adapt": {"warmup"},
     f"{RATS}.cv.draws": {"sample"},
     f"{RATS}.cv.store": {"sample"},
     f"{RATS}.compare.reference": {"compare"},
@@ -384,6 +386,7 @@ OTHER = {
     f"{RATS}.cv.batch_size": 10,
     f"{RATS}.cv.fold_batches": 2,
     f"{RATS}.cv.superchains": 4,
+    f"{RATS}.cv.adapt": "never",
     f"{RATS}.cv.draws": 400,
     f"{RATS}.cv.store": "sums",
     f"{RATS}.compare.reference": "common",

@@ -597,6 +597,78 @@ class TestUntil:
         assert total < 0.05 * se * 1.3
 
 
+ROUNDS = {"mcse_over_se": 0.05, "min_draws": 24, "max_draws": 192}
+
+
+class TestRounds:
+    """Draws until the comparison is settled."""
+
+    def run_all(self, project, **changes):
+        changes = {"cv.until": ROUNDS, **changes}
+        for round in range(4):
+            if round:
+                stages.plan(project.job(changes)._replace(round=round))
+            for model in ("linear", "flat"):
+                stages.sample(
+                    project.job(changes, model=model, batch="1-of-1")._replace(round=round)
+                )
+        for model in ("linear", "flat"):
+            run(project.job(changes, model=model), "diagnose")
+        run(project.job(changes), "compare", "report")
+        return project.job(changes)
+
+    def rounds(self, project, model):
+        folder = project.path(f"models/{model}/sample")
+        files = [folder / "1-of-1.zarr", *(folder / f"{r}/1-of-1.zarr" for r in (1, 2, 3))]
+        return [xr.open_dataset(file).load() for file in files]
+
+    def test_chains_go_on(self, project):
+        self.run_all(project)
+        number = estimates(project, "linear")["n_draws"].values
+        assert number.min() >= 24
+        assert 24 < number.max() <= 192
+        first, *later = self.rounds(project, "linear")
+        whole = {
+            fold: [x] for fold, x in zip(first["fold"].values, first["log_joint_draws"].values)
+        }
+        for part in later:
+            for fold in part["fold"].values:
+                whole[fold].append(part["log_joint_draws"].sel(fold=fold).values)
+        run(project.job({"cv.draws": 192}, model="linear"), "sample")
+        path = project.path("models/linear/sample/1-of-1.zarr")
+        fixed = xr.open_dataset(path)["log_joint_draws"]
+        for fold, made in zip(fixed["fold"].values, number):
+            draws = np.concatenate(whole[fold], axis=1)
+            assert draws.shape == (4, made)
+            np.testing.assert_allclose(draws, fixed.sel(fold=fold)[:, :made], rtol=1e-6)
+
+    def test_sums_in_place_of_draws_and_other_scores(self, project):
+        changes = {"cv.store": "sums", "scores": ["interval", "crps"]}
+        self.run_all(project, **changes)
+        with_sums = estimates(project)
+        self.run_all(project, scores=["interval", "crps"])
+        for name in ("joint_elpd", "joint_mcse", "khat", "interval_pointwise", "crps_pointwise"):
+            np.testing.assert_allclose(with_sums[name], estimates(project)[name], rtol=1e-9)
+
+    def test_a_settled_comparison_makes_no_more_draws(self, project):
+        until = {"decide": {"probability": 0.51}, "min_draws": 60, "max_draws": 120, "rhat": 5.0}
+        job = project.job({"cv.until": until})
+        for model in ("linear", "flat"):
+            run(project.job({"cv.until": until}, model=model), "sample")
+        stages.plan(job._replace(round=1))
+        planned = xr.open_dataset(project.path("plan/1.zarr")).load()
+        assert planned.attrs["words"] == "settled"
+
+    def test_a_plan_of_other_samples_is_out_of_date(self, project):
+        self.run_all(project)
+        changes = {"cv.until": ROUNDS, "seed": 2}
+        run(project.job(changes), "folds")
+        for model in ("linear", "flat"):
+            run(project.job(changes, model=model), "fit", "warmup", "sample")
+        with pytest.raises(PcvError, match=r"plan/1\.zarr: out of date"):
+            run(project.job(changes, model="linear"), "diagnose")
+
+
 class TestScores:
     def test_all_in_one_run(self, project):
         changes = {"scores": ["crps", "rmse", "dss", "models.py:heavy"]}
@@ -671,6 +743,21 @@ class TestSameAnswer:
         assert sizes == [2, 1, 1]
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
+
+    def test_kernels_of_their_own_in_one_batch_or_two(self, project):
+        before = estimates(project, "flat")
+        found = []
+        for batches in (1, 2):
+            changes = {"cv.adapt": "always", "cv.fold_batches": batches}
+            run(project.job(changes, model="flat"), "warmup", "sample", "diagnose")
+            found.append(estimates(project, "flat"))
+        warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr"))
+        assert warm["variant"].values.tolist() == [1, 2, 3, 4]
+        assert "warmup flat: 4 of 4 folds have a kernel of their own" in project.said
+        for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
+            np.testing.assert_allclose(*(x[name] for x in found), rtol=1e-6, err_msg=name)
+        error = np.hypot(before["joint_mcse"], found[0]["joint_mcse"])
+        assert (abs(found[0]["joint_elpd"] - before["joint_elpd"]) < 4 * error).all()
 
     def test_single_precision(self, project):
         job = project.job({"precision": "float32"}, model="linear", results="single")
