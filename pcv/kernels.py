@@ -25,7 +25,7 @@ from pcv.sampler import Centers, Chains, Kernel, Sampler, State, from_z, in_grou
 from pcv.stopping import compacted
 from pcv.sums import Block
 
-MAX_TAU = 5
+MAX_TAU = 4.5
 """draws that one independent draw is worth, above which a fold's chains are slow"""
 MAX_WIDER = 3
 """variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
@@ -60,9 +60,9 @@ def shared(kernel: Kernel) -> Variants:
 
 
 def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
-    r"""Which folds' chains mix slowly: one draw in five, or fewer, is worth an independent one.
+    r"""Which folds' chains mix slowly: more than 4.5 draws are worth an independent one.
 
-    .. math:: \tau = (1 + \rho) / (1 - \rho) > 5
+    .. math:: \tau = (1 + \rho) / (1 - \rho) > 4.5
 
     with the lag-1 autocorrelation :math:`\rho` about the mean of all chains, so that chains apart
     count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. Chains
