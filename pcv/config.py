@@ -139,6 +139,7 @@ class Blocks(Section):
 class HBlock(Section):
     scheme: Literal["h_block"]
     h: Annotated[int, Field(ge=0)]
+    skip: Annotated[int, Field(ge=0)] = 0
     time: Text | None = None
 
 
@@ -146,6 +147,7 @@ class HVBlock(Section):
     scheme: Literal["hv_block"]
     v: Annotated[int, Field(ge=0)]
     h: Annotated[int, Field(ge=0)]
+    skip: Annotated[int, Field(ge=0)] = 0
     time: Text | None = None
 
 
