@@ -109,42 +109,51 @@ def difference(comparison: xr.Dataset) -> Figure:
     panels, height = _shown(comparison), 2.6
     figure, axes = _panels(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
-        draws = shown.scores["point"].to_numpy()
-        step = 0.07 * draws[-1]
-        lane = draws[-1] + step * (1.2 + np.arange(len(shown.styles)))
-        labels = []
-        for x, (name, style) in zip(lane, shown.styles.items(), strict=True):
-            model = shown.scores.sel(model=name)
-            value_at, band = model["value_at"].to_numpy(), 2 * model["mcse_at"].to_numpy()
-            value, se = float(model["value"]), float(model["se"])
-            ax.fill_between(
-                draws, value_at - band, value_at + band, color=style.colour, alpha=0.3, lw=0
-            )
-            ax.plot(draws, value_at, **_line(style, draws.size))
-            ax.errorbar(
-                x,
-                value,
-                se,
-                color=style.colour,
-                marker=style.marker,
-                ms=7,
-                mec="white",
-                elinewidth=3.5,
-                capsize=5,
-                capthick=2.0,
-            )
-            labels.append(
-                Label(value, f"{style.label}\n{number(value, se)} ± {number(se, se)}", style.colour)
-            )
-        if shown.comparator is not None:
-            ax.axhline(0, color=INK, lw=0.9)
-            labels.append(Label(0.0, shown.comparator, INK))
-        _include(ax, "y", _difference_extent(shown))
-        _draws_axis(ax, draws, float(lane[-1] + step))
-        ax.axvline(draws[-1] + 0.5 * step, color=FAINT, lw=0.9)
-        _label_right(ax, labels, height)
-        _title(ax, f"{shown.kind}: {shown.quantity}")
+        _difference_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    _difference_legend(figure)
+    return figure
+
+
+def _difference_panel(ax: Axes, shown: Shown, height: float) -> None:
+    draws = shown.scores["point"].to_numpy()
+    step = 0.07 * draws[-1]
+    lane = draws[-1] + step * (1.2 + np.arange(len(shown.styles)))
+    labels = []
+    for x, (name, style) in zip(lane, shown.styles.items(), strict=True):
+        model = shown.scores.sel(model=name)
+        value_at, band = model["value_at"].to_numpy(), 2 * model["mcse_at"].to_numpy()
+        value, se = float(model["value"]), float(model["se"])
+        ax.fill_between(
+            draws, value_at - band, value_at + band, color=style.colour, alpha=0.3, lw=0
+        )
+        ax.plot(draws, value_at, **_line(style, draws.size))
+        ax.errorbar(
+            x,
+            value,
+            se,
+            color=style.colour,
+            marker=style.marker,
+            ms=7,
+            mec="white",
+            elinewidth=3.5,
+            capsize=5,
+            capthick=2.0,
+        )
+        labels.append(
+            Label(value, f"{style.label}\n{number(value, se)} ± {number(se, se)}", style.colour)
+        )
+    if shown.comparator is not None:
+        ax.axhline(0, color=INK, lw=0.9)
+        labels.append(Label(0.0, shown.comparator, INK))
+    _include(ax, "y", _difference_extent(shown))
+    _draws_axis(ax, draws, float(lane[-1] + step))
+    ax.axvline(draws[-1] + 0.5 * step, color=FAINT, lw=0.9)
+    _label_right(ax, labels, height)
+    _title(ax, f"{shown.kind}: {shown.quantity}")
+
+
+def _difference_legend(figure: Figure) -> None:
     _legend(
         figure,
         [
@@ -153,7 +162,6 @@ def difference(comparison: xr.Dataset) -> Figure:
         ],
         ["± 2 MCSE: shrinks with draws", "± SE: shrinks with data only"],
     )
-    return figure
 
 
 def uncertainty(comparison: xr.Dataset) -> Figure:
@@ -166,20 +174,7 @@ def uncertainty(comparison: xr.Dataset) -> Figure:
     panels, height = _shown(comparison), 2.4
     figure, axes = _panels(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
-        draws = shown.scores["point"].to_numpy()
-        labels = []
-        ax.set_yscale("log")
-        for name, style in shown.styles.items():
-            model = shown.scores.sel(model=name)
-            for error, dash, face in (("SE", "-", style.colour), ("MCSE", DASHED, "white")):
-                error_at = _positive(model[f"{error.lower()}_at"].to_numpy())
-                ax.plot(draws, error_at, **_line(style, draws.size) | {"ls": dash, "mfc": face})
-                labels.append(Label(error_at[-1], f"{error} {style.label}", style.colour))
-        _draws_axis(ax, draws)
-        _log_ticks(ax.yaxis)
-        _label_right(ax, labels, height)
-        what = shown.quantity.replace("elpd difference", "difference")
-        _title(ax, f"{shown.kind}: errors of the {what}")
+        _uncertainty_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     _legend(
         figure,
@@ -190,6 +185,23 @@ def uncertainty(comparison: xr.Dataset) -> Figure:
         ["SE: epistemic", "MCSE: Monte Carlo"],
     )
     return figure
+
+
+def _uncertainty_panel(ax: Axes, shown: Shown, height: float) -> None:
+    draws = shown.scores["point"].to_numpy()
+    labels = []
+    ax.set_yscale("log")
+    for name, style in shown.styles.items():
+        model = shown.scores.sel(model=name)
+        for error, dash, face in (("SE", "-", style.colour), ("MCSE", DASHED, "white")):
+            error_at = _positive(model[f"{error.lower()}_at"].to_numpy())
+            ax.plot(draws, error_at, **_line(style, draws.size) | {"ls": dash, "mfc": face})
+            labels.append(Label(error_at[-1], f"{error} {style.label}", style.colour))
+    _draws_axis(ax, draws)
+    _log_ticks(ax.yaxis)
+    _label_right(ax, labels, height)
+    what = shown.quantity.replace("elpd difference", "difference")
+    _title(ax, f"{shown.kind}: errors of the {what}")
 
 
 def probability(comparison: xr.Dataset) -> Figure:
@@ -207,20 +219,42 @@ def probability(comparison: xr.Dataset) -> Figure:
     panels, height = _shown(comparison), 2.1
     figure, axes = _panels(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
-        draws = shown.scores["point"].to_numpy()
-        ax.set_ylim(-0.03, 1.03)
-        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{100 * p:.0f}%"))
-        ax.axhline(0.5, color=GREY, lw=0.8, ls=(0, (2, 2)))
-        labels = []
-        for name, style in shown.styles.items():
-            p_at = shown.scores["p_better_at"].sel(model=name).to_numpy()
-            ax.plot(draws, p_at, **_line(style, draws.size), clip_on=False)
-            labels.append(Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
-        _draws_axis(ax, draws)
-        _label_right(ax, labels, height)
-        _title(ax, f"{shown.kind}: probability of beating {shown.comparator}")
+        _probability_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    return figure
+
+
+def _probability_panel(ax: Axes, shown: Shown, height: float) -> None:
+    draws = shown.scores["point"].to_numpy()
+    ax.set_ylim(-0.03, 1.03)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{100 * p:.0f}%"))
+    ax.axhline(0.5, color=GREY, lw=0.8, ls=(0, (2, 2)))
+    labels = []
+    for name, style in shown.styles.items():
+        p_at = shown.scores["p_better_at"].sel(model=name).to_numpy()
+        ax.plot(draws, p_at, **_line(style, draws.size), clip_on=False)
+        labels.append(Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
+    _draws_axis(ax, draws)
+    _label_right(ax, labels, height)
+    _title(ax, f"{shown.kind}: probability of beating {shown.comparator}")
+
+
+def answer(comparison: xr.Dataset) -> Figure:
+    """`difference`, `uncertainty` and `probability` of the joint scores, one below the other.
+
+    Args:
+        comparison: of at least two models, as these functions take it.
+    """
+    (shown,) = _shown(comparison.sel(kind=["joint"]))
+    height = 2.2
+    figure, axes = _panels(3, height)
+    for ax, panel in zip(
+        axes, (_difference_panel, _uncertainty_panel, _probability_panel), strict=True
+    ):
+        panel(ax, shown, height)
+    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    _difference_legend(figure)
     return figure
 
 
@@ -245,18 +279,9 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         draws, rhat_at = folds["point"].to_numpy(), folds["rhat_at"].to_numpy()
         excess_at = np.minimum(rhat_at - 1, ax.get_ylim()[1])
         worst_at = _max(excess_at)
-        thin = len(excess_at) > MAX_NAMED_FOLDS
-        marker = "." if draws.size == 1 else ""
         ax.axhline(GOOD_RHAT - 1, color=INK, lw=0.9, ls=DASHED)
-        ax.plot(
-            np.tile(np.append(draws, np.nan), len(excess_at)),
-            np.pad(excess_at, ((0, 0), (0, 1)), constant_values=np.nan).ravel(),
-            color=styles[name].colour,
-            marker=marker,
-            lw=0.4 if thin else 0.8,
-            alpha=0.4 if thin else 0.6,
-        )
-        ax.plot(draws, worst_at, color=INK, marker=marker, lw=2.4)
+        _fold_lines(ax, draws, excess_at, styles[name])
+        ax.plot(draws, worst_at, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
         labels = [Label(GOOD_RHAT - 1, f"{GOOD_RHAT:g}", INK)]
         if np.isfinite(worst_at[-1]):
             worst = int(np.nanargmax(rhat_at[:, -1]))
@@ -272,49 +297,104 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     return figure
 
 
-def benchmark(runs: Mapping[str, xr.Dataset]) -> Figure:
+def _fold_lines(
+    ax: Axes,
+    draws: Num[np.ndarray, " point"],
+    values: Float[np.ndarray, "fold point"],
+    style: Style,
+) -> None:
+    """One thin line per fold."""
+    thin = len(values) > MAX_NAMED_FOLDS
+    ax.plot(
+        np.tile(np.append(draws, np.nan), len(values)),
+        np.pad(values, ((0, 0), (0, 1)), constant_values=np.nan).ravel(),
+        color=style.colour,
+        marker="." if draws.size == 1 else "",
+        lw=0.4 if thin else 0.8,
+        alpha=0.4 if thin else 0.6,
+    )
+
+
+def ess(diagnostics: Mapping[str, xr.Dataset], total: xr.DataArray) -> Figure:
+    """Effective draws of the difference of two models over draws, then of every fold.
+
+    Args:
+        diagnostics: for each model `ess_at` (fold, point); `point` in draws per chain.
+        total: of the difference (point).
+
+    >>> folds = xr.Dataset({"ess_at": (("fold", "point"), [[70.0, 160.0], [90.0, 150.0]])},
+    ...                    coords={"fold": ["rat 1", "rat 2"], "point": [20, 40]})
+    >>> whole = xr.DataArray([80.0, 155.0], {"point": [20, 40]})
+    >>> [ax.get_title(loc="left") for ax in ess({"slopes": folds}, whole).axes]
+    ['ESS of the difference', 'slopes: ESS of 2 folds']
+    """
+    height = 1.9
+    figure, axes = _panels(1 + len(diagnostics), height, sharex=True, sharey=True)
+    draws, styles = total["point"].to_numpy(), _styles(diagnostics)
+    for ax in axes:
+        ax.plot(draws, total.to_numpy(), color=INK, lw=2.4)
+        _label_right(
+            ax, [Label(float(total[-1]), f"difference\n{float(total[-1]):,.0f}", INK)], height
+        )
+    _title(axes[0], "ESS of the difference")
+    for ax, (name, folds) in zip(axes[1:], diagnostics.items(), strict=True):
+        _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
+        _title(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
+    axes[0].set_ylim(bottom=0)
+    _draws_axis(axes[-1], draws)
+    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    return figure
+
+
+def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
     """R-hat max against the histogram of its values when the chains' blocks are shuffled.
 
     Args:
         runs: by title, datasets with `rhat_max`, `benchmark` (replicate) and `benchmark_share`:
             the diagnostics of a model, or the comparison for all models at once.
+        one_axis: one axis for all runs; False where they are of different lengths.
 
     >>> run = xr.Dataset({"rhat_max": 1.02, "benchmark": ("replicate", [1.01, 1.02, 1.03]),
     ...                   "benchmark_share": 0.67})
     >>> benchmark({"slopes": run}).axes[0].get_title(loc="left")
     'slopes: 67% of shuffled replicates at or above'
     """
-    figure, axes = _panels(len(runs), 1.7, sharex=True)
+    figure, axes = _panels(len(runs), 1.7, sharex=one_axis)
     for ax, title, run in zip(axes, shorten(list(runs)), runs.values(), strict=True):
-        observed, share = float(run["rhat_max"]), float(run["benchmark_share"])
-        replicates = run["benchmark"].to_numpy()
-        replicates = replicates[np.isfinite(replicates)]
-        if replicates.size:
-            ax.hist(replicates, bins=30, histtype="stepfilled", color="#8fb8d3")
-        else:
-            _note(ax, "no finite replicate")
-        if np.isfinite(observed):
-            ax.axvline(observed, color=COLOURS[1], lw=2.5, ymax=0.86)
-            ax.annotate(
-                f"observed {observed:.3f}",
-                (observed, 0.87),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                va="bottom",
-                fontsize=SMALL,
-                color=INK,
-            )
-            text = f"{percent(share)} of shuffled replicates at or above"
-        else:
-            text = "observed value not finite"
-        ax.margins(x=0.12, y=0.25)
-        ax.set_yticks([])
-        ax.spines["left"].set_visible(False)
-        ax.xaxis.set_major_locator(MaxNLocator(6))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.4g}"))
-        _title(ax, f"{title}: {text}")
+        benchmark_panel(ax, title, run)
     axes[-1].set_xlabel("R-hat max", fontsize=NORMAL)
     return figure
+
+
+def benchmark_panel(ax: Axes, title: str, run: xr.Dataset) -> None:
+    """One panel of `benchmark`."""
+    observed, share = float(run["rhat_max"]), float(run["benchmark_share"])
+    replicates = run["benchmark"].to_numpy()
+    replicates = replicates[np.isfinite(replicates)]
+    if replicates.size:
+        ax.hist(replicates, bins=30, histtype="stepfilled", color="#8fb8d3")
+    else:
+        _note(ax, "no finite replicate")
+    if np.isfinite(observed):
+        ax.axvline(observed, color=COLOURS[1], lw=2.5, ymax=0.86)
+        ax.annotate(
+            f"observed {observed:.3f}",
+            (observed, 0.87),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            fontsize=SMALL,
+            color=INK,
+        )
+        text = f"{percent(share)} of shuffled replicates at or above"
+    else:
+        text = "observed value not finite"
+    ax.margins(x=0.12, y=0.25)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.4g}"))
+    _title(ax, f"{title}: {text}")
 
 
 def fold_differences(comparison: xr.Dataset) -> Figure:
