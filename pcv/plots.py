@@ -107,7 +107,7 @@ def difference(comparison: xr.Dataset) -> Figure:
             With a single model `elpd_at`, `mcse_at`, `elpd`, `se` instead.
     """
     panels, height = _shown(comparison), 2.6
-    figure, axes = _panels(len(panels), height)
+    figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
         _difference_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
@@ -149,8 +149,8 @@ def _difference_panel(ax: Axes, shown: Shown, height: float) -> None:
     _include(ax, "y", _difference_extent(shown))
     _draws_axis(ax, draws, float(lane[-1] + step))
     ax.axvline(draws[-1] + 0.5 * step, color=FAINT, lw=0.9)
-    _label_right(ax, labels, height)
-    _title(ax, f"{shown.kind}: {shown.quantity}")
+    label_right(ax, labels, height)
+    titled(ax, f"{shown.kind}: {shown.quantity}")
 
 
 def _difference_legend(figure: Figure) -> None:
@@ -172,7 +172,7 @@ def uncertainty(comparison: xr.Dataset) -> Figure:
             `se_at`, `mcse_at`.
     """
     panels, height = _shown(comparison), 2.4
-    figure, axes = _panels(len(panels), height)
+    figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
         _uncertainty_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
@@ -199,9 +199,9 @@ def _uncertainty_panel(ax: Axes, shown: Shown, height: float) -> None:
             labels.append(Label(error_at[-1], f"{error} {style.label}", style.colour))
     _draws_axis(ax, draws)
     _log_ticks(ax.yaxis)
-    _label_right(ax, labels, height)
+    label_right(ax, labels, height)
     what = shown.quantity.replace("elpd difference", "difference")
-    _title(ax, f"{shown.kind}: errors of the {what}")
+    titled(ax, f"{shown.kind}: errors of the {what}")
 
 
 def probability(comparison: xr.Dataset) -> Figure:
@@ -212,12 +212,12 @@ def probability(comparison: xr.Dataset) -> Figure:
             model has none, and the figure says so.
     """
     if comparison.sizes["model"] == 1:
-        figure, axes = _panels(1, 0.7)
+        figure, axes = stacked(1, 0.7)
         axes[0].set_axis_off()
         _note(axes[0], "one model: nothing to compare it with")
         return figure
     panels, height = _shown(comparison), 2.1
-    figure, axes = _panels(len(panels), height)
+    figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
         _probability_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
@@ -236,8 +236,8 @@ def _probability_panel(ax: Axes, shown: Shown, height: float) -> None:
         ax.plot(draws, p_at, **_line(style, draws.size), clip_on=False)
         labels.append(Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
     _draws_axis(ax, draws)
-    _label_right(ax, labels, height)
-    _title(ax, f"{shown.kind}: probability of beating {shown.comparator}")
+    label_right(ax, labels, height)
+    titled(ax, f"{shown.kind}: probability of beating {shown.comparator}")
 
 
 def answer(comparison: xr.Dataset) -> Figure:
@@ -248,7 +248,7 @@ def answer(comparison: xr.Dataset) -> Figure:
     """
     (shown,) = _shown(comparison.sel(kind=["joint"]))
     height = 2.2
-    figure, axes = _panels(3, height)
+    figure, axes = stacked(3, height)
     for ax, panel in zip(
         axes, (_difference_panel, _uncertainty_panel, _probability_panel), strict=True
     ):
@@ -270,7 +270,7 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     'slopes: R-hat of 2 folds'
     """
     height = 1.9
-    figure, axes = _panels(len(diagnostics), height, sharey=True)
+    figure, axes = stacked(len(diagnostics), height, sharey=True)
     styles = _styles(diagnostics)
     _rhat_axis(
         axes[0], np.concatenate([d["rhat_at"].to_numpy().ravel() for d in diagnostics.values()])
@@ -291,8 +291,8 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         if missing := int(np.isnan(rhat_at[:, -1]).sum()):
             title += f", {missing} missing"
         _draws_axis(ax, draws)
-        _label_right(ax, labels, height)
-        _title(ax, title)
+        label_right(ax, labels, height)
+        titled(ax, title)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     return figure
 
@@ -329,17 +329,17 @@ def ess(diagnostics: Mapping[str, xr.Dataset], total: xr.DataArray) -> Figure:
     ['ESS of the difference', 'slopes: ESS of 2 folds']
     """
     height = 1.9
-    figure, axes = _panels(1 + len(diagnostics), height, sharex=True, sharey=True)
+    figure, axes = stacked(1 + len(diagnostics), height, sharex=True, sharey=True)
     draws, styles = total["point"].to_numpy(), _styles(diagnostics)
     for ax in axes:
         ax.plot(draws, total.to_numpy(), color=INK, lw=2.4)
-        _label_right(
+        label_right(
             ax, [Label(float(total[-1]), f"difference\n{float(total[-1]):,.0f}", INK)], height
         )
-    _title(axes[0], "ESS of the difference")
+    titled(axes[0], "ESS of the difference")
     for ax, (name, folds) in zip(axes[1:], diagnostics.items(), strict=True):
         _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
-        _title(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
+        titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
     axes[0].set_ylim(bottom=0)
     _draws_axis(axes[-1], draws)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
@@ -359,7 +359,7 @@ def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
     >>> benchmark({"slopes": run}).axes[0].get_title(loc="left")
     'slopes: 67% of shuffled replicates at or above'
     """
-    figure, axes = _panels(len(runs), 1.7, sharex=one_axis)
+    figure, axes = stacked(len(runs), 1.7, sharex=one_axis)
     for ax, title, run in zip(axes, shorten(list(runs)), runs.values(), strict=True):
         benchmark_panel(ax, title, run)
     axes[-1].set_xlabel("R-hat max", fontsize=NORMAL)
@@ -394,7 +394,7 @@ def benchmark_panel(ax: Axes, title: str, run: xr.Dataset) -> None:
     ax.spines["left"].set_visible(False)
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.4g}"))
-    _title(ax, f"{title}: {text}")
+    titled(ax, f"{title}: {text}")
 
 
 def fold_differences(comparison: xr.Dataset) -> Figure:
@@ -436,7 +436,7 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     'slopes: k-hat above 0.7 in 1 of 2 folds'
     """
     height = 1.9
-    figure, axes = _panels(len(diagnostics), height, sharex=True, sharey=True)
+    figure, axes = stacked(len(diagnostics), height, sharex=True, sharey=True)
     styles = _styles(diagnostics)
     values = np.concatenate([d["khat"].to_numpy() for d in diagnostics.values()])
     _include(axes[0], "y", [-0.1, 1.2, *values])
@@ -456,9 +456,9 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             title += f", {missing} missing"
         ax.set_xlim(0.2, values.size + 0.8)
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        _label_right(ax, [Label(limit, f"{limit:.2g}", INK) for limit in limits], height)
+        label_right(ax, [Label(limit, f"{limit:.2g}", INK) for limit in limits], height)
         _label_points(ax, order[worst], drawn[worst], _fold_labels(folds)[worst])
-        _title(ax, title)
+        titled(ax, title)
     axes[-1].set_xlabel("fold", fontsize=NORMAL)
     return figure
 
@@ -474,7 +474,7 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     >>> full_data({"slopes": fit}).axes[0].get_title(loc="left")
     'slopes: 1 of 2 parameters beyond a limit'
     """
-    figure, axes = _panels(len(diagnostics), 2.0, sharex=True, sharey=True)
+    figure, axes = stacked(len(diagnostics), 2.0, sharex=True, sharey=True)
     styles = _styles(diagnostics)
     axes[0].set_xscale("log")
     ess = np.concatenate([_positive(fit["fit_ess"].to_numpy()) for fit in diagnostics.values()])
@@ -506,7 +506,7 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             color=INK,
         )
         ax.set_ylabel("R-hat", fontsize=NORMAL)
-        _title(ax, f"{styles[name].label}: {bad.sum()} of {bad.size} parameters beyond a limit")
+        titled(ax, f"{styles[name].label}: {bad.sum()} of {bad.size} parameters beyond a limit")
     axes[-1].set_xlabel("effective sample size", fontsize=NORMAL)
     return figure
 
@@ -620,7 +620,7 @@ def _max(values: Float[np.ndarray, "fold point"]) -> Float[np.ndarray, " point"]
     return np.where(np.isinf(largest), np.nan, largest)
 
 
-def _panels(
+def stacked(
     rows: int, height: float, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout=_layout())
@@ -642,7 +642,7 @@ def _plain(ax: Axes) -> None:
     ax.set_axisbelow(True)
 
 
-def _title(ax: Axes, text: str) -> None:
+def titled(ax: Axes, text: str) -> None:
     ax.set_title(text, loc="left", fontsize=NORMAL, color=INK, parse_math=False)
 
 
@@ -734,7 +734,7 @@ def _fractions(
     return ax.transAxes.inverted().transform(ax.transData.transform(points))
 
 
-def _label_right(ax: Axes, labels: Sequence[Label], height: float) -> None:
+def label_right(ax: Axes, labels: Sequence[Label], height: float) -> None:
     """Names beside the right edge, tied by a short line to where they belong."""
     tall = np.array([(label.text.count("\n") + 1) * 0.165 / (height - 0.6) for label in labels])
     y = np.array([label.y for label in labels])
@@ -837,13 +837,13 @@ def _folds_by_name(panels: Sequence[Shown]) -> Figure:
         else:
             what = f"difference\nto {shown.comparator}"
         ax.set_xlabel(what, fontsize=SMALL, parse_math=False)
-        _title(ax, shown.kind)
+        titled(ax, shown.kind)
     axes[0].set_yticks(rows, _fold_labels(first)[order], parse_math=False)
     return figure
 
 
 def _folds_by_order(panels: Sequence[Shown]) -> Figure:
-    figure, axes = _panels(len(panels), 2.6, sharex=True)
+    figure, axes = stacked(len(panels), 2.6, sharex=True)
     for ax, shown in zip(axes, panels, strict=True):
         scores = shown.scores.assign_coords(fold=_fold_labels(shown.scores))
         ends: dict[str, tuple[float, float, Style]] = {}
@@ -871,6 +871,6 @@ def _folds_by_order(panels: Sequence[Shown]) -> Figure:
         title = f"{shown.kind}: {shown.quantity}"
         if shown.comparator is not None and len(shown.styles) == 1:
             title = f"{shown.kind}: {next(iter(shown.styles.values())).label}, {shown.quantity}"
-        _title(ax, title)
+        titled(ax, title)
     axes[-1].set_xlabel("folds, for each model in the order of its values", fontsize=NORMAL)
     return figure

@@ -446,7 +446,8 @@ def diagnose(job: Job) -> None:
     )
 
 
-def _diagnosed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+    """The diagnostics of all models of an experiment, and the stamps of what they are made of."""
     known = {"data": require(job, "data", {})}
     known["folds"] = require(job, "folds", known)
     datasets_, stamps = {}, dict(known)
@@ -477,7 +478,7 @@ def compare(job: Job) -> str:
     from pcv.compare import table
 
     started = datetime.now(UTC)
-    diagnosed, known = _diagnosed(job)
+    diagnosed, known = diagnosed_of(job)
     compared = _compared(job, diagnosed, known)
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.write(job.path("compare"), compared.dataset, stamp)
@@ -493,7 +494,7 @@ def report(job: Job) -> None:
     from pcv import results
 
     started = datetime.now(UTC)
-    diagnosed, known = _diagnosed(job)
+    diagnosed, known = diagnosed_of(job)
     kinds = results.distinct_kinds(diagnosed)
     frame = _compared(job, diagnosed, known).frame.query("kind in @kinds")
     known["compare"] = require(job, "compare", known)

@@ -1,5 +1,6 @@
 import logging
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,6 +111,13 @@ def print_errors():
         print(heading, *errors, sep="\n", file=sys.stderr)
 
 
+def paper_of_what_is_there():
+    """The page says what is missing, and why."""
+    if PAPER_ASKED_FOR and not IS_MODULE:
+        command = [sys.executable, "-m", "pcv", "paper", CONFIG_FILE]
+        subprocess.run(command, check=False)
+
+
 def part(stage):
     """The stage's version and its part of the config: what a rerun is triggered by."""
 
@@ -159,6 +167,19 @@ def models(stage):
         ]
 
     return of
+
+
+def paper_input(stages):
+    """Artifacts of the paper's experiments, as far as the config has them."""
+    paths = [
+        str(layout.path(Path("results"), stage, name, model, batch))
+        for name in layout.PAPER_EXPERIMENTS
+        if name in CONFIG.experiments
+        for stage in stages
+        for model in CONFIG.experiments[name].models
+        for batch in layout.batches(CONFIG.experiments[name].cv.fold_batches)
+    ]
+    return list(dict.fromkeys(paths))
 
 
 def cores_per_model(wildcards):
