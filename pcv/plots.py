@@ -331,17 +331,18 @@ def ess(diagnostics: Mapping[str, xr.Dataset], total: xr.DataArray) -> Figure:
     height = 1.9
     figure, axes = stacked(1 + len(diagnostics), height, sharex=True, sharey=True)
     draws, styles = total["point"].to_numpy(), _styles(diagnostics)
-    for ax in axes:
-        ax.plot(draws, total.to_numpy(), color=INK, lw=2.4)
-        label_right(
-            ax, [Label(float(total[-1]), f"difference\n{float(total[-1]):,.0f}", INK)], height
-        )
+    last = [total[-1:].to_numpy(), *(d["ess_at"][:, -1].to_numpy() for d in diagnostics.values())]
+    axes[0].set_ylim(0, 1.15 * np.nanmax(np.concatenate(last)))  # early estimates are wild
+    _draws_axis(axes[0], draws)
     titled(axes[0], "ESS of the difference")
     for ax, (name, folds) in zip(axes[1:], diagnostics.items(), strict=True):
         _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
         titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
-    axes[0].set_ylim(bottom=0)
-    _draws_axis(axes[-1], draws)
+    for ax in axes:
+        ax.plot(draws, total.to_numpy(), color=INK, lw=2.4)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
+        end = float(total[-1])
+        label_right(ax, [Label(end, f"difference\n{end:,.0f}", INK)], height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     return figure
 

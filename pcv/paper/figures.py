@@ -127,7 +127,7 @@ def pathologies(example: Example, seed: int) -> dict[str, xr.Dataset]:
     rng = np.random.default_rng([seed, name_bits("figure 5")])
     stuck, shifted = stuck_chain(rng, draws), shifted_chain(rng, draws)
     runs = {
-        "as drawn": draws,
+        "chains as drawn": draws,
         "a stuck chain": stuck.draws,
         "a shifted chain": shifted.draws,
     }
@@ -139,11 +139,12 @@ def pathologies(example: Example, seed: int) -> dict[str, xr.Dataset]:
 
 
 def lengths(example: Example, wanted: Sequence[int]) -> list[int]:
-    """The paper's lengths and the whole run; of a run too short for them, quarter, half and all."""
+    """The paper's lengths and the whole run; of a short one, half and quarter in their place."""
     longest = next(iter(example.draws.values())).shape[2]
-    if max(wanted) >= longest:
-        wanted = (longest // 4, longest // 2)
-    return [*wanted, longest]
+    chosen = {n for n in wanted if n < longest} | {longest}
+    for n in (longest // 2, longest // 4):
+        chosen |= {n} if len(chosen) <= len(wanted) else set()
+    return sorted(chosen)
 
 
 def at_lengths(example: Example, seed: int, number: int) -> dict[str, xr.Dataset]:
