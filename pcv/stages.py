@@ -115,7 +115,7 @@ def check(job: Job) -> None:
         PcvError: with a line for every part that would fail.
     """
     from pcv import devices
-    from pcv.model import check_marginal, check_prior, check_shapes, check_values
+    from pcv.model import check_gap, check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
     _obtain(job)
@@ -139,6 +139,14 @@ def check(job: Job) -> None:
                 check_shapes(model, arrays, num_units, settings.data.outcome, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 check_prior(model, name)
+                check_gap(
+                    lambda data, config=config: build(config, data),
+                    arrays,
+                    settings.data.outcome,
+                    folds,
+                    data_set["unit"].values.tolist(),
+                    name,
+                )
                 outcomes[name] = str(model.outcome)
                 job.say(f"{job.experiment}: model '{name}' is fit to run")
             except PcvError as error:

@@ -26,7 +26,7 @@ from pcv.paper.figures import (
 from pcv.paper.published import DIFFERENCES, MEANS, RUN_TIMES
 from pcv.paper.run import paper
 from tests.synthetic import make_results
-from tests.test_workflow import ROOT, planned, snakemake
+from tests.test_workflow import ROOT, changed, make_project, planned, snakemake
 
 CONFIGS = {name: ROOT / f"config/paper/{name}.yaml" for name in ("paper", "quick")}
 NAMES = {
@@ -293,16 +293,13 @@ def test_other_targets_leave_the_paper_out(project):
     assert experiments(run) == {"rats"}
 
 
-SMALL = {
-    "fit": {"warmup": 200, "draws": 200, "allow_bad_fit": True},
-    "cv": {"chains": 4, "warmup": 5, "draws": 40, "batch_size": 10},
-}
-
-
-def test_a_failed_download_leaves_the_rest(project, monkeypatch):
+def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     """Its error says where else the data may be had; the page is of what there is."""
-    config = yaml.safe_load(CONFIGS["quick"].read_text())
-    chosen = {name: config["experiments"][name] | SMALL for name in ("example2", "example3")}
+    project = make_project(tmp_path)
+    radon = yaml.safe_load(CONFIGS["quick"].read_text())["experiments"]["example3"]
+    tiny = changed(cv__fold_batches=1)["experiments"]["tiny"]
+    chosen = {"example2": tiny, "example3": radon}
+    (project / "config/paper").mkdir(parents=True)
     (project / "config/paper/paper.yaml").write_text(
         yaml.safe_dump({"seed": 1, "experiments": chosen})
     )
