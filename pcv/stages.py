@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,7 +141,7 @@ def check(job: Job) -> None:
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 check_prior(model, name)
                 check_gap(
-                    lambda data, config=config: build(config, data),
+                    partial(build, config),
                     arrays,
                     settings.data.outcome,
                     folds,
