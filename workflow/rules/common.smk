@@ -96,6 +96,8 @@ def print_tables():
         if page.exists():
             print(Path(f"results/{experiment}/logs/compare.log").read_text())
             print(f"Report: {page}", flush=True)
+    if PAPER_ASKED_FOR:
+        print("Paper: results/paper/index.html", flush=True)
 
 
 def print_errors():
