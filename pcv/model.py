@@ -398,9 +398,9 @@ def check_gap(
     if moved.size:
         warnings.warn(
             f"model '{name}': terms of {moved.size} unit(s) that fold '{folds.id[middle]}' trains"
-            f" on, such as '{units[moved[0]]}', depend on outcomes that it tests (lags, or a"
-            " summary of all outcomes?): its score is too good; leave out a wider gap (folds.h), or make"
-            " the summary a constant",
+            f" on, such as '{units[moved[0]]}', depend on outcomes that it tests (through lags, or"
+            " a summary of all outcomes): its score is too good; leave out a wider gap (folds.h),"
+            " or make the summary a constant",
             stacklevel=2,
         )
 
