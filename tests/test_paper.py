@@ -315,16 +315,20 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     assert "error: data set 'radon': https://" in run.err
     assert "set PCV_DATA to the folder of radon_us.csv" in run.err
     text = (project / "results/paper/index.html").read_text()
-    assert "example3 was not run.</strong> Its data, &#39;radon&#39;, could not be had" in text
+    assert "example3 was not run.</strong> Its data, &#39;radon&#39;, are not there" in text
     assert "example4 was not run.</strong> the config has no such experiment" in text
     drawn = {path.name for path in (project / "results/paper/figures").glob("*.png")}
     assert drawn == {"figure_06.png", "figure_09.png", "figure_10.png"}
     assert (project / "results/paper/tables/table_2.csv").exists()
 
 
-def test_draws_have_to_be_kept(tmp_path):
+def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):
     said = []
     paper(load(CONFIGS["quick"]), tmp_path, said.append)
     assert len(said) == len(layout.PAPER_EXPERIMENTS) + 1
     assert all("is missing" in line for line in said[:-1])
-    assert (tmp_path / "paper/index.html").exists()
+    text = (tmp_path / "paper/index.html").read_text()
+    assert text.count("was not run.</strong>") == len(layout.PAPER_EXPERIMENTS)
+    assert "example1 was not run.</strong> " in text
+    assert "data.zarr: not found" in text
+    assert not list(tmp_path.glob("paper/figures/*"))

@@ -106,9 +106,9 @@ def _reason(config: Config, name: str, results: Path, error: str) -> str:
     source = settings.data.dataset if settings else None
     if source is None or layout.dataset(results, source).exists():
         return error
-    file = SOURCES[source].file
-    where = " and ".join(SOURCES[source].downloads)
+    if not (downloads := SOURCES[source].downloads):
+        return error
     return (
-        f"Its data, '{source}', could not be had: download {where} by other means, or set "
-        f"{VARIABLE} to a folder that holds {file}, and run again."
+        f"Its data, '{source}', are not there. They are downloaded from {' and '.join(downloads)}; "
+        f"where that fails, set {VARIABLE} to a folder that holds {SOURCES[source].file}."
     )
