@@ -15,7 +15,7 @@ from pcv.paper.figures import FIGURES, Example
 from pcv.paper.page import html, summary, table_html, time_table
 from pcv.paper.published import MEANS, RUN_TIMES
 from pcv.registry import SOURCES, VARIABLE
-from pcv.report import write_figures
+from pcv.report import Table, write_figures
 from pcv.stages import diagnosed_of
 
 
@@ -49,8 +49,7 @@ def paper(config: Config, results: Path, say: Say) -> None:
         shutil.rmtree(folder / stale, ignore_errors=True)
     write_figures({f"figure_{n:02}": figure for n, figure in figures.items()}, folder / "figures")
     for n, table in tables.items():
-        frame = pd.DataFrame(table.rows, columns=table.head)
-        store.write_text(folder / "tables" / f"table_{n}.csv", frame.to_csv(index=False))
+        store.write_text(folder / "tables" / f"table_{n}.csv", _csv(table))
         store.write_text(folder / "tables" / f"table_{n}.html", table_html(table))
     devices = ", ".join(dict.fromkeys(example.device for example in examples.values()))
     about = [f"Seed {config.seed}.", f"Run on {devices}."] if examples else []
@@ -98,6 +97,14 @@ def read(job: Job) -> Example:
         device=", ".join(dict.fromkeys(devices)),
         marks=compared.marks,
     )
+
+
+def _csv(table: Table) -> str:
+    """A table with plain numbers, empty where there is none."""
+    frame = pd.DataFrame(table.rows, columns=["row", *table.head[1:]]).set_index("row")
+    numbers = list(table.head[1:-1])
+    frame[numbers] = frame[numbers].replace({",": "", "–": ""}, regex=True)
+    return frame.to_csv()
 
 
 def _reason(config: Config, name: str, results: Path, error: str) -> str:
