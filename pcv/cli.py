@@ -224,6 +224,16 @@ def report(
         stages.report(job)
 
 
+@app.command(epilog="Example: pcv paper config/paper/quick.yaml")
+def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> None:
+    """Set the paper's numbers beside those of its examples that were run: paper/index.html."""
+    from pcv.config import load
+    from pcv.paper.run import paper as write
+    from pcv.progress import say
+
+    write(load(config), results, say)
+
+
 def _prepare(cores: int, results: Path) -> None:
     from pcv import devices
 

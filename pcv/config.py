@@ -152,6 +152,7 @@ class Blocks(Section):
 class HBlock(Section):
     scheme: Literal["h_block"]
     h: Annotated[int, Field(ge=0)]
+    skip: Annotated[int, Field(ge=0)] = 0
     time: Text | None = None
 
 
@@ -159,6 +160,7 @@ class HVBlock(Section):
     scheme: Literal["hv_block"]
     v: Annotated[int, Field(ge=0)]
     h: Annotated[int, Field(ge=0)]
+    skip: Annotated[int, Field(ge=0)] = 0
     time: Text | None = None
 
 

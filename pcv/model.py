@@ -36,7 +36,7 @@ from numpyro.distributions.constraints import Constraint
 
 from pcv.devices import RUN_ONCE
 from pcv.errors import PcvError, in_one_line
-from pcv.folds import Folds
+from pcv.folds import Folds, train_mask
 
 Params = dict[str, Array]
 Data = Mapping[str, Any]
@@ -446,6 +446,49 @@ def check_prior(model: Model, name: str) -> None:
             f"model '{name}': draws from `init` do not follow `log_prior` in '{parameter}' (its "
             f"mean gradient is {worst[parameter]:.0f} standard errors from 0): is the Jacobian "
             "missing, or does `init` return constrained values?",
+            stacklevel=2,
+        )
+
+
+def check_gap(
+    make: Callable[[Data], Model],
+    data: Data,
+    outcome: str,
+    folds: Folds,
+    units: list[str],
+    name: str,
+) -> None:
+    """Does what a fold trains on depend on the outcomes that it tests, through lags for example?
+
+    The outcomes that the fold in the middle tests are changed; terms of its training units that
+    change with them are conditioned on what is to be predicted.
+
+    Args:
+        make: makes the model of data.
+        data: columns and constants, and `unit`.
+        outcome: name of the outcome's column.
+        folds: of the experiment.
+        units: names of the units.
+        name: of the model.
+
+    Warns:
+        UserWarning: they do.
+    """
+    middle = len(folds.id) // 2
+    values = np.unique(data[outcome])
+    following = values[(np.searchsorted(values, data[outcome]) + 1) % values.size]
+    tested = np.isin(data["unit"], folds.test[middle])
+    changed = {**data, outcome: np.where(tested, following, data[outcome])}
+    params = make(data).init(jax.random.key(0))
+    before, after = (np.asarray(make(d).log_lik(params, numeric(d))) for d in (data, changed))
+    trained = train_mask(folds, len(before), slice(middle, middle + 1))[0]
+    moved = np.flatnonzero(trained & (before != after))
+    if moved.size:
+        warnings.warn(
+            f"model '{name}': terms of {moved.size} unit(s) that fold '{folds.id[middle]}' trains"
+            f" on, such as '{units[moved[0]]}', depend on outcomes that it tests (through lags, or"
+            " a summary of all outcomes): its score is too good; leave out a wider gap (folds.h),"
+            " or make the summary a constant",
             stacklevel=2,
         )
 

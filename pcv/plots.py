@@ -107,44 +107,53 @@ def difference(comparison: xr.Dataset) -> Figure:
             With a single model `elpd_at`, `mcse_at`, `elpd`, `se` instead.
     """
     panels, height = _shown(comparison), 2.6
-    figure, axes = _panels(len(panels), height)
+    figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
-        draws = shown.scores["point"].to_numpy()
-        step = 0.07 * draws[-1]
-        lane = draws[-1] + step * (1.2 + np.arange(len(shown.styles)))
-        labels = []
-        for x, (name, style) in zip(lane, shown.styles.items(), strict=True):
-            model = shown.scores.sel(model=name)
-            value_at, band = model["value_at"].to_numpy(), 2 * model["mcse_at"].to_numpy()
-            value, se = float(model["value"]), float(model["se"])
-            ax.fill_between(
-                draws, value_at - band, value_at + band, color=style.colour, alpha=0.3, lw=0
-            )
-            ax.plot(draws, value_at, **_line(style, draws.size))
-            ax.errorbar(
-                x,
-                value,
-                se,
-                color=style.colour,
-                marker=style.marker,
-                ms=7,
-                mec="white",
-                elinewidth=3.5,
-                capsize=5,
-                capthick=2.0,
-            )
-            labels.append(
-                Label(value, f"{style.label}\n{number(value, se)} ± {number(se, se)}", style.colour)
-            )
-        if shown.comparator is not None:
-            ax.axhline(0, color=INK, lw=0.9)
-            labels.append(Label(0.0, shown.comparator, INK))
-        _include(ax, "y", _difference_extent(shown))
-        _draws_axis(ax, draws, float(lane[-1] + step))
-        ax.axvline(draws[-1] + 0.5 * step, color=FAINT, lw=0.9)
-        _label_right(ax, labels, height)
-        _title(ax, f"{shown.kind}: {shown.quantity}")
+        _difference_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    _difference_legend(figure)
+    return figure
+
+
+def _difference_panel(ax: Axes, shown: Shown, height: float) -> None:
+    draws = shown.scores["point"].to_numpy()
+    step = 0.07 * draws[-1]
+    lane = draws[-1] + step * (1.2 + np.arange(len(shown.styles)))
+    labels = []
+    for x, (name, style) in zip(lane, shown.styles.items(), strict=True):
+        model = shown.scores.sel(model=name)
+        value_at, band = model["value_at"].to_numpy(), 2 * model["mcse_at"].to_numpy()
+        value, se = float(model["value"]), float(model["se"])
+        ax.fill_between(
+            draws, value_at - band, value_at + band, color=style.colour, alpha=0.3, lw=0
+        )
+        ax.plot(draws, value_at, **_line(style, draws.size))
+        ax.errorbar(
+            x,
+            value,
+            se,
+            color=style.colour,
+            marker=style.marker,
+            ms=7,
+            mec="white",
+            elinewidth=3.5,
+            capsize=5,
+            capthick=2.0,
+        )
+        labels.append(
+            Label(value, f"{style.label}\n{number(value, se)} ± {number(se, se)}", style.colour)
+        )
+    if shown.comparator is not None:
+        ax.axhline(0, color=INK, lw=0.9)
+        labels.append(Label(0.0, shown.comparator, INK))
+    _include(ax, "y", _difference_extent(shown))
+    _draws_axis(ax, draws, float(lane[-1] + step))
+    ax.axvline(draws[-1] + 0.5 * step, color=FAINT, lw=0.9)
+    label_right(ax, labels, height)
+    titled(ax, f"{shown.kind}: {shown.quantity}")
+
+
+def _difference_legend(figure: Figure) -> None:
     _legend(
         figure,
         [
@@ -153,7 +162,6 @@ def difference(comparison: xr.Dataset) -> Figure:
         ],
         ["± 2 MCSE: shrinks with draws", "± SE: shrinks with data only"],
     )
-    return figure
 
 
 def uncertainty(comparison: xr.Dataset) -> Figure:
@@ -164,22 +172,9 @@ def uncertainty(comparison: xr.Dataset) -> Figure:
             `se_at`, `mcse_at`.
     """
     panels, height = _shown(comparison), 2.4
-    figure, axes = _panels(len(panels), height)
+    figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
-        draws = shown.scores["point"].to_numpy()
-        labels = []
-        ax.set_yscale("log")
-        for name, style in shown.styles.items():
-            model = shown.scores.sel(model=name)
-            for error, dash, face in (("SE", "-", style.colour), ("MCSE", DASHED, "white")):
-                error_at = _positive(model[f"{error.lower()}_at"].to_numpy())
-                ax.plot(draws, error_at, **_line(style, draws.size) | {"ls": dash, "mfc": face})
-                labels.append(Label(error_at[-1], f"{error} {style.label}", style.colour))
-        _draws_axis(ax, draws)
-        _log_ticks(ax.yaxis)
-        _label_right(ax, labels, height)
-        what = shown.quantity.replace("elpd difference", "difference")
-        _title(ax, f"{shown.kind}: errors of the {what}")
+        _uncertainty_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     _legend(
         figure,
@@ -192,6 +187,23 @@ def uncertainty(comparison: xr.Dataset) -> Figure:
     return figure
 
 
+def _uncertainty_panel(ax: Axes, shown: Shown, height: float) -> None:
+    draws = shown.scores["point"].to_numpy()
+    labels = []
+    ax.set_yscale("log")
+    for name, style in shown.styles.items():
+        model = shown.scores.sel(model=name)
+        for error, dash, face in (("SE", "-", style.colour), ("MCSE", DASHED, "white")):
+            error_at = _positive(model[f"{error.lower()}_at"].to_numpy())
+            ax.plot(draws, error_at, **_line(style, draws.size) | {"ls": dash, "mfc": face})
+            labels.append(Label(error_at[-1], f"{error} {style.label}", style.colour))
+    _draws_axis(ax, draws)
+    _log_ticks(ax.yaxis)
+    label_right(ax, labels, height)
+    what = shown.quantity.replace("elpd difference", "difference")
+    titled(ax, f"{shown.kind}: errors of the {what}")
+
+
 def probability(comparison: xr.Dataset) -> Figure:
     """Probability over draws that a model predicts better than the comparator.
 
@@ -200,27 +212,49 @@ def probability(comparison: xr.Dataset) -> Figure:
             model has none, and the figure says so.
     """
     if comparison.sizes["model"] == 1:
-        figure, axes = _panels(1, 0.7)
+        figure, axes = stacked(1, 0.7)
         axes[0].set_axis_off()
         _note(axes[0], "one model: nothing to compare it with")
         return figure
     panels, height = _shown(comparison), 2.1
-    figure, axes = _panels(len(panels), height)
+    figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
-        draws = shown.scores["point"].to_numpy()
-        ax.set_ylim(-0.03, 1.03)
-        ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{100 * p:.0f}%"))
-        ax.axhline(0.5, color=GREY, lw=0.8, ls=(0, (2, 2)))
-        labels = []
-        for name, style in shown.styles.items():
-            p_at = shown.scores["p_better_at"].sel(model=name).to_numpy()
-            ax.plot(draws, p_at, **_line(style, draws.size), clip_on=False)
-            labels.append(Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
-        _draws_axis(ax, draws)
-        _label_right(ax, labels, height)
-        _title(ax, f"{shown.kind}: probability of beating {shown.comparator}")
+        _probability_panel(ax, shown, height)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    return figure
+
+
+def _probability_panel(ax: Axes, shown: Shown, height: float) -> None:
+    draws = shown.scores["point"].to_numpy()
+    ax.set_ylim(-0.03, 1.03)
+    ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{100 * p:.0f}%"))
+    ax.axhline(0.5, color=GREY, lw=0.8, ls=(0, (2, 2)))
+    labels = []
+    for name, style in shown.styles.items():
+        p_at = shown.scores["p_better_at"].sel(model=name).to_numpy()
+        ax.plot(draws, p_at, **_line(style, draws.size), clip_on=False)
+        labels.append(Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
+    _draws_axis(ax, draws)
+    label_right(ax, labels, height)
+    titled(ax, f"{shown.kind}: probability of beating {shown.comparator}")
+
+
+def answer(comparison: xr.Dataset) -> Figure:
+    """`difference`, `uncertainty` and `probability` of the joint scores, one below the other.
+
+    Args:
+        comparison: of at least two models, as these functions take it.
+    """
+    (shown,) = _shown(comparison.sel(kind=["joint"]))
+    height = 2.2
+    figure, axes = stacked(3, height)
+    for ax, panel in zip(
+        axes, (_difference_panel, _uncertainty_panel, _probability_panel), strict=True
+    ):
+        panel(ax, shown, height)
+    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    _difference_legend(figure)
     return figure
 
 
@@ -236,7 +270,7 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     'slopes: R-hat of 2 folds'
     """
     height = 1.9
-    figure, axes = _panels(len(diagnostics), height, sharey=True)
+    figure, axes = stacked(len(diagnostics), height, sharey=True)
     styles = _styles(diagnostics)
     _rhat_axis(
         axes[0], np.concatenate([d["rhat_at"].to_numpy().ravel() for d in diagnostics.values()])
@@ -245,18 +279,9 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         draws, rhat_at = folds["point"].to_numpy(), folds["rhat_at"].to_numpy()
         excess_at = np.minimum(rhat_at - 1, ax.get_ylim()[1])
         worst_at = _max(excess_at)
-        thin = len(excess_at) > MAX_NAMED_FOLDS
-        marker = "." if draws.size == 1 else ""
         ax.axhline(GOOD_RHAT - 1, color=INK, lw=0.9, ls=DASHED)
-        ax.plot(
-            np.tile(np.append(draws, np.nan), len(excess_at)),
-            np.pad(excess_at, ((0, 0), (0, 1)), constant_values=np.nan).ravel(),
-            color=styles[name].colour,
-            marker=marker,
-            lw=0.4 if thin else 0.8,
-            alpha=0.4 if thin else 0.6,
-        )
-        ax.plot(draws, worst_at, color=INK, marker=marker, lw=2.4)
+        _fold_lines(ax, draws, excess_at, styles[name])
+        ax.plot(draws, worst_at, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
         labels = [Label(GOOD_RHAT - 1, f"{GOOD_RHAT:g}", INK)]
         if np.isfinite(worst_at[-1]):
             worst = int(np.nanargmax(rhat_at[:, -1]))
@@ -266,55 +291,111 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         if missing := int(np.isnan(rhat_at[:, -1]).sum()):
             title += f", {missing} missing"
         _draws_axis(ax, draws)
-        _label_right(ax, labels, height)
-        _title(ax, title)
+        label_right(ax, labels, height)
+        titled(ax, title)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     return figure
 
 
-def benchmark(runs: Mapping[str, xr.Dataset]) -> Figure:
+def _fold_lines(
+    ax: Axes,
+    draws: Num[np.ndarray, " point"],
+    values: Float[np.ndarray, "fold point"],
+    style: Style,
+) -> None:
+    """One thin line per fold."""
+    thin = len(values) > MAX_NAMED_FOLDS
+    ax.plot(
+        np.tile(np.append(draws, np.nan), len(values)),
+        np.pad(values, ((0, 0), (0, 1)), constant_values=np.nan).ravel(),
+        color=style.colour,
+        marker="." if draws.size == 1 else "",
+        lw=0.4 if thin else 0.8,
+        alpha=0.4 if thin else 0.6,
+    )
+
+
+def ess(diagnostics: Mapping[str, xr.Dataset], total: xr.DataArray) -> Figure:
+    """Effective draws of the difference of two models over draws, then of every fold.
+
+    Args:
+        diagnostics: for each model `ess_at` (fold, point); `point` in draws per chain.
+        total: of the difference (point).
+
+    >>> folds = xr.Dataset({"ess_at": (("fold", "point"), [[70.0, 160.0], [90.0, 150.0]])},
+    ...                    coords={"fold": ["rat 1", "rat 2"], "point": [20, 40]})
+    >>> whole = xr.DataArray([80.0, 155.0], {"point": [20, 40]})
+    >>> [ax.get_title(loc="left") for ax in ess({"slopes": folds}, whole).axes]
+    ['ESS of the difference', 'slopes: ESS of 2 folds']
+    """
+    height = 1.9
+    figure, axes = stacked(1 + len(diagnostics), height, sharex=True, sharey=True)
+    draws, styles = total["point"].to_numpy(), _styles(diagnostics)
+    last = [total[-1:].to_numpy(), *(d["ess_at"][:, -1].to_numpy() for d in diagnostics.values())]
+    axes[0].set_ylim(0, 1.15 * np.nanmax(np.concatenate(last)))  # early estimates are wild
+    _draws_axis(axes[0], draws)
+    titled(axes[0], "ESS of the difference")
+    for ax, (name, folds) in zip(axes[1:], diagnostics.items(), strict=True):
+        _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
+        titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
+    for ax in axes:
+        ax.plot(draws, total.to_numpy(), color=INK, lw=2.4)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
+        end = float(total[-1])
+        label_right(ax, [Label(end, f"difference\n{end:,.0f}", INK)], height)
+    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    return figure
+
+
+def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
     """R-hat max against the histogram of its values when the chains' blocks are shuffled.
 
     Args:
         runs: by title, datasets with `rhat_max`, `benchmark` (replicate) and `benchmark_share`:
             the diagnostics of a model, or the comparison for all models at once.
+        one_axis: one axis for all runs; False where they are of different lengths.
 
     >>> run = xr.Dataset({"rhat_max": 1.02, "benchmark": ("replicate", [1.01, 1.02, 1.03]),
     ...                   "benchmark_share": 0.67})
     >>> benchmark({"slopes": run}).axes[0].get_title(loc="left")
     'slopes: 67% of shuffled replicates at or above'
     """
-    figure, axes = _panels(len(runs), 1.7, sharex=True)
+    figure, axes = stacked(len(runs), 1.7, sharex=one_axis)
     for ax, title, run in zip(axes, shorten(list(runs)), runs.values(), strict=True):
-        observed, share = float(run["rhat_max"]), float(run["benchmark_share"])
-        replicates = run["benchmark"].to_numpy()
-        replicates = replicates[np.isfinite(replicates)]
-        if replicates.size:
-            ax.hist(replicates, bins=30, histtype="stepfilled", color="#8fb8d3")
-        else:
-            _note(ax, "no finite replicate")
-        if np.isfinite(observed):
-            ax.axvline(observed, color=COLOURS[1], lw=2.5, ymax=0.86)
-            ax.annotate(
-                f"observed {observed:.3f}",
-                (observed, 0.87),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                va="bottom",
-                fontsize=SMALL,
-                color=INK,
-            )
-            text = f"{percent(share)} of shuffled replicates at or above"
-        else:
-            text = "observed value not finite"
-        ax.margins(x=0.12, y=0.25)
-        ax.set_yticks([])
-        ax.spines["left"].set_visible(False)
-        ax.xaxis.set_major_locator(MaxNLocator(6))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.4g}"))
-        _title(ax, f"{title}: {text}")
+        benchmark_panel(ax, title, run)
     axes[-1].set_xlabel("R-hat max", fontsize=NORMAL)
     return figure
+
+
+def benchmark_panel(ax: Axes, title: str, run: xr.Dataset) -> None:
+    """One panel of `benchmark`."""
+    observed, share = float(run["rhat_max"]), float(run["benchmark_share"])
+    replicates = run["benchmark"].to_numpy()
+    replicates = replicates[np.isfinite(replicates)]
+    if replicates.size:
+        ax.hist(replicates, bins=30, histtype="stepfilled", color="#8fb8d3")
+    else:
+        _note(ax, "no finite replicate")
+    if np.isfinite(observed):
+        ax.axvline(observed, color=COLOURS[1], lw=2.5, ymax=0.86)
+        ax.annotate(
+            f"observed {observed:.3f}",
+            (observed, 0.87),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            fontsize=SMALL,
+            color=INK,
+        )
+        text = f"{percent(share)} of shuffled replicates at or above"
+    else:
+        text = "observed value not finite"
+    ax.margins(x=0.12, y=0.25)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.4g}"))
+    titled(ax, f"{title}: {text}")
 
 
 def fold_differences(comparison: xr.Dataset) -> Figure:
@@ -356,7 +437,7 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     'slopes: k-hat above 0.7 in 1 of 2 folds'
     """
     height = 1.9
-    figure, axes = _panels(len(diagnostics), height, sharex=True, sharey=True)
+    figure, axes = stacked(len(diagnostics), height, sharex=True, sharey=True)
     styles = _styles(diagnostics)
     values = np.concatenate([d["khat"].to_numpy() for d in diagnostics.values()])
     _include(axes[0], "y", [-0.1, 1.2, *values])
@@ -376,9 +457,9 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             title += f", {missing} missing"
         ax.set_xlim(0.2, values.size + 0.8)
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        _label_right(ax, [Label(limit, f"{limit:.2g}", INK) for limit in limits], height)
+        label_right(ax, [Label(limit, f"{limit:.2g}", INK) for limit in limits], height)
         _label_points(ax, order[worst], drawn[worst], _fold_labels(folds)[worst])
-        _title(ax, title)
+        titled(ax, title)
     axes[-1].set_xlabel("fold", fontsize=NORMAL)
     return figure
 
@@ -394,7 +475,7 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     >>> full_data({"slopes": fit}).axes[0].get_title(loc="left")
     'slopes: 1 of 2 parameters beyond a limit'
     """
-    figure, axes = _panels(len(diagnostics), 2.0, sharex=True, sharey=True)
+    figure, axes = stacked(len(diagnostics), 2.0, sharex=True, sharey=True)
     styles = _styles(diagnostics)
     axes[0].set_xscale("log")
     ess = np.concatenate([_positive(fit["fit_ess"].to_numpy()) for fit in diagnostics.values()])
@@ -426,7 +507,7 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             color=INK,
         )
         ax.set_ylabel("R-hat", fontsize=NORMAL)
-        _title(ax, f"{styles[name].label}: {bad.sum()} of {bad.size} parameters beyond a limit")
+        titled(ax, f"{styles[name].label}: {bad.sum()} of {bad.size} parameters beyond a limit")
     axes[-1].set_xlabel("effective sample size", fontsize=NORMAL)
     return figure
 
@@ -540,7 +621,7 @@ def _max(values: Float[np.ndarray, "fold point"]) -> Float[np.ndarray, " point"]
     return np.where(np.isinf(largest), np.nan, largest)
 
 
-def _panels(
+def stacked(
     rows: int, height: float, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout=_layout())
@@ -562,7 +643,7 @@ def _plain(ax: Axes) -> None:
     ax.set_axisbelow(True)
 
 
-def _title(ax: Axes, text: str) -> None:
+def titled(ax: Axes, text: str) -> None:
     ax.set_title(text, loc="left", fontsize=NORMAL, color=INK, parse_math=False)
 
 
@@ -654,7 +735,7 @@ def _fractions(
     return ax.transAxes.inverted().transform(ax.transData.transform(points))
 
 
-def _label_right(ax: Axes, labels: Sequence[Label], height: float) -> None:
+def label_right(ax: Axes, labels: Sequence[Label], height: float) -> None:
     """Names beside the right edge, tied by a short line to where they belong."""
     tall = np.array([(label.text.count("\n") + 1) * 0.165 / (height - 0.6) for label in labels])
     y = np.array([label.y for label in labels])
@@ -757,13 +838,13 @@ def _folds_by_name(panels: Sequence[Shown]) -> Figure:
         else:
             what = f"difference\nto {shown.comparator}"
         ax.set_xlabel(what, fontsize=SMALL, parse_math=False)
-        _title(ax, shown.kind)
+        titled(ax, shown.kind)
     axes[0].set_yticks(rows, _fold_labels(first)[order], parse_math=False)
     return figure
 
 
 def _folds_by_order(panels: Sequence[Shown]) -> Figure:
-    figure, axes = _panels(len(panels), 2.6, sharex=True)
+    figure, axes = stacked(len(panels), 2.6, sharex=True)
     for ax, shown in zip(axes, panels, strict=True):
         scores = shown.scores.assign_coords(fold=_fold_labels(shown.scores))
         ends: dict[str, tuple[float, float, Style]] = {}
@@ -791,6 +872,6 @@ def _folds_by_order(panels: Sequence[Shown]) -> Figure:
         title = f"{shown.kind}: {shown.quantity}"
         if shown.comparator is not None and len(shown.styles) == 1:
             title = f"{shown.kind}: {next(iter(shown.styles.values())).label}, {shown.quantity}"
-        _title(ax, title)
+        titled(ax, title)
     axes[-1].set_xlabel("folds, for each model in the order of its values", fontsize=NORMAL)
     return figure

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -187,16 +187,9 @@ def html(
     """
     names = _models(comparison)
     single = len(names) == 1
-    environment = Environment(
-        loader=PackageLoader("pcv"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     folds = {name: _fold_table(name, diagnostics[name]) for name in names}
     config = provenance.get("config", {})
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         title=title,
         marks=marks,
         single=single,
@@ -210,7 +203,7 @@ def html(
         questions=QUESTIONS,
         others=None if scores is None else _other_scores(scores.query("score != 'log'")),
         figures={
-            name: Markup(_inline(figure, name))
+            name: Markup(inline(figure, name))
             for name, figure in figures.items()
             if not (single and name == "probability")
         },
@@ -230,11 +223,23 @@ def html(
     )
 
 
+def template(name: str) -> Template:
+    """A page of `pcv/templates`, in which every name must be given and all text is escaped."""
+    environment = Environment(
+        loader=PackageLoader("pcv"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
 def _models(comparison: xr.Dataset) -> list[str]:
     return [str(name) for name in comparison["model"].to_numpy()]
 
 
-def _inline(figure: Figure, name: str) -> str:
+def inline(figure: Figure, name: str) -> str:
     """The svg element alone, sized by the page, and named for who cannot see it."""
     text = svg(figure, name)
     head, body = text[text.index("<svg") :].split(">", 1)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,7 +123,7 @@ def check(job: Job) -> None:
     """
     from pcv import devices
     from pcv import scores as scoring
-    from pcv.model import check_marginal, check_prior, check_shapes, check_values
+    from pcv.model import check_gap, check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
     _obtain(job)
@@ -146,6 +147,14 @@ def check(job: Job) -> None:
                 check_shapes(model, arrays, num_units, settings.data.outcome, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 check_prior(model, name)
+                check_gap(
+                    partial(build, config),
+                    arrays,
+                    settings.data.outcome,
+                    folds,
+                    data_set["unit"].values.tolist(),
+                    name,
+                )
                 outcomes[name] = str(model.outcome)
                 job.say(f"{job.experiment}: model '{name}' is fit to run")
             except PcvError as error:
@@ -637,7 +646,8 @@ def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
     return scores.named(job.scores), observed(job, arrays, folds)
 
 
-def _diagnosed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+    """The diagnostics of all models of an experiment, and the stamps of what they are made of."""
     known = {"data": require(job, "data", {})}
     known["folds"] = require(job, "folds", known)
     datasets_, stamps = {}, dict(known)
@@ -668,7 +678,7 @@ def compare(job: Job) -> str:
     from pcv.compare import scores_frame, scores_table, table
 
     started = datetime.now(UTC)
-    diagnosed, known = _diagnosed(job)
+    diagnosed, known = diagnosed_of(job)
     compared = _compared(job, diagnosed, known)
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.write(job.path("compare"), compared.dataset, stamp)
@@ -691,7 +701,7 @@ def report(job: Job) -> None:
     from pcv.compare import scores_frame
 
     started = datetime.now(UTC)
-    diagnosed, known = _diagnosed(job)
+    diagnosed, known = diagnosed_of(job)
     kinds = results.distinct_kinds(diagnosed)
     compared = _compared(job, diagnosed, known)
     frame = compared.frame.query("kind in @kinds")

@@ -21,6 +21,7 @@ LIGHT = (
     "pcv.store",
     "pcv.plots",
     "pcv.report",
+    "pcv.paper.run",
     "pcv.stages",
     "pcv.cli",
 )

@@ -24,7 +24,6 @@ from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.sampler import Chains, Kernel, Sampler
-from pcv.scores import SCORES
 from pcv.tuning import tune
 from pcv.verdicts import fold_verdict
 from pcv.zoo import air
@@ -94,7 +93,7 @@ def regression() -> Regression:
     flat, _ = flat_target(target(model, data, "plain"))
     scale = np.linalg.cholesky(np.cov(draws.T))
     kernel = Kernel(*(jnp.asarray(x) for x in (draws.mean(0), scale, 0.6, 3)))
-    engine = sampler.build(flat, (SCORES["log"],), NUM_UNITS, BATCH_SIZE)
+    engine = sampler.build(flat, (), NUM_UNITS, BATCH_SIZE)
     problem = Problem(flat, NUM_UNITS, replicated(folds), engine, kernel, draws)
     elpd = np.nansum(answer.pointwise, axis=1)
     return Regression(problem, np.tile(scheme, REPLICATIONS), np.tile(elpd, REPLICATIONS))
@@ -134,7 +133,7 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     """Warmup, kernels of their own for folds unlike the full data, and draws of all folds."""
     folds, engine = problem.folds, problem.engine
     size = len(folds.id)
-    zero = {"log": {"joint": np.zeros(size), "pointwise": np.zeros(folds.test.shape)}}
+    zero = {"joint": np.zeros(size), "pointwise": np.zeros(folds.test.shape)}
 
     def go_on(variants, variant, position, stage, number):
         ids = folds.id.tolist()
@@ -143,8 +142,8 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
         jitter = key(1, stage, "jitter")
         made = list(kernels.blocks(engine, parts, zero, jitter, CHAINS, number))
         blocks = [block for block, _ in made]
-        draws = np.concatenate([block.draws["log"] for block in blocks], axis=2)
-        sums = [block.sums["log"]["pointwise"] for block in blocks]
+        draws = np.concatenate([block.draws for block in blocks], axis=2)
+        sums = [block.sums["pointwise"] for block in blocks]
         pointwise = LogSums(*(np.stack([x[f] for x in sums], axis=2) for f in LogSums._fields))
         return draws, pointwise, kernels.positions(made[-1][1], CHAINS)
 
@@ -241,7 +240,7 @@ def test_early_folds_of_the_air_passengers():
     log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
     kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"))
     folds = Folds(*(x[:24] for x in leave_future_out(data_set["unit"].values.tolist(), 26)))
-    engine = sampler.build(flat, (SCORES["log"],), num_units, BATCH_SIZE)
+    engine = sampler.build(flat, (), num_units, BATCH_SIZE)
     draws = full.position.reshape(-1, full.position.shape[2])
     problem = Problem(flat, num_units, folds, engine, kernel, draws)
     assert set(run(problem, True, 200).verdict) == {"ok"}

@@ -120,6 +120,13 @@ def test_hv_block_by_enumeration(n, v, h):
     well_formed(folds)
 
 
+def test_hv_block_tests_no_unit_before_those_it_skips():
+    folds = hv_block(names(6), 1, 1, skip=2)
+    assert scored(folds) == [[2, 3, 4], [3, 4, 5]]
+    assert trained(folds, 6) == [[0], [0, 1]]
+    assert "need more than 2 units" in refusal(hv_block, names(6), 1, 0, 4)
+
+
 @quick
 @given(
     st.integers(2, 25),

@@ -1,6 +1,7 @@
 """The models of the paper's examples: densities against SciPy, posteriors against printed means."""
 
 import os
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from scipy.stats import beta, gamma, halfnorm, multivariate_normal, norm
 
 from pcv import registry
 from pcv.fit import check, posterior
+from pcv.folds.time import hv_block, leave_future_out
 from pcv.keys import key
-from pcv.model import Model, check_prior, flat_target, numeric, param_names, target
+from pcv.model import Model, check_gap, check_prior, flat_target, numeric, param_names, target
 from pcv.zoo import air, grouped, radon
 
 RNG = np.random.default_rng(1)
@@ -168,6 +170,31 @@ def test_air_on_the_scale_of_passengers():
         there = np.arange(40) >= {1: 13, 12: 15}[span]
         expected = np.where(there, np.log(np.roll(PASSENGERS["outbound"], span)), 0.0)
         np.testing.assert_allclose(less, expected, rtol=1e-9)
+
+
+# Growth over s months with p lags reaches back s + p months
+GAPS = [
+    (air.monthly, 12, True),
+    (air.monthly, 13, False),
+    (air.yearly, 14, True),
+    (air.yearly, 15, False),
+]
+
+
+@pytest.mark.parametrize(("make", "h", "leaks"), GAPS)
+def test_a_gap_shorter_than_the_lags_is_told(make, h, leaks):
+    data = PASSENGERS | {"unit": np.arange(40)}
+    names = [f"month {t}" for t in range(40)]
+    arguments = make, data, "outbound"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        check_gap(*arguments, hv_block(names, 1, h), names, "air")
+        check_gap(*arguments, leave_future_out(names, 16), names, "air")
+    assert len(said) == leaks
+    for warning in said:
+        assert "'air': terms of 1 unit(s) that fold 'month 19 to month 21' trains on" in str(
+            warning.message
+        )
 
 
 # The registered data and the posteriors that the authors printed

@@ -128,9 +128,9 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
         case "block":
             folds = blocks(names, scheme.size)
         case "h_block":
-            folds = hv_block(names, 0, scheme.h)
+            folds = hv_block(names, 0, scheme.h, scheme.skip)
         case "hv_block":
-            folds = hv_block(names, scheme.v, scheme.h)
+            folds = hv_block(names, scheme.v, scheme.h, scheme.skip)
         case "leave_future_out":
             folds = leave_future_out(
                 names,

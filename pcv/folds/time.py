@@ -29,9 +29,10 @@ def blocks(unit_names: Sequence[str], size: int) -> Folds:
     )
 
 
-def hv_block(unit_names: Sequence[str], v: int, h: int) -> Folds:
+def hv_block(unit_names: Sequence[str], v: int, h: int, skip: int = 0) -> Folds:
     r"""Blocks of 2v + 1 units around every unit that has v on both sides, with h more left out
-    on each side.
+    on each side. A model whose terms depend on p units before them needs h ≥ p, or training terms
+    depend on tested units.
 
     .. math:: \mathrm{test}_i = \{i - v, …, i + v\}, \qquad
               \mathrm{train}_i = \{j : |j - i| > v + h\}
@@ -43,6 +44,7 @@ def hv_block(unit_names: Sequence[str], v: int, h: int) -> Folds:
         unit_names: in the order of time.
         v: units on each side that are tested with the one in the middle.
         h: units on each side of these that are neither tested nor trained on.
+        skip: units at the start that are not tested, such as those whose lags are not there.
 
     Raises:
         PcvError: v or h is negative, or no unit has v on both sides.
@@ -54,9 +56,11 @@ def hv_block(unit_names: Sequence[str], v: int, h: int) -> Folds:
     n = len(unit_names)
     if v < 0 or h < 0:
         raise PcvError(f"hv-block with v = {v} and h = {h}: neither may be negative")
-    if n <= 2 * v:
-        raise PcvError(f"hv-block with v = {v}: its blocks of {2 * v + 1} need more than {n} units")
-    center = np.arange(v, n - v)
+    if n - skip <= 2 * v:
+        raise PcvError(
+            f"hv-block with v = {v}: its blocks of {2 * v + 1} need more than {n - skip} units"
+        )
+    center = np.arange(skip + v, n - v)
     tested = np.stack([center - v, center + v + 1], axis=1)
     held_out = np.stack([np.maximum(center - v - h, 0), np.minimum(center + v + h + 1, n)], axis=1)
     return _of_ranges(unit_names, tested, held_out[:, None])

@@ -1,5 +1,6 @@
 import logging
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,6 +100,8 @@ def print_tables():
         if page.exists():
             print(Path(f"results/{experiment}/logs/compare.log").read_text())
             print(f"Report: {page}", flush=True)
+    if PAPER_ASKED_FOR:
+        print("Paper: results/paper/index.html", flush=True)
 
 
 def print_errors():
@@ -112,6 +115,13 @@ def print_errors():
             ]
         heading = f"\n{rule_name} failed; all it said is in {log}"
         print(heading, *errors, sep="\n", file=sys.stderr)
+
+
+def paper_of_what_is_there():
+    """The page says what is missing, and why."""
+    if PAPER_ASKED_FOR and not IS_MODULE:
+        command = [sys.executable, "-m", "pcv", "paper", CONFIG_FILE]
+        subprocess.run(command, check=False)
 
 
 def part(stage):
@@ -188,6 +198,19 @@ def models(stage):
         ]
 
     return of
+
+
+def paper_input(stages):
+    """Artifacts of the paper's experiments, as far as the config has them."""
+    paths = [
+        str(layout.path(Path("results"), stage, name, model, batch))
+        for name in layout.PAPER_EXPERIMENTS
+        if name in CONFIG.experiments
+        for stage in stages
+        for model in CONFIG.experiments[name].models
+        for batch in layout.batches(CONFIG.experiments[name].cv.fold_batches)
+    ]
+    return list(dict.fromkeys(paths))
 
 
 def cores_per_model(wildcards):

@@ -1,0 +1,1 @@
+"""The paper's four examples, figures and tables beside ours (``snakemake paper``)."""

@@ -1,0 +1,121 @@
+"""From the artifacts of the examples to the paper's figures, tables and page on disk."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv import layout, store
+from pcv.config import Config
+from pcv.errors import PcvError
+from pcv.job import Job, Say, batches, opened, require
+from pcv.paper.figures import FIGURES, Example
+from pcv.paper.page import html, summary, table_html, time_table
+from pcv.paper.published import MEANS, RUN_TIMES
+from pcv.registry import SOURCES, VARIABLE
+from pcv.report import Table, write_figures
+from pcv.stages import diagnosed_of
+
+
+def paper(config: Config, results: Path, say: Say) -> None:
+    """Figures, tables and page of the paper, from those of its examples that were run.
+
+    Args:
+        config: of experiments named as in ``config/paper/paper.yaml``; others are passed over.
+        results: folder of the artifacts.
+        say: where to say what is missing.
+    """
+    examples, missing = {}, {}
+    for name in layout.PAPER_EXPERIMENTS:
+        try:
+            if name not in config.experiments:
+                raise PcvError("the config has no such experiment")
+            examples[name] = read(Job(config, name, results))
+        except PcvError as error:
+            missing[name] = _reason(config, name, results, str(error))
+            say(f"warning: paper: {name} is missing: {missing[name]}")
+    figures = {
+        n: drawn.draw(examples[drawn.experiment], config.seed)
+        for n, drawn in FIGURES.items()
+        if drawn.experiment in examples
+    }
+    tables = {
+        n: time_table(n, examples) for n, table in RUN_TIMES.items() if table.experiment in examples
+    }
+    folder = layout.paper(results)
+    for stale in ("figures", "tables"):
+        shutil.rmtree(folder / stale, ignore_errors=True)
+    write_figures({f"figure_{n:02}": figure for n, figure in figures.items()}, folder / "figures")
+    for n, table in tables.items():
+        store.write_text(folder / "tables" / f"table_{n}.csv", _csv(table))
+        store.write_text(folder / "tables" / f"table_{n}.html", table_html(table))
+    devices = ", ".join(dict.fromkeys(example.device for example in examples.values()))
+    about = [f"Seed {config.seed}.", f"Run on {devices}."] if examples else []
+    store.write_text(folder / "index.html", html(examples, missing, figures, tables, about))
+    say(f"paper: {folder / 'index.html'}")
+
+
+def read(job: Job) -> Example:
+    """An experiment's results.
+
+    Raises:
+        PcvError: an artifact is missing or out of date, or draws were not kept.
+    """
+    diagnosed, known = diagnosed_of(job)
+    compared = require(job, "compare", known)
+    draws, means, seconds, devices = {}, {}, {}, []
+    for i, name in enumerate(job.settings.models):
+        part = job._replace(model=name)
+        stamps = {
+            stage: [store.read_stamp(p.path(stage), stage).provenance for p in parts]
+            for stage, parts in {
+                "fit": [part],
+                "warmup": batches(part),
+                "sample": batches(part),
+            }.items()
+        }
+        samples = [opened(one, "sample") for one in batches(part)]
+        if "log_joint_draws" not in samples[0]:
+            raise PcvError(f"experiments.{job.experiment}.cv.store: must be draws for the paper")
+        draws[name] = np.concatenate([x["log_joint_draws"].to_numpy() for x in samples])
+        fit = xr.open_dataset(part.path("fit"), group="posterior", engine="zarr", consolidated=True)
+        wanted = [m.variable for m in MEANS if (m.experiment, m.model) == (job.experiment, i)]
+        means[name] = summary(fit, wanted)
+        seconds[name] = {stage: sum(p["seconds"] for p in made) for stage, made in stamps.items()}
+        devices += [p["device"] for p in stamps["sample"]]
+    return Example(
+        settings=job.settings,
+        comparison=opened(job, "compare").sel(kind=["joint"]).load(),
+        diagnostics=diagnosed,
+        draws=draws,
+        data=opened(job, "data").load(),
+        test=opened(job, "folds")["test"].to_numpy(),
+        means=means,
+        seconds=seconds,
+        device=", ".join(dict.fromkeys(devices)),
+        marks=compared.marks,
+    )
+
+
+def _csv(table: Table) -> str:
+    """A table with plain numbers, empty where there is none."""
+    frame = pd.DataFrame(table.rows, columns=["row", *table.head[1:]]).set_index("row")
+    numbers = list(table.head[1:-1])
+    frame[numbers] = frame[numbers].replace({",": "", "–": ""}, regex=True)
+    return frame.to_csv()
+
+
+def _reason(config: Config, name: str, results: Path, error: str) -> str:
+    """Why an experiment is missing: a table that is not there comes first."""
+    settings = config.experiments.get(name)
+    source = settings.data.dataset if settings else None
+    if source is None or layout.dataset(results, source).exists():
+        return error
+    if not (downloads := SOURCES[source].downloads):
+        return error
+    return (
+        f"Its data, '{source}', are not there. They are downloaded from {' and '.join(downloads)}; "
+        f"where that fails, set {VARIABLE} to a folder that holds {SOURCES[source].file}."
+    )

@@ -1,0 +1,334 @@
+"""The paper's page: its numbers beside ours, planted pathologies, and what happens without data."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import xarray as xr
+import yaml
+
+from pcv import layout, verdicts
+from pcv.config import load, parse
+from pcv.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
+from pcv.paper import page
+from pcv.paper.figures import (
+    FIGURES,
+    SHIFT,
+    Example,
+    ess_of_difference,
+    lengths,
+    mixing,
+    pathologies,
+    shifted_chain,
+    stuck_chain,
+)
+from pcv.paper.published import DIFFERENCES, MEANS, RUN_TIMES
+from pcv.paper.run import paper
+from tests.synthetic import make_results
+from tests.test_workflow import ROOT, changed, make_project, planned, snakemake
+
+CONFIGS = {name: ROOT / f"config/paper/{name}.yaml" for name in ("paper", "quick")}
+NAMES = {
+    "example1": ("all_four", "three"),
+    "example2": ("slopes", "common"),
+    "example3": ("floor", "no_floor"),
+    "example4": ("monthly", "yearly"),
+}
+
+
+def healthy(rng: np.random.Generator, folds: int = 50, draws: int = 1_000) -> np.ndarray:
+    """Autocorrelated log scores of chains that have mixed (fold, chain, draw)."""
+    noise = rng.normal(size=(folds, 4, draws))
+    for t in range(1, draws):
+        noise[..., t] += 0.4 * noise[..., t - 1]
+    return noise - rng.gamma(3, 3, (folds, 1, 1))
+
+
+def flagged(draws: np.ndarray, seed: int) -> tuple[float, set[int]]:
+    """Share of the benchmark at or above R-hat max, and the folds with a bad verdict."""
+    sums = batch_sums(draws, 50)
+    found = rhat_max_benchmark(np.random.default_rng(seed), sums)
+    nothing = np.zeros(len(draws))
+    said = verdicts.fold_verdict(sums, nothing, nothing, found, "marginal")
+    return found.share_above, set(np.flatnonzero(said != "ok").tolist())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_pathologies_are_flagged_and_healthy_chains_are_not(seed):
+    draws = healthy(np.random.default_rng(seed))
+    share, folds = flagged(draws, seed)
+    assert share > BENCHMARK_LEVEL
+    assert not folds
+    for plant in (stuck_chain, shifted_chain):
+        made = plant(np.random.default_rng([seed, 1]), draws)
+        share, folds = flagged(made.draws, seed)
+        assert share <= BENCHMARK_LEVEL
+        assert folds == {made.fold}
+
+
+def test_pathologies_change_one_chain_of_one_fold():
+    draws = healthy(np.random.default_rng(1), folds=9, draws=60)
+    rng = np.random.default_rng(2)
+    stuck, shifted = stuck_chain(rng, draws), shifted_chain(rng, draws)
+    for made in (stuck, shifted):
+        same = (made.draws == draws).all(axis=2)
+        assert np.argwhere(~same).tolist() == [[made.fold, made.chain]]
+    assert set(stuck.draws[stuck.fold, stuck.chain]) == {draws[stuck.fold, stuck.chain, 0]}
+    moved = shifted.draws[shifted.fold, shifted.chain] - draws[shifted.fold, shifted.chain]
+    np.testing.assert_allclose(moved, SHIFT)
+
+
+def test_mixing_takes_the_first_draws_alone():
+    draws = {"a": healthy(np.random.default_rng(1), 9, 200)}
+    changed = {"a": draws["a"].copy()}
+    changed["a"][:, :, 100:] += 9
+    short, same, longer = (
+        mixing(np.random.default_rng(3), x, n) for x, n in ((draws, 100), (changed, 100),
+                                                            (changed, 200))
+    )  # fmt: skip
+    assert short.identical(same)
+    assert longer["rhat_max"] != short["rhat_max"]
+
+
+def example(name: str, folds: int = 12) -> Example:
+    """Made-up results of an experiment of the paper."""
+    models = NAMES[name[:8]]
+    rng = np.random.default_rng(5)
+    comparison, diagnostics, _ = make_results(models, folds, slots=1)
+    draws = {m: healthy(rng, folds, 200) for m in models}
+    diagnostics = {
+        m: d.assign(ess_at=(("fold", "point"), rng.gamma(20, 5, d["rhat_at"].shape)))
+        for m, d in diagnostics.items()
+    }
+    months = np.arange(48)
+    wanted = {m.variable for m in MEANS}
+    config = parse(yaml.safe_load(CONFIGS["quick"].read_text()))
+    settings = config.experiments[name]
+    return Example(
+        settings=settings.model_copy(update={"cv": settings.cv.model_copy(
+            update={"batch_size": 20, "draws": 200})}),
+        comparison=comparison.sel(kind=["joint"]),
+        diagnostics=diagnostics,
+        draws=draws,
+        data=xr.Dataset({
+            "year": ("unit", 1985 + months // 12),
+            "month": ("unit", 1 + months % 12),
+            "outbound": ("unit", 1e5 * np.exp(0.01 * months + 0.1 * (months % 12 == 0))),
+        }),
+        test=30 + np.arange(folds)[:, None],
+        means={m: xr.Dataset(
+            {key: ("parameter", np.full(len(wanted), value))
+             for key, value in (("mean", 0.5), ("sd", 0.1), ("mcse", 0.001))},
+            {"parameter": sorted(wanted)},
+        ) for m in models},
+        seconds={m: {"fit": 11.0, "warmup": 2.5, "sample": 4.0} for m in models},
+        device="2 x cpu, float64",
+        marks=[],
+    )  # fmt: skip
+
+
+def with_elpd(made: Example, *elpd: np.ndarray) -> Example:
+    """The same with other scores of each model's folds."""
+    items = zip(made.diagnostics.items(), elpd, strict=True)
+    return made._replace(
+        diagnostics={name: d.assign(joint_elpd=("fold", x)) for (name, d), x in items}
+    )
+
+
+def test_difference_is_a_minus_b_whichever_is_better():
+    made, terms = example("example2"), np.random.default_rng(3).normal(size=(2, 12))
+    a_minus_b = page.estimate(with_elpd(made, *terms))
+    b_minus_a = page.estimate(with_elpd(made, *terms[::-1]))
+    differences = terms[0] - terms[1]
+    assert a_minus_b.value == pytest.approx(differences.sum()) == -b_minus_a.value
+    assert a_minus_b.se == b_minus_a.se == pytest.approx(np.sqrt(12 * differences.var(ddof=1)))
+    assert a_minus_b.p_better + b_minus_a.p_better == pytest.approx(1)
+
+
+def test_growth_estimate_takes_the_jacobian_back():
+    """Densities of growth, on the scale of passengers and back again."""
+    made = example("example4")
+    level = made.data["outbound"].to_numpy()
+    growth = np.random.default_rng(3).normal(size=(2, 12))
+    at = made.test[:, 0]
+    passengers = growth - np.log([level[at - 1], level[at - 12]])
+    ours = page.growth_estimate(with_elpd(made, *passengers))
+    differences = growth[0] - growth[1]
+    assert ours.value == pytest.approx(differences.sum())
+    assert ours.se == pytest.approx(np.sqrt(12 * differences.var(ddof=1)))
+
+
+def test_the_naive_comparison_is_refused():
+    said = page.refusal(example("example4"))
+    assert "different outcome (growth over a month, growth over a year)" in said
+
+
+def test_says_why_where_numbers_differ():
+    (part,) = (part for part in page.PARTS if part.experiment == "example2")
+    made, spread = example("example2"), 0.1 * np.arange(12) - 0.55
+    agreeing, differing = (
+        with_elpd(made, spread + value / 12, np.zeros(12)) for value in (11.6, 20.0)
+    )
+    table = page.difference_table(part, {"example2": agreeing, "example2_authors": differing})
+    paper_row, ours, authors = table.rows
+    assert paper_row[1:5] == ("11.3", "7.9", "0.8", "92%")
+    assert ours[-1] == "within Monte Carlo error"
+    assert ours[1].startswith("11.6")
+    assert page.WHY["example2_authors"] in authors[-1]
+
+
+def test_ess_of_the_difference_lies_among_the_folds():
+    made = example("example2")
+    total = ess_of_difference(made).to_numpy()
+    assert total.shape == (10,)
+    assert (np.diff(total[2:]) > 0).all()
+    assert 200 < total[-1] < 4 * 200
+
+
+def test_lengths_of_a_run_too_short_for_the_papers():
+    made = example("example2")
+    assert lengths(made, (50, 100)) == [50, 100, 200]
+    assert lengths(made, (50, 500)) == [50, 100, 200]
+    assert lengths(made, (100, 1_000)) == [50, 100, 200]
+    assert lengths(made, (50, 200)) == [50, 100, 200]
+
+
+def test_numbering_is_the_papers():
+    assert list(FIGURES) == list(range(1, 17))
+    assert {n: d.experiment for n, d in FIGURES.items()} == {
+        n: name for name, numbers in layout.PAPER_FIGURES.items() for n in numbers
+    }
+    assert {t.experiment: n for n, t in RUN_TIMES.items()} == layout.PAPER_TABLES
+    variants = [name for part in page.PARTS for name in part.variants if name != page.GROWTH]
+    assert variants == list(layout.PAPER_EXPERIMENTS)
+    assert set(page.WHY) == {*variants, page.GROWTH}
+    assert set(DIFFERENCES) == {part.experiment for part in page.PARTS}
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_figures_are_drawn(number):
+    drawn = FIGURES[number]
+    figure = drawn.draw(example(drawn.experiment), 1)
+    assert len(figure.axes) >= {13: 1, 14: 2}.get(number, 2)
+    again = drawn.draw(example(drawn.experiment), 1)
+    assert [ax.get_title(loc="left") for ax in again.axes] == [
+        ax.get_title(loc="left") for ax in figure.axes
+    ]
+
+
+def test_figure_5_flags_both_and_not_the_run_itself():
+    made = example("example1", folds=30)
+    shares = [float(run["benchmark_share"]) for run in pathologies(made, 1).values()]
+    assert shares[0] > BENCHMARK_LEVEL
+    assert max(shares[1:]) <= BENCHMARK_LEVEL
+
+
+def test_tables_have_the_papers_rows_and_ours():
+    for number, times in RUN_TIMES.items():
+        made = {times.experiment: example(times.experiment)}
+        table = page.time_table(number, made)
+        assert [row[0].rpartition(": ")[2] for row in table.rows] == ["paper", "ours"] * 3
+        assert {len(row) for row in table.rows} == {len(table.head)}
+        assert table.rows[4][1:3] == (f"{times.folds.chains:,}", f"{times.folds.posteriors:,}")
+        settings = made[times.experiment].settings.cv
+        assert table.rows[5][1:3] == (f"{2 * 12 * settings.chains:,}", "24")
+        assert table.rows[5][5:8] == ("5.0", "8.0", "13.0")
+
+
+def test_page_has_what_was_run_and_says_what_was_not():
+    made = {"example2": example("example2")}
+    figures = {9: FIGURES[9].draw(made["example2"], 1)}
+    missing = {"example3": "Its data could not be had."}
+    text = page.html(made, missing, figures, {2: page.time_table(2, made)}, ["Seed 1."])
+    assert "Figure 9. Example 2" in text
+    assert "Figure 11" not in text
+    assert "example3 was not run.</strong> Its data could not be had." in text
+    assert "Table 2." in text
+    assert text.count("not run</td>") == len(layout.PAPER_EXPERIMENTS)  # example 4 twice
+    assert not re.search(
+        r"<(script|link|img)|https?://(?!www.w3.org|purl.org|creativecommons)", text
+    )
+
+
+def test_both_configs_run_the_same_at_other_lengths():
+    full, quick = (load(path) for path in CONFIGS.values())
+    assert list(full.experiments) == list(quick.experiments) == list(layout.PAPER_EXPERIMENTS)
+    for name, experiment in full.experiments.items():
+        other = quick.experiments[name]
+        same = {"fit": experiment.fit, "cv": experiment.cv}
+        assert other.model_copy(update=same) == experiment
+        assert other.cv.chains == experiment.cv.chains
+        assert other.cv.draws <= experiment.cv.draws
+        a, b = experiment.models
+        assert experiment.compare.reference == b
+        assert (a, b) == NAMES[name[:8]]
+    for times in RUN_TIMES.values():
+        run = full.experiments[times.experiment]
+        assert (run.fit.chains, run.fit.warmup, run.fit.draws) == times.a[:1] + times.a[2:4]
+        assert (run.cv.warmup, run.cv.draws) == times.folds[2:4]
+
+
+@pytest.fixture
+def project(tmp_path):
+    for folder in ("config", "resources"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def experiments(run) -> set[str]:
+    return set(re.findall(r"experiment=(\w+)", run.out + run.err))
+
+
+@pytest.mark.parametrize("arguments", [(), ("--configfile", "config/paper/quick.yaml")])
+def test_paper_runs_all_experiments(project, arguments):
+    run = snakemake(project, "paper", "--dry-run", *arguments)
+    assert "paper" in planned(run)
+    assert experiments(run) == set(layout.PAPER_EXPERIMENTS)
+
+
+def test_other_targets_leave_the_paper_out(project):
+    run = snakemake(project, "--dry-run")
+    assert "paper" not in planned(run)
+    assert experiments(run) == {"rats"}
+
+
+def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
+    """Its error says where else the data may be had; the page is of what there is."""
+    project = make_project(tmp_path)
+    radon = yaml.safe_load(CONFIGS["quick"].read_text())["experiments"]["example3"]
+    tiny = changed(cv__fold_batches=1)["experiments"]["tiny"]
+    chosen = {"example2": tiny, "example3": radon}
+    (project / "config/paper").mkdir(parents=True)
+    (project / "config/paper/paper.yaml").write_text(
+        yaml.safe_dump({"seed": 1, "experiments": chosen})
+    )
+    monkeypatch.setenv("PCV_DATA", str(project))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    run = snakemake(project, "paper")
+    assert run.status != 0
+    assert "Traceback" not in run.out + run.err
+    assert "error: data set 'radon': https://" in run.err
+    assert "set PCV_DATA to the folder of radon_us.csv" in run.err
+    text = (project / "results/paper/index.html").read_text()
+    assert "example3 was not run.</strong> Its data, &#39;radon&#39;, are not there" in text
+    assert "example4 was not run.</strong> the config has no such experiment" in text
+    drawn = {path.name for path in (project / "results/paper/figures").glob("*.png")}
+    assert drawn == {"figure_06.png", "figure_09.png", "figure_10.png"}
+    assert (project / "results/paper/tables/table_2.csv").exists()
+
+
+def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):
+    said = []
+    paper(load(CONFIGS["quick"]), tmp_path, said.append)
+    assert len(said) == len(layout.PAPER_EXPERIMENTS) + 1
+    assert all("is missing" in line for line in said[:-1])
+    text = (tmp_path / "paper/index.html").read_text()
+    assert text.count("was not run.</strong>") == len(layout.PAPER_EXPERIMENTS)
+    assert "example1 was not run.</strong> " in text
+    assert "data.zarr: not found" in text
+    assert not list(tmp_path.glob("paper/figures/*"))

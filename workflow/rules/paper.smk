@@ -1,0 +1,21 @@
+rule paper:
+    input:
+        paper_input(["sample", "diagnose", "compare", "report"]),
+    output:
+        page=report(
+            "results/paper/index.html",
+            caption="../report/paper.rst",
+            category="paper",
+            labels={"shows": "the paper's numbers beside ours"},
+        ),
+        files=layout.paper_files(CONFIG.experiments),
+    log:
+        "results/paper/paper.log",
+    benchmark:
+        "results/paper/paper.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    params:
+        config=CONFIG_FILE,
+    shell:
+        "pcv paper {params.config} 2>&1 | tee {log}"
