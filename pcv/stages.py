@@ -364,6 +364,7 @@ def warmup(job: Job) -> None:
                 f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
                 + why * (cv.adapt == "auto")
             )
+        made_on = store.provenance(started, devices.describe())
     variables = {
         "state": (("fold", "chain", "param"), position),
         "variant": ("fold", np.where(unlike, np.cumsum(unlike), 0)),
@@ -386,7 +387,6 @@ def warmup(job: Job) -> None:
             "superchains": cv.num_superchains,
         },
     )
-    made_on = store.provenance(started, devices.describe())
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
     store.write(job.path("warmup"), dataset, stamp)
 
