@@ -446,7 +446,7 @@ def in_words(comparison: Comparison) -> str:
     ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
     ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
     >>> in_words(compare([scores("b", -1, -2, -3), scores("a", -1, -1, -2.5)])).split(" (")[0]
-    'a predicts left-out folds better than b, with probability 96%'
+    'a predicts left-out folds better than b, with probability 96%, a rough figure from 3 folds'
     """
     c = comparison
     flagged = [m for m, words in zip(c.models, c.verdict) if words != "ok"]

@@ -270,7 +270,7 @@ class UntilConfig(Section):
     mcse_over_se: Annotated[float, Field(gt=0)] | None = None
     decide: DecideConfig | None = None
     rhat: Annotated[float, Field(gt=1)] = 1.05
-    min_draws: Count = 100
+    min_draws: Count = 200
     max_draws: Count
 
     @model_validator(mode="after")

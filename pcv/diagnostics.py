@@ -300,6 +300,51 @@ def _relative_variance(sums: LogSums) -> np.ndarray:
     return np.where(whole.m2 == 0, np.nan, variance)
 
 
+BATCH_SIZES = (5, 10, 20, 25, 50, 100, 200)
+
+
+def batch_size_check(
+    draws: Float[np.ndarray, "fold chain draw"], batch_sizes: Sequence[int] = BATCH_SIZES
+) -> Float[np.ndarray, " size"]:
+    r"""MCSE of elpd by batches of several sizes, over that of a windowed ESS: near 1 where batches
+    are long enough, smaller where draws stay correlated for longer than a batch.
+
+    .. math:: \mathrm{median}_k \; \mathrm{MCSE}_k(b) \Big/
+              \frac{\mathrm{sd}(e^{s_k})}{\bar{e^{s_k}} \sqrt{\mathrm{ESS}_k}}
+
+    PCV §5: batches of 50 are checked so on the full-data models. The ESS is that of the mean, by
+    Geyer's initial sequences (arviz_stats).
+
+    Args:
+        draws: log scores s of folds (nats), of one length.
+        batch_sizes: b; those of which there are fewer than two batches give NaN.
+
+    >>> walk = np.random.default_rng(1).normal(size=(20, 4, 1000))
+    >>> for t in range(1, 1000):
+    ...     walk[:, :, t] = 0.9 * walk[:, :, t - 1] + 0.4 * walk[:, :, t]
+    >>> found = batch_size_check(walk, [5, 100])
+    >>> found[0] < 0.6, 0.9 < found[1] < 1.1
+    (np.True_, np.True_)
+    """
+    from arviz_stats.base import array_stats
+
+    density = np.exp(draws - draws.max(axis=(1, 2), keepdims=True))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effective = array_stats.ess(density, method="mean", chain_axis=1, draw_axis=2)
+        windowed = density.std(axis=(1, 2)) / density.mean(axis=(1, 2)) / np.sqrt(effective)
+        ratios = []
+        for size in batch_sizes:
+            whole = draws.shape[2] // size * size
+            if whole < 2 * size:
+                ratios.append(np.nan)
+                continue
+            scale = np.sqrt(whole / draws.shape[2])
+            ratios.append(
+                np.nanmedian(mcse(batch_sums(draws[..., :whole], size)) * scale / windowed)
+            )
+    return np.array(ratios)
+
+
 def ess_total(sums: LogSums) -> float:
     r"""Effective number of draws per fold of the sum of all folds' elpd.
 
@@ -382,10 +427,10 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
 
     >>> draws = np.random.default_rng(1).normal(size=(1, 64, 1))
     >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
-    array([1.04])
+    array([1.01])
     >>> draws[0, :16] += 3
     >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
-    array([1.86])
+    array([2.12])
     """
     chain = merge(sums, axis=2)
     return _nested_rhat(_like(chain.count, chain.mean), chain.mean, chain.m2, superchains)

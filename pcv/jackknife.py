@@ -126,7 +126,7 @@ def batch_bootstrap(
     >>> result = batch_bootstrap(
     ...     Parts(np.zeros((1, 100)), {"x": x}), lambda m: m["x"] > 0, np.random.default_rng(2))
     >>> bool(result.value[0]), 0 < result.mcse[0] < 0.51
-    (True, np.True_)
+    (False, np.True_)
     """
     there, each = _reached(parts), _weighted(parts)
     shares = there / np.maximum(there.sum(1, keepdims=True), 1)

@@ -346,11 +346,19 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_LEVEL)
         for folds in models
     ]
+    checks = [
+        f"{name} {float(folds['batch_check'].sel(size=folds.attrs['batch_size'])):.2f}"
+        for name, folds in zip(names, models, strict=True)
+    ]
+    batches = (
+        f"Batches of {models[0].attrs['batch_size']} draws: on full-data draws, their MCSE over "
+        f"that by a windowed ESS is {', '.join(checks)}. Well below 1, take longer batches."
+    )
     note = (
         "Benchmark share: how many of the shuffled replicates of R-hat max are at or above the "
         f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
     )
-    return Table("Chains of all folds", head, rows, flagged, [note])
+    return Table("Chains of all folds", head, rows, flagged, [note, batches])
 
 
 def _fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:

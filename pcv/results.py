@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Float
 
 from pcv import compare as comparing
 from pcv import diagnostics as diag
@@ -178,6 +179,20 @@ def with_scores(
         found[f"{score.key}_mcse"] = ("fold", result.mcse)
     attributes = {"scores": [score.key for score in scores]} if scores else {}
     return diagnostics.assign(found).assign_attrs(attributes)
+
+
+def with_batch_check(
+    diagnostics: xr.Dataset, draws: Float[np.ndarray, "fold chain draw"]
+) -> xr.Dataset:
+    """The same with ``batch_check`` (size): MCSE by batches of several sizes over a windowed one.
+
+    Args:
+        diagnostics: of `diagnose`.
+        draws: of the full-data fit: the log likelihood of the test sets of some folds.
+    """
+    sizes = sorted({*diag.BATCH_SIZES, int(diagnostics.attrs["batch_size"])})
+    found = diag.batch_size_check(draws, sizes)
+    return diagnostics.assign(batch_check=("size", found)).assign_coords(size=sizes)
 
 
 def plan(

@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
+CHECKED_FOLDS = 100
+"""folds whose full-data draws check the size of the batches"""
+
+
 def download(name: str, to: Path, say: Say) -> None:
     """Fetch a registered data set, from the folder that ``PCV_DATA`` names or from its source."""
     from pcv import registry
@@ -625,6 +629,7 @@ def diagnose(job: Job) -> None:
     units = opened(job, "data")["unit"].values
     dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model)
     dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
+    dataset = results.with_batch_check(dataset, _of_some_folds(job))
     stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
@@ -632,6 +637,18 @@ def diagnose(job: Job) -> None:
         f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), R-hat max "
         f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
     )
+
+
+def _of_some_folds(job: Job) -> np.ndarray:
+    """Log likelihood of the test sets of some folds, at the draws of the full-data fit."""
+    fit = xr.open_dataset(job.path("fit"), group="log_likelihood", engine="zarr", consolidated=True)
+    test = opened(job, "folds")["test"].values
+    some = test[np.unique(np.linspace(0, len(test) - 1, CHECKED_FOLDS).astype(int))]
+    units, place = np.unique(some[some >= 0], return_inverse=True)
+    by_unit = fit[job.settings.data.outcome].isel(unit=units).values
+    of_slot = np.zeros((*by_unit.shape[:2], *some.shape))
+    of_slot[..., some >= 0] = by_unit[..., place]
+    return np.moveaxis(of_slot.sum(-1), -1, 0)
 
 
 def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":

@@ -4,7 +4,8 @@ A fold ends at the first look at which its Monte Carlo error is below a toleranc
 agree. The rule never sees the estimate itself, only its error; but the error is estimated from the
 same draws, and a fold that stops at the first lucky small value is biased. So looks are few: after
 `min_draws`, then each time the draws have grown by half. (Glynn and Whitt 1992: as ε → 0, intervals
-of such a rule have their stated coverage; tests/test_stopping.py has the finite case.)
+of such a rule have their stated coverage; docs/stopping.md and tests/test_stopping.py have the
+finite case.)
 """
 
 from collections.abc import Sequence
@@ -58,8 +59,12 @@ def doubling(min_draws: int, max_draws: int) -> list[int]:
 
 
 def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
-    r"""Which folds may end: :math:`\mathrm{MCSE}_k \le \varepsilon_k`, R-hat below its limit, and
-    an ESS that the diagnostics need.
+    r"""Which folds may end: R-hat below its limit, the ESS that the diagnostics need, and
+
+    .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
+
+    where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
+    batches alone.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
@@ -71,8 +76,10 @@ def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
     array([ True, False])
     """
     rhat = mixing(sums, rule.superchains)
-    with np.errstate(invalid="ignore"):
-        return (mcse(sums) <= rule.fold_mcse) & (rhat <= rule.rhat) & (ess(sums) >= MIN_ESS)
+    batches = (sums.count > 0).sum(axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = mcse(sums) * np.sqrt((batches - 1) / (batches - 3))
+        return (error <= rule.fold_mcse) & (rhat <= rule.rhat) & (ess(sums) >= MIN_ESS)
 
 
 def tolerance(

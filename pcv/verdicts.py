@@ -109,7 +109,7 @@ def fold_verdict(
         if acceptance is not None and acceptance[k] < MIN_ACCEPTANCE:
             found.append(
                 f"acceptance {acceptance[k]:.2f}: the kernel does not fit this fold;"
-                " higher target_accept, or more draws"
+                " cv.adapt: always, or more draws"
             )
         if efmi is not None and efmi[k] < MIN_EFMI:
             found.append(f"E-FMI {efmi[k]:.2f}: heavy tails are explored slowly; reparameterise")
