@@ -165,7 +165,7 @@ def sample(
 
     _prepare(cores, results)
     for job in _jobs(config, experiment, results, model, batch, per="batch"):
-        if round < len(job.settings.cv.rounds):
+        if _has_round(job, round):
             stages.sample(job._replace(round=round))
 
 
@@ -181,7 +181,7 @@ def plan(
     from pcv import stages
 
     for job in _jobs(config, experiment, results):
-        if round < len(job.settings.cv.rounds):
+        if _has_round(job, round):
             stages.plan(job._replace(round=round))
 
 
@@ -232,6 +232,15 @@ def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> 
     from pcv.progress import say
 
     write(load(config), results, say)
+
+
+def _has_round(job: "Job", round: int) -> bool:
+    """Whether an experiment is sampled in so many rounds; says so if not."""
+    last = len(job.settings.cv.rounds) - 1
+    if round > last:
+        rule = f"its rounds are 0 to {last}" if last else "its cv.until is not of the comparison"
+        job.say(f"experiment '{job.experiment}': no round {round}: {rule}")
+    return round <= last
 
 
 def _prepare(cores: int, results: Path) -> None:

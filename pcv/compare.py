@@ -45,6 +45,9 @@ SCORE_COLUMNS = {
     "estimate": "elpd",
     "se": "se",
     "mcse": "mcse",
+    "n_folds": "n_folds",
+    "predictive": "predictive",
+    "verdict": "verdict",
 }
 """columns of scores.csv after score and kind, and the fields of `Comparison` that they hold"""
 
@@ -289,7 +292,8 @@ def _verdict(scores: Scores) -> str:
     lost = np.flatnonzero(~np.isfinite(scores.elpd))
     if len(lost):
         found.append(
-            f"elpd of {scores.term[lost[0]]} is {scores.elpd[lost[0]]} ({len(lost)} not finite)."
+            f"{'elpd' if scores.score == 'log' else scores.score} of {scores.term[lost[0]]} is "
+            f"{scores.elpd[lost[0]]} ({len(lost)} not finite)."
         )
     if len(scores.elpd) < 2:
         found.append(f"SE undefined with one {_noun(scores)}.")
@@ -357,8 +361,14 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
         f"{c.score} ({c.kind})" for c in comparisons if (c.mcse_diff > MAX_MCSE_SHARE * c.dse).any()
     ]
     notes = [f"MCSE above {MAX_MCSE_SHARE:.0%} of the SE: {', '.join(unsettled)}; more draws"]
+    undefined = [
+        f"{c.score} ({c.kind}) of {name}: {words}"
+        for c in comparisons
+        for name, value, words in zip(c.models, c.elpd, c.verdict)
+        if not np.isfinite(value)
+    ]
     heading = f"Other scores of {comparisons[0].outcome}, higher is better"
-    return "\n".join([heading, printed.to_string(), *(notes if unsettled else [])])
+    return "\n".join([heading, printed.to_string(), *(notes if unsettled else []), *undefined])
 
 
 def _two_figures(x: float) -> str:

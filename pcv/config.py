@@ -336,6 +336,12 @@ class CvConfig(Section):
                     "until",
                     name,
                 )
+        if self.until.fold_mcse_over_se is not None and self.fold_batches > 1:
+            raise _problem(
+                "needs all folds in one job (fold_batches: 1); take fold_mcse or mcse_over_se",
+                "until",
+                "fold_mcse_over_se",
+            )
         return self
 
     @property
@@ -395,6 +401,24 @@ class Experiment(Section):
         if name is not None and name not in self.models:
             near = _nearest(name, self.models)
             raise _problem(f"no model {name!r}; {near}", "compare", "reference")
+        return self
+
+    @model_validator(mode="after")
+    def _until_can_be_met(self) -> "Experiment":
+        until = self.cv.until
+        if until and until.decide and not until.mcse_over_se and len(self.models) == 1:
+            raise _problem("needs another model to decide against", "cv", "until", "decide")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_enough(self) -> "Experiment":
+        across = {"crps", "energy", "interval"} & set(self.scores)
+        if across and self.cv.most_draws < 2 * self.cv.batch_size:
+            raise _problem(
+                f"{min(across)} has no Monte Carlo error with one batch of draws; take two, "
+                f"draws: {2 * self.cv.batch_size}",
+                "scores",
+            )
         return self
 
 
@@ -624,6 +648,8 @@ def stage_config(
         raise PcvError(f"experiment {experiment}: no model {model!r}; {near}")
     whole, part = STAGES[stage]
     result = config.model_dump(include=whole) | chosen.model_dump(include=part)
+    if stage == "sample" and chosen.cv.until is not None:
+        del result["cv"]["draws"]
     if stage == "fit":
         result["model"] = chosen.models[str(model)].model_dump()
     return result

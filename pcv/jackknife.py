@@ -4,7 +4,7 @@ The draws of a fold come in parts: the batches of its chains, or batches of all 
 where chains are compared with each other. Of each part its mean and its total weight are kept.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,10 @@ REPLICATES = 200
 
 
 class Parts(NamedTuple):
-    """Means over the draws of each part; parts that a fold did not reach are NaN."""
+    """Means over the draws of each part."""
 
+    reached: Bool[np.ndarray, "fold part"]
+    """whether the fold has draws in this part"""
     log_weight: Float[np.ndarray, "fold part *slot"]
     """log of the summed weights of a part's draws: of their number, where all weigh alike"""
     means: Mapping[str, Float[np.ndarray, "fold part *rest"]]
@@ -39,15 +41,15 @@ class _Sums(NamedTuple):
 
 def _weighted(parts: Parts) -> _Sums:
     """Sums of each part, in units of the largest weight of its fold; 0 where it was not reached."""
-    there = np.where(np.isnan(parts.log_weight), -np.inf, parts.log_weight)
+    there = np.where(_like(parts.reached, parts.log_weight), parts.log_weight, -np.inf)
     with np.errstate(invalid="ignore"):
         relative = np.exp(there - there.max(axis=1, keepdims=True))
-    weight = np.where(there > -np.inf, relative, 0.0)
+    weight = np.where(there == -np.inf, 0.0, relative)
     sums = {}
     for name, x in parts.means.items():
         w = _like(weight, x)
         with np.errstate(invalid="ignore"):
-            sums[name] = np.where(w > 0, w * x, 0.0)
+            sums[name] = np.where(w == 0, 0.0, w * x)
     return _Sums(weight, sums)
 
 
@@ -64,9 +66,13 @@ def _total(parts: _Sums) -> _Sums:
     return _Sums(parts.weight.sum(1), {name: x.sum(1) for name, x in parts.sums.items()})
 
 
-def _reached(parts: Parts) -> Bool[np.ndarray, "fold part"]:
-    known = ~np.isnan(parts.log_weight)
-    return known.reshape(*known.shape[:2], -1).any(-1)
+def _without_each(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Sums over all parts but one; never by subtraction, which a dominant part would spoil."""
+    after = np.flip(np.cumsum(np.flip(x, axis=1), axis=1), axis=1)
+    before = np.zeros_like(x[:, 0])
+    for p in range(x.shape[1]):
+        yield before + after[:, p + 1] if p + 1 < x.shape[1] else before
+        before = before + x[:, p]
 
 
 def batch_jackknife(
@@ -91,17 +97,18 @@ def batch_jackknife(
         share their draws. NaN with fewer than two parts.
 
     >>> x = np.random.default_rng(1).normal(2, 1, (1, 100))
-    >>> result = batch_jackknife(Parts(np.zeros((1, 100)), {"x": x}), lambda m: np.log(m["x"]))
+    >>> parts = Parts(np.full((1, 100), True), np.zeros((1, 100)), {"x": x})
+    >>> result = batch_jackknife(parts, lambda means: np.log(means["x"]))
     >>> np.isclose(result.mcse, x.std() / 10 / x.mean(), rtol=0.02)
     array([ True])
     """
-    there, each = _reached(parts), _weighted(parts)
-    whole = _total(each)
-    value = _of(whole, estimate)
+    there, each = parts.reached, _weighted(parts)
+    value = _of(_total(each), estimate)
     left_out = np.empty((there.shape[1], len(value)))
-    for p in range(len(left_out)):
-        rest = {name: x - each.sums[name][:, p] for name, x in whole.sums.items()}
-        left_out[p] = _summed(_of(_Sums(whole.weight - each.weight[:, p], rest), estimate), present)
+    rest = [_without_each(x) for x in each.sums.values()]
+    for p, weight in enumerate(_without_each(each.weight)):
+        sums = {name: next(own) for name, own in zip(each.sums, rest)}
+        left_out[p] = _summed(_of(_Sums(weight, sums), estimate), present)
     size = there.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(there.T, left_out, 0.0).sum(0) / size
@@ -123,12 +130,12 @@ def batch_bootstrap(
         rng: draws the parts, 200 times.
 
     >>> x = np.random.default_rng(1).normal(0, 1, (1, 100))
-    >>> result = batch_bootstrap(
-    ...     Parts(np.zeros((1, 100)), {"x": x}), lambda m: m["x"] > 0, np.random.default_rng(2))
+    >>> parts = Parts(np.full((1, 100), True), np.zeros((1, 100)), {"x": x})
+    >>> result = batch_bootstrap(parts, lambda means: means["x"] > 0, np.random.default_rng(2))
     >>> bool(result.value[0]), 0 < result.mcse[0] < 0.51
     (False, np.True_)
     """
-    there, each = _reached(parts), _weighted(parts)
+    there, each = parts.reached, _weighted(parts)
     shares = there / np.maximum(there.sum(1, keepdims=True), 1)
     again = []
     for _ in range(REPLICATES):

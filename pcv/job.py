@@ -104,14 +104,19 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
     stamp = store.read_stamp(path, stage)
     changed = store.difference(stamp.recipe, recipe(job, stage))
     if changed:
-        raise PcvError(f"{path}: out of date: {changed}; run `pcv {stage}` again")
+        raise PcvError(f"{path}: out of date: {changed}; run `{_command(job, stage)}` again")
     for name, input_stamp in known.items():
         if stamp.inputs.get(name, input_stamp.fingerprint) != input_stamp.fingerprint:
             raise PcvError(
                 f"{path}: out of date: made from other results of stage '{name}' than the present "
-                f"ones; run `pcv {stage}` again"
+                f"ones; run `{_command(job, stage)}` again"
             )
     return stamp
+
+
+def _command(job: Job, stage: str) -> str:
+    in_rounds = job.round and stage in layout.ROUND_FILES
+    return f"pcv {stage}" + f" --round {job.round}" * bool(in_rounds)
 
 
 def batches(job: Job) -> list[Job]:
@@ -150,8 +155,10 @@ def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
     """What was sampled of all batches of folds, rounds put together."""
     from pcv.sums import joined
 
+    lengths = job.settings.cv.rounds
     return [
-        joined([opened(each, "sample") for each in rounds(part, before)]) for part in batches(job)
+        joined([opened(each, "sample") for each in rounds(part, before)], lengths)
+        for part in batches(job)
     ]
 
 

@@ -62,7 +62,7 @@ def shared(kernel: Kernel) -> Variants:
 def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
     r"""Which folds' chains mix slowly: more than 4.5 draws are worth an independent one.
 
-    .. math:: \tau = (1 + \rho) / (1 - \rho) > 4.5
+    .. math:: \tau = (1 + \rho) / (1 - \rho) > 4.5 \quad\text{or}\quad \rho \ge 1
 
     with the lag-1 autocorrelation :math:`\rho` about the mean of all chains, so that chains apart
     count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. Chains
@@ -81,7 +81,7 @@ def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold
     ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))
-        return (1 + rho) / (1 - rho) > MAX_TAU
+        return rho > (MAX_TAU - 1) / (MAX_TAU + 1)
 
 
 def unlike(

@@ -7,12 +7,12 @@ VERSIONS = {
     "data": 1,
     "fit": 2,
     "folds": 1,
-    "warmup": 4,
-    "sample": 4,
-    "diagnose": 4,
+    "warmup": 5,
+    "sample": 5,
+    "diagnose": 5,
     "compare": 3,
     "report": 1,
-    "plan": 1,
+    "plan": 2,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""
 

@@ -41,7 +41,7 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
         / experiment
         / f"{stage}{f'-{model}' * bool(model)}.json"
         for experiment, settings in config.experiments.items()
-        for stage, place in layout.FILES.items()
+        for stage, place in (layout.ROUND_FILES | layout.FILES).items()
         for model in (settings.models if "{model}" in place else [""])
     }
     for (experiment, stage, model), file in files.items() if renew else ():
@@ -55,8 +55,13 @@ def _bring_up_to_date(
     made_of = layout.VERSIONS[stage], stage_config(config, experiment, stage, model or None)
     wanted = json.loads(json.dumps(dict(zip(KEYS, made_of))))
     known = _content(file)
-    names = layout.batches(config.experiments[experiment].cv.fold_batches)
-    artifacts = {layout.path(results, stage, experiment, model, name) for name in names}
+    cv = config.experiments[experiment].cv
+    rounds = range(stage == "plan", len(cv.rounds))
+    artifacts = {
+        layout.path(results, stage, experiment, model, name, r)
+        for name in layout.batches(cv.fold_batches)
+        for r in rounds
+    }
     existing = [path for path in artifacts if path.exists()]
     if stage == "report":  # a page has no stamp
         stale = known is not None and known != wanted

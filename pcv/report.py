@@ -305,7 +305,7 @@ def _other_scores(rows: pd.DataFrame) -> Table:
             row["model"],
             *(
                 ("0", "–", "–", "–")
-                if np.isnan(row["p_better"])
+                if row["score_diff"] == 0 and row["dse"] == 0
                 else (
                     plots.number(row["score_diff"], row["dse"]),
                     _error(row["dse"]),

@@ -14,7 +14,7 @@ from pcv import verdicts
 from pcv.compare import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
 from pcv.diagnostics import LogSums
-from pcv.jackknife import batch_bootstrap, batch_jackknife
+from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife
 from pcv.stopping import Rule, finished, needs
 from pcv.sums import energy_sums, log_sums, parts
 
@@ -85,7 +85,8 @@ def diagnose(
     )
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
-    unit_at = [diag.elpd(diag.LogSums(*(x[:, :, :p] for x in pointwise))) for p in points]
+    unit_at = [diag.elpd(_first(pointwise, p)) for p in points.tolist()]
+    total_at = [diag.ess_total(_first(joint, p)) for p in points.tolist()]
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     variables = {
         "joint_elpd": (fold, diag.elpd(joint)),
@@ -111,6 +112,7 @@ def diagnose(
         "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
         "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
         "joint_ess_total": diag.ess_total(joint),
+        "joint_ess_total_at": ("point", total_at),
         "rhat_max": benchmark.observed,
         "rhat_limit": benchmark.limit,
         "benchmark": ("replicate", benchmark.replicates),
@@ -161,6 +163,7 @@ def with_scores(
         With ``<score>_<kind>`` (fold) or (fold, slot), and ``<score>_<kind>_mcse`` (fold).
     """
     found: dict[str, Any] = {}
+    notes = dict.fromkeys((score.key for score in scores), "ok")
     present = ~np.isnan(y)
     for score in scores:
         by_unit = score.kind == "pointwise"
@@ -175,10 +178,21 @@ def with_scores(
         else:
             result = batch_bootstrap(sums, estimate, rng, shown)
         value = np.where(present, result.value, np.nan) if by_unit else result.value
+        if score.log_weight is not None and (lone := _on_one_batch(sums, shown)):
+            terms = "units" if by_unit else "folds"
+            notes[score.key] = f"{lone} {terms} rest on one batch of draws: more draws."
         found[score.key] = (("fold", "slot")[: value.ndim], value, {"total": score.total})
         found[f"{score.key}_mcse"] = ("fold", result.mcse)
-    attributes = {"scores": [score.key for score in scores]} if scores else {}
+    attributes = {"scores": list(notes), "score_notes": list(notes.values())} if scores else {}
     return diagnostics.assign(found).assign_attrs(attributes)
+
+
+def _on_one_batch(sums: Parts, present: np.ndarray | None) -> int:
+    """How many folds, or units, have more than half of their weight in one batch of draws."""
+    with np.errstate(invalid="ignore"):
+        weight = np.exp(sums.log_weight - np.nanmax(sums.log_weight, axis=1, keepdims=True))
+        lone = 1 / np.nansum(weight, axis=1) > 0.5
+    return int(lone.sum() if present is None else (lone & present).sum())
 
 
 def with_batch_check(
@@ -258,6 +272,10 @@ def plan(
     )
 
 
+def _first(sums: LogSums, batches: int) -> LogSums:
+    return LogSums(*(x[:, :, :batches] for x in sums))
+
+
 def _listed(attribute: Any) -> list[str]:
     return [attribute] if isinstance(attribute, str) else list(attribute)
 
@@ -300,8 +318,15 @@ def scores(
         mcse=slope * mcse,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
-        verdict=_trust(diagnostics, kind),
+        verdict=_trust(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
     )
+
+
+def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
+    """What is to be said of a score besides the log score, or of the chains of all."""
+    keys, notes = (_listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
+    own, chains = dict(zip(keys, notes))[f"{score}_{kind}"], _trust(diagnostics, kind)
+    return " ".join(words for words in (own, chains) if words != "ok") or "ok"
 
 
 def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
@@ -315,6 +340,7 @@ def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
         return 1.0, 0.0
     if total == "mean":
         return 1 / size, 0.0
+    assert total == "root mean"
     mean = terms.mean()
     with np.errstate(invalid="ignore", divide="ignore"):
         root = np.sqrt(-mean)
@@ -333,6 +359,14 @@ def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
 def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
     """The kinds of scores that differ: joint alone where every fold leaves out one unit."""
     return ["joint"] if all(d.sizes["slot"] == 1 for d in diagnostics.values()) else list(KINDS)
+
+
+def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """The same without the lengths that no fold of any model reached."""
+    most = max(int(d["n_draws"].max()) for d in diagnostics.values())
+    point = next(iter(diagnostics.values()))["point"].values
+    number = min(int((point < most).sum()) + 1, len(point))
+    return {name: d.isel(point=slice(number)) for name, d in diagnostics.items()}
 
 
 class Compared(NamedTuple):
@@ -364,6 +398,7 @@ def compare(
         The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
         unit, point, replicate.
     """
+    diagnostics = trimmed(diagnostics)
     models = list(diagnostics)
     comparisons: dict[Kind, Comparison] = {}
     by_kind = []

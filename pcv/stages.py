@@ -177,7 +177,7 @@ def check(job: Job) -> None:
             model = build(config, arrays)
             if predictive == "marginal":
                 check_marginal(model, arrays, name, folds)
-            scoring.check(scores, model, name, arrays, num_units, predictive)
+            scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -502,14 +502,17 @@ def sample(job: Job) -> None:
     state, frame, made = warm["state"], None, 0
     keep = np.arange(len(folds.id))
     if job.round:
-        known[f"plan {job.round}"] = require(job, "plan", known)
         before = job._replace(round=job.round - 1)
-        known[f"sample round {before.round}"] = require(before, "sample", known)
+        name = f"sample {job.model} {job.batch}" + f" round {before.round}" * bool(before.round)
+        known[name] = require(before, "sample", known)
+        known[f"plan {job.round}"] = require(job, "plan", known)
         more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id).values
-        keep, earlier = np.flatnonzero(more), opened(before, "sample").sel(fold=folds.id[more])
-        state, made = earlier["state"], cv.rounds[job.round - 1]
-        if "y_rep_location" in earlier:
-            frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
+        keep = np.flatnonzero(more)
+        if keep.size:
+            earlier = opened(before, "sample").sel(fold=folds.id[keep])
+            state, made = earlier["state"], cv.rounds[job.round - 1]
+            if "y_rep_location" in earlier:
+                frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
         folds = Folds(*(x[keep] for x in folds))
     tail = None
     if cv.store == "sums":
@@ -529,7 +532,7 @@ def sample(job: Job) -> None:
         arrays, model = model_of(job)
         scores = scoring.named(job.scores)
         predictive, num_units = warm.attrs["predictive"], int(arrays["unit"].max()) + 1
-        scoring.check(scores, model, job.model, arrays, num_units, predictive)
+        scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         run = _run(job, "sample", folds, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
         parts = kernels.start(
@@ -701,11 +704,10 @@ def compare(job: Job) -> str:
     store.write(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
     tables = [table(compared.comparisons[kind]) for kind in results.distinct_kinds(diagnosed)]
-    scores_file = job.path("compare").with_name("scores.csv")
-    scores_file.unlink(missing_ok=True)
+    scores = scores_frame([*compared.comparisons.values(), *compared.others])
+    file = job.path("compare").with_name("scores.csv")
+    store.write_text(file, scores.to_csv(index=False))
     if compared.others:
-        scores = scores_frame([*compared.comparisons.values(), *compared.others])
-        store.write_text(scores_file, scores.to_csv(index=False))
         tables.append(scores_table(compared.others))
     marks = [f"Warning: {mark}" for mark in stamp.marks]
     return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
@@ -724,7 +726,7 @@ def report(job: Job) -> None:
     frame = compared.frame.query("kind in @kinds")
     known["compare"] = require(job, "compare", known)
     comparison = opened(job, "compare").sel(kind=kinds).load()
-    figures = reporting.figures(comparison, diagnosed)
+    figures = reporting.figures(comparison, results.trimmed(diagnosed))
     folder = job.path("report").parent
     reporting.write_figures(figures, folder / "figures")
     page = reporting.html(

@@ -1,11 +1,12 @@
 r"""When is a fold's answer in? Fixed-width stopping, looked at seldom. No JAX.
 
 A fold ends at the first look at which its Monte Carlo error is below a tolerance ε and its chains
-agree. The rule never sees the estimate itself, only its error; but the error is estimated from the
-same draws, and a fold that stops at the first lucky small value is biased. So looks are few: after
-`min_draws`, then each time the draws have grown by half. (Glynn and Whitt 1992: as ε → 0, intervals
-of such a rule have their stated coverage; docs/stopping.md and tests/test_stopping.py have the
-finite case.)
+agree. Of the estimate only its error is looked at (but for `decide`, which asks whether a
+difference is clear, and so exaggerates those that are just clear enough); the error is estimated
+from the same draws, and a fold that stops at the first lucky small value is biased. So looks are
+few: after `min_draws`, then each time the draws have grown by half. (Glynn and Whitt 1992: as
+ε → 0, intervals of such a rule have their stated coverage; docs/stopping.md and
+tests/test_stopping.py have the finite case.)
 """
 
 from collections.abc import Sequence
@@ -160,7 +161,8 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     if not waiting:
         return Needs(each, "settled")
     listed = ", ".join(
-        f"{name}: MCSE {mcse_[i]:.2g}, wanted {allowed[i]:.2g}"
+        f"{name}: MCSE {mcse_[i]:.2g}, "
+        + (f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide")
         for i, name in enumerate(comparison.models)
         if open_[i]
     )

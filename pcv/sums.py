@@ -137,28 +137,51 @@ def finish(
     store.put(folder, xr.Dataset(last, {"fold": folds}, attributes), mode="a")
 
 
-def joined(rounds: Sequence[xr.Dataset]) -> xr.Dataset:
-    """The rounds of sampling of a batch of folds as one: later ones have some of the folds."""
-    first, *later = rounds
-    ids = first["fold"].values.tolist()
-    later = [x.load() for x in later if x.sizes["fold"]]
-    if not later:
+def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
+    """The rounds of sampling of a batch of folds as one; NaN where a fold was not part of a round.
+
+    Args:
+        rounds: their sample artifacts; later ones have some of the folds, or none.
+        lengths: draws per chain after each round.
+
+    Returns:
+        All folds, with the batches and draws of all rounds.
+    """
+    first = rounds[0].load()
+    if len(rounds) == 1:
         return first
-    wide = [
-        among_all(x, np.array([ids.index(k) for k in x["fold"].values]), len(ids)) for x in later
-    ]
+    ids = first["fold"].values.tolist()
+    wide = [first]
+    for r, part in enumerate(rounds[1:], 1):
+        if part.sizes["fold"]:
+            places = np.array([ids.index(fold) for fold in part["fold"].values])
+            wide.append(among_all(part.load(), places, len(ids)))
+        else:
+            wide.append(_nothing(first, (lengths[r] - lengths[r - 1]) / lengths[0]))
     variables: dict[str, tuple] = {}
-    for name, x in first.load().data_vars.items():
-        of_rounds = [x.values, *(part[name].values for part in wide)]
+    for name, x in first.data_vars.items():
+        of_rounds = [part[name].values for part in wide]
         for dim in ("batch", "draw", "tail"):
             if dim in x.dims:
                 variables[str(name)] = (x.dims, np.concatenate(of_rounds, x.dims.index(dim)))
     if "log_joint_tail" in variables:
-        kept = np.nan_to_num(variables["log_joint_tail"][1], nan=-np.inf)
-        variables["log_joint_tail"] = (("fold", "tail"), np.sort(kept)[:, -first.sizes["tail"] :])
-    made = [np.nan_to_num(part["n_draws"].values) for part in (first, *wide)]
+        tail = variables["log_joint_tail"][1]
+        largest = np.sort(np.where(np.isnan(tail), -np.inf, tail))
+        variables["log_joint_tail"] = (("fold", "tail"), largest[:, -first.sizes["tail"] :])
+    made = [np.nan_to_num(part["n_draws"].values) for part in wide]
     variables["n_draws"] = ("fold", np.sum(made, axis=0).astype(int))
     return xr.Dataset(variables, {"fold": first["fold"]}, first.attrs)
+
+
+def _nothing(first: xr.Dataset, times: float) -> xr.Dataset:
+    """A round that no fold was part of, so many times as long as the first."""
+
+    def empty(x: xr.DataArray) -> tuple[Any, np.ndarray]:
+        grown = {"batch", "draw"}
+        shape = [round(n * times) if dim in grown else n for dim, n in x.sizes.items()]
+        return x.dims, np.full(shape, np.nan)
+
+    return xr.Dataset({name: empty(x) for name, x in first.data_vars.items()})
 
 
 def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
@@ -189,10 +212,12 @@ def parts(samples: Sequence[xr.Dataset], score: str) -> Parts:
     """What another score averaged, of all fold batches, by batches of a fold's chains."""
     prefix = f"{score}_"
     found: dict[str, np.ndarray] = {}
+    reached = np.concatenate([s["log_joint_count"].values > 0 for s in samples])
     for name, x in samples[0].data_vars.items():
         field = str(name).removeprefix(prefix)
         if str(name).startswith(prefix) and x.dims[:1] == ("fold",) and "batch" in x.dims:
             values = np.concatenate([s[name].values for s in samples])
-            flat = 3 if "chain" in x.dims else 2
-            found[field] = values.reshape(len(values), -1, *values.shape[flat:])
-    return Parts(found.pop("log_weight"), found)
+            of_chains = "chain" in x.dims
+            found[field] = values.reshape(len(values), -1, *values.shape[2 + of_chains :])
+    there = reached if of_chains else reached.any(axis=1)
+    return Parts(there.reshape(len(there), -1), found.pop("log_weight"), found)

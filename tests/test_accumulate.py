@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, total
+from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, total, weighted_means
 from pcv.diagnostics import LogSums, batch_sums, elpd
 
 DRAWS = 62
@@ -46,6 +46,26 @@ def of_energy(energy: np.ndarray) -> Stored:
     }
 
 
+def pair(x):
+    return x[..., 0], {"value": x[..., 1], "square": x[..., 1:] ** 2}
+
+
+weighted = weighted_means._replace(
+    init=lambda x: weighted_means.init(pair(x)),
+    update=lambda carry, x: weighted_means.update(carry, pair(x)),
+)
+
+
+def of_weighted(draws: np.ndarray) -> Stored:
+    log_weight, values = pair(draws)
+    share = np.exp(log_weight - logsumexp(log_weight, axis=0))
+    return {
+        "log_weight": logsumexp(log_weight, axis=0),
+        "value": (share * values["value"]).sum(0),
+        "square": (share[..., None] * values["square"]).sum(0),
+    }
+
+
 def case(name: str) -> Case:
     rng = np.random.default_rng(1)
     s = 40 * rng.normal(size=(DRAWS, 2, 3)) - 300
@@ -55,6 +75,12 @@ def case(name: str) -> Case:
         "pointwise": Case(log_sums, s, lambda i: np.full((2, 3), -310.0), of_log_scores),
         "energy": Case(
             energy_sums, energy, lambda i: energy[i - 1] if i else np.full(2, np.nan), of_energy
+        ),
+        "weighted": Case(
+            weighted,
+            np.stack([rng.uniform(-700, 700, (DRAWS, 2, 3)), s], axis=-1),
+            lambda i: np.zeros((2, 3, 2)),
+            of_weighted,
         ),
         "total": Case(total, energy, lambda i: np.zeros(2), lambda x: {"total": x.sum(0)}),
     }[name]
@@ -102,7 +128,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("size", BATCHES)
-@pytest.mark.parametrize("name", ["joint", "pointwise", "energy", "total"])
+@pytest.mark.parametrize("name", ["joint", "pointwise", "energy", "weighted", "total"])
 def test_any_batches_merged_in_any_order_equal_the_stored_draws(name, size):
     it = case(name)
     parts = in_batches(it, size)

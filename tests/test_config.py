@@ -124,8 +124,8 @@ BAD = [
     (
         f"{RATS}.cv.foo",
         1,
-        "unknown key; known: chains, warmup, draws, batch_size, store, fold_batches, superchains, "
-        "adapt",
+        "unknown key; known: chains, warmup, draws, until, batch_size, store, fold_batches,"
+        " superchains, adapt",
     ),
     # missing keys
     ("seed", ..., MISSING),
@@ -187,6 +187,16 @@ BAD = [
         50,
         "must be a multiple of batch_size and at least two batches, is 50 with batch_size 50;"
         " take 100",
+    ),
+    (
+        f"{RATS}.cv.until",
+        {"max_draws": 400},
+        "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)",
+    ),
+    (
+        f"{RATS}.cv.until",
+        {"max_draws": 400, "fold_mcse": 0.1, "mcse_over_se": 0.1},
+        "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)",
     ),
     (f"{RATS}.cv.superchains", 3, "3 superchains of 8 chains: they must be of one size"),
     (f"{RATS}.cv.superchains", 1, "must be at least 2 or 'auto', is 1"),
@@ -367,8 +377,10 @@ DEPENDENTS = {
     f"{RATS}.cv.superchains": {"warmup"},
     f"{RATS}.cv.adapt": {"warmup"},
     f"{RATS}.cv.draws": {"sample"},
+    f"{RATS}.cv.until": {"sample", "plan"},
+    f"{RATS}.scores": {"sample"},
     f"{RATS}.cv.store": {"sample"},
-    f"{RATS}.compare.reference": {"compare"},
+    f"{RATS}.compare.reference": {"compare", "plan"},
     f"{RATS}.report.title": {"report"},
 }
 OTHER = {
@@ -388,6 +400,8 @@ OTHER = {
     f"{RATS}.cv.superchains": 4,
     f"{RATS}.cv.adapt": "never",
     f"{RATS}.cv.draws": 400,
+    f"{RATS}.cv.until": {"fold_mcse": 0.1, "max_draws": 400},
+    f"{RATS}.scores": ["log", "crps"],
     f"{RATS}.cv.store": "sums",
     f"{RATS}.compare.reference": "common",
     f"{RATS}.report.title": "Rats",
@@ -466,9 +480,51 @@ SECTIONS = {
     "data": [module.DataConfig],
     "fit": [module.FitConfig],
     "cv": [module.CvConfig],
+    "until": [module.UntilConfig],
     "compare": [module.CompareConfig],
     "report": [module.ReportConfig],
 }
+
+
+def until(cv: dict | None = None, models: dict | None = None, **keys) -> dict:
+    config = changed(f"{RATS}.cv", {"until": keys, **(cv or {})})
+    if models:
+        config["experiments"]["rats"]["models"] = models
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (until(fold_mcse=0.1, max_draws=410), "max_draws: must be a multiple of batch_size, 50"),
+        (until(fold_mcse=0.1, max_draws=100), "max_draws: must be at least min_draws, 200"),
+        (until(fold_mcse=0.1, min_draws=50, max_draws=100), "min_draws: must be a multiple"),
+        (
+            until({"fold_batches": 2}, fold_mcse_over_se=0.1, max_draws=400),
+            "fold_mcse_over_se: needs all folds in one job",
+        ),
+        (
+            until(models={"a": {"model": "m.py:f"}}, decide={}, max_draws=400),
+            "decide: needs another model",
+        ),
+        (until(decide={"probability": 1.0}, max_draws=400), "probability: must be below 1"),
+        (until(decides={}, max_draws=400), "did you mean 'decide'?"),
+    ],
+)
+def test_bad_rules_of_stopping(config, words):
+    assert words in message(config)
+
+
+def test_draws_do_not_count_where_folds_end_by_a_rule():
+    rule = {"fold_mcse": 0.1, "max_draws": 400}
+    before, after = (parse(until({"draws": n}, **rule)) for n in (200, 400))
+    assert stage_config(before, "rats", "sample") == stage_config(after, "rats", "sample")
+
+
+def test_scores_by_name_are_those_that_there_are():
+    from pcv import scores
+
+    assert set(module.SCORES) == {"log", *scores.SCORES}
 
 
 @pytest.mark.parametrize("heading", SECTIONS)

@@ -208,11 +208,13 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
 
 
 def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
-    draws = np.random.default_rng(1).normal(size=(4, 4, 50))
+    draws = np.random.default_rng(1).normal(size=(6, 4, 50))
     draws[1, 0] += 10
     draws[2] = 1.0
     draws[3, :, ::10] -= 1000
-    assert kernels.slow(draws).tolist() == [False, True, False, False]
+    draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
+    draws[5] = np.arange(4.0)[:, None]  # stuck apart
+    assert kernels.slow(draws).tolist() == [False, True, False, False, True, True]
 
 
 def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():

@@ -269,7 +269,9 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
             sums.create(folder, batch, len(blocks))
         sums.put(folder, batch, i)
         top = sums.largest(top, block.draws)
-    sums.finish(folder, FOLDS.id, np.full(5, 30), None if keep else top, {"predictive": "plain"})
+    sums.finish(
+        folder, FOLDS.id, np.full(5, 30), None if keep else top, {}, {"predictive": "plain"}
+    )
     stored = xr.open_dataset(folder, engine="zarr", consolidated=True)
     s = draws(blocks)
     if keep:

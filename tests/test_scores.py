@@ -1,5 +1,6 @@
 """Scores besides the log score, on problems with closed forms; their errors; refusals."""
 
+import re
 from functools import cache
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from pcv import scores
 from pcv.diagnostics import elpd, mcse
@@ -179,7 +180,7 @@ def estimated(setting: Setting, score: Score, pooled: bool = False) -> Estimate:
     """Scores of folds, of each replication or from the draws of all together."""
     parts, y = setting.sampled.parts[score.key], setting.y
     if pooled:
-        parts = Parts(*jax.tree.map(pool, (parts.log_weight, dict(parts.means))))
+        parts = pooled_parts(parts)
         y = y[: len(ONCE.id)]
     of_unit = score.kind == "pointwise"
     present = ~np.isnan(y)
@@ -187,6 +188,10 @@ def estimated(setting: Setting, score: Score, pooled: bool = False) -> Estimate:
     return found._replace(
         value=np.where(present, found.value, 0).sum(1) if of_unit else found.value
     )
+
+
+def pooled_parts(parts: Parts) -> Parts:
+    return Parts(*jax.tree.map(pool, (parts.reached, parts.log_weight, dict(parts.means))))
 
 
 def pool(x: np.ndarray) -> np.ndarray:
@@ -271,24 +276,50 @@ def test_the_jackknife_of_the_log_score_is_the_delta_formula():
     flat = (len(sums.mean), -1)
     center = sums.mean.max(axis=(1, 2), keepdims=True)
     mean = np.exp(sums.log_sum - center - np.log(sums.count))
-    parts = Parts(np.log(sums.count).reshape(flat), {"density": mean.reshape(flat)})
+    count = sums.count.reshape(flat)
+    parts = Parts(count > 0, np.log(count), {"density": mean.reshape(flat)})
     found = batch_jackknife(parts, lambda m: np.log(m["density"]) + center[:, 0, 0])
     np.testing.assert_allclose(found.value, elpd(sums), rtol=1e-12)
     np.testing.assert_allclose(found.mcse, mcse(sums), rtol=0.05)
     assert np.median(found.mcse / mcse(sums)) == pytest.approx(1, abs=0.01)
 
 
+def log_of(means):
+    return np.log(means["x"])
+
+
 def test_the_jackknife_leaves_out_parts_that_a_fold_did_not_reach():
     rng = np.random.default_rng(1)
     x, log_weight = rng.normal(5, 1, (2, 30)), rng.normal(size=(2, 30))
-    x[1, 12:], log_weight[1, 12:] = np.nan, np.nan
-    together = batch_jackknife(Parts(log_weight, {"x": x}), lambda m: np.log(m["x"]))
-    alone = batch_jackknife(Parts(log_weight[1:, :12], {"x": x[1:, :12]}), lambda m: np.log(m["x"]))
+    reached = np.full((2, 30), True)
+    x[1, 12:], log_weight[1, 12:], reached[1, 12:] = np.nan, np.nan, False
+    together = batch_jackknife(Parts(reached, log_weight, {"x": x}), log_of)
+    first = np.s_[1:, :12]
+    alone = batch_jackknife(Parts(reached[first], log_weight[first], {"x": x[first]}), log_of)
     assert together.value[1] == pytest.approx(alone.value[0], rel=1e-12)
     assert together.mcse[1] == pytest.approx(alone.mcse[0], rel=1e-9)
+    one = np.s_[:, :1]
     assert np.isnan(
-        batch_jackknife(Parts(log_weight[:, :1], {"x": x[:, :1]}), lambda m: m["x"]).mcse
+        batch_jackknife(Parts(reached[one], log_weight[one], {"x": x[one]}), log_of).mcse
     ).all()
+
+
+def test_a_part_that_is_not_known_makes_its_fold_unknown():
+    x, log_weight = np.ones((2, 5)), np.zeros((2, 5))
+    log_weight[0, 2] = np.nan
+    found = batch_jackknife(Parts(np.full((2, 5), True), log_weight, {"x": x}), log_of)
+    assert np.isnan(found.value).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("apart", [0.0, 36.0, 300.0])
+def test_a_dominant_part_does_not_spoil_the_others(apart):
+    log_weight, x = np.array([[0.0, -apart, -apart]]), np.array([[2.0, 3.0, 5.0]])
+    found = batch_jackknife(Parts(np.full((1, 3), True), log_weight, {"x": x}), log_of)
+    w = np.exp(log_weight[0] + apart * np.array([0, 1, 1]))  # the last two as if alone
+    without = [np.log(4.0), *(np.log(2.0 if apart else y) for y in (3.5, 2.5))]
+    assert w[1] == 1
+    spread = np.sum((np.array(without) - np.mean(without)) ** 2)
+    assert found.mcse[0] == pytest.approx(np.sqrt(2 / 3 * spread), rel=1e-6)
 
 
 @cache
@@ -316,10 +347,7 @@ def test_brier_and_accuracy_are_exact_within_their_error(seed):
     made, y, p = tossed(seed)
     (brier,), (accuracy,) = scores.SCORES["brier"], scores.SCORES["accuracy"]
     y, present = y[: len(p)], ~np.isnan(p)
-    pooled = {
-        name: Parts(*jax.tree.map(pool, (parts.log_weight, dict(parts.means))))
-        for name, parts in made.parts.items()
-    }
+    pooled = {name: pooled_parts(parts) for name, parts in made.parts.items()}
     found = batch_jackknife(pooled[brier.key], lambda m: brier.estimate(m, y), present)
     error = np.where(present, found.value + (1 - p) ** 2, 0).sum(1)
     assert np.abs(error / found.mcse).max() < MAX_Z
@@ -333,13 +361,15 @@ def test_brier_and_accuracy_are_exact_within_their_error(seed):
 def test_the_bootstrap_sees_that_a_jump_is_near():
     x = np.random.default_rng(2).normal(0, 1, (200, 50))
     found = batch_bootstrap(
-        Parts(np.zeros((200, 50)), {"x": x}),
+        Parts(np.full((200, 50), True), np.zeros((200, 50)), {"x": x}),
         lambda m: (m["x"] > 0).astype(float),
         np.random.default_rng(3),
     )
     assert np.sqrt((found.mcse**2).mean()) == pytest.approx(0.4, abs=0.1)
     far = batch_bootstrap(
-        Parts(np.zeros((1, 50)), {"x": x[:1] + 9}), lambda m: m["x"] > 0, np.random.default_rng(3)
+        Parts(np.full((1, 50), True), np.zeros((1, 50)), {"x": x[:1] + 9}),
+        lambda m: m["x"] > 0,
+        np.random.default_rng(3),
     )
     assert far.mcse[0] == 0
 
@@ -355,6 +385,30 @@ def test_quantiles_from_counts_are_those_of_the_replicates(probability, shift):
         y_rep, probability, axis=(1, 2)
     )
     assert np.abs(off).max() < 0.02 * 7 * (1 + shift**2)
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.95])
+def test_quantiles_of_heavy_tails(probability):
+    y_rep = np.random.default_rng(1).standard_t(2, (20, 4, 5000, 1))
+    y_rep[0, 0, 0] = 1e9
+    location, scale = scores.frame(y_rep[:, :, :50])
+    block = Replicates(y_rep, np.zeros((20, 1)), 4, location, scale)
+    (interval,) = scores.SCORES["interval"]
+    found = quantile(interval.statistic(block), probability)[:, 0]
+    exact_quantile = t.ppf(probability, 2)
+    assert np.abs(found / exact_quantile - 1).max() < 0.15
+    assert abs(found.mean() / exact_quantile - 1) < 0.03
+
+
+def test_replicates_that_overflow_or_are_unknown():
+    y_rep = np.random.default_rng(1).normal(size=(3, 4, 50, 2))
+    y_rep[0, :, :2], y_rep[1, :, :2], y_rep[2, 0, 0, 1] = np.inf, -np.inf, np.nan
+    y = np.zeros((3, 2))
+    block = Replicates(y_rep, y, 4, *scores.frame(y_rep))
+    (interval,) = scores.SCORES["interval"]
+    value = interval.estimate(interval.statistic(block), y)
+    assert np.isnan(value).tolist() == [[False, False], [False, False], [False, True]]
+    assert (value[:2] > -4.5).all()
 
 
 def test_chains_of_one_superchain_are_not_paired():
@@ -411,13 +465,64 @@ CLOSED_OVER = poisson()[0]._replace(
 )
 def test_refusals(name, model, said):
     with pytest.raises(PcvError, match=f"score '{name}' of model 'm': ") as error:
-        scores.check(scores.named([name]), model, "m", poisson()[1], 6, "plain")
+        scores.check(scores.named([name]), model, "m", poisson()[1], 6, "plain", 2)
     assert said in str(error.value)
+
+
+def test_hyvarinen_of_a_marginal_that_does_not_read_the_outcome():
+    model, data = MODEL, PROBLEM.data
+    y = jnp.asarray(data["y"])
+    deaf = model._replace(
+        marginal=lambda params, data, test: (
+            jnp.sum(dist.Normal(mean_of(params, data), 0.8).log_prob(y)[test]),
+            dist.Normal(mean_of(params, data), 0.8).log_prob(y)[test],
+        )
+    )
+    scores.check(scores.named(["hyvarinen"]), deaf, "m", data, NUM_UNITS, "plain", 2)
+    with pytest.raises(PcvError, match="marginal does not read 'y'"):
+        scores.check(scores.named(["hyvarinen"]), deaf, "m", data, NUM_UNITS, "marginal", 2)
+
+
+def test_the_covariance_of_a_large_test_set_is_refused():
+    with pytest.raises(PcvError, match="keeps the covariance of a whole test set, of 300 units"):
+        scores.check(scores.named(["dss"]), MODEL, "m", PROBLEM.data, NUM_UNITS, "plain", 300)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"total": "average"}, "total 'average'; known: sum, mean, root mean"),
+        ({"kind": "both"}, "kind 'both'; known: joint, pointwise"),
+        ({"needs": ("draws",)}, "needs 'draws'; known: predict"),
+        ({"name": "my score"}, "its name 'my score' must be letters"),
+    ],
+)
+def test_typos_in_a_score_of_ones_own(tmp_path, monkeypatch, changes, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        OWN + f"def typo():\n    return heavy()._replace(**{changes})"
+    )
+    with pytest.raises(PcvError, match=re.escape(words)):
+        scores.named(["mine.py:typo"])
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (lambda means, y: means["q"], "it fails: KeyError: 'q'"),
+        (lambda means, y: means["p"].sum(), "its estimate has shape () for two folds"),
+    ],
+)
+def test_an_estimate_that_does_not_fit(broken, words):
+    above = {"p": lambda key, target, params, fold: target.predict(key, params, fold)}
+    own = Score("own", "pointwise", lambda *at: {"p": above["p"](*at)}, broken, needs=("predict",))
+    with pytest.raises(PcvError, match=re.escape(words)):
+        scores.check([own], MODEL, "m", PROBLEM.data, NUM_UNITS, "plain", 2)
 
 
 def test_units_of_several_rows_have_only_the_log_score():
     with pytest.raises(PcvError, match="units of several rows have only the log score"):
-        scores.check(scores.named(["rmse"]), poisson()[0], "m", poisson()[1], 3, "plain")
+        scores.check(scores.named(["rmse"]), poisson()[0], "m", poisson()[1], 3, "plain", 2)
 
 
 OWN = """

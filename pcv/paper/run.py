@@ -63,6 +63,13 @@ def read(job: Job) -> Example:
     Raises:
         PcvError: an artifact is missing or out of date, or draws were not kept.
     """
+    where = f"experiments.{job.experiment}"
+    if len(job.settings.models) != 2:
+        raise PcvError(
+            f"{where}.models: the paper compares two, here are {len(job.settings.models)}"
+        )
+    if job.settings.cv.until is not None:
+        raise PcvError(f"{where}.cv.until: the paper's chains have a fixed length; give draws")
     diagnosed, known = diagnosed_of(job)
     compared = require(job, "compare", known)
     draws, means, seconds, devices = {}, {}, {}, []
@@ -78,7 +85,7 @@ def read(job: Job) -> Example:
         }
         samples = [opened(one, "sample") for one in batches(part)]
         if "log_joint_draws" not in samples[0]:
-            raise PcvError(f"experiments.{job.experiment}.cv.store: must be draws for the paper")
+            raise PcvError(f"{where}.cv.store: must be draws for the paper")
         draws[name] = np.concatenate([x["log_joint_draws"].to_numpy() for x in samples])
         fit = xr.open_dataset(part.path("fit"), group="posterior", engine="zarr", consolidated=True)
         wanted = [m.variable for m in MEANS if (m.experiment, m.model) == (job.experiment, i)]

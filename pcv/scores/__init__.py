@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Sequence
+from typing import get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,12 @@ import numpy as np
 from jaxtyping import Float
 
 from pcv import reference
-from pcv.errors import PcvError
-from pcv.model import Data, Fold, Model, Target, numeric, target
+from pcv.errors import PcvError, in_one_line
+from pcv.model import Data, Fold, Model, Target, target
 from pcv.scores.binary import accuracy, brier
 from pcv.scores.hyvarinen import hyvarinen
 from pcv.scores.moments import dss, mae, rmse
-from pcv.scores.replicates import crps, energy, interval
+from pcv.scores.replicates import across, crps, energy, frame, interval
 from pcv.scores.score import Need, Replicates, Score
 
 SCORES: dict[str, tuple[Score, ...]] = {
@@ -33,8 +34,10 @@ SCORES: dict[str, tuple[Score, ...]] = {
 }
 """scores by their name in the config, joint and pointwise where both exist"""
 
-CHECKED_DRAWS = 5
-"""prior draws at which derivatives in the outcome are looked at"""
+CHECKED_DRAWS, CHECKED_UNITS = 5, 20
+"""prior draws and units at which derivatives in the outcome are looked at"""
+MAX_DSS_SLOTS = 200
+"""units of a test set beyond which their covariance takes too much room"""
 
 __all__ = ["SCORES", "Replicates", "Score", "across", "check", "frame", "interval", "named"]
 
@@ -59,7 +62,9 @@ def named(names: Sequence[str]) -> tuple[Score, ...]:
             continue
         for score in SCORES[name] if name in SCORES else _own(name):
             if score.key in found or score.name == "log":
-                raise PcvError(f"score '{name}': there is a {score.kind} score '{score.name}'")
+                raise PcvError(
+                    f"score '{name}': there is a {score.kind} score '{score.name}'; rename one"
+                )
             found[score.key] = score
     return tuple(found.values())
 
@@ -80,25 +85,17 @@ def _own(name: str) -> tuple[Score, ...]:
     for score in scores:
         if not score.name.isidentifier():
             raise PcvError(f"score '{name}': its name {score.name!r} must be letters, digits, _")
+        for field in ("kind", "per", "total"):
+            known = get_args(get_type_hints(Score)[field])
+            if getattr(score, field) not in known:
+                raise PcvError(
+                    f"score '{name}': {field} {getattr(score, field)!r}; known: {', '.join(known)}"
+                )
+        if unknown := set(score.needs) - set(get_args(Need)):
+            raise PcvError(
+                f"score '{name}': needs {min(unknown)!r}; known: {', '.join(get_args(Need))}"
+            )
     return scores
-
-
-def frame(
-    y_rep: Float[np.ndarray, "fold chain draw slot"],
-) -> tuple[Float[np.ndarray, "fold slot"], Float[np.ndarray, "fold slot"]]:
-    """A rough centre and scale of each slot's replicates, from the first block."""
-    location, scale = np.median(y_rep, axis=(1, 2)), y_rep.std(axis=(1, 2))
-    return location, np.where(scale > 0, scale, 1.0)
-
-
-def across(scores: Sequence[Score], block: Replicates) -> dict[str, dict[str, np.ndarray]]:
-    """Means over a block, of the scores that see all chains of a fold at once, by their keys."""
-    number = np.log(np.full(len(block.y), block.y_rep[0, ..., 0].size, float))
-    return {
-        score.key: {"log_weight": number, **score.statistic(block)}
-        for score in scores
-        if score.per == "block"
-    }
 
 
 def check(
@@ -108,6 +105,7 @@ def check(
     data: Data,
     num_units: int,
     predictive: str,
+    num_slots: int,
 ) -> None:
     """Has a model what its scores need?
 
@@ -117,29 +115,33 @@ def check(
         data: its data.
         num_units: number of units.
         predictive: plain or marginal.
+        num_slots: units of the largest test set.
 
     Raises:
         PcvError: naming the score, what it needs and what to do.
     """
     whole = target(model, data, predictive)
+    y = np.asarray(data.get(model.outcome.name, ()))
     for score in scores:
+        where = f"score '{score.name}' of model '{name}'"
+        if y.shape != (num_units,):
+            raise PcvError(
+                f"{where}: it needs one value of '{model.outcome.name}' for each unit; units of "
+                "several rows have only the log score"
+            )
         for need in score.needs:
-            missing = _missing(need, model, whole, data, num_units, predictive)
+            missing = _missing(need, model, whole, y, predictive)
             if missing:
-                raise PcvError(f"score '{score.name}' of model '{name}': {missing}")
-    _check_shapes(scores, model, whole, name)
+                raise PcvError(f"{where}: {missing}")
+        if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
+            raise PcvError(
+                f"{where}: it keeps the covariance of a whole test set, of {num_slots} units here; "
+                f"more than {MAX_DSS_SLOTS} are too many: smaller test sets, or another score"
+            )
+        _check_functions(score, model, whole, where)
 
 
-def _missing(
-    need: Need, model: Model, whole: Target, data: Data, num_units: int, predictive: str
-) -> str:
-    outcome = model.outcome
-    y = np.asarray(data.get(outcome.name, ()))
-    if y.shape != (num_units,):
-        return (
-            f"it needs one value of '{outcome.name}' for each unit; units of several rows have "
-            "only the log score"
-        )
+def _missing(need: Need, model: Model, whole: Target, y: np.ndarray, predictive: str) -> str:
     prefix = "marginal_" if predictive == "marginal" else ""
     if need == "predict" and whole.predict is None:
         return f"it needs replicates of the outcome: pcv.Model(..., {prefix}predict=...)"
@@ -147,54 +149,61 @@ def _missing(
         return f"it needs pcv.Model(..., {prefix}moments=...), or else {prefix}predict"
     if need == "binary outcome" and not np.isin(y, (0, 1)).all():
         other = y[~np.isin(y, (0, 1))][0]
-        return f"it is for outcomes of 0 and 1; '{outcome.name}' has {other}"
-    return _no_derivatives(model, data, y) if need == "derivatives" else ""
+        return f"it is for outcomes of 0 and 1; '{model.outcome.name}' has {other}"
+    return _no_derivatives(model, whole, y, prefix) if need == "derivatives" else ""
 
 
-def _no_derivatives(model: Model, data: Data, y: np.ndarray) -> str:
+def _no_derivatives(model: Model, whole: Target, y: np.ndarray, prefix: str) -> str:
     """Why there is no Hyvärinen score, if so."""
     outcome = model.outcome
-    whole = bool((y == np.round(y)).all())
-    if outcome.discrete or (whole and np.unique(y).size <= 2):
+    integers = bool((y == np.round(y)).all())
+    if outcome.discrete or (integers and np.unique(y).size <= 2):
         return f"'{outcome.name}' is discrete: it has no derivative; take log or crps instead"
-    if outcome.discrete is None and whole:
+    if outcome.discrete is None and integers:
         return (
             f"'{outcome.name}' has whole numbers alone: if it is continuous, say so by "
             f"pcv.Outcome('{outcome.name}', discrete=False); a discrete one has no derivative"
         )
     if outcome.scale != "identity":
         return f"its density is one of {outcome}, not of '{outcome.name}' itself"
-    arrays = numeric(data)
+    units = np.unique(np.linspace(0, len(y) - 1, CHECKED_UNITS).astype(int))
+    fold = Fold(jnp.ones(len(y), bool), jnp.asarray(units))
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
 
-    def total(y: Float[jax.Array, " unit"], params: dict[str, jax.Array]) -> jax.Array:
-        return model.log_lik(params, {**arrays, outcome.name: y}).sum()
+    def joint(values: Float[jax.Array, " slot"], params: dict[str, jax.Array]) -> jax.Array:
+        assert whole.density is not None
+        return whole.density(params, fold, values)[0]
 
-    slopes = jax.vmap(jax.grad(total), (None, 0))(jnp.asarray(y, float), params)
+    slopes = jax.vmap(jax.grad(joint), (None, 0))(jnp.asarray(y[units], float), params)
     if not slopes.any():
+        function = "marginal" if prefix else "log_lik"
         return (
-            f"log_lik does not read '{outcome.name}' from its second argument: write it with "
+            f"{function} does not read '{outcome.name}' from its second argument: write it with "
             f"data['{outcome.name}'] there"
         )
     return ""
 
 
-def _check_shapes(scores: Sequence[Score], model: Model, whole: Target, name: str) -> None:
-    """Traces what each score averages, on a fold of two slots."""
+def _check_functions(score: Score, model: Model, whole: Target, where: str) -> None:
+    """Do the functions of a score fit together? Tried on folds of two slots, one of them padded."""
     fold = Fold(jnp.ones(1, bool), jnp.array([0, -1]))
-    for score in scores:
-        if score.per == "block":
-            continue
-        try:
+    y = np.array([[1.0, np.nan], [2.0, np.nan]])
+    wanted = (2,) if score.kind == "joint" else (2, 2)
+    try:
+        if score.per == "draw":
             made = jax.eval_shape(
-                lambda key: score.statistic(key, whole, model.init(key), fold),  # noqa: B023
-                jax.random.key(0),
+                lambda key: score.statistic(key, whole, model.init(key), fold), jax.random.key(0)
             )
-        except Exception as error:
-            raise PcvError(
-                f"score '{score.name}' of model '{name}': its statistic fails: {error}"
-            ) from error
-        if not isinstance(made, dict) or not made:
-            raise PcvError(
-                f"score '{score.name}': its statistic must return a dict of arrays by name"
-            )
+            means = {name: np.ones((2, *x.shape)) for name, x in made.items()}
+        else:
+            y_rep = np.random.default_rng(0).normal(size=(2, 4, 5, 2))
+            means = score.statistic(Replicates(y_rep, y, 4, 0 * y_rep[:, 0, 0], 0 * y + 1))
+        with np.errstate(all="ignore"):
+            shape = np.shape(score.estimate(means, y))
+    except Exception as error:
+        raise PcvError(f"{where}: it fails: {in_one_line(error)}") from error
+    if shape != wanted:
+        raise PcvError(
+            f"{where}: its estimate has shape {shape} for two folds of two slots; a {score.kind} "
+            f"score has {wanted}"
+        )

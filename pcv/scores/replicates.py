@@ -3,11 +3,12 @@
 Computed on the host, block by block: what is kept does not grow with the draws.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from pcv.errors import PcvError
 from pcv.scores.score import Means, Need, Replicates, Score
 
 MAX_OFFSETS = 8
@@ -74,7 +75,9 @@ r"""Energy score, negative: `crps` of the test set as a whole, with norms for ab
 
 def _squeezed(x: np.ndarray) -> np.ndarray:
     """The line onto (0, 1): bins of equal width there are fine in the middle, and never end."""
-    return (1 + x / (1 + np.abs(x))) / 2
+    with np.errstate(invalid="ignore"):
+        inside = x / (1 + np.abs(x))
+    return (1 + np.where(np.isinf(x), np.sign(x), inside)) / 2
 
 
 def _stretched(u: np.ndarray) -> np.ndarray:
@@ -86,23 +89,28 @@ def _stretched(u: np.ndarray) -> np.ndarray:
 def _cdf(block: Replicates) -> Means:
     folds, _, _, slots = block.y_rep.shape
     center, scale = (x[:, None, None] for x in (block.location, block.scale))
-    bins = np.clip(_squeezed((block.y_rep - center) / scale) * BINS, 0, BINS - 1).astype(int)
+    place_in = _squeezed((block.y_rep - center) / scale) * BINS
+    known = ~np.isnan(place_in)
+    bins = np.clip(np.where(known, place_in, 0), 0, BINS - 1).astype(int)
     place = np.arange(folds * slots).reshape(folds, 1, 1, slots) * BINS + bins
     counts = np.bincount(place.ravel(), minlength=folds * slots * BINS)
     share = counts.reshape(folds, slots, BINS) / (block.y_rep[0, ..., 0].size)
-    return {"cdf": share.cumsum(-1), "location": block.location, "scale": block.scale}
+    cdf = np.where(known.all(axis=(1, 2))[..., None], share.cumsum(-1), np.nan)
+    return {"cdf": cdf, "location": block.location, "scale": block.scale}
 
 
 def quantile(means: Means, probability: float) -> Float[np.ndarray, "*part slot"]:
     """The predictive quantile of each slot, interpolated in the bin where its cdf is reached."""
     cdf = means["cdf"]
     right = np.minimum((cdf < probability).sum(-1), BINS - 1)
+    unknown = np.isnan(cdf).any(-1)
     above = np.take_along_axis(cdf, right[..., None], -1)[..., 0]
     below = np.take_along_axis(cdf, np.maximum(right - 1, 0)[..., None], -1)[..., 0]
     below = np.where(right == 0, 0.0, below)
     with np.errstate(invalid="ignore", divide="ignore"):
         within = np.where(above > below, (probability - below) / (above - below), 0.5)
-    return means["location"] + means["scale"] * _stretched((right + within) / BINS)
+    found = means["location"] + means["scale"] * _stretched((right + within) / BINS)
+    return np.where(unknown, np.nan, found)
 
 
 def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
@@ -110,16 +118,22 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
 
     .. math:: -\left( (u - l) + \tfrac2\alpha (l - y)_+ + \tfrac2\alpha (y - u)_+ \right)
 
-    The quantiles come from counts in 256 bins, centred and scaled by the first block of draws: a
-    bin is about 2% of the predictive's standard deviation wide at its centre, 5% at the ends of a
-    90% interval. In the units of the outcome. Gneiting and Raftery (2007), eq. 43.
+    The quantiles come from counts in 256 bins, centred and scaled by median and quartiles of the
+    first block of draws: for a normal predictive a bin is 1% of its standard deviation wide at the
+    centre, 5% at the ends of a 90% interval. In the units of the outcome.
+    Gneiting and Raftery (2007), eq. 43.
 
     Args:
         probability: of the interval.
 
+    Raises:
+        PcvError: the probability is not between 0 and 1.
+
     >>> interval(0.5)[0].name
     'interval_50'
     """
+    if not 0 < probability < 1:
+        raise PcvError(f"interval score: probability {probability} is not between 0 and 1")
     alpha = 1 - probability
 
     def estimate(means: Means, y: np.ndarray) -> np.ndarray:
@@ -127,7 +141,32 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
         outside = np.maximum(low - y, 0.0) + np.maximum(y - high, 0.0)
         return -(high - low + 2 / alpha * outside)
 
-    name = "interval" if probability == PROBABILITY else f"interval_{100 * probability:g}"
+    name = (
+        "interval"
+        if probability == PROBABILITY
+        else f"interval_{100 * probability:g}".replace(".", "_")
+    )
     return (
         Score(name, "pointwise", _cdf, estimate, per="block", total="mean", needs=("predict",)),
     )
+
+
+def frame(
+    y_rep: Float[np.ndarray, "fold chain draw slot"],
+) -> tuple[Float[np.ndarray, "fold slot"], Float[np.ndarray, "fold slot"]]:
+    """A rough centre and scale of each slot's replicates, from the first block; any tails."""
+    low, location, high = np.nanquantile(y_rep, (0.25, 0.5, 0.75), axis=(1, 2))
+    with np.errstate(invalid="ignore"):
+        scale = (high - low) / 1.349
+    usable = np.isfinite(location) & np.isfinite(scale) & (scale > 0)
+    return np.where(np.isfinite(location), location, 0.0), np.where(usable, scale, 1.0)
+
+
+def across(scores: Sequence[Score], block: Replicates) -> dict[str, dict[str, np.ndarray]]:
+    """Means over a block, of the scores that see all chains of a fold at once, by their keys."""
+    number = np.log(np.full(len(block.y), block.y_rep[0, ..., 0].size, float))
+    return {
+        score.key: {"log_weight": number, **score.statistic(block)}
+        for score in scores
+        if score.per == "block"
+    }

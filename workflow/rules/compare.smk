@@ -11,6 +11,7 @@ rule compare:
             category="{experiment}",
             labels={"shows": "comparison"},
         ),
+        scores="results/{experiment}/scores.csv",
     log:
         "results/{experiment}/logs/compare.log",
     benchmark:

@@ -28,6 +28,7 @@ rule plan:
     input:
         folds=rules.folds.output,
         samples=samples_before,
+        recipe=recipe("plan"),
     output:
         directory("results/{experiment}/plan/{round}.zarr"),
     log:
