@@ -2,19 +2,22 @@
 
     .venv/bin/python benchmarks/stopping.py
 
-AR(1) chains of a log score s ~ N(0, σ): the exact elpd is σ²/2. Every row uses the same draws.
+First the rule `decide`, then folds that end for themselves: AR(1) chains of a log score
+s ~ N(0, σ), whose exact elpd is σ²/2; every row uses the same draws.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri
 
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.stopping import Rule, finished, looks
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000
 PHI = 0.5
+COMPARISONS, ROUNDS = 100_000, 4
 TOLERANCE = 0.03
 
 
@@ -37,7 +40,37 @@ def stopped(
     return number, sums._replace(count=np.where(there, sums.count, 0))
 
 
+def decided(diff: float, mcse_over_se: float, rng: np.random.Generator) -> dict[str, str]:
+    """Rounds of twice the draws until a difference is clear with probability .99, if ever.
+
+    Normal errors: a difference with standard error 1, and the MCSE of the first round.
+    """
+    error = rng.normal(0, mcse_over_se, COMPARISONS)
+    found, used = np.full(COMPARISONS, np.nan), np.full(COMPARISONS, 2.0**ROUNDS)
+    for r in range(ROUNDS + 1):
+        mcse_now = mcse_over_se / 2 ** (r / 2)
+        open_ = np.isnan(found)
+        found[open_ & ((np.abs(diff + error) - ndtri(0.99)) / 2 >= mcse_now)] = 1
+        new = open_ & (found == 1)
+        used[new] = 2.0**r
+        found[new] = (diff + error)[new]
+        # twice the draws: the mean of the old error and an independent one of equal size
+        error = (error + rng.normal(0, mcse_now, COMPARISONS)) / 2
+    clear = ~np.isnan(found)
+    return {
+        "difference / SE": f"{diff:g}",
+        "first MCSE / SE": f"{mcse_over_se:g}",
+        "decided": f"{clear.mean():.0%}",
+        "for the wrong model": f"{(found < 0).mean():.2%}",
+        "bias / SE, where decided": f"{np.nanmean(found) - diff:+.3f}" if clear.any() else "",
+        "draws, in first rounds": f"{used.mean():.1f}",
+    }
+
+
 def main() -> None:
+    rng = np.random.default_rng(1)
+    cases = [(diff, share) for share in (0.1, 0.4) for diff in (0.0, 2.0, 2.5, 3.0, 4.0)]
+    print(pd.DataFrame([decided(*case, rng) for case in cases]).to_string(index=False), "\n")
     rows = []
     rule = Rule(np.full(FOLDS, TOLERANCE), 1.05)
     rules = {

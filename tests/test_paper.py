@@ -123,6 +123,7 @@ def example(name: str, folds: int = 12) -> Example:
             {"parameter": sorted(wanted)},
         ) for m in models},
         seconds={m: {"fit": 11.0, "warmup": 2.5, "sample": 4.0} for m in models},
+        own_kernels=0,
         device="2 x cpu, float64",
         marks=[],
     )  # fmt: skip

@@ -38,6 +38,8 @@ class Example(NamedTuple):
     """of each model's full-data posterior: mean, sd, mcse by variable"""
     seconds: Mapping[str, Mapping[str, float]]
     """of stages fit, warmup, sample, by model"""
+    own_kernels: int
+    """folds of both models that had kernels of their own"""
     device: str
     marks: Sequence[str]
     """what the artifacts say against themselves"""

@@ -72,7 +72,7 @@ def read(job: Job) -> Example:
         raise PcvError(f"{where}.cv.until: the paper's chains have a fixed length; give draws")
     diagnosed, known = diagnosed_of(job)
     compared = require(job, "compare", known)
-    draws, means, seconds, devices = {}, {}, {}, []
+    draws, means, seconds, devices, own_kernels = {}, {}, {}, [], 0
     for i, name in enumerate(job.settings.models):
         part = job._replace(model=name)
         stamps = {
@@ -84,6 +84,8 @@ def read(job: Job) -> Example:
             }.items()
         }
         samples = [opened(one, "sample") for one in batches(part)]
+        variants = [opened(one, "warmup")["variant"].to_numpy() for one in batches(part)]
+        own_kernels += int(np.count_nonzero(np.concatenate(variants)))
         if "log_joint_draws" not in samples[0]:
             raise PcvError(f"{where}.cv.store: must be draws for the paper")
         draws[name] = np.concatenate([x["log_joint_draws"].to_numpy() for x in samples])
@@ -101,6 +103,7 @@ def read(job: Job) -> Example:
         test=opened(job, "folds")["test"].to_numpy(),
         means=means,
         seconds=seconds,
+        own_kernels=own_kernels,
         device=", ".join(dict.fromkeys(devices)),
         marks=compared.marks,
     )
