@@ -23,7 +23,9 @@ from scipy.stats import multivariate_normal
 from pcv.folds import (
     Folds,
     from_sets,
+    hv_block,
     k_fold,
+    leave_future_out,
     leave_one_group_out,
     leave_one_out,
     train_mask,
@@ -162,6 +164,41 @@ def regression() -> Problem:
     return Problem(model, data, schemes, form.evidence, posterior)
 
 
+def autoregression() -> Problem:
+    """AR(2), y_0 and y_1 given: ρ ~ N(0, 0.7), y_t ~ N(ρ_1 y_{t-1} + ρ_2 y_{t-2}, 0.5).
+
+    Units are the months after the first two; a term is conditional on the values before it.
+    """
+    rng = np.random.default_rng(6)
+    series = list(rng.normal(size=2))
+    for _ in range(18):
+        series.append(rng.normal(0.6 * series[-1] - 0.3 * series[-2], 0.5))
+    y = np.array(series)
+    design = np.column_stack([y[1:-1], y[:-2]])
+    data = {"y": y[2:], "lags": design}
+    prior = dist.Normal(0.0, 0.7)
+
+    model = Model(
+        init=lambda key: {"rho": prior.sample(key, (2,))},
+        log_prior=lambda params: prior.log_prob(params["rho"]).sum(),
+        log_lik=lambda params, data: dist.Normal(data["lags"] @ params["rho"], 0.5).log_prob(
+            data["y"]
+        ),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+    )
+    form = LinearGaussian(data["y"], design, 0.5, np.zeros(2), 0.7**2 * np.eye(2))
+    names = [f"month {i + 1}" for i in range(18)]
+    schemes = {
+        "one step ahead": leave_future_out(names, 6),
+        "three steps ahead": leave_future_out(names, 6, forecast_horizon=3, step=3),
+        "hv-block": hv_block(names, v=1, h=2),
+    }
+    return Problem(
+        model, data, schemes, form.evidence, lambda rng, size: {"rho": form.posterior(rng, size)}
+    )
+
+
 def hierarchy(predictive: str) -> Problem:
     """Groups' means of one population: μ ~ N(0, 3), θ_g ~ N(μ, 1.2), y_i ~ N(θ_g, 1).
 
@@ -291,6 +328,7 @@ def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "normal means": normal_means,
     "regression": regression,
+    "autoregression": autoregression,
     "hierarchy, plain": lambda: hierarchy("plain"),
     "hierarchy, marginal": lambda: hierarchy("marginal"),
     "variance": variance,
