@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pcv import diagnostics
+from pcv.jackknife import like
 
 Carry = Any
 Stored = dict[str, np.ndarray]
@@ -149,7 +150,7 @@ class WeightedCarry(NamedTuple):
 
 
 def _times(weight: Array, x: Array) -> Array:
-    weight = weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
+    weight = like(weight, x)
     return jnp.where(weight > 0, weight * x, 0.0)
 
 
@@ -177,10 +178,6 @@ def _weighted_update(carry: WeightedCarry, draw: tuple[Array, dict[str, Array]])
 def _weighted_merge(first: Stored, second: Stored) -> Stored:
     log_weight = np.logaddexp(first["log_weight"], second["log_weight"])
     shares = [np.exp(part["log_weight"] - log_weight) for part in (first, second)]
-
-    def like(share: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return share.reshape(share.shape + (1,) * (x.ndim - share.ndim))
-
     means = {
         name: like(shares[0], x) * x + like(shares[1], x) * second[name]
         for name, x in first.items()
@@ -193,9 +190,7 @@ def _weighted_finalize(carry: WeightedCarry) -> Stored:
     log_scale, weight = (np.asarray(x, np.float64) for x in (carry.log_scale, carry.weight))
     with np.errstate(divide="ignore", invalid="ignore"):
         means = {
-            name: np.asarray(x, np.float64)
-            / weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
-            for name, x in carry.sums.items()
+            name: np.asarray(x, np.float64) / like(weight, x) for name, x in carry.sums.items()
         }
         return {"log_weight": log_scale + np.log(weight), **means}
 

@@ -729,6 +729,11 @@ def good_k(num_draws: int | np.ndarray) -> float | np.ndarray:
         return np.minimum(1 - 1 / np.log10(num_draws), 0.7)
 
 
+def first_batches(sums: LogSums, number: int) -> LogSums:
+    """The sums of the first batches of every chain."""
+    return LogSums(*(x[:, :, :number] for x in sums))
+
+
 def progressive(
     sums: LogSums, points: Sequence[int] | Int[np.ndarray, " point"], superchains: int = 0
 ) -> Progressive:
@@ -750,7 +755,7 @@ def progressive(
     """
 
     def at(point: int) -> tuple[np.ndarray, ...]:
-        first = LogSums(*(x[:, :, :point] for x in sums))
+        first = first_batches(sums, point)
         if sums.mean.ndim == 3:
             return elpd(first), mcse(first), mixing(first, superchains), ess(first)
         return (

@@ -5,7 +5,7 @@ where chains are compared with each other. Of each part its mean and its total w
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -41,25 +41,26 @@ class _Sums(NamedTuple):
 
 def _weighted(parts: Parts) -> _Sums:
     """Sums of each part, in units of the largest weight of its fold; 0 where it was not reached."""
-    there = np.where(_like(parts.reached, parts.log_weight), parts.log_weight, -np.inf)
+    there = np.where(like(parts.reached, parts.log_weight), parts.log_weight, -np.inf)
     with np.errstate(invalid="ignore"):
         relative = np.exp(there - there.max(axis=1, keepdims=True))
     weight = np.where(there == -np.inf, 0.0, relative)
     sums = {}
     for name, x in parts.means.items():
-        w = _like(weight, x)
+        w = like(weight, x)
         with np.errstate(invalid="ignore"):
             sums[name] = np.where(w == 0, 0.0, w * x)
     return _Sums(weight, sums)
 
 
-def _like(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
+def like(weight: Any, x: Any) -> Any:
+    """A weight with as many axes as what it weighs."""
     return weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
 
 
 def _of(whole: _Sums, estimate: Callable[[dict[str, np.ndarray]], np.ndarray]) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return estimate({name: x / _like(whole.weight, x) for name, x in whole.sums.items()})
+        return estimate({name: x / like(whole.weight, x) for name, x in whole.sums.items()})
 
 
 def _total(parts: _Sums) -> _Sums:
@@ -140,8 +141,8 @@ def batch_bootstrap(
     again = []
     for _ in range(REPLICATES):
         times = rng.multinomial(there.sum(1), shares)
-        drawn = {name: x * _like(times, x) for name, x in each.sums.items()}
-        weight = each.weight * _like(times, each.weight)
+        drawn = {name: x * like(times, x) for name, x in each.sums.items()}
+        weight = each.weight * like(times, each.weight)
         again.append(_summed(_of(_total(_Sums(weight, drawn)), estimate), present))
     mcse = np.where(there.sum(1) > 1, np.std(again, axis=0, ddof=1), np.nan)
     return Estimate(_of(_total(each), estimate), mcse)

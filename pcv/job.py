@@ -146,9 +146,13 @@ def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> 
             plan = {f"plan {each.round}": require(each, "plan", {**known, **stamps})}
         for part in batches(each):
             inputs = {**known, "warmup": warm[part.batch], **plan}
-            name = f"sample {job.model} {part.batch}" + f" round {each.round}" * bool(each.round)
-            stamps[name] = require(part, "sample", inputs)
+            stamps[sample_name(part)] = require(part, "sample", inputs)
     return stamps
+
+
+def sample_name(job: Job) -> str:
+    """What later stages call a sample among their inputs."""
+    return f"sample {job.model} {job.batch}" + f" round {job.round}" * bool(job.round)
 
 
 def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
@@ -187,8 +191,13 @@ def build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
 def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
     """All folds of the experiment, and the stamp of their artifact."""
     stamp = require(job, "folds", known)
+    return stored_folds(job), stamp
+
+
+def stored_folds(job: Job) -> Folds:
+    """All folds of the experiment, whose stamp was required before."""
     stored = opened(job, "folds")
-    return Folds(*(stored[v].values for v in ("fold", "test", "held_out"))), stamp
+    return Folds(*(stored[v].values for v in ("fold", "test", "held_out")))
 
 
 def batch_of(job: Job, folds: Folds) -> Folds:

@@ -7,7 +7,7 @@ that the full-data kernel whitens, a scale for each, learnt from all its chains,
 and a number of steps; all folds at once. `blocks` goes on with both kinds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from pcv import sampler
 from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
 from pcv.model import Fold, Target
 from pcv.sampler import Centers, Chains, Kernel, Sampler, State, from_z, in_groups, spread, to_z
-from pcv.stopping import compacted
 from pcv.sums import Block
 
 MAX_TAU = 4.5
@@ -266,6 +265,25 @@ def start(
             kernel = Kernel(center, scale, differing[0][0], differing[1][0])
         parts.append(Part(fold, kernel, engine.start(kernel, places, some), some, len(fold)))
     return parts
+
+
+def sizes(num_folds: int) -> list[int]:
+    """Numbers of folds that are compiled for: all, and halves down to an eighth.
+
+    >>> sizes(30)
+    [30, 15, 8, 4]
+    """
+    return list(dict.fromkeys(-(-num_folds // 2**i) for i in range(4)))
+
+
+def compacted(active: Sequence[int] | np.ndarray, num_folds: int) -> np.ndarray:
+    """The folds to go on with, filled up by the last one to a size that is compiled for.
+
+    >>> compacted([3, 17, 21], 30)
+    array([ 3, 17, 21, 21])
+    """
+    size = min(size for size in sizes(num_folds) if size >= len(active))
+    return np.asarray(active)[np.minimum(np.arange(size), len(active) - 1)]
 
 
 def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -> list[Part]:

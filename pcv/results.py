@@ -85,8 +85,8 @@ def diagnose(
     )
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
-    unit_at = [diag.elpd(_first(pointwise, p)) for p in points.tolist()]
-    total_at = [diag.ess_total(_first(joint, p)) for p in points.tolist()]
+    unit_at = [diag.elpd(diag.first_batches(pointwise, p)) for p in points.tolist()]
+    total_at = [diag.ess_total(diag.first_batches(joint, p)) for p in points.tolist()]
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     variables = {
         "joint_elpd": (fold, diag.elpd(joint)),
@@ -270,10 +270,6 @@ def plan(
         {"model": list(samples), "fold": ids},
         {"words": wanted.words},
     )
-
-
-def _first(sums: LogSums, batches: int) -> LogSums:
-    return LogSums(*(x[:, :, :batches] for x in sums))
 
 
 def _listed(attribute: Any) -> list[str]:

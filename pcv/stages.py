@@ -36,8 +36,10 @@ from pcv.job import (
     recipe,
     require,
     rounds,
+    sample_name,
     sampled,
     samples,
+    stored_folds,
 )
 from pcv.names import name_bits
 from pcv.progress import Progress
@@ -503,8 +505,7 @@ def sample(job: Job) -> None:
     keep = np.arange(len(folds.id))
     if job.round:
         before = job._replace(round=job.round - 1)
-        name = f"sample {job.model} {job.batch}" + f" round {before.round}" * bool(before.round)
-        known[name] = require(before, "sample", known)
+        known[sample_name(before)] = require(before, "sample", known)
         known[f"plan {job.round}"] = require(job, "plan", known)
         more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id).values
         keep = np.flatnonzero(more)
@@ -661,9 +662,7 @@ def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
     from pcv import scores
 
     arrays = datasets.model_data(opened(job, "data"))
-    stored = opened(job, "folds")
-    folds = Folds(*(stored[v].values for v in ("fold", "test", "held_out")))
-    return scores.named(job.scores), observed(job, arrays, folds)
+    return scores.named(job.scores), observed(job, arrays, stored_folds(job))
 
 
 def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:

@@ -9,7 +9,6 @@ few: after `min_draws`, then each time the draws have grown by half. (Glynn and 
 tests/test_stopping.py have the finite case.)
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -167,22 +166,3 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
         if open_[i]
     )
     return Needs(each, f"not settled ({listed})")
-
-
-def sizes(num_folds: int) -> list[int]:
-    """Numbers of folds that are compiled for: all, and halves down to an eighth.
-
-    >>> sizes(30)
-    [30, 15, 8, 4]
-    """
-    return list(dict.fromkeys(-(-num_folds // 2**i) for i in range(4)))
-
-
-def compacted(active: Sequence[int] | np.ndarray, num_folds: int) -> np.ndarray:
-    """The folds to go on with, filled up by the last one to a size that is compiled for.
-
-    >>> compacted([3, 17, 21], 30)
-    array([ 3, 17, 21, 21])
-    """
-    size = min(size for size in sizes(num_folds) if size >= len(active))
-    return np.asarray(active)[np.minimum(np.arange(size), len(active) - 1)]

@@ -12,17 +12,16 @@ from jax.flatten_util import ravel_pytree
 from pcv.compare import Comparison, Scores, compare
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.folds import Folds
+from pcv.kernels import compacted, sizes
 from pcv.model import flat_target, target
 from pcv.sampler import Kernel, build
 from pcv.stopping import (
     Rule,
-    compacted,
     doubling,
     finished,
     looks,
     needs,
     share_of_se,
-    sizes,
 )
 from tests.chains import run
 from tests.problems import exact, regression
