@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.special import betaln, gammaln
 from scipy.stats import multivariate_normal
 
@@ -45,6 +45,8 @@ class Problem(NamedTuple):
     posterior: Callable[[np.random.Generator, int], dict[str, np.ndarray]]
     """exact draws of the parameters given all units, on the unconstrained scale"""
     predictive: str = "plain"
+    form: "LinearGaussian | None" = None
+    """of linear Gaussian problems: moments of any predictive"""
 
 
 class Exact(NamedTuple):
@@ -98,10 +100,24 @@ class LinearGaussian(NamedTuple):
         return multivariate_normal(design @ self.mean, cov).logpdf(self.y[units])
 
     def posterior(self, rng: np.random.Generator, size: int) -> Float[np.ndarray, "draw param"]:
+        return rng.multivariate_normal(*self.given(np.full(len(self.y), True)), size)
+
+    def given(
+        self, units: Bool[np.ndarray, " unit"]
+    ) -> tuple[Float[np.ndarray, " param"], Float[np.ndarray, "param param"]]:
+        """Mean and covariance of θ given some units."""
+        design, y = self.design[units], self.y[units]
         precision = np.linalg.inv(self.cov)
-        cov = np.linalg.inv(precision + self.design.T @ self.design / self.noise**2)
-        mean = cov @ (precision @ self.mean + self.design.T @ self.y / self.noise**2)
-        return rng.multivariate_normal(mean, cov, size)
+        cov = np.linalg.inv(precision + design.T @ design / self.noise**2)
+        return cov @ (precision @ self.mean + design.T @ y / self.noise**2), cov
+
+    def predictive(
+        self, train: Bool[np.ndarray, " unit"], test: Int[np.ndarray, " test"]
+    ) -> tuple[Float[np.ndarray, " test"], Float[np.ndarray, "test test"]]:
+        """Mean and covariance of the units of `test` given those of `train`."""
+        mean, cov = self.given(train)
+        new = self.design[test]
+        return new @ mean, new @ cov @ new.T + self.noise**2 * np.eye(len(test))
 
 
 GROUP_OF_UNIT = np.repeat(np.arange(5), [2, 3, 4, 3, 2])
@@ -161,7 +177,7 @@ def regression() -> Problem:
 
     model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
     schemes = schemes_of(GROUP_OF_UNIT, "leave one out", "k-fold", "groups", "gaps")
-    return Problem(model, data, schemes, form.evidence, posterior)
+    return Problem(model, data, schemes, form.evidence, posterior, form=form)
 
 
 def autoregression() -> Problem:
@@ -220,11 +236,17 @@ def hierarchy(predictive: str) -> Problem:
     def log_lik(params, data):
         return dist.Normal(params["theta"][data["group"]], 1.0).log_prob(data["y"])
 
-    def marginal(params, data, test):
+    def marginal_moments(params, data, test):
         same_group = data["group"][test][:, None] == data["group"][test]
-        cov = 1.2**2 * same_group + jnp.eye(test.size)
-        mean = jnp.full(test.size, params["mu"])
-        return gaussian_predictive(data["y"][test], mean, cov, test >= 0)
+        return jnp.full(test.size, params["mu"]), 1.2**2 * same_group + jnp.eye(test.size)
+
+    def marginal(params, data, test):
+        return gaussian_predictive(
+            data["y"][test], *marginal_moments(params, data, test), test >= 0
+        )
+
+    def marginal_predict(key, params, data, test):
+        return dist.MultivariateNormal(*marginal_moments(params, data, test)).sample(key)
 
     design = np.column_stack([np.zeros(len(group)), np.eye(5)[group]])
     cov = np.full((6, 6), 9.0) + np.diag([0.0, *np.full(5, 1.2**2)])
@@ -235,9 +257,19 @@ def hierarchy(predictive: str) -> Problem:
         return {"mu": theta[:, 0], "theta": theta[:, 1:]}
 
     constrain = lambda params: params  # noqa: E731
-    model = Model(init, log_prior, log_lik, constrain, Outcome("y"), marginal, group)
+    model = Model(
+        init,
+        log_prior,
+        log_lik,
+        constrain,
+        Outcome("y", discrete=False),
+        marginal,
+        group,
+        marginal_predict=marginal_predict,
+        marginal_moments=marginal_moments,
+    )
     schemes = schemes_of(group, "groups")
-    return Problem(model, data, schemes, form.evidence, posterior, predictive)
+    return Problem(model, data, schemes, form.evidence, posterior, predictive, form)
 
 
 def variance(jacobian: bool = True) -> Problem:

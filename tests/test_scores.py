@@ -22,20 +22,14 @@ from pcv.sampler import Kernel, build
 from pcv.scores import Score
 from pcv.scores.replicates import Replicates, quantile
 from tests.chains import Sampled, run
-from tests.problems import LinearGaussian, coin, exact, regression, side_by_side
+from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
 
 SEEDS = (1, 2, 3)
 REPLICATIONS = 40
 CHAINS, BATCHES, BATCH_SIZE = 4, 10, 40
 MAX_Z = 4.0
 PROBLEM = regression()
-FORM = LinearGaussian(
-    PROBLEM.data["y"],
-    np.column_stack([np.ones(14), PROBLEM.data["x"]]),
-    0.8,
-    np.array([3.0, 0, 0]),
-    np.diag([2.0, 1.5, 1.5]) ** 2,
-)
+FORM = PROBLEM.form
 ONCE, _ = side_by_side({name: PROBLEM.schemes[name] for name in ("leave one out", "k-fold")})
 NUM_UNITS = 14
 
@@ -66,11 +60,57 @@ def squares_of_sums(score: Score) -> Score:
     return score._replace(name="sums_first", estimate=estimate)
 
 
+def broken(name: str, slip: str, **changes) -> tuple[Score, ...]:
+    """The score of that name with a likely slip in it."""
+    return tuple(score._replace(name=slip, **changes) for score in scores.SCORES[name])
+
+
+def about_the_outcome(score: Score) -> Score:
+    """Moments about y taken for those about the mean."""
+    return score._replace(
+        name="dss_about_outcome",
+        estimate=lambda means, y: score.estimate({**means, "error": 0 * means["error"]}, y),
+    )
+
+
+def squared_error_of_replicates(key, target, params, fold):
+    mean, variance = target.moments(params, fold)
+    return {"error": (mean - target.observed(fold)) ** 2 + variance}
+
+
+def absolute_error_at_each_draw(key, target, params, fold):
+    return {"error": jnp.abs(target.moments(params, fold)[0] - target.observed(fold))}
+
+
+def error_itself(means, y):
+    return -means["error"]
+
+
+def not_halved(means, y):
+    return means["between"] - means["to_observed"]
+
+
+def of_80_percent(means, y):
+    return scores.interval(0.8)[0].estimate(means, y)
+
+
+def square_at_each_draw(key, target, params, fold):
+    return {"p": (1 - jnp.exp(target.log_predictive(params, fold)[1])) ** 2}
+
+
 ALL = scores.named(["dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae"])
-BROKEN = (
+TWINS = (
     *(unweighted(score) for score in scores.SCORES["hyvarinen"]),
-    squares_of_sums(scores.SCORES["hyvarinen"][0]),
+    *(about_the_outcome(score) for score in scores.SCORES["dss"]),
+    *broken("crps", "crps_not_halved", estimate=not_halved),
+    *broken("energy", "energy_not_halved", estimate=not_halved),
+    *broken("interval", "interval_of_80", estimate=of_80_percent),
+    *broken(
+        "rmse", "rmse_of_replicates", statistic=squared_error_of_replicates, estimate=error_itself
+    ),
+    *broken("mae", "mae_at_each", statistic=absolute_error_at_each_draw, estimate=error_itself),
 )
+SUMS_FIRST = squares_of_sums(scores.SCORES["hyvarinen"][0])
 
 
 class Setting(NamedTuple):
@@ -80,19 +120,12 @@ class Setting(NamedTuple):
     sampled: Sampled
 
 
-def y_of(folds: Folds) -> np.ndarray:
-    return np.where(folds.test >= 0, PROBLEM.data["y"][folds.test], np.nan)
-
-
-def predictive(k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def predictive(
+    k: int, form: LinearGaussian = FORM, folds: Folds = ONCE
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Outcome, mean and covariance of the test set of a fold given its training set."""
-    train, test = train_mask(ONCE, NUM_UNITS)[k], ONCE.test[k][ONCE.test[k] >= 0]
-    x = FORM.design[train]
-    precision = np.linalg.inv(FORM.cov) + x.T @ x / FORM.noise**2
-    cov = np.linalg.inv(precision)
-    mean = cov @ (np.linalg.solve(FORM.cov, FORM.mean) + x.T @ FORM.y[train] / FORM.noise**2)
-    new = FORM.design[test]
-    return FORM.y[test], new @ mean, new @ cov @ new.T + FORM.noise**2 * np.eye(len(test))
+    train, test = train_mask(folds, NUM_UNITS)[k], folds.test[k][folds.test[k] >= 0]
+    return form.y[test], *form.predictive(train, test)
 
 
 def crps_of_normal(y, mean, sd):
@@ -118,10 +151,14 @@ def hyvarinen_of_normal(y, mean, cov):
 
 @cache
 def truth() -> dict[str, np.ndarray]:
-    """Closed forms of all folds, of pointwise scores summed over the fold's units."""
+    return closed_forms(FORM, ONCE)
+
+
+def closed_forms(form: LinearGaussian, folds: Folds) -> dict[str, np.ndarray]:
+    """Scores of all folds, pointwise ones summed over the fold's units."""
     found: dict[str, list[float]] = {score.key: [] for score in ALL}
-    for k in range(len(ONCE.id)):
-        y, mean, cov = predictive(k)
+    for k in range(len(folds.id)):
+        y, mean, cov = predictive(k, form, folds)
         sd, error = np.sqrt(np.diag(cov)), y - mean
         one_by_one = [
             hyvarinen_of_normal(y[i : i + 1], mean[i : i + 1], cov[i : i + 1, i : i + 1])
@@ -143,30 +180,37 @@ def truth() -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def prepare(model: Model, chosen: tuple[Score, ...], seed: int) -> Setting:
-    flat, _ = flat_target(target(model, PROBLEM.data, "plain"))
+def prepare(
+    model: Model,
+    chosen: tuple[Score, ...],
+    seed: int,
+    problem: Problem = PROBLEM,
+    once: Folds = ONCE,
+    step_size: float = 0.55,
+) -> Setting:
+    flat, _ = flat_target(target(model, problem.data, problem.predictive))
     folds = Folds(
-        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in ONCE.id]),
-        np.tile(ONCE.test, (REPLICATIONS, 1)),
-        np.tile(ONCE.held_out, (REPLICATIONS, 1, 1)),
+        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in once.id]),
+        np.tile(once.test, (REPLICATIONS, 1)),
+        np.tile(once.held_out, (REPLICATIONS, 1, 1)),
     )
-    draws = PROBLEM.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
+    draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
     kernel = Kernel(
         center=jnp.asarray(starts.mean(0)),
         scale=jnp.asarray(np.linalg.cholesky(np.cov(starts.T))),
-        step_size=jnp.asarray(0.55),
+        step_size=jnp.asarray(step_size),
         num_steps=jnp.asarray(3),
     )
     engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
-    y = y_of(folds)
+    y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
     return Setting(folds, y, run(engine, kernel, folds, starts, seed, BATCHES, y=y))
 
 
 @cache
 def sampled(seed: int) -> Setting:
-    return prepare(MODEL, (*ALL, *BROKEN), seed)
+    return prepare(MODEL, (*ALL, *TWINS, SUMS_FIRST), seed)
 
 
 @cache
@@ -199,13 +243,13 @@ def pool(x: np.ndarray) -> np.ndarray:
     return by_fold.reshape(len(by_fold), -1, *x.shape[2:])
 
 
-def off(setting: Setting, score: Score) -> np.ndarray:
+def off(setting: Setting, score: Score, like: Score | None = None) -> np.ndarray:
     """Errors of the folds' scores from all draws, in units of their MCSE.
 
     Counts of replicates in bins that each replication centres on its own cannot be pooled.
     """
-    exact_score = truth()[score.key.removeprefix("unweighted_")]
-    if score.name == "interval":
+    exact_score = truth()[(like or score).key]
+    if "cdf" in setting.sampled.parts[score.key].means:
         found = estimated(setting, score)
         error = found.value.reshape(REPLICATIONS, -1).mean(0) - exact_score
         return error / (np.sqrt((found.mcse**2).reshape(REPLICATIONS, -1).sum(0)) / REPLICATIONS)
@@ -230,6 +274,23 @@ def test_moments_from_replicates_are_exact_and_noisier(name):
             assert np.median(noisy / exact_given_draw) > 1.5
 
 
+@pytest.mark.parametrize("moments", [True, False], ids=["moments", "replicates"])
+def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
+    problem = hierarchy("marginal")
+    once = problem.schemes["groups"]
+    model = problem.model if moments else problem.model._replace(marginal_moments=None)
+    chosen = scores.named(["dss", "rmse", "crps", "energy"])
+    exact_scores = closed_forms(problem.form, once)
+    for seed in SEEDS:
+        made = prepare(model, chosen, seed, problem, once)
+        for score in chosen:
+            found = estimated(made, score)
+            by_replication = found.value.reshape(REPLICATIONS, -1)
+            error = by_replication.mean(0) - exact_scores[score.key]
+            size = np.sqrt((found.mcse**2).reshape(REPLICATIONS, -1).sum(0)) / REPLICATIONS
+            assert np.abs(error / size).max() < MAX_Z, score.key
+
+
 def spread(errors: np.ndarray, size: np.ndarray) -> float:
     """Standard deviation over replications of the total's error in units of its MCSE."""
     by_replication = errors.reshape(REPLICATIONS, -1).sum(1)
@@ -245,16 +306,17 @@ def test_errors_are_as_large_as_stated(score):
     assert 0.8 < np.std(np.concatenate(z), ddof=1) < 1.2
 
 
-@pytest.mark.parametrize("score", BROKEN[:2], ids=lambda score: score.key)
-def test_unweighted_hyvarinen_is_noticed(score):
+@pytest.mark.parametrize("twin", TWINS, ids=lambda score: score.key)
+def test_a_slip_is_noticed(twin):
+    (score,) = (x for x in ALL if x.kind == twin.kind and x.name in twin.name.split("_"))
     for seed in SEEDS:
-        assert np.abs(off(sampled(seed), score)).max() > 2 * MAX_Z
+        assert np.abs(off(sampled(seed), twin, score)).max() > 2 * MAX_Z
 
 
 def test_derivatives_summed_before_they_are_squared_are_noticed():
     several = (ONCE.test >= 0).sum(1) > 1
     for seed in SEEDS:
-        found = estimated(sampled(seed), BROKEN[2], pooled=True)
+        found = estimated(sampled(seed), SUMS_FIRST, pooled=True)
         z = np.abs(found.value - truth()["hyvarinen_joint"]) / found.mcse
         assert z[several].min() > 2 * MAX_Z
         assert z[~several].max() < MAX_Z
@@ -322,6 +384,11 @@ def test_a_dominant_part_does_not_spoil_the_others(apart):
     assert found.mcse[0] == pytest.approx(np.sqrt(2 / 3 * spread), rel=1e-6)
 
 
+BRIER_AT_EACH_DRAW = broken(
+    "brier", "brier_at_each", statistic=square_at_each_draw, estimate=lambda means, y: -means["p"]
+)
+
+
 @cache
 def tossed(seed: int) -> tuple[Sampled, np.ndarray, np.ndarray]:
     """Folds of the coin problem, what was observed in them, and its exact probability."""
@@ -337,7 +404,8 @@ def tossed(seed: int) -> tuple[Sampled, np.ndarray, np.ndarray]:
     one = jnp.ones(1)
     kernel = Kernel(starts.mean() * one, starts.std() * one, jnp.asarray(0.8), jnp.asarray(3))
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
-    engine = build(flat, scores.named(["brier", "accuracy"]), NUM_UNITS, BATCH_SIZE)
+    chosen = (*scores.named(["brier", "accuracy"]), *BRIER_AT_EACH_DRAW)
+    engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
     return run(engine, kernel, folds, starts, seed, BATCHES), y, np.exp(exact(problem, once)[1])
 
@@ -351,6 +419,10 @@ def test_brier_and_accuracy_are_exact_within_their_error(seed):
     found = batch_jackknife(pooled[brier.key], lambda m: brier.estimate(m, y), present)
     error = np.where(present, found.value + (1 - p) ** 2, 0).sum(1)
     assert np.abs(error / found.mcse).max() < MAX_Z
+    (slip,) = BRIER_AT_EACH_DRAW
+    wrong = batch_jackknife(pooled[slip.key], lambda m: slip.estimate(m, y), present)
+    error = np.where(present, wrong.value + (1 - p) ** 2, 0).sum(1)
+    assert np.abs(error / wrong.mcse).max() > 2 * MAX_Z
     right = batch_bootstrap(
         pooled[accuracy.key], lambda m: accuracy.estimate(m, y), np.random.default_rng(1), present
     )

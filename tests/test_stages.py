@@ -716,6 +716,27 @@ class TestScores:
         run(project.job({"scores": ["log"]}), "compare")
         assert set(pd.read_csv(project.path("scores.csv"))["score"]) == {"log"}
 
+    def test_in_single_precision_and_two_fold_batches(self, project):
+        """The same from the same draws, and within their errors from others."""
+        scores = {"scores": ["dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae"]}
+        whole = self.scored(project, scores)
+        halves = self.scored(project, scores | {"cv.fold_batches": 2})
+        job = project.job(scores | {"precision": "float32"}, model="linear", results="single")
+        run(job, "data", "folds", "fit")
+        single = self.scored(project, scores | {"precision": "float32"}, "single")
+        for key in whole.attrs["scores"]:
+            for name in (key, f"{key}_mcse"):
+                np.testing.assert_allclose(halves[name], whole[name], rtol=1e-6, err_msg=name)
+            here, there = (x[key].sum(set(x[key].dims) - {"fold"}) for x in (whole, single))
+            z = ((here - there) / np.hypot(whole[f"{key}_mcse"], single[f"{key}_mcse"])).values
+            assert (abs(z) < 4).all(), (key, z)
+            assert (z != 0).any()
+
+    def scored(self, project, changes, results="results"):
+        job = project.job(changes, model="linear", results=results)
+        run(job, "warmup", "sample", "diagnose")
+        return estimates(project, results=results)
+
     def test_a_changed_file_of_scores_is_out_of_date(self, project):
         changes = {"scores": ["mine.py:heavy"]}
         Path("mine.py").write_text(Path("models.py").read_text())

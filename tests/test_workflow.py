@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import xarray as xr
 import yaml
 
 from pcv import layout, store
@@ -171,6 +172,22 @@ def test_then_there_is_nothing_to_do(project):
     run = tiny(project)
     assert run.status == 0
     assert "Nothing to be done" in run.err
+
+
+def test_rounds_until_the_comparison_is_settled(project):
+    until = {"mcse_over_se": 0.01, "min_draws": 40, "max_draws": 160}
+    write_config(project, changed(cv__until=until))
+    plans = {"plan"} | {f"sample_more {model}" for model in "ab"}
+    assert to_do(project) == plans | SAMPLED
+    run = tiny(project)
+    assert run.status == 0, run.err + run.out
+    assert re.search(r"round 1: .*; 8 of 8 folds go on", run.out + run.err)
+    results = project / "results/tiny"
+    drawn = [xr.open_dataset(results / f"models/a/{d}/1-of-2.zarr") for d in ("sample", "sample/2")]
+    assert [set(x["n_draws"].values) for x in drawn] == [{40}, {80}]
+    (made,) = set(xr.open_dataset(results / "models/a/diagnostics.zarr")["n_draws"].values)
+    assert made == 160
+    assert to_do(project) == set()
 
 
 SAMPLED = {f"{stage} {model}" for stage in ("sample", "diagnose") for model in "ab"} | END
