@@ -14,6 +14,22 @@ _PUBLIC = {
     "Score": "pcv.scores",
     "Folds": "pcv.folds",
     "PcvError": "pcv.errors",
+    "from_numpyro": "pcv.frontends.numpyro",
+    "cross_validate": "pcv.api",
+    "fit": "pcv.api",
+    "compare": "pcv.cv",
+    "load": "pcv.cv",
+    "CV": "pcv.cv",
+    "leave_one_out": "pcv.schemes",
+    "leave_p_out": "pcv.schemes",
+    "kfold": "pcv.schemes",
+    "leave_one_group_out": "pcv.schemes",
+    "block": "pcv.schemes",
+    "h_block": "pcv.schemes",
+    "hv_block": "pcv.schemes",
+    "leave_future_out": "pcv.schemes",
+    "spatial_block": "pcv.schemes",
+    "leave_one_location_out": "pcv.schemes",
 }
 
 __all__ = list(_PUBLIC)

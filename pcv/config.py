@@ -34,6 +34,8 @@ from pcv.errors import PcvError
 SCHEMA = Path(__file__).parent.parent / "workflow/schemas/config.schema.json"
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 MODEL = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*$"
+OBJECT = "python "
+"""how references to objects of a Python session begin, which the API makes"""
 MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above
 
 Text = Annotated[str, Field(min_length=1)]
@@ -212,6 +214,13 @@ class Splitter(Section):
     groups: Text | None = None
 
 
+class FoldsOfFile(Section):
+    """Folds that were laid out before, in a store like `folds.zarr`."""
+
+    scheme: Literal["file"]
+    file: Text
+
+
 SCHEMES: dict[str, type[Section]] = {
     "leave_one_out": LeaveOneOut,
     "leave_p_out": LeavePOut,
@@ -225,6 +234,7 @@ SCHEMES: dict[str, type[Section]] = {
     "leave_one_location_out": LeaveOneLocationOut,
     "splitter": Splitter,
     "column": FixedFolds,
+    "file": FoldsOfFile,
 }
 FoldScheme = Annotated[
     LeaveOneOut
@@ -238,13 +248,14 @@ FoldScheme = Annotated[
     | SpatialBlocks
     | LeaveOneLocationOut
     | Splitter
-    | FixedFolds,
+    | FixedFolds
+    | FoldsOfFile,
     Field(discriminator="scheme"),
 ]
 
 
 class ModelConfig(Section):
-    model: Annotated[str, Field(pattern=MODEL)]
+    model: Annotated[str, Field(pattern=f"{MODEL}|^{OBJECT}")]
     args: Annotated[dict[str, Any], AfterValidator(_plain)] = {}
 
 

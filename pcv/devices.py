@@ -43,6 +43,13 @@ def setup(cores: int, cache: Path | None = None) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+def all_cores() -> int:
+    """Those that this process may use, where the system tells (a job's allocation on a cluster)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def precision(name: str) -> AbstractContextManager[object]:
     """The context in which arrays have the named precision; "auto": float64 on CPUs alone."""
     double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")

@@ -9,14 +9,14 @@ import numpy as np
 import xarray as xr
 
 from pcv import datasets, layout, reference, store
-from pcv.config import Config, Experiment, ModelConfig, stage_config
+from pcv.config import OBJECT, Config, Experiment, ModelConfig, stage_config
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.progress import Progress
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.model import Model
+    from pcv.model import Model, Target
 
 Say = Callable[[str], None]
 
@@ -32,6 +32,8 @@ class Job(NamedTuple):
     say: Say = print
     progress: Callable[[Progress], None] = lambda progress: None
     round: int = 0
+    objects: Mapping[str, "Model | Target"] = {}
+    """models of a Python session by their references, where the API makes the job"""
 
     @property
     def settings(self) -> Experiment:
@@ -64,7 +66,9 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
     }
     if stage == "data":
         made_of["files"] = _hashes([job.table])
-    if stage in ("fit", "warmup", "sample"):
+    if stage == "folds" and job.settings.folds.scheme == "file":
+        made_of["files"] = _hashes([Path(job.settings.folds.file)])
+    if stage in ("fit", "warmup", "sample") and not job.model_config.model.startswith(OBJECT):
         made_of["files"] = _hashes(reference.sources(job.model_config.model))
     if stage == "sample":
         made_of["score files"] = _hashes(score_files(job.settings))
@@ -173,15 +177,20 @@ def opened(job: Job, stage: str) -> xr.Dataset:
 def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model"]:
     """The data's arrays, and the model built on them."""
     arrays = datasets.model_data(opened(job, "data"))
-    return arrays, build(job.model_config, arrays)
+    return arrays, build(job, arrays)
 
 
-def build(settings: ModelConfig, arrays: dict[str, np.ndarray]) -> "Model":
-    """The model that a config names."""
-    from pcv.model import Model
+def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model":
+    """The job's model."""
+    from pcv.frontends import as_model
 
-    model = reference.build(settings.model, arrays, settings.args)
-    if not isinstance(model, Model):
+    settings = job.model_config
+    if settings.model in job.objects:
+        return job.objects[settings.model]
+    if settings.model.startswith(OBJECT):
+        raise PcvError(f"model '{settings.model}': an object of a Python session that has ended")
+    model = as_model(reference.build(settings.model, arrays, settings.args))
+    if model is None:
         raise PcvError(
             f"model '{settings.model}': it must return a pcv.Model, not {type(model).__name__}"
         )
@@ -221,20 +230,20 @@ def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.nda
     return np.where(folds.test >= 0, y[folds.test], np.nan)
 
 
-def predictive_of(
-    settings: Experiment, experiment: str, arrays: dict[str, np.ndarray], folds: Folds
-) -> str:
+def predictive_of(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> str:
     """The predictive of an experiment's models; refuses one whose models would differ."""
     from pcv.model import choose_predictive
 
     chosen = {
-        name: choose_predictive(settings.predictive, build(config, arrays), name, folds)
-        for name, config in settings.models.items()
+        name: choose_predictive(
+            job.settings.predictive, build(job._replace(model=name), arrays), name, folds
+        )
+        for name in job.settings.models
     }
     if len(set(chosen.values())) > 1:
         listed = ", ".join(f"{name}: {kind}" for name, kind in chosen.items())
         raise PcvError(
-            f"experiment '{experiment}': its models would be scored by different predictives "
+            f"experiment '{job.experiment}': its models would be scored by different predictives "
             f"({listed}) and could not be compared; set predictive: plain, or give each model a "
             "`marginal`"
         )

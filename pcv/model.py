@@ -72,6 +72,16 @@ class Fold(NamedTuple):
 Predictive = tuple[Scalar, Float[Array, " slot"]]
 
 
+class Observations(NamedTuple):
+    """The rows that a front-end's model was made with, one per observed value."""
+
+    columns: Mapping[str, np.ndarray]
+    order: tuple[str, ...] = ()
+    """columns that tell the rows apart, and name them, in the order of the model's terms"""
+    units: tuple[str, ...] = ()
+    """columns whose values make one unit of several rows; none: each row is a unit"""
+
+
 class Model(NamedTuple):
     """A Bayesian model for one chain; pcv adds folds, chains and devices."""
 
@@ -107,6 +117,8 @@ class Model(NamedTuple):
     )
     """mean (slot) and covariance (slot, slot) of the units in `test` under the predictive of
     `marginal`"""
+    data: Observations | None = None
+    """what the model was made with, where a front-end made it"""
 
 
 class Target(NamedTuple):
@@ -425,9 +437,13 @@ def check_prior(model: Model, name: str) -> None:
 
     .. math:: E_{p(u)} \left[ \nabla_u \log p(u) \right] = 0
 
+    Models of a front-end draw from their priors, or these are improper.
+
     Warns:
         UserWarning: naming the parameter whose mean gradient is furthest from it.
     """
+    if model.data is not None:
+        return
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
 
     def gradient(key: Key[Array, ""]) -> Params:

@@ -120,7 +120,7 @@ def diagnose(
         "fit_rhat": ("param", checks["rhat"].values),
         "fit_ess": ("param", checks["ess"].values),
     }
-    problems, warnings = (_listed(checks.attrs[name]) for name in ("problems", "warnings"))
+    problems, warnings = (listed(checks.attrs[name]) for name in ("problems", "warnings"))
     attributes = {
         "model": model,
         "predictive": predictive,
@@ -272,7 +272,8 @@ def plan(
     )
 
 
-def _listed(attribute: Any) -> list[str]:
+def listed(attribute: Any) -> list[str]:
+    """A list that was stored as an attribute: one of a single text comes back as the text."""
     return [attribute] if isinstance(attribute, str) else list(attribute)
 
 
@@ -320,7 +321,7 @@ def scores(
 
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
     """What is to be said of a score besides the log score, or of the chains of all."""
-    keys, notes = (_listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
+    keys, notes = (listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
     own, chains = dict(zip(keys, notes))[f"{score}_{kind}"], _trust(diagnostics, kind)
     return " ".join(words for words in (own, chains) if words != "ok") or "ok"
 
@@ -464,8 +465,8 @@ def compare(
 
 def _scored(diagnostics: xr.Dataset) -> list[tuple[str, Kind]]:
     """Names and kinds of the scores besides the log score."""
-    listed = _listed(diagnostics.attrs.get("scores", []))
-    return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in listed)]  # type: ignore[misc]
+    keys = listed(diagnostics.attrs.get("scores", []))
+    return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
 def _verdict(joint: Comparison) -> str:

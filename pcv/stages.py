@@ -99,14 +99,7 @@ def folds(job: Job, plot: bool = False) -> None:
     data_set = opened(job, "data").load()
     result = make_folds(job.settings.folds, data_set, job.config.seed)
     stamp = store.stamp("folds", recipe(job, "folds"), known, None, store.provenance(started))
-    dataset = xr.Dataset(
-        {
-            "test": (("fold", "slot"), result.test),
-            "held_out": (("fold", "run", "bound"), result.held_out),
-        },
-        coords={"fold": result.id.astype(str)},
-    )
-    store.write(job.path("folds"), dataset, stamp)
+    store.write(job.path("folds"), folds_dataset(result), stamp)
     job.say(f"{title(job.settings.folds)}: {describe(result, data_set.sizes['unit'])}")
     if plot:
         from pcv.folds import plot as drawing
@@ -119,6 +112,17 @@ def folds(job: Job, plot: bool = False) -> None:
             figure = drawing.grid(result, data_set.sizes["unit"], name)
         folder = job.path("report").parent / "figures"
         job.say(f"picture: {write_figures({'folds': figure}, folder)[0]}")
+
+
+def folds_dataset(folds: Folds) -> xr.Dataset:
+    """Folds as ``folds.zarr`` holds them."""
+    return xr.Dataset(
+        {
+            "test": (("fold", "slot"), folds.test),
+            "held_out": (("fold", "run", "bound"), folds.held_out),
+        },
+        coords={"fold": folds.id.astype(str)},
+    )
 
 
 def check(job: Job) -> None:
@@ -147,14 +151,15 @@ def check(job: Job) -> None:
     problems = []
     outcomes = {}
     with devices.precision(job.config.precision):
-        for name, config in settings.models.items():
+        for name in settings.models:
+            part = job._replace(model=name)
             try:
-                model = build(config, arrays)
+                model = build(part, arrays)
                 check_shapes(model, arrays, num_units, settings.data.outcome, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 check_prior(model, name)
                 check_gap(
-                    partial(build, config),
+                    partial(build, part),
                     arrays,
                     settings.data.outcome,
                     folds,
@@ -173,10 +178,10 @@ def check(job: Job) -> None:
                 f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
                 "and could not be compared; let them score the same variable on the same scale"
             )
-        predictive = predictive_of(settings, job.experiment, arrays, folds)
+        predictive = predictive_of(job, arrays, folds)
         scores = scoring.named(job.scores)
-        for name, config in settings.models.items():
-            model = build(config, arrays)
+        for name in settings.models:
+            model = build(job._replace(model=name), arrays)
             if predictive == "marginal":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
@@ -331,7 +336,7 @@ def warmup(job: Job) -> None:
     ids = [str(fold) for fold in folds.id]
     with devices.precision(config.precision):
         arrays, model = model_of(job)
-        predictive = predictive_of(job.settings, job.experiment, arrays, all_folds)
+        predictive = predictive_of(job, arrays, all_folds)
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted["kernel"].dataset)
         picks = sampler.starting_draws(

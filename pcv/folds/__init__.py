@@ -15,6 +15,7 @@ A scheme is a function that returns `Folds`; so is any scikit-learn splitter by 
 """
 
 import warnings
+from pathlib import Path
 from typing import Literal, assert_never
 
 import numpy as np
@@ -150,10 +151,30 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
             )
             splitter = reference.call(scheme.splitter, scheme.args)
             folds = from_splitter(splitter, len(names), y, groups)
+        case "file":
+            folds = from_file(Path(scheme.file))
         case _:
             assert_never(scheme)
     check(folds, names, cover=scheme.scheme in COVERING)
     return folds
+
+
+def from_file(path: Path) -> Folds:
+    """Folds that were laid out before: `fold`, `test` and `held_out` of a store like folds.zarr.
+
+    Raises:
+        PcvError: it is not there, or holds something else.
+    """
+    if not path.exists():
+        raise PcvError(f"{path}: no such file; folds.file is relative to the working directory")
+    try:
+        with xr.open_dataset(path) as stored:
+            return Folds(*(stored[name].values for name in ("fold", "test", "held_out")))
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise PcvError(
+            f"{path}: not a store of folds like folds.zarr, with fold, test, held_out: {reason}"
+        ) from error
 
 
 def _number(splits: int | Literal["all"]) -> int | None:
@@ -211,6 +232,8 @@ def title(scheme: FoldScheme) -> str:
             return f"spatial blocks of {_distance(scheme, scheme.size)}{_buffer(scheme)}"
         case "leave_one_location_out":
             return f"leave-one-location-out{_buffer(scheme)}"
+        case "file":
+            return f"folds of {scheme.file}"
         case "splitter":
             return f"folds of {scheme.splitter.rpartition(':')[2]}"
         case _:

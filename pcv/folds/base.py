@@ -25,6 +25,19 @@ class Folds(NamedTuple):
     maximal, padded with empty ranges (0, 0)"""
 
 
+Units = int | Sequence[str]
+"""how many units there are, or their names"""
+
+
+def names_of(units: Units) -> Sequence[str]:
+    """Names of units; counted from 1 where only their number is given.
+
+    >>> names_of(2)
+    ['1', '2']
+    """
+    return [str(i + 1) for i in range(units)] if isinstance(units, int) else units
+
+
 def from_sets(
     ids: Sequence[str],
     test: Sequence[Int[np.ndarray, " _"]],

@@ -1,0 +1,396 @@
+"""Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv import config, devices, schemes, stages, store
+from pcv.cv import CV
+from pcv.errors import PcvError
+from pcv.folds import Folds, describe, title
+from pcv.frontends import as_model
+from pcv.job import Job, batches, opened, require, rounds
+from pcv.model import Model, Observations, numeric
+from pcv.progress import reporter, say
+from pcv.store import Stamp
+
+AnyModel = Any
+"""a `pcv.Model`, or a model of PyMC or Bambi"""
+EXPERIMENT = "cv"
+SCHEMES: dict[str, dict[str, Any]] = {
+    "loo": {"scheme": "leave_one_out"},
+    "kfold": {"scheme": "k_fold", "k": 10},
+}
+"""schemes that need no more than their name"""
+GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
+"""of the full-data fit, as ArviZ has them"""
+
+
+def cross_validate(
+    model: AnyModel | Mapping[str, AnyModel],
+    folds: str | Folds | Mapping[str, Any] | Any = "loo",
+    *,
+    data: Any = None,
+    scores: Sequence[str] = ("log",),
+    joint: bool | None = None,
+    predictive: str = "auto",
+    seed: int = 0,
+    chains: int = 8,
+    draws: int = 200,
+    warmup: int = 50,
+    until: Mapping[str, Any] | None = None,
+    fit: Mapping[str, Any] | None = None,
+    cv: Mapping[str, Any] | None = None,
+    precision: str = "float64",
+    results: str | Path | None = None,
+    cores: int | None = None,
+    progress: bool = True,
+) -> Any:
+    r"""How well a model predicts what it has not seen: exact cross-validation, all folds at once.
+
+    .. math:: \mathrm{elpd} = \sum_k \log \frac{1}{S} \sum_{s=1}^{S}
+              p(y_{\mathrm{test}_k} \mid \theta_{k,s}), \qquad
+              \theta_{k,s} \sim p(\theta \mid y_{\mathrm{train}_k})
+
+    Args:
+        model: of a front-end (`from_numpyro`, PyMC, Bambi) or a `pcv.Model`; or several by name,
+            over the same folds.
+        folds: "loo", "kfold" (10 random folds), `Folds` of any scheme (`pcv.kfold(...)`), a
+            scikit-learn splitter, or a scheme of columns as in a config:
+            ``{"scheme": "leave_one_group_out", "group": "rat"}``.
+        data: for a `pcv.Model`: its data, arrays by name or a table. Arrays as long as the outcome
+            are columns.
+        scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy, or
+            ``file.py:function``.
+        joint: which score is shown: of each test set as a whole, or of each unit; None: joint
+            where folds hold several units. Both are computed.
+        predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
+        seed: of all random numbers.
+        chains, draws, warmup: of every fold; draws and warmup per chain.
+        until: a rule by which folds end instead of after `draws`, as in a config:
+            ``{"fold_mcse": 0.1, "max_draws": 2000}``.
+        fit: settings of the full-data fit: chains, warmup, draws, target_accept, allow_bad_fit.
+        cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
+        precision: "float64", "float32" or "auto".
+        results: folder in which artifacts are kept, so that a call that was interrupted goes on
+            where it was; None: they are thrown away.
+        cores: of the CPU to use; None: all.
+        progress: whether to show what is being done.
+
+    Returns:
+        `CV`, or a dict of them by the models' names.
+
+    Raises:
+        PcvError: what is wrong, where, and what to do.
+    """
+    sections = {
+        "predictive": predictive,
+        "scores": list(scores),
+        "fit": dict(fit or {}),
+        "cv": _cv_section(chains, draws, warmup, until, cv or {}),
+    }
+    with _job(model, folds, data, sections, seed, precision, results, cores, progress) as job:
+        run(job)
+        found = {
+            name: _collected(job._replace(model=name), joint) for name in job.settings.models
+        }
+    return found if isinstance(model, Mapping) else next(iter(found.values()))
+
+
+@contextmanager
+def _job(
+    model: AnyModel | Mapping[str, AnyModel],
+    folds: Any,
+    data: Any,
+    sections: Mapping[str, Any],
+    seed: int,
+    precision: str,
+    results: str | Path | None,
+    cores: int | None,
+    progress: bool,
+) -> Iterator[Job]:
+    """The job of an experiment whose models and data are at hand."""
+    models = {
+        name: _model(x, name)
+        for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()
+    }
+    prints = {name: _fingerprint(x, name) for name, x in models.items()}
+    if not isinstance(model, Mapping):
+        models = {f"model-{prints['model'][:6]}": models["model"]}
+        prints = dict(zip(models, prints.values()))
+    references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
+    observed = _observed(models, data)
+    outcome = next(iter(models.values())).outcome.name
+    devices.setup(cores or devices.all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
+    with _folder(results) as folder:
+        table = folder / "inputs" / "table.zarr"
+        _write_table(table, observed, outcome)
+        experiment = {
+            "data": {
+                "file": str(table),
+                "outcome": outcome,
+                "order": list(observed.order),
+                "units": list(observed.units),
+            },
+            "folds": _scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr"),
+            "models": {name: {"model": reference} for name, reference in references.items()},
+            **sections,
+        }
+        settings = {"seed": seed, "precision": precision, "experiments": {EXPERIMENT: experiment}}
+        yield Job(
+            config.parse(settings),
+            EXPERIMENT,
+            folder,
+            say=say if progress else _silent,
+            progress=reporter() if progress else _silent,
+            objects={references[name]: x for name, x in models.items()},
+        )
+
+
+def run(job: Job) -> None:
+    """Every stage of a job up to the diagnostics of all models; those that are done are kept.
+
+    Raises:
+        PcvError: of the stage that fails.
+    """
+    stages.check(job._replace(say=_silent))
+    known = {"data": _made(job, "data", {})}
+    known["folds"] = _made(job, "folds", known)
+    parts = [job._replace(model=name) for name in job.settings.models]
+    for part in parts:
+        fit = _made(part, "fit", known)
+        for batch in batches(part):
+            _made(batch, "warmup", known | {"fit": fit})
+    for each in rounds(job):
+        if each.round:
+            stages.plan(each)
+        for part in parts:
+            for batch in batches(part._replace(round=each.round)):
+                _made(batch, "sample", known)
+    for part in parts:
+        _made(part, "diagnose", known)
+
+
+def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
+    """The stamp of a stage's artifact, which is made unless it is there."""
+    try:
+        return require(job, stage, known)
+    except PcvError:
+        getattr(stages, stage)(job)
+        return require(job, stage, known)
+
+
+def _model(made: AnyModel, name: str) -> Model:
+    found = as_model(made)
+    if isinstance(found, Model):
+        return found
+    hint = "give pcv.from_numpyro(model, data)" if callable(made) else "see pcv.Model"
+    raise PcvError(f"model '{name}' is {type(made).__name__}, not a model that pcv knows; {hint}")
+
+
+def _fingerprint(model: Model, name: str) -> str:
+    """A hash of what a model computes."""
+
+    def everything(key: jax.Array) -> Any:
+        params = model.init(key)
+        data = numeric(model.data.columns) if model.data else {}
+        return model.log_prior(params), model.log_lik(params, data)
+
+    try:
+        with jax.enable_x64(True):
+            closed = jax.make_jaxpr(everything)(jax.random.key(0))
+    except Exception:  # `check` says what is wrong
+        return hashlib.sha256(name.encode()).hexdigest()[:16]
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
+    digest = hashlib.sha256(text.encode())
+    for constant in closed.consts:
+        digest.update(np.asarray(constant).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _observed(models: Mapping[str, Model], data: Any) -> Observations:
+    """The rows of all models: one outcome, and the columns of each."""
+    outcomes = {name: x.outcome.name for name, x in models.items()}
+    first, *others = models
+    for name in others:
+        if outcomes[name] != outcomes[first]:
+            raise PcvError(
+                f"models '{first}' and '{name}' are of different outcomes, '{outcomes[first]}' and "
+                f"'{outcomes[name]}'; they cannot share folds"
+            )
+    outcome = outcomes[first]
+    given = {} if data is None else {str(name): np.asarray(data[name]) for name in data}
+    parts = {name: x.data or Observations(given) for name, x in models.items()}
+    for name, part in parts.items():
+        if outcome not in part.columns:
+            there = ", ".join(part.columns) or "none"
+            raise PcvError(
+                f"model '{name}': its outcome '{outcome}' is not in the data ({there}); give them "
+                "by data=..."
+            )
+        same = np.array_equal(part.columns[outcome], parts[first].columns[outcome])
+        if not same or part.units != parts[first].units:
+            raise PcvError(
+                f"models '{first}' and '{name}' were made with different values, or units, of "
+                f"'{outcome}'; they cannot share folds"
+            )
+    columns = {key: x for part in parts.values() for key, x in part.columns.items()}
+    return parts[first]._replace(columns={**given, **columns, outcome: parts[first].columns[outcome]})
+
+
+def _write_table(path: Path, observed: Observations, outcome: str) -> None:
+    """Rows of the outcome's length as columns, all else as constants."""
+    dims = {
+        name: ("row",) if np.shape(x) == np.shape(observed.columns[outcome]) else None
+        for name, x in observed.columns.items()
+    }
+    table = xr.Dataset(
+        {
+            name: (dims[name] or [f"{name}_{axis}" for axis in range(np.ndim(x))], np.asarray(x))
+            for name, x in observed.columns.items()
+        }
+    )
+    stored = _opened(path)
+    if stored is None or not stored.identical(table):
+        store.put(path, table, mode="w")
+
+
+def _opened(path: Path) -> xr.Dataset | None:
+    return xr.open_dataset(path, engine="zarr").load() if path.exists() else None
+
+
+def _num_units(observed: Observations, outcome: str) -> int:
+    if not observed.units:
+        return len(observed.columns[outcome])
+    return len(pd.DataFrame({name: observed.columns[name] for name in observed.units}).drop_duplicates())
+
+
+def _scheme(
+    folds: Any, observed: Observations, outcome: str, path: Path
+) -> dict[str, Any]:
+    """The folds as a config names them; those that are laid out already in a file."""
+    if isinstance(folds, Mapping):
+        return dict(folds)
+    if isinstance(folds, str):
+        if folds not in SCHEMES:
+            raise PcvError(f"folds {folds!r}; there are {', '.join(SCHEMES)}, or pcv.kfold(...)")
+        return SCHEMES[folds]
+    if not isinstance(folds, Folds):
+        if not hasattr(folds, "split"):
+            raise PcvError(
+                f"folds is {type(folds).__name__}; give 'loo', Folds such as pcv.kfold(...), a "
+                "scikit-learn splitter, or a scheme of a config"
+            )
+        number = _num_units(observed, outcome)
+        y = observed.columns[outcome] if not observed.units else None
+        folds = schemes.from_splitter(folds, number, y)
+    made = stages.folds_dataset(folds)
+    stored = _opened(path)
+    if stored is None or not stored.identical(made):
+        store.put(path, made, mode="w")
+    return {"scheme": "file", "file": str(path)}
+
+
+def _cv_section(
+    chains: int, draws: int, warmup: int, until: Mapping[str, Any] | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    fewest = until.get("min_draws", 200) if until else draws
+    batch = next(b for b in range(min(50, max(fewest // 2, 1)), 0, -1) if fewest % b == 0)
+    section = {"chains": chains, "draws": draws, "warmup": warmup, "batch_size": batch}
+    return {**section, **({"until": dict(until)} if until else {}), **more}
+
+
+@contextmanager
+def _folder(results: str | Path | None) -> Iterator[Path]:
+    if results is not None:
+        yield Path(results)
+        return
+    with tempfile.TemporaryDirectory(prefix="pcv-") as folder:
+        yield Path(folder)
+
+
+def _collected(job: Job, joint: bool | None) -> CV:
+    """What the stages made of a model, in memory."""
+    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True).load()
+    folds, data, diagnosed = (opened(job, x).load() for x in ("folds", "data", "diagnose"))
+    outcome = job.settings.data.outcome
+    groups = {name: fitted[name].dataset for name in GROUPS if name in fitted.children}
+    tree = xr.DataTree.from_dict({**groups, "folds": folds, "diagnostics": diagnosed})
+    test = folds["test"].values
+    laid_out = Folds(folds["fold"].values, test, folds["held_out"].values)
+    said = describe(laid_out, data.sizes["unit"])
+    scheme = job.settings.folds
+    stamp = store.read_stamp(job.path("diagnose"), "diagnose")
+    rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
+    tree.attrs = {
+        "title": said if scheme.scheme == "file" else f"{title(scheme)}: {said}",
+        "outcome": outcome,
+        "seed": job.config.seed,
+        "marks": stamp.marks,
+        "outcome_print": _hash(*rows),
+        "folds_print": _hash(test, folds["held_out"].values),
+    }
+    return CV(tree, bool((test >= 0).sum(1).max() > 1) if joint is None else joint)
+
+
+def _hash(*arrays: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for x in arrays:
+        digest.update(np.ascontiguousarray(x).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def fit(
+    model: AnyModel,
+    *,
+    data: Any = None,
+    seed: int = 0,
+    chains: int = 4,
+    warmup: int = 1000,
+    draws: int = 1000,
+    target_accept: float = 0.8,
+    allow_bad_fit: bool = False,
+    precision: str = "float64",
+    cores: int | None = None,
+    progress: bool = True,
+) -> xr.DataTree:
+    """The full-data posterior of a model: BlackJAX's NUTS, as every cross-validation begins.
+
+    Args:
+        model, data, seed, precision, cores, progress: as for `cross_validate`.
+        chains, warmup, draws: of NUTS; the last two per chain.
+        target_accept: acceptance rate that the step size is adapted to.
+        allow_bad_fit: go on where chains disagree or diverge.
+
+    Returns:
+        ArviZ's groups: posterior, sample_stats, log_likelihood, observed_data.
+
+    Raises:
+        PcvError: what is wrong with the model, the data or the fit.
+    """
+    settings = {
+        "chains": chains,
+        "warmup": warmup,
+        "draws": draws,
+        "target_accept": target_accept,
+        "allow_bad_fit": allow_bad_fit,
+    }
+    with _job(model, "loo", data, {"fit": settings}, seed, precision, None, cores, progress) as job:
+        stages.data(job)
+        (part,) = (job._replace(model=name) for name in job.settings.models)
+        stages.fit(part)
+        fitted = xr.open_datatree(part.path("fit"), engine="zarr", consolidated=True).load()
+    return xr.DataTree.from_dict({name: fitted[name].dataset for name in GROUPS})
+
+
+def _silent(what: Any) -> None:
+    pass

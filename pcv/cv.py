@@ -1,0 +1,367 @@
+"""What cross-validation of a model gives back, and models side by side: `CV`, `Comparisons`."""
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.special import logsumexp
+
+from pcv import compare as comparing
+from pcv import results, store, weights
+from pcv.errors import PcvError
+from pcv.results import Compared, Kind
+
+if TYPE_CHECKING:
+    from arviz_stats import ELPDData
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class CV:
+    """Cross-validation of one model.
+
+    Attributes:
+        tree: ArviZ's groups of the full-data fit (posterior, sample_stats, log_likelihood,
+            observed_data), `folds`, and `diagnostics`: estimates and diagnostics of all folds.
+        joint: whether `elpd` and what goes with it are of the joint score, each test set predicted
+            as a whole, or of the pointwise one, each unit on its own.
+    """
+
+    tree: xr.DataTree
+    joint: bool
+
+    @property
+    def kind(self) -> Kind:
+        return "joint" if self.joint else "pointwise"
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return str(self.diagnostics.attrs["model"])
+
+    @property
+    def diagnostics(self) -> xr.Dataset:
+        """Estimates and diagnostics of all folds: (fold), (fold, slot), and over draws (point)."""
+        return self.tree["diagnostics"].dataset
+
+    @property
+    def scores(self) -> comparing.Scores:
+        """The terms of the score, and what they are scores of."""
+        data, folds = (self.tree.attrs[name] for name in ("outcome_print", "folds_print"))
+        return results.scores(self.diagnostics, self.kind, data, folds)
+
+    @property
+    def elpd(self) -> float:
+        """Expected log predictive density, summed over folds (joint) or units (nats)."""
+        return float(self.scores.elpd.sum())
+
+    @property
+    def se(self) -> float:
+        """Standard error of `elpd`, epistemic: that these are the data."""
+        return float(comparing.standard_error(self.scores.elpd[None])[0])
+
+    @property
+    def mcse(self) -> float:
+        """Monte Carlo standard error of `elpd`: that these are the draws."""
+        return float(np.sqrt(np.sum(self.scores.mcse**2)))
+
+    @property
+    def p(self) -> float:
+        r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
+        log predictive density of the same terms by the full-data posterior."""
+        return float(np.sum(self._lpd() - self.scores.elpd))
+
+    @property
+    def pointwise(self) -> xr.DataArray:
+        """elpd of each unit that is tested (unit), whichever score is shown (nats)."""
+        scores = replace(self, joint=False).scores
+        return xr.DataArray(
+            scores.elpd,
+            {"unit": list(scores.term), "fold": ("unit", np.array(scores.fold)[scores.fold_of_term])},
+            "unit",
+            "elpd",
+        )
+
+    @property
+    def folds(self) -> pd.DataFrame:
+        """One row per fold: elpd and its MCSE, ESS, R-hat, k-hat, divergences, verdict."""
+        diagnostics = self.diagnostics
+        names = ["rhat", "khat", "divergences", "acceptance", "efmi", "n_draws", "verdict"]
+        kind = {"elpd": "joint_elpd", "mcse": "joint_mcse", "ess": "joint_ess"}
+        if not self.joint:
+            by_unit = diagnostics["pointwise_elpd"].sum("slot").values
+            kind = {"ess": "joint_ess"}
+        table = pd.DataFrame(
+            {name: diagnostics[key].values for name, key in kind.items()}
+            | {name: diagnostics[name].values for name in names},
+            pd.Index(diagnostics["fold"].values, name="fold"),
+        )
+        if not self.joint:
+            table.insert(0, "elpd", by_unit)
+            table.insert(1, "mcse", diagnostics["pointwise_mcse"].values)
+        return table
+
+    @property
+    def verdict(self) -> str:
+        """Whether the computation can be trusted: "ok", or which folds not, why, what to do."""
+        return self.scores.verdict
+
+    def score(self, name: str, kind: Kind = "pointwise") -> pd.Series:
+        """Estimate, SE and MCSE of a score besides the log score.
+
+        Args:
+            name: "crps", ...
+            kind: joint or pointwise.
+
+        Raises:
+            PcvError: it was not asked for.
+        """
+        known = results.listed(self.diagnostics.attrs.get("scores", []))
+        if f"{name}_{kind}" not in known:
+            raise PcvError(f"no {kind} score '{name}'; there are {', '.join(known) or 'none'}")
+        found = results.scores(self.diagnostics, kind, "", "", name)
+        se = comparing.standard_error(found.elpd[None])[0]
+        mcse = np.sqrt(np.sum(found.mcse**2))
+        return pd.Series({"estimate": found.elpd.sum(), "se": se, "mcse": mcse}, name=name)
+
+    def _lpd(self) -> np.ndarray:
+        """Log predictive density of every term by the full-data posterior."""
+        draws = self.tree["log_likelihood"].dataset[self.tree.attrs["outcome"]]
+        by_unit = draws.stack(draw_of=("chain", "draw")).values
+        test = self.tree["folds"]["test"].values
+        if self.joint:
+            terms = np.stack([by_unit[units[units >= 0]].sum(0) for units in test])
+        else:
+            terms = by_unit[test[test >= 0]]
+        return logsumexp(terms, axis=1) - np.log(terms.shape[1])
+
+    def __repr__(self) -> str:
+        d, attrs = self.diagnostics, self.tree.attrs
+        number = int(d["n_draws"].values.max())
+        lines = [
+            f"{self.name}: {attrs['title']}",
+            f"{self.kind.capitalize()} log score of {d.attrs['outcome']}, "
+            f"{d.attrs['predictive']} predictive, {d.sizes['fold']} folds, "
+            f"{d.attrs['num_chains']} chains x {number} draws each",
+            "",
+            f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
+            f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self.mcse:8.2f}",
+            f"{'p':12}{self.p:10.1f}",
+        ]
+        for key in results.listed(d.attrs.get("scores", [])):
+            name, kind = key.rsplit("_", 1)
+            estimate, se, mcse = self.score(name, kind)
+            lines.append(f"{key:20}  {estimate:.4g}  (SE {se:.2g}, MCSE {mcse:.2g})")
+        rhat = f"R-hat max {float(d['rhat_max']):.3f}"
+        lines += ["", f"{rhat}: {'all folds are ok' if self.verdict == 'ok' else self.verdict}"]
+        return "\n".join([*lines, *(f"Warning: {mark}" for mark in self._marks())])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def _marks(self) -> list[str]:
+        return results.listed(self.tree.attrs.get("marks", []))
+
+    def to_datatree(self) -> xr.DataTree:
+        """All that there is, as ArviZ and xarray read it."""
+        return self.tree
+
+    def to_arviz(self) -> "ELPDData":
+        """The score as ArviZ's functions take it, `az.compare` and `az.plot_compare` among them.
+
+        ArviZ's SE divides by T where ours has T − 1 terms: smaller by :math:`\\sqrt{(T-1)/T}`.
+        """
+        from arviz_stats.utils import ELPDDataLOOKFold
+
+        scores = self.scores
+        terms, dim = np.asarray(scores.elpd), "fold" if self.joint else "unit"
+        coords = {dim: list(scores.term)}
+        return ELPDDataLOOKFold(
+            elpd=float(terms.sum()),
+            se=float(np.sqrt(terms.size * terms.var())),
+            p=self.p,
+            n_samples=int(self.diagnostics.attrs["num_chains"] * self.diagnostics["n_draws"].max()),
+            n_data_points=terms.size,
+            scale="log",
+            warning=scores.verdict != "ok",
+            good_k=None,
+            elpd_i=xr.DataArray(terms, coords, dim, "elpd_i"),
+            n_folds=self.diagnostics.sizes["fold"],
+            p_kfold_i=xr.DataArray(self._lpd() - terms, coords, dim, "p_kfold_i"),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to a Zarr store, which `pcv.load` and `xr.open_datatree` read."""
+        tree = self.tree.copy()
+        tree.attrs["joint"] = self.joint
+        store.put(Path(path), tree, mode="w")
+
+    def plot_elpd(self) -> "Figure":
+        """elpd over draws, with both errors."""
+        from pcv import plots
+
+        return plots.difference(_alone(self))
+
+    def plot_rhat(self) -> "Figure":
+        """R-hat of every fold over draws."""
+        from pcv import plots
+
+        return plots.rhat({self.name: self.diagnostics})
+
+    def plot_benchmark(self) -> "Figure":
+        """R-hat max against what it would be if all chains mixed."""
+        from pcv import plots
+
+        return plots.benchmark({self.name: self.diagnostics})
+
+    def plot_khat(self) -> "Figure":
+        """Pareto k-hat of every fold's score."""
+        from pcv import plots
+
+        return plots.khat({self.name: self.diagnostics})
+
+    def plot_full_data(self) -> "Figure":
+        """R-hat and ESS of the parameters of the full-data fit."""
+        from pcv import plots
+
+        return plots.full_data({self.name: self.diagnostics})
+
+
+@dataclass(frozen=True, repr=False)
+class Comparisons:
+    """Models side by side, best first.
+
+    Attributes:
+        compared: by joint and pointwise score, and by others.
+        joint: which of the two is shown.
+    """
+
+    compared: Compared
+    joint: bool
+
+    @property
+    def shown(self) -> comparing.Comparison:
+        """The comparison by the score that is shown."""
+        return self.compared.comparisons["joint" if self.joint else "pointwise"]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per model, best first: ArviZ's columns and ours, in full precision."""
+        c = self.shown
+        return comparing.frame([c]).set_index("model").drop(columns="kind")
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """What comparison.zarr holds: differences by fold and unit, and over draws."""
+        return self.compared.dataset
+
+    def weights(self, method: str = "stacking", seed: int = 0) -> pd.Series:
+        """Weights of the models' predictions in a mixture.
+
+        Args:
+            method: "stacking" or "pseudo-bma+".
+            seed: of the Bayesian bootstrap of pseudo-BMA+.
+
+        Raises:
+            PcvError: another method.
+        """
+        c = self.shown
+        return pd.Series(weights.weights(c.elpd_diff_terms, method, seed), c.models, name="weight")
+
+    def __repr__(self) -> str:
+        tables = [comparing.table(self.shown)]
+        if self.compared.others:
+            tables.append(comparing.scores_table(self.compared.others))
+        return "\n\n".join([*tables, comparing.in_words(self.shown)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def plot_difference(self) -> "Figure":
+        """Differences over draws, with both errors."""
+        from pcv import plots
+
+        return plots.difference(self.dataset)
+
+    def plot_probability(self) -> "Figure":
+        """Probability that each model predicts better than the comparator, over draws."""
+        from pcv import plots
+
+        return plots.probability(self.dataset)
+
+    def plot_folds(self) -> "Figure":
+        """Differences fold by fold."""
+        from pcv import plots
+
+        return plots.fold_differences(self.dataset)
+
+
+def compare(
+    models: Mapping[str, CV], *, reference: str | None = None, joint: bool | None = None
+) -> Comparisons:
+    r"""Which model predicts better, and how sure that is.
+
+    .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
+              \mathrm{SE}(\Delta) = \sqrt{K \, \mathrm{var}_k(\Delta_k)}
+
+    Args:
+        models: cross-validations by the models' names, over the same folds of the same data.
+        reference: the model that the others are compared with; None: the best.
+        joint: the joint or the pointwise score; None: what the models show.
+
+    Raises:
+        PcvError: they are of other data, folds, outcomes or predictives, so that their difference
+            would mean nothing.
+    """
+    if not models:
+        raise PcvError("compare: no models; give a dict of cross-validations by name")
+    for name, cv in models.items():
+        if not isinstance(cv, CV):
+            raise PcvError(f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives")
+    shown = {cv.joint for cv in models.values()} if joint is None else {joint}
+    if len(shown) > 1:
+        raise PcvError("compare: some models show the joint score and some the pointwise; say joint=")
+    named = {
+        name: cv.diagnostics.assign_attrs(model=name) for name, cv in models.items()
+    }
+    prints = {
+        key: {name: cv.tree.attrs[key] for name, cv in models.items()}
+        for key in ("outcome_print", "folds_print")
+    }
+    for key, what in (("outcome_print", "data"), ("folds_print", "folds")):
+        if len(set(prints[key].values())) > 1:
+            first, *others = prints[key]
+            other = next(name for name in others if prints[key][name] != prints[key][first])
+            raise PcvError(
+                f"compare: '{other}' was scored on other {what} than '{first}'; compare models "
+                "over the same folds of the same outcome"
+            )
+    data, folds = (next(iter(prints[key].values())) for key in prints)
+    compared = results.compare(named, data, folds, reference, "")
+    return Comparisons(compared, shown.pop())
+
+
+def _alone(cv: CV) -> xr.Dataset:
+    return compare({cv.name: cv}, joint=cv.joint).dataset
+
+
+def load(path: str | Path) -> CV:
+    """A cross-validation that was saved.
+
+    Args:
+        path: of `CV.save`.
+
+    Raises:
+        PcvError: there is none.
+    """
+    if not Path(path).exists():
+        raise PcvError(f"{path}: not found")
+    tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
+    if "diagnostics" not in tree.children or "joint" not in tree.attrs:
+        raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
+    return CV(tree, bool(tree.attrs["joint"]))

@@ -1,0 +1,248 @@
+"""NumPyro models, as they are.
+
+A site of a plate becomes a term per element of the plate; latent sites keep their names. Values
+that the model computes from all of its data stay as they are in every fold.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Key
+from numpyro import handlers
+from numpyro.infer.initialization import init_to_uniform
+from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
+
+from pcv.errors import PcvError, in_one_line
+from pcv.frontends.rows import Layout, common_units, observations
+from pcv.model import Data, Model, Outcome, Params
+
+Site = dict[str, Any]
+
+
+class Traced(NamedTuple):
+    """The sites of a model that was run once."""
+
+    latent: dict[str, Site]
+    observed: dict[str, Site]
+
+
+def from_numpyro(
+    model: Callable[..., Any],
+    data: Mapping[str, Any] | None = None,
+    *,
+    units: str | Sequence[str] | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> Model:
+    r"""A NumPyro model, conditioned on its data, for cross-validation.
+
+    The log likelihood has a term for every unit. A unit is an element of the observed site, or,
+    with `units`, an element of a plate, whose terms are summed:
+
+    .. math:: \log p(y_u \mid \theta) = \sum_{s \in \mathrm{sites}} \sum_{j \in u}
+              \log p(y_{s,j} \mid \theta)
+
+    All handlers work: `reparam`, `scale` (of the scored density too), `condition`, `mask`.
+    Values computed from all data (standardised covariates, knots of splines, priors scaled by
+    the data) stay as in the full fit in every fold.
+
+    Args:
+        model: function of NumPyro primitives, with its observations.
+        data: its keyword arguments.
+        units: plate, or plates, whose elements are the units; None: every element of the observed
+            site is one or, with several observed sites, every element of the plates they share.
+        columns: more columns of the data, one value per element of the observed site, to make
+            folds of by name.
+
+    Raises:
+        PcvError: the model does not run; it has discrete latent sites, factors, parameters
+            (`numpyro.param`), or plates that subsample; no site is observed, or its elements are
+            in no plate.
+
+    >>> import numpyro
+    >>> def coin(y):
+    ...     p = numpyro.sample("p", dist.Beta(2, 2))
+    ...     with numpyro.plate("toss", len(y)):
+    ...         numpyro.sample("y", dist.Bernoulli(p), obs=y)
+    >>> made = from_numpyro(coin, {"y": np.array([0, 1, 1])})
+    >>> made.log_lik({"p": jnp.zeros(())}, {}).shape
+    (3,)
+    """
+    name = getattr(model, "__name__", type(model).__name__)
+    where = f"NumPyro model '{name}'"
+    given = {key: _as_array(x) for key, x in (data or {}).items()}
+    with jax.enable_x64(True):
+        found = _traced(model, _in_jax(given), where)
+    layouts = {site: _layout(x, where) for site, x in found.observed.items()}
+    chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
+    observed = {site: np.asarray(x["value"]) for site, x in found.observed.items()}
+    outcome = "_".join(observed)
+    rows = observations(outcome, observed, layouts, chosen, data or {}, columns or {}, where)
+    single = next(iter(observed)) if len(observed) == 1 else None
+    argument = _argument(given, observed[single]) if single else None
+    discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
+
+    def arguments(data: Data) -> dict[str, Any]:
+        """The model's arguments, with another outcome where that is one of them."""
+        kwargs = _in_jax(given)
+        if argument is not None and outcome in data:
+            known = kwargs[argument]
+            kwargs[argument] = jnp.reshape(data[outcome], known.shape).astype(known.dtype)
+        return kwargs
+
+    def init(key: Key[Array, ""]) -> Params:
+        kwargs = arguments({})
+        start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_improper)
+        sites = handlers.trace(start).get_trace(**kwargs)
+        values = {site: sites[site]["value"] for site in found.latent}
+        return unconstrain_fn(model, (), kwargs, values)
+
+    def log_prior(params: Params) -> Array:
+        kwargs = arguments({})
+        values = constrain_fn(model, (), kwargs, params)
+        terms, sites = compute_log_probs(model, (), kwargs, values)
+        total = jnp.zeros(())
+        for site in found.latent:
+            to = dist.biject_to(sites[site]["fn"].support)
+            jacobian = to.log_abs_det_jacobian(params[site], values[site])
+            total = total + terms[site] + jnp.sum(jacobian)
+        return total
+
+    def log_lik(params: Params, data: Data) -> Array:
+        kwargs = arguments(data)
+        values = constrain_fn(model, (), kwargs, params)
+        terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
+        if single is not None and argument is None and outcome in data:
+            fn, scale = sites[single]["fn"], sites[single]["scale"]
+            y = jnp.reshape(data[outcome], observed[single].shape).astype(observed[single].dtype)
+            terms[single] = fn.log_prob(y) * (1.0 if scale is None else scale)
+        of_sites = [layouts[site].by_unit(terms[site], chosen) for site in observed]
+        return jnp.sum(jnp.stack(of_sites), axis=0)
+
+    def outcome_of(params: Params, data: Data) -> dist.Distribution:
+        kwargs = arguments(data)
+        _, sites = compute_log_probs(model, (), kwargs, constrain_fn(model, (), kwargs, params))
+        return sites[single]["fn"]
+
+    def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
+        return jnp.ravel(outcome_of(params, data).sample(key)).astype(float)
+
+    def moments(params: Params, data: Data) -> tuple[Array, Array]:
+        fn, shape = outcome_of(params, data), next(iter(observed.values())).shape
+        mean, variance = (jnp.broadcast_to(x, shape) for x in (fn.mean, fn.variance))
+        return jnp.ravel(mean), jnp.ravel(variance)
+
+    by_element = single is not None and chosen == layouts[single].dims
+    made = Model(
+        init,
+        log_prior,
+        log_lik,
+        lambda params: constrain_fn(model, (), arguments({}), params, return_deterministic=True),
+        Outcome(outcome, discrete=discrete.pop() if len(discrete) == 1 else None),
+        data=rows,
+    )
+    if not by_element:
+        return made
+    return made._replace(predict=predict, moments=moments if _works(moments, init) else None)
+
+
+def _as_array(x: Any) -> Any:
+    """Tables' columns and lists of numbers as arrays, all else as it is."""
+    if isinstance(x, str | bytes | bool | int | float | Mapping) or x is None or callable(x):
+        return x
+    array = np.asarray(x)
+    return array if array.dtype.kind in "biuf" else x
+
+
+def _in_jax(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays in the precision of the moment."""
+    return {
+        name: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
+        for name, x in arguments.items()
+    }
+
+
+def _traced(model: Callable[..., Any], kwargs: Mapping[str, Any], where: str) -> Traced:
+    start = handlers.substitute(handlers.seed(model, 0), substitute_fn=_where_improper)
+    try:
+        sites = handlers.trace(start).get_trace(**kwargs)
+    except Exception as error:
+        given = ", ".join(kwargs) or "no arguments"
+        raise PcvError(f"{where}: called with {given} it fails: {in_one_line(error)}") from error
+    sampled = {name: site for name, site in sites.items() if site["type"] == "sample"}
+    latent = {name: site for name, site in sampled.items() if not site["is_observed"]}
+    observed = {name: site for name, site in sampled.items() if site["is_observed"]}
+    for name, site in sites.items():
+        if site["type"] == "param":
+            raise PcvError(
+                f"{where}: '{name}' is a numpyro.param, which has no prior; make it a sample site"
+            )
+        if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
+            raise PcvError(
+                f"{where}: plate '{name}' subsamples {site['args'][1]} of {site['args'][0]} "
+                "elements; cross-validation needs them all: leave subsample_size out"
+            )
+    for name, site in latent.items():
+        if site["fn"].support.is_discrete:
+            raise PcvError(
+                f"{where}: latent site '{name}' is discrete, which HMC cannot draw; sum it out, "
+                "for example by numpyro.distributions.MixtureSameFamily"
+            )
+    for name, site in observed.items():
+        if isinstance(site["fn"], dist.Unit):
+            raise PcvError(
+                f"{where}: numpyro.factor '{name}' cannot be told apart by units: if it is part of"
+                " the likelihood, write it as an observed site of a distribution; if of the prior,"
+                " as a latent one"
+            )
+    if not observed:
+        raise PcvError(f"{where}: no site is observed; give one obs=..., with its data")
+    if not latent:
+        raise PcvError(f"{where}: no latent site; there is nothing to draw")
+    return Traced(latent, observed)
+
+
+def _where_improper(site: Site) -> Any:
+    """A start for latent sites that cannot be drawn from their prior."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return None
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    return init_to_uniform(site) if isinstance(fn, dist.ImproperUniform) else None
+
+
+def _layout(site: Site, where: str) -> Layout:
+    """The dimensions of an observed site's elements, by the names of their plates."""
+    value, event = np.shape(site["value"]), len(site["fn"].event_shape)
+    batch = value[: len(value) - event]
+    if not batch:
+        raise PcvError(
+            f"{where}: observed site '{site['name']}' has shape {value} but is one element as a "
+            "whole; declare its observations by a plate, or without to_event"
+        )
+    plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
+    dims = [
+        plates.get(axis - len(batch), f"{site['name']}_dim_{axis}") for axis in range(len(batch))
+    ]
+    inner = [f"{site['name']}_dim_{axis}" for axis in range(len(batch), len(value))]
+    return Layout(tuple(dims), tuple(inner), value)
+
+
+def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> str | None:
+    """The argument of the model that holds the observed values."""
+    for name, x in kwargs.items():
+        if isinstance(x, np.ndarray) and x.shape == observed.shape and (x == observed).all():
+            return name
+    return None
+
+
+def _works(moments: Callable[..., Any], init: Callable[..., Params]) -> bool:
+    try:
+        jax.eval_shape(lambda key: moments(init(key), {}), jax.random.key(0))
+    except (NotImplementedError, TypeError, AttributeError):
+        return False
+    return True

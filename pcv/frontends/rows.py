@@ -1,0 +1,134 @@
+"""Observed arrays as rows of a table, and their elements as units."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pcv.datasets import RESERVED
+from pcv.errors import PcvError
+from pcv.model import Observations
+
+
+class Layout(NamedTuple):
+    """The dimensions of an observed array."""
+
+    dims: tuple[str, ...]
+    """those along which it has terms of the log likelihood"""
+    inner: tuple[str, ...]
+    """those within a term, of outcomes that are vectors"""
+    shape: tuple[int, ...]
+    """of all dimensions"""
+    labels: Mapping[str, Sequence[Any]] = {}
+    """names of the elements along some dimensions; others are counted from 0"""
+
+    def by_unit(
+        self, terms: Float[Array, " *dims"], units: tuple[str, ...]
+    ) -> Float[Array, " unit"]:
+        """Terms summed over all dimensions but the units', in the order of these."""
+        terms = jnp.broadcast_to(terms, self.shape[: len(self.dims)])
+        others = tuple(axis for axis, name in enumerate(self.dims) if name not in units)
+        kept = [name for name in self.dims if name in units]
+        return jnp.ravel(jnp.transpose(terms.sum(others), [kept.index(name) for name in units]))
+
+
+def common_units(
+    layouts: Mapping[str, Layout], units: Sequence[str] | None, where: str
+) -> tuple[str, ...]:
+    """The dimensions whose elements are the units.
+
+    Args:
+        layouts: of the observed variables.
+        units: names of dimensions; None: all of the only variable, or those that all share.
+        where: the model, for messages.
+
+    Raises:
+        PcvError: a variable does not have a dimension, or they share none.
+    """
+    known = [name for x in layouts.values() for name in x.dims]
+    for name in units or ():
+        lacking = [variable for variable, x in layouts.items() if name not in x.dims]
+        if lacking:
+            near = difflib.get_close_matches(name, known, 1)
+            there = ", ".join(dict.fromkeys(known))
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {there}"
+            raise PcvError(f"{where}: units '{name}' is no dimension of '{lacking[0]}'; {hint}")
+    if units:
+        return tuple(units)
+    first, *others = layouts.values()
+    shared = tuple(name for name in first.dims if all(name in x.dims for x in others))
+    if not shared:
+        listed = " and ".join(f"'{name}' ({', '.join(x.dims)})" for name, x in layouts.items())
+        raise PcvError(
+            f"{where}: {listed} share no dimension; say by units=... whose elements are left out "
+            "together"
+        )
+    return shared
+
+
+def observations(
+    outcome: str,
+    observed: Mapping[str, np.ndarray],
+    layouts: Mapping[str, Layout],
+    units: tuple[str, ...],
+    known: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    where: str,
+) -> Observations:
+    """The rows of observed variables: a row for every value.
+
+    Args:
+        outcome: name of the column of values.
+        observed, layouts: values of the variables, and their dimensions.
+        units: dimensions whose elements are the units.
+        known: what the model was made with, of which columns of the right size are kept.
+        columns: more columns, which must have a value per row.
+        where: the model, for messages.
+
+    Raises:
+        PcvError: a column of another size.
+    """
+    dims = list(dict.fromkeys(name for x in layouts.values() for name in (*x.dims, *x.inner)))
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in dims}
+    for layout in layouts.values():
+        places = dict(zip((*layout.dims, *layout.inner), np.indices(layout.shape)))
+        size = int(np.prod(layout.shape))
+        for name in dims:
+            rows[name].append(np.ravel(places[name]) if name in places else np.zeros(size, int))
+    values = np.concatenate([np.ravel(x) for x in observed.values()])
+    taken = {*RESERVED, outcome, *known, *columns}
+    of_dim = {name: f"{name}_index" if name in taken else name for name in dims}
+    table = {outcome: values, **{of_dim[name]: np.concatenate(rows[name]) for name in dims}}
+    order = [of_dim[name] for name in dims]
+    if len(observed) > 1:
+        sizes = [np.size(x) for x in observed.values()]
+        table["variable"] = np.repeat(np.arange(len(sizes)), sizes)
+        order = ["variable", *order]
+    for name, x in known.items():
+        column = _column(x, observed)
+        if column is not None and name not in (*RESERVED, outcome):
+            table[name] = column
+    for name, x in columns.items():
+        column = _column(x, observed)
+        if column is None:
+            raise PcvError(
+                f"{where}: column '{name}' must have a value for each of the {values.size} "
+                f"observations, without missing ones; it has shape {np.shape(x)}"
+            )
+        table[name] = column
+    whole = len(observed) == 1 and len(units) == len(dims)
+    return Observations(table, tuple(order), () if whole else tuple(of_dim[n] for n in units))
+
+
+def _column(x: Any, observed: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """An array that goes along the values of the only observed variable."""
+    first = next(iter(observed.values()))
+    array = np.asarray(x)
+    if len(observed) > 1 or array.shape not in (first.shape, (first.size,)):
+        return None
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return None
+    return np.ravel(array) if array.dtype.kind in "biufUSOMT" else None

@@ -1,0 +1,191 @@
+"""Folds for the API: each scheme as a function of how many units there are, or of their groups.
+
+>>> kfold(6, k=3, seed=1).test.shape
+(3, 2)
+>>> leave_one_group_out(["a", "a", "b"]).id.tolist()
+['group a', 'group b']
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Shaped
+
+from pcv import folds
+from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.folds.base import Units, names_of
+from pcv.names import name_bits
+
+Values = Sequence[Any] | Shaped[np.ndarray, " unit"]
+
+
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, name_bits("folds")])
+
+
+def _checked(made: Folds, units: Units, cover: bool = False) -> Folds:
+    folds.check(made, names_of(units), cover)
+    return made
+
+
+def leave_one_out(units: Units) -> Folds:
+    """A fold for every unit.
+
+    Args:
+        units: how many there are, or their names.
+    """
+    return _checked(folds.leave_one_out(names_of(units)), units)
+
+
+def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: int = 0) -> Folds:
+    """Sets of p units: some drawn at random, or all.
+
+    Args:
+        units: how many there are, or their names.
+        p: units that a fold tests.
+        splits: how many sets are drawn.
+        seed: of the draw.
+    """
+    number = None if splits == "all" else splits
+    return _checked(folds.leave_p_out(names_of(units), p, number, _rng(seed)), units)
+
+
+def kfold(
+    units: Units,
+    k: int = 10,
+    *,
+    group_by: Values | None = None,
+    stratify_by: Values | None = None,
+    contiguous: bool = False,
+    seed: int = 0,
+) -> Folds:
+    """Units in k folds: at random, or by what one of the other arguments asks for.
+
+    Args:
+        units: how many there are, or their names.
+        k: number of folds.
+        group_by: group of each unit; groups stay together.
+        stratify_by: value of each unit; every fold has its share of each.
+        contiguous: runs of the units' order.
+        seed: of the draw.
+
+    Raises:
+        PcvError: two of these are asked for, or k is below 2 or above what there is to deal out.
+    """
+    names = names_of(units)
+    asked = {"group_by": group_by, "stratify_by": stratify_by, "contiguous": contiguous or None}
+    given = [name for name, x in asked.items() if x is not None]
+    if len(given) > 1:
+        raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
+    if group_by is not None:
+        made = folds.k_fold_grouped(np.asarray(group_by), k, _rng(seed))
+    elif stratify_by is not None:
+        made = folds.k_fold_stratified(np.asarray(stratify_by), k, _rng(seed))
+    elif contiguous:
+        made = folds.k_fold_contiguous(names, k)
+    else:
+        made = folds.k_fold(names, k, _rng(seed))
+    return _checked(made, units, cover=True)
+
+
+def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
+    """A fold for every group.
+
+    Args:
+        group_by: group of each unit.
+        name: what the groups are, for the folds' names: "rat" gives "rat 9".
+    """
+    values = np.asarray(group_by)
+    return _checked(folds.leave_one_group_out(values, name), len(values), cover=True)
+
+
+def block(units: Units, size: int) -> Folds:
+    """Runs of `size` consecutive units.
+
+    Args:
+        units: how many there are, or their names, in their order.
+        size: units of a block.
+    """
+    return _checked(folds.blocks(names_of(units), size), units, cover=True)
+
+
+def h_block(units: Units, h: int, skip: int = 0) -> Folds:
+    """Every unit alone, with the h on each side of it left out: `hv_block` with v = 0."""
+    return hv_block(units, 0, h, skip)
+
+
+def hv_block(units: Units, v: int, h: int, skip: int = 0) -> Folds:
+    """Blocks of 2v + 1 units around every unit, with h more left out on each side.
+
+    Args:
+        units: how many there are, or their names, in the order of time.
+        v: units on each side that are tested with the one in the middle.
+        h: units on each side of these that are neither tested nor trained on. A model whose terms
+            depend on p units before them needs h ≥ p.
+        skip: first units that are not in the middle of a block.
+    """
+    return _checked(folds.hv_block(names_of(units), v, h, skip), units)
+
+
+def leave_future_out(
+    units: Units,
+    min_observations: int,
+    forecast_horizon: int = 1,
+    step: int = 1,
+    window: int | None = None,
+) -> Folds:
+    """Units predicted from those before them.
+
+    Args:
+        units: how many there are, or their names, in the order of time.
+        min_observations: units before the first that is predicted.
+        forecast_horizon: units that a fold predicts.
+        step: units between the starts of test sets.
+        window: latest units that a fold trains on; None: all before its test set.
+    """
+    made = folds.leave_future_out(names_of(units), min_observations, forecast_horizon, step, window)
+    return _checked(made, units)
+
+
+def spatial_block(
+    x: Values, y: Values, size: float, buffer: float = 0.0, degrees: bool = False
+) -> Folds:
+    """Units in squares of a grid.
+
+    Args:
+        x, y: coordinates of each unit, in metres or any other unit of length; or longitudes and
+            latitudes.
+        size: side of a square (metres, for degrees).
+        buffer: distance around a test set within which units are not trained on.
+        degrees: whether x and y are longitudes and latitudes.
+    """
+    places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
+    return _checked(folds.spatial_blocks(places, size, buffer), len(places.x), cover=True)
+
+
+def leave_one_location_out(
+    x: Values, y: Values, buffer: float = 0.0, degrees: bool = False
+) -> Folds:
+    """A fold for every place, with the units nearby left out.
+
+    Args:
+        x, y, buffer, degrees: as for `spatial_block`.
+    """
+    places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
+    return _checked(folds.leave_one_location_out(places, buffer), len(places.x), cover=True)
+
+
+def from_splitter(
+    splitter: Any, units: Units, y: Values | None = None, group_by: Values | None = None
+) -> Folds:
+    """Folds of any object with scikit-learn's ``split(X, y, groups)``.
+
+    Args:
+        splitter: yields pairs of indices, training and test.
+        units: how many there are, or their names.
+        y, group_by: what it stratifies or groups by.
+    """
+    y, groups = (None if x is None else np.asarray(x) for x in (y, group_by))
+    return _checked(folds.from_splitter(splitter, len(names_of(units)), y, groups), units)
