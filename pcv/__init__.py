@@ -15,6 +15,8 @@ _PUBLIC = {
     "Folds": "pcv.folds",
     "PcvError": "pcv.errors",
     "from_numpyro": "pcv.frontends.numpyro",
+    "from_pymc": "pcv.frontends.pymc",
+    "from_bambi": "pcv.frontends.pymc",
     "cross_validate": "pcv.api",
     "fit": "pcv.api",
     "compare": "pcv.cv",

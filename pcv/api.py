@@ -100,9 +100,7 @@ def cross_validate(
     }
     with _job(model, folds, data, sections, seed, precision, results, cores, progress) as job:
         run(job)
-        found = {
-            name: _collected(job._replace(model=name), joint) for name in job.settings.models
-        }
+        found = {name: _collected(job._replace(model=name), joint) for name in job.settings.models}
     return found if isinstance(model, Mapping) else next(iter(found.values()))
 
 
@@ -244,7 +242,9 @@ def _observed(models: Mapping[str, Model], data: Any) -> Observations:
                 f"'{outcome}'; they cannot share folds"
             )
     columns = {key: x for part in parts.values() for key, x in part.columns.items()}
-    return parts[first]._replace(columns={**given, **columns, outcome: parts[first].columns[outcome]})
+    return parts[first]._replace(
+        columns={**given, **columns, outcome: parts[first].columns[outcome]}
+    )
 
 
 def _write_table(path: Path, observed: Observations, outcome: str) -> None:
@@ -271,12 +271,12 @@ def _opened(path: Path) -> xr.Dataset | None:
 def _num_units(observed: Observations, outcome: str) -> int:
     if not observed.units:
         return len(observed.columns[outcome])
-    return len(pd.DataFrame({name: observed.columns[name] for name in observed.units}).drop_duplicates())
+    return len(
+        pd.DataFrame({name: observed.columns[name] for name in observed.units}).drop_duplicates()
+    )
 
 
-def _scheme(
-    folds: Any, observed: Observations, outcome: str, path: Path
-) -> dict[str, Any]:
+def _scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict[str, Any]:
     """The folds as a config names them; those that are laid out already in a file."""
     if isinstance(folds, Mapping):
         return dict(folds)

@@ -66,7 +66,8 @@ class Scores(NamedTuple):
     """name of the scoring rule"""
     outcome: str
     """name and scale of the scored variable"""
-    predictive: Literal["plain", "marginal"]
+    predictive: Literal["plain", "marginal", "either"]
+    """either: there is nothing to integrate out, so that both are the same"""
     data: str
     """fingerprint of the data"""
     folds: str
@@ -208,7 +209,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         kind=first.kind,
         score=first.score,
         outcome=first.outcome,
-        predictive=first.predictive,
+        predictive="marginal" if "marginal" in {s.predictive for s in scores} else "plain",
         reference=names[comparator],
         models=names,
         rank=np.arange(len(names)),
@@ -249,7 +250,7 @@ def _check(scores: Sequence[Scores]) -> None:
     for s in scores[1:]:
         for field, what_to_do in remedy.items():
             a, b = getattr(first, field), getattr(s, field)
-            if a != b:
+            if a != b and not (field == "predictive" and "either" in (a, b)):
                 raise PcvError(
                     f"cannot compare '{first.model}' with '{s.model}': different {field}"
                     f" ({a}, {b}); {what_to_do}"

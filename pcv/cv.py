@@ -4,7 +4,7 @@ import html
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -82,7 +82,10 @@ class CV:
         scores = replace(self, joint=False).scores
         return xr.DataArray(
             scores.elpd,
-            {"unit": list(scores.term), "fold": ("unit", np.array(scores.fold)[scores.fold_of_term])},
+            {
+                "unit": list(scores.term),
+                "fold": ("unit", np.array(scores.fold)[scores.fold_of_term]),
+            },
             "unit",
             "elpd",
         )
@@ -133,7 +136,7 @@ class CV:
         """Log predictive density of every term by the full-data posterior."""
         draws = self.tree["log_likelihood"].dataset[self.tree.attrs["outcome"]]
         by_unit = draws.stack(draw_of=("chain", "draw")).values
-        test = self.tree["folds"]["test"].values
+        test = self.tree["folds"].dataset["test"].values
         if self.joint:
             terms = np.stack([by_unit[units[units >= 0]].sum(0) for units in test])
         else:
@@ -145,8 +148,7 @@ class CV:
         number = int(d["n_draws"].values.max())
         lines = [
             f"{self.name}: {attrs['title']}",
-            f"{self.kind.capitalize()} log score of {d.attrs['outcome']}, "
-            f"{d.attrs['predictive']} predictive, {d.sizes['fold']} folds, "
+            f"{self.kind.capitalize()} log score of {d.attrs['outcome']}, {self._predictive()}, "
             f"{d.attrs['num_chains']} chains x {number} draws each",
             "",
             f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
@@ -154,8 +156,8 @@ class CV:
             f"{'p':12}{self.p:10.1f}",
         ]
         for key in results.listed(d.attrs.get("scores", [])):
-            name, kind = key.rsplit("_", 1)
-            estimate, se, mcse = self.score(name, kind)
+            name, _, kind = key.rpartition("_")
+            estimate, se, mcse = self.score(name, "joint" if kind == "joint" else "pointwise")
             lines.append(f"{key:20}  {estimate:.4g}  (SE {se:.2g}, MCSE {mcse:.2g})")
         rhat = f"R-hat max {float(d['rhat_max']):.3f}"
         lines += ["", f"{rhat}: {'all folds are ok' if self.verdict == 'ok' else self.verdict}"]
@@ -163,6 +165,12 @@ class CV:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def _predictive(self) -> str:
+        attrs = self.diagnostics.attrs
+        if attrs["predictive"] != "marginal":
+            return "plain predictive"
+        return f"marginal predictive (integrated {attrs['integration']})"
 
     def _marks(self) -> list[str]:
         return results.listed(self.tree.attrs.get("marks", []))
@@ -189,7 +197,7 @@ class CV:
             n_data_points=terms.size,
             scale="log",
             warning=scores.verdict != "ok",
-            good_k=None,
+            good_k=None,  # type: ignore[arg-type]  # as ArviZ's own
             elpd_i=xr.DataArray(terms, coords, dim, "elpd_i"),
             n_folds=self.diagnostics.sizes["fold"],
             p_kfold_i=xr.DataArray(self._lpd() - terms, coords, dim, "p_kfold_i"),
@@ -322,13 +330,15 @@ def compare(
         raise PcvError("compare: no models; give a dict of cross-validations by name")
     for name, cv in models.items():
         if not isinstance(cv, CV):
-            raise PcvError(f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives")
+            raise PcvError(
+                f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives"
+            )
     shown = {cv.joint for cv in models.values()} if joint is None else {joint}
     if len(shown) > 1:
-        raise PcvError("compare: some models show the joint score and some the pointwise; say joint=")
-    named = {
-        name: cv.diagnostics.assign_attrs(model=name) for name, cv in models.items()
-    }
+        raise PcvError(
+            "compare: some models show the joint score and some the pointwise; say joint="
+        )
+    named = {name: cv.diagnostics.assign_attrs(model=name) for name, cv in models.items()}
     prints = {
         key: {name: cv.tree.attrs[key] for name, cv in models.items()}
         for key in ("outcome_print", "folds_print")

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,19 @@ def setup(cores: int, cache: Path | None = None) -> None:
     try:
         jax.config.update("jax_num_cpu_devices", cores)
     except RuntimeError:
-        if jax.default_backend() == "cpu" and jax.device_count() != cores:
-            warnings.warn(
-                f"JAX is running already: {jax.device_count()} host device(s) instead of {cores}",
-                stacklevel=2,
+        if jax.default_backend() == "cpu" and len(in_use()) != cores:
+            _say_once(
+                f"JAX was running before pcv: it uses {len(in_use())} core(s) instead of {cores}; "
+                "make the model of a front-end before the first JAX array is made"
             )
     if cache is not None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@cache
+def _say_once(line: str) -> None:
+    warnings.warn(line, stacklevel=3)
 
 
 def all_cores() -> int:
@@ -56,6 +62,15 @@ def precision(name: str) -> AbstractContextManager[object]:
     return jax.enable_x64(double)
 
 
+def in_use() -> list[jax.Device]:
+    """The devices that chains are laid over: of a CPU no more than it has cores, unless `setup`
+    made them (PyMC's JAX samplers ask for a hundred)."""
+    found = jax.devices()
+    if found[0].platform == "cpu" and jax.config.jax_num_cpu_devices != len(found):
+        return found[: all_cores()]
+    return found
+
+
 def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
     """`function` of chains that are laid over all devices, and its results.
 
@@ -63,7 +78,7 @@ def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
         function: takes and returns arrays over chains; on each device, over that device's share.
         places: of each argument, `EVERYWHERE` or `BY_CHAIN`, or a tree of them.
     """
-    mesh = Mesh(np.array(jax.devices()), ("chain",))
+    mesh = Mesh(np.array(in_use()), ("chain",))
     return jax.shard_map(function, mesh=mesh, in_specs=places, out_specs=BY_CHAIN, check_vma=False)
 
 
@@ -73,6 +88,6 @@ def describe() -> str:
     >>> describe()  # doctest: +SKIP
     '2 x cpu, float64'
     """
-    devices = jax.devices()
+    devices = in_use()
     name = jax.dtypes.canonicalize_dtype(float).name
     return f"{len(devices)} x {devices[0].device_kind}, {name}"

@@ -16,7 +16,8 @@ from pcv.progress import Progress
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.model import Model, Target
+    from pcv.marginal import Scored
+    from pcv.model import Model
 
 Say = Callable[[str], None]
 
@@ -32,7 +33,7 @@ class Job(NamedTuple):
     say: Say = print
     progress: Callable[[Progress], None] = lambda progress: None
     round: int = 0
-    objects: Mapping[str, "Model | Target"] = {}
+    objects: Mapping[str, "Model"] = {}
     """models of a Python session by their references, where the API makes the job"""
 
     @property
@@ -230,21 +231,22 @@ def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.nda
     return np.where(folds.test >= 0, y[folds.test], np.nan)
 
 
-def predictive_of(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> str:
-    """The predictive of an experiment's models; refuses one whose models would differ."""
-    from pcv.model import choose_predictive
+def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
+    """The job's model as its folds score it; refuses one that could not be compared with others."""
+    from pcv.marginal import choose
 
-    chosen = {
-        name: choose_predictive(
-            job.settings.predictive, build(job._replace(model=name), arrays), name, folds
+    each = {
+        name: choose(
+            job.settings.predictive, build(job._replace(model=name), arrays), name, arrays, folds
         )
         for name in job.settings.models
     }
-    if len(set(chosen.values())) > 1:
-        listed = ", ".join(f"{name}: {kind}" for name, kind in chosen.items())
+    kinds = {x.predictive for x in each.values()} - {"either"}
+    if len(kinds) > 1:
+        listed = ", ".join(f"{name}: {x.predictive}" for name, x in each.items())
         raise PcvError(
             f"experiment '{job.experiment}': its models would be scored by different predictives "
             f"({listed}) and could not be compared; set predictive: plain, or give each model a "
             "`marginal`"
         )
-    return next(iter(chosen.values()))
+    return each[job.model or next(iter(each))]

@@ -529,31 +529,15 @@ def check_marginal(model: Model, data: Data, name: str, folds: Folds) -> None:
         )
 
 
-def choose_predictive(setting: str, model: Model, name: str, folds: Folds) -> str:
-    """Which predictive the folds of a model use: "plain" or "marginal".
-
-    The model's own `marginal` integrates over the effects of groups it has not seen, so it holds
-    where every group of a test set is left out as a whole; "auto" then takes it, and plain where
-    it does not, or where the model does not say what its groups are.
-
-    Args:
-        setting: "auto", "marginal" or "plain".
-        model, name: the model.
-        folds: of the data.
+def check_whole_groups(model: Model, name: str, folds: Folds) -> None:
+    """The model's own `marginal` integrates over the effects of groups it has not seen: it holds
+    where every group of a test set is left out as a whole.
 
     Raises:
-        PcvError: "marginal" is asked for and the model has none, or it does not hold in a fold.
+        PcvError: it is not, in a fold.
     """
-    known = model.marginal is not None and model.group is not None
-    if setting == "plain" or (setting == "auto" and not known):
-        return "plain"
-    if model.marginal is None:
-        raise PcvError(
-            f"model '{name}': predictive 'marginal' is asked for, but the model gives no "
-            "`marginal`; write one, or set predictive: plain"
-        )
     if model.group is None:
-        return "marginal"
+        return
     group = np.asarray(model.group)
     for fold, test, runs in zip(*folds):
         tested = np.isin(group, group[test[test >= 0]])
@@ -561,11 +545,8 @@ def choose_predictive(setting: str, model: Model, name: str, folds: Folds) -> st
         for start, stop in runs:
             left_out[start:stop] = True
         if (tested & ~left_out).any():
-            if setting == "auto":
-                return "plain"
             raise PcvError(
                 f"model '{name}': its marginal predictive is for groups that are left out as a "
                 f"whole, but fold '{fold}' keeps part of a tested group in training; leave out "
                 "whole groups, or set predictive: plain"
             )
-    return "marginal"

@@ -124,6 +124,7 @@ def diagnose(
     attributes = {
         "model": model,
         "predictive": predictive,
+        "integration": samples[0].attrs["integration"],
         "outcome": samples[0].attrs["outcome"],
         "verdict": verdicts.run_verdict(ids, verdict, benchmark),
         "pointwise_verdict": verdicts.run_verdict(
@@ -450,7 +451,12 @@ def compare(
     dataset.attrs = {
         "experiment": experiment,
         "outcome": first.attrs["outcome"],
-        "predictive": first.attrs["predictive"],
+        "predictive": comparisons["joint"].predictive,
+        "integration": ", ".join(
+            dict.fromkeys(
+                d.attrs["integration"] for d in diagnostics.values() if d.attrs["integration"]
+            )
+        ),
         "verdict": _verdict(comparisons["joint"]),
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }

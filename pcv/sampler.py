@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, total, weighted_means
-from pcv.devices import BY_CHAIN, EVERYWHERE, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid_out
 from pcv.keys import chain_keys, key
 from pcv.model import Fold, Target
 from pcv.scores import Score
@@ -314,7 +314,7 @@ def starting_draws(
 
 def spread(tree: Any) -> Any:
     """Arrays over chains, their first axis padded (by the last chain) to fit the devices."""
-    devices = jax.device_count()
+    devices = len(in_use())
 
     def pad(x: Any) -> Any:
         size = -(-x.shape[0] // devices) * devices

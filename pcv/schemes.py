@@ -162,7 +162,7 @@ def spatial_block(
         degrees: whether x and y are longitudes and latitudes.
     """
     places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
-    return _checked(folds.spatial_blocks(places, size, buffer), len(places.x), cover=True)
+    return _checked(folds.spatial_blocks(places, size, buffer), len(places.first), cover=True)
 
 
 def leave_one_location_out(
@@ -174,7 +174,7 @@ def leave_one_location_out(
         x, y, buffer, degrees: as for `spatial_block`.
     """
     places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
-    return _checked(folds.leave_one_location_out(places, buffer), len(places.x), cover=True)
+    return _checked(folds.leave_one_location_out(places, buffer), len(places.first), cover=True)
 
 
 def from_splitter(

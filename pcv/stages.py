@@ -32,13 +32,13 @@ from pcv.job import (
     model_of,
     observed,
     opened,
-    predictive_of,
     recipe,
     require,
     rounds,
     sample_name,
     sampled,
     samples,
+    scored,
     stored_folds,
 )
 from pcv.names import name_bits
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
+INHERITED = ("predictive", "integration", "outcome", "superchains")
+"""attributes of a warmup that its samples have as well"""
 CHECKED_FOLDS = 100
 """folds whose full-data draws check the size of the batches"""
 
@@ -178,10 +180,9 @@ def check(job: Job) -> None:
                 f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
                 "and could not be compared; let them score the same variable on the same scale"
             )
-        predictive = predictive_of(job, arrays, folds)
         scores = scoring.named(job.scores)
         for name in settings.models:
-            model = build(job._replace(model=name), arrays)
+            model, predictive, _ = scored(job._replace(model=name), arrays, folds)
             if predictive == "marginal":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
@@ -335,8 +336,8 @@ def warmup(job: Job) -> None:
     full_draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
     ids = [str(fold) for fold in folds.id]
     with devices.precision(config.precision):
-        arrays, model = model_of(job)
-        predictive = predictive_of(job, arrays, all_folds)
+        arrays = datasets.model_data(opened(job, "data"))
+        model, predictive, integration = scored(job, arrays, all_folds)
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted["kernel"].dataset)
         picks = sampler.starting_draws(
@@ -394,6 +395,7 @@ def warmup(job: Job) -> None:
         {"fold": folds.id, "param": fitted["unconstrained/param"].values},
         {
             "predictive": predictive,
+            "integration": integration,
             "outcome": run.outcome,
             "superchains": cv.num_superchains,
         },
@@ -535,9 +537,9 @@ def sample(job: Job) -> None:
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
     num_draws, divergences = np.zeros(len(folds.id), int), 0
     with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
-        arrays, model = model_of(job)
-        scores = scoring.named(job.scores)
-        predictive, num_units = warm.attrs["predictive"], int(arrays["unit"].max()) + 1
+        arrays = datasets.model_data(opened(job, "data"))
+        model, predictive, _ = scored(job, arrays, all_folds)
+        scores, num_units = scoring.named(job.scores), int(arrays["unit"].max()) + 1
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         run = _run(job, "sample", folds, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
@@ -575,7 +577,7 @@ def sample(job: Job) -> None:
         if len(cv.rounds) > 1:
             end = kernels.positions(parts, cv.chains)
             last["state"] = (("fold", "chain", "param"), end)
-        attributes = {key: warm.attrs[key] for key in ("predictive", "outcome", "superchains")}
+        attributes = {key: warm.attrs[key] for key in INHERITED}
         sums.finish(folder, folds.id, num_draws, tail, last, attributes)
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
         job.say(

@@ -27,7 +27,7 @@ def fold_verdict(
     khat: Float[np.ndarray, " fold"],
     divergences: Float[np.ndarray, " fold"] | Int[np.ndarray, " fold"],
     benchmark: Benchmark,
-    predictive: Literal["plain", "marginal"],
+    predictive: Literal["plain", "marginal", "either"],
     superchains: int = 0,
     acceptance: Float[np.ndarray, " fold"] | None = None,
     efmi: Float[np.ndarray, " fold"] | None = None,
@@ -74,6 +74,7 @@ def fold_verdict(
     lighter_tail = {
         "plain": "more draws or, where whole groups are left out, the marginal predictive",
         "marginal": "more draws, or a model less surprised by this fold",
+        "either": "more draws, or a model less surprised by this fold",
     }[predictive]
 
     def reasons(k: int) -> list[str]:

@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from pcv.errors import PcvError
 from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
+from pcv.marginal import choose
 from pcv.model import (
     CHECKED_DRAWS,
     Fold,
@@ -19,7 +20,6 @@ from pcv.model import (
     check_prior,
     check_shapes,
     check_values,
-    choose_predictive,
     flat_target,
     param_names,
     support,
@@ -32,6 +32,7 @@ DATA = {
     "y": np.array([0.3, -1.2, 2.0, 0.7, -0.4]),
     "group": GROUP,
     "site": np.array(["a", "a", "b", "b", "b"]),
+    "unit": np.arange(5),
 }
 UNITS = [f"unit {i}" for i in range(5)]
 
@@ -330,8 +331,8 @@ PARTS = leave_one_out(UNITS)
         ("auto", MODEL, GAPPED, "marginal"),
         ("auto", MODEL, PARTS, "plain"),
         ("auto", MODEL, k_fold(UNITS, 2, np.random.default_rng(1)), "plain"),
-        ("auto", MODEL._replace(group=None), WHOLE, "plain"),
-        ("auto", MODEL._replace(marginal=None), WHOLE, "plain"),
+        ("auto", MODEL._replace(group=None), WHOLE, "marginal"),
+        ("auto", MODEL._replace(marginal=None), WHOLE, "marginal"),
         ("plain", MODEL, WHOLE, "plain"),
         ("plain", MODEL._replace(marginal=None), PARTS, "plain"),
         ("marginal", MODEL, WHOLE, "marginal"),
@@ -339,16 +340,16 @@ PARTS = leave_one_out(UNITS)
     ],
 )
 def test_the_predictive_fits_model_and_folds(setting, model, folds, expected):
-    assert choose_predictive(setting, model, "rats", folds) == expected
+    assert choose(setting, model, "rats", DATA, folds).predictive == expected
 
 
 def test_a_marginal_predictive_that_does_not_hold_is_refused():
     with pytest.raises(
         PcvError, match=r"model 'rats': its marginal .* but fold 'unit 0' keeps part of a tested"
     ):
-        choose_predictive("marginal", MODEL, "rats", PARTS)
+        choose("marginal", MODEL, "rats", DATA, PARTS)
     with pytest.raises(PcvError, match=r"model 'rats': predictive 'marginal' is asked for, but"):
-        choose_predictive("marginal", MODEL._replace(marginal=None), "rats", WHOLE)
+        choose("marginal", MODEL._replace(marginal=None), "rats", DATA, PARTS)
 
 
 @pytest.mark.parametrize(

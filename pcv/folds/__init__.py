@@ -24,6 +24,7 @@ import xarray as xr
 from pcv import reference
 from pcv.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 from pcv.datasets import unit_column
+from pcv.errors import PcvError
 from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, train_mask
 from pcv.folds.exchangeable import (
     k_fold,

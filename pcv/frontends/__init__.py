@@ -3,15 +3,22 @@
 import sys
 from typing import Any
 
-from pcv.model import Model, Target
+from pcv.model import Model
 
 
-def as_model(made: Any) -> Model | Target | None:
+def as_model(made: Any) -> Model | None:
     """A model of any front-end, or None where it is something else.
 
     Args:
-        made: a `pcv.Model` or `pcv.Target`, or a model of PyMC or Bambi.
+        made: a `pcv.Model`, or a model of PyMC or Bambi.
     """
-    if isinstance(made, Model | Target):
+    if isinstance(made, Model):
         return made
+    for package, name in (("pymc", "from_pymc"), ("bambi", "from_bambi")):
+        module = sys.modules.get(package)
+        if module is not None and isinstance(made, module.Model):
+            from pcv.frontends import pymc
+
+            found: Model = getattr(pymc, name)(made)
+            return found
     return None

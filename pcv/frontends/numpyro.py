@@ -16,6 +16,7 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
+from pcv import devices
 from pcv.errors import PcvError, in_one_line
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
@@ -71,6 +72,7 @@ def from_numpyro(
     >>> made.log_lik({"p": jnp.zeros(())}, {}).shape
     (3,)
     """
+    devices.setup(devices.all_cores())
     name = getattr(model, "__name__", type(model).__name__)
     where = f"NumPyro model '{name}'"
     given = {key: _as_array(x) for key, x in (data or {}).items()}
@@ -85,13 +87,16 @@ def from_numpyro(
     argument = _argument(given, observed[single]) if single else None
     discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
 
+    along = {key for key in given if key in rows.columns and key != argument}
+
     def arguments(data: Data) -> dict[str, Any]:
-        """The model's arguments, with another outcome where that is one of them."""
+        """The model's arguments, those that the data have from there."""
         kwargs = _in_jax(given)
+        found = {key: data[key] for key in along if key in data}
         if argument is not None and outcome in data:
-            known = kwargs[argument]
-            kwargs[argument] = jnp.reshape(data[outcome], known.shape).astype(known.dtype)
-        return kwargs
+            y = data[outcome]
+            found[argument] = y if given[argument].ndim == 1 else y.reshape(given[argument].shape)
+        return kwargs | {key: jnp.asarray(x, kwargs[key].dtype) for key, x in found.items()}
 
     def init(key: Key[Array, ""]) -> Params:
         kwargs = arguments({})

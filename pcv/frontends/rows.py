@@ -29,6 +29,8 @@ class Layout(NamedTuple):
         self, terms: Float[Array, " *dims"], units: tuple[str, ...]
     ) -> Float[Array, " unit"]:
         """Terms summed over all dimensions but the units', in the order of these."""
+        if self.dims == units:
+            return jnp.ravel(terms)
         terms = jnp.broadcast_to(terms, self.shape[: len(self.dims)])
         others = tuple(axis for axis, name in enumerate(self.dims) if name not in units)
         kept = [name for name in self.dims if name in units]
@@ -84,7 +86,8 @@ def observations(
         outcome: name of the column of values.
         observed, layouts: values of the variables, and their dimensions.
         units: dimensions whose elements are the units.
-        known: what the model was made with, of which columns of the right size are kept.
+        known: what the model was made with, of which columns of the right size are kept, and arrays
+            of as many rows.
         columns: more columns, which must have a value per row.
         where: the model, for messages.
 
@@ -97,7 +100,10 @@ def observations(
         places = dict(zip((*layout.dims, *layout.inner), np.indices(layout.shape)))
         size = int(np.prod(layout.shape))
         for name in dims:
-            rows[name].append(np.ravel(places[name]) if name in places else np.zeros(size, int))
+            place = np.ravel(places[name]) if name in places else np.zeros(size, int)
+            rows[name].append(
+                np.asarray(layout.labels[name])[place] if name in layout.labels else place
+            )
     values = np.concatenate([np.ravel(x) for x in observed.values()])
     taken = {*RESERVED, outcome, *known, *columns}
     of_dim = {name: f"{name}_index" if name in taken else name for name in dims}
@@ -108,9 +114,13 @@ def observations(
         table["variable"] = np.repeat(np.arange(len(sizes)), sizes)
         order = ["variable", *order]
     for name, x in known.items():
+        if name in (*RESERVED, outcome):
+            continue
         column = _column(x, observed)
-        if column is not None and name not in (*RESERVED, outcome):
+        if column is not None:
             table[name] = column
+        elif len(observed) == 1 and np.ndim(x) > 1 and len(x) == values.size:
+            table[name] = np.asarray(x)
     for name, x in columns.items():
         column = _column(x, observed)
         if column is None:

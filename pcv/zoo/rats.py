@@ -140,7 +140,7 @@ def gaussian(
     name: str,
     outcome: Callable[[Params, Data], dist.Distribution],
     marginal_moments: Callable[[Params, Data, Int[Array, " slot"]], Moments],
-) -> dict[str, Callable[..., Any]]:
+) -> dict[str, Any]:
     """What a `Model` needs, from the normal distributions of its outcome.
 
     Args:

@@ -1,0 +1,251 @@
+"""PyMC and Bambi models, as they are, compiled to JAX.
+
+Variables keep their names: parameters those of the value variables (``sigma_log__``), the posterior
+those of the model (``sigma``), deterministics included.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+from jaxtyping import Array, Key
+from pymc.initial_point import make_initial_point_fn
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import graph_inputs
+from pytensor.link.jax.dispatch import jax_typify
+from pytensor.tensor.random.type import RandomType
+
+from pcv import devices
+from pcv.errors import PcvError, in_one_line
+from pcv.frontends.rows import Layout, common_units, observations
+from pcv.model import Data, Model, Outcome, Params
+
+
+def _jaxified() -> Callable[..., Any]:
+    """PyMC's; its module asks XLA for a hundred host devices as it is loaded."""
+    before = os.environ.get("XLA_FLAGS")
+    try:
+        from pymc.sampling.jax import get_jaxified_graph
+    finally:
+        if before is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = before
+    return get_jaxified_graph
+
+
+get_jaxified_graph = _jaxified()
+
+PRIOR_DRAWS = 200
+"""draws from the prior among which chains of the full-data fit begin"""
+
+
+def from_pymc(
+    model: pm.Model,
+    *,
+    units: str | Sequence[str] | None = None,
+    columns: Mapping[str, Any] | None = None,
+) -> Model:
+    r"""A PyMC model, conditioned on its data, for cross-validation.
+
+    The log likelihood has a term for every unit. A unit is an element of the observed variable,
+    or, with `units`, an element of one of its dims, whose terms are summed:
+
+    .. math:: \log p(y_u \mid \theta) = \sum_{v \in \mathrm{observed}} \sum_{j \in u}
+              \log p(y_{v,j} \mid \theta)
+
+    What the model computes from all data (standardised covariates, scaled priors) stays as in the
+    full fit in every fold.
+
+    Args:
+        model: with its observations.
+        units: dim, or dims, whose elements are the units; None: every element of the observed
+            variable is one or, with several observed variables, every element of the dims they
+            share.
+        columns: more columns of the data, one value per element of the observed variable, to make
+            folds of by name.
+
+    Raises:
+        PcvError: it has potentials, missing or minibatched data, discrete free variables, or
+            distributions that JAX has no code for; or nothing is observed.
+    """
+    devices.setup(devices.all_cores())
+    where = f"PyMC model '{model.name}'" if model.name else "PyMC model"
+    _refuse(model, where)
+    values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    observed = {name: np.asarray(_content(value)) for name, value in values.items()}
+    layouts = {rv.name: _layout(model, rv, observed[rv.name], where) for rv in model.observed_RVs}
+    chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
+    outcome = "_".join(observed)
+    known = {x.name: x.get_value() for x in model.data_vars if x.name not in observed}
+    rows = observations(outcome, observed, layouts, chosen, known, columns or {}, where)
+    single = next(iter(observed)) if len(observed) == 1 else None
+    names = [value.name for value in model.value_vars]
+    inputs = {name: value.type(f"{name}_given") for name, value in values.items()}
+    terms = graph_replace(
+        model.logp(vars=model.observed_RVs, sum=False),
+        {values[name]: inputs[name] for name in values},
+        strict=False,
+    )
+    parameters = list(model.value_vars)
+    prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where)
+    likelihood = _compiled([*parameters, *inputs.values()], terms, where)
+    shown = model.unobserved_RVs
+    posterior = _compiled(parameters, model.replace_rvs_by_values(shown), where)
+    starts = _starts(model, where)
+
+    def init(key: Key[Array, ""]) -> Params:
+        draw = jax.random.randint(key, (), 0, PRIOR_DRAWS)
+        return {name: jnp.asarray(starts[name], float)[draw] for name in names}
+
+    def at(params: Params) -> list[Array]:
+        return [params[name] for name in names]
+
+    def log_lik(params: Params, data: Data) -> Array:
+        given = dict(observed)
+        if single is not None and outcome in data:
+            given[single] = jnp.reshape(data[outcome], observed[single].shape)
+        given_values = [jnp.asarray(x, dtype=observed[name].dtype) for name, x in given.items()]
+        found = likelihood(*at(params), *given_values)
+        of_variables = [layouts[name].by_unit(x, chosen) for name, x in zip(observed, found)]
+        return jnp.sum(jnp.stack(of_variables), axis=0)
+
+    whole = single is not None and not rows.units
+    return Model(
+        init,
+        lambda params: jnp.asarray(prior(*at(params))[0]),
+        log_lik,
+        lambda params: {rv.name: jnp.asarray(x) for rv, x in zip(shown, posterior(*at(params)))},
+        Outcome(outcome, discrete=all(rv.dtype.startswith("int") for rv in model.observed_RVs)),
+        predict=_replicates(model, at) if whole else None,
+        data=rows,
+    )
+
+
+def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model:
+    """A Bambi model, conditioned on its data, for cross-validation.
+
+    Columns of its data frame can be named in folds: ``{"scheme": "leave_one_group_out",
+    "group": "county"}``. Terms of its formula that are computed from all data (splines, centring,
+    priors scaled by the data) stay as in the full fit in every fold.
+
+    Args:
+        model: `bambi.Model`; built if it is not yet.
+        units: as for `from_pymc`.
+
+    Raises:
+        PcvError: as for `from_pymc`.
+    """
+    if not model.built:
+        model.build()
+    made = model.backend.model
+    size = np.size(_content(made.rvs_to_values[made.observed_RVs[0]]))
+    response = made.observed_RVs[0].name
+    table = {
+        str(name): column.astype(str) if column.dtype.kind == "O" else column
+        for name, column in ((name, np.asarray(model.data[name])) for name in model.data)
+        if len(column) == size and name != response
+    }
+    return from_pymc(made, units=units, columns=table)
+
+
+def _refuse(model: pm.Model, where: str) -> None:
+    if model.potentials:
+        raise PcvError(
+            f"{where}: pm.Potential '{model.potentials[0].name}' cannot be told apart by units: "
+            "write it as a distribution, pm.CustomDist(..., observed=...) if it is part of the "
+            "likelihood"
+        )
+    for rv in model.free_RVs:
+        if rv.name.endswith("_unobserved"):
+            raise PcvError(
+                f"{where}: '{rv.name.removesuffix('_unobserved')}' has missing values; drop these "
+                "observations"
+            )
+        if rv.dtype.startswith(("int", "bool")):
+            raise PcvError(
+                f"{where}: free variable '{rv.name}' is discrete, which HMC cannot draw; sum it "
+                "out, for example by pm.Mixture"
+            )
+    for rv in model.observed_RVs:
+        if isinstance(rv.owner.op, MinibatchRandomVariable):
+            raise PcvError(
+                f"{where}: '{rv.name}' is a minibatch (total_size); cross-validation needs all "
+                "data: observe them whole"
+            )
+    if not model.observed_RVs:
+        raise PcvError(f"{where}: nothing is observed; give a variable observed=...")
+    if not model.free_RVs:
+        raise PcvError(f"{where}: it has no free variables; there is nothing to draw")
+
+
+def _content(value: Any) -> np.ndarray:
+    """What a constant or shared variable of PyTensor holds."""
+    return value.get_value() if hasattr(value, "get_value") else value.eval()
+
+
+def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layout:
+    size = observed.ndim - rv.owner.op.ndim_supp
+    if not size:
+        raise PcvError(
+            f"{where}: '{rv.name}' is one observation as a whole, of shape {observed.shape}; its "
+            "likelihood does not factorise into units"
+        )
+    dims = model.named_vars_to_dims.get(rv.name) or [None] * observed.ndim
+    named = [name or f"{rv.name}_dim_{axis}" for axis, name in enumerate(dims)]
+    labels: dict[str, Sequence[Any]] = {}
+    for name, length in zip(named, observed.shape):
+        known = np.asarray(model.coords.get(name) if model.coords.get(name) is not None else ())
+        if known.shape == (length,) and (known[:-1] < known[1:]).all():
+            labels[name] = known.tolist()
+    return Layout(tuple(named[:size]), tuple(named[size:]), observed.shape, labels)
+
+
+def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[..., tuple]:
+    try:
+        return get_jaxified_graph(inputs=inputs, outputs=outputs)
+    except NotImplementedError as error:
+        raise PcvError(
+            f"{where}: JAX has no code for a part of it: {in_one_line(error)}"
+        ) from error
+
+
+def _starts(model: pm.Model, where: str) -> dict[str, np.ndarray]:
+    """Draws from the prior of all value variables; near its middle where it is improper."""
+    seeds = range(PRIOR_DRAWS)
+    try:
+        draw = make_initial_point_fn(model=model, default_strategy="prior")
+        found = [draw(seed) for seed in seeds]
+    except NotImplementedError:  # Flat priors
+        draw = make_initial_point_fn(model=model, jitter_rvs=set(model.free_RVs))
+        found = [draw(seed) for seed in seeds]
+    return {name: np.stack([x[name] for x in found]) for name in found[0]}
+
+
+def _replicates(
+    model: pm.Model, at: Callable[[Params], list[Array]]
+) -> Callable[..., Array] | None:
+    """Draws of the observed variable, if JAX can draw them."""
+    (rv,) = model.observed_RVs
+    constrained = model.replace_rvs_by_values(model.free_RVs)
+    (free,) = graph_replace([rv], dict(zip(model.free_RVs, constrained)), strict=False)
+    generators: list[Any] = [x for x in graph_inputs([free]) if isinstance(x.type, RandomType)]
+    inputs = [x.type() for x in generators]
+    try:
+        (free,) = graph_replace([free], dict(zip(generators, inputs)), strict=False)
+        drawn = get_jaxified_graph(inputs=[*model.value_vars, *inputs], outputs=[free])
+    except NotImplementedError:
+        return None
+    states = [jax_typify(x.get_value(borrow=False)) for x in generators]
+
+    def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
+        keys = jax.random.split(key, len(states))
+        given = [{**s, "jax_state": jax.random.key_data(k)} for s, k in zip(states, keys)]
+        return jnp.ravel(drawn(*at(params), *given)[0]).astype(float)
+
+    return predict
