@@ -468,6 +468,17 @@ def mcse_notes(comparison: Comparison) -> list[str]:
     ]
 
 
+def caveats(comparison: Comparison) -> list[str]:
+    """A line for each `p_better` that is rough, and for each model that needs more draws."""
+    rough = {
+        "N < 100": f"from fewer than 100 {_noun(comparison)}s",
+        "|elpd_diff| < 4": "of a difference below 4",
+    }
+    said = zip(comparison.models, diag_diff(comparison))
+    found = [f"{m}: its Pr is a rough figure, {rough[why]}." for m, why in said if why]
+    return [*found, *(f"{line}." for line in mcse_notes(comparison))]
+
+
 def in_words(comparison: Comparison) -> str:
     """The comparison in two sentences: which model predicts better, and can that be trusted.
 

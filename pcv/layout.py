@@ -9,7 +9,7 @@ VERSIONS = {
     "folds": 1,
     "warmup": 5,
     "sample": 5,
-    "diagnose": 5,
+    "diagnose": 6,
     "compare": 4,
     "report": 2,
     "plan": 2,

@@ -638,7 +638,8 @@ def diagnose(job: Job) -> None:
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
     job.say(
-        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), R-hat max "
+        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), "
+        f"{'nested ' * bool(dataset.attrs['superchains'])}R-hat max "
         f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
     )
 
@@ -688,6 +689,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
         known["folds"].fingerprint,
         job.settings.compare.reference,
         job.experiment,
+        job.settings.cv.until,
     )
 
 
@@ -708,15 +710,17 @@ def compare(job: Job) -> str:
     store.write_text(file, scores.to_csv(index=False))
     if compared.others:
         tables.append(scores_table(compared.others))
+    until = compared.dataset.attrs["until"]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
-    return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
+    words = [compared.dataset.attrs["verdict"], *([until] if until else []), *marks]
+    return "\n\n".join([*tables, *words])
 
 
 def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv import results
-    from pcv.compare import scores_frame
+    from pcv.compare import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -736,7 +740,9 @@ def report(job: Job) -> None:
         figures,
         job.settings.report.title or f"Cross-validation of {job.experiment}",
         known["compare"].marks,
+        {kind: caveats(compared.comparisons[kind]) for kind in kinds},
         scores_frame(compared.others) if compared.others else None,
+        scores_notes(compared.others),
     )
     store.write_text(job.path("report"), page)
     job.say(f"report: {job.path('report')}")
