@@ -20,7 +20,7 @@ import xarray as xr
 from pcv import datasets, store
 from pcv.config import CvConfig
 from pcv.errors import PcvError
-from pcv.folds import Folds, describe, places, title
+from pcv.folds import Folds, describe, left_out, places, title
 from pcv.folds import make as make_folds
 from pcv.job import (
     Job,
@@ -107,16 +107,16 @@ def folds(job: Job, plot: bool = False) -> None:
         coords={"fold": result.id.astype(str)},
     )
     store.write(job.path("folds"), dataset, stamp)
-    job.say(f"{title(job.settings.folds)}: {describe(result, data_set.sizes['unit'])}")
+    scheme, name = job.settings.folds, title(job.settings.folds)
+    job.say(f"{name}: {describe(result, data_set.sizes['unit'], left_out(scheme))}")
     if plot:
         from pcv.folds import plot as drawing
         from pcv.report import write_figures
 
-        scheme, name = job.settings.folds, title(job.settings.folds)
         if scheme.scheme in ("spatial_block", "leave_one_location_out"):
             figure = drawing.on_map(result, places(data_set, scheme), name)
         else:
-            figure = drawing.grid(result, data_set.sizes["unit"], name)
+            figure = drawing.grid(result, data_set.sizes["unit"], name, left_out(scheme))
         folder = job.path("report").parent / "figures"
         job.say(f"picture: {write_figures({'folds': figure}, folder)[0]}")
 
@@ -137,7 +137,13 @@ def check(job: Job) -> None:
     num_units = data_set.sizes["unit"]
     folds = make_folds(settings.folds, data_set, job.config.seed)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
-    job.say(f"{job.experiment}: {title(settings.folds)}: {describe(folds, num_units)}")
+    described = describe(folds, num_units, left_out(settings.folds))
+    job.say(f"{job.experiment}: {title(settings.folds)}: {described}")
+    if settings.cv.num_superchains == 2:
+        job.say(
+            f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
+            "starts, so that nested R-hat says little; take 4 or more"
+        )
     if len(folds.id) < settings.cv.fold_batches:
         raise PcvError(
             f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
