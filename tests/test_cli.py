@@ -222,7 +222,7 @@ class TestErrors:
         assert pcv(command, "my.yaml") == (
             1,
             "",
-            [f"error: results/yields/{missing}: not found; run `pcv {first}` first"],
+            [f"error: results/yields/{missing}: not found; run `pcv {first} my.yaml` first"],
         )
 
     @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ class TestErrors:
         assert pcv(command, "my.yaml") == (
             1,
             "",
-            [f"error: results/yields/{missing}: not found; run `pcv {first}` first"],
+            [f"error: results/yields/{missing}: not found; run `pcv {first} my.yaml` first"],
         )
 
     def test_folder_of_results_that_is_a_file(self, pcv):
