@@ -549,16 +549,18 @@ def shorten(names: Iterable[str], width: int = 18) -> list[str]:
 
 
 def number(value: float, error: float = np.nan) -> str:
-    """A number with as many decimals as give its error two figures, and at least one.
+    """A number with as many decimals as give its error two figures, at least one, and one more
+    where it would be rounded to 0.
 
-    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(float("nan"))
-    ('−14.5', '0.35', '–')
+    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(-0.04, 7.03), number(float("nan"))
+    ('−14.5', '0.35', '−0.04', '–')
     """
     if not np.isfinite(value):
         return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
     known = np.isfinite(error) and error > 0
     decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
-    return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+    decimals += int(value != 0 and round(value, decimals) == 0)
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def percent(p: float) -> str:
