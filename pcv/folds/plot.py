@@ -12,13 +12,11 @@ from matplotlib.ticker import MaxNLocator
 
 from pcv.folds.base import Folds, train_mask
 from pcv.folds.space import Places
-from pcv.plots import COLOURS, INK, WIDTH
+from pcv.plots import COLOURS, INK, WIDTH, shorten
 
 MAX_ROWS, MAX_COLUMNS = 400, 1000
 """folds and units that a grid shows one by one; more are thinned out or put together"""
-MAX_NAMED = 12
-"""folds that the legend of a map names"""
-TITLE_WIDTH = 60
+TITLE_WIDTH = 56
 """letters of a title's line"""
 MAX_COLOURED = 60
 """folds that a map tells apart by colour"""
@@ -80,15 +78,16 @@ def on_map(folds: Folds, places: Places, title: str) -> Figure:
     axes = np.atleast_1d(figure.subplots(1 + coloured, 1))
     size = float(np.clip(2000 / places.first.size, 2, 25))
     if coloured:
+        once = len(folds.id) <= len(FOLD_COLOURS)
+        names = shorten(folds.id, 20)
         for i, test in enumerate(folds.test):
             units = test[test >= 0]
             colour = FOLD_COLOURS[i % len(FOLD_COLOURS)]
-            name = str(folds.id[i]) if len(folds.id) <= MAX_NAMED else None
             x, y = places.first[units], places.second[units]
-            axes[0].scatter(x, y, size, color=colour, lw=0, label=name)
-        again = " (colours come again)" * (len(folds.id) > len(FOLD_COLOURS))
+            axes[0].scatter(x, y, size, color=colour, lw=0, label=names[i])
+        again = "" if once else " (colours come again)"
         axes[0].set_title(f"units by fold{again}", loc="left", fontsize=10)
-        if len(folds.id) <= MAX_NAMED:
+        if once:
             beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
             axes[0].legend(fontsize=8, frameon=False, markerscale=2, handletextpad=0.2, **beside)
     middle = len(folds.id) // 2
