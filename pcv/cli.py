@@ -231,7 +231,7 @@ def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> 
     from pcv.paper.run import paper as write
     from pcv.progress import say
 
-    write(load(config), results, say)
+    write(load(config), results, say, f"snakemake --cores all paper --configfile {config}")
 
 
 def _has_round(job: "Job", round: int) -> bool:
@@ -259,7 +259,10 @@ def _jobs(
 
     settings = load(config)
     names = _chosen(config, "experiment", experiment, list(settings.experiments))
-    jobs = [Job(settings, name, results, say=say, progress=reporter()) for name in names]
+    given = f" {config}" + f" --results {results}" * (results != HERE)
+    jobs = [
+        Job(settings, name, results, say=say, progress=reporter(), given=given) for name in names
+    ]
     if per:
         known = list(dict.fromkeys(name for job in jobs for name in job.settings.models))
         wanted = _chosen(config, "model", model, known)

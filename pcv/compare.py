@@ -358,6 +358,14 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
     ]
     printed = pd.DataFrame(rows).set_index(["score", "model"])
     printed.index.names = [None, None]
+    if all(len(c.models) == 1 for c in comparisons):
+        printed = printed[["estimate", "se", "mcse"]]
+    heading = f"Other scores of {comparisons[0].outcome}, higher is better"
+    return "\n".join([heading, printed.to_string(), *scores_notes(comparisons)])
+
+
+def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """What is to be said of scores other than the log score: too few draws, undefined values."""
     unsettled = [
         f"{c.score} ({c.kind})" for c in comparisons if (c.mcse_diff > MAX_MCSE_SHARE * c.dse).any()
     ]
@@ -368,8 +376,7 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
         for name, value, words in zip(c.models, c.elpd, c.verdict)
         if not np.isfinite(value)
     ]
-    heading = f"Other scores of {comparisons[0].outcome}, higher is better"
-    return "\n".join([heading, printed.to_string(), *(notes if unsettled else []), *undefined])
+    return [*(notes if unsettled else []), *undefined]
 
 
 def _two_figures(x: float) -> str:
@@ -383,8 +390,10 @@ def _by_error(x: float, error: float) -> str:
 
 
 def _fixed(x: float, error: float, figures: int) -> str:
+    """x rounded by its error; one decimal more where it would round to 0."""
     known = np.isfinite(error) and error != 0
     decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
+    decimals += int(x != 0 and round(float(x), decimals) == 0)
     return f"{round(float(x), decimals) + 0.0:.{decimals}f}"
 
 
@@ -410,45 +419,73 @@ def table(comparison: Comparison) -> str:
             rank elpd_diff   dse mcse_diff p_better diag_diff  elpd   se  mcse
     slopes     0       0.0   0.0       0.0                     -4.5  1.5  0.17
     common     1      -1.5  0.87      0.24     0.04   N < 100  -6.0  1.7  0.17
-    common: the MCSE of its difference is 28% of the SE: more draws would settle it
+    common: the MCSE of its difference is 28% of the SE: more draws would shrink it
     """
     c = comparison
-    is_comparator = np.array(c.models) == c.reference
-    close = "N < 100" if len(c.term) < 100 else "|elpd_diff| < 4"
-    cautious = ~is_comparator & ((len(c.term) < 100) | (np.abs(c.elpd_diff) < 4))
+    errors = {"se": c.se, "mcse": c.mcse}
     printed = pd.DataFrame(
         {
             "rank": c.rank,
             "elpd_diff": [_by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
             "dse": [_two_figures(x) for x in c.dse],
             "mcse_diff": [_two_figures(x) for x in c.mcse_diff],
-            "p_better": np.where(is_comparator, "", [f"{p:.2f}" for p in c.p_better]),
-            "diag_diff": np.where(cautious, close, ""),
+            "p_better": [
+                "" if m == c.reference else f"{p:.2f}" for m, p in zip(c.models, c.p_better)
+            ],
+            "diag_diff": diag_diff(c),
             "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
-            "se": [_two_figures(x) for x in c.se],
-            "mcse": [_two_figures(x) for x in c.mcse],
+            **{name: [_two_figures(x) for x in error] for name, error in errors.items()},
         },
         index=c.models,
     )
     folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
     size = folds if c.kind == "joint" else f"{len(c.term)} units in {folds}"
     heading = (
-        f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size};"
-        f" differences from {c.reference}"
+        f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size}"
     )
-    notes = [
-        f"{m}: the MCSE of its difference is {mcse / dse:.0%} of the SE: more draws would settle it"
+    if len(c.models) == 1:
+        printed = printed[["elpd", *errors]]
+    else:
+        heading += f"; differences from {c.reference}"
+    flagged = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
+    return "\n".join([heading, printed.to_string(), *mcse_notes(c), *flagged])
+
+
+def diag_diff(comparison: Comparison) -> list[str]:
+    """Of each model, why its `p_better` is rough; empty where it is not."""
+    c = comparison
+    why = "N < 100" if len(c.term) < 100 else "|elpd_diff| < 4"
+    rough = (len(c.term) < 100) | (np.abs(c.elpd_diff) < 4)
+    return [why if x and m != c.reference else "" for m, x in zip(c.models, rough)]
+
+
+def mcse_notes(comparison: Comparison) -> list[str]:
+    """A line for each model whose difference needs more draws."""
+    c = comparison
+    return [
+        f"{m}: the MCSE of its difference is {mcse / dse:.0%} of the SE: more draws would shrink it"
         for m, dse, mcse in zip(c.models, c.dse, c.mcse_diff)
         if mcse > MAX_MCSE_SHARE * dse
     ]
-    notes += [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
-    return "\n".join([heading, printed.to_string(), *notes])
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """A line for each `p_better` that is rough, and for each model that needs more draws."""
+    rough = {
+        "N < 100": f"from fewer than 100 {_noun(comparison)}s",
+        "|elpd_diff| < 4": "of a difference below 4",
+    }
+    said = zip(comparison.models, diag_diff(comparison))
+    found = [f"{m}: its Pr is a rough figure, {rough[why]}." for m, why in said if why]
+    return [*found, *(f"{line}." for line in mcse_notes(comparison))]
 
 
 def in_words(comparison: Comparison) -> str:
     """The comparison in two sentences: which model predicts better, and can that be trusted.
 
-    The best model is set against the comparator or, where it is that itself, the next best.
+    The best model is set against the comparator or, where it is that itself, the next best. The
+    data do not tell them apart where the difference, give or take two MCSEs, is within its SE;
+    else too few draws do not, where it is within two MCSEs.
 
     Args:
         comparison: of `compare`.
@@ -480,14 +517,20 @@ def in_words(comparison: Comparison) -> str:
             f"{best} predicts better than {next_best} {size}, but how sure that is cannot be told"
             f" from the {_noun(c)}s at hand. {trust}"
         )
+    probability = ndtr(diff / dse)
+    certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
+    few = "" if len(c.term) >= MIN_TERMS else f", a rough figure from {len(c.term)} {_noun(c)}s"
+    if abs(diff) + 2 * mcse < dse:
+        return (
+            f"The data do not tell {best} and {next_best} apart: their difference is small against"
+            f" its standard error {size}. {best} predicts left-out {_noun(c)}s better with"
+            f" probability {certain}{few}. {trust}"
+        )
     if abs(diff) < 2 * mcse:
         return (
             f"{best} and {next_best} cannot be told apart by so few draws {size}: their difference"
             f" is within its Monte Carlo error. {trust}"
         )
-    probability = ndtr(diff / dse)
-    certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
-    few = "" if len(c.term) >= MIN_TERMS else f", a rough figure from {len(c.term)} {_noun(c)}s"
     return (
         f"{best} predicts left-out {_noun(c)}s better than {next_best}, with probability"
         f" {certain}{few} {size}. {trust}"

@@ -56,7 +56,9 @@ def _problem(what: str, *at: str) -> PydanticCustomError:
 
 def _known_score(name: str) -> str:
     if name not in SCORES and not re.match(MODEL, name):
-        raise _problem(f"unknown score {name!r}; {_nearest(name, SCORES)}, or file.py:function")
+        raise _problem(
+            f"unknown score {name!r} (your own: file.py:function); {_nearest(name, SCORES)}"
+        )
     return name
 
 

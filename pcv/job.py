@@ -35,6 +35,8 @@ class Job(NamedTuple):
     round: int = 0
     objects: Mapping[str, "Model"] = {}
     """models of a Python session by their references, where the API makes the job"""
+    given: str = ""
+    """what follows `pcv <stage>` on the command line, for advice"""
 
     @property
     def settings(self) -> Experiment:
@@ -106,7 +108,7 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
         PcvError: it is missing, damaged, or made from something else; says what changed.
     """
     path = job.path(stage)
-    stamp = store.read_stamp(path, stage)
+    stamp = store.read_stamp(path, stage, _command(job, stage))
     changed = store.difference(stamp.recipe, recipe(job, stage))
     if changed:
         raise PcvError(f"{path}: out of date: {changed}; run `{_command(job, stage)}` again")
@@ -121,7 +123,7 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
 
 def _command(job: Job, stage: str) -> str:
     in_rounds = job.round and stage in layout.ROUND_FILES
-    return f"pcv {stage}" + f" --round {job.round}" * bool(in_rounds)
+    return f"pcv {stage}{job.given}" + f" --round {job.round}" * bool(in_rounds)
 
 
 def batches(job: Job) -> list[Job]:

@@ -10,8 +10,8 @@ VERSIONS = {
     "warmup": 6,
     "sample": 6,
     "diagnose": 6,
-    "compare": 3,
-    "report": 1,
+    "compare": 4,
+    "report": 2,
     "plan": 2,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""

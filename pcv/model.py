@@ -48,13 +48,17 @@ class Outcome(NamedTuple):
 
     Scores of models with different outcomes are never compared: a log density of log y and one
     of y differ by a Jacobian.
+
+    Args:
+        name: of the variable, the config's `data.outcome`.
+        scale: on which its density is one, "log" for example.
+        discrete: whether its density is a probability; None: not said, so that whole numbers are
+            refused by scores that take derivatives in it.
     """
 
     name: str
     scale: str = "identity"
     discrete: bool | None = None
-    """whether its density is a probability; None: not said, so that whole numbers are refused by
-    scores that take derivatives in it"""
 
     def __str__(self) -> str:
         return self.name if self.scale == "identity" else f"{self.scale}({self.name})"
@@ -73,71 +77,87 @@ Predictive = tuple[Scalar, Float[Array, " slot"]]
 
 
 class Observations(NamedTuple):
-    """The rows that a front-end's model was made with, one per observed value."""
+    """The rows that a front-end's model was made with, one per observed value.
+
+    Args:
+        columns: values by name, and arrays of other sizes.
+        order: columns that tell the rows apart, and name them, in the order of the model's terms.
+        units: columns whose values make one unit of several rows; none: each row is a unit.
+    """
 
     columns: Mapping[str, np.ndarray]
     order: tuple[str, ...] = ()
-    """columns that tell the rows apart, and name them, in the order of the model's terms"""
     units: tuple[str, ...] = ()
-    """columns whose values make one unit of several rows; none: each row is a unit"""
 
 
 class Model(NamedTuple):
-    """A Bayesian model for one chain; pcv adds folds, chains and devices."""
+    """A Bayesian model for one chain; pcv adds folds, chains and devices.
+
+    Args:
+        init: a draw from the prior, on the unconstrained scale.
+        log_prior: log prior density of the unconstrained parameters: the Jacobian is part of it.
+        log_lik: log likelihood, one term per unit. Units left out are masked after they are
+            computed, so every term needs a finite gradient wherever the chains of a fold may go,
+            also where its unit is impossible: `jnp.where(inside, x, safe)` before the density,
+            -inf after it.
+        constrain: the named variables of the posterior.
+        outcome: what is scored.
+        marginal: joint and pointwise log predictive of the units in `test` (padded with -1), with
+            the left-out groups' own effects integrated out analytically.
+        group: the group of each unit whose effects `marginal` integrates out: it holds only for
+            folds that leave out whole groups; without it, `marginal` is used only where the config
+            asks for it.
+        predict: one replicate of the outcome of every unit, for scores that need draws of it
+            (CRPS, ...).
+        moments: mean and variance of the outcome of every unit given the parameters, each of shape
+            (unit): scores of moments (DSS, RMSE, ...) are far less noisy with it than with
+            replicates.
+        marginal_predict: one replicate of the units in `test` under the predictive of `marginal`:
+            the left-out groups' own effects drawn anew, given the other parameters.
+        marginal_moments: mean (slot) and covariance (slot, slot) of the units in `test` under the
+            predictive of `marginal`.
+        data: what the model was made with, where a front-end made it.
+    """
 
     init: Callable[[Key[Array, ""]], Params]
-    """a draw from the prior, on the unconstrained scale"""
     log_prior: Callable[[Params], Scalar]
-    """log prior density of the unconstrained parameters: the Jacobian is part of it"""
     log_lik: Callable[[Params, Data], Float[Array, " unit"]]
-    """log likelihood, one term per unit. Units left out are masked after they are computed, so
-    every term needs a finite gradient wherever the chains of a fold may go, also where its unit is
-    impossible: `jnp.where(inside, x, safe)` before the density, -inf after it"""
     constrain: Callable[[Params], Mapping[str, Array]]
-    """the named variables of the posterior"""
     outcome: Outcome
     marginal: Callable[[Params, Data, Int[Array, " slot"]], Predictive] | None = None
-    """joint and pointwise log predictive of the units in `test` (padded with -1), with the
-    left-out groups' own effects integrated out analytically"""
     group: Int[np.ndarray, " unit"] | None = None
-    """the group of each unit whose effects `marginal` integrates out: it holds only for folds that
-    leave out whole groups; without it, `marginal` is used only where the config asks for it"""
     predict: Callable[[Key[Array, ""], Params, Data], Float[Array, " unit"]] | None = None
-    """one replicate of the outcome of every unit, for scores that need draws of it (CRPS, ...)"""
     moments: Callable[[Params, Data], tuple[Array, Array]] | None = None
-    """mean and variance of the outcome of every unit given the parameters, each of shape (unit):
-    scores of moments (DSS, RMSE, ...) are far less noisy with it than with replicates"""
     marginal_predict: (
         Callable[[Key[Array, ""], Params, Data, Int[Array, " slot"]], Float[Array, " slot"]] | None
     ) = None
-    """one replicate of the units in `test` under the predictive of `marginal`: the left-out groups'
-    own effects drawn anew, given the other parameters"""
     marginal_moments: Callable[[Params, Data, Int[Array, " slot"]], tuple[Array, Array]] | None = (
         None
     )
-    """mean (slot) and covariance (slot, slot) of the units in `test` under the predictive of
-    `marginal`"""
     data: Observations | None = None
-    """what the model was made with, where a front-end made it"""
 
 
 class Target(NamedTuple):
-    """All that the sampler sees. Models whose likelihood does not factorise give it directly."""
+    """All that the sampler sees. Models whose likelihood does not factorise give it directly.
+
+    Args:
+        init: a draw from the prior: named parameters, or one vector after `flat_target`.
+        log_density: log density of the fold's posterior, up to a constant.
+        log_predictive: log predictive of the fold's test set: joint, and pointwise by slot.
+        observed: outcome of the test set; what follows is needed only for scores other than the
+            log score.
+        density: `log_predictive` of other outcomes of the test set.
+        predict: a replicate of the test set.
+        moments: mean and variance, or covariance, of the test set given the parameters.
+    """
 
     init: Callable[[Key[Array, ""]], Any]
-    """a draw from the prior: named parameters, or one vector after `flat_target`"""
     log_density: Callable[[Any, Fold], Scalar]
-    """log density of the fold's posterior, up to a constant"""
     log_predictive: Callable[[Any, Fold], Predictive]
-    """log predictive of the fold's test set: joint, and pointwise by slot"""
     observed: Callable[[Fold], Float[Array, " slot"]] | None = None
-    """outcome of the test set; what follows is needed only for scores other than the log score"""
     density: Callable[[Any, Fold, Float[Array, " slot"]], Predictive] | None = None
-    """`log_predictive` of other outcomes of the test set"""
     predict: Callable[[Key[Array, ""], Any, Fold], Float[Array, " slot"]] | None = None
-    """a replicate of the test set"""
     moments: Callable[[Any, Fold], tuple[Array, Array]] | None = None
-    """mean and variance, or covariance, of the test set given the parameters"""
 
 
 class Support(NamedTuple):
@@ -401,22 +421,39 @@ PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
 def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
     """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
 
+    Terms of units that are impossible at some draws may be -inf there, not their gradients.
+
     Raises:
-        PcvError: naming the unit or parameter that is not finite at the most prior draws.
+        PcvError: naming the unit or parameter that is not finite at the most prior draws, or the
+            unit that is impossible at the most of them where no draw makes all units possible.
+
+    Warns:
+        UserWarning: units are impossible at some prior draws.
     """
     draws, arrays = CHECKED_DRAWS, numeric(data)
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), draws))
     terms = np.asarray(jax.vmap(lambda p: model.log_lik(p, arrays))(params))
-    bad = ~np.isfinite(terms)
+    impossible = np.isneginf(terms)
+    bad = ~np.isfinite(terms) & ~impossible
+
+    def said(wrong: Bool[np.ndarray, "draw unit"], value: str) -> str:
+        unit = int(np.argmax(wrong.sum(0)))
+        return (
+            f"model '{name}': log_lik of unit '{units[unit]}' is {value} at "
+            f"{int(wrong[:, unit].sum())} of {draws} prior draws"
+        )
+
     if bad.any():
-        unit = int(np.argmax(bad.sum(0)))
+        raise PcvError(f"{said(bad, 'not finite')}; check its data and the priors")
+    if impossible.any(1).all():
         raise PcvError(
-            f"model '{name}': log_lik of unit '{units[unit]}' is not finite at "
-            f"{int(bad[:, unit].sum())} of {draws} prior draws; check its data and the priors"
+            f"{said(impossible, '-inf')}, and at each of them some unit is impossible; check its "
+            "data and the priors"
         )
 
     def log_density(params: Params) -> Scalar:
-        return model.log_prior(params) + jnp.sum(model.log_lik(params, arrays))
+        terms = model.log_lik(params, arrays)
+        return model.log_prior(params) + jnp.sum(jnp.where(jnp.isneginf(terms), 0.0, terms))
 
     values, grads = jax.vmap(jax.value_and_grad(log_density))(params)
     if not np.isfinite(np.asarray(values)).all():
@@ -430,6 +467,11 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
                 f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws; "
                 "look for sqrt, log or division at a bound"
             )
+    if impossible.any():
+        warnings.warn(
+            f"{said(impossible, '-inf')}: right if it is impossible there, else check its data",
+            stacklevel=2,
+        )
 
 
 def check_prior(model: Model, name: str) -> None:

@@ -287,7 +287,7 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             worst = int(np.nanargmax(rhat_at[:, -1]))
             text = f"{rhat_at[worst, -1]:.3f}".replace("inf", "∞")
             labels.append(Label(worst_at[-1], f"max {text}, {_fold_labels(folds)[worst]}", INK))
-        title = f"{styles[name].label}: R-hat of {len(excess_at)} folds"
+        title = f"{styles[name].label}: {rhat_name(folds)} of {len(excess_at)} folds"
         if missing := int(np.isnan(rhat_at[:, -1]).sum()):
             title += f", {missing} missing"
         _draws_axis(ax, draws)
@@ -295,6 +295,11 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         titled(ax, title)
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     return figure
+
+
+def rhat_name(run: xr.Dataset) -> str:
+    """What R-hat of a run is: nested where chains start together."""
+    return "nested R-hat" if run.attrs.get("superchains") else "R-hat"
 
 
 def _fold_lines(
@@ -348,7 +353,8 @@ def ess(diagnostics: Mapping[str, xr.Dataset], total: xr.DataArray) -> Figure:
 
 
 def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
-    """R-hat max against the histogram of its values when the chains' blocks are shuffled.
+    """R-hat max against the histogram of its values when the chains' blocks are shuffled, or
+    their superchains.
 
     Args:
         runs: by title, datasets with `rhat_max`, `benchmark` (replicate) and `benchmark_share`:
@@ -363,7 +369,7 @@ def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
     figure, axes = stacked(len(runs), 1.7, sharex=one_axis)
     for ax, title, run in zip(axes, shorten(list(runs)), runs.values(), strict=True):
         benchmark_panel(ax, title, run)
-    axes[-1].set_xlabel("R-hat max", fontsize=NORMAL)
+    axes[-1].set_xlabel(f"{rhat_name(next(iter(runs.values())))} max", fontsize=NORMAL)
     return figure
 
 
@@ -543,16 +549,18 @@ def shorten(names: Iterable[str], width: int = 18) -> list[str]:
 
 
 def number(value: float, error: float = np.nan) -> str:
-    """A number with as many decimals as give its error two figures, and at least one.
+    """A number with as many decimals as give its error two figures, at least one, and one more
+    where it would be rounded to 0.
 
-    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(float("nan"))
-    ('−14.5', '0.35', '–')
+    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(-0.04, 7.03), number(float("nan"))
+    ('−14.5', '0.35', '−0.04', '–')
     """
     if not np.isfinite(value):
         return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
     known = np.isfinite(error) and error > 0
     decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
-    return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+    decimals += int(value != 0 and round(value, decimals) == 0)
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def percent(p: float) -> str:

@@ -51,6 +51,8 @@ def source(reference: str) -> Path:
     if spec is None or spec.origin is None:
         file = place.replace(".", "/") + ".py"
         hint = f"; for your own file write '{file}:{function}'" if Path(file).is_file() else ""
+        if place.split(".")[0] == "sklearn":
+            hint = "; add scikit-learn to it: `pip install scikit-learn`"
         raise PcvError(f"model '{reference}': no module '{place}' in this environment{hint}")
     return Path(spec.origin)
 
@@ -217,13 +219,21 @@ def call(reference: str, args: dict[str, Any]) -> Any:
         made = load(reference)
     except PcvError as error:
         raise PcvError(str(error).removeprefix("model ")) from error
-    try:
+    given = ", ".join(f"{name}={value!r}" for name, value in args.items())
+    with naming(reference, f"called as {_split(reference)[1]}({given}) it"):
         return made(**args)
+
+
+@contextmanager
+def naming(reference: str, what: str) -> Iterator[None]:
+    """Says in errors of the user's own code where it is written, and what of it failed."""
+    try:
+        yield
+    except PcvError:
+        raise
     except Exception as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in args.items())
         raise PcvError(
-            f"'{reference}': called as {_split(reference)[1]}({given}) it fails: "
-            f"{in_one_line(error)}"
+            f"'{reference}': {what} fails{_line(error, source(reference))}: {in_one_line(error)}"
         ) from error
 
 

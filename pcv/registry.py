@@ -1,6 +1,7 @@
 """Data sets by name: where they may be had, what makes a table of them, and their checksums.
 
-``PCV_DATA`` names a folder that is looked into first. None of the data are part of this package.
+``PCV_DATA`` names a folder that is looked into first, for tables and for what they are made of.
+None of the data are part of this package.
 """
 
 import json
@@ -122,34 +123,46 @@ SOURCES: dict[str, Source] = {
 
 
 def fetch(name: str, to: Path) -> None:
-    """Write a registered data set as CSV.
+    """Write a registered data set as CSV: from its table, or the files that it is made of, in the
+    folder that ``PCV_DATA`` names, else from its source.
 
     Args:
         name: one of `SOURCES`.
         to: file to write.
 
     Raises:
-        PcvError: the local file is another one; or it cannot be downloaded: says which, where it
-            may be had, and how to point to a copy.
+        PcvError: a local file is another one; or a file cannot be downloaded: says which, and where
+            to put a copy.
     """
     source = SOURCES[name]
-    folder = os.environ.get(VARIABLE)
-    local = Path(folder) / source.file if folder and source.file else None
-    if local is not None and local.exists():
-        if store.file_hash(local) != source.sha256:
-            raise PcvError(
-                f"{local}: not the registered file (its SHA-256 differs); move it away, or unset "
-                f"{VARIABLE} to download it"
-            )
+    local = _local(source.file, source.sha256)
+    if local is not None:
         table = pd.read_csv(local)
     else:
-        table = source.table([_download(name, *item) for item in source.downloads.items()])
+        table = source.table([_original(name, *item) for item in source.downloads.items()])
     store.write_bytes(to, table[source.columns].to_csv(index=False).encode())
 
 
-def _download(name: str, address: str, sha256: str) -> Path:
+def _local(file: str, sha256: str) -> Path | None:
+    """A file of the folder that ``PCV_DATA`` names, if it is there."""
+    folder = os.environ.get(VARIABLE)
+    if not folder or not file or not (local := Path(folder) / file).exists():
+        return None
+    if store.file_hash(local) != sha256:
+        raise PcvError(
+            f"{local}: not the registered file (its SHA-256 differs); move it away, or unset "
+            f"{VARIABLE} to download it"
+        )
+    return local
+
+
+def _original(name: str, address: str, sha256: str) -> Path:
+    """A file that a data set is made of: a local one, or downloaded."""
     import pooch
 
+    file = address.rpartition("/")[2]
+    if (local := _local(file, sha256)) is not None:
+        return local
     try:
         return Path(
             pooch.retrieve(
@@ -157,8 +170,12 @@ def _download(name: str, address: str, sha256: str) -> Path:
             )
         )
     except Exception as error:  # of whatever library the download goes through
+        folder = os.environ.get(VARIABLE)
+        lacks = "has neither" if folder and Path(folder).is_dir() else "is no folder"
+        now = f" (it is {folder}, which {lacks})" if folder else ""
         raise PcvError(
             f"data set '{name}': {address} could not be downloaded ({type(error).__name__}); get "
-            f"it by other means and set {VARIABLE} to the folder of {SOURCES[name].file} (SHA-256 "
-            f"{SOURCES[name].sha256[:12]}…), or name your own copy in data.file"
+            f"it by other means, put {file} (or the table made of it, {SOURCES[name].file}) into a "
+            f"folder and set {VARIABLE} to that folder{now}, or name your own copy of the table in "
+            "data.file"
         ) from error

@@ -81,6 +81,28 @@ CAPTIONS = {
     ),
 }
 
+NESTED_CAPTIONS = {
+    "rhat": (
+        "Do chains from different starts agree?",
+        "Thin lines: nested R-hat of the log score of each fold, over draws, which compares sets "
+        "of chains that start at one point (superchains). Bold: the largest of them, nested R-hat "
+        "max. It exceeds 1 by chance alone, the more so the fewer draws and chains a superchain "
+        f"has, so that the dashed line at {plots.GOOD_RHAT:g} is no limit; the next figure has "
+        "one. The axis is linear near 1 and logarithmic far above it.",
+    ),
+    "benchmark": (
+        "Is nested R-hat max too large?",
+        "The histogram shows what nested R-hat max would be if it did not matter where chains "
+        "start: whole chains of a fold are dealt out anew to its superchains, again and again. A "
+        "vertical line inside the histogram is what well-mixed chains give. A line to the right "
+        "of it says that chains from at least one start differ from the others.",
+    ),
+}
+"""where chains start together"""
+
+MAX_UNITS = 100
+"""flagged units that the report lists"""
+
 QUESTIONS = {
     "joint": "How well is the test set of a fold predicted as a whole? Log density of all its "
     "units together, one term per fold.",
@@ -170,7 +192,9 @@ def html(
     figures: Mapping[str, Figure],
     title: str,
     marks: Sequence[str],
+    caveats: Mapping[str, Sequence[str]],
     scores: pd.DataFrame | None = None,
+    score_notes: Sequence[str] = (),
 ) -> str:
     """The report as one HTML page that needs nothing else: no network, scripts or fonts.
 
@@ -183,7 +207,9 @@ def html(
         figures: from `figures`.
         title: the heading.
         marks: warnings to show in a banner at the top, such as that a bad fit was allowed.
+        caveats: of each kind, what is to be said of its numbers besides the verdicts.
         scores: the rows of scores.csv, where there are scores besides the log score.
+        score_notes: what is to be said of these.
     """
     names = _models(comparison)
     single = len(names) == 1
@@ -197,19 +223,22 @@ def html(
         num_models=len(names),
         num_folds=comparison.sizes["fold"],
         scores={
-            kind: _score_table(comparison, frame, kind)
+            kind: _score_table(comparison, frame, kind, caveats[kind])
             for kind in map(str, comparison["kind"].values)
         },
         questions=QUESTIONS,
-        others=None if scores is None else _other_scores(scores.query("score != 'log'")),
+        others=None
+        if scores is None
+        else _other_scores(scores.query("score != 'log'"), single, score_notes),
         figures={
             name: Markup(inline(figure, name))
             for name, figure in figures.items()
             if not (single and name == "probability")
         },
-        captions=CAPTIONS,
+        captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),
         chains=_chain_table([diagnostics[name] for name in names], names),
         flagged=_flagged_table(folds),
+        flagged_units=_flagged_units(diagnostics, names),
         folds=folds,
         fits=_fit_table([diagnostics[name] for name in names], names),
         origin={
@@ -247,7 +276,9 @@ def inline(figure: Figure, name: str) -> str:
     return f'{head} role="img" aria-labelledby="caption-{name}">{body}'
 
 
-def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Table:
+def _score_table(
+    comparison: xr.Dataset, frame: pd.DataFrame, kind: str, caveats: Sequence[str]
+) -> Table:
     rows = frame[frame["kind"] == kind].sort_values("rank")
     comparator = str(comparison.attrs[f"reference_{kind}"])
     single = len(rows) == 1
@@ -286,6 +317,7 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
             for _, row in rows.iterrows()
         ]
     flagged = [verdict != "ok" for verdict in rows["verdict"]]
+    notes += caveats
     notes += [f"{model}: {v}" for model, v in zip(rows["model"], rows["verdict"]) if v != "ok"]
     cells = [
         (model, *difference, *own, "see below" if flag else "ok")
@@ -296,15 +328,17 @@ def _score_table(comparison: xr.Dataset, frame: pd.DataFrame, kind: str) -> Tabl
     return Table(caption, head, cells, flagged, notes)
 
 
-def _other_scores(rows: pd.DataFrame) -> Table:
-    head: Cells = ("score", "model", "difference", "SE", "MCSE", "Pr", "score of model", "its SE")
-    head += ("its MCSE", "kind")
+def _other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Table:
+    differences: Cells = () if single else ("difference", "SE", "MCSE", "Pr")
+    head: Cells = ("score", "model", *differences, "score of model", "its SE", "its MCSE", "kind")
     cells = [
         (
             row["score"],
             row["model"],
             *(
-                ("0", "–", "–", "–")
+                ()
+                if single
+                else ("0", "–", "–", "–")
                 if row["score_diff"] == 0 and row["dse"] == 0
                 else (
                     plots.number(row["score_diff"], row["dse"]),
@@ -320,18 +354,18 @@ def _other_scores(rows: pd.DataFrame) -> Table:
         )
         for _, row in rows.iterrows()
     ]
-    return Table(
-        "Higher is better: errors and distances are negative", head, cells, [False] * len(cells)
-    )
+    caption = "Higher is better: errors and distances are negative"
+    return Table(caption, head, cells, [False] * len(cells), notes)
 
 
 def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
-    head: Cells = ("model", "chains × draws", "R-hat max", "benchmark share", "min ESS")
+    rhat = plots.rhat_name(models[0])
+    head: Cells = ("model", "chains × draws", f"{rhat} max", "benchmark share", "min ESS")
     head += ("total ESS", "max k-hat", "divergences", "folds flagged")
     rows = [
         (
             name,
-            f"{folds.attrs['num_chains']} × {folds.attrs['num_draws']}",
+            f"{folds.attrs['num_chains']} × {_range(folds['n_draws'])}",
             _at(folds["rhat"], "max", ".3f"),
             plots.percent(float(folds["benchmark_share"])),
             _at(folds["joint_ess"], "min", ",.0f"),
@@ -355,7 +389,7 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         f"that by a windowed ESS is {', '.join(checks)}. Well below 1, take longer batches."
     )
     note = (
-        "Benchmark share: how many of the shuffled replicates of R-hat max are at or above the "
+        f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "
         f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
     )
     return Table("Chains of all folds", head, rows, flagged, [note, batches])
@@ -380,25 +414,19 @@ def _fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
 
 
 def _fold_table(name: str, folds: xr.Dataset) -> Table:
-    head: Cells = (
-        "fold",
-        "joint elpd",
-        "MCSE",
-        "ESS",
-        "R-hat",
-        "k-hat",
-        "divergences",
-        "acceptance",
-    )
+    differ = len(np.unique(folds["n_draws"])) > 1
+    head: Cells = ("fold", *("draws",) * differ, "joint elpd", "MCSE", "ESS")
+    head += (plots.rhat_name(folds), "k-hat", "divergences", "acceptance")
     head += ("pointwise elpd, summed", "its MCSE", "verdict")
     summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
     columns = folds[
         ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
-        + ["pointwise_mcse", "verdict"]
+        + ["n_draws", "pointwise_mcse", "verdict"]
     ].to_dataframe()
     rows = [
         (
             str(fold),
+            *(f"{row['n_draws']:,}",) * differ,
             plots.number(row["joint_elpd"], row["joint_mcse"]),
             _error(row["joint_mcse"]),
             f"{row['joint_ess']:,.0f}",
@@ -425,8 +453,32 @@ def _flagged_table(folds: Mapping[str, Table]) -> Table:
     return Table("Folds to look at", ("fold", "verdict"), rows, [True] * len(rows))
 
 
+def _flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
+    """Units whose chains disagree, where folds hold several."""
+    rows = [
+        (str(unit), f"{name}: {words}")
+        for name in names
+        if diagnostics[name].sizes["slot"] > 1
+        for unit, words in zip(
+            diagnostics[name]["unit_name"].to_numpy().ravel(),
+            diagnostics[name]["pointwise_verdict"].to_numpy().ravel(),
+            strict=True,
+        )
+        if words not in ("", "ok")
+    ]
+    more = f"And {len(rows) - MAX_UNITS} more: pointwise_verdict in diagnostics.zarr."
+    notes = [more] if len(rows) > MAX_UNITS else []
+    rows = rows[:MAX_UNITS]
+    return Table("Units to look at", ("unit", "verdict"), rows, [True] * len(rows), notes)
+
+
 def _error(error: float) -> str:
     return plots.number(error, error)
+
+
+def _range(values: xr.DataArray) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:

@@ -15,7 +15,7 @@ from pcv.compare import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
 from pcv.diagnostics import LogSums
 from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife
-from pcv.stopping import Rule, finished, needs
+from pcv.stopping import Needs, Rule, finished, needs
 from pcv.sums import energy_sums, log_sums, parts
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ def diagnose(
         "predictive": predictive,
         "integration": samples[0].attrs["integration"],
         "outcome": samples[0].attrs["outcome"],
-        "verdict": verdicts.run_verdict(ids, verdict, benchmark),
+        "verdict": verdicts.run_verdict(ids, verdict, benchmark, "fold", superchains),
         "pointwise_verdict": verdicts.run_verdict(
-            names[present], unit_verdict[present], unit_benchmark, "unit"
+            names[present], unit_verdict[present], unit_benchmark, "unit", superchains
         ),
         "num_chains": int(chains),
         "superchains": superchains,
@@ -251,8 +251,7 @@ def plan(
         for name, sums in joint.items()
     ]
     compared = comparing.compare(scored, settings.compare.reference)
-    probability = until.decide.probability if until.decide else None
-    wanted = needs(compared, until.mcse_over_se, probability)
+    wanted = _needs(compared, until)
     more = np.stack(
         [
             ~finished(
@@ -271,6 +270,10 @@ def plan(
         {"model": list(samples), "fold": ids},
         {"words": wanted.words},
     )
+
+
+def _needs(joint: Comparison, until: UntilConfig) -> Needs:
+    return needs(joint, until.mcse_over_se, until.decide.probability if until.decide else None)
 
 
 def listed(attribute: Any) -> list[str]:
@@ -383,6 +386,7 @@ def compare(
     folds: str,
     reference: str | None,
     experiment: str,
+    until: UntilConfig | None = None,
 ) -> Compared:
     """The models of an experiment side by side, joint and pointwise, and over draws.
 
@@ -391,6 +395,7 @@ def compare(
         data, folds: fingerprints that all models share.
         reference: the comparator, or None for the best model.
         experiment: its name.
+        until: what ended the folds, or None.
 
     Returns:
         The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
@@ -457,7 +462,9 @@ def compare(
                 d.attrs["integration"] for d in diagnostics.values() if d.attrs["integration"]
             )
         ),
-        "verdict": _verdict(comparisons["joint"]),
+        "superchains": first.attrs["superchains"],
+        "verdict": _verdict(comparisons, "pointwise" in distinct_kinds(diagnostics)),
+        "until": _ended(comparisons["joint"], diagnostics, until) if until else "",
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }
     others = [
@@ -475,14 +482,45 @@ def _scored(diagnostics: xr.Dataset) -> list[tuple[str, Kind]]:
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
-def _verdict(joint: Comparison) -> str:
-    if len(joint.models) > 1:
-        return comparing.in_words(joint)
-    trust = joint.verdict[0]
-    return (
-        f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
-        f"MCSE {joint.mcse[0]:.2f}). {'No fold is flagged.' if trust == 'ok' else trust}"
-    )
+def _verdict(comparisons: Mapping[Kind, Comparison], by_unit: bool) -> str:
+    """The joint comparison in words, and of which models single units are flagged alone."""
+    joint = comparisons["joint"]
+    trust = dict(zip(joint.models, joint.verdict))
+    if len(trust) > 1:
+        words = comparing.in_words(joint)
+    else:
+        words = (
+            f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
+            f"MCSE {joint.mcse[0]:.2f}). "
+            + ("No fold is flagged." if joint.verdict == ["ok"] else joint.verdict[0])
+        )
+    units = [
+        name
+        for name, said in zip(comparisons["pointwise"].models, comparisons["pointwise"].verdict)
+        if by_unit and said != "ok" and trust[name] == "ok"
+    ]
+    if not units:
+        return words
+    return f"{words} Single units of {' and '.join(units)} are flagged, see the pointwise table."
+
+
+def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: UntilConfig) -> str:
+    """Was the comparison settled, and after how many draws did the folds end?"""
+    made = {name: d["n_draws"].values for name, d in diagnostics.items()}
+    stopped = {name: int((number == until.max_draws).sum()) for name, number in made.items()}
+    each = [
+        f"{name} {number.min()}"
+        + f" to {number.max()}, {number.mean():.0f} on average" * bool(np.ptp(number))
+        + f", {stopped[name]} of {number.size} folds stopped by max_draws"
+        for name, number in made.items()
+    ]
+    draws = f"Draws per chain: {'; '.join(each)}."
+    if not until.of_comparison:
+        return draws
+    words = _needs(joint, until).words
+    if words != "settled" and any(stopped.values()):
+        words += f", stopped by max_draws, {until.max_draws}"
+    return f"cv.until: {words}. {draws}"
 
 
 def _progressive(

@@ -188,4 +188,4 @@ def from_splitter(
         y, group_by: what it stratifies or groups by.
     """
     y, groups = (None if x is None else np.asarray(x) for x in (y, group_by))
-    return _checked(folds.from_splitter(splitter, len(names_of(units)), y, groups), units)
+    return _checked(folds.from_splitter(splitter, names_of(units), y, groups), units)

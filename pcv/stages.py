@@ -20,7 +20,7 @@ import xarray as xr
 from pcv import datasets, store
 from pcv.config import CvConfig
 from pcv.errors import PcvError
-from pcv.folds import Folds, describe, places, title
+from pcv.folds import Folds, describe, left_out, places, title
 from pcv.folds import make as make_folds
 from pcv.job import (
     Job,
@@ -102,16 +102,16 @@ def folds(job: Job, plot: bool = False) -> None:
     result = make_folds(job.settings.folds, data_set, job.config.seed)
     stamp = store.stamp("folds", recipe(job, "folds"), known, None, store.provenance(started))
     store.write(job.path("folds"), folds_dataset(result), stamp)
-    job.say(f"{title(job.settings.folds)}: {describe(result, data_set.sizes['unit'])}")
+    scheme, name = job.settings.folds, title(job.settings.folds)
+    job.say(f"{name}: {describe(result, data_set.sizes['unit'], left_out(scheme))}")
     if plot:
         from pcv.folds import plot as drawing
         from pcv.report import write_figures
 
-        scheme, name = job.settings.folds, title(job.settings.folds)
         if scheme.scheme in ("spatial_block", "leave_one_location_out"):
             figure = drawing.on_map(result, places(data_set, scheme), name)
         else:
-            figure = drawing.grid(result, data_set.sizes["unit"], name)
+            figure = drawing.grid(result, data_set.sizes["unit"], name, left_out(scheme))
         folder = job.path("report").parent / "figures"
         job.say(f"picture: {write_figures({'folds': figure}, folder)[0]}")
 
@@ -143,7 +143,13 @@ def check(job: Job) -> None:
     num_units = data_set.sizes["unit"]
     folds = make_folds(settings.folds, data_set, job.config.seed)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
-    job.say(f"{job.experiment}: {title(settings.folds)}: {describe(folds, num_units)}")
+    described = describe(folds, num_units, left_out(settings.folds))
+    job.say(f"{job.experiment}: {title(settings.folds)}: {described}")
+    if settings.cv.num_superchains == 2:
+        job.say(
+            f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
+            "starts, so that nested R-hat says little; take 4 or more"
+        )
     if len(folds.id) < settings.cv.fold_batches:
         raise PcvError(
             f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
@@ -645,7 +651,8 @@ def diagnose(job: Job) -> None:
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
     job.say(
-        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), R-hat max "
+        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), "
+        f"{'nested ' * bool(dataset.attrs['superchains'])}R-hat max "
         f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
     )
 
@@ -695,6 +702,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
         known["folds"].fingerprint,
         job.settings.compare.reference,
         job.experiment,
+        job.settings.cv.until,
     )
 
 
@@ -715,15 +723,17 @@ def compare(job: Job) -> str:
     store.write_text(file, scores.to_csv(index=False))
     if compared.others:
         tables.append(scores_table(compared.others))
+    until = compared.dataset.attrs["until"]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
-    return "\n\n".join([*tables, compared.dataset.attrs["verdict"], *marks])
+    words = [compared.dataset.attrs["verdict"], *([until] if until else []), *marks]
+    return "\n\n".join([*tables, *words])
 
 
 def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv import results
-    from pcv.compare import scores_frame
+    from pcv.compare import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -743,7 +753,9 @@ def report(job: Job) -> None:
         figures,
         job.settings.report.title or f"Cross-validation of {job.experiment}",
         known["compare"].marks,
+        {kind: caveats(compared.comparisons[kind]) for kind in kinds},
         scores_frame(compared.others) if compared.others else None,
+        scores_notes(compared.others),
     )
     store.write_text(job.path("report"), page)
     job.say(f"report: {job.path('report')}")

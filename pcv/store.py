@@ -240,19 +240,21 @@ def _digest(folder: Path, meta: Mapping[str, Any]) -> str:
     return fingerprint(_folder_hash(folder, TIMESTAMP, "zarr.json"), meta)
 
 
-def read_stamp(path: Path, stage: str) -> Stamp:
+def read_stamp(path: Path, stage: str, command: str = "") -> Stamp:
     """The stamp of an artifact, after checking that the artifact is whole.
 
     Args:
         path: the store.
         stage: the stage that must have made it.
+        command: what makes it, for messages; by default ``pcv <stage>``.
 
     Raises:
         PcvError: it is missing, not a pcv artifact, another stage's, or damaged.
     """
-    again = f"run `pcv {stage}` again"
+    command = command or f"pcv {stage}"
+    again = f"run `{command}` again"
     if not path.exists():
-        raise PcvError(f"{path}: not found; run `pcv {stage}` first")
+        raise PcvError(f"{path}: not found; run `{command}` first")
     try:
         meta = json.loads((path / "zarr.json").read_text())
         fields = meta["attributes"].get("pcv")

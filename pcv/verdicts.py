@@ -124,6 +124,7 @@ def run_verdict(
     verdict: Sequence[str] | np.ndarray,
     benchmark: Benchmark,
     noun: Literal["fold", "unit"] = "fold",
+    superchains: int = 0,
 ) -> str:
     """Whether a run can be trusted, in one or two sentences.
 
@@ -132,6 +133,7 @@ def run_verdict(
         verdict: of `fold_verdict`.
         benchmark: of `rhat_max_benchmark`.
         noun: what they are.
+        superchains: number of superchains, whose nested R-hat it is; 0: there are none.
 
     Returns:
         "ok" when no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
@@ -151,11 +153,12 @@ def run_verdict(
         sentences.append(
             f"{len(flagged)} of {len(name)} {noun}s {verb} flagged: {', '.join(named)}."
         )
+    word = "Nested R-hat" if superchains else "R-hat"
     if np.isnan(benchmark.observed):
-        sentences.append("R-hat max is undefined: one chain alone, or none moved.")
+        sentences.append(f"{word} max is undefined: one chain alone, or none moved.")
     elif not benchmark.share_above > BENCHMARK_LEVEL:
         sentences.append(
-            f"R-hat max {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
+            f"{word} max {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
             " benchmark: the chains have not mixed; longer warmup, then more draws."
         )
     return " ".join(sentences) or "ok"

@@ -116,6 +116,8 @@ def make_results(
             "experiment": "rats",
             "outcome": "weight_g",
             "predictive": "marginal",
+            "superchains": 0,
+            "until": "",
         },
     )
 
@@ -146,6 +148,8 @@ def make_results(
                 "divergences": ("fold", rng.poisson(0.2, folds)),
                 "acceptance": ("fold", rng.beta(80, 12, folds)),
                 "verdict": ("fold", verdict),
+                "n_draws": ("fold", np.full(folds, 20 * batches)),
+                "pointwise_verdict": (("fold", "slot"), np.full((folds, slots), "ok", "U99")),
                 "unit_name": (("fold", "slot"), np.reshape(units, (folds, slots))),
                 "pointwise_elpd": (
                     ("fold", "slot"),
@@ -166,6 +170,7 @@ def make_results(
                 "outcome": "weight_g",
                 "verdict": "All folds are sound.",
                 "num_chains": 8,
+                "superchains": 0,
                 "num_draws": 20 * batches,
                 "batch_size": 20,
                 "good_k": 0.7,

@@ -222,7 +222,7 @@ class TestErrors:
         assert pcv(command, "my.yaml") == (
             1,
             "",
-            [f"error: results/yields/{missing}: not found; run `pcv {first}` first"],
+            [f"error: results/yields/{missing}: not found; run `pcv {first} my.yaml` first"],
         )
 
     @pytest.mark.parametrize(
@@ -241,7 +241,17 @@ class TestErrors:
         assert pcv(command, "my.yaml") == (
             1,
             "",
-            [f"error: results/yields/{missing}: not found; run `pcv {first}` first"],
+            [f"error: results/yields/{missing}: not found; run `pcv {first} my.yaml` first"],
+        )
+
+    def test_stage_of_results_elsewhere(self, pcv):
+        assert pcv("folds", "my.yaml", "--results", "other") == (
+            1,
+            "",
+            [
+                "error: other/yields/data.zarr: not found; run `pcv data my.yaml --results other`"
+                " first"
+            ],
         )
 
     def test_folder_of_results_that_is_a_file(self, pcv):
@@ -298,6 +308,12 @@ class TestCheck:
             "small: model 'plain' is fit to run",
         ]
         assert not Path("results").exists()
+
+    def test_two_superchains_are_few(self, pcv):
+        change("experiments", "small", "cv", to={"chains": 8, "superchains": 2})
+        status, _, err = pcv("check", "my.yaml", "-e", "small")
+        assert status == 0
+        assert err[2].startswith("warning: small: cv.superchains: 2 leave one degree of freedom")
 
     def test_problems_of_all_experiments(self, pcv):
         change("experiments", "yields", "data", "outcome", to="yeild_t")

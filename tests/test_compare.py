@@ -1,6 +1,7 @@
 """Comparisons against closed forms, against ArviZ, and everything that is refused."""
 
 import itertools
+import re
 
 import arviz_stats
 import numpy as np
@@ -10,7 +11,16 @@ from arviz_stats.utils import ELPDData
 from scipy.stats import norm
 
 from pcv import PcvError
-from pcv.compare import COLUMNS, Scores, compare, frame, in_words, standard_error, table
+from pcv.compare import (
+    COLUMNS,
+    Scores,
+    compare,
+    frame,
+    in_words,
+    scores_table,
+    standard_error,
+    table,
+)
 
 FOLDS = ["rat 1", "rat 2", "rat 3", "rat 4"]
 
@@ -309,6 +319,23 @@ def test_refuses_nothing_at_all():
 # Printing
 
 
+def test_a_model_alone_is_printed_without_differences():
+    alone = compare([joint("only")])
+    assert table(alone).splitlines() == [
+        "Joint log score of weight_g, marginal predictive: 4 folds",
+        "       elpd   se  mcse",
+        "only  -48.0  4.3  0.20",
+    ]
+    assert "diff" not in scores_table([alone._replace(score="crps")])
+
+
+def test_a_difference_that_is_not_0_is_not_printed_as_0():
+    near = joint("b", (-10.04, -12.0, -11.0, -15.0), mcse=0.5)
+    printed = table(compare([joint("a", mcse=0.5), near]))
+    assert "-0.04" in printed
+    assert "-0.0 " not in printed
+
+
 def test_frame_has_the_columns_of_the_csv():
     rng = np.random.default_rng(1)
     units = [pointwise(name, rng.normal(-3, 1, (4, 3))) for name in "ab"]
@@ -397,6 +424,19 @@ def test_in_words_of_a_difference_that_may_be_monte_carlo_error():
     )
     far = [m._replace(mcse=np.full(4, 0.08)) for m in models]
     assert in_words(compare(far)).startswith("a predicts left-out folds better than b")
+
+
+def test_in_words_of_a_difference_that_is_small_against_its_standard_error():
+    models = [joint("a"), joint("b", (-9.0, -13.4, -10.0, -15.8))]
+    for mcse in (0.01, 0.1):  # within two MCSEs of 0 or not: more draws would not tell
+        close = compare([m._replace(mcse=np.full(4, mcse)) for m in models])
+        assert (close.mcse_diff[1] * 2 > 0.2) == (mcse == 0.1)
+        assert re.match(
+            r"The data do not tell a and b apart: their difference is small against its standard "
+            r"error \(by 0.20?, SE 2.5, MCSE 0.[0-9]+\)\. a predicts left-out folds better with "
+            r"probability 53%, a rough figure from 4 folds. No fold is flagged.",
+            in_words(close),
+        )
 
 
 def test_in_words_names_the_better_model():

@@ -253,7 +253,8 @@ def test_bad_values(path, value, what):
         (changed(f"{RATS}.data.order", ["rat", 8]), f"{RATS}.data.order[1]: must be text, is 8;"),
         (
             changed(f"{RATS}.scores", ["lög"]),
-            f"{RATS}.scores[0]: unknown score 'lög'; did you mean 'log'?, or file.py:function",
+            f"{RATS}.scores[0]: unknown score 'lög' (your own: file.py:function); "
+            "did you mean 'log'?",
         ),
         (
             changed(f"{RATS}.folds", {"scheme": "k_fold", "k": 1}),

@@ -600,6 +600,8 @@ def test_run_verdict():
         "R-hat max 1.21 is reached by 0.0% of its benchmark: the chains have not mixed;"
         " longer warmup, then more draws."
     )
+    nested = verdicts.run_verdict(names, ["ok"] * 5, apart, superchains=4)
+    assert nested.startswith("Nested R-hat max ")
     assert verdicts.run_verdict(names, ["A"] + ["ok"] * 4, apart).count(". ") == 1
 
 

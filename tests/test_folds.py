@@ -291,7 +291,7 @@ class Fixed:
 
 
 def test_splitters_are_schemes():
-    folds = from_splitter(ExpandingWindow(), 8)
+    folds = from_splitter(ExpandingWindow(), names(8))
     check(folds, names(8), cover=False)
     assert folds.id.tolist() == ["fold 1", "fold 2", "fold 3"]
     assert scored(folds) == [[3, 4], [5, 6], [7]]
@@ -299,21 +299,21 @@ def test_splitters_are_schemes():
     groups = np.array(["b", "a", "b"])
     for ours, theirs in zip(
         leave_one_group_out(groups, "g")[1:],
-        from_splitter(LeaveOneGroupOut(), 3, groups=groups)[1:],
+        from_splitter(LeaveOneGroupOut(), names(3), groups=groups)[1:],
         strict=True,
     ):
         np.testing.assert_array_equal(ours, theirs)
-    assert scored(from_splitter(Fixed([0], [1, 2]), 4)) == [[1, 2]]
+    assert scored(from_splitter(Fixed([0], [1, 2]), names(4))) == [[1, 2]]
 
 
 def test_splitters_that_leak_or_index_otherwise_are_refused():
-    assert refusal(from_splitter, Fixed([0, 1, 2], [2, 3]), 4) == (
-        "'fold 1' of the splitter trains on units that it tests: '2'"
+    assert refusal(from_splitter, Fixed([0, 1, 2], [2, 3]), names(4)) == (
+        "'fold 1' of the splitter trains on units that it tests: '3'"
     )
-    assert refusal(from_splitter, Fixed(np.array([True, False]), [1]), 2) == (
+    assert refusal(from_splitter, Fixed(np.array([True, False]), [1]), names(2)) == (
         "'fold 1' of the splitter: integer indices needed, not bool"
     )
-    assert "names unit 4" in refusal(from_splitter, Fixed([0], [4]), 4)
+    assert "names unit 4" in refusal(from_splitter, Fixed([0], [4]), names(4))
 
 
 # From a config and data

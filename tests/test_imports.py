@@ -67,3 +67,9 @@ def test_public_names():
 def test_bare_import_loads_nothing_else():
     said = python("import sys, pcv; print(*sorted(m for m in sys.modules if m[:4] == 'pcv.'))")
     assert said == []
+
+
+@pytest.mark.parametrize("name", ["Model", "Outcome", "Target", "Score"])
+def test_help_says_what_each_field_is(name):
+    given = getattr(pcv, name)
+    assert all(f"\n        {field}: " in given.__doc__ for field in given._fields)

@@ -169,7 +169,7 @@ def test_marginal_predictive_is_the_models_own(params):
 
 def test_columns_of_text_stay_outside(params):
     def names(params, data):
-        assert set(data) == {"y", "group"}
+        assert set(data) == {"y", "group", "unit"}
         return log_lik(params, data)
 
     fold = Fold(jnp.ones(5, bool), jnp.array([0]))
@@ -278,6 +278,16 @@ def infinite_at_negative_mu(params, data):
     return log_lik(params, data).at[2].set(jnp.where(params["mu"] < 0, -jnp.inf, 0.0))
 
 
+def one_impossible_in_turn(params, data):
+    other = infinite_at_negative_mu({**params, "mu": -params["mu"]}, data)
+    return infinite_at_negative_mu(params, data).at[1].set(other[2])
+
+
+def root_of_an_impossible_unit(params, data):
+    terms = infinite_at_negative_mu(params, data)
+    return terms.at[2].add(jnp.sqrt(jnp.maximum(params["mu"], 0.0)))
+
+
 def root_at_its_bound(params):
     return log_prior(params) + jnp.sqrt(jnp.maximum(params["mu"], 0.0) * 0.0)
 
@@ -288,9 +298,21 @@ VALUES = {
         rf"model 'bad': log_lik of unit 'unit 3' is not finite at {CHECKED_DRAWS} of "
         rf"{CHECKED_DRAWS} prior draws; check its data and the priors",
     ),
-    "infinite at some draws": (
-        {"log_lik": infinite_at_negative_mu},
+    "plus infinity": (
+        {"log_lik": lambda params, data: -infinite_at_negative_mu(params, data)},
         r"model 'bad': log_lik of unit 'unit 2' is not finite at ([1-9]|1\d) of 20 prior draws",
+    ),
+    "impossible at all draws": (
+        {"log_lik": lambda params, data: log_lik(params, data).at[3].set(-jnp.inf)},
+        r"model 'bad': log_lik of unit 'unit 3' is -inf at 20 of 20 prior draws, and at each of",
+    ),
+    "impossible in turn": (
+        {"log_lik": one_impossible_in_turn},
+        r"model 'bad': log_lik of unit 'unit [12]' is -inf at 1\d of 20 prior draws, and at each",
+    ),
+    "gradient of an impossible unit": (
+        {"log_lik": root_of_an_impossible_unit},
+        r"model 'bad': the gradient in 'mu' is not finite at some prior draws; look for sqrt",
     ),
     "supports disagree": (
         {"log_prior": lambda params: jnp.log(params["mu"])},
@@ -307,6 +329,12 @@ VALUES = {
 def test_values_that_are_not_finite_are_refused(change, message):
     with pytest.raises(PcvError, match=message):
         check_values(MODEL._replace(**change), DATA, "bad", UNITS)
+
+
+def test_a_unit_that_is_impossible_at_some_draws_is_told():
+    said = r"log_lik of unit 'unit 2' is -inf at ([1-9]|1\d) of 20 prior draws: right if it is imp"
+    with pytest.warns(UserWarning, match=said):
+        check_values(MODEL._replace(log_lik=infinite_at_negative_mu), DATA, "some", UNITS)
 
 
 def test_the_worst_unit_is_named():

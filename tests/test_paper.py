@@ -240,11 +240,12 @@ def test_tables_have_the_papers_rows_and_ours():
 def test_page_has_what_was_run_and_says_what_was_not():
     made = {"example2": example("example2")}
     figures = {9: FIGURES[9].draw(made["example2"], 1)}
-    missing = {"example3": "Its data could not be had."}
+    why = "Its data could not be had."
+    missing = {"example3": why, "example3_cleaned": why}
     text = page.html(made, missing, figures, {2: page.time_table(2, made)}, ["Seed 1."])
     assert "Figure 9. Example 2" in text
     assert "Figure 11" not in text
-    assert "example3 was not run.</strong> Its data could not be had." in text
+    assert "example3, example3_cleaned were not run.</strong> Its data could not be had." in text
     assert "Table 2." in text
     assert text.count("not run</td>") == len(layout.PAPER_EXPERIMENTS)  # example 4 twice
     assert not re.search(
@@ -314,10 +315,13 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     assert run.status != 0
     assert "Traceback" not in run.out + run.err
     assert "error: data set 'radon': https://" in run.err
-    assert "set PCV_DATA to the folder of radon_us.csv" in run.err
+    assert "put radon_all.json.zip (or the table made of it, radon_us.csv) into a" in run.err
     text = (project / "results/paper/index.html").read_text()
-    assert "example3 was not run.</strong> Its data, &#39;radon&#39;, are not there" in text
-    assert "example4 was not run.</strong> the config has no such experiment" in text
+    assert "`snakemake --cores all paper --configfile " in text
+    assert "The data, &#39;radon&#39;, are not there either: they are downloaded from" in text
+    assert (
+        "example4, example4_blocks were not run.</strong> the config has no such experiment" in text
+    )
     drawn = {path.name for path in (project / "results/paper/figures").glob("*.png")}
     assert drawn == {"figure_06.png", "figure_09.png", "figure_10.png"}
     assert (project / "results/paper/tables/table_2.csv").exists()
@@ -326,10 +330,13 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
 def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):
     said = []
     paper(load(CONFIGS["quick"]), tmp_path, said.append)
-    assert len(said) == len(layout.PAPER_EXPERIMENTS) + 1
-    assert all("is missing" in line for line in said[:-1])
+    assert [line.split(":")[2] for line in said[:-1]] == [
+        " missing example1, example1_authors, example2, example2_authors",
+        " missing example3, example3_authors, example3_cleaned",
+        " missing example4, example4_blocks",
+    ]
+    assert all("`snakemake paper` runs what is not there." in line for line in said[:-1])
     text = (tmp_path / "paper/index.html").read_text()
-    assert text.count("was not run.</strong>") == len(layout.PAPER_EXPERIMENTS)
-    assert "example1 was not run.</strong> " in text
-    assert "data.zarr: not found" in text
+    assert text.count("were not run.</strong>") == 4
+    assert "example1, example1_authors were not run.</strong> " in text
     assert not list(tmp_path.glob("paper/figures/*"))

@@ -1,13 +1,14 @@
 """Registered data sets: what makes tables of their files, and what is said without them."""
 
 import json
+import re
 import zipfile
 
 import pandas as pd
 import pooch
 import pytest
 
-from pcv import config, registry
+from pcv import config, registry, store
 from pcv.errors import PcvError
 from tests.test_zoo import DATA, needs_data
 
@@ -77,6 +78,29 @@ def test_a_failed_download_says_what_to_do(tmp_path, monkeypatch):
         registry.fetch("radon", tmp_path / "a.csv")
     said = str(caught.value)
     assert "radon_all.json.zip could not be downloaded (OSError)" in said
-    assert "set PCV_DATA to the folder of radon_us.csv" in said
+    assert (
+        "put radon_all.json.zip (or the table made of it, radon_us.csv) into a folder and set "
+        "PCV_DATA to that folder, or name" in said
+    )
     assert "\n" not in said
     assert not (tmp_path / "a.csv").exists()
+    for folder, lacks in ((tmp_path, "has neither"), (tmp_path / "none", "is no folder")):
+        monkeypatch.setenv("PCV_DATA", str(folder))
+        with pytest.raises(PcvError, match=re.escape(f"(it is {folder}, which {lacks})")):
+            registry.fetch("radon", tmp_path / "a.csv")
+
+
+def test_a_downloaded_archive_may_lie_in_the_local_folder(tmp_path, monkeypatch):
+    content = {name: [1.5, 2.5] for name in registry.RADON}
+    archive = tmp_path / "radon_all.json.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("radon_all.json", json.dumps(content))
+    monkeypatch.setenv("PCV_DATA", str(tmp_path))
+    with pytest.raises(PcvError, match=r"radon_all.json.zip: not the registered file"):
+        registry.fetch("radon", tmp_path / "a.csv")
+    source = registry.SOURCES["radon"]
+    (address,) = source.downloads
+    registered = source._replace(downloads={address: store.file_hash(archive)})
+    monkeypatch.setitem(registry.SOURCES, "radon", registered)
+    registry.fetch("radon", tmp_path / "a.csv")
+    assert len(pd.read_csv(tmp_path / "a.csv")) == 2

@@ -46,12 +46,17 @@ class Page(HTMLParser):
 
 
 def render(
-    results: Any = None, marks: tuple[str, ...] = (), draw: bool = False, **provenance: Any
+    results: Any = None,
+    marks: tuple[str, ...] = (),
+    draw: bool = False,
+    caveat: str = "A caveat.",
+    **provenance: Any,
 ) -> str:
     comparison, diagnostics, frame = results or make_results()
     figs = report.figures(comparison, diagnostics) if draw else {}
     origin = {**PROVENANCE, **provenance}
-    return report.html(comparison, diagnostics, frame, origin, figs, "Rats & slopes", marks)
+    said = {"joint": [caveat], "pointwise": []}
+    return report.html(comparison, diagnostics, frame, origin, figs, "Rats & slopes", marks, said)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +155,41 @@ def test_unmixed_chains_and_bad_fits_stand_out() -> None:
     diagnostics["common"].attrs["bad_fit"] = True
     rows = re.findall(r'<tr class="flagged"><th scope="row">([^<]*)', render(results))
     assert rows == ["slopes", "common"]
+
+
+def test_flagged_units_and_caveats_are_told() -> None:
+    _, diagnostics, _ = results = make_results()
+    diagnostics["common"]["pointwise_verdict"][2, 1] = "R-hat 1.4: chains disagree"
+    page = Page(render(results, caveat="common: its Pr is a rough figure."))
+    assert "No fold is flagged." in page.words
+    assert "common: its Pr is a rough figure." in page.words
+    at = page.words.index("common: R-hat 1.4: chains disagree")
+    assert "rat 3, day 15" in page.words[at - 3 : at]
+    assert "Units to look at" not in Page(render()).words
+    diagnostics["common"]["pointwise_verdict"][:] = "stuck"
+    assert "And 50 more: pointwise_verdict in diagnostics.zarr." in Page(render(results)).words
+
+
+def test_draws_of_folds_that_ended_early_are_told() -> None:
+    comparison, diagnostics, _ = results = make_results()
+    diagnostics["common"]["n_draws"][:10] = 80
+    comparison.attrs["until"] = "cv.until: settled. Draws per chain: 80 to 200."
+    page = Page(render(results))
+    assert "cv.until: settled. Draws per chain: 80 to 200." in page.words
+    assert {"8 × 80 to 200", "8 × 200"} <= set(page.words)
+    assert page.words.count("draws") == 1
+    assert page.words.count("80") == 10
+
+
+def test_nested_rhat_is_named() -> None:
+    comparison, diagnostics, _ = results = make_results()
+    for part in (comparison, *diagnostics.values()):
+        part.attrs["superchains"] = 4
+    text = render(results, draw=True)
+    for words in ("nested R-hat of 30 folds", ">nested R-hat max<", ">nested R-hat<", "dealt out"):
+        assert words in text
+    assert "R-hat of the log score of each fold, over draws. Bold" not in text
+    assert "nested" not in render(draw=True).lower()
 
 
 def test_marks_are_a_banner(page: Page) -> None:

@@ -1,10 +1,13 @@
 """What the diagnose stage makes of stored sums, seen on draws whose faults are known."""
 
+import re
+
 import numpy as np
 import pytest
 import xarray as xr
 
 from pcv import results
+from pcv.config import UntilConfig
 from pcv.diagnostics import batch_sums
 
 CHAINS, DRAWS, BATCH = 4, 400, 50
@@ -92,6 +95,47 @@ def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):
     assert "unit 3 (R-hat 2." in said
 
 
+def test_the_headline_names_flagged_units(draws):
+    healthy = diagnosed(draws)
+    draws[1, 2] += [4.0, -4.0]
+    both = {"a": healthy.assign_attrs(model="a"), "m": diagnosed(draws)}
+    for models, end in (
+        (both, "No fold is flagged. Single units of m are flagged, see the pointwise table."),
+        ({"a": both["a"]}, "No fold is flagged."),
+        ({"m": both["m"]}, "Single units of m are flagged, see the pointwise table."),
+    ):
+        found = results.compare(models, "d", "f", None, "test").dataset
+        assert found.attrs["verdict"].endswith(end)
+        assert found.attrs["until"] == ""
+
+
+UNTIL = {"min_draws": 100, "max_draws": 400}
+
+
+def test_what_ended_the_folds_is_told(draws):
+    early = diagnosed(draws).assign_attrs(model="a")
+    early["n_draws"][:2] = 100
+    late = diagnosed(draws - draws[::-1])
+    late["joint_elpd"] -= [0.0, 1.0, 3.0]
+    number = (
+        "Draws per chain: a 100 to 400, 200 on average, 1 of 3 folds stopped by max_draws; "
+        "m 400, 3 of 3 folds stopped by max_draws."
+    )
+
+    def said(**rule):
+        until = UntilConfig(**UNTIL, **rule)
+        return results.compare({"a": early, "m": late}, "d", "f", None, "t", until).dataset.attrs
+
+    assert said(fold_mcse=0.1)["until"] == number
+    assert said(mcse_over_se=0.9)["until"] == f"cv.until: settled. {number}"
+    unmet = said(mcse_over_se=0.001)["until"]
+    assert re.match(
+        r"cv.until: not settled \(m: MCSE 0\.\d+, wanted 0\.00\d+\), stopped by max_draws, 400\. D",
+        unmet,
+    )
+    assert unmet.endswith(number)
+
+
 def test_divergences_flag_the_units_of_their_fold(draws):
     assert verdict(diagnosed(draws, divergences=1), "pointwise").startswith(
         "5 of 5 units are flagged: unit 0 (32 divergences (2.0% of draws): "
@@ -132,6 +176,8 @@ def test_superchains_are_judged_by_nested_rhat(draws):
     assert float(found["rhat_max"]) == float(found["rhat"].max())
     assert found.attrs["superchains"] == 2
     assert "Nested R-hat" in str(found["verdict"].values[2])
+    compared = results.compare({"m": found}, "d", "f", None, "t").dataset
+    assert compared.attrs["superchains"] == 2
     assert (found["rhat_at"][:, -1] == found["rhat"]).all()
 
 

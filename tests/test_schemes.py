@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from pydantic import TypeAdapter
 
+import pcv.folds
 from pcv.config import FoldScheme
 from pcv.folds import (
     Folds,
@@ -22,9 +24,11 @@ from pcv.folds import (
     check_places,
     describe,
     hv_block,
+    k_fold_contiguous,
     leave_future_out,
     leave_one_location_out,
     leave_p_out,
+    left_out,
     make,
     plot,
     spatial_blocks,
@@ -138,9 +142,7 @@ def test_hv_block_tests_no_unit_before_those_it_skips():
 def test_leave_future_out_by_enumeration(n, first, horizon, step, window):
     starts = [t for t in range(first, n, step) if t + horizon <= n]
     arguments = names(n), first, horizon, step, window
-    if window is not None and window < first:
-        assert "is shorter than min_observations" in refusal(leave_future_out, *arguments)
-    elif len(starts) < 2:
+    if len(starts) < 2:
         assert "at least 2 are needed" in refusal(leave_future_out, *arguments)
     else:
         folds = leave_future_out(*arguments)
@@ -307,11 +309,12 @@ EARTH = {"longitude": "lon", "latitude": "lat"}
         ),
         (
             scheme("leave_future_out", min_observations=12, time="month"),
-            "leave-future-out, 1 ahead, expanding window: 28 folds, test 1, training 12 to 39",
+            "leave-future-out, 1 ahead, expanding window: 28 folds, test 1, training 12 to 39,"
+            " not used 0 to 27",
         ),
         (
             scheme("leave_future_out", min_observations=12, window=12, forecast_horizon=3, step=3),
-            "leave-future-out, 3 ahead, window of 12: 9 folds, test 3, training 12, gap 25",
+            "leave-future-out, 3 ahead, window of 12: 9 folds, test 3, training 12, not used 25",
         ),
         (
             scheme("spatial_block", coordinates=PLANE, size=500),
@@ -338,7 +341,7 @@ EARTH = {"longitude": "lon", "latitude": "lat"}
 )
 def test_schemes_of_a_config(config, line):
     folds = make(config, DATA, seed=1)
-    assert f"{title(config)}: {describe(folds, N)}".startswith(line)
+    assert f"{title(config)}: {describe(folds, N, left_out(config))}".startswith(line)
     again, other = make(config, DATA, seed=1), make(config, DATA, seed=2)
     np.testing.assert_equal(folds._asdict(), again._asdict())
     drawn = config.scheme == "leave_p_out" and config.splits != "all"
@@ -378,9 +381,47 @@ def test_configs_that_do_not_fit_the_data():
     )
     said = refusal(make, scheme("splitter", splitter="tests.test_schemes:EveryOther"), DATA, 1)
     assert "called as EveryOther() it fails: TypeError" in said
+    said = refusal(
+        make,
+        scheme("splitter", splitter="tests.test_schemes:EveryOther", args={"every": 4}),
+        DATA,
+        1,
+    )
+    assert re.fullmatch(
+        r"'tests.test_schemes:EveryOther': split fails \(line \d+\): AssertionError: .*", said
+    )
+    said = refusal(make, scheme("splitter", splitter="sklearn.none:TimeSeriesSplit"), DATA, 1)
+    assert said.endswith("in this environment; add scikit-learn to it: `pip install scikit-learn`")
     assert refusal(make, scheme("h_block", h=39), DATA, 1).startswith("folds that leave no unit")
     with pytest.raises(ValueError, match="name the columns of x and y, or of longitude and"):
         scheme("spatial_block", coordinates={"x": "east", "latitude": "lat"}, size=9)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            scheme("spatial_block", coordinates=EARTH, size=2),
+            "folds.size: 2 is in metres where coordinates are longitude and latitude; a degree",
+        ),
+        (
+            scheme("leave_one_location_out", coordinates=EARTH, buffer=0.5),
+            "folds.buffer: 0.5 is in metres",
+        ),
+        (
+            scheme("column", column="month"),
+            "column 'month' makes 40 folds of 40 units: does it hold folds, or measurements?",
+        ),
+        (
+            scheme("leave_p_out", p=2, splits="all"),
+            "leave-p-out: 780 folds, each with chains of its own, take long; draw some of them",
+        ),
+    ],
+)
+def test_folds_that_are_hardly_meant_are_said(config, said, monkeypatch):
+    monkeypatch.setattr(pcv.folds, "MANY_FOLDS", 700)
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        make(config, DATA, seed=1)
 
 
 # Pictures
@@ -407,7 +448,33 @@ def test_a_grid_shows_test_sets_gaps_and_training():
 
 def test_large_designs_are_drawn_in_time():
     folds = leave_future_out(names(20_000), 100)
+    figure = plot.grid(folds, 20_000, "x", left_out="not used")
+    assert pixels(figure, plot.GAP) == 0
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "training",
+        "not used",
+        "test",
+    ]
     assert pixels(plot.grid(folds, 20_000, "x"), plot.GAP) > 0.2
+
+
+def test_few_folds_have_whole_numbers_and_long_titles_are_broken():
+    figure = plot.grid(k_fold_contiguous(names(6), 2), 6, "a title of many words " * 6)
+    pixels(figure, plot.TEST)
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        assert all(float(tick).is_integer() for tick in axis.get_ticklocs())
+    drawn = figure.axes[0].get_title(loc="left")
+    assert max(map(len, drawn.splitlines())) <= plot.TITLE_WIDTH
+
+
+def test_a_map_names_few_folds():
+    places = some_places(False, 200)
+    far = distances(places).max()
+    few = plot.on_map(spatial_blocks(places, far / 2), places, "x").axes[0]
+    folds = spatial_blocks(places, far / 2).id.tolist()
+    assert [text.get_text() for text in few.get_legend().get_texts()] == folds
+    many = plot.on_map(spatial_blocks(places, far / 6), places, "x").axes[0]
+    assert many.get_legend() is None
 
 
 @pytest.mark.parametrize("on_earth", [False, True])

@@ -614,7 +614,11 @@ class TestRounds:
                 stages.sample(job._replace(round=round))
         for model in ("linear", "flat"):
             run(project.job(changes, model=model), "diagnose")
-        run(project.job(changes), "compare", "report")
+        said = run(project.job(changes), "compare")
+        assert "\n\ncv.until: " in said
+        run(project.job(changes), "report")
+        page = html.unescape(project.path("report.html").read_text())
+        assert said.split("\n\n")[-1] in page
         return project.job(changes)
 
     def rounds(self, project, model):

@@ -1,5 +1,6 @@
 """The workflow: one real run in a folder of its own, then what a change of anything re-runs."""
 
+import base64
 import copy
 import itertools
 import os
@@ -269,6 +270,14 @@ def test_an_artifact_that_a_command_made_of_another_config_is_made_again(project
     assert to_do(project) == ALL
     assert tiny(project).status == 0
     assert to_do(project) == set()
+
+
+def test_what_a_killed_run_was_making_is_made_again(project):
+    made = "results/tiny/models/b/fit.zarr"
+    marker = base64.b64encode(made.encode()).decode()
+    (project / ".snakemake/incomplete").mkdir(exist_ok=True)
+    (project / ".snakemake/incomplete" / marker).touch()
+    assert to_do(project) == B | END
 
 
 def test_a_missing_report_is_made_again(project):

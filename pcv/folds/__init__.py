@@ -15,6 +15,7 @@ A scheme is a function that returns `Folds`; so is any scikit-learn splitter by 
 """
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, assert_never
 
@@ -58,6 +59,7 @@ __all__ = [
     "leave_one_location_out",
     "leave_one_out",
     "leave_p_out",
+    "left_out",
     "make",
     "places",
     "spatial_blocks",
@@ -91,7 +93,8 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
             groups, fewer than two groups, or folds that `check` refuses.
 
     Warns:
-        UserWarning: some values of a stratified column are rarer than there are folds.
+        UserWarning: some values of a stratified column are rarer than there are folds; sizes on the
+            earth that may be meant in degrees; folds of a column that are single units; very many.
     """
     rng = np.random.default_rng([seed, name_bits("folds")])
     names = data["unit"].values.tolist()
@@ -151,12 +154,15 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
                 for key, column in (("y", scheme.y), ("groups", scheme.groups))
             )
             splitter = reference.call(scheme.splitter, scheme.args)
-            folds = from_splitter(splitter, len(names), y, groups)
+            with reference.naming(scheme.splitter, "split"):
+                folds = from_splitter(splitter, names, y, groups)
         case "file":
             folds = from_file(Path(scheme.file))
         case _:
             assert_never(scheme)
     check(folds, names, cover=scheme.scheme in COVERING)
+    for said in _implausible(scheme, folds, len(names)):
+        warnings.warn(said, stacklevel=2)
     return folds
 
 
@@ -176,6 +182,42 @@ def from_file(path: Path) -> Folds:
         raise PcvError(
             f"{path}: not a store of folds like folds.zarr, with fold, test, held_out: {reason}"
         ) from error
+
+
+MANY_FOLDS = 10_000
+"""folds of `leave_p_out` that are said to take long"""
+LEAST_METRES = 100
+"""on the earth, a side or buffer below it may have been meant in degrees"""
+
+
+def _implausible(scheme: FoldScheme, folds: Folds, num_units: int) -> Iterator[str]:
+    """What the config hardly means, in words."""
+    match scheme.scheme:
+        case "spatial_block" | "leave_one_location_out" if scheme.coordinates.longitude:
+            for name in ("size", "buffer"):
+                if 0 < getattr(scheme, name, 0) < LEAST_METRES:
+                    yield (
+                        f"folds.{name}: {getattr(scheme, name):g} is in metres where coordinates"
+                        " are longitude and latitude; a degree of latitude is 111,000 of them"
+                    )
+        case "column" if num_units >= 20 and len(folds.id) > 0.9 * num_units:
+            yield (
+                f"column {scheme.column!r} makes {len(folds.id)} folds of {num_units} units:"
+                " does it hold folds, or measurements?"
+            )
+        case "leave_p_out" if len(folds.id) > MANY_FOLDS:
+            yield (
+                f"leave-p-out: {len(folds.id)} folds, each with chains of its own, take long;"
+                " draw some of them with folds.splits"
+            )
+
+
+def left_out(scheme: FoldScheme) -> str:
+    """What a scheme's units are that are neither tested nor trained on.
+
+    Those of leave-future-out come after its test set, or before its window.
+    """
+    return "not used" if scheme.scheme == "leave_future_out" else "gap"
 
 
 def _number(splits: int | Literal["all"]) -> int | None:

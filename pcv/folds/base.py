@@ -89,7 +89,7 @@ def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> F
 
 def from_splitter(
     splitter: Any,
-    num_units: int,
+    unit_names: Sequence[str],
     y: Shaped[np.ndarray, " unit"] | None = None,
     groups: Shaped[np.ndarray, " unit"] | None = None,
 ) -> Folds:
@@ -99,7 +99,7 @@ def from_splitter(
 
     Args:
         splitter: its ``split`` yields pairs of integer indices (train, test).
-        num_units: number of units, n; ``X`` has as many rows.
+        unit_names: of the n units; ``X`` has as many rows.
         y, groups: what the splitter stratifies or groups by, one value per unit.
 
     Raises:
@@ -108,13 +108,15 @@ def from_splitter(
     """
     ids: list[str] = []
     tests, gaps = [], []
+    num_units = len(unit_names)
     for split in splitter.split(np.zeros((num_units, 1)), y, groups):
         ids.append(f"fold {len(ids) + 1}")
         train, test = (_indices(units, ids[-1]) for units in split)
         both = np.intersect1d(train, test)
         if both.size:
+            leaked = [unit_names[unit] for unit in both.tolist()]
             raise PcvError(
-                f"{ids[-1]!r} of the splitter trains on units that it tests: {_some(both)}"
+                f"{ids[-1]!r} of the splitter trains on units that it tests: {_some(leaked)}"
             )
         tests.append(test)
         gaps.append(np.setdiff1d(np.arange(num_units), np.union1d(train, test)))
@@ -184,8 +186,13 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
                 raise PcvError(f"{len(units)} of {num_units} units are {what}: {_some(units)}")
 
 
-def describe(folds: Folds, num_units: int) -> str:
+def describe(folds: Folds, num_units: int, left_out: str = "gap") -> str:
     """One line on the folds: how many, and how many units they test, train on and leave out.
+
+    Args:
+        folds: the folds.
+        num_units: number of units.
+        left_out: what units are called that are neither tested nor trained on.
 
     >>> describe(from_labels(np.array([0, 0, 1]), ["a", "b"]), 3)
     '2 folds, test 1 to 2, training 1 to 2, no gap'
@@ -194,7 +201,7 @@ def describe(folds: Folds, num_units: int) -> str:
     out = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2))
     gap = out - test
     return f"{len(folds.id)} folds, test {_span(test)}, training {_span(num_units - out)}, " + (
-        f"gap {_span(gap)}" if gap.any() else "no gap"
+        f"{left_out} {_span(gap)}" if gap.any() else "no gap"
     )
 
 

@@ -1,28 +1,34 @@
 """Pictures of folds: which units each tests, leaves out besides, and trains on."""
 
+from textwrap import fill
+
 import numpy as np
 from jaxtyping import Int
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from pcv.folds.base import Folds, train_mask
 from pcv.folds.space import Places
-from pcv.plots import COLOURS, INK, WIDTH
+from pcv.plots import COLOURS, INK, WIDTH, shorten
 
 MAX_ROWS, MAX_COLUMNS = 400, 1000
 """folds and units that a grid shows one by one; more are thinned out or put together"""
+TITLE_WIDTH = 56
+"""letters of a title's line"""
 MAX_COLOURED = 60
 """folds that a map tells apart by colour"""
-TRAIN, GAP, TEST = "#e3e3e3", "#E69F00", "#0072B2"
+TRAIN, GAP, NOT_USED, TEST = "#e3e3e3", "#E69F00", "#ffffff", "#0072B2"
+LEFT_OUT = {"gap": GAP, "not used": NOT_USED}
+"""colours of units that are neither tested nor trained on, by what they are called"""
 TRAINED_POINT = "#a8a8a8"
 """darker than an area of units trained on"""
-ROLES = (("training", TRAIN), ("gap", GAP), ("test", TEST))
 FOLD_COLOURS = (*COLOURS, INK)
 
 
-def grid(folds: Folds, num_units: int, title: str) -> Figure:
+def grid(folds: Folds, num_units: int, title: str, left_out: str = "gap") -> Figure:
     """Folds × units, in the order of the data.
 
     Args:
@@ -30,6 +36,7 @@ def grid(folds: Folds, num_units: int, title: str) -> Figure:
         num_units: number of units; of more than 1,000, neighbours share a column, which shows test
             before gap before training.
         title: what they are.
+        left_out: what units are that are neither tested nor trained on: a gap, or not used.
     """
     rows = np.unique(np.linspace(0, len(folds.id) - 1, MAX_ROWS).round().astype(int))
     columns = min(num_units, MAX_COLUMNS)
@@ -40,7 +47,7 @@ def grid(folds: Folds, num_units: int, title: str) -> Figure:
     )
     figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     ax = figure.subplots()
-    colours = ListedColormap([colour for _, colour in ROLES])
+    colours = ListedColormap([TRAIN, LEFT_OUT[left_out], TEST])
     extent = (0.5, num_units + 0.5, len(folds.id) + 0.5, 0.5)
     ax.imshow(
         image,
@@ -52,7 +59,9 @@ def grid(folds: Folds, num_units: int, title: str) -> Figure:
         extent=extent,
     )
     ax.set(xlabel="unit, in the order of the data", ylabel="fold")
-    _finish(figure, ax, title, image)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    _finish(figure, ax, title, image, left_out)
     return figure
 
 
@@ -69,11 +78,18 @@ def on_map(folds: Folds, places: Places, title: str) -> Figure:
     axes = np.atleast_1d(figure.subplots(1 + coloured, 1))
     size = float(np.clip(2000 / places.first.size, 2, 25))
     if coloured:
+        once = len(folds.id) <= len(FOLD_COLOURS)
+        names = shorten(folds.id, 20)
         for i, test in enumerate(folds.test):
             units = test[test >= 0]
             colour = FOLD_COLOURS[i % len(FOLD_COLOURS)]
-            axes[0].scatter(places.first[units], places.second[units], size, color=colour, lw=0)
-        axes[0].set_title("units by fold (colours come again)", loc="left", fontsize=10)
+            x, y = places.first[units], places.second[units]
+            axes[0].scatter(x, y, size, color=colour, lw=0, label=names[i])
+        again = "" if once else " (colours come again)"
+        axes[0].set_title(f"units by fold{again}", loc="left", fontsize=10)
+        if once:
+            beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+            axes[0].legend(fontsize=8, frameon=False, markerscale=2, handletextpad=0.2, **beside)
     middle = len(folds.id) // 2
     roles = _roles(folds, middle, places.first.size)
     for role, colour in enumerate((TRAINED_POINT, GAP, TEST)):
@@ -90,17 +106,18 @@ def on_map(folds: Folds, places: Places, title: str) -> Figure:
 
 
 def _roles(folds: Folds, fold: int, num_units: int) -> Int[np.ndarray, " unit"]:
-    """0 for units trained on, 1 in the gap, 2 tested."""
+    """0 for units trained on, 1 for those neither trained on nor tested, 2 for those tested."""
     roles = (~train_mask(folds, num_units, slice(fold, fold + 1))[0]).astype(int)
     roles[folds.test[fold][folds.test[fold] >= 0]] = 2
     return roles
 
 
-def _finish(figure: Figure, ax: Axes, title: str, roles: np.ndarray) -> None:
-    ax.set_title(title, loc="left", fontsize=10)
+def _finish(figure: Figure, ax: Axes, title: str, roles: np.ndarray, left_out: str = "gap") -> None:
+    ax.set_title(fill(title, TITLE_WIDTH), loc="left", fontsize=10, parse_math=False)
+    named = (("training", TRAIN), (left_out, LEFT_OUT[left_out]), ("test", TEST))
     handles = [
-        Patch(color=colour, label=name)
-        for role, (name, colour) in enumerate(ROLES)
+        Patch(facecolor=colour, edgecolor="#bbbbbb" if colour == NOT_USED else colour, label=name)
+        for role, (name, colour) in enumerate(named)
         if (roles == role).any()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)

@@ -83,13 +83,13 @@ def leave_future_out(
 
     Args:
         unit_names: in the order of time.
-        min_observations: units that the first fold trains on.
+        min_observations: units before the first test set.
         forecast_horizon: units that a fold tests.
         step: units from one fold to the next; `forecast_horizon` tests every later unit once.
         window: units that a fold trains on at most, the latest ones; None: all before the test set.
 
     Raises:
-        PcvError: a number below 1, a window shorter than min_observations, or too few units.
+        PcvError: a number below 1, or too few units.
 
     >>> folds = leave_future_out(["A", "B", "C", "D"], min_observations=2, window=2)
     >>> folds.test.tolist(), folds.held_out.tolist()
@@ -100,14 +100,10 @@ def leave_future_out(
         ("min_observations", min_observations),
         ("forecast_horizon", forecast_horizon),
         ("step", step),
+        ("window", 1 if window is None else window),
     ]:
         if number < 1:
             raise PcvError(f"leave-future-out: {name} is {number}, must be at least 1")
-    if window is not None and window < min_observations:
-        raise PcvError(
-            f"leave-future-out: a window of {window} units is shorter than min_observations, "
-            f"{min_observations}"
-        )
     start = np.arange(min_observations, n - forecast_horizon + 1, step)
     if start.size < 2:
         raise PcvError(

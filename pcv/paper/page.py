@@ -344,7 +344,7 @@ def html(
             if part.experiment == "example4" and "example4" in examples
             else "",
             "runs": [name for name in part.variants if name in examples],
-            "missing": {name: missing[name] for name in part.variants if name in missing},
+            "missing": by_reason({n: missing[n] for n in part.variants if n in missing}),
             "numbers": [n for n, drawn in FIGURES.items() if drawn.experiment == part.experiment],
             "table": next(
                 (
@@ -365,6 +365,18 @@ def html(
         about=about,
         marks=marks,
     )
+
+
+def by_reason(missing: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Experiments that were not run, those of one reason together.
+
+    >>> by_reason({"a": "no data", "b": "no such experiment", "c": "no data"})
+    [(['a', 'c'], 'no data'), (['b'], 'no such experiment')]
+    """
+    names: dict[str, list[str]] = {}
+    for name, why in missing.items():
+        names.setdefault(why, []).append(name)
+    return [(together, why) for why, together in names.items()]
 
 
 def table_html(table: Table) -> str:

@@ -12,20 +12,21 @@ from pcv.config import Config
 from pcv.errors import PcvError
 from pcv.job import Job, Say, batches, opened, require
 from pcv.paper.figures import FIGURES, Example
-from pcv.paper.page import html, summary, table_html, time_table
+from pcv.paper.page import by_reason, html, summary, table_html, time_table
 from pcv.paper.published import MEANS, RUN_TIMES
 from pcv.registry import SOURCES, VARIABLE
 from pcv.report import Table, write_figures
 from pcv.stages import diagnosed_of
 
 
-def paper(config: Config, results: Path, say: Say) -> None:
+def paper(config: Config, results: Path, say: Say, command: str = "snakemake paper") -> None:
     """Figures, tables and page of the paper, from those of its examples that were run.
 
     Args:
         config: of experiments named as in ``config/paper/paper.yaml``; others are passed over.
         results: folder of the artifacts.
         say: where to say what is missing.
+        command: what runs the examples, to be named where they were not run.
     """
     examples, missing = {}, {}
     for name in layout.PAPER_EXPERIMENTS:
@@ -34,8 +35,9 @@ def paper(config: Config, results: Path, say: Say) -> None:
                 raise PcvError("the config has no such experiment")
             examples[name] = read(Job(config, name, results))
         except PcvError as error:
-            missing[name] = _reason(config, name, results, str(error))
-            say(f"warning: paper: {name} is missing: {missing[name]}")
+            missing[name] = _reason(config, name, results, str(error), command)
+    for names, why in by_reason(missing):
+        say(f"warning: paper: missing {', '.join(names)}: {why}")
     figures = {
         n: drawn.draw(examples[drawn.experiment], config.seed)
         for n, drawn in FIGURES.items()
@@ -117,15 +119,18 @@ def _csv(table: Table) -> str:
     return frame.to_csv()
 
 
-def _reason(config: Config, name: str, results: Path, error: str) -> str:
-    """Why an experiment is missing: a table that is not there comes first."""
-    settings = config.experiments.get(name)
-    source = settings.data.dataset if settings else None
+def _reason(config: Config, name: str, results: Path, error: str, command: str) -> str:
+    """Why an experiment is missing: that it was not run, and where its table comes from."""
+    if name not in config.experiments or Job(config, name, results).path("data").exists():
+        return error
+    run = f"`{command}` runs what is not there."
+    source = config.experiments[name].data.dataset
     if source is None or layout.dataset(results, source).exists():
-        return error
+        return run
     if not (downloads := SOURCES[source].downloads):
-        return error
+        return run
     return (
-        f"Its data, '{source}', are not there. They are downloaded from {' and '.join(downloads)}; "
-        f"where that fails, set {VARIABLE} to a folder that holds {SOURCES[source].file}."
+        f"{run} The data, '{source}', are not there either: they are downloaded from "
+        f"{' and '.join(downloads)}; where that fails, set {VARIABLE} to a folder that holds "
+        f"{SOURCES[source].file} or what is downloaded."
     )

@@ -20,6 +20,22 @@ class Score(NamedTuple):
     Higher is better. Units of several folds' test sets, or the folds themselves, are the terms
     that `total` puts together.
 
+    Args:
+        name: of the score.
+        kind: "joint": one value per fold; "pointwise": one value per unit.
+        statistic: h. With `per` "draw": ``(key, target, params, fold)`` → arrays by name, written
+            in JAX for one draw of one chain; `target` is a `pcv.Target`. With `per` "block":
+            `Replicates` → arrays by name whose first axis is the fold, in NumPy.
+        estimate: g. ``(means, y)`` → the score of folds (joint) or slots (pointwise), in NumPy; any
+            leading axes; ``y`` is the outcome of the test set, NaN in padded slots.
+        log_weight: log w, arguments as for `statistic`: one number, or one per slot; None: all
+            draws alike.
+        per: what `statistic` is given.
+        total: how terms become the score of a model; "root mean":
+            :math:`-\sqrt{-\mathrm{mean}}`.
+        needs: what the model must have.
+        smooth: whether `estimate` is smooth: one that jumps gets its MCSE by resampling batches.
+
     How often is a unit above 700 predicted to be so (a Brier score of one threshold)?
 
     >>> def above(key, target, params, fold):
@@ -31,23 +47,13 @@ class Score(NamedTuple):
 
     name: str
     kind: Kind
-    """"joint": one value per fold; "pointwise": one value per unit"""
     statistic: Callable[..., dict[str, Any]]
-    """h. With `per` "draw": ``(key, target, params, fold)`` → arrays by name, written in JAX for
-    one draw of one chain; `target` is a `pcv.model.Target`. With `per` "block": `Replicates` →
-    arrays by name whose first axis is the fold, in NumPy"""
     estimate: Callable[[Means, Float[np.ndarray, "*part slot"]], np.ndarray]
-    """g. ``(means, y)`` → the score of folds (joint) or slots (pointwise), in NumPy; any leading
-    axes; ``y`` is the outcome of the test set, NaN in padded slots"""
     log_weight: Callable[..., Any] | None = None
-    """log w, arguments as for `statistic`: one number, or one per slot; None: all draws alike"""
     per: Literal["draw", "block"] = "draw"
     total: Literal["sum", "mean", "root mean"] = "sum"
-    """how terms become the score of a model; "root mean": :math:`-\\sqrt{-\\mathrm{mean}}`"""
     needs: tuple[Need, ...] = ()
-    """what the model must have"""
     smooth: bool = True
-    """whether `estimate` is smooth: one that jumps gets its MCSE by resampling batches"""
 
     @property
     def key(self) -> str:
