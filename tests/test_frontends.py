@@ -1,0 +1,469 @@
+"""Models of NumPyro, PyMC and Bambi have the density of their twins written by hand in JAX."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import bambi as bmb
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.util import potential_energy
+
+from pcv.errors import PcvError
+from pcv.frontends import as_model
+from pcv.frontends.numpyro import from_numpyro
+from pcv.frontends.pymc import from_bambi, from_pymc
+from pcv.model import Model, numeric, support
+
+N, J = 12, 4
+RNG = np.random.default_rng(8)
+GROUP = np.repeat(np.arange(J), N // J)
+X, OFFSET = RNG.normal(size=(N, 2)), RNG.normal(0, 0.3, N)
+REAL, PAIRS = RNG.normal(1.0, 2.0, N), RNG.normal(size=(N, 2))
+BINARY, COUNT, GRADE = RNG.integers(0, 2, N), RNG.poisson(4.0, N), RNG.integers(0, 4, N)
+COV = np.array([[1.0, 0.4], [0.4, 2.0]])
+
+
+class Twin(NamedTuple):
+    """A model by hand, and as its users write it."""
+
+    prior: dict[str, dist.Distribution]
+    outcome: Callable[[dict], dist.Distribution]
+    y: np.ndarray
+    in_numpyro: Callable[..., None]
+    in_pymc: Callable[[], pm.Model]
+
+
+def regression(name, y, make, extra=(), kwargs=None):
+    """Twins whose parameters are alpha, beta and those of `extra`."""
+    prior = {"alpha": dist.Normal(0.0, 2.0), "beta": dist.Normal(0.0, 2.0).expand([2]).to_event(1)}
+    prior |= dict(extra)
+
+    def model(y, x, **more):
+        theta = {key: numpyro.sample(key, p) for key, p in prior.items()}
+        with numpyro.plate("case", len(y)):
+            numpyro.sample("y", make(theta, theta["alpha"] + x @ theta["beta"], **more), obs=y)
+
+    def outcome(theta):
+        return make(theta, theta["alpha"] + X @ theta["beta"], **(kwargs or {}))
+
+    return prior, outcome, y, lambda: from_numpyro(model, {"y": y, "x": X, **(kwargs or {})})
+
+
+def in_pymc(make):
+    def build():
+        with pm.Model() as model:
+            alpha, beta = pm.Normal("alpha", 0, 2), pm.Normal("beta", 0, 2, shape=2)
+            make(alpha + X @ beta)
+        return model
+
+    return build
+
+
+def hierarchical_prior(theta):
+    return {
+        "mu": dist.Normal(0.0, 5.0),
+        "tau": dist.HalfNormal(2.0),
+        "sigma": dist.HalfNormal(2.0),
+        "theta": dist.Normal(theta["mu"], theta["tau"]).expand([J]),
+    }
+
+
+def hierarchical(y, group):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfNormal(2))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2))
+    with numpyro.plate("group", J):
+        theta = numpyro.sample("theta", dist.Normal(mu, tau))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(theta[group], sigma), obs=y)
+
+
+def hierarchical_pymc():
+    with pm.Model(coords={"group": [10, 20, 30, 40]}) as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 2)
+        sigma = pm.HalfNormal("sigma", 2)
+        theta = pm.Normal("theta", mu, tau, dims="group")
+        pm.Deterministic("best", theta.max())
+        pm.Normal("y", theta[GROUP], sigma, observed=REAL)
+    return model
+
+
+def multivariate(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1).expand([2]).to_event(1))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.MultivariateNormal(mu, tau**2 * COV), obs=y)
+
+
+def multivariate_pymc():
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1, shape=2), pm.HalfNormal("tau", 1)
+        pm.MvNormal("y", mu, cov=tau**2 * COV, observed=PAIRS)
+    return model
+
+
+def autoregression(y):
+    rho = numpyro.sample("rho", dist.Normal(0, 0.7).expand([2]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    with numpyro.plate("month", len(y) - 2):
+        numpyro.sample("later", dist.Normal(rho[0] * y[1:-1] + rho[1] * y[:-2], sigma), obs=y[2:])
+
+
+def autoregression_pymc():
+    with pm.Model() as model:
+        rho, sigma = pm.Normal("rho", 0, 0.7, shape=2), pm.HalfNormal("sigma", 1)
+        pm.Normal("later", rho[0] * REAL[1:-1] + rho[1] * REAL[:-2], sigma, observed=REAL[2:])
+    return model
+
+
+def ordinal(y, x):
+    beta = numpyro.sample("beta", dist.Normal(0, 2).expand([2]).to_event(1))
+    cut = numpyro.sample("cut", dist.ImproperUniform(constraints.ordered_vector, (), (3,)))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.OrderedLogistic(x @ beta, cut), obs=y)
+
+
+def ordinal_pymc():
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 2, shape=2)
+        cut = pm.Flat(
+            "cut", shape=3, transform=pm.distributions.transforms.ordered, initval=[-1, 0, 1]
+        )
+        pm.OrderedLogistic("y", X @ beta, cut, observed=GRADE, compute_p=False)
+    return model
+
+
+ORDERED = dist.ImproperUniform(constraints.ordered_vector, (), (3,))
+TWINS = {
+    "hierarchical": Twin(
+        hierarchical_prior,
+        lambda t: dist.Normal(t["theta"][GROUP], t["sigma"]),
+        REAL,
+        lambda: from_numpyro(hierarchical, {"y": REAL, "group": GROUP}),
+        hierarchical_pymc,
+    ),
+    "logistic": Twin(
+        *regression("y", BINARY, lambda t, eta: dist.Bernoulli(logits=eta)),
+        in_pymc(lambda eta: pm.Bernoulli("y", logit_p=eta, observed=BINARY)),
+    ),
+    "poisson with offset": Twin(
+        *regression(
+            "y",
+            COUNT,
+            lambda t, eta, offset: dist.Poisson(jnp.exp(eta + offset)),
+            kwargs={"offset": OFFSET},
+        ),
+        in_pymc(lambda eta: pm.Poisson("y", pt.exp(eta + OFFSET), observed=COUNT)),
+    ),
+    "negative binomial": Twin(
+        *regression(
+            "y",
+            COUNT,
+            lambda t, eta: dist.NegativeBinomial2(jnp.exp(eta), t["phi"]),
+            extra={"phi": dist.HalfNormal(5.0)},
+        ),
+        in_pymc(
+            lambda eta: pm.NegativeBinomial(
+                "y", mu=pt.exp(eta), alpha=pm.HalfNormal("phi", 5), observed=COUNT
+            )
+        ),
+    ),
+    "ordered logistic": Twin(
+        {"beta": dist.Normal(0.0, 2.0).expand([2]).to_event(1), "cut": ORDERED},
+        lambda t: dist.OrderedLogistic(X @ t["beta"], t["cut"]),
+        GRADE,
+        lambda: from_numpyro(ordinal, {"y": GRADE, "x": X}),
+        ordinal_pymc,
+    ),
+    "multivariate normal": Twin(
+        {"mu": dist.Normal(0.0, 1.0).expand([2]).to_event(1), "tau": dist.HalfNormal(1.0)},
+        lambda t: dist.MultivariateNormal(t["mu"], t["tau"] ** 2 * COV),
+        PAIRS,
+        lambda: from_numpyro(multivariate, {"y": PAIRS}),
+        multivariate_pymc,
+    ),
+    "autoregression": Twin(
+        {"rho": dist.Normal(0.0, 0.7).expand([2]).to_event(1), "sigma": dist.HalfNormal(1.0)},
+        lambda t: dist.Normal(t["rho"][0] * REAL[1:-1] + t["rho"][1] * REAL[:-2], t["sigma"]),
+        REAL[2:],
+        lambda: from_numpyro(autoregression, {"y": REAL}),
+        autoregression_pymc,
+    ),
+}
+FRONT_ENDS = {
+    "NumPyro": lambda twin: twin.in_numpyro(),
+    "PyMC": lambda twin: from_pymc(twin.in_pymc()),
+}
+
+
+def by_hand(twin: Twin) -> tuple[Callable, Callable]:
+    """Log prior and unit log likelihoods of the twin, on the unconstrained scale."""
+    ones = {name: jnp.ones(()) for name in ("mu", "tau")}
+    priors = twin.prior(ones) if callable(twin.prior) else twin.prior
+    space = support({name: p.support for name, p in priors.items()})
+
+    def log_prior(params):
+        theta = space.constrain(params)
+        given = twin.prior(theta) if callable(twin.prior) else twin.prior
+        terms = [jnp.sum(p.log_prob(theta[name])) for name, p in given.items()]
+        return sum(terms) + space.log_jacobian(params)
+
+    return log_prior, lambda params: twin.outcome(space.constrain(params)).log_prob(twin.y)
+
+
+def own_name(name: str) -> str:
+    """Of a PyMC value variable: sigma_log__ is sigma."""
+    return name.rsplit("_", 3)[0] if name.endswith("__") else name
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+@pytest.mark.parametrize("name", TWINS)
+def test_same_density_and_gradient_as_by_hand(name, front_end):
+    twin = TWINS[name]
+    made = FRONT_ENDS[front_end](twin)
+    log_prior, log_lik = by_hand(twin)
+    weight = jnp.asarray(RNG.normal(size=len(twin.y)))
+    data = numeric(made.data.columns)
+    for seed in range(5):
+        start = made.init(jax.random.key(seed))
+        params = {
+            key: x + 0.5 * jax.random.normal(jax.random.key(seed), x.shape)
+            for key, x in start.items()
+        }
+        theirs = {own_name(key): x for key, x in params.items()}
+        np.testing.assert_allclose(made.log_prior(params), log_prior(theirs), rtol=1e-8)
+        for given in ({}, data):
+            np.testing.assert_allclose(made.log_lik(params, given), log_lik(theirs), rtol=1e-6)
+
+        def both(params, prior, lik):
+            return prior(params) + weight @ lik(params)
+
+        grad = jax.grad(both)(params, made.log_prior, lambda p: made.log_lik(p, {}))
+        expected = jax.grad(both)(theirs, log_prior, log_lik)
+        for key, x in grad.items():
+            np.testing.assert_allclose(x, expected[own_name(key)], rtol=1e-5, atol=1e-9)
+    assert set(map(own_name, start)) <= set(made.constrain(start))
+
+
+def test_another_outcome_goes_into_the_density():
+    for name in ("hierarchical", "logistic"):
+        for front_end in FRONT_ENDS.values():
+            made = front_end(TWINS[name])
+            params = made.init(jax.random.key(1))
+            other = {**numeric(made.data.columns), "y": jnp.asarray(TWINS[name].y[::-1])}
+            theta = {own_name(key): x for key, x in params.items()}
+            prior = TWINS[name].prior
+            given = prior({"mu": 0.0, "tau": 1.0}) if callable(prior) else prior
+            space = support({key: p.support for key, p in given.items()})
+            expected = TWINS[name].outcome(space.constrain(theta)).log_prob(TWINS[name].y[::-1])
+            np.testing.assert_allclose(made.log_lik(params, other), expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_replicates_are_of_the_outcomes_distribution(front_end):
+    twin = TWINS["poisson with offset"]
+    made = FRONT_ENDS[front_end](twin)
+    params = made.init(jax.random.key(3))
+    params = {key: 0.3 * x for key, x in params.items()}
+    keys = jax.random.split(jax.random.key(4), 4000)
+    drawn = jax.vmap(lambda key: made.predict(key, params, {}))(keys)
+    fn = twin.outcome(params)
+    error = np.sqrt(np.asarray(fn.variance) / len(keys))
+    assert np.abs((drawn.mean(0) - fn.mean) / error).max() < 4
+    if made.moments:
+        np.testing.assert_allclose(made.moments(params, {})[0], fn.mean, rtol=1e-8)
+
+
+class TestNumPyro:
+    def test_handlers_and_supports(self):
+        def model(y, group):
+            shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
+            chol = numpyro.sample("chol", dist.LKJCholesky(2, 2.0))
+            low = numpyro.sample("low", dist.Normal(0, 1))
+            high = numpyro.sample("high", dist.TruncatedNormal(0, 1, low=low))
+            flat = numpyro.sample("flat", dist.ImproperUniform(constraints.positive, (), ()))
+            with numpyro.plate("group", J):
+                theta = numpyro.sample("theta", dist.Normal(low, flat))
+            numpyro.deterministic("sum", theta.sum())
+            mean = theta[group] + shares[0] + chol[1, 0] + high
+            with numpyro.plate("case", len(y)), handlers.scale(scale=0.5):
+                numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+        reparam = handlers.reparam(model, config={"theta": LocScaleReparam(0.0)})
+        made = from_numpyro(reparam, {"y": REAL, "group": GROUP})
+        for seed in range(3):
+            params = made.init(jax.random.key(seed))
+            assert "theta_decentered" in params
+            total = made.log_prior(params) + made.log_lik(params, {}).sum()
+            kwargs = {"y": jnp.asarray(REAL), "group": jnp.asarray(GROUP)}
+            expected = -potential_energy(reparam, (), kwargs, params)
+            np.testing.assert_allclose(total, expected, rtol=1e-10)
+        shown = made.constrain(params)
+        assert {"theta", "sum", "shares", "chol", "high"} <= set(shown)
+        assert shown["shares"].sum() == pytest.approx(1)
+        full = from_numpyro(handlers.scale(reparam, 1.0), kwargs)
+        assert full.data.order == ("case",)
+
+    def test_units_are_elements_of_a_plate(self):
+        def model(y):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+            with numpyro.plate("site", 3, dim=-2), numpyro.plate("week", 4, dim=-1):
+                numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+        y = REAL.reshape(3, 4)
+        params = {"mu": jnp.array(0.3)}
+        terms = dist.Normal(0.3, 1).log_prob(y)
+        for units, expected in [
+            (None, terms.ravel()),
+            ("site", terms.sum(1)),
+            ("week", terms.sum(0)),
+            (["week", "site"], terms.T.ravel()),
+        ]:
+            made = from_numpyro(model, {"y": y}, units=units)
+            np.testing.assert_allclose(made.log_lik(params, {}), expected, rtol=1e-8)
+        assert from_numpyro(model, {"y": y}, units="site").data.units == ("site",)
+
+    def test_several_observed_sites_share_units(self):
+        def model(y, z):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+                numpyro.sample("z", dist.Poisson(jnp.exp(mu)), obs=z)
+
+        made = from_numpyro(model, {"y": REAL, "z": COUNT})
+        terms = dist.Normal(0.3, 1).log_prob(REAL) + dist.Poisson(jnp.exp(0.3)).log_prob(COUNT)
+        np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-6)
+        assert made.outcome.name == "y_z"
+        assert made.data.units == ("case",)
+
+
+def numpyro_model(body):
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        body(mu, y)
+
+    return model
+
+
+def in_plate(mu, y, **kwargs):
+    with numpyro.plate("case", len(y), **kwargs):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y[: kwargs.get("subsample_size")])
+
+
+REFUSED = {
+    "discrete": (
+        lambda mu, y: in_plate(mu + numpyro.sample("k", dist.Poisson(2.0)), y),
+        "latent site 'k' is discrete, which HMC cannot draw; sum it out",
+    ),
+    "factor": (
+        lambda mu, y: (numpyro.factor("extra", -(mu**2)), in_plate(mu, y)),
+        "numpyro.factor 'extra' cannot be told apart by units",
+    ),
+    "param": (
+        lambda mu, y: in_plate(mu + numpyro.param("shift", 0.0), y),
+        "'shift' is a numpyro.param, which has no prior",
+    ),
+    "subsampling": (
+        lambda mu, y: in_plate(mu, y, subsample_size=3),
+        "plate 'case' subsamples 3 of 12 elements",
+    ),
+    "nothing observed": (lambda mu, y: None, "no site is observed"),
+    "one event": (
+        lambda mu, y: numpyro.sample("y", dist.Normal(mu, 1).expand([N]).to_event(1), obs=y),
+        "observed site 'y' has shape (12,) but is one element as a whole",
+    ),
+    "fails": (lambda mu, y: y.nothing(), "called with y it fails: AttributeError"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), REFUSED.values(), ids=REFUSED)
+def test_numpyro_models_that_are_refused(body, words):
+    with pytest.raises(PcvError, match="NumPyro model 'model': ") as error:
+        from_numpyro(numpyro_model(body), {"y": REAL})
+    assert words in str(error.value)
+
+
+def test_units_that_are_no_plate_are_refused():
+    with pytest.raises(PcvError, match=r"units 'cases' is no dimension .* did you mean 'case'"):
+        from_numpyro(numpyro_model(in_plate), {"y": REAL}, units="cases")
+    with pytest.raises(PcvError, match=r"column 'site' must have a value for each of the 12"):
+        from_numpyro(numpyro_model(in_plate), {"y": REAL}, columns={"site": [1, 2]})
+
+
+def pymc_model(body):
+    with pm.Model() as model:
+        body(pm.Normal("mu", 0, 1))
+    return model
+
+
+def with_missing(mu):
+    with pytest.warns(UserWarning, match="missing"):
+        pm.Normal("y", mu, 1, observed=np.where(REAL > 3, np.nan, REAL))
+
+
+PYMC_REFUSED = {
+    "potential": (
+        lambda mu: (pm.Potential("extra", -(mu**2)), pm.Normal("y", mu, 1, observed=REAL)),
+        "pm.Potential 'extra' cannot be told apart by units",
+    ),
+    "missing": (with_missing, "'y' has missing values; drop these observations"),
+    "minibatch": (
+        lambda mu: pm.Normal("y", mu, 1, observed=pm.Minibatch(REAL, batch_size=3), total_size=N),
+        "'y' is a minibatch",
+    ),
+    "discrete": (
+        lambda mu: pm.Normal("y", mu + pm.Poisson("k", 2), 1, observed=REAL),
+        "free variable 'k' is discrete, which HMC cannot draw",
+    ),
+    "nothing observed": (lambda mu: None, "nothing is observed"),
+    "one observation": (
+        lambda mu: pm.MvNormal("y", mu + np.zeros(N), cov=np.eye(N), observed=REAL),
+        "'y' is one observation as a whole, of shape (12,)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), PYMC_REFUSED.values(), ids=PYMC_REFUSED)
+def test_pymc_models_that_are_refused(body, words):
+    with pytest.raises(PcvError, match="PyMC model") as error:
+        from_pymc(pymc_model(body))
+    assert words in str(error.value)
+
+
+def test_dims_and_deterministics_of_pymc():
+    made = from_pymc(hierarchical_pymc())
+    assert set(made.constrain(made.init(jax.random.key(1)))) == {
+        *("mu", "tau", "sigma", "theta", "best")
+    }
+    with pm.Model(coords={"week": ["a", "b", "c", "d"], "day": [1, 2, 3]}) as model:
+        pm.Normal("y", pm.Normal("mu", 0, 1), 1, observed=REAL.reshape(4, 3), dims=("week", "day"))
+    made = from_pymc(model, units="week")
+    assert made.data.units == ("week",)
+    assert made.data.columns["week"].tolist() == np.repeat(list("abcd"), 3).tolist()
+    terms = dist.Normal(0.3, 1).log_prob(REAL.reshape(4, 3)).sum(1)
+    np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+def test_bambi_is_its_pymc_model_with_columns():
+    frame = pd.DataFrame({"y": REAL, "x": X[:, 0], "site": np.array(list("abcd"))[GROUP]})
+    model = bmb.Model("y ~ x + (1 | site)", frame)
+    made = as_model(model)
+    assert isinstance(made, Model)
+    assert {"y", "x", "site"} <= set(made.data.columns)
+    twin = from_pymc(model.backend.model)
+    params = made.init(jax.random.key(1))
+    assert made.log_lik(params, {}).shape == (N,)
+    np.testing.assert_allclose(made.log_lik(params, {}), twin.log_lik(params, {}), rtol=1e-10)
+    assert {"Intercept", "x", "1|site"} <= set(made.constrain(params))
+    assert from_bambi(model).outcome.name == "y"
