@@ -19,6 +19,7 @@ _PUBLIC = {
     "from_bambi": "pcv.frontends.pymc",
     "cross_validate": "pcv.api",
     "fit": "pcv.api",
+    "loo": "pcv.psis_first",
     "compare": "pcv.cv",
     "load": "pcv.cv",
     "CV": "pcv.cv",

@@ -96,16 +96,16 @@ def cross_validate(
         "predictive": predictive,
         "scores": list(scores),
         "fit": dict(fit or {}),
-        "cv": _cv_section(chains, draws, warmup, until, cv or {}),
+        "cv": cv_section(chains, draws, warmup, until, cv or {}),
     }
-    with _job(model, folds, data, sections, seed, precision, results, cores, progress) as job:
+    with prepared(model, folds, data, sections, seed, precision, results, cores, progress) as job:
         run(job)
-        found = {name: _collected(job._replace(model=name), joint) for name in job.settings.models}
+        found = {name: collected(job._replace(model=name), joint) for name in job.settings.models}
     return found if isinstance(model, Mapping) else next(iter(found.values()))
 
 
 @contextmanager
-def _job(
+def prepared(
     model: AnyModel | Mapping[str, AnyModel],
     folds: Any,
     data: Any,
@@ -148,8 +148,8 @@ def _job(
             config.parse(settings),
             EXPERIMENT,
             folder,
-            say=say if progress else _silent,
-            progress=reporter() if progress else _silent,
+            say=say if progress else silent,
+            progress=reporter() if progress else silent,
             objects={references[name]: x for name, x in models.items()},
         )
 
@@ -160,7 +160,7 @@ def run(job: Job) -> None:
     Raises:
         PcvError: of the stage that fails.
     """
-    stages.check(job._replace(say=_silent))
+    stages.check(job._replace(say=silent))
     known = {"data": _made(job, "data", {})}
     known["folds"] = _made(job, "folds", known)
     parts = [job._replace(model=name) for name in job.settings.models]
@@ -293,6 +293,11 @@ def _scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dic
         number = _num_units(observed, outcome)
         y = observed.columns[outcome] if not observed.units else None
         folds = schemes.from_splitter(folds, number, y)
+    return _stored(folds, path)
+
+
+def _stored(folds: Folds, path: Path) -> dict[str, Any]:
+    """Folds in a file, as a config names them."""
     made = stages.folds_dataset(folds)
     stored = _opened(path)
     if stored is None or not stored.identical(made):
@@ -300,7 +305,7 @@ def _scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dic
     return {"scheme": "file", "file": str(path)}
 
 
-def _cv_section(
+def cv_section(
     chains: int, draws: int, warmup: int, until: Mapping[str, Any] | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     fewest = until.get("min_draws", 200) if until else draws
@@ -318,10 +323,20 @@ def _folder(results: str | Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _collected(job: Job, joint: bool | None) -> CV:
-    """What the stages made of a model, in memory."""
+def with_folds(job: Job, folds: Folds) -> Job:
+    """The same job over other folds."""
+    path = job.results / "inputs" / "folds.zarr"
+    experiment = job.settings.model_dump(mode="json")
+    experiment["folds"] = _stored(folds, path)
+    settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
+    return job._replace(config=config.parse(settings))
+
+
+def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:
+    """What the stages made of a model, in memory; with other diagnostics than theirs, if given."""
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True).load()
-    folds, data, diagnosed = (opened(job, x).load() for x in ("folds", "data", "diagnose"))
+    folds, data = (opened(job, x).load() for x in ("folds", "data"))
+    diagnosed = opened(job, "diagnose").load() if diagnosed is None else diagnosed
     outcome = job.settings.data.outcome
     groups = {name: fitted[name].dataset for name in GROUPS if name in fitted.children}
     tree = xr.DataTree.from_dict({**groups, "folds": folds, "diagnostics": diagnosed})
@@ -329,7 +344,7 @@ def _collected(job: Job, joint: bool | None) -> CV:
     laid_out = Folds(folds["fold"].values, test, folds["held_out"].values)
     said = describe(laid_out, data.sizes["unit"])
     scheme = job.settings.folds
-    stamp = store.read_stamp(job.path("diagnose"), "diagnose")
+    stamp = store.read_stamp(job.path("fit"), "fit")
     rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
     tree.attrs = {
         "title": said if scheme.scheme == "file" else f"{title(scheme)}: {said}",
@@ -384,7 +399,9 @@ def fit(
         "target_accept": target_accept,
         "allow_bad_fit": allow_bad_fit,
     }
-    with _job(model, "loo", data, {"fit": settings}, seed, precision, None, cores, progress) as job:
+    with prepared(
+        model, "loo", data, {"fit": settings}, seed, precision, None, cores, progress
+    ) as job:
         stages.data(job)
         (part,) = (job._replace(model=name) for name in job.settings.models)
         stages.fit(part)
@@ -392,5 +409,5 @@ def fit(
     return xr.DataTree.from_dict({name: fitted[name].dataset for name in GROUPS})
 
 
-def _silent(what: Any) -> None:
+def silent(what: Any) -> None:
     pass

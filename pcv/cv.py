@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 from scipy.special import logsumexp
 
-from pcv import compare as comparing
+from pcv import comparison as comparing
 from pcv import results, store, weights
 from pcv.errors import PcvError
 from pcv.results import Compared, Kind
@@ -95,6 +95,7 @@ class CV:
         """One row per fold: elpd and its MCSE, ESS, R-hat, k-hat, divergences, verdict."""
         diagnostics = self.diagnostics
         names = ["rhat", "khat", "divergences", "acceptance", "efmi", "n_draws", "verdict"]
+        names += ["source"] * ("source" in diagnostics)
         kind = {"elpd": "joint_elpd", "mcse": "joint_mcse", "ess": "joint_ess"}
         if not self.joint:
             by_unit = diagnostics["pointwise_elpd"].sum("slot").values
@@ -145,11 +146,10 @@ class CV:
 
     def __repr__(self) -> str:
         d, attrs = self.diagnostics, self.tree.attrs
-        number = int(d["n_draws"].values.max())
         lines = [
             f"{self.name}: {attrs['title']}",
             f"{self.kind.capitalize()} log score of {d.attrs['outcome']}, {self._predictive()}, "
-            f"{d.attrs['num_chains']} chains x {number} draws each",
+            f"{self._drawn()}",
             "",
             f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
             f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self.mcse:8.2f}",
@@ -159,12 +159,26 @@ class CV:
             name, _, kind = key.rpartition("_")
             estimate, se, mcse = self.score(name, "joint" if kind == "joint" else "pointwise")
             lines.append(f"{key:20}  {estimate:.4g}  (SE {se:.2g}, MCSE {mcse:.2g})")
-        rhat = f"R-hat max {float(d['rhat_max']):.3f}"
-        lines += ["", f"{rhat}: {'all folds are ok' if self.verdict == 'ok' else self.verdict}"]
+        trust = "all folds are ok" if self.verdict == "ok" else self.verdict
+        rhat = float(d["rhat_max"])
+        lines += ["", trust if np.isnan(rhat) else f"R-hat max {rhat:.3f}: {trust}"]
         return "\n".join([*lines, *(f"Warning: {mark}" for mark in self._marks())])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def _drawn(self) -> str:
+        d = self.diagnostics
+        if "source" not in d:
+            number = int(d["n_draws"].values.max())
+            return f"{d.attrs['num_chains']} chains x {number} draws each"
+        sampled = int((d["source"].values == "mcmc").sum())
+        by_psis = f"PSIS from the full-data fit, largest k-hat {float(d['khat'].max()):.2f}"
+        if not sampled:
+            return by_psis
+        return (
+            f"PSIS from the full-data fit for {d.sizes['fold'] - sampled} folds, {sampled} sampled"
+        )
 
     def _predictive(self) -> str:
         attrs = self.diagnostics.attrs

@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from pcv.fit import Checks, Draws
 from pcv.model import Model, Params
+from pcv.nuts import Checks, Draws
 from pcv.sampler import Kernel
 
 AT_ONCE = 100

@@ -8,10 +8,10 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
-from pcv import compare as comparing
+from pcv import comparison as comparing
 from pcv import diagnostics as diag
 from pcv import verdicts
-from pcv.compare import Comparison, Scores
+from pcv.comparison import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
 from pcv.diagnostics import LogSums
 from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife
@@ -290,7 +290,7 @@ def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
 def scores(
     diagnostics: xr.Dataset, kind: Kind, data: str, folds: str, score: str = "log"
 ) -> Scores:
-    """A model's scores, as `pcv.compare.compare` takes them.
+    """A model's scores, as `pcv.comparison.compare` takes them.
 
     Args:
         diagnostics: the contents of a diagnostics artifact.
@@ -435,20 +435,11 @@ def compare(
     pointwise = comparisons["pointwise"]
     order = [pointwise.models.index(name) for name in models]
     dataset["unit_diff"] = (("model", "unit"), pointwise.elpd_diff_terms[order])
-    benchmark = diag.benchmark_of_models(
-        [
-            diag.Benchmark(
-                float(d["rhat_max"]),
-                d["benchmark"].values,
-                float(d["benchmark_share"]),
-                float(d["rhat_limit"]),
-            )
-            for d in diagnostics.values()
-        ]
-    )
-    dataset["rhat_max"] = benchmark.observed
-    dataset["benchmark"] = ("replicate", benchmark.replicates)
-    dataset["benchmark_share"] = benchmark.share_above
+    dataset["rhat_max"] = np.max([float(d["rhat_max"]) for d in diagnostics.values()])
+    if all("benchmark" in d for d in diagnostics.values()):
+        benchmark = _benchmark(diagnostics)
+        dataset["benchmark"] = ("replicate", benchmark.replicates)
+        dataset["benchmark_share"] = benchmark.share_above
     first = next(iter(diagnostics.values()))
     dataset = dataset.assign_coords(
         model=models, fold=first["fold"].values, point=first["point"].values, unit=pointwise.term
@@ -474,6 +465,20 @@ def compare(
         for score, kind in _scored(first)
     ]
     return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())), others)
+
+
+def _benchmark(diagnostics: Mapping[str, xr.Dataset]) -> diag.Benchmark:
+    return diag.benchmark_of_models(
+        [
+            diag.Benchmark(
+                float(d["rhat_max"]),
+                d["benchmark"].values,
+                float(d["benchmark_share"]),
+                float(d["rhat_limit"]),
+            )
+            for d in diagnostics.values()
+        ]
+    )
 
 
 def _scored(diagnostics: xr.Dataset) -> list[tuple[str, Kind]]:

@@ -200,8 +200,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     Raises:
         PcvError: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
-    from pcv import devices, idata
-    from pcv import fit as fitting
+    from pcv import devices, idata, nuts
     from pcv.keys import key
     from pcv.model import check_prior, check_shapes, flat_target, numeric, param_names, target
     from pcv.tuning import tune
@@ -223,7 +222,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             f"({settings.warmup} + {settings.draws}) draws, {len(names)} parameters"
         )
         with _naming(f"fit {job.model}"):
-            draws = fitting.posterior(
+            draws = nuts.posterior(
                 flat,
                 num_units,
                 key(config.seed, job.model, "fit"),
@@ -232,7 +231,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 settings.draws,
                 settings.target_accept,
             )
-        checks = fitting.check(draws, names)
+        checks = nuts.check(draws, names)
         for warning in checks.warnings:
             job.say(f"warning: fit {job.model}: {warning}")
         allowed = allow_bad_fit or settings.allow_bad_fit
@@ -709,7 +708,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
     from pcv import results
-    from pcv.compare import scores_frame, scores_table, table
+    from pcv.comparison import scores_frame, scores_table, table
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -733,7 +732,7 @@ def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv import results
-    from pcv.compare import caveats, scores_frame, scores_notes
+    from pcv.comparison import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
-from pcv.compare import Comparison
+from pcv.comparison import Comparison
 from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
 from pcv.verdicts import MIN_ESS
 

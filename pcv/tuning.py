@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
 from pcv.errors import PcvError
-from pcv.fit import Draws
 from pcv.model import Fold, Target
+from pcv.nuts import Draws
 from pcv.sampler import Kernel, from_z, jittered_steps, spread, to_z
 
 STEP_SIZES = 1.5 * 1.4 ** -np.arange(28.0)

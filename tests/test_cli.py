@@ -369,7 +369,7 @@ class TestInstalled:
             "import pcv",
             "import pcv.config",
             "import pcv.diagnostics",
-            "import pcv.compare",
+            "import pcv.comparison",
             "import pcv.results",
             "import pcv.stages",
         ],

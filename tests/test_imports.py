@@ -14,7 +14,7 @@ LIGHT = (
     "pcv.layout",
     "pcv.reference",
     "pcv.diagnostics",
-    "pcv.compare",
+    "pcv.comparison",
     "pcv.results",
     "pcv.datasets",
     "pcv.folds",

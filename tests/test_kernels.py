@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 import pytest
 from jaxtyping import Bool, Float, Shaped
 
-from pcv import datasets, fit, kernels, sampler
+from pcv import datasets, kernels, nuts, sampler
 from pcv import diagnostics as diag
 from pcv.config import DataConfig
 from pcv.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
@@ -241,8 +241,8 @@ def test_all_one_step_ahead_folds_of_the_air_passengers(build):
     arrays = datasets.model_data(data_set)
     model, num_units = build(arrays), data_set.sizes["unit"]
     flat, unravel = flat_target(target(model, arrays, "plain"))
-    full = fit.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
-    ess = fit.check(full, [""] * full.position.shape[2]).ess
+    full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
+    ess = nuts.check(full, [""] * full.position.shape[2]).ess
     log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
     kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"))
     folds = leave_future_out(data_set["unit"].values.tolist(), 26)

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pcv import config, devices, fit, layout, stages, store, sums
+from pcv import config, devices, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, recipe
 from tests.problems import LinearGaussian
@@ -1231,8 +1231,8 @@ class TestBadFits:
             position[2], lp[2] = position[2, :1], lp[2, 0]
             return draws._replace(position=position, lp=lp)
 
-        posterior = fit.posterior
-        monkeypatch.setattr(fit, "posterior", stuck)
+        posterior = nuts.posterior
+        monkeypatch.setattr(nuts, "posterior", stuck)
         said = message(project.job(model="flat"), "fit")
         assert said.startswith(
             "fit flat: chain 2 is stuck (1 distinct draws of 200): other priors or a non-centred "

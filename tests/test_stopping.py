@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from pcv.compare import Comparison, Scores, compare
+from pcv.comparison import Comparison, Scores, compare
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.folds import Folds
 from pcv.kernels import compacted, sizes

@@ -13,10 +13,10 @@ import pytest
 from scipy.stats import beta, gamma, halfnorm, multivariate_normal, norm
 
 from pcv import registry
-from pcv.fit import check, posterior
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.keys import key
 from pcv.model import Model, check_gap, check_prior, flat_target, numeric, param_names, target
+from pcv.nuts import check, posterior
 from pcv.zoo import air, grouped, radon
 
 RNG = np.random.default_rng(1)

@@ -8,8 +8,8 @@ import xarray as xr
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from pcv import compare, results
-from pcv.compare import Scores
+from pcv import comparison, results
+from pcv.comparison import Scores
 from pcv.errors import PcvError
 from pcv.paper.figures import FIGURES, Example
 from pcv.paper.published import DIFFERENCES, MEANS, NOT_CONVERGED, RUN_TIMES, Inference
@@ -141,20 +141,20 @@ def _scores(example: Example) -> list[Scores]:
 
 def _estimate(scores: Sequence[Scores]) -> Estimate:
     a, b = (s.model for s in scores)
-    found = compare.compare(scores, reference=b)
+    found = comparison.compare(scores, reference=b)
     i = found.models.index(a)
     values = (found.elpd_diff[i], found.dse[i], found.mcse_diff[i], found.p_better[i])
     return Estimate(*map(float, values))
 
 
 def refusal(example: Example) -> str:
-    """What `pcv.compare.compare` says to models scored on their own scales of growth."""
+    """What `pcv.comparison.compare` says to models scored on their own scales of growth."""
     scores = [
         scores._replace(outcome=f"growth over {span}")
         for scores, span in zip(_scores(example), ("a month", "a year"), strict=True)
     ]
     try:
-        compare.compare(scores)
+        comparison.compare(scores)
     except PcvError as error:
         return str(error)
     raise AssertionError("scores of different outcomes were compared")

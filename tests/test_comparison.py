@@ -11,7 +11,7 @@ from arviz_stats.utils import ELPDData
 from scipy.stats import norm
 
 from pcv import PcvError
-from pcv.compare import (
+from pcv.comparison import (
     COLUMNS,
     Scores,
     compare,

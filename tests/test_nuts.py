@@ -13,9 +13,9 @@ from jax import Array
 
 from pcv import sampler
 from pcv.errors import PcvError
-from pcv.fit import Draws, check, posterior
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
+from pcv.nuts import Draws, check, posterior
 from pcv.tuning import MIN_ACCEPTANCE, tune
 from tests.problems import PROBLEMS, Problem, coin
 

@@ -1,0 +1,80 @@
+r"""Cross-validation from the full-data draws alone, by Pareto-smoothed importance sampling. No JAX.
+
+.. math:: p(y_\mathrm{test} \mid y_\mathrm{train}) \approx
+          \frac{\sum_s w_s \, p(y_\mathrm{test} \mid \theta_s)}{\sum_s w_s}, \qquad
+          w_s \propto \frac{1}{p(y_\mathrm{test} \mid \theta_s)}
+
+the largest weights smoothed by a generalised Pareto distribution, whose shape, k-hat, tells folds
+that this does not hold for. (Vehtari, Gelman, Gabry 2017; Vehtari et al. 2024.) With a group's own
+effects integrated out, weights live in the parameters that groups share: far lighter tails.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import logsumexp
+
+from pcv.jackknife import Parts, batch_jackknife
+
+BATCH_SIZE = 50
+"""draws in a batch, by which Monte Carlo errors are estimated"""
+
+
+class Psis(NamedTuple):
+    """Estimates of every fold."""
+
+    joint_elpd: Float[np.ndarray, " fold"]
+    joint_mcse: Float[np.ndarray, " fold"]
+    pointwise_elpd: Float[np.ndarray, "fold slot"]
+    pointwise_mcse: Float[np.ndarray, " fold"]
+    """of the sum over the fold's units"""
+    khat: Float[np.ndarray, " fold"]
+
+
+def psis(
+    joint: Float[np.ndarray, "chain draw fold"],
+    pointwise: Float[np.ndarray, "chain draw fold slot"],
+    test: Int[np.ndarray, "fold slot"],
+) -> Psis:
+    """Estimates of all folds from log scores at draws of the full-data posterior.
+
+    Args:
+        joint: log score of each fold's test set as a whole (nats).
+        pointwise: log scores of its units.
+        test: the tested units, padded with -1.
+
+    Returns:
+        MCSE by leaving out one batch of draws after the other. NaN k-hat where the weights have
+        no tail to look at.
+    """
+    from arviz_stats.base import array_stats
+
+    chains, draws, folds = joint.shape
+    used = draws - draws % BATCH_SIZE
+    present = test >= 0
+    scores = np.moveaxis(joint[:, :used].reshape(-1, folds), 1, 0)
+    units = np.moveaxis(pointwise[:, :used].reshape(-1, *test.shape), 0, 1)
+    with np.errstate(all="ignore"):
+        log_weight, khat = array_stats.psislw(scores)
+    batches = (folds, chains * used // BATCH_SIZE, BATCH_SIZE)
+    weight = log_weight.reshape(batches)
+    of_part = logsumexp(weight, axis=2)
+
+    def mean(x: np.ndarray, center: np.ndarray) -> np.ndarray:
+        in_batches = (x - center[:, None]).reshape(*batches, *x.shape[2:])
+        w = weight.reshape(*batches, *(1,) * (x.ndim - 2))
+        total = of_part.reshape(*batches[:2], *(1,) * (x.ndim - 2))
+        return np.exp(logsumexp(in_batches + w, axis=2) - total)
+
+    center, unit_center = scores.max(1), units.max(1)
+    parts = Parts(
+        np.full(batches[:2], True),
+        of_part,
+        {"joint": mean(scores, center), "pointwise": mean(units, unit_center)},
+    )
+    whole = batch_jackknife(parts, lambda m: np.log(m["joint"]) + center)
+    each = batch_jackknife(parts, lambda m: np.log(m["pointwise"]) + unit_center, present)
+    return Psis(
+        whole.value, whole.mcse, np.where(present, each.value, np.nan), each.mcse, np.asarray(khat)
+    )

@@ -1,0 +1,221 @@
+"""PSIS first, brute force where it fails: `loo`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from pcv import api, datasets, devices, diagnostics, schemes, stages
+from pcv.api import AnyModel
+from pcv.cv import CV
+from pcv.folds import Folds
+from pcv.job import Job, opened, scored, stored_folds
+from pcv.marginal import Scored
+from pcv.model import Fold, flat_target, target
+from pcv.psis import Psis, psis
+
+MAX_DRAWS = 1000
+"""full-data draws at which a marginal predictive is evaluated"""
+
+
+def loo(
+    model: AnyModel,
+    *,
+    group_by: str | Sequence[Any] | np.ndarray | None = None,
+    brute_force: bool = True,
+    good_k: float | None = None,
+    data: Any = None,
+    joint: bool | None = None,
+    predictive: str = "auto",
+    seed: int = 0,
+    chains: int = 8,
+    draws: int = 200,
+    warmup: int = 50,
+    fit: Mapping[str, Any] | None = None,
+    cv: Mapping[str, Any] | None = None,
+    precision: str = "float64",
+    cores: int | None = None,
+    progress: bool = True,
+) -> CV:
+    r"""Leave-one-out, or leave-one-group-out, from the full-data fit where its draws suffice.
+
+    Importance sampling gives the folds whose weights have a light tail; those with k-hat above
+    `good_k` are sampled, all at once. `CV.folds` says by its column "source" which came from where.
+
+    Args:
+        model, data, joint, seed, precision, cores, progress: as for `cross_validate`.
+        group_by: group of each unit, or the name of its column; None: units are left out alone.
+        brute_force: whether to sample the folds that importance sampling fails for.
+        good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
+        predictive: "auto" integrates out what belongs to a left-out unit or group alone, so that
+            weights live in the other parameters.
+        chains, draws, warmup, cv: of the folds that are sampled.
+        fit: of the full-data fit.
+
+    Raises:
+        PcvError: what is wrong, where, and what to do.
+    """
+    folds: Any = "loo"
+    if isinstance(group_by, str):
+        folds = {"scheme": "leave_one_group_out", "group": group_by}
+    elif group_by is not None:
+        folds = schemes.leave_one_group_out(group_by)
+    sections = {
+        "predictive": predictive,
+        "fit": dict(fit or {}),
+        "cv": api.cv_section(chains, draws, warmup, None, cv or {}),
+    }
+    with api.prepared(model, folds, data, sections, seed, precision, None, cores, progress) as job:
+        stages.check(job._replace(say=api.silent))
+        (part,) = (job._replace(model=name) for name in job.settings.models)
+        for stage in (stages.data, stages.folds, stages.fit):
+            stage(part)
+        everything = stored_folds(part)
+        with devices.precision(precision):
+            model_scored, draws_of = _full_data_scores(part, everything)
+        found = psis(*draws_of, everything.test)
+        number = draws_of[0].shape[0] * draws_of[0].shape[1]
+        limit = float(diagnostics.good_k(number)) if good_k is None else good_k
+        bad = ~(found.khat <= limit)
+        job.say(f"PSIS: k-hat above {limit:.2f} in {bad.sum()} of {bad.size} folds")
+        diagnosed = _diagnostics(part, everything, found, model_scored, limit, number)
+        whole = api.collected(part, joint, diagnosed)
+        if bad.any() and brute_force:
+            sampled = _at_least_two(found.khat, bad)
+            others = api.with_folds(part, Folds(*(x[sampled] for x in everything)))
+            api.run(others)
+            brute = opened(others, "diagnose").load()
+            whole = CV(
+                whole.tree.assign({"diagnostics": xr.DataTree(_patched(diagnosed, brute))}),
+                whole.joint,
+            )
+    return whole
+
+
+def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray, np.ndarray]]:
+    """Log scores of all folds at the draws of the full-data fit: (chain, draw, fold[, slot])."""
+    arrays = datasets.model_data(opened(job, "data"))
+    made = scored(job, arrays, folds)
+    if made.predictive != "marginal":
+        fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+        by_unit = fitted["log_likelihood"].dataset[job.settings.data.outcome].values
+        pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
+        return made, (pointwise.sum(-1), pointwise)
+    flat, _ = flat_target(target(made.model, arrays, "marginal"))
+    unconstrained = xr.open_dataset(job.path("fit"), group="unconstrained", engine="zarr")
+    position = np.asarray(unconstrained["position"].values)
+    chains, draws, _ = position.shape
+    thin = -(-chains * draws // MAX_DRAWS)
+    train, test = jnp.ones(int(arrays["unit"].max()) + 1, bool), jnp.asarray(folds.test)
+
+    def at(position: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vmap(lambda test: flat.log_predictive(position, Fold(train, test)))(test)
+
+    every = jax.jit(lambda x: jax.lax.map(at, x))
+    found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
+    joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
+    return made, (joint, pointwise)
+
+
+def _at_least_two(khat: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """The bad folds, in order; with a single one, the next worst as well."""
+    if bad.sum() > 1:
+        return np.flatnonzero(bad)
+    return np.sort(np.argsort(np.where(np.isnan(khat), np.inf, khat))[-2:])
+
+
+def _diagnostics(
+    job: Job, folds: Folds, found: Psis, made: Scored, limit: float, number: int
+) -> xr.Dataset:
+    """What diagnostics.zarr would hold, of folds that no chain was made for."""
+    fold, slot = "fold", ("fold", "slot")
+    units = opened(job, "data")["unit"].values
+    present = folds.test >= 0
+    fitted = xr.open_dataset(job.path("fit"), group="checks", engine="zarr")
+    shape, nothing = found.khat.shape, (fold, np.full(found.khat.shape, np.nan))
+    verdict = np.where(
+        found.khat <= limit,
+        "ok",
+        [f"k-hat {k:.2f}: importance sampling fails; brute force" for k in found.khat],
+    )
+    return xr.Dataset(
+        {
+            "joint_elpd": (fold, found.joint_elpd),
+            "joint_mcse": (fold, found.joint_mcse),
+            "pointwise_elpd": (slot, found.pointwise_elpd),
+            "pointwise_mcse": (fold, found.pointwise_mcse),
+            "khat": (fold, found.khat),
+            "source": (fold, np.full(shape, "psis")),
+            "verdict": (fold, verdict),
+            "n_draws": (fold, np.full(shape, number // fitted.sizes["chain"])),
+            "unit_name": (slot, np.where(present, units[folds.test], "").astype(str)),
+            "divergences": (fold, np.zeros(shape)),
+            **dict.fromkeys(("joint_ess", "rhat", "acceptance", "efmi"), nothing),
+            **_over_draws(found),
+            "rhat_max": np.nan,
+            "fit_rhat": ("param", fitted["rhat"].values),
+            "fit_ess": ("param", fitted["ess"].values),
+        },
+        {
+            "fold": folds.id,
+            "param": fitted["param"].values,
+            "point": [number // fitted.sizes["chain"]],
+        },
+        {
+            "model": job.model,
+            **dict.fromkeys(("verdict", "pointwise_verdict"), _flagged(folds.id, verdict)),
+            "predictive": made.predictive,
+            "integration": made.integration,
+            "outcome": str(made.model.outcome),
+            "num_chains": fitted.sizes["chain"],
+            "superchains": 0,
+            "good_k": limit,
+            "fit_verdict": "ok",
+            "bad_fit": False,
+        },
+    )
+
+
+def _over_draws(found: Psis) -> dict[str, tuple]:
+    """Progressive estimates, of all draws alone."""
+    at = {
+        "joint_elpd": found.joint_elpd,
+        "joint_mcse": found.joint_mcse,
+        "pointwise_mcse": found.pointwise_mcse,
+        "pointwise_elpd": found.pointwise_elpd,
+    }
+    return {
+        f"{name}_at": (("fold", "slot", "point") if x.ndim > 1 else ("fold", "point"), x[..., None])
+        for name, x in at.items()
+    }
+
+
+def _flagged(names: np.ndarray, verdict: np.ndarray) -> str:
+    bad = names[verdict != "ok"]
+    if not bad.size:
+        return "ok"
+    shown = ", ".join(bad[:3]) + (f" and {bad.size - 3} more" if bad.size > 3 else "")
+    return f"importance sampling fails for {bad.size} of {names.size} folds: {shown}; brute force"
+
+
+def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
+    """With the folds that were sampled in place of theirs."""
+    place = diagnosed.indexes["fold"].get_indexer(brute.indexes["fold"])
+    patched = diagnosed.copy(deep=True)
+    for name, variable in diagnosed.data_vars.items():
+        if name in brute and "point" not in variable.dims and variable.dims[:1] == ("fold",):
+            values = variable.values.astype(object)
+            values[place] = brute[name].values
+            patched[name] = (variable.dims, values.astype(variable.dtype.kind))
+    patched["source"][place] = "mcmc"
+    patched["rhat_max"] = brute["rhat_max"]
+    for kind in ("joint", "pointwise"):
+        patched[f"{kind}_mcse_at"] = (("fold", "point"), patched[f"{kind}_mcse"].values[:, None])
+    patched["joint_elpd_at"] = (("fold", "point"), patched["joint_elpd"].values[:, None])
+    by_unit = patched["pointwise_elpd"].values[..., None]
+    patched["pointwise_elpd_at"] = (("fold", "slot", "point"), by_unit)
+    verdicts = {name: brute.attrs[name] for name in ("verdict", "pointwise_verdict")}
+    return patched.assign_attrs(verdicts)
