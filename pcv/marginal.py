@@ -120,8 +120,10 @@ def choose(setting: str, model: Model, name: str, data: Data, folds: Folds) -> S
                 "or set predictive: plain"
             )
         return Scored(model, "plain", "")
-    kind: Literal["marginal", "either"] = "marginal" if len(local.entries) else "either"
-    return Scored(integrated(model, data, local), kind, integration(local))
+    if not len(local.entries):
+        return Scored(model, "either", "")
+    by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
+    return Scored(integrated(model, data, local), "marginal", by)
 
 
 def find(model: Model, data: Data, folds: Folds) -> Locals | None:
@@ -237,11 +239,13 @@ def sliceable(model: Model, data: Data, num_units: int) -> bool:
     arrays = numeric(data)
     if len(arrays[model.outcome.name]) != num_units:
         return False
-    params = model.init(jax.random.key(0))
+    params = jax.jit(model.init)(jax.random.key(0))
     some = np.unique(np.linspace(0, num_units - 1, 3).astype(int))[::-1]
-    whole = np.asarray(model.log_lik(params, arrays))[some]
+    whole = np.asarray(jax.jit(model.log_lik)(params, arrays))[some]
     try:
-        part = np.asarray(model.log_lik(params, _rows(arrays, jnp.asarray(some), num_units)))
+        part = np.asarray(
+            jax.jit(model.log_lik)(params, _rows(arrays, jnp.asarray(some), num_units))
+        )
     except Exception:  # whatever a model's function does with data of another size
         return False
     return part.shape == whole.shape and bool(np.allclose(part, whole, rtol=1e-5))
@@ -253,13 +257,6 @@ def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str,
     }
 
 
-def integration(local: Locals) -> str:
-    """How `integrated` does its integrals, in words; empty where there are none."""
-    if not len(local.entries):
-        return ""
-    return "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
-
-
 def integrated(model: Model, data: Data, local: Locals) -> Model:
     """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
 
@@ -267,6 +264,8 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
         model, data: the model.
         local: of `find`.
     """
+    # Functions of the user are traced once, however often they are called here.
+    log_lik, own = jax.jit(model.log_lik), model._replace(log_prior=jax.jit(model.log_prior))
     num_units, num_groups = len(local.group), len(local.entries)
     all_entries = jnp.concatenate(
         [jnp.asarray(local.entries), jnp.full((1, local.entries.shape[1]), _size(model))]
@@ -287,10 +286,10 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
             entries = all_entries[group]
 
             def terms(x: Float[Array, " dim"]) -> Float[Array, " slot"]:
-                found = model.log_lik(unravel(position.at[entries].set(x, mode="drop")), arrays)
+                found = log_lik(unravel(position.at[entries].set(x, mode="drop")), arrays)
                 return jnp.where(of_slot == group, found if few else found[test], 0.0)
 
-            log_prior, prior = _prior(model, unravel, position, entries)
+            log_prior, prior = _prior(own, unravel, position, entries)
             key = jax.random.fold_in(_key_of(position), group)
             joint, pointwise = _integral(key, log_prior, terms, prior, local.normal)
             mine = of_slot == group
@@ -309,7 +308,7 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
 
         def anew(group: Int[Array, ""]) -> Float[Array, " dim"]:
             own_key = jax.random.fold_in(for_effects, group)
-            log_prior, prior = _prior(model, unravel, position, all_entries[group])
+            log_prior, prior = _prior(own, unravel, position, all_entries[group])
             if local.normal:
                 return prior.mean + prior.scale @ jax.random.normal(own_key, prior.mean.shape)
             of_nodes, of_choice = jax.random.split(own_key)

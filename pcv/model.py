@@ -418,6 +418,17 @@ PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
 """prior draws of `check_prior`, and the z-score that it warns of"""
 
 
+def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` over draws, compiled for a single call."""
+    return jax.jit(jax.vmap(function), compiler_options=RUN_ONCE)
+
+
+def _drawn(model: Model, number: int) -> Params:
+    """Draws from the prior."""
+    drawn: Params = _once(model.init)(jax.random.split(jax.random.key(0), number))
+    return drawn
+
+
 def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
     """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
 
@@ -431,8 +442,8 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
         UserWarning: units are impossible at some prior draws.
     """
     draws, arrays = CHECKED_DRAWS, numeric(data)
-    params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), draws))
-    terms = np.asarray(jax.vmap(lambda p: model.log_lik(p, arrays))(params))
+    params = _drawn(model, draws)
+    terms = np.asarray(_once(lambda p: model.log_lik(p, arrays))(params))
     impossible = np.isneginf(terms)
     bad = ~np.isfinite(terms) & ~impossible
 
@@ -455,7 +466,7 @@ def check_values(model: Model, data: Data, name: str, units: list[str]) -> None:
         terms = model.log_lik(params, arrays)
         return model.log_prior(params) + jnp.sum(jnp.where(jnp.isneginf(terms), 0.0, terms))
 
-    values, grads = jax.vmap(jax.value_and_grad(log_density))(params)
+    values, grads = _once(jax.value_and_grad(log_density))(params)
     if not np.isfinite(np.asarray(values)).all():
         raise PcvError(
             f"model '{name}': log_prior is not finite at draws from `init`; do "
@@ -537,8 +548,10 @@ def check_gap(
     following = values[(np.searchsorted(values, data[outcome]) + 1) % values.size]
     tested = np.isin(data["unit"], folds.test[middle])
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
-    params = make(data).init(jax.random.key(0))
-    before, after = (np.asarray(make(d).log_lik(params, numeric(d))) for d in (data, changed))
+    params = jax.jit(make(data).init)(jax.random.key(0))
+    before, after = (
+        np.asarray(jax.jit(make(d).log_lik)(params, numeric(d))) for d in (data, changed)
+    )
     trained = train_mask(folds, len(before), slice(middle, middle + 1))[0]
     moved = np.flatnonzero(trained & (before != after))
     if moved.size:
@@ -560,9 +573,9 @@ def check_marginal(model: Model, data: Data, name: str, folds: Folds) -> None:
     assert model.marginal is not None
     arrays = numeric(data)
     some = np.unique(np.linspace(0, len(folds.id) - 1, CHECKED_FOLDS).astype(int))
-    params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
-    marginal = jax.vmap(jax.vmap(model.marginal, (None, None, 0)), (0, None, None))
-    bad = ~np.isfinite(np.asarray(marginal(params, arrays, jnp.asarray(folds.test[some]))[0]))
+    marginal, test = model.marginal, jnp.asarray(folds.test[some])
+    of_folds = _once(lambda p: jax.vmap(lambda units: marginal(p, arrays, units)[0])(test))
+    bad = ~np.isfinite(np.asarray(of_folds(_drawn(model, CHECKED_DRAWS))))
     if bad.any():
         fold = int(np.argmax(bad.sum(0)))
         raise PcvError(

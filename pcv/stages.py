@@ -188,8 +188,8 @@ def check(job: Job) -> None:
             )
         scores = scoring.named(job.scores)
         for name in settings.models:
-            model, predictive, _ = scored(job._replace(model=name), arrays, folds)
-            if predictive == "marginal":
+            model, predictive, integration = scored(job._replace(model=name), arrays, folds)
+            if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
 
