@@ -40,7 +40,7 @@ PRIOR_DRAWS, LOOKED_AT = 3, 5
 MAX_STEPS, CLOSE = 20, 0.01
 """Newton steps, and the square of the last one, in standard deviations, with which they end"""
 STEP_SIZES = (1.0, 0.3, 0.05, 0.0)
-NODES_1D, SPACING, BEND = 19, 0.75, 0.5
+NODES_1D, SPACING, BEND = 31, 0.5, 0.4
 """the grid: nodes, their distance in standard deviations at the middle, and how soon it widens"""
 NODES_PER_DIM = 16
 """of importance sampling, half around the Laplace approximation, half from the prior's"""
@@ -283,20 +283,19 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
         of_slot, present = groups_of(test)
 
         def of_group(group: Int[Array, ""]) -> Predictive:
-            entries = all_entries[group]
+            entries, mine = all_entries[group], (of_slot == group) & (test >= 0)
 
             def terms(x: Float[Array, " dim"]) -> Float[Array, " slot"]:
                 found = log_lik(unravel(position.at[entries].set(x, mode="drop")), arrays)
-                return jnp.where(of_slot == group, found if few else found[test], 0.0)
+                return jnp.where(mine, found if few else found[test], 0.0)
 
             log_prior, prior = _prior(own, unravel, position, entries)
             key = jax.random.fold_in(_key_of(position), group)
             joint, pointwise = _integral(key, log_prior, terms, prior, local.normal)
-            mine = of_slot == group
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
         joint, pointwise = jax.vmap(of_group)(present)
-        return joint.sum(), jnp.where(test >= 0, pointwise.sum(0), 0.0)
+        return joint.sum(), pointwise.sum(0)
 
     def predict(
         key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"]

@@ -1,0 +1,298 @@
+"""A left-out group's own effects: which they are, and their integrals against closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from scipy.integrate import quad
+from scipy.special import gammaln
+from scipy.stats import norm
+from scipy.stats import poisson as scipy_poisson
+
+from pcv import marginal
+from pcv.errors import PcvError
+from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
+from pcv.marginal import choose, find, integrated
+from pcv.model import Model, Outcome, numeric, support
+from pcv.zoo import rats
+from tests.problems import GROUP_OF_UNIT, hierarchy, regression
+
+UNITS = [str(i) for i in range(14)]
+GROUPS = leave_one_group_out(GROUP_OF_UNIT, "group")
+DRAWS = 200
+
+
+def given(data):
+    return {**data, "unit": np.arange(len(data["y"] if "y" in data else data["weight_g"]))}
+
+
+def rats_data():
+    frame = pd.read_csv("resources/rats.csv")
+    return given({name: frame[name].to_numpy() for name in frame})
+
+
+def near_the_posterior(key, data):
+    """Values of the random slopes model as a fit of the rats finds them."""
+    centre = {
+        "mu_alpha": 242.0,
+        "mu_beta": 6.2,
+        "sigma_alpha": np.log(14.5),
+        "sigma_beta": np.log(0.5),
+        "sigma_y": np.log(6.1),
+    }
+    names = [*centre, "alpha", "beta"]
+    keys = dict(zip(names, jax.random.split(key, len(names))))
+    drawn = {
+        name: value + (1.0 if name == "mu_alpha" else 0.1) * jax.random.normal(keys[name])
+        for name, value in centre.items()
+    }
+    for name in ("alpha", "beta"):
+        sd = jnp.exp(drawn[f"sigma_{name}"])
+        drawn[name] = drawn[f"mu_{name}"] + sd * jax.random.normal(keys[name], (30,))
+    return drawn
+
+
+def of_folds(model: Model, data, params, folds: Folds):
+    """Joint and pointwise marginal predictive of all folds at all draws."""
+    arrays = numeric(data)
+
+    def one(params, test):
+        return model.marginal(params, arrays, test)
+
+    every = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))
+    return jax.tree.map(np.asarray, every(params, jnp.asarray(folds.test)))
+
+
+def gamma_poisson(jacobian: bool = True) -> tuple[Model, dict]:
+    """Rates of groups from a gamma distribution: a left-out group is negative binomial."""
+    data = given({"y": np.random.default_rng(3).poisson(4.0, 14), "group": GROUP_OF_UNIT})
+    space = support({"rate": dist.constraints.positive})
+
+    def log_prior(params):
+        rate = space.constrain(params)["rate"]
+        terms = dist.Gamma(2.0, jnp.exp(params["log_b"])).log_prob(rate).sum()
+        return dist.Normal(0.0, 0.5).log_prob(params["log_b"]) + terms + space.log_jacobian(params)
+
+    def init(key):
+        of_b, of_rate = jax.random.split(key)
+        b = 0.5 * jax.random.normal(of_b)
+        return {
+            "log_b": b,
+            "rate": jnp.log(dist.Gamma(2.0, jnp.exp(b)).sample(of_rate, (5,)) + 1e-3),
+        }
+
+    def log_lik(params, data):
+        rate = space.constrain(params)["rate"][data["group"]]
+        return dist.Poisson(rate).log_prob(data["y"])
+
+    return Model(init, log_prior, log_lik, space.constrain, Outcome("y")), data
+
+
+def negative_binomial(b, y):
+    """Log density of counts of a group whose rate is Gamma(2, b)."""
+    n, total = len(y), y.sum()
+    return (
+        2 * np.log(b)
+        - gammaln(2)
+        + gammaln(2 + total)
+        - (2 + total) * np.log(b + n)
+        - gammaln(y + 1).sum()
+    )
+
+
+class TestWhatIsLocal:
+    def test_effects_of_groups_that_are_left_out(self):
+        model = rats.random_slopes(rats_data())
+        folds = leave_one_group_out(rats_data()["rat"], "rat")
+        local = find(model, rats_data(), folds)
+        np.testing.assert_array_equal(
+            local.entries, np.stack([np.arange(30), 30 + np.arange(30)]).T
+        )
+        assert (local.most, local.normal) == (1, True)
+        np.testing.assert_array_equal(local.group, np.repeat(np.arange(30), 5))
+        several = k_fold_grouped(rats_data()["rat"], 10, np.random.default_rng(1))
+        assert find(model, rats_data(), several).most == 3
+
+    def test_none_where_part_of_a_group_is_trained_on(self):
+        problem = hierarchy("plain")
+        assert not len(find(problem.model, given(problem.data), leave_one_out(UNITS)).entries)
+        half = from_sets(["a", "b"], [np.array([0, 1, 2]), np.arange(5, 9)], None, 14)
+        assert find(problem.model, given(problem.data), half) is None
+
+    def test_none_in_a_regression(self):
+        problem = regression()
+        local = find(problem.model, given(problem.data), problem.schemes["k-fold"])
+        assert not len(local.entries)
+
+    def test_crossed_effects(self):
+        """Of subjects that are left out, not of the items that they share with others."""
+        subject, item = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
+        data = given({"y": np.random.default_rng(1).normal(size=12)})
+
+        def log_lik(params, data):
+            mean = params["subject"][subject] + params["item"][item]
+            return dist.Normal(mean, 1.0).log_prob(data["y"])
+
+        def log_prior(params):
+            return sum(dist.Normal(0.0, 1.0).log_prob(x).sum() for x in params.values())
+
+        def init(key):
+            a, b = jax.random.split(key)
+            return {"item": jax.random.normal(a, (3,)), "subject": jax.random.normal(b, (4,))}
+
+        model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+        local = find(model, data, leave_one_group_out(subject, "subject"))
+        np.testing.assert_array_equal(local.entries, 3 + np.arange(4)[:, None])
+        local = find(model, data, leave_one_group_out(item, "item"))
+        np.testing.assert_array_equal(local.entries, np.arange(3)[:, None])
+
+    def test_effects_that_their_prior_ties_together_are_one_group(self):
+        problem = hierarchy("plain")
+
+        def tied(params):
+            steps = params["theta"][1:] - params["theta"][:-1]
+            return problem.model.log_prior(params) - (steps**2).sum()
+
+        model = problem.model._replace(log_prior=tied)
+        folds = from_sets(["two", "one"], [np.arange(5), np.arange(12, 14)], None, 14)
+        local = find(model, given(problem.data), folds)
+        assert local.entries.tolist() == [[1, 2], [5, 6]]
+        assert local.most == 1
+
+
+def test_one_effect_by_group_is_exact():
+    problem = hierarchy("marginal")
+    model, data = problem.model, given(problem.data)
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(1), DRAWS))
+    found = integrated(model, data, find(model, data, GROUPS))
+    exact = of_folds(model, data, params, GROUPS)
+    for mine, theirs in zip(of_folds(found, data, params, GROUPS), exact):
+        np.testing.assert_allclose(mine, theirs, atol=2e-3)
+        assert abs(np.mean(np.exp(mine - theirs)) - 1) < 1e-5
+    three = from_sets(["0 and 2", "1"], [np.r_[0, 1, 5:9], np.arange(2, 5)], None, 14)
+    found = integrated(model, data, find(model, data, three))
+    for mine, theirs in zip(
+        of_folds(found, data, params, three), of_folds(model, data, params, three)
+    ):
+        np.testing.assert_allclose(mine, theirs, atol=5e-3)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_effects_by_group_are_right_on_average(seed):
+    data = rats_data()
+    model = rats.random_slopes(data)
+    folds = leave_one_group_out(data["rat"], "rat")
+    keys = jax.random.split(jax.random.key(seed), DRAWS)
+    params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
+    found = integrated(model, data, find(model, data, folds))
+    mine, exact = (of_folds(x, data, params, folds) for x in (found, model))
+    for approximate, true in zip(mine, exact):
+        ratio = np.exp(approximate - true)
+        error = ratio.mean(0) - 1
+        assert np.abs(error / (ratio.std(0) / np.sqrt(DRAWS))).max() < 4.5
+    assert np.exp(mine[0] - exact[0]).std() < 0.2
+
+
+def test_poisson_groups_against_dense_quadrature():
+    rng = np.random.default_rng(5)
+    data = given({"y": rng.poisson(np.exp(rng.normal(1, 1, 5)[GROUP_OF_UNIT])), "g": GROUP_OF_UNIT})
+
+    def log_prior(params):
+        effects = dist.Normal(params["mu"], jnp.exp(params["log_tau"])).log_prob(params["u"])
+        return sum(-(params[x] ** 2) / 2 for x in ("mu", "log_tau")) + effects.sum()
+
+    def init(key):
+        a, b, c = jax.random.split(key, 3)
+        mu, tau = jax.random.normal(a), jax.random.normal(b)
+        return {"mu": mu, "log_tau": tau, "u": mu + jnp.exp(tau) * jax.random.normal(c, (5,))}
+
+    def log_lik(params, data):
+        return dist.Poisson(jnp.exp(params["u"][data["g"]])).log_prob(data["y"])
+
+    model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+    found = integrated(model, data, find(model, data, GROUPS))
+    params = {
+        "mu": jnp.array([1.0, 0.3, 1.5]),
+        "log_tau": jnp.log(jnp.array([1.0, 0.4, 1.8])),
+        "u": jnp.zeros((3, 5)),
+    }
+    joint, pointwise = of_folds(found, data, params, GROUPS)
+    for draw in range(3):
+        mu, tau = float(params["mu"][draw]), float(np.exp(params["log_tau"][draw]))
+        for k, test in enumerate(GROUPS.test):
+            y = data["y"][test[test >= 0]]
+            sets = [y, *(y[i : i + 1] for i in range(len(y)))]
+            exact = [
+                np.log(
+                    quad(
+                        lambda u: np.exp(
+                            scipy_poisson.logpmf(y, np.exp(u)).sum()  # noqa: B023
+                            + norm.logpdf(u, mu, tau)  # noqa: B023
+                        ),
+                        mu - 12 * tau,
+                        mu + 12 * tau,
+                        points=[np.log(y.mean() + 0.2)],
+                        limit=500,
+                        epsabs=0,
+                    )[0]
+                )
+                for y in sets
+            ]
+            assert joint[draw, k] == pytest.approx(exact[0], abs=1e-4)
+            np.testing.assert_allclose(pointwise[draw, k, : len(y)], exact[1:], atol=2e-3)
+
+
+def test_a_prior_that_is_not_normal():
+    model, data = gamma_poisson()
+    local = find(model, data, GROUPS)
+    assert not local.normal
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), DRAWS))
+    joint, pointwise = of_folds(integrated(model, data, local), data, params, GROUPS)
+    b = np.exp(np.asarray(params["log_b"]))
+    exact = np.array(
+        [
+            [negative_binomial(x, data["y"][test[test >= 0]]) for test in GROUPS.test]
+            for x in b.tolist()
+        ]
+    )
+    np.testing.assert_allclose(joint, exact, atol=1e-3)
+    one = np.array([[negative_binomial(x, data["y"][[i]]) for i in range(14)] for x in b.tolist()])
+    for k, test in enumerate(GROUPS.test):
+        units = test[test >= 0]
+        np.testing.assert_allclose(pointwise[:, k, : len(units)], one[:, units], atol=5e-3)
+    taken = integrated(model, data, local._replace(normal=True))
+    assert np.abs(of_folds(taken, data, params, GROUPS)[0] - exact).min() > 1e-3
+
+
+def test_replicates_have_effects_drawn_anew():
+    problem = hierarchy("marginal")
+    predict = lambda key, params, data: dist.Normal(  # noqa: E731
+        params["theta"][data["group"]], 1.0
+    ).sample(key)
+    model, data = problem.model._replace(predict=predict), given(problem.data)
+    local = find(model, data, GROUPS)
+    params, test = {"mu": jnp.array(1.5), "theta": jnp.full(5, -40.0)}, jnp.asarray(GROUPS.test[2])
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    present = GROUPS.test[2] >= 0
+    cov = 1.2**2 + np.eye(present.sum())
+    spread = np.sqrt((cov**2 + np.outer(np.diag(cov), np.diag(cov))) / len(keys))
+    for normal in (True, False):
+        found = integrated(model, data, local._replace(normal=normal))
+        anew = jax.vmap(found.marginal_predict, (0, None, None, None))
+        drawn = np.asarray(anew(keys, params, numeric(data), test))[:, present]
+        error = np.sqrt(np.diag(cov) / len(keys))
+        assert np.abs((drawn.mean(0) - 1.5) / error).max() < 4
+        assert np.abs((np.cov(drawn.T) - cov) / spread).max() < 5
+
+
+def test_too_many_effects_are_left_to_the_chains(monkeypatch):
+    data = rats_data()
+    model = rats.random_slopes(data)._replace(marginal=None, group=None)
+    folds = leave_one_group_out(data["rat"], "rat")
+    assert choose("auto", model, "rats", data, folds).integration == "by importance sampling"
+    monkeypatch.setattr(marginal, "MAX_DIM", 1)
+    assert choose("auto", model, "rats", data, folds).predictive == "plain"
+    with pytest.raises(PcvError, match=r"model 'rats': predictive 'marginal' is asked for, but .*"):
+        choose("marginal", model, "rats", data, folds)
