@@ -235,6 +235,8 @@ def _observed(models: Mapping[str, Model], data: Any) -> Observations:
                 f"model '{name}': its outcome '{outcome}' is not in the data ({there}); give them "
                 "by data=..."
             )
+        if name == first:
+            continue
         same = np.array_equal(part.columns[outcome], parts[first].columns[outcome])
         if not same or part.units != parts[first].units:
             raise PcvError(

@@ -36,7 +36,7 @@ def setup(cores: int, cache: Path | None = None) -> None:
     except RuntimeError:
         if jax.default_backend() == "cpu" and len(in_use()) != cores:
             _say_once(
-                f"JAX was running before pcv: it uses {len(in_use())} core(s) instead of {cores}; "
+                f"JAX is running already, on {len(in_use())} host device(s) instead of {cores}: "
                 "make the model of a front-end before the first JAX array is made"
             )
     if cache is not None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -192,12 +192,33 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model":
         return job.objects[settings.model]
     if settings.model.startswith(OBJECT):
         raise PcvError(f"model '{settings.model}': an object of a Python session that has ended")
-    model = as_model(reference.build(settings.model, arrays, settings.args))
+    made = reference.build(settings.model, arrays, settings.args)
+    model = as_model(made)
     if model is None:
         raise PcvError(
-            f"model '{settings.model}': it must return a pcv.Model, not {type(model).__name__}"
+            f"model '{settings.model}': it must return a pcv.Model, or one of PyMC or Bambi, not "
+            f"{type(made).__name__}"
         )
-    return model
+    return _of_column(model, settings.model, arrays, job.settings.data.outcome)
+
+
+def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
+    """A front-end's model whose observed variable is a column of another name."""
+    own = model.outcome.name
+    if model.data is None or own == column:
+        return model
+    observed = np.asarray(model.data.columns[own])
+    if observed.shape != arrays[column].shape or not np.allclose(observed, arrays[column]):
+        raise PcvError(
+            f"model '{name}': what it observes, '{own}', is not column '{column}' of the data, row "
+            "by row; make it of the `data` that the function gets"
+        )
+    log_lik = model.log_lik
+
+    def renamed(params: Any, data: Mapping[str, Any]) -> Any:
+        return log_lik(params, {**data, own: data[column]} if column in data else data)
+
+    return model._replace(log_lik=renamed, outcome=model.outcome._replace(name=column))
 
 
 def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:

@@ -147,21 +147,27 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     if num_params * num_units > MAX_ENTRIES:
         return None
     touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions)
-    linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
     held_out, tested = _memberships(folds, num_units)
     inside, total = (touches @ held_out).tocsc(), touches.sum(1)
-    groups: dict[tuple[int, ...], int] = {}
-    group, most, without = np.full(num_units, -1), 0, 0
+    own_of, units_of, of_unit_of = [], [], []
     for k in range(len(folds.id)):
-        touched = inside[:, [k]].tocoo()
-        units = tested[:, [k]].tocoo().row
+        touched, units = inside[:, [k]].tocoo(), tested[:, [k]].tocoo().row
         own = touched.row[touched.data == total[touched.row]]
-        of_unit = touches[own][:, units].toarray()
-        own, of_unit = own[of_unit.any(1)], of_unit[of_unit.any(1)]
-        without += int((~of_unit.any(0)).sum())
-        if not own.size:
-            continue
-        together = (of_unit @ of_unit.T > 0) | (linked[own][:, own].toarray() > 0)
+        of_unit = touches[own][:, units].toarray() > 0
+        own_of.append(own[of_unit.any(1)])
+        units_of.append(units)
+        of_unit_of.append(of_unit[of_unit.any(1)])
+    with_own = np.concatenate([of_unit.any(0) for of_unit in of_unit_of])
+    group = np.full(num_units, -1)
+    if not with_own.any():
+        return Locals(np.empty((0, 1), np.int64), group, 0, True)
+    if not with_own.all():
+        return None
+    linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
+    groups: dict[tuple[int, ...], int] = {}
+    most = 0
+    for own, units, of_unit in zip(own_of, units_of, of_unit_of):
+        together = (of_unit.astype(int) @ of_unit.T > 0) | (linked[own][:, own].toarray() > 0)
         count, part = connected_components(together, directed=False)
         most = max(most, count)
         for c in range(count):
@@ -172,10 +178,6 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
             if len(entries) > MAX_DIM or not known:
                 return None
             group[members] = number
-    if not groups:
-        return Locals(np.empty((0, 1), np.int64), group, 0, True)
-    if without:
-        return None
     padded = np.full((len(groups), max(map(len, groups))), num_params)
     for entries, number in groups.items():
         padded[number, : len(entries)] = entries

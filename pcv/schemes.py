@@ -149,8 +149,14 @@ def leave_future_out(
     return _checked(made, units)
 
 
+def _places(x: Values, y: Values, degrees: bool) -> folds.Places:
+    places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
+    folds.check_places(places)
+    return places
+
+
 def spatial_block(
-    x: Values, y: Values, size: float, buffer: float = 0.0, degrees: bool = False
+    x: Values, y: Values, size: float | int, buffer: float | int = 0, degrees: bool = False
 ) -> Folds:
     """Units in squares of a grid.
 
@@ -161,20 +167,24 @@ def spatial_block(
         buffer: distance around a test set within which units are not trained on.
         degrees: whether x and y are longitudes and latitudes.
     """
-    places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
-    return _checked(folds.spatial_blocks(places, size, buffer), len(places.first), cover=True)
+    places = _places(x, y, degrees)
+    return _checked(
+        folds.spatial_blocks(places, float(size), float(buffer)), len(places.first), cover=True
+    )
 
 
 def leave_one_location_out(
-    x: Values, y: Values, buffer: float = 0.0, degrees: bool = False
+    x: Values, y: Values, buffer: float | int = 0, degrees: bool = False
 ) -> Folds:
     """A fold for every place, with the units nearby left out.
 
     Args:
         x, y, buffer, degrees: as for `spatial_block`.
     """
-    places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
-    return _checked(folds.leave_one_location_out(places, buffer), len(places.first), cover=True)
+    places = _places(x, y, degrees)
+    return _checked(
+        folds.leave_one_location_out(places, float(buffer)), len(places.first), cover=True
+    )
 
 
 def from_splitter(

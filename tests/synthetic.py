@@ -116,6 +116,7 @@ def make_results(
             "experiment": "rats",
             "outcome": "weight_g",
             "predictive": "marginal",
+            "integration": "analytically",
             "superchains": 0,
             "until": "",
         },
@@ -167,6 +168,7 @@ def make_results(
             attrs={
                 "model": model,
                 "predictive": "marginal",
+                "integration": "analytically",
                 "outcome": "weight_g",
                 "verdict": "All folds are sound.",
                 "num_chains": 8,

@@ -26,6 +26,9 @@ CHECKS = xr.Dataset(
 )
 
 
+ATTRIBUTES = {"predictive": "plain", "integration": "", "outcome": "y", "superchains": 0}
+
+
 def energy(seed: int, phi: float = 0.0) -> dict[str, np.ndarray]:
     """Sums of energies that are an AR(1) process, per batch."""
     x = np.random.default_rng(seed).normal(size=(len(TEST), CHAINS, DRAWS))
@@ -58,7 +61,7 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
         "acceptance": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), 0.9)),
         **{f"energy_{name}": (dims, x) for name, x in energy(seed=1).items()},
     }
-    return xr.Dataset(variables, attrs={"predictive": "plain", "outcome": "y", "superchains": 0})
+    return xr.Dataset(variables, attrs=ATTRIBUTES)
 
 
 def diagnosed(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:

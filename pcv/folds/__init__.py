@@ -45,6 +45,7 @@ __all__ = [
     "blocks",
     "check",
     "check_order",
+    "check_places",
     "describe",
     "from_column",
     "from_sets",

@@ -1,0 +1,375 @@
+"""From Python: models of all front-ends to a comparison, ArviZ, disk and back; refusals."""
+
+import warnings
+
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pymc as pm
+import pytest
+from arviz_stats.base import array_stats
+
+import pcv
+from pcv import weights
+from pcv.errors import PcvError
+from pcv.folds import train_mask
+from pcv.model import Model, Outcome, support
+from pcv.psis import psis
+from tests.problems import exact, hierarchy, regression
+
+N = 24
+RNG = np.random.default_rng(11)
+X, GROUP = RNG.normal(size=N), np.repeat(np.arange(6), 4)
+Y = 1 + 0.7 * X + RNG.normal(0, 0.8, 6)[GROUP] + RNG.normal(0, 0.5, N)
+COUNT = RNG.poisson(np.exp(3.0 + RNG.normal(0, 1.2, 6)[GROUP]))
+QUICK = {"progress": False, "fit": {"warmup": 300, "draws": 300}}
+
+
+def slopes(y, x):
+    a, b = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("b", dist.Normal(0, 1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(a + b * x, sigma), obs=y)
+
+
+def flat(y):
+    a, sigma = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("sigma", dist.HalfNormal(2))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(a, sigma), obs=y)
+
+
+def poisson_groups(y, group):
+    mu, tau = numpyro.sample("mu", dist.Normal(2, 2)), numpyro.sample("tau", dist.HalfNormal(1))
+    with numpyro.plate("groups", 6):
+        u = numpyro.sample("u", dist.Normal(mu, tau))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(u[group])), obs=y)
+
+
+def in_pymc():
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 2), pm.Normal("b", 0, 1)
+        pm.Normal("y", a + b * X, pm.HalfNormal("sigma", 2), observed=Y)
+    return model
+
+
+def by_hand():
+    prior = {"a": dist.Normal(0.0, 2.0), "b": dist.Normal(0.0, 1.0), "sigma": dist.HalfNormal(2.0)}
+    space = support({"sigma": dist.constraints.positive})
+
+    def log_prior(params):
+        theta = space.constrain(params)
+        return sum(p.log_prob(theta[k]) for k, p in prior.items()) + space.log_jacobian(params)
+
+    def log_lik(params, data):
+        theta = space.constrain(params)
+        return dist.Normal(theta["a"] + theta["b"] * data["x"], theta["sigma"]).log_prob(data["y"])
+
+    def init(key):
+        keys = jax.random.split(key, 3)
+        return space.unconstrain({k: p.sample(x) for (k, p), x in zip(prior.items(), keys)})
+
+    return Model(init, log_prior, log_lik, space.constrain, Outcome("y"))
+
+
+@pytest.fixture(scope="module")
+def found():
+    with jax.enable_x64(True):
+        models = {
+            "slopes": pcv.from_numpyro(slopes, {"y": Y, "x": X}),
+            "flat": pcv.from_numpyro(flat, {"y": Y}),
+        }
+        return pcv.cross_validate(models, "loo", scores=["log", "crps", "rmse"], seed=1, **QUICK)
+
+
+class TestOneModel:
+    def test_numbers_and_names(self, found):
+        cv = found["slopes"]
+        assert (cv.kind, cv.name) == ("pointwise", "slopes")
+        assert cv.elpd == pytest.approx(float(cv.pointwise.sum()), rel=1e-12)
+        assert cv.pointwise.sizes == {"unit": N}
+        assert cv.pointwise["unit"].values[:2].tolist() == ["case 0", "case 1"]
+        assert cv.se == pytest.approx(np.sqrt(N) * cv.pointwise.values.std(ddof=1), rel=1e-12)
+        assert 0 < cv.mcse < 0.1 * cv.se
+        assert 1 < cv.p < 6
+        assert cv.folds.shape[0] == N
+        assert {"rhat", "khat", "ess", "verdict"} <= set(cv.folds)
+        assert cv.score("rmse")["estimate"] == pytest.approx(-0.9, abs=0.4)
+        with pytest.raises(PcvError, match="no pointwise score 'dss'; there are crps_pointwise"):
+            cv.score("dss")
+
+    def test_it_prints_itself(self, found):
+        lines = repr(found["slopes"]).splitlines()
+        assert lines[0] == "slopes: leave-one-out: 24 folds, test 1, training 23, no gap"
+        assert lines[1].startswith("Pointwise log score of y, plain predictive, 8 chains x 200")
+        assert lines[3].split() == ["Estimate", "SE", "MCSE"]
+        assert lines[4].split()[0] == "elpd"
+        assert found["slopes"]._repr_html_().startswith("<pre>")
+
+    def test_it_is_drawn(self, found):
+        for name in ("elpd", "rhat", "benchmark", "khat", "full_data"):
+            assert getattr(found["slopes"], f"plot_{name}")().axes
+
+    def test_to_disk_and_back(self, found, tmp_path):
+        found["slopes"].save(tmp_path / "cv.zarr")
+        again = pcv.load(tmp_path / "cv.zarr")
+        assert repr(again) == repr(found["slopes"])
+        compared = pcv.compare({"slopes": again, "flat": found["flat"]})
+        assert compared.frame.equals(pcv.compare(found).frame)
+        with pytest.raises(PcvError, match=r"nothing\.zarr: not found"):
+            pcv.load(tmp_path / "nothing.zarr")
+
+    def test_the_posterior_is_arvizs(self, found):
+        tree = found["slopes"].to_datatree()
+        assert {"posterior", "sample_stats", "log_likelihood", "observed_data"} <= set(
+            tree.children
+        )
+        assert arviz_stats.loo(tree).elpd == pytest.approx(found["slopes"].elpd, abs=0.5)
+
+
+class TestComparison:
+    def test_arviz_has_the_same_numbers(self, found):
+        ours = pcv.compare(found).frame
+        theirs = arviz_stats.compare(
+            {name: cv.to_arviz() for name, cv in found.items()}, round_to="none"
+        )
+        assert theirs.index.tolist() == ours.index.tolist()
+        np.testing.assert_allclose(theirs["elpd_diff"], ours["elpd_diff"], atol=1e-10)
+        factor = np.sqrt(N / (N - 1))
+        np.testing.assert_allclose(theirs["dse"] * factor, ours["dse"], atol=1e-10)
+        np.testing.assert_allclose(theirs["se"] * factor, ours["se"], rtol=1e-10)
+        np.testing.assert_allclose(theirs["p"], [found[m].p for m in theirs.index], rtol=1e-10)
+        np.testing.assert_allclose(
+            theirs["weight"], pcv.compare(found).weights()[theirs.index], atol=1e-3
+        )
+
+    def test_it_prints_itself(self, found):
+        text = repr(pcv.compare(found, reference="flat"))
+        assert "differences from flat" in text
+        assert "crps (pointwise)" in text
+        assert "slopes" in text.splitlines()[-1]
+        for name in ("difference", "probability", "folds"):
+            assert getattr(pcv.compare(found), f"plot_{name}")().axes
+
+    def test_what_cannot_be_compared(self, found):
+        with pytest.raises(PcvError, match="compare: no models"):
+            pcv.compare({})
+        with pytest.raises(PcvError, match="compare: 'a' is int, not what cross_validate gives"):
+            pcv.compare({"a": 3})
+        model = pcv.from_numpyro(flat, {"y": Y})
+        other = pcv.cross_validate(model, pcv.kfold(N, 2, seed=1), seed=1, draws=40, **QUICK)
+        with pytest.raises(PcvError, match="'folds' was scored on other folds than 'slopes'"):
+            pcv.compare({"slopes": found["slopes"], "folds": other}, joint=False)
+        with pytest.raises(PcvError, match="some models show the joint score and some the pointw"):
+            pcv.compare({"slopes": found["slopes"], "folds": other})
+        with pytest.raises(PcvError, match=r"no model 'slope'; did you mean 'slopes'"):
+            pcv.compare(found, reference="slope")
+
+
+def test_front_ends_agree(found):
+    models = {"PyMC": in_pymc(), "JAX": by_hand()}
+    for name, model in models.items():
+        data = {"y": Y, "x": X} if name == "JAX" else None
+        cv = pcv.cross_validate(model, data=data, seed=2, **QUICK)
+        error = np.hypot(cv.mcse, found["slopes"].mcse)
+        assert abs(cv.elpd - found["slopes"].elpd) < 4 * error
+
+
+def test_a_groups_effects_are_integrated_out_by_themselves():
+    problem = hierarchy("marginal")
+    model = problem.model._replace(marginal=None, group=None, marginal_predict=None)
+    model = model._replace(marginal_moments=None)
+    folds = pcv.leave_one_group_out(problem.data["group"])
+    integrated = {}
+    for seed in (1, 2, 3):
+        cv = pcv.cross_validate(model, folds, data=problem.data, seed=seed, **QUICK)
+        assert "marginal predictive (integrated on a grid)" in repr(cv)
+        truth = exact(problem, folds)
+        z = (cv.folds["elpd"] - truth.joint) / cv.folds["mcse"]
+        assert np.abs(z).max() < 4
+        by_unit = np.nansum(truth.pointwise, axis=1)
+        mine = cv.diagnostics["pointwise_elpd"].sum("slot").values
+        assert np.abs((mine - by_unit) / cv.diagnostics["pointwise_mcse"].values).max() < 4
+        integrated[seed] = cv.mcse
+    rough = pcv.cross_validate(model, folds, data=problem.data, seed=1, predictive="plain", **QUICK)
+    assert rough.mcse > 1.5 * integrated[1]
+
+
+def test_k_hat_falls_where_effects_are_integrated_out():
+    model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
+    folds = pcv.leave_one_group_out(GROUP)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = pcv.cross_validate(model, folds, predictive="plain", seed=1, **QUICK)
+        integrated = pcv.cross_validate(model, folds, seed=1, **QUICK)
+    heavy = plain.folds["khat"] > 0.7
+    assert heavy.any()
+    assert (integrated.folds["khat"] < 0.7).all()
+    error = np.hypot(plain.mcse, integrated.mcse)
+    assert abs(plain.elpd - integrated.elpd) < 5 * error
+
+
+class TestPsisFirst:
+    def test_exact_on_a_conjugate_model(self):
+        problem = regression()
+        folds = problem.schemes["leave one out"]
+        truth = exact(problem, folds)
+        theta = problem.posterior(np.random.default_rng(1), 8000)
+        mean = theta["alpha"][:, None] + theta["beta"] @ problem.data["x"].T
+        joint = dist.Normal(mean, 0.8).log_prob(problem.data["y"]).reshape(4, 2000, 14)
+        joint = np.asarray(joint)
+        found = psis(joint, joint[..., None], folds.test)
+        sound = found.khat < 0.5
+        assert sound.sum() > 8
+        z = ((found.joint_elpd - truth.joint) / found.joint_mcse)[sound]
+        assert np.abs(z).max() < 4
+        np.testing.assert_allclose(found.joint_elpd, found.pointwise_elpd[:, 0], rtol=1e-12)
+        theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
+        np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
+
+    def test_brute_force_where_weights_are_heavy(self, found):
+        y = Y.copy()
+        y[5] += 8.0
+        model = pcv.from_numpyro(slopes, {"y": y, "x": X})
+        mixed = pcv.loo(model, seed=1, **QUICK)
+        source = mixed.folds["source"]
+        assert source["case 5"] == "mcmc"
+        assert (source == "psis").sum() >= N - 4
+        brute = pcv.cross_validate(model, seed=2, **QUICK)
+        error = np.hypot(mixed.folds["mcse"], brute.folds["mcse"])
+        assert np.abs((mixed.folds["elpd"] - brute.folds["elpd"]) / error).max() < 4.5
+        assert "PSIS from the full-data fit for" in repr(mixed)
+        compared = pcv.compare({"mixed": mixed, "brute": brute})
+        worse = compared.frame.iloc[1]
+        assert abs(worse["elpd_diff"]) < 4 * worse["mcse_diff"]
+        alone = pcv.loo(model, seed=1, brute_force=False, **QUICK)
+        assert "importance sampling fails for" in alone.verdict
+
+    def test_groups_from_the_full_fit(self):
+        model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
+        mixed = pcv.loo(model, group_by="group", seed=1, **QUICK)
+        assert mixed.joint
+        assert mixed.folds.index.tolist() == [f"group {i}" for i in range(6)]
+        assert (mixed.folds["source"] == "psis").sum() >= 4
+        brute = pcv.cross_validate(model, pcv.leave_one_group_out(GROUP), seed=2, **QUICK)
+        z = (mixed.folds["elpd"].values - brute.folds["elpd"].values) / np.hypot(
+            mixed.folds["mcse"].values, brute.folds["mcse"].values
+        )
+        assert np.abs(z).max() < 4.5
+
+
+class TestWeights:
+    def test_stacking_is_arvizs(self):
+        rng = np.random.default_rng(1)
+        elpd = rng.normal(-1.5, 0.5, (3, 60)) + np.array([[0.0], [0.1], [-0.4]])
+        mine = weights.stacking(elpd)
+        mixture = np.exp(elpd)
+        best = np.log(mine @ mixture).sum()
+        assert mine.sum() == pytest.approx(1)
+        for other in np.random.default_rng(2).dirichlet(np.ones(3), 2000):
+            assert np.log(other @ mixture).sum() <= best + 1e-6
+
+    def test_scores_below_what_a_float_can_hold(self):
+        elpd = np.array([[-900.0, -2000.0, -1000.0], [-905.0, -1990.0, -1004.0]])
+        np.testing.assert_allclose(weights.stacking(elpd), weights.stacking(elpd + 800), atol=1e-6)
+        assert 0.6 < weights.stacking(elpd)[0] < 0.7
+
+    def test_pseudo_bma_plus(self):
+        elpd = np.array([[-1.0, -1.2, -0.8, -1.1], [-2.0, -2.2, -1.8, -2.1]])
+        found = weights.pseudo_bma_plus(elpd, np.random.default_rng(1))
+        assert found[0] == pytest.approx(1 / (1 + np.exp(-4)), abs=0.01)
+        with pytest.raises(PcvError, match="weights: no method 'bma'; there are stacking"):
+            weights.weights(elpd, "bma", 1)
+
+
+class TestFolds:
+    def test_of_every_kind(self):
+        assert pcv.kfold(6, 3, seed=1).test.shape == (3, 2)
+        assert pcv.kfold(6, 2, contiguous=True).test.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert len(pcv.kfold(N, 3, group_by=GROUP).id) == 3
+        strata = pcv.kfold(N, 4, stratify_by=GROUP)
+        assert all(len(set(GROUP[test])) == 6 for test in strata.test)
+        assert pcv.hv_block(10, v=1, h=2).test[0].tolist() == [0, 1, 2]
+        assert train_mask(pcv.h_block(6, h=1), 6)[2].tolist() == [True, *[False] * 3, True, True]
+        assert pcv.leave_future_out(6, 4).id.tolist() == ["5", "6"]
+        assert len(pcv.leave_p_out(5, 2, "all").id) == 10
+        assert pcv.block(5, 2).id.tolist() == ["1 to 2", "3 to 4", "5"]
+        assert len(pcv.leave_one_location_out([0, 0, 1], [0, 0, 1]).id) == 2
+        assert len(pcv.spatial_block([0.0, 1, 5, 6], [0.0, 0, 0, 0], size=3).id) == 2
+        assert pcv.leave_one_out(["A", "B"]).id.tolist() == ["A", "B"]
+        with pytest.raises(PcvError, match="kfold: group_by and contiguous exclude each other"):
+            pcv.kfold(N, 2, group_by=GROUP, contiguous=True)
+
+    def test_columns_splitters_and_what_is_none(self):
+        model = pcv.from_numpyro(flat, {"y": Y}, columns={"site": GROUP})
+        scheme = {"scheme": "leave_one_group_out", "group": "site"}
+        short = QUICK | {"chains": 2, "warmup": 5, "draws": 20}
+
+        class Halves:
+            def split(self, x, y=None, groups=None):
+                yield np.arange(12), np.arange(12, 24)
+                yield np.arange(12, 24), np.arange(12)
+
+        assert len(pcv.cross_validate(model, scheme, **short).folds) == 6
+        assert len(pcv.cross_validate(model, Halves(), **short).folds) == 2
+        with pytest.raises(PcvError, match="folds 'lou'; there are loo, kfold"):
+            pcv.cross_validate(model, "lou", **short)
+        with pytest.raises(PcvError, match="folds is int; give 'loo'"):
+            pcv.cross_validate(model, 5, **short)
+        with pytest.raises(PcvError, match=r"cv\.chains: must be at least 2"):
+            pcv.cross_validate(model, **short | {"chains": 1})
+
+
+class TestRefusals:
+    def test_models(self):
+        with pytest.raises(PcvError, match=r"is function, .* give pcv\.from_numpyro"):
+            pcv.cross_validate(flat, **QUICK)
+        with pytest.raises(PcvError, match="'model' is str, not a model that pcv knows; see"):
+            pcv.cross_validate("flat", **QUICK)
+
+    def test_data(self):
+        with pytest.raises(PcvError, match=r"its outcome 'y' is not in the data \(none\); give th"):
+            pcv.cross_validate(by_hand(), **QUICK)
+        y = np.where(np.arange(N) == 2, np.nan, Y)
+        with pytest.raises(PcvError, match=r"column 'y': missing value in row 3"):
+            pcv.cross_validate(by_hand(), data={"y": y, "x": X}, **QUICK)
+        models = {
+            "a": pcv.from_numpyro(flat, {"y": Y}),
+            "b": pcv.from_numpyro(flat, {"y": Y + 1}),
+        }
+        with pytest.raises(PcvError, match="'a' and 'b' were made with different values, or units"):
+            pcv.cross_validate(models, **QUICK)
+
+
+def test_what_was_kept_is_not_made_again(tmp_path, capsys):
+    model = pcv.from_numpyro(flat, {"y": Y})
+    kept = {"results": tmp_path / "kept", "fit": {"warmup": 100, "draws": 100}, "seed": 1}
+    folds = pcv.kfold(N, 4, seed=1)
+    first = pcv.cross_validate(model, folds, draws=40, **kept)
+    assert "NUTS on the full data" in capsys.readouterr().err
+    again = pcv.cross_validate(model, folds, draws=40, **kept)
+    assert "NUTS" not in capsys.readouterr().err
+    assert again.elpd == first.elpd
+    pcv.cross_validate(model, folds, draws=60, **kept)
+    said = capsys.readouterr().err
+    assert "NUTS" not in said
+    assert "sample" in said
+
+
+def test_the_full_data_fit_alone():
+    tree = pcv.fit(pcv.from_numpyro(flat, {"y": Y}), seed=1, progress=False)
+    assert set(tree["posterior"].data_vars) == {"a", "sigma"}
+    assert float(tree["posterior"]["a"].mean()) == pytest.approx(Y.mean(), abs=0.1)
+
+
+def test_data_frames():
+    frame = pd.DataFrame({"y": Y, "x": X, "site": np.array(list("abcdef"))[GROUP]})
+    cv = pcv.cross_validate(
+        by_hand(), {"scheme": "leave_one_group_out", "group": "site"}, data=frame, seed=1, **QUICK
+    )
+    assert cv.joint
+    assert cv.folds.index.tolist() == [f"site {x}" for x in "abcdef"]
