@@ -204,9 +204,9 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model":
 
 def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
     """A front-end's model whose observed variable is a column of another name."""
-    own = model.outcome.name
-    if model.data is None or own == column:
+    if model.data is None or model.outcome.name == column:
         return model
+    own = model.outcome.name
     observed = np.asarray(model.data.columns[own])
     if observed.shape != arrays[column].shape or not np.allclose(observed, arrays[column]):
         raise PcvError(
@@ -254,9 +254,15 @@ def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.nda
     return np.where(folds.test >= 0, y[folds.test], np.nan)
 
 
-def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
-    """The job's model as its folds score it; refuses one that could not be compared with others."""
-    from pcv.marginal import choose
+def scored(
+    job: Job, arrays: dict[str, np.ndarray], folds: Folds, kernel: xr.Dataset | None = None
+) -> "Scored":
+    """The job's model as its folds score it, and sample it where the full-data kernel is given.
+
+    Raises:
+        PcvError: it could not be compared with the experiment's other models.
+    """
+    from pcv.marginal import choose, detached
 
     each = {
         name: choose(
@@ -272,4 +278,8 @@ def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
             f"({listed}) and could not be compared; set predictive: plain, or give each model a "
             "`marginal`"
         )
-    return each[job.model or next(iter(each))]
+    chosen = each[job.model or next(iter(each))]
+    if kernel is None:
+        return chosen
+    center, scale = kernel["center"].values, kernel["scale"].values
+    return detached(chosen, center, np.diag(scale**2) if scale.ndim == 1 else scale @ scale.T)

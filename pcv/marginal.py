@@ -44,6 +44,8 @@ NODES_1D, SPACING, BEND = 31, 0.5, 0.4
 """the grid: nodes, their distance in standard deviations at the middle, and how soon it widens"""
 NODES_PER_DIM = 16
 """of importance sampling, half around the Laplace approximation, half from the prior's"""
+MUCH_WIDER = 2.0
+"""standard deviation of the prior over the posterior's, from which on chains are spared it"""
 TAIL = 5
 """degrees of freedom of the former"""
 
@@ -81,6 +83,8 @@ class Scored(NamedTuple):
     """either: there is nothing to integrate out, so that both are the same"""
     integration: str
     """how it is done, in words"""
+    local: Locals | None = None
+    """what is integrated out numerically"""
 
 
 def choose(setting: str, model: Model, name: str, data: Data, folds: Folds) -> Scored:
@@ -123,7 +127,7 @@ def choose(setting: str, model: Model, name: str, data: Data, folds: Folds) -> S
     if not len(local.entries):
         return Scored(model, "either", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
-    return Scored(integrated(model, data, local), "marginal", by)
+    return Scored(integrated(model, data, local), "marginal", by, local)
 
 
 def find(model: Model, data: Data, folds: Folds) -> Locals | None:
@@ -296,7 +300,7 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
             joint, pointwise = _integral(key, log_prior, terms, prior, local.normal)
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
-        joint, pointwise = jax.vmap(of_group)(present)
+        joint, pointwise = _over_groups(of_group, present)
         return joint.sum(), pointwise.sum(0)
 
     def predict(
@@ -317,7 +321,7 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
             chosen = jax.random.categorical(of_choice, log_weight + jax.vmap(log_prior)(x))
             return x[chosen]
 
-        effects = jax.vmap(anew)(present)
+        effects = _over_groups(anew, present)
         moved = position.at[all_entries[present].ravel()].set(effects.ravel(), mode="drop")
         return model.predict(for_outcome, unravel(moved), data)[test]
 
@@ -327,6 +331,106 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
         marginal_predict=model.predict and predict,
         marginal_moments=None,
     )
+
+
+def detached(
+    scored: Scored, center: Float[np.ndarray, " param"], cov: Float[np.ndarray, "param param"]
+) -> Scored:
+    r"""The same with chains in which left-out effects stay where the full data had them.
+
+    The posterior of the other parameters, φ, is the same whatever density q the left-out effects
+    are given in place of their prior, as long as that has been integrated out:
+
+    .. math:: p(\varphi, \lambda \mid y_\mathrm{train}) \;\to\;
+              p(y_\mathrm{train} \mid \varphi) \, \int p(\varphi, \lambda') \, d\lambda' \;
+              q(\lambda)
+
+    With q the full-data posterior's normal approximation a fold is to its chains as the full data
+    are. From their prior instead, which may be many times wider, effects would be drawn by a kernel
+    that was tuned for narrow ones, and all that hangs on them with it. Only done where the prior is
+    normal, whose integral is known, and much wider.
+
+    Args:
+        scored: of `choose`.
+        center, cov: mean and covariance of the full-data posterior.
+    """
+    model, local = scored.model, scored.local
+    if local is None or not local.normal or not _much_wider(model, local, center, cov):
+        return scored
+    log_prior = jax.jit(model.log_prior)
+    num_groups, size = len(local.entries), len(center)
+    all_entries = np.concatenate([local.entries, np.full((1, local.entries.shape[1]), size)])
+    padded = np.append(center, 0.0)
+    wide = np.eye(size + 1)
+    wide[:size, :size] = cov
+    means = jnp.asarray(padded[all_entries])
+    own = jnp.asarray(wide[all_entries[:, :, None], all_entries[:, None, :]])
+    present_dims = jnp.asarray(all_entries < size)
+    both = present_dims[:, :, None] & present_dims[:, None, :]
+    roots = jnp.linalg.cholesky(jnp.where(both, own, jnp.eye(own.shape[1])))
+    entries_of, group_of_unit = jnp.asarray(all_entries), jnp.asarray(local.group)
+
+    def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
+        position, unravel = ravel_pytree(params)
+        of_slot = jnp.where(test >= 0, group_of_unit[test], num_groups)
+        present = jnp.unique(of_slot, size=local.most + 1, fill_value=num_groups)[:-1]
+        entries = entries_of[present]
+        values = position.at[entries].get(mode="fill", fill_value=0.0)
+        base = position.at[entries.ravel()].set(means[present].ravel(), mode="drop")
+
+        def log_integral(entries: Int[Array, " dim"]) -> Float[Array, ""]:
+            """Of the prior over a group's effects, over its value at their means."""
+
+            def moved(x: Float[Array, " dim"]) -> Float[Array, ""]:
+                penalty = jnp.sum(jnp.where(entries >= size, x**2, 0.0)) / 2
+                return log_prior(unravel(base.at[entries].add(x, mode="drop"))) - penalty
+
+            zero = jnp.zeros(entries.shape, position.dtype)
+            slope, curvature = jax.grad(moved)(zero), -jax.hessian(moved)(zero)
+            log_det = jnp.linalg.slogdet(curvature)[1]
+            return (slope @ jnp.linalg.solve(curvature, slope) - log_det) / 2
+
+        def log_q(value: Array, mean: Array, root: Array) -> Float[Array, ""]:
+            return (
+                -jnp.sum(jax.scipy.linalg.solve_triangular(root, value - mean, lower=True) ** 2) / 2
+            )
+
+        there = present < num_groups
+        integrals = jnp.where(there, _over_groups(log_integral, entries), 0.0)
+        in_place = jnp.where(
+            there, _over_groups(log_q, values, means[present], roots[present]), 0.0
+        )
+        return log_prior(unravel(base)) + integrals.sum() + in_place.sum()
+
+    return scored._replace(model=model._replace(fold_prior=fold_prior))
+
+
+def _over_groups(function: Callable[..., Any], *arrays: Array) -> Any:
+    """`function` of each group of a test set; a single one costs no vectorisation."""
+    if len(arrays[0]) > 1:
+        return jax.vmap(function)(*arrays)
+    return jax.tree.map(lambda x: x[None], function(*(x[0] for x in arrays)))
+
+
+def _much_wider(
+    model: Model, local: Locals, center: Float[np.ndarray, " param"], cov: np.ndarray
+) -> bool:
+    """Is the prior of some group's effects, given the others, much wider than their posterior?"""
+    keys = jax.eval_shape(model.init, jax.random.key(0))
+    _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), keys))
+    position = jnp.asarray(center)
+
+    def precision(entries: Int[Array, " dim"]) -> Array:
+        return -jnp.diag(
+            jax.hessian(
+                lambda x: model.log_prior(unravel(position.at[entries].add(x, mode="drop")))
+            )(jnp.zeros(entries.shape, position.dtype))
+        )
+
+    found = np.asarray(jax.jit(jax.vmap(precision))(jnp.asarray(local.entries)))
+    there = local.entries < len(center)
+    posterior = np.diag(cov)[np.where(there, local.entries, 0)]
+    return bool((there & (found * posterior < 1 / MUCH_WIDER**2)).any())
 
 
 def _size(model: Model) -> int:

@@ -117,6 +117,9 @@ class Model(NamedTuple):
         marginal_moments: mean (slot) and covariance (slot, slot) of the units in `test` under the
             predictive of `marginal`.
         data: what the model was made with, where a front-end made it.
+        fold_prior: log prior of a fold with these `test` units, in place of `log_prior`, under the
+            marginal predictive: any function with the same marginal posterior of the parameters
+            that are not integrated out.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -135,6 +138,7 @@ class Model(NamedTuple):
         None
     )
     data: Observations | None = None
+    fold_prior: Callable[[Params, Int[Array, " slot"]], Scalar] | None = None
 
 
 class Target(NamedTuple):
@@ -225,7 +229,10 @@ def target(model: Model, data: Data, predictive: str) -> Target:
 
     def log_density(params: Params, fold: Fold) -> Scalar:
         terms = model.log_lik(params, arrays)
-        return model.log_prior(params) + jnp.sum(jnp.where(fold.train, terms, 0.0))
+        of_train = jnp.sum(jnp.where(fold.train, terms, 0.0))
+        if predictive == "marginal" and model.fold_prior is not None:
+            return model.fold_prior(params, fold.test) + of_train
+        return model.log_prior(params) + of_train
 
     def predictive_of(params: Params, fold: Fold, arrays: Data) -> Predictive:
         if predictive == "marginal":

@@ -188,7 +188,7 @@ def check(job: Job) -> None:
             )
         scores = scoring.named(job.scores)
         for name in settings.models:
-            model, predictive, integration = scored(job._replace(model=name), arrays, folds)
+            model, predictive, integration, _ = scored(job._replace(model=name), arrays, folds)
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
@@ -304,12 +304,18 @@ def _run(
     model: "Model",
     scores: "tuple[Score, ...]" = (),
 ) -> Run:
+    import jax
+
     from pcv import sampler
     from pcv.keys import key
     from pcv.model import flat_target, target
 
     seed, cv = job.config.seed, job.settings.cv
     flat, _ = flat_target(target(model, arrays, predictive))
+    # Traced once, however many functions of the sampler call them.
+    flat = flat._replace(
+        log_density=jax.jit(flat.log_density), log_predictive=jax.jit(flat.log_predictive)
+    )
     ids = [str(fold) for fold in folds.id]
     chains = sampler.chains_of(
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
@@ -342,9 +348,10 @@ def warmup(job: Job) -> None:
     ids = [str(fold) for fold in folds.id]
     with devices.precision(config.precision):
         arrays = datasets.model_data(opened(job, "data"))
-        model, predictive, integration = scored(job, arrays, all_folds)
+        fitted_kernel = fitted["kernel"].dataset
+        model, predictive, integration, _ = scored(job, arrays, all_folds, fitted_kernel)
         run = _run(job, "warmup", folds, predictive, arrays, model)
-        kernel = idata.kernel(fitted["kernel"].dataset)
+        kernel = idata.kernel(fitted_kernel)
         picks = sampler.starting_draws(
             config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
         )
@@ -543,7 +550,8 @@ def sample(job: Job) -> None:
     num_draws, divergences = np.zeros(len(folds.id), int), 0
     with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
         arrays = datasets.model_data(opened(job, "data"))
-        model, predictive, _ = scored(job, arrays, all_folds)
+        kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
+        model, predictive, _, _ = scored(job, arrays, all_folds, kernel)
         scores, num_units = scoring.named(job.scores), int(arrays["unit"].max()) + 1
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         run = _run(job, "sample", folds, predictive, arrays, model, scores)
