@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv import config, devices, schemes, stages, store
+from pcv.cores import all_cores
 from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, title
@@ -99,6 +100,7 @@ def cross_validate(
         "cv": cv_section(chains, draws, warmup, until, cv or {}),
     }
     with prepared(model, folds, data, sections, seed, precision, results, cores, progress) as job:
+        stages.check(job._replace(say=silent))
         run(job)
         found = {name: collected(job._replace(model=name), joint) for name in job.settings.models}
     return found if isinstance(model, Mapping) else next(iter(found.values()))
@@ -128,7 +130,7 @@ def prepared(
     references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
     observed = _observed(models, data)
     outcome = next(iter(models.values())).outcome.name
-    devices.setup(cores or devices.all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
+    devices.setup(cores or all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
     with _folder(results) as folder:
         table = folder / "inputs" / "table.zarr"
         _write_table(table, observed, outcome)
@@ -160,7 +162,6 @@ def run(job: Job) -> None:
     Raises:
         PcvError: of the stage that fails.
     """
-    stages.check(job._replace(say=silent))
     known = {"data": _made(job, "data", {})}
     known["folds"] = _made(job, "folds", known)
     parts = [job._replace(model=name) for name in job.settings.models]
@@ -261,13 +262,13 @@ def _write_table(path: Path, observed: Observations, outcome: str) -> None:
             for name, x in observed.columns.items()
         }
     )
-    stored = _opened(path)
-    if stored is None or not stored.identical(table):
-        store.put(path, table, mode="w")
+    _keep(path, table)
 
 
-def _opened(path: Path) -> xr.Dataset | None:
-    return xr.open_dataset(path, engine="zarr").load() if path.exists() else None
+def _keep(path: Path, dataset: xr.Dataset) -> None:
+    """Write an input, unless it is there as it should be."""
+    if not (path.exists() and xr.open_dataset(path, engine="zarr").identical(dataset)):
+        store.put(path, dataset, mode="w")
 
 
 def _num_units(observed: Observations, outcome: str) -> int:
@@ -300,10 +301,7 @@ def _scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dic
 
 def _stored(folds: Folds, path: Path) -> dict[str, Any]:
     """Folds in a file, as a config names them."""
-    made = stages.folds_dataset(folds)
-    stored = _opened(path)
-    if stored is None or not stored.identical(made):
-        store.put(path, made, mode="w")
+    _keep(path, stages.folds_dataset(folds))
     return {"scheme": "file", "file": str(path)}
 
 
@@ -336,12 +334,10 @@ def with_folds(job: Job, folds: Folds) -> Job:
 
 def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:
     """What the stages made of a model, in memory; with other diagnostics than theirs, if given."""
-    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True).load()
     folds, data = (opened(job, x).load() for x in ("folds", "data"))
     diagnosed = opened(job, "diagnose").load() if diagnosed is None else diagnosed
     outcome = job.settings.data.outcome
-    groups = {name: fitted[name].dataset for name in GROUPS if name in fitted.children}
-    tree = xr.DataTree.from_dict({**groups, "folds": folds, "diagnostics": diagnosed})
+    tree = xr.DataTree.from_dict({**_groups(job), "folds": folds, "diagnostics": diagnosed})
     test = folds["test"].values
     laid_out = Folds(folds["fold"].values, test, folds["held_out"].values)
     said = describe(laid_out, data.sizes["unit"])
@@ -357,6 +353,12 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
         "folds_print": _hash(test, folds["held_out"].values),
     }
     return CV(tree, bool((test >= 0).sum(1).max() > 1) if joint is None else joint)
+
+
+def _groups(job: Job) -> dict[str, xr.Dataset]:
+    """What ArviZ reads of the full-data fit, in memory."""
+    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    return {name: fitted[name].to_dataset().load() for name in GROUPS}
 
 
 def _hash(*arrays: np.ndarray) -> str:
@@ -407,8 +409,8 @@ def fit(
         stages.data(job)
         (part,) = (job._replace(model=name) for name in job.settings.models)
         stages.fit(part)
-        fitted = xr.open_datatree(part.path("fit"), engine="zarr", consolidated=True).load()
-    return xr.DataTree.from_dict({name: fitted[name].dataset for name in GROUPS})
+        groups = _groups(part)
+    return xr.DataTree.from_dict(groups)
 
 
 def silent(what: Any) -> None:

@@ -1,7 +1,6 @@
 """The `pcv` command: each stage by hand, the same functions that the workflow's rules call."""
 
 import difflib
-import os
 import sys
 import traceback
 import warnings
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pcv.cores import all_cores
 from pcv.errors import PcvError
 
 if TYPE_CHECKING:
@@ -39,14 +39,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 HERE = Path("results")
 
 
-def _all_cores() -> int:
-    """Those that this process may use, where the system tells (a job's allocation on a cluster)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-ALL_CORES = _all_cores()
+ALL_CORES = all_cores()
 
 
 @app.command(epilog="Example: pcv check config/config.yaml")

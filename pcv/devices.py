@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from pcv.cores import all_cores
+
 RUN_ONCE = {"xla_backend_optimization_level": 0}
 """compiler options of functions that run once: compiling them is all that they cost"""
 
@@ -47,13 +49,6 @@ def setup(cores: int, cache: Path | None = None) -> None:
 @cache
 def _say_once(line: str) -> None:
     warnings.warn(line, stacklevel=3)
-
-
-def all_cores() -> int:
-    """Those that this process may use, where the system tells (a job's allocation on a cluster)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def precision(name: str) -> AbstractContextManager[object]:

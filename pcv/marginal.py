@@ -9,8 +9,9 @@ Here each draw's density is the mean over all of them instead:
 
 which estimates the same elpd with far less noise. Integrals are done by nodes around a Laplace
 approximation that Newton's method finds at every draw: in one dimension on a grid with a random
-offset, in more by importance sampling. Both are unbiased, so that their error is part of the
-variance of the draws, and of the MCSE. What is local is seen from the derivatives of the log
+offset, in more by importance sampling. Both are unbiased (where the prior of λ is not normal, but
+for the error of its own integral), so that theirs is part of the variance of the draws, and of the
+MCSE. What is local is seen from the derivatives of the log
 likelihood; λ is on the unconstrained scale.
 """
 
@@ -44,10 +45,10 @@ NODES_1D, SPACING, BEND = 31, 0.5, 0.4
 """the grid: nodes, their distance in standard deviations at the middle, and how soon it widens"""
 NODES_PER_DIM = 16
 """of importance sampling, half around the Laplace approximation, half from the prior's"""
-MUCH_WIDER = 2.0
-"""standard deviation of the prior over the posterior's, from which on chains are spared it"""
 TAIL = 5
 """degrees of freedom of the former"""
+MUCH_WIDER = 2.0
+"""standard deviation of the prior over the posterior's, from which on chains are spared it"""
 
 Position = Float[Array, " param"]
 Function = Callable[[Float[Array, " dim"]], Float[Array, ""]]
@@ -145,7 +146,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     arrays = numeric(data)
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
     positions = jax.jit(jax.vmap(lambda key: ravel_pytree(model.init(key))[0]))(keys)
-    _, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, jax.eval_shape(model.init, keys[0])))
+    unravel = _unravel(model)
     num_units = int(arrays["unit"].max()) + 1
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
@@ -272,21 +273,14 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
     """
     # Functions of the user are traced once, however often they are called here.
     log_lik, own = jax.jit(model.log_lik), model._replace(log_prior=jax.jit(model.log_prior))
-    num_units, num_groups = len(local.group), len(local.entries)
-    all_entries = jnp.concatenate(
-        [jnp.asarray(local.entries), jnp.full((1, local.entries.shape[1]), _size(model))]
-    )
-    group_of_unit = jnp.asarray(local.group)
+    num_units = len(local.group)
+    all_entries = jnp.asarray(_with_nobody(local, _size(model)))
     few = sliceable(model, data, num_units)
-
-    def groups_of(test: Int[Array, " slot"]) -> tuple[Int[Array, " slot"], Int[Array, " group"]]:
-        of_slot = jnp.where(test >= 0, group_of_unit[test], num_groups)
-        return of_slot, jnp.unique(of_slot, size=local.most + 1, fill_value=num_groups)[:-1]
 
     def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
         position, unravel = ravel_pytree(params)
         arrays = _rows(data, test, num_units) if few else data
-        of_slot, present = groups_of(test)
+        of_slot, present = _groups_of(local, test)
 
         def of_group(group: Int[Array, ""]) -> Predictive:
             entries, mine = all_entries[group], (of_slot == group) & (test >= 0)
@@ -309,7 +303,7 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
         assert model.predict is not None
         position, unravel = ravel_pytree(params)
         for_effects, for_outcome = jax.random.split(key)
-        _, present = groups_of(test)
+        _, present = _groups_of(local, test)
 
         def anew(group: Int[Array, ""]) -> Float[Array, " dim"]:
             own_key = jax.random.fold_in(for_effects, group)
@@ -358,8 +352,8 @@ def detached(
     if local is None or not local.normal or not _much_wider(model, local, center, cov):
         return scored
     log_prior = jax.jit(model.log_prior)
-    num_groups, size = len(local.entries), len(center)
-    all_entries = np.concatenate([local.entries, np.full((1, local.entries.shape[1]), size)])
+    size = len(center)
+    all_entries = _with_nobody(local, size)
     padded = np.append(center, 0.0)
     wide = np.eye(size + 1)
     wide[:size, :size] = cov
@@ -368,12 +362,11 @@ def detached(
     present_dims = jnp.asarray(all_entries < size)
     both = present_dims[:, :, None] & present_dims[:, None, :]
     roots = jnp.linalg.cholesky(jnp.where(both, own, jnp.eye(own.shape[1])))
-    entries_of, group_of_unit = jnp.asarray(all_entries), jnp.asarray(local.group)
+    entries_of = jnp.asarray(all_entries)
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
         position, unravel = ravel_pytree(params)
-        of_slot = jnp.where(test >= 0, group_of_unit[test], num_groups)
-        present = jnp.unique(of_slot, size=local.most + 1, fill_value=num_groups)[:-1]
+        _, present = _groups_of(local, test)
         entries = entries_of[present]
         values = position.at[entries].get(mode="fill", fill_value=0.0)
         base = position.at[entries.ravel()].set(means[present].ravel(), mode="drop")
@@ -395,7 +388,7 @@ def detached(
                 -jnp.sum(jax.scipy.linalg.solve_triangular(root, value - mean, lower=True) ** 2) / 2
             )
 
-        there = present < num_groups
+        there = present < len(local.entries)
         integrals = jnp.where(there, _over_groups(log_integral, entries), 0.0)
         in_place = jnp.where(
             there, _over_groups(log_q, values, means[present], roots[present]), 0.0
@@ -403,6 +396,20 @@ def detached(
         return log_prior(unravel(base)) + integrals.sum() + in_place.sum()
 
     return scored._replace(model=model._replace(fold_prior=fold_prior))
+
+
+def _with_nobody(local: Locals, size: int) -> Int[np.ndarray, "group dim"]:
+    """The groups' parameters, and after them a group without any."""
+    return np.concatenate([local.entries, np.full((1, local.entries.shape[1]), size)])
+
+
+def _groups_of(
+    local: Locals, test: Int[Array, " slot"]
+) -> tuple[Int[Array, " slot"], Int[Array, " group"]]:
+    """The group of each slot and those of the test set, both padded by the one without any."""
+    nobody = len(local.entries)
+    of_slot = jnp.where(test >= 0, jnp.asarray(local.group)[test], nobody)
+    return of_slot, jnp.unique(of_slot, size=local.most + 1, fill_value=nobody)[:-1]
 
 
 def _over_groups(function: Callable[..., Any], *arrays: Array) -> Any:
@@ -416,9 +423,7 @@ def _much_wider(
     model: Model, local: Locals, center: Float[np.ndarray, " param"], cov: np.ndarray
 ) -> bool:
     """Is the prior of some group's effects, given the others, much wider than their posterior?"""
-    keys = jax.eval_shape(model.init, jax.random.key(0))
-    _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), keys))
-    position = jnp.asarray(center)
+    unravel, position = _unravel(model), jnp.asarray(center)
 
     def precision(entries: Int[Array, " dim"]) -> Array:
         return -jnp.diag(
@@ -431,6 +436,14 @@ def _much_wider(
     there = local.entries < len(center)
     posterior = np.diag(cov)[np.where(there, local.entries, 0)]
     return bool((there & (found * posterior < 1 / MUCH_WIDER**2)).any())
+
+
+def _unravel(model: Model) -> Callable[[Position], Params]:
+    """From the flat vector to named parameters."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    unravel: Callable[[Position], Params]
+    _, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shapes))
+    return unravel
 
 
 def _size(model: Model) -> int:
