@@ -11,6 +11,7 @@ _PUBLIC = {
     "Outcome": "pcv.model",
     "Target": "pcv.model",
     "support": "pcv.model",
+    "normal_target": "pcv.normal",
     "Score": "pcv.scores",
     "Folds": "pcv.folds",
     "PcvError": "pcv.errors",

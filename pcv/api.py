@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -20,12 +21,12 @@ from pcv.errors import PcvError
 from pcv.folds import Folds, describe, title
 from pcv.frontends import as_model
 from pcv.job import Job, batches, opened, require, rounds
-from pcv.model import Model, Observations, numeric
+from pcv.model import Model, Observations, Target, full_data, numeric
 from pcv.progress import reporter, say
 from pcv.store import Stamp
 
 AnyModel = Any
-"""a `pcv.Model`, or a model of PyMC or Bambi"""
+"""a `pcv.Model` or `pcv.Target`, or a model of PyMC or Bambi"""
 EXPERIMENT = "cv"
 SCHEMES: dict[str, dict[str, Any]] = {
     "loo": {"scheme": "leave_one_out"},
@@ -63,13 +64,13 @@ def cross_validate(
               \theta_{k,s} \sim p(\theta \mid y_{\mathrm{train}_k})
 
     Args:
-        model: of a front-end (`from_numpyro`, PyMC, Bambi) or a `pcv.Model`; or several by name,
-            over the same folds.
+        model: of a front-end (`from_numpyro`, PyMC, Bambi), a `pcv.Model` or a `pcv.Target`; or
+            several by name, over the same folds.
         folds: "loo", "kfold" (10 random folds), `Folds` of any scheme (`pcv.kfold(...)`), a
             scikit-learn splitter, or a scheme of columns as in a config:
             ``{"scheme": "leave_one_group_out", "group": "rat"}``.
-        data: for a `pcv.Model`: its data, arrays by name or a table. Arrays as long as the outcome
-            are columns.
+        data: for a `pcv.Model` or `pcv.Target`: its data, arrays by name or a table. Arrays as
+            long as the outcome are columns.
         scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy, or
             ``file.py:function``.
         joint: which score is shown: of each test set as a whole, or of each unit; None: joint
@@ -123,12 +124,12 @@ def prepared(
         name: _model(x, name)
         for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()
     }
-    prints = {name: _fingerprint(x, name) for name, x in models.items()}
+    observed = _observed(models, data)
+    prints = {name: _fingerprint(x, name, observed) for name, x in models.items()}
     if not isinstance(model, Mapping):
         models = {f"model-{prints['model'][:6]}": models["model"]}
         prints = dict(zip(models, prints.values()))
     references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
-    observed = _observed(models, data)
     outcome = next(iter(models.values())).outcome.name
     devices.setup(cores or all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
     with _folder(results) as folder:
@@ -188,20 +189,24 @@ def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
         return require(job, stage, known)
 
 
-def _model(made: AnyModel, name: str) -> Model:
+def _model(made: AnyModel, name: str) -> Model | Target:
     found = as_model(made)
-    if isinstance(found, Model):
+    if found is not None:
         return found
     hint = "give pcv.from_numpyro(model, data)" if callable(made) else "see pcv.Model"
     raise PcvError(f"model '{name}' is {type(made).__name__}, not a model that pcv knows; {hint}")
 
 
-def _fingerprint(model: Model, name: str) -> str:
+def _fingerprint(model: Model | Target, name: str, observed: Observations) -> str:
     """A hash of what a model computes."""
 
     def everything(key: jax.Array) -> Any:
         params = model.init(key)
-        data = numeric(model.data.columns) if model.data else {}
+        if isinstance(model, Target):
+            fold = full_data(_num_units(observed, model.outcome.name))
+            fold = fold._replace(test=jnp.zeros(1, int))
+            return model.log_density(params, fold), model.log_predictive(params, fold)
+        data = numeric(model.data.columns if model.data else observed.columns)
         return model.log_prior(params), model.log_lik(params, data)
 
     try:
@@ -216,7 +221,7 @@ def _fingerprint(model: Model, name: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _observed(models: Mapping[str, Model], data: Any) -> Observations:
+def _observed(models: Mapping[str, Model | Target], data: Any) -> Observations:
     """The rows of all models: one outcome, and the columns of each."""
     outcomes = {name: x.outcome.name for name, x in models.items()}
     first, *others = models
@@ -228,7 +233,9 @@ def _observed(models: Mapping[str, Model], data: Any) -> Observations:
             )
     outcome = outcomes[first]
     given = {} if data is None else {str(name): np.asarray(data[name]) for name in data}
-    parts = {name: x.data or Observations(given) for name, x in models.items()}
+    parts = {
+        name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
+    }
     for name, part in parts.items():
         if outcome not in part.columns:
             there = ", ".join(part.columns) or "none"
@@ -358,7 +365,7 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
 def _groups(job: Job) -> dict[str, xr.Dataset]:
     """What ArviZ reads of the full-data fit, in memory."""
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    return {name: fitted[name].to_dataset().load() for name in GROUPS}
+    return {name: fitted[name].to_dataset().load() for name in GROUPS if name in fitted}
 
 
 def _hash(*arrays: np.ndarray) -> str:

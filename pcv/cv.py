@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MAX_ROWS = 60
+"""of a table in a notebook"""
+
+
 @dataclass(frozen=True, repr=False)
 class CV:
     """Cross-validation of one model.
 
     Attributes:
-        tree: ArviZ's groups of the full-data fit (posterior, sample_stats, log_likelihood,
-            observed_data), `folds`, and `diagnostics`: estimates and diagnostics of all folds.
+        tree: ArviZ's groups of the full-data fit (posterior, sample_stats, observed_data, and
+            log_likelihood where units are independent given the parameters), `folds`, and
+            `diagnostics`: estimates and diagnostics of all folds.
         joint: whether `elpd` and what goes with it are of the joint score, each test set predicted
             as a whole, or of the pointwise one, each unit on its own.
     """
@@ -73,7 +78,7 @@ class CV:
     @property
     def p(self) -> float:
         r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
-        log predictive density of the same terms by the full-data posterior."""
+        log predictive density of the same terms by the full-data posterior; NaN of a target."""
         return float(np.sum(self._lpd() - self.scores.elpd))
 
     @property
@@ -134,7 +139,9 @@ class CV:
         return pd.Series({"estimate": found.elpd.sum(), "se": se, "mcse": mcse}, name=name)
 
     def _lpd(self) -> np.ndarray:
-        """Log predictive density of every term by the full-data posterior."""
+        """Log predictive density of every term by the full-data posterior; of a target, none."""
+        if "log_likelihood" not in self.tree:
+            return np.full(len(self.scores.elpd), np.nan)
         draws = self.tree["log_likelihood"].dataset[self.tree.attrs["outcome"]]
         by_unit = draws.stack(draw_of=("chain", "draw")).values
         test = self.tree["folds"].dataset["test"].values
@@ -153,8 +160,9 @@ class CV:
             "",
             f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
             f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self.mcse:8.2f}",
-            f"{'p':12}{self.p:10.1f}",
         ]
+        if not np.isnan(self.p):
+            lines.append(f"{'p':12}{self.p:10.1f}")
         for key in results.listed(d.attrs.get("scores", [])):
             name, _, kind = key.rpartition("_")
             estimate, se, mcse = self.score(name, "joint" if kind == "joint" else "pointwise")
@@ -165,7 +173,7 @@ class CV:
         return "\n".join([*lines, *(f"Warning: {mark}" for mark in self._marks())])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        return _foldable(repr(self), "fold by fold", self.folds)
 
     def _drawn(self) -> str:
         d = self.diagnostics
@@ -302,7 +310,7 @@ class Comparisons:
         return "\n\n".join([*tables, comparing.in_words(self.shown)])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        return _foldable(repr(self), "all columns, in full", self.frame)
 
     def plot_difference(self) -> "Figure":
         """Differences over draws, with both errors."""
@@ -323,6 +331,14 @@ class Comparisons:
         return plots.fold_differences(self.dataset)
 
 
+def _foldable(text: str, title: str, table: pd.DataFrame) -> str:
+    """For notebooks: the text, and a table that opens on a click."""
+    return (
+        f"<pre>{html.escape(text)}</pre>"
+        f"<details><summary>{title}</summary>{table.to_html(max_rows=MAX_ROWS)}</details>"
+    )
+
+
 def compare(
     models: Mapping[str, CV], *, reference: str | None = None, joint: bool | None = None
 ) -> Comparisons:
@@ -330,6 +346,8 @@ def compare(
 
     .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
               \mathrm{SE}(\Delta) = \sqrt{K \, \mathrm{var}_k(\Delta_k)}
+
+    Of the scores besides the log score, those that all models have are compared.
 
     Args:
         models: cross-validations by the models' names, over the same folds of the same data.

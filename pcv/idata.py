@@ -1,6 +1,6 @@
 """The full-data fit laid out as ArviZ expects it, and read back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from pcv.model import Model, Params
+from pcv.model import Params, Target
 from pcv.nuts import Checks, Draws
 from pcv.sampler import Kernel
 
@@ -17,9 +17,8 @@ AT_ONCE = 100
 
 
 def tree(
-    model: Model,
-    unravel: Callable[[Float[Array, " param"]], Params],
-    data: Mapping[str, Any],
+    target: Target,
+    log_lik: Callable[[Float[Array, " param"]], Float[Array, " unit"]] | None,
     dataset: xr.Dataset,
     names: list[str],
     draws: Draws,
@@ -29,9 +28,8 @@ def tree(
     """ArviZ's groups (posterior, sample_stats, log_likelihood, observed_data) and ours.
 
     Args:
-        model: gives the named variables and the unit log likelihoods.
-        unravel: from the flat parameter vector to named parameters.
-        data: the model's data.
+        target: on flat parameters; gives the named variables.
+        log_lik: the unit log likelihoods at a position, of a model that has them.
         dataset: the data artifact, for unit names and the outcome.
         names: of the flat parameters.
         draws: of the full-data posterior.
@@ -49,11 +47,10 @@ def tree(
         return jax.tree.map(lambda *x: np.stack(x), *chains)
 
     def constrained(position: Float[Array, " param"]) -> Params:
-        variables = model.constrain(unravel(position))
+        variables = target.constrain(position)
         return {name: x for name, x in variables.items() if x.size}  # some may be empty
 
     variables = each(constrained)
-    log_lik = each(lambda position: model.log_lik(unravel(position), data))
     chain_draw = ("chain", "draw")
     index = {name: np.arange(n) for name, n in zip(chain_draw, draws.lp.shape)}
     groups = {
@@ -68,11 +65,7 @@ def tree(
             {name: (chain_draw, x) for name, x in draws._asdict().items() if name != "position"},
             index,
         ),
-        "log_likelihood": xr.Dataset(
-            {model.outcome.name: ((*chain_draw, "unit"), log_lik)},
-            index | {"unit": dataset["unit"].values},
-        ),
-        "observed_data": dataset[[model.outcome.name]].drop_attrs(),
+        "observed_data": dataset[[target.outcome.name]].drop_attrs(),
         "unconstrained": xr.Dataset(
             {"position": ((*chain_draw, "param"), draws.position)}, index | {"param": names}
         ),
@@ -87,6 +80,11 @@ def tree(
             {"problems": checks.problems, "warnings": checks.warnings},
         ),
     }
+    if log_lik is not None:
+        groups["log_likelihood"] = xr.Dataset(
+            {target.outcome.name: ((*chain_draw, "unit"), each(log_lik))},
+            index | {"unit": dataset["unit"].values},
+        )
     if kernel is not None:
         groups["kernel"] = xr.Dataset(
             {

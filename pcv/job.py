@@ -17,7 +17,7 @@ from pcv.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.marginal import Scored
-    from pcv.model import Model
+    from pcv.model import Model, Target
 
 Say = Callable[[str], None]
 
@@ -33,7 +33,7 @@ class Job(NamedTuple):
     say: Say = print
     progress: Callable[[Progress], None] = lambda progress: None
     round: int = 0
-    objects: Mapping[str, "Model"] = {}
+    objects: Mapping[str, "Model | Target"] = {}
     """models of a Python session by their references, where the API makes the job"""
     given: str = ""
     """what follows `pcv <stage>` on the command line, for advice"""
@@ -177,15 +177,16 @@ def opened(job: Job, stage: str) -> xr.Dataset:
     return xr.open_dataset(job.path(stage), engine="zarr", consolidated=True)
 
 
-def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model"]:
+def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
     """The data's arrays, and the model built on them."""
     arrays = datasets.model_data(opened(job, "data"))
     return arrays, build(job, arrays)
 
 
-def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model":
+def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
     """The job's model."""
     from pcv.frontends import as_model
+    from pcv.model import Target
 
     settings = job.model_config
     if settings.model in job.objects:
@@ -196,9 +197,11 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model":
     model = as_model(made)
     if model is None:
         raise PcvError(
-            f"model '{settings.model}': it must return a pcv.Model, or one of PyMC or Bambi, not "
-            f"{type(made).__name__}"
+            f"model '{settings.model}': it must return a pcv.Model, a pcv.Target, or a model of "
+            f"PyMC or Bambi, not {type(made).__name__}"
         )
+    if isinstance(model, Target):
+        return model
     return _of_column(model, settings.model, arrays, job.settings.data.outcome)
 
 

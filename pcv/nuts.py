@@ -5,13 +5,12 @@ from typing import NamedTuple
 import blackjax
 import blackjax.mcmc.hmc as hmc
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.devices import BY_CHAIN, RUN_ONCE, laid_out
 from pcv.errors import PcvError
-from pcv.model import Fold, Target
+from pcv.model import Target, full_data
 from pcv.sampler import spread
 
 MAX_RHAT, WARN_RHAT = 1.05, 1.01
@@ -65,7 +64,7 @@ def posterior(
     Raises:
         PcvError: no prior draw of some chain has a finite density and gradient.
     """
-    everything = Fold(jnp.ones(num_units, bool), jnp.zeros(0, int))
+    everything = full_data(num_units)
 
     def log_density(position: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(position, everything)

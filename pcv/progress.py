@@ -1,11 +1,12 @@
-"""How far a run of chains has come: a bar on a terminal, plain lines elsewhere."""
+"""How far a run of chains has come: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tqdm import tqdm
+from tqdm import TqdmWarning, tqdm
 
 EVERY = 10.0
 """seconds between lines where there is no terminal"""
@@ -32,20 +33,31 @@ def say(line: str) -> None:
 
 
 def reporter() -> Callable[[Progress], None]:
-    """A function that shows progress; on a terminal a bar, elsewhere a line now and then."""
-    return _bar() if sys.stderr.isatty() else _lines()
+    """A function that shows progress: by a bar, or where none can be drawn by lines."""
+    if "ipykernel" in sys.modules:
+        return _bar(_of_notebooks())
+    return _bar(tqdm) if sys.stderr.isatty() else _lines()
+
+
+def _of_notebooks() -> type[tqdm]:
+    """The bar of notebooks, or that of terminals where ipywidgets is not installed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TqdmWarning)
+        from tqdm.autonotebook import tqdm as bar
+    found: type[tqdm] = bar
+    return found
 
 
 def _told(p: Progress) -> str:
     return f"acceptance {p.acceptance:.2f}, {p.divergences} divergences"
 
 
-def _bar() -> Callable[[Progress], None]:
+def _bar(kind: type[tqdm]) -> Callable[[Progress], None]:
     bars: dict[str, tqdm] = {}
 
     def show(p: Progress) -> None:
         if p.label not in bars:
-            bars[p.label] = tqdm(desc=f"{p.label}: {p.chains} chains", total=p.draws, unit="draw")
+            bars[p.label] = kind(desc=f"{p.label}: {p.chains} chains", total=p.draws, unit="draw")
         bar = bars[p.label]
         bar.set_postfix_str(_told(p), refresh=False)
         bar.update(p.done - bar.n)

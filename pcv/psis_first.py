@@ -16,9 +16,12 @@ from pcv.job import Job, opened, scored, stored_folds
 from pcv.marginal import Scored
 from pcv.model import Fold, flat_target, target
 from pcv.psis import Psis, psis
+from pcv.sampler import train_mask
 
 MAX_DRAWS = 1000
-"""full-data draws at which a marginal predictive is evaluated"""
+"""full-data draws at which a marginal predictive, or that of a target, is evaluated"""
+FOLDS_AT_ONCE = 50
+"""that are evaluated side by side"""
 
 
 def loo(
@@ -99,20 +102,24 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     """Log scores of all folds at the draws of the full-data fit: (chain, draw, fold[, slot])."""
     arrays = datasets.model_data(opened(job, "data"))
     made = scored(job, arrays, folds)
-    if made.predictive != "marginal":
-        fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    if made.predictive != "marginal" and "log_likelihood" in fitted:
         by_unit = fitted["log_likelihood"].dataset[job.settings.data.outcome].values
         pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
         return made, (pointwise.sum(-1), pointwise)
-    flat, _ = flat_target(target(made.model, arrays, "marginal"))
-    unconstrained = xr.open_dataset(job.path("fit"), group="unconstrained", engine="zarr")
-    position = np.asarray(unconstrained["position"].values)
+    flat, _ = flat_target(target(made.model, arrays, made.predictive))
+    position = np.asarray(fitted["unconstrained/position"].values)
     chains, draws, _ = position.shape
     thin = -(-chains * draws // MAX_DRAWS)
-    train, test = jnp.ones(int(arrays["unit"].max()) + 1, bool), jnp.asarray(folds.test)
+    num_units = int(arrays["unit"].max()) + 1
+    every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)
 
     def at(position: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.vmap(lambda test: flat.log_predictive(position, Fold(train, test)))(test)
+        def of_fold(fold: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            test, held_out = fold
+            return flat.log_predictive(position, Fold(train_mask(held_out, num_units), test))
+
+        return jax.lax.map(of_fold, every_fold, batch_size=FOLDS_AT_ONCE)
 
     every = jax.jit(lambda x: jax.lax.map(at, x))
     found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))

@@ -383,6 +383,7 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     checks = [
         f"{name} {float(folds['batch_check'].sel(size=folds.attrs['batch_size'])):.2f}"
         for name, folds in zip(names, models, strict=True)
+        if "batch_check" in folds
     ]
     batches = (
         f"Batches of {models[0].attrs['batch_size']} draws: on full-data draws, their MCSE over "
@@ -392,7 +393,7 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "
         f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
     )
-    return Table("Chains of all folds", head, rows, flagged, [note, batches])
+    return Table("Chains of all folds", head, rows, flagged, [note] + [batches] * bool(checks))
 
 
 def _fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:

@@ -462,7 +462,7 @@ def compare(
         comparing.compare(
             [scores(d, kind, data, folds, score) for d in diagnostics.values()], reference
         )
-        for score, kind in _scored(first)
+        for score, kind in _shared_scores(diagnostics)
     ]
     return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())), others)
 
@@ -481,9 +481,10 @@ def _benchmark(diagnostics: Mapping[str, xr.Dataset]) -> diag.Benchmark:
     )
 
 
-def _scored(diagnostics: xr.Dataset) -> list[tuple[str, Kind]]:
-    """Names and kinds of the scores besides the log score."""
-    keys = listed(diagnostics.attrs.get("scores", []))
+def _shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
+    """Names and kinds of the scores besides the log score that all models have."""
+    first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())
+    keys = [key for key in first if all(key in other for other in others)]
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 

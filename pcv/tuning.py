@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
 from pcv.errors import PcvError
-from pcv.model import Fold, Target
+from pcv.model import Target, full_data
 from pcv.nuts import Draws
 from pcv.sampler import Kernel, from_z, jittered_steps, spread, to_z
 
@@ -29,7 +29,7 @@ AT_ONCE, PILOTS, PILOT_DRAWS = 4, 16, 40
 FINALISTS = 4
 """kernels that all pilots try once more"""
 MIN_ACCEPTANCE, MAX_PILOTS_DIVERGENT = 0.65, 0.005
-MAX_PILOT_UNITS = 1000
+MAX_PILOT_TERMS = 1000
 MIN_DRAWS_PER_PARAM = 5
 
 
@@ -46,7 +46,7 @@ class Trial(NamedTuple):
 
 def tune(
     target: Target,
-    log_lik: Callable[[Float[Array, " param"]], Float[Array, " unit"]],
+    score: Callable[[Float[Array, " param"]], Float[Array, " term"]],
     num_units: int,
     draws: Draws,
     ess: Float[np.ndarray, " param"],
@@ -63,13 +63,13 @@ def tune(
 
     with the lag-1 autocorrelation :math:`\rho`, which tells slow kernels apart, and the variance
     :math:`v\sigma^2` of the means of chains of T draws, which sees what moves slower than the
-    rest. The longest :math:`\tau` of three counts: that of the sum of the unit log likelihoods,
-    and the averages over their terms and over the parameters; per gradient, the score's own
+    rest. The longest :math:`\tau` of three counts: that of the sum of the score's terms, and the
+    averages over these terms and over the parameters; per gradient, the score's own
     evaluation counted as one. The few best kernels are tried again by more chains.
 
     Args:
         target: the model on flat parameters.
-        log_lik: the unit log likelihoods at a position.
+        score: what is to be predicted, at a position: the unit log likelihoods, or fewer terms.
         num_units: number of units.
         draws: of the full-data posterior.
         ess: effective number of draws of every parameter.
@@ -81,12 +81,13 @@ def tune(
     sample = draws.position.reshape(-1, draws.position.shape[-1])
     dense = bool(np.median(ess) >= MIN_DRAWS_PER_PARAM * sample.shape[1])
     center, scale = jnp.asarray(sample.mean(0)), jnp.asarray(_scale(sample, dense))
-    units = np.unique(np.linspace(0, num_units - 1, MAX_PILOT_UNITS).astype(int))
-    everything = Fold(jnp.ones(num_units, bool), jnp.zeros(0, int))
+    num_terms = jax.eval_shape(score, jnp.asarray(sample[0])).size
+    some = np.unique(np.linspace(0, num_terms - 1, MAX_PILOT_TERMS).astype(int))
+    everything = full_data(num_units)
 
     def functionals(position: Float[Array, " param"]) -> Float[Array, " functional"]:
-        terms = log_lik(position)
-        return jnp.concatenate([terms[units], terms.sum()[None], position])
+        terms = score(position)
+        return jnp.concatenate([terms[some], terms.sum()[None], position])
 
     def log_density(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(from_z(kernel, z), everything)
@@ -153,7 +154,7 @@ def tune(
             rho = 1 - moved.mean(1) / (2 * variance)
             v = np.minimum(mean.var(1, ddof=1) / variance, 0.98)
             tau = np.fmax(np.fmax((1 + rho) / (1 - rho), PILOT_DRAWS * v / (1 - v)), 1.0)
-        n = units.size
+        n = some.size
         longest = np.max([tau[:, :n].mean(1), tau[:, n], tau[:, n + 1 :].mean(1)], axis=0)
         usable = accepted.mean(1) >= MIN_ACCEPTANCE
         efficiency = np.where(usable, 1 / (longest * (num_steps + 1)), 0.0)

@@ -30,14 +30,15 @@ from pcv.folds import (
     leave_one_out,
     train_mask,
 )
-from pcv.model import Model, Outcome, support
+from pcv.model import Model, Outcome, Target, support
+from pcv.normal import normal_target
 from pcv.zoo.rats import gaussian_predictive
 
 
 class Problem(NamedTuple):
     """A model of some data, the schemes of its folds, and what they must give."""
 
-    model: Model
+    model: Model | Target
     data: dict[str, np.ndarray]
     schemes: dict[str, Folds]
     evidence: Callable[[Bool[np.ndarray, " unit"]], float]
@@ -342,6 +343,45 @@ def coin(jacobian: bool = True) -> Problem:
     return Problem(model, data, schemes_of(GROUP_OF_UNIT, "k-fold"), evidence, posterior)
 
 
+def kriging(noise: float = 0.3) -> Problem:
+    """A Gaussian process with an unknown mean: μ ~ N(1, 2), y ~ N(μ, K), with K known.
+
+    Args:
+        noise: variance of it that the model has; the data's is 0.3.
+    """
+    rng = np.random.default_rng(7)
+    x = np.sort(rng.uniform(0, 5, 14))
+    smooth = np.exp(-((x[:, None] - x) ** 2) / 2)
+    cov = smooth + 0.3 * np.eye(14)
+    data = {"y": rng.multivariate_normal(np.full(14, 2.0), cov), "x": x}
+    prior = dist.Normal(1.0, 2.0)
+
+    target = normal_target(
+        init=lambda key: {"mu": prior.sample(key)},
+        log_prior=lambda params: prior.log_prob(params["mu"]),
+        moments=lambda params: (
+            jnp.full(14, params["mu"]),
+            jnp.asarray(smooth) + noise * jnp.eye(14),
+        ),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+        y=data["y"],
+    )
+
+    def evidence(units):
+        within = cov[np.ix_(units, units)] + 4.0
+        return multivariate_normal(np.full(units.sum(), 1.0), within).logpdf(data["y"][units])
+
+    def posterior(rng, size):
+        weights = np.linalg.solve(cov, np.ones(14))
+        precision = 1 / 4 + weights.sum()
+        mean = (1 / 4 + weights @ data["y"]) / precision
+        return {"mu": rng.normal(mean, precision**-0.5, size)}
+
+    schemes = schemes_of(GROUP_OF_UNIT, "leave one out", "groups", "gaps")
+    return Problem(target, data, schemes, evidence, posterior)
+
+
 def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:
     """Schemes by name, for units in groups of several sizes."""
     n = len(group)
@@ -365,4 +405,5 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "hierarchy, marginal": lambda: hierarchy("marginal"),
     "variance": variance,
     "coin": coin,
+    "kriging": kriging,
 }

@@ -17,7 +17,7 @@ from pcv.folds import Folds
 from pcv.model import flat_target, target
 from pcv.sampler import Kernel, Sampler, build
 from tests.chains import Sampled, run
-from tests.problems import PROBLEMS, Exact, Problem, coin, exact, side_by_side, variance
+from tests.problems import PROBLEMS, Exact, Problem, coin, exact, kriging, side_by_side, variance
 
 SEEDS = (1, 2, 3)
 REPLICATIONS = 50
@@ -151,6 +151,24 @@ def test_a_missing_jacobian_is_noticed(problem):
     for seed in SEEDS:
         off = worst(broken, sample(broken, seed))
         assert min(off.values()) > MAX_Z
+
+
+def forgetful():
+    """A predictive that does not look at the training units."""
+    problem = kriging()
+    conditional = problem.model.log_predictive
+
+    def log_predictive(params, fold):
+        return conditional(params, fold._replace(train=jnp.zeros_like(fold.train)))
+
+    return problem._replace(model=problem.model._replace(log_predictive=log_predictive))
+
+
+@pytest.mark.parametrize("problem", [forgetful, lambda: kriging(noise=0.4)])
+def test_a_target_that_errs_is_noticed(problem):
+    broken = prepare(problem())
+    for seed in SEEDS:
+        assert min(worst(broken, sample(broken, seed)).values()) > MAX_Z
 
 
 def test_batches_of_one_draw_understate_the_error():

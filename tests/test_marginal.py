@@ -11,10 +11,11 @@ from scipy.special import gammaln
 from scipy.stats import norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv import marginal
+from pcv import effects
+from pcv.effects import find
 from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
-from pcv.marginal import choose, find, integrated
+from pcv.marginal import choose, integrated
 from pcv.model import Model, Outcome, numeric, support
 from pcv.zoo import rats
 from tests.problems import GROUP_OF_UNIT, hierarchy, regression
@@ -292,7 +293,7 @@ def test_too_many_effects_are_left_to_the_chains(monkeypatch):
     model = rats.random_slopes(data)._replace(marginal=None, group=None)
     folds = leave_one_group_out(data["rat"], "rat")
     assert choose("auto", model, "rats", data, folds).integration == "by importance sampling"
-    monkeypatch.setattr(marginal, "MAX_DIM", 1)
+    monkeypatch.setattr(effects, "MAX_DIM", 1)
     assert choose("auto", model, "rats", data, folds).predictive == "plain"
     with pytest.raises(PcvError, match=r"model 'rats': predictive 'marginal' is asked for, but .*"):
         choose("marginal", model, "rats", data, folds)

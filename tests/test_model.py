@@ -8,18 +8,15 @@ import pytest
 from numpyro.distributions import constraints
 from scipy.stats import norm
 
+from pcv.checks import CHECKED_DRAWS, check_prior, check_shapes, check_values
 from pcv.errors import PcvError
 from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
 from pcv.marginal import choose
 from pcv.model import (
-    CHECKED_DRAWS,
     Fold,
     Model,
     Outcome,
     Target,
-    check_prior,
-    check_shapes,
-    check_values,
     flat_target,
     param_names,
     support,
@@ -384,17 +381,17 @@ def test_a_marginal_predictive_that_does_not_hold_is_refused():
     "problem", [PROBLEMS[name] for name in ("hierarchy, plain", "variance", "coin")]
 )
 def test_draws_of_init_follow_the_prior(problem):
-    check_prior(problem().model, "good")
+    check_prior(problem().model, 14, "good")
 
 
 @pytest.mark.parametrize("problem", [coin, variance])
 def test_a_missing_jacobian_is_told(problem):
     with pytest.warns(UserWarning, match="do not follow `log_prior` in '(p|variance)'"):
-        check_prior(problem(jacobian=False).model, "bad")
+        check_prior(problem(jacobian=False).model, 14, "bad")
 
 
 def test_draws_on_the_wrong_scale_are_told():
     model = coin().model
     constrained = model._replace(init=lambda key: model.constrain(model.init(key)))
     with pytest.warns(UserWarning, match="does `init` return constrained values"):
-        check_prior(constrained, "bad")
+        check_prior(constrained, 14, "bad")

@@ -13,9 +13,10 @@ import pytest
 from scipy.stats import beta, gamma, halfnorm, multivariate_normal, norm
 
 from pcv import registry
+from pcv.checks import check_gap, check_prior
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.keys import key
-from pcv.model import Model, check_gap, check_prior, flat_target, numeric, param_names, target
+from pcv.model import Model, flat_target, numeric, param_names, target
 from pcv.nuts import check, posterior
 from pcv.zoo import air, grouped, radon
 
@@ -52,7 +53,7 @@ def drawn(model: Model, seed: int = 1) -> tuple[dict, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_init_draws_from_the_prior(name):
-    check_prior(MODELS[name](), name)
+    check_prior(MODELS[name](), 0, name)
 
 
 @pytest.mark.parametrize("covariates", [3, 4])

@@ -3,16 +3,16 @@
 import sys
 from typing import Any
 
-from pcv.model import Model
+from pcv.model import Model, Target
 
 
-def as_model(made: Any) -> Model | None:
+def as_model(made: Any) -> Model | Target | None:
     """A model of any front-end, or None where it is something else.
 
     Args:
-        made: a `pcv.Model`, or a model of PyMC or Bambi.
+        made: a `pcv.Model` or `pcv.Target`, or a model of PyMC or Bambi.
     """
-    if isinstance(made, Model):
+    if isinstance(made, Model | Target):
         return made
     for package, name in (("pymc", "from_pymc"), ("bambi", "from_bambi")):
         module = sys.modules.get(package)

@@ -100,7 +100,7 @@ def _own(name: str) -> tuple[Score, ...]:
 
 def check(
     scores: Sequence[Score],
-    model: Model,
+    model: Model | Target,
     name: str,
     data: Data,
     num_units: int,
@@ -121,16 +121,17 @@ def check(
         PcvError: naming the score, what it needs and what to do.
     """
     whole = target(model, data, predictive)
-    y = np.asarray(data.get(model.outcome.name, ()))
+    wanted = f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}"
+    y = np.asarray(data.get(whole.outcome.name, ()))
     for score in scores:
         where = f"score '{score.name}' of model '{name}'"
         if y.shape != (num_units,):
             raise PcvError(
-                f"{where}: it needs one value of '{model.outcome.name}' for each unit; units of "
+                f"{where}: it needs one value of '{whole.outcome.name}' for each unit; units of "
                 "several rows have only the log score"
             )
         for need in score.needs:
-            missing = _missing(need, model, whole, y, predictive)
+            missing = _missing(need, whole, y, wanted)
             if missing:
                 raise PcvError(f"{where}: {missing}")
         if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
@@ -138,24 +139,23 @@ def check(
                 f"{where}: it keeps the covariance of a whole test set, of {num_slots} units here; "
                 f"more than {MAX_DSS_SLOTS} are too many: smaller test sets, or another score"
             )
-        _check_functions(score, model, whole, where)
+        _check_functions(score, whole, where)
 
 
-def _missing(need: Need, model: Model, whole: Target, y: np.ndarray, predictive: str) -> str:
-    prefix = "marginal_" if predictive == "marginal" else ""
+def _missing(need: Need, whole: Target, y: np.ndarray, wanted: str) -> str:
     if need == "predict" and whole.predict is None:
-        return f"it needs replicates of the outcome: pcv.Model(..., {prefix}predict=...)"
+        return f"it needs replicates of the outcome: {wanted}predict=...)"
     if need == "moments or predict" and whole.predict is None and whole.moments is None:
-        return f"it needs pcv.Model(..., {prefix}moments=...), or else {prefix}predict"
+        return f"it needs {wanted}moments=...), or else {wanted}predict=...)"
     if need == "binary outcome" and not np.isin(y, (0, 1)).all():
         other = y[~np.isin(y, (0, 1))][0]
-        return f"it is for outcomes of 0 and 1; '{model.outcome.name}' has {other}"
-    return _no_derivatives(model, whole, y, prefix) if need == "derivatives" else ""
+        return f"it is for outcomes of 0 and 1; '{whole.outcome.name}' has {other}"
+    return _no_derivatives(whole, y, wanted) if need == "derivatives" else ""
 
 
-def _no_derivatives(model: Model, whole: Target, y: np.ndarray, prefix: str) -> str:
+def _no_derivatives(whole: Target, y: np.ndarray, wanted: str) -> str:
     """Why there is no Hyvärinen score, if so."""
-    outcome = model.outcome
+    outcome, density = whole.outcome, whole.density
     integers = bool((y == np.round(y)).all())
     if outcome.discrete or (integers and np.unique(y).size <= 2):
         return f"'{outcome.name}' is discrete: it has no derivative; take log or crps instead"
@@ -166,17 +166,18 @@ def _no_derivatives(model: Model, whole: Target, y: np.ndarray, prefix: str) -> 
         )
     if outcome.scale != "identity":
         return f"its density is one of {outcome}, not of '{outcome.name}' itself"
+    if density is None or whole.observed is None:
+        return f"it needs {wanted}density=..., observed=...)"
     units = np.unique(np.linspace(0, len(y) - 1, CHECKED_UNITS).astype(int))
     fold = Fold(jnp.ones(len(y), bool), jnp.asarray(units))
-    params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
+    params = jax.vmap(whole.init)(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
 
     def joint(values: Float[jax.Array, " slot"], params: dict[str, jax.Array]) -> jax.Array:
-        assert whole.density is not None
-        return whole.density(params, fold, values)[0]
+        return density(params, fold, values)[0]
 
     slopes = jax.vmap(jax.grad(joint), (None, 0))(jnp.asarray(y[units], float), params)
     if not slopes.any():
-        function = "marginal" if prefix else "log_lik"
+        function = "marginal" if "marginal" in wanted else "log_lik"
         return (
             f"{function} does not read '{outcome.name}' from its second argument: write it with "
             f"data['{outcome.name}'] there"
@@ -184,7 +185,7 @@ def _no_derivatives(model: Model, whole: Target, y: np.ndarray, prefix: str) -> 
     return ""
 
 
-def _check_functions(score: Score, model: Model, whole: Target, where: str) -> None:
+def _check_functions(score: Score, whole: Target, where: str) -> None:
     """Do the functions of a score fit together? Tried on folds of two slots, one of them padded."""
     fold = Fold(jnp.ones(1, bool), jnp.array([0, -1]))
     y = np.array([[1.0, np.nan], [2.0, np.nan]])
@@ -192,7 +193,7 @@ def _check_functions(score: Score, model: Model, whole: Target, where: str) -> N
     try:
         if score.per == "draw":
             made = jax.eval_shape(
-                lambda key: score.statistic(key, whole, model.init(key), fold), jax.random.key(0)
+                lambda key: score.statistic(key, whole, whole.init(key), fold), jax.random.key(0)
             )
             means = {name: np.ones((2, *x.shape)) for name, x in made.items()}
         else:

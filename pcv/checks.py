@@ -1,0 +1,387 @@
+"""What can be known of a model before sampling: do its functions fit together, and the data?"""
+
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key
+
+from pcv.devices import RUN_ONCE
+from pcv.errors import PcvError, in_one_line
+from pcv.folds import Folds, train_mask
+from pcv.model import Data, Fold, Model, Outcome, Params, Scalar, Target, full_data, numeric
+
+
+def check_shapes(
+    model: Model | Target, data: Data, num_units: int, outcome: str, name: str
+) -> None:
+    """Do the functions of a model fit together and the data? Traces them without running them.
+
+    Args:
+        model, name: the model.
+        data: its data.
+        num_units: number of units of the data.
+        outcome: the data's outcome, which must be the model's.
+
+    Raises:
+        PcvError: naming the model, its function and what that returns instead.
+    """
+    where = f"model '{name}'"
+    if not isinstance(model.outcome, Outcome):
+        raise PcvError(f"{where}: outcome is {model.outcome!r}, not a pcv.Outcome")
+    if model.outcome.name != outcome:
+        raise PcvError(
+            f"{where}: its outcome is '{model.outcome.name}', that of the data is '{outcome}' "
+            "(data.outcome); they must be the same"
+        )
+    params = _traced(where, "init", model.init, data, jax.random.key(0))
+    if not isinstance(params, dict) or not params:
+        raise PcvError(f"{where}: init returns {_kind(params)}, not a dict of named parameters")
+    for parameter, x in params.items():
+        if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)):
+            raise PcvError(
+                f"{where}: init returns {_kind(x)} for '{parameter}'; every parameter must be a "
+                "number or an array of numbers with a decimal point (0.0, not 0)"
+            )
+    variables = _traced(where, "constrain", model.constrain, data, params)
+    if not isinstance(variables, Mapping) or not variables:
+        raise PcvError(f"{where}: constrain returns {_kind(variables)}, not a dict of variables")
+    if isinstance(model, Target):
+        _check_target(model, data, num_units, where, params)
+    else:
+        _check_model(model, data, num_units, where, params)
+
+
+def _check_model(model: Model, data: Data, num_units: int, where: str, params: Any) -> None:
+    arrays = numeric(data)
+    terms = _traced(where, "log_lik", lambda p: model.log_lik(p, arrays), data, params)
+    if getattr(terms, "shape", None) != (num_units,):
+        raise PcvError(
+            f"{where}: log_lik returns {_kind(terms)}; it must return one term per unit of the "
+            f"data, an array of shape ({num_units},)"
+        )
+    prior = _traced(where, "log_prior", model.log_prior, data, params)
+    if getattr(prior, "shape", None) != ():
+        raise PcvError(f"{where}: log_prior returns {_kind(prior)}; it must return one number")
+    if model.group is not None and np.shape(model.group) != (num_units,):
+        raise PcvError(
+            f"{where}: group has shape {np.shape(model.group)}; it must name the group of each "
+            f"unit, shape ({num_units},)"
+        )
+    test = jnp.zeros(2, int)
+    _check_replicates(model, data, num_units, where, params, test)
+    if model.marginal is not None:
+        marginal = model.marginal
+        made = _traced(where, "marginal", lambda p, t: marginal(p, arrays, t), data, params, test)
+        _check_scores("marginal", made, where)
+
+
+def _check_target(target: Target, data: Data, num_units: int, where: str, params: Any) -> None:
+    all_units = full_data(num_units)
+    density = _traced(where, "log_density", target.log_density, data, params, all_units)
+    if getattr(density, "shape", None) != ():
+        raise PcvError(f"{where}: log_density returns {_kind(density)}; it must return one number")
+    fold = all_units._replace(test=jnp.zeros(2, int))
+    made = _traced(where, "log_predictive", target.log_predictive, data, params, fold)
+    _check_scores("log_predictive", made, where)
+
+
+def _check_scores(part: str, made: Any, where: str) -> None:
+    found = made if isinstance(made, tuple) else ()
+    if [getattr(x, "shape", None) for x in found] != [(), (2,)]:
+        raise PcvError(
+            f"{where}: {part} returns {' and '.join(map(_kind, found)) or _kind(made)} for "
+            "two slots; it must return the joint score, one number, and the pointwise ones, one "
+            "per slot"
+        )
+
+
+def _check_replicates(
+    model: Model, data: Data, num_units: int, where: str, params: Any, test: Array
+) -> None:
+    """The shapes of replicates and moments, where a model has them."""
+    arrays, key = numeric(data), jax.random.key(0)
+    every, two = (num_units,), (2,)
+    kinds: list[tuple[str, Callable[..., Any] | None, tuple, list[tuple]]] = [
+        ("predict", model.predict, (key, params, arrays), [every]),
+        ("moments", model.moments, (params, arrays), [every, every]),
+        ("marginal_predict", model.marginal_predict, (key, params, arrays, test), [two]),
+        ("marginal_moments", model.marginal_moments, (params, arrays, test), [two, (2, 2)]),
+    ]
+    for part, function, args, wanted in kinds:
+        if function is None:
+            continue
+        made = _traced(where, part, function, data, *args)
+        found = made if isinstance(made, tuple) else (made,)
+        if [getattr(x, "shape", None) for x in found] != wanted:
+            raise PcvError(
+                f"{where}: {part} returns {' and '.join(map(_kind, found))}; it must return "
+                f"{' and '.join(f'an array of shape {shape}' for shape in wanted)}"
+                f"{' for two slots' if part.startswith('marginal') else ''}"
+            )
+
+
+def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *args: Any) -> Any:
+    """The shapes that one function of a model returns; its own error in one line."""
+    try:
+        return jax.eval_shape(function, *args)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__]
+        at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        said = in_one_line(error)
+        if isinstance(error, jax.errors.JAXTypeError):
+            said += "; write it with jax.numpy, and jnp.where instead of if"
+        elif isinstance(error, KeyError) and error.args[0] in data:
+            said += ": text reaches only the function that builds the model; recode it there"
+        raise PcvError(f"{where}: {part} fails{at}: {said}") from error
+
+
+def _kind(x: Any) -> str:
+    """What a function returned, in words."""
+    if hasattr(x, "shape"):
+        return f"an array of {x.dtype}, shape {x.shape}"
+    return f"an object of type {type(x).__name__}"
+
+
+CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
+"""prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
+PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
+"""prior draws of `check_prior`, and the z-score that it warns of"""
+
+
+def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` over draws, compiled for a single call."""
+    return jax.jit(jax.vmap(function), compiler_options=RUN_ONCE)
+
+
+def _drawn(model: Model | Target, number: int) -> Params:
+    """Draws from the prior."""
+    drawn: Params = _once(model.init)(jax.random.split(jax.random.key(0), number))
+    return drawn
+
+
+def check_values(model: Model | Target, data: Data, name: str, units: list[str]) -> None:
+    """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
+
+    Terms of units that are impossible at some draws may be -inf there, not their gradients. Of a
+    target, the log density given all units.
+
+    Raises:
+        PcvError: naming the unit or parameter that is not finite at the most prior draws, or the
+            unit that is impossible at the most of them where no draw makes all units possible.
+
+    Warns:
+        UserWarning: units are impossible at some prior draws.
+    """
+    draws, arrays = CHECKED_DRAWS, numeric(data)
+    params = _drawn(model, draws)
+    if isinstance(model, Target):
+        density, fold = model.log_density, full_data(len(units))
+        _check_gradient(lambda p: density(p, fold), params, name, "log_density")
+        return
+    terms = np.asarray(_once(lambda p: model.log_lik(p, arrays))(params))
+    impossible = np.isneginf(terms)
+    bad = ~np.isfinite(terms) & ~impossible
+
+    def said(wrong: Bool[np.ndarray, "draw unit"], value: str) -> str:
+        unit = int(np.argmax(wrong.sum(0)))
+        return (
+            f"model '{name}': log_lik of unit '{units[unit]}' is {value} at "
+            f"{int(wrong[:, unit].sum())} of {draws} prior draws"
+        )
+
+    if bad.any():
+        raise PcvError(f"{said(bad, 'not finite')}; check its data and the priors")
+    if impossible.any(1).all():
+        raise PcvError(
+            f"{said(impossible, '-inf')}, and at each of them some unit is impossible; check its "
+            "data and the priors"
+        )
+
+    def log_density(params: Params) -> Scalar:
+        terms = model.log_lik(params, arrays)
+        return model.log_prior(params) + jnp.sum(jnp.where(jnp.isneginf(terms), 0.0, terms))
+
+    _check_gradient(log_density, params, name, "log_prior")
+    if impossible.any():
+        warnings.warn(
+            f"{said(impossible, '-inf')}: right if it is impossible there, else check its data",
+            stacklevel=2,
+        )
+
+
+def _check_gradient(
+    log_density: Callable[[Params], Scalar], params: Params, name: str, part: str
+) -> None:
+    values, grads = _once(jax.value_and_grad(log_density))(params)
+    if not np.isfinite(np.asarray(values)).all():
+        raise PcvError(
+            f"model '{name}': {part} is not finite at draws from `init`; do "
+            "they agree on the supports?"
+        )
+    for parameter, grad in grads.items():
+        if not np.isfinite(np.asarray(grad)).all():
+            raise PcvError(
+                f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws; "
+                "look for sqrt, log or division at a bound"
+            )
+
+
+def check_prior(model: Model | Target, num_units: int, name: str) -> None:
+    r"""Does `init` draw from `log_prior`? If so, the mean of its gradient is zero:
+
+    .. math:: E_{p(u)} \left[ \nabla_u \log p(u) \right] = 0
+
+    The prior of a target is its log density given no unit. Models of a front-end draw from their
+    priors, or these are improper.
+
+    Warns:
+        UserWarning: naming the parameter whose mean gradient is furthest from it.
+    """
+    if isinstance(model, Target):
+        density, nothing = model.log_density, Fold(jnp.zeros(num_units, bool), jnp.zeros(0, int))
+        log_prior = lambda params: density(params, nothing)  # noqa: E731
+    elif model.data is not None:
+        return
+    else:
+        log_prior = model.log_prior
+    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
+
+    def gradient(key: Key[Array, ""]) -> Params:
+        return jax.grad(log_prior)(model.init(key))
+
+    gradients = jax.jit(lambda keys: jax.lax.map(gradient, keys), compiler_options=RUN_ONCE)
+    worst = {}
+    for parameter, grad in gradients(keys).items():
+        grad = np.asarray(grad, np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(PRIOR_DRAWS))
+        worst[parameter] = float(np.nan_to_num(z, nan=0.0).max(initial=0.0))
+    parameter = max(worst, key=lambda name: worst[name])
+    if worst[parameter] > MAX_PRIOR_Z:
+        warnings.warn(
+            f"model '{name}': draws from `init` do not follow `log_prior` in '{parameter}' (its "
+            f"mean gradient is {worst[parameter]:.0f} standard errors from 0): is the Jacobian "
+            "missing, or does `init` return constrained values?",
+            stacklevel=2,
+        )
+
+
+def check_gap(
+    make: Callable[[Data], Model | Target],
+    data: Data,
+    outcome: str,
+    folds: Folds,
+    units: list[str],
+    name: str,
+) -> None:
+    """Does what a fold trains on depend on the outcomes that it tests, through lags for example?
+
+    The outcomes that the fold in the middle tests are changed; terms of its training units, or a
+    gradient of a target's log density, that change with them are conditioned on what is to be
+    predicted.
+
+    Args:
+        make: makes the model of data.
+        data: columns and constants, and `unit`.
+        outcome: name of the outcome's column.
+        folds: of the experiment.
+        units: names of the units.
+        name: of the model.
+
+    Warns:
+        UserWarning: they do.
+    """
+    middle = len(folds.id) // 2
+    values = np.unique(data[outcome])
+    following = values[(np.searchsorted(values, data[outcome]) + 1) % values.size]
+    tested = np.isin(data["unit"], folds.test[middle])
+    changed = {**data, outcome: np.where(tested, following, data[outcome])}
+    trained = train_mask(folds, int(data["unit"].max()) + 1, slice(middle, middle + 1))[0]
+    one, other = make(data), make(changed)
+    params = jax.jit(one.init)(jax.random.key(0))
+    if isinstance(one, Target) and isinstance(other, Target):
+        fold = Fold(jnp.asarray(trained), jnp.asarray(folds.test[middle]))
+        before, after = (jax.jit(jax.grad(x.log_density))(params, fold) for x in (one, other))
+        moved = [param for param, x in before.items() if not np.allclose(x, after[param])]
+        if moved:
+            warnings.warn(
+                f"model '{name}': log_density of fold '{folds.id[middle]}', its gradient in "
+                f"'{moved[0]}', depends on outcomes that the fold tests: its score is too good; "
+                "let outcomes outside fold.train play no part in it",
+                stacklevel=2,
+            )
+    elif isinstance(one, Model) and isinstance(other, Model):
+        _check_terms(
+            ((one, data), (other, changed)), params, trained, str(folds.id[middle]), units, name
+        )
+
+
+def _check_terms(
+    made: tuple[tuple[Model, Data], tuple[Model, Data]],
+    params: Params,
+    trained: Bool[np.ndarray, " unit"],
+    fold: str,
+    units: list[str],
+    name: str,
+) -> None:
+    before, after = (np.asarray(jax.jit(m.log_lik)(params, numeric(d))) for m, d in made)
+    moved = np.flatnonzero(trained & (before != after))
+    if moved.size:
+        warnings.warn(
+            f"model '{name}': terms of {moved.size} unit(s) that fold '{fold}' trains"
+            f" on, such as '{units[moved[0]]}', depend on outcomes that it tests (through lags, or"
+            " a summary of all outcomes): its score is too good; leave out a wider gap (folds.h),"
+            " or make the summary a constant",
+            stacklevel=3,
+        )
+
+
+def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -> None:
+    """Is the model's own `marginal` finite at prior draws, for folds from first to last?
+
+    Raises:
+        PcvError: naming the fold in which it is not finite at the most prior draws.
+    """
+    assert isinstance(model, Model)
+    assert model.marginal is not None
+    arrays = numeric(data)
+    some = np.unique(np.linspace(0, len(folds.id) - 1, CHECKED_FOLDS).astype(int))
+    marginal, test = model.marginal, jnp.asarray(folds.test[some])
+    of_folds = _once(lambda p: jax.vmap(lambda units: marginal(p, arrays, units)[0])(test))
+    bad = ~np.isfinite(np.asarray(of_folds(_drawn(model, CHECKED_DRAWS))))
+    if bad.any():
+        fold = int(np.argmax(bad.sum(0)))
+        raise PcvError(
+            f"model '{name}': marginal of fold '{folds.id[some[fold]]}' is not finite at "
+            f"{int(bad[:, fold].sum())} of {CHECKED_DRAWS} prior draws"
+        )
+
+
+def check_whole_groups(model: Model, name: str, folds: Folds) -> None:
+    """The model's own `marginal` integrates over the effects of groups it has not seen: it holds
+    where every group of a test set is left out as a whole.
+
+    Raises:
+        PcvError: it is not, in a fold.
+    """
+    if model.group is None:
+        return
+    group = np.asarray(model.group)
+    for fold, test, runs in zip(*folds):
+        tested = np.isin(group, group[test[test >= 0]])
+        left_out = np.zeros(group.size, bool)
+        for start, stop in runs:
+            left_out[start:stop] = True
+        if (tested & ~left_out).any():
+            raise PcvError(
+                f"model '{name}': its marginal predictive is for groups that are left out as a "
+                f"whole, but fold '{fold}' keeps part of a tested group in training; leave out "
+                "whole groups, or set predictive: plain"
+            )

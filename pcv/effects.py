@@ -1,0 +1,152 @@
+"""Which parameters a left-out group has to itself, as derivatives of the log likelihood tell.
+
+In a fold, a parameter that no training unit depends on is a left-out group's own, a rat's slope
+for example. No names are needed: what depends on what is seen at a few draws from the prior.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sparse
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
+from scipy.sparse.csgraph import connected_components
+
+from pcv.devices import RUN_ONCE
+from pcv.folds import Folds
+from pcv.model import Data, Model, numeric, unravel_of
+
+MAX_DIM = 8
+"""effects of a group beyond which they are not integrated out"""
+MAX_ENTRIES = 500_000_000
+"""derivatives, parameters times units, that are looked at"""
+PRIOR_DRAWS, LOOKED_AT = 3, 5
+"""prior draws at which derivatives are looked at, and groups whose prior's shape is"""
+
+Position = Float[Array, " param"]
+
+
+class Locals(NamedTuple):
+    """Which parameters belong to which units alone."""
+
+    entries: Int[np.ndarray, "group dim"]
+    """places of a group's own parameters in the flat vector, padded with its length"""
+    group: Int[np.ndarray, " unit"]
+    """the group of each tested unit"""
+    most: int
+    """groups in a test set, at most"""
+    normal: bool
+    """whether their prior given the other parameters is normal, so that its integral is known"""
+
+
+def find(model: Model, data: Data, folds: Folds) -> Locals | None:
+    """The parameters of each tested unit that no training unit of its fold depends on.
+
+    Args:
+        model, data: the model.
+        folds: of its units.
+
+    Returns:
+        No groups where no tested unit has any. None where some have and some have not; where a
+        group has more than 8, or is not left out as a whole in another fold; or where there are too
+        many parameters to look at.
+    """
+    arrays = numeric(data)
+    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
+    positions = jax.jit(jax.vmap(lambda key: ravel_pytree(model.init(key))[0]))(keys)
+    unravel = unravel_of(model.init)
+    num_units = int(arrays["unit"].max()) + 1
+    num_params = positions.shape[1]
+    if num_params * num_units > MAX_ENTRIES:
+        return None
+    touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions)
+    held_out, tested = _memberships(folds, num_units)
+    inside, total = (touches @ held_out).tocsc(), touches.sum(1)
+    own_of, units_of, of_unit_of = [], [], []
+    for k in range(len(folds.id)):
+        touched, units = inside[:, [k]].tocoo(), tested[:, [k]].tocoo().row
+        own = touched.row[touched.data == total[touched.row]]
+        of_unit = touches[own][:, units].toarray() > 0
+        own_of.append(own[of_unit.any(1)])
+        units_of.append(units)
+        of_unit_of.append(of_unit[of_unit.any(1)])
+    with_own = np.concatenate([of_unit.any(0) for of_unit in of_unit_of])
+    group = np.full(num_units, -1)
+    if not with_own.any():
+        return Locals(np.empty((0, 1), np.int64), group, 0, True)
+    if not with_own.all():
+        return None
+    linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
+    groups: dict[tuple[int, ...], int] = {}
+    most = 0
+    for own, units, of_unit in zip(own_of, units_of, of_unit_of):
+        together = (of_unit.astype(int) @ of_unit.T > 0) | (linked[own][:, own].toarray() > 0)
+        count, part = connected_components(together, directed=False)
+        most = max(most, count)
+        for c in range(count):
+            entries = tuple(own[part == c].tolist())
+            members = units[of_unit[part == c].any(0)]
+            number = groups.setdefault(entries, len(groups))
+            known = np.isin(group[members], (-1, number)).all()
+            if len(entries) > MAX_DIM or not known:
+                return None
+            group[members] = number
+    padded = np.full((len(groups), max(map(len, groups))), num_params)
+    for entries, number in groups.items():
+        padded[number, : len(entries)] = entries
+    some = jnp.asarray(padded[:LOOKED_AT])
+    normal = _is_normal(lambda x: model.log_prior(unravel(x)), positions, some)
+    return Locals(padded, group, most, normal)
+
+
+def _pattern(
+    function: Callable[[Position], Float[Array, " out"]], positions: Float[Array, "draw param"]
+) -> sparse.csr_array:
+    """Which results depend on which parameters, at some of the positions: 1 at (param, out)."""
+    size = positions.shape[1]
+
+    def column(index: Int[Array, ""]) -> Bool[Array, " out"]:
+        one = jnp.zeros(size, positions.dtype).at[index].set(1)
+        return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
+
+    columns = jax.jit(
+        lambda indices: jax.lax.map(column, indices, batch_size=16), compiler_options=RUN_ONCE
+    )
+    return sparse.csr_array(np.asarray(columns(jnp.arange(size))).astype(np.int64))
+
+
+def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse.csc_array]:
+    """Units that each fold holds out, and that it tests: 1 at (unit, fold)."""
+    out = [np.concatenate([np.arange(*run) for run in runs]) for runs in folds.held_out.tolist()]
+    test = [row[row >= 0] for row in folds.test]
+
+    def members(rows: list[np.ndarray]) -> sparse.csc_array:
+        fold = np.repeat(np.arange(len(rows)), [len(x) for x in rows])
+        unit = np.concatenate(rows).astype(np.int64)
+        shape = (num_units, len(rows))
+        return sparse.csc_array((np.ones(len(unit), np.int64), (unit, fold)), shape)
+
+    return members(out), members(test)
+
+
+def _is_normal(
+    log_prior: Callable[[Position], Float[Array, ""]],
+    positions: Float[Array, "draw param"],
+    groups: Int[Array, "group dim"],
+) -> bool:
+    """Is the curvature of the log prior in groups' parameters the same wherever they are?"""
+
+    def curvature(position: Position, entries: Array, move: Float[Array, ""]) -> Array:
+        def moved(x: Array) -> Array:
+            return log_prior(position.at[entries].add(move + x, mode="drop"))
+
+        return jax.hessian(moved)(jnp.zeros(entries.size, position.dtype))
+
+    over = jax.vmap(
+        jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, None)), (0, None, None)
+    )
+    found = np.asarray(jax.jit(over)(positions, groups, jnp.array([0.0, 1.0, -2.0])))
+    return bool(np.allclose(found, found[:, :, :1], rtol=1e-4, atol=1e-12))

@@ -1,0 +1,131 @@
+r"""Integrals over a few parameters, by nodes around a Laplace approximation.
+
+Newton's method finds the approximation, by automatic differentiation; the integral is a sum over a
+grid with a random offset in one dimension, and importance sampling in more. Both are unbiased, so
+that their error is part of the variance of whatever they are averaged over.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool, Float, Key
+
+MAX_STEPS, CLOSE = 20, 0.01
+"""Newton steps, and the square of the last one, in standard deviations, with which they end"""
+STEP_SIZES = (1.0, 0.3, 0.05, 0.0)
+NODES_1D, SPACING, BEND = 31, 0.5, 0.4
+"""the grid: nodes, their distance in standard deviations at the middle, and how soon it widens"""
+NODES_PER_DIM = 16
+"""of importance sampling, half around the Laplace approximation, half from the prior's"""
+TAIL = 5
+"""degrees of freedom of the former"""
+
+Function = Callable[[Float[Array, " dim"]], Float[Array, ""]]
+
+
+class Laplace(NamedTuple):
+    """A normal approximation of a density that is not normalised."""
+
+    mean: Float[Array, " dim"]
+    scale: Float[Array, "dim dim"]
+    """a square root of the covariance"""
+    log_integral: Float[Array, ""]
+
+
+def log_mean(
+    key: Key[Array, ""],
+    log_prior: Function,
+    terms: Callable[[Float[Array, " dim"]], Float[Array, " slot"]],
+    prior: Laplace,
+    normal: bool,
+) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
+    """Log of the mean of exp(terms) over the prior: of their sum, and of each."""
+    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean)
+    key, for_prior = jax.random.split(key)
+    x, log_weight = _nodes(key, posterior, prior)
+    log_density, at_nodes = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
+    total = prior.log_integral
+    if not normal:
+        y, of_prior = _nodes(for_prior, prior, None)
+        total = jax.nn.logsumexp(jax.vmap(log_prior)(y) + of_prior)
+    joint = jax.nn.logsumexp(log_density + at_nodes.sum(1))
+    pointwise = jax.nn.logsumexp(log_density[:, None] + at_nodes, axis=0)
+    return joint - total, pointwise - total
+
+
+def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
+    """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall."""
+    function, constants = jax.closure_convert(function, start)
+    constants = jax.lax.stop_gradient(constants)  # nodes stay where they are
+
+    def at(x: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
+        """The step to the maximum, the square of its length, and a root of the covariance."""
+        slope = jnp.nan_to_num(jax.grad(function)(x, *constants))
+        hessian = jnp.nan_to_num(-jax.hessian(function)(x, *constants))
+        if x.size == 1:
+            values, vectors = hessian[0], jnp.ones((1, 1), x.dtype)
+        else:
+            values, vectors = jnp.linalg.eigh(hessian)
+        size = jnp.abs(values)
+        root = vectors / jnp.sqrt(jnp.maximum(size, 1e-6 * jnp.max(size) + 1e-10))
+        whitened = root.T @ slope
+        return root @ whitened, whitened @ whitened, root
+
+    def improve(carry: tuple) -> tuple:
+        step, x, (direction, _, _) = carry
+        tried = x + jnp.asarray(STEP_SIZES, x.dtype)[:, None] * direction
+        values = jax.vmap(lambda x: function(x, *constants))(tried)
+        x = tried[jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values))]
+        return step + 1, x, at(x)
+
+    def unsettled(carry: tuple) -> Bool[Array, ""]:
+        step, _, (_, length, _) = carry
+        return (step < MAX_STEPS) & (length > CLOSE)
+
+    start = jax.lax.stop_gradient(start)
+    _, mean, (_, left, root) = jax.lax.while_loop(unsettled, improve, (0, start, at(start)))
+    log_det = jnp.linalg.slogdet(root)[1]
+    peak = function(mean, *constants) + left / 2
+    return Laplace(mean, root, peak + mean.size / 2 * jnp.log(2 * jnp.pi) + log_det)
+
+
+def _nodes(
+    key: Key[Array, ""], around: Laplace, wide: Laplace | None
+) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
+    """Points, and log weights by which sums over them are integrals."""
+    if around.mean.size > 1:
+        return sampled(key, around, wide)
+    offset = jax.random.uniform(key, (), around.mean.dtype) - 0.5
+    u = SPACING * (jnp.arange(NODES_1D) - NODES_1D // 2 + offset)
+    sd = around.scale[0, 0]
+    x = around.mean + (sd * jnp.sinh(BEND * u) / BEND)[:, None]
+    return x, jnp.log(SPACING * sd * jnp.cosh(BEND * u))
+
+
+def sampled(
+    key: Key[Array, ""], around: Laplace, wide: Laplace | None
+) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
+    """Draws from a t distribution, and as many from a wider normal one, and their log weights."""
+    dim, dtype = around.mean.size, around.mean.dtype
+    number = NODES_PER_DIM * dim
+    drawn = jax.random.normal(key, (number, dim + TAIL), dtype)
+    z, chi_square = drawn[:, :dim], jnp.sum(drawn[:, dim:] ** 2, 1)
+    tail = dist.MultivariateStudentT(TAIL, jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
+    near = around.mean + z * jnp.sqrt(TAIL / chi_square)[:, None] @ around.scale.T
+    if wide is None:
+        return near, -_log_density(tail, around, near) - jnp.log(float(number))
+    bulk = dist.MultivariateNormal(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
+    half = number // 2
+    x = jnp.concatenate([near[:half], wide.mean + z[half:] @ wide.scale.T])
+    both = jnp.logaddexp(_log_density(tail, around, x), _log_density(bulk, wide, x))
+    return x, -both - jnp.log(float(half))
+
+
+def _log_density(
+    standard: dist.Distribution, at: Laplace, x: Float[Array, "node dim"]
+) -> Float[Array, " node"]:
+    z = (x - at.mean) @ jnp.linalg.inv(at.scale).T
+    return standard.log_prob(z) - jnp.linalg.slogdet(at.scale)[1]

@@ -1,0 +1,28 @@
+"""One function per stage, from artifacts to an artifact: what the CLI, the rules and the API call.
+
+    data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
+
+A stage takes a `Job`, reads the artifacts before it, refuses those that do not belong to the
+present config, and writes its own.
+"""
+
+from pcv.stages.answers import compare, diagnose, diagnosed_of, plan, report
+from pcv.stages.chains import sample, warmup
+from pcv.stages.full_data import fit
+from pcv.stages.inputs import check, data, download, folds, folds_dataset
+
+__all__ = [
+    "check",
+    "compare",
+    "data",
+    "diagnose",
+    "diagnosed_of",
+    "download",
+    "fit",
+    "folds",
+    "folds_dataset",
+    "plan",
+    "report",
+    "sample",
+    "warmup",
+]

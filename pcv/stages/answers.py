@@ -1,0 +1,239 @@
+"""The stages after sampling, from stored sums alone: diagnostics, comparison, report."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pcv import datasets, store
+from pcv.job import (
+    Job,
+    batches,
+    observed,
+    opened,
+    recipe,
+    require,
+    rounds,
+    sampled,
+    samples,
+    stored_folds,
+)
+from pcv.names import name_bits
+from pcv.store import Stamp
+
+if TYPE_CHECKING:
+    from pcv.results import Compared
+    from pcv.scores import Score
+
+
+CHECKED_FOLDS = 100
+"""folds whose full-data draws check the size of the batches"""
+
+
+def plan(job: Job) -> None:
+    """Which folds need more draws for the comparison to be settled: ``plan/<round>.zarr``.
+
+    A fold that is left out of one round stays out of the next ones.
+    """
+    from pcv import results
+
+    started = datetime.now(UTC)
+    until = job.settings.cv.until
+    assert until is not None
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    inputs, sums = dict(known), {}
+    for name in job.settings.models:
+        part = job._replace(model=name)
+        stamps = known | {"fit": require(part, "fit", known)}
+        inputs |= sampled(part, stamps, job.round)
+        sums[name] = samples(part, job.round)
+    going = None
+    if job.round > 1:
+        before = job._replace(round=job.round - 1)
+        inputs[f"plan {before.round}"] = require(before, "plan", known)
+        going = opened(before, "plan")["more"].values
+    found = results.plan(sums, opened(job, "folds"), until, job.settings, going)
+    stamp = store.stamp("plan", recipe(job, "plan"), inputs, None, store.provenance(started))
+    store.write(job.path("plan"), found, stamp)
+    more = int(found["more"].sum())
+    job.say(
+        f"round {job.round}: {found.attrs['words']}; {more} of {found['more'].size} folds go on"
+    )
+
+
+def diagnose(job: Job) -> None:
+    """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
+    from pcv import results
+
+    started = datetime.now(UTC)
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    known["fit"] = require(job, "fit", known)
+    known |= sampled(job, known)
+    drawn = samples(job)
+    checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
+    rng = np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)])
+    units = opened(job, "data")["unit"].values
+    dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model)
+    dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
+    of_some_folds = _of_some_folds(job)
+    if of_some_folds is not None:
+        dataset = results.with_batch_check(dataset, of_some_folds)
+    stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
+    store.write(job.path("diagnose"), dataset, stamp)
+    flagged = int((dataset["verdict"].values != "ok").sum())
+    job.say(
+        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), "
+        f"{'nested ' * bool(dataset.attrs['superchains'])}R-hat max "
+        f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
+    )
+
+
+def _of_some_folds(job: Job) -> np.ndarray | None:
+    """Log likelihood of the test sets of some folds, at the draws of the full-data fit.
+
+    A target has none, as its units are not independent.
+    """
+    tree = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    if "log_likelihood" not in tree:
+        return None
+    fit = tree["log_likelihood"].dataset
+    test = opened(job, "folds")["test"].values
+    some = test[np.unique(np.linspace(0, len(test) - 1, CHECKED_FOLDS).astype(int))]
+    units, place = np.unique(some[some >= 0], return_inverse=True)
+    by_unit = fit[job.settings.data.outcome].isel(unit=units).values
+    of_slot = np.zeros((*by_unit.shape[:2], *some.shape))
+    of_slot[..., some >= 0] = by_unit[..., place]
+    return np.moveaxis(of_slot.sum(-1), -1, 0)
+
+
+def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
+    """The scores besides the log score, and the outcome that they are of."""
+    if set(job.scores) == {"log"}:
+        return (), np.empty(0)
+    from pcv import scores
+
+    arrays = datasets.model_data(opened(job, "data"))
+    return scores.named(job.scores), observed(job, arrays, stored_folds(job))
+
+
+def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+    """The diagnostics of all models of an experiment, and the stamps of what they are made of."""
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    datasets_, stamps = {}, dict(known)
+    for name in job.settings.models:
+        part = job._replace(model=name)
+        inputs = known | {"fit": require(part, "fit", known)}
+        inputs |= sampled(part, inputs)
+        stamps[f"diagnose {name}"] = require(part, "diagnose", inputs)
+        datasets_[name] = opened(part, "diagnose").load()
+    return datasets_, stamps
+
+
+def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp]) -> "Compared":
+    from pcv import results
+
+    return results.compare(
+        diagnosed,
+        known["data"].fingerprint,
+        known["folds"].fingerprint,
+        job.settings.compare.reference,
+        job.experiment,
+        job.settings.cv.until,
+    )
+
+
+def compare(job: Job) -> str:
+    """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
+    from pcv import results
+    from pcv.comparison import scores_frame, scores_table, table
+
+    started = datetime.now(UTC)
+    diagnosed, known = diagnosed_of(job)
+    compared = _compared(job, diagnosed, known)
+    stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
+    store.write(job.path("compare"), compared.dataset, stamp)
+    store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
+    tables = [table(compared.comparisons[kind]) for kind in results.distinct_kinds(diagnosed)]
+    scores = scores_frame([*compared.comparisons.values(), *compared.others])
+    file = job.path("compare").with_name("scores.csv")
+    store.write_text(file, scores.to_csv(index=False))
+    if compared.others:
+        tables.append(scores_table(compared.others))
+    until = compared.dataset.attrs["until"]
+    marks = [f"Warning: {mark}" for mark in stamp.marks]
+    words = [compared.dataset.attrs["verdict"], *([until] if until else []), *marks]
+    return "\n\n".join([*tables, *words])
+
+
+def report(job: Job) -> None:
+    """The figures and the page that shows them: ``figures/``, ``report.html``."""
+    from pcv import report as reporting
+    from pcv import results
+    from pcv.comparison import caveats, scores_frame, scores_notes
+
+    started = datetime.now(UTC)
+    diagnosed, known = diagnosed_of(job)
+    kinds = results.distinct_kinds(diagnosed)
+    compared = _compared(job, diagnosed, known)
+    frame = compared.frame.query("kind in @kinds")
+    known["compare"] = require(job, "compare", known)
+    comparison = opened(job, "compare").sel(kind=kinds).load()
+    figures = reporting.figures(comparison, results.trimmed(diagnosed))
+    folder = job.path("report").parent
+    reporting.write_figures(figures, folder / "figures")
+    page = reporting.html(
+        comparison,
+        diagnosed,
+        frame,
+        _origin(job, started),
+        figures,
+        job.settings.report.title or f"Cross-validation of {job.experiment}",
+        known["compare"].marks,
+        {kind: caveats(compared.comparisons[kind]) for kind in kinds},
+        scores_frame(compared.others) if compared.others else None,
+        scores_notes(compared.others),
+    )
+    store.write_text(job.path("report"), page)
+    job.say(f"report: {job.path('report')}")
+
+
+def _origin(job: Job, started: datetime) -> dict[str, Any]:
+    """Where the numbers come from: what made the draws; where stages differ, all there is."""
+    made: dict[str, list[dict[str, Any]]] = {}
+    for stage in ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare"):
+        models = [""] if stage in ("data", "folds", "compare") else list(job.settings.models)
+        parts = [job._replace(model=name) for name in models]
+        if stage in ("warmup", "sample"):
+            parts = [batch for part in parts for batch in batches(part)]
+        if stage == "sample":
+            parts = [each for part in parts for each in rounds(part)]
+        made[stage] = [store.read_stamp(p.path(stage), stage).provenance for p in parts]
+    everything = [one for of_stage in made.values() for one in of_stage]
+
+    def all_of(key: str) -> str:
+        return ", ".join(dict.fromkeys(str(one[key]) for one in everything if one[key]))
+
+    names = sorted({name for one in everything for name in one["versions"]})
+    versions = {
+        name: ", ".join(dict.fromkeys(one["versions"].get(name, "none") for one in everything))
+        for name in names
+    }
+    own = job.config.model_copy(update={"experiments": {job.experiment: job.settings}})
+    return {
+        "config": own.model_dump(mode="json"),
+        "seed": job.config.seed,
+        "device": all_of("device"),
+        "platform": all_of("platform"),
+        "draws made": made["sample"][-1]["started"],
+        "report made": store.provenance(started)["started"],
+        "git commit": all_of("git_commit") or "not in a repository",
+        "time by stage": {
+            stage: f"{sum(one['seconds'] for one in of_stage):.1f} s"
+            for stage, of_stage in made.items()
+        },
+        "versions": {"python": all_of("python"), **versions},
+    }

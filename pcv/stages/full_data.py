@@ -1,0 +1,104 @@
+"""The stage of the full-data posterior: ``fit.zarr``."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import numpy as np
+
+from pcv import store
+from pcv.errors import PcvError
+from pcv.job import Job, model_of, opened, recipe, require
+
+
+def fit(job: Job, allow_bad_fit: bool = False) -> None:
+    """The full-data posterior of a model and the kernel of its folds: ``fit.zarr``.
+
+    Raises:
+        PcvError: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
+    """
+    from pcv import devices, idata, nuts
+    from pcv.checks import check_prior, check_shapes
+    from pcv.keys import key
+    from pcv.model import flat_target, full_data, param_names, target, unit_log_lik
+    from pcv.tuning import tune
+
+    started = datetime.now(UTC)
+    config, settings = job.config, job.settings.fit
+    known = {"data": require(job, "data", {})}
+    with devices.precision(config.precision):
+        arrays, model = model_of(job)
+        data_set = opened(job, "data")
+        num_units = data_set.sizes["unit"]
+        check_shapes(model, arrays, num_units, job.settings.data.outcome, job.model)
+        check_prior(model, num_units, job.model)
+        named = target(model, arrays, "plain")
+        flat, _ = flat_target(named)
+        names = param_names(named)
+        log_lik = unit_log_lik(model, arrays)
+        job.say(
+            f"fit {job.model}: NUTS on the full data, {settings.chains} chains x "
+            f"({settings.warmup} + {settings.draws}) draws, {len(names)} parameters"
+        )
+        with _naming(f"fit {job.model}"):
+            draws = nuts.posterior(
+                flat,
+                num_units,
+                key(config.seed, job.model, "fit"),
+                settings.chains,
+                settings.warmup,
+                settings.draws,
+                settings.target_accept,
+            )
+        checks = nuts.check(draws, names)
+        for warning in checks.warnings:
+            job.say(f"warning: fit {job.model}: {warning}")
+        allowed = allow_bad_fit or settings.allow_bad_fit
+        bad = bool(checks.problems)
+        for problem in checks.problems if allowed else []:
+            job.say(f"warning: fit {job.model} is bad: {problem}")
+        kernel = None
+        if not bad or allowed:
+            with _naming(f"fit {job.model}"):
+                kernel = tune(
+                    flat,
+                    log_lik or (lambda x: flat.log_density(x, full_data(num_units))[None]),
+                    num_units,
+                    draws,
+                    checks.ess,
+                    key(config.seed, job.model, "tune"),
+                )
+            job.say(
+                f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
+                f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
+                f"step size {float(kernel.step_size):.2f}, leapfrog steps {int(kernel.num_steps)}"
+            )
+        tree = idata.tree(flat, log_lik, data_set, names, draws, checks, kernel)
+        marks = [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
+        stamp = store.stamp(
+            "fit",
+            recipe(job, "fit"),
+            known,
+            marks,
+            store.provenance(started, devices.describe()),
+        )
+    failed = job.path("fit").with_name("fit_failed.zarr")
+    if bad and not allowed:
+        store.write(failed, tree, stamp)
+        raise PcvError(
+            f"fit {job.model}: "
+            + "; ".join(checks.problems)
+            + f". The draws are kept in {failed}; fit.allow_bad_fit: true (--allow-bad-fit) goes on"
+        )
+    store.write(job.path("fit"), tree, stamp)
+    shutil.rmtree(failed, ignore_errors=True)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Says in errors what was being done."""
+    try:
+        yield
+    except PcvError as error:
+        raise PcvError(f"{what}: {error}") from error

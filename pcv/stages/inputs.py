@@ -1,0 +1,147 @@
+"""The stages before the first draw: the data, the folds, and a check of all that is known."""
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import xarray as xr
+
+from pcv import datasets, store
+from pcv.errors import PcvError
+from pcv.folds import Folds, describe, left_out, places, title
+from pcv.folds import make as make_folds
+from pcv.job import Job, Say, build, opened, recipe, require, scored
+
+
+def download(name: str, to: Path, say: Say) -> None:
+    """Fetch a registered data set, from the folder that ``PCV_DATA`` names or from its source."""
+    from pcv import registry
+
+    registry.fetch(name, to)
+    say(f"data set '{name}' ({registry.SOURCES[name].origin}): {to}")
+
+
+def data(job: Job) -> None:
+    """Read the data, make its units, check them: ``data.zarr``."""
+    started = datetime.now(UTC)
+    _obtain(job)
+    made_of = recipe(job, "data")
+    result = _units(job)
+    stamp = store.stamp("data", made_of, provenance=store.provenance(started))
+    store.write(job.path("data"), result, stamp)
+    rows = "" if "unit_of_row" not in result else f" of {result.sizes['row']} rows"
+    job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{job.settings.data.outcome}'")
+
+
+def _obtain(job: Job) -> None:
+    """Download the job's table, if it is a registered one that is not there yet."""
+    name = job.settings.data.dataset
+    if name is not None and not job.table.exists():
+        download(name, job.table, job.say)
+
+
+def _units(job: Job) -> xr.Dataset:
+    """The job's table as checked units."""
+    settings = job.settings.data
+    table, constants = datasets.read_table(job.table, settings.outcome)
+    return datasets.make_data(table, constants, settings, str(job.table))
+
+
+def folds(job: Job, plot: bool = False) -> None:
+    """Lay out the folds, once for all models: ``folds.zarr``; and draw them: ``figures/folds``."""
+    started = datetime.now(UTC)
+    known = {"data": require(job, "data", {})}
+    data_set = opened(job, "data").load()
+    result = make_folds(job.settings.folds, data_set, job.config.seed)
+    stamp = store.stamp("folds", recipe(job, "folds"), known, None, store.provenance(started))
+    store.write(job.path("folds"), folds_dataset(result), stamp)
+    scheme, name = job.settings.folds, title(job.settings.folds)
+    job.say(f"{name}: {describe(result, data_set.sizes['unit'], left_out(scheme))}")
+    if plot:
+        from pcv.folds import plot as drawing
+        from pcv.report import write_figures
+
+        if scheme.scheme in ("spatial_block", "leave_one_location_out"):
+            figure = drawing.on_map(result, places(data_set, scheme), name)
+        else:
+            figure = drawing.grid(result, data_set.sizes["unit"], name, left_out(scheme))
+        folder = job.path("report").parent / "figures"
+        job.say(f"picture: {write_figures({'folds': figure}, folder)[0]}")
+
+
+def folds_dataset(folds: Folds) -> xr.Dataset:
+    """Folds as ``folds.zarr`` holds them."""
+    return xr.Dataset(
+        {
+            "test": (("fold", "slot"), folds.test),
+            "held_out": (("fold", "run", "bound"), folds.held_out),
+        },
+        coords={"fold": folds.id.astype(str)},
+    )
+
+
+def check(job: Job) -> None:
+    """Check all of an experiment that can be known before sampling; writes nothing.
+
+    Raises:
+        PcvError: with a line for every part that would fail.
+    """
+    from pcv import devices
+    from pcv import scores as scoring
+    from pcv.checks import check_gap, check_marginal, check_prior, check_shapes, check_values
+
+    settings = job.settings
+    _obtain(job)
+    data_set = _units(job)
+    num_units = data_set.sizes["unit"]
+    folds = make_folds(settings.folds, data_set, job.config.seed)
+    job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
+    described = describe(folds, num_units, left_out(settings.folds))
+    job.say(f"{job.experiment}: {title(settings.folds)}: {described}")
+    if settings.cv.num_superchains == 2:
+        job.say(
+            f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
+            "starts, so that nested R-hat says little; take 4 or more"
+        )
+    if len(folds.id) < settings.cv.fold_batches:
+        raise PcvError(
+            f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
+            "use fewer"
+        )
+    arrays = datasets.model_data(data_set)
+    problems = []
+    outcomes = {}
+    with devices.precision(job.config.precision):
+        for name in settings.models:
+            part = job._replace(model=name)
+            try:
+                model = build(part, arrays)
+                check_shapes(model, arrays, num_units, settings.data.outcome, name)
+                check_values(model, arrays, name, data_set["unit"].values.tolist())
+                check_prior(model, num_units, name)
+                check_gap(
+                    partial(build, part),
+                    arrays,
+                    settings.data.outcome,
+                    folds,
+                    data_set["unit"].values.tolist(),
+                    name,
+                )
+                outcomes[name] = str(model.outcome)
+                job.say(f"{job.experiment}: model '{name}' is fit to run")
+            except PcvError as error:
+                problems.append(str(error))
+        if problems:
+            raise PcvError("\n".join(problems))
+        if len(set(outcomes.values())) > 1:
+            listed = ", ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
+            raise PcvError(
+                f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
+                "and could not be compared; let them score the same variable on the same scale"
+            )
+        scores = scoring.named(job.scores)
+        for name in settings.models:
+            model, predictive, integration, _ = scored(job._replace(model=name), arrays, folds)
+            if integration == "analytically":
+                check_marginal(model, arrays, name, folds)
+            scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
