@@ -100,14 +100,18 @@ def z_scores(setting: Setting, joint: LogSums, pointwise: LogSums) -> dict[str, 
 
 
 def worst(setting: Setting, sampled: Sampled) -> dict[str, float]:
-    """Largest errors of estimates from the draws of all replications, in units of their MCSE."""
+    """Largest errors of estimates from the draws of all replications, in units of their MCSE.
+
+    Infinite where an estimate is not a number.
+    """
 
     def pooled(x: np.ndarray) -> np.ndarray:
         by_fold = x.reshape(REPLICATIONS, -1, *x.shape[1:]).swapaxes(0, 1)
         return by_fold.reshape(len(by_fold), -1, *x.shape[2:])
 
     joint, pointwise = (LogSums(*map(pooled, x)) for x in (sampled.joint, sampled.pointwise))
-    return {name: float(np.abs(z).max()) for name, z in z_scores(setting, joint, pointwise).items()}
+    z = z_scores(setting, joint, pointwise)
+    return {name: float(np.nan_to_num(np.abs(x), nan=np.inf).max()) for name, x in z.items()}
 
 
 def spreads(setting: Setting, *sums: tuple[LogSums, LogSums]) -> dict[str, float]:
