@@ -131,6 +131,36 @@ class TestOneModel:
         assert arviz_stats.loo(tree).elpd == pytest.approx(found["slopes"].elpd, abs=0.5)
 
 
+class TestUntil:
+    """Draws until the comparison of all models is settled, or until there are enough."""
+
+    models = staticmethod(
+        lambda: {
+            "slopes": pcv.from_numpyro(slopes, {"y": Y, "x": X}),
+            "flat": pcv.from_numpyro(flat, {"y": Y}),
+        }
+    )
+
+    def test_settled(self):
+        until = {"mcse_over_se": 0.5, "min_draws": 100, "max_draws": 400}
+        found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
+        c = pcv.compare(found).shown
+        draws = [cv.diagnostics["n_draws"].values for cv in found.values()]
+        assert {100} == set(np.concatenate(draws))
+        assert (c.mcse_diff[1:] < 0.5 * c.dse[1:]).all()
+
+    def test_as_far_as_it_may_go(self):
+        until = {"mcse_over_se": 1e-4, "min_draws": 100, "max_draws": 200}
+        found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
+        for cv in found.values():
+            assert (cv.diagnostics["n_draws"] == 200).all()
+
+    def test_of_a_single_model(self):
+        until = {"decide": {"probability": 0.99}, "max_draws": 200}
+        with pytest.raises(PcvError, match=r"until\.decide: needs two models or more"):
+            pcv.cross_validate(self.models()["flat"], "loo", until=until, **QUICK)
+
+
 class TestComparison:
     def test_arviz_has_the_same_numbers(self, found):
         ours = pcv.compare(found).frame
