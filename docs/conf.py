@@ -55,6 +55,7 @@ html_static_path = ["_static"]
 html_css_files = ["pcv.css"]
 html_context = {"default_mode": "light"}
 html_show_sourcelink = False
+html_sidebars = {"tasks": [], "limits": []}
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,

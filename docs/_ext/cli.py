@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from pcv.cli import app as pcv
 
-WIDTH = 92
+WIDTH = 80
 documented: set[str] = set()
 
 

@@ -1,14 +1,22 @@
 """Formulas as MathML, made at build time: pages need no script, and nothing from elsewhere."""
 
+import re
 from typing import Any
 
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 
+OPERATOR = re.compile(r"(<mi>(?:log|exp|diag|var)</mi>)(?=<m(?!o))")
+"""an operator before its argument, between which browsers leave no room"""
+
+
+def rendered(latex: str, display: str) -> str:
+    return OPERATOR.sub(r'\1<mspace width="0.17em"/>', convert(latex, display=display))
+
 
 def inline(self: Any, node: nodes.math) -> None:
-    self.body.append(convert(node.astext()))
+    self.body.append(rendered(node.astext(), "inline"))
     raise nodes.SkipNode
 
 
@@ -16,7 +24,7 @@ def block(self: Any, node: nodes.math_block) -> None:
     text = node.astext().strip()
     if "\\\\" in text and "\\begin" not in text:
         text = rf"\begin{{aligned}}{text}\end{{aligned}}"
-    self.body.append(f'<div class="math">{convert(text, display="block")}</div>')
+    self.body.append(f'<div class="formula">{rendered(text, "block")}</div>')
     raise nodes.SkipNode
 
 
