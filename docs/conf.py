@@ -19,6 +19,7 @@ extensions = [
     "myst_nb",
     "sphinx_copybutton",
     "cli",
+    "docstrings",
     "mathml",
     "repository",
 ]
