@@ -5,7 +5,9 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from typer.testing import CliRunner
 
-from pcv.cli import app as pcv
+from pcv import cli
+
+pcv = cli.app
 
 WIDTH = 80
 documented: set[str] = set()
@@ -17,6 +19,7 @@ class Cli(Directive):
     def run(self) -> list[nodes.Node]:
         command = self.arguments[:1]
         documented.update(command)
+        self.state.document.settings.env.note_dependency(cli.__file__)
         terminal = {"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH), "NO_COLOR": "1"}
         said = CliRunner(env=terminal).invoke(pcv, [*command, "--help"], prog_name="pcv")
         if said.exit_code:
