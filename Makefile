@@ -1,5 +1,6 @@
 # make run: the default config, from data to report. make test: the tests. make lint: the quality
-# gates. Each builds .venv from requirements.lock first, if it is not there.
+# gates. make docs: the documentation, into docs/_build/html; its tutorials are run.
+# Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
 CONFIG ?=
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint clean-venv
+.PHONY: run test lint docs clean-venv
 
 run: $(VENV)/.ready
 	@$(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
@@ -21,6 +22,9 @@ lint: $(VENV)/.ready
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+docs: $(VENV)/.ready
+	$(BIN)/sphinx-build --fail-on-warning --keep-going docs docs/_build/html
 
 version = $(shell $(PYTHON) -c 'import sys; v = sys.version_info; print("new" if v >= (3, 12) else "is %d.%d" % v[:2])' 2>/dev/null || echo does not run)
 advice = install one, and name it: make PYTHON=python3.12 $(or $(MAKECMDGOALS),run)

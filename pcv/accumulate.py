@@ -87,7 +87,7 @@ def _log_sums_finalize(carry: LogSumsCarry) -> Stored:
 log_sums = Accumulator(_log_sums_init, _log_sums_update, _log_sums_merge, _log_sums_finalize)
 r"""Count, mean and M2 of a log score s (Welford), log Σ exp(s) and log Σ exp(2s).
 
-`init` takes the centring constant, in the shape of the score. METHOD: PCV appendix A.
+`init` takes the centring constant, in the shape of the score. PCV appendix A.
 """
 
 

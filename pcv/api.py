@@ -398,7 +398,7 @@ def fit(
         allow_bad_fit: go on where chains disagree or diverge.
 
     Returns:
-        ArviZ's groups: posterior, sample_stats, log_likelihood, observed_data.
+        ArviZ's groups posterior, sample_stats, log_likelihood and observed_data.
 
     Raises:
         PcvError: what is wrong with the model, the data or the fit.

@@ -254,7 +254,7 @@ def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
     .. math:: \mathrm{MCSE}_k^2 = \frac{1}{La (La - 1)} \sum_{l,h}
               \Big( \sum_{i \in \mathrm{test}_k} \frac{\bar g_{ilh}}{\hat f_i} - 1 \Big)^2
 
-    METHOD §1, after PCV eq. 13–15.
+    After PCV eq. 13–15.
 
     Args:
         sums: pointwise sums, dims (fold, chain, batch, slot).
@@ -514,7 +514,7 @@ def rhat_max_benchmark(
     emulated by D blocks each, drawn with replacement from all L·D blocks of that fold, and the
     largest R-hat is taken. PCV §4.2, with this difference: PCV's algorithm 2 keeps a block's
     position and redraws its chain alone, which makes B too small by (L − 1)/L and flags healthy
-    chains too often (METHOD §2).
+    chains too often.
 
     Autocorrelation beyond the length of a block is not emulated.
 

@@ -86,7 +86,7 @@ def batch_jackknife(
     .. math:: \hat S = g(\bar h), \qquad
               \mathrm{MCSE}^2 = \frac{P - 1}{P} \sum_p (\hat S_{(p)} - \bar S_{(\cdot)})^2
 
-    with :math:`\hat S_{(p)}` from all but part p of P. METHOD §2.
+    with :math:`\hat S_{(p)}` from all but part p of P.
 
     Args:
         parts: means over the draws of each part.

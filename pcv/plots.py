@@ -21,6 +21,7 @@ A comparison on three folds, for example:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
@@ -629,10 +630,19 @@ def _max(values: Float[np.ndarray, "fold point"]) -> Float[np.ndarray, " point"]
     return np.where(np.isinf(largest), np.nan, largest)
 
 
+class Drawing(Figure):
+    """A figure that notebooks show by themselves, also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        image = BytesIO()
+        self.savefig(image, format="png")
+        return image.getvalue()
+
+
 def stacked(
     rows: int, height: float, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout=_layout())
+    figure = Drawing(figsize=(WIDTH, rows * height + 0.35), layout=_layout())
     axes = list(figure.subplots(rows, 1, squeeze=False, sharex=sharex, sharey=sharey).ravel())
     for ax in axes:
         _plain(ax)
@@ -818,7 +828,7 @@ def _folds_by_name(panels: Sequence[Shown]) -> Figure:
     first = panels[0].scores["fold_value"]
     order = np.argsort(first.isel(model=0).to_numpy())
     rows = np.arange(order.size)
-    figure = Figure(figsize=(WIDTH, 0.17 * order.size + 1.3), layout=_layout())
+    figure = Drawing(figsize=(WIDTH, 0.17 * order.size + 1.3), layout=_layout())
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True).ravel()
     for ax, shown in zip(axes, panels, strict=True):
         _plain(ax)

@@ -228,6 +228,12 @@ def test_labels_with_room_stay_where_they_belong() -> None:
     np.testing.assert_allclose(plots._spread(wanted, np.full(3, 0.1)), wanted)
 
 
+def test_notebooks_show_figures_without_pyplot() -> None:
+    comparison, _, _ = make_results()
+    for figure in (plots.difference(comparison), plots.fold_differences(comparison)):
+        assert figure._repr_png_().startswith(b"\x89PNG")
+
+
 def test_a_comparison_without_its_comparator_is_refused() -> None:
     comparison, _, _ = make_results()
     del comparison.attrs["reference_joint"]

@@ -55,7 +55,7 @@ r"""Continuous ranked probability score, negative:
 
 .. math:: -\left( E|X - y| - \tfrac12 E|X - X'| \right)
 
-with X and X' from different chains at the same iteration: an unbiased running mean (METHOD §2).
+with X and X' from different chains at the same iteration: an unbiased running mean.
 In the units of the outcome.
 """
 
