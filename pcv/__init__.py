@@ -24,6 +24,7 @@ _PUBLIC = {
     "compare": "pcv.cv",
     "load": "pcv.cv",
     "CV": "pcv.cv",
+    "Comparisons": "pcv.cv",
     "leave_one_out": "pcv.schemes",
     "leave_p_out": "pcv.schemes",
     "kfold": "pcv.schemes",

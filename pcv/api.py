@@ -1,11 +1,13 @@
 """Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
 
 import hashlib
+import marshal
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -23,6 +25,7 @@ from pcv.frontends import as_model
 from pcv.job import Job, batches, opened, require, rounds
 from pcv.model import Model, Observations, Target, full_data, numeric
 from pcv.progress import reporter, say
+from pcv.scores import Score
 from pcv.store import Stamp
 
 AnyModel = Any
@@ -42,7 +45,7 @@ def cross_validate(
     folds: str | Folds | Mapping[str, Any] | Any = "loo",
     *,
     data: Any = None,
-    scores: Sequence[str] = ("log",),
+    scores: str | Score | Sequence[str | Score] = ("log",),
     joint: bool | None = None,
     predictive: str = "auto",
     seed: int = 0,
@@ -71,8 +74,8 @@ def cross_validate(
             ``{"scheme": "leave_one_group_out", "group": "rat"}``.
         data: for a `pcv.Model` or `pcv.Target`: its data, arrays by name or a table. Arrays as
             long as the outcome are columns.
-        scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy, or
-            ``file.py:function``.
+        scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy,
+            ``file.py:function``, or a `pcv.Score`.
         joint: which score is shown: of each test set as a whole, or of each unit; None: joint
             where folds hold several units. Both are computed.
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
@@ -96,7 +99,7 @@ def cross_validate(
     """
     sections = {
         "predictive": predictive,
-        "scores": list(scores),
+        "scores": scores,
         "fit": dict(fit or {}),
         "cv": cv_section(chains, draws, warmup, until, cv or {}),
     }
@@ -124,6 +127,7 @@ def prepared(
         name: _model(x, name)
         for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()
     }
+    names, own_scores = _scores(sections.get("scores", ["log"]))
     observed = _observed(models, data)
     prints = {name: _fingerprint(x, name, observed) for name, x in models.items()}
     if not isinstance(model, Mapping):
@@ -145,6 +149,7 @@ def prepared(
             "folds": _scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr"),
             "models": {name: {"model": reference} for name, reference in references.items()},
             **sections,
+            "scores": [*names, *own_scores],
         }
         settings = {"seed": seed, "precision": precision, "experiments": {EXPERIMENT: experiment}}
         yield Job(
@@ -153,7 +158,7 @@ def prepared(
             folder,
             say=say if progress else silent,
             progress=reporter() if progress else silent,
-            objects={references[name]: x for name, x in models.items()},
+            objects={references[name]: x for name, x in models.items()} | own_scores,
         )
 
 
@@ -219,6 +224,31 @@ def _fingerprint(model: Model | Target, name: str, observed: Observations) -> st
     for constant in closed.consts:
         digest.update(np.asarray(constant).tobytes())
     return digest.hexdigest()[:16]
+
+
+def _code(function: Any) -> bytes:
+    """What a function of the session does, as far as can be seen."""
+    if not isinstance(function, FunctionType):
+        return repr(function).encode()
+    bound = [cell.cell_contents for cell in function.__closure__ or ()]
+    return marshal.dumps(function.__code__) + repr((function.__defaults__, bound)).encode()
+
+
+def _scores(scores: str | Score | Sequence[str | Score]) -> tuple[list[str], dict[str, Score]]:
+    """Scores by name, and those of the session by their references."""
+    if isinstance(scores, str | Score):
+        scores = [scores]
+    names = [score for score in scores if isinstance(score, str)]
+    own = {}
+    for score in scores:
+        if isinstance(score, Score):
+            digest = hashlib.sha256(repr((score.key, score.per, score.total)).encode())
+            for function in (score.statistic, score.estimate, score.log_weight):
+                digest.update(_code(function))
+            own[f"{config.OBJECT}{digest.hexdigest()[:16]}"] = score
+        elif not isinstance(score, str):
+            raise PcvError(f"scores: {type(score).__name__} is neither a name nor a pcv.Score")
+    return names, own
 
 
 def _observed(models: Mapping[str, Model | Target], data: Any) -> Observations:

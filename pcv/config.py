@@ -55,7 +55,7 @@ def _problem(what: str, *at: str) -> PydanticCustomError:
 
 
 def _known_score(name: str) -> str:
-    if name not in SCORES and not re.match(MODEL, name):
+    if name not in SCORES and not re.match(f"{MODEL}|^{OBJECT}", name):
         raise _problem(
             f"unknown score {name!r} (your own: file.py:function); {_nearest(name, SCORES)}"
         )

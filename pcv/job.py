@@ -33,8 +33,8 @@ class Job(NamedTuple):
     say: Say = print
     progress: Callable[[Progress], None] = lambda progress: None
     round: int = 0
-    objects: Mapping[str, "Model | Target"] = {}
-    """models of a Python session by their references, where the API makes the job"""
+    objects: Mapping[str, Any] = {}
+    """models and scores of a Python session by their references, where the API makes the job"""
     given: str = ""
     """what follows `pcv <stage>` on the command line, for advice"""
 
@@ -186,11 +186,12 @@ def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
 def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
     """The job's model."""
     from pcv.frontends import as_model
-    from pcv.model import Target
+    from pcv.model import Model, Target
 
     settings = job.model_config
     if settings.model in job.objects:
-        return job.objects[settings.model]
+        known: Model | Target = job.objects[settings.model]
+        return known
     if settings.model.startswith(OBJECT):
         raise PcvError(f"model '{settings.model}': an object of a Python session that has ended")
     made = reference.build(settings.model, arrays, settings.args)

@@ -14,7 +14,7 @@ import pytest
 from arviz_stats.base import array_stats
 
 import pcv
-from pcv import weights
+from pcv import api, weights
 from pcv.errors import PcvError
 from pcv.folds import train_mask
 from pcv.model import Model, Outcome, support
@@ -131,6 +131,36 @@ class TestOneModel:
         assert arviz_stats.loo(tree).elpd == pytest.approx(found["slopes"].elpd, abs=0.5)
 
 
+def test_a_score_of_the_session(found):
+    """The error of the mean, as `rmse` has it, written by hand; and what it refuses."""
+
+    def mean(key, target, params, fold):
+        return {"mean": target.moments(params, fold)[0]}
+
+    def squared(power):
+        return lambda means, y: -(np.abs(means["mean"] - y) ** power)
+
+    own = pcv.Score("own", "pointwise", mean, squared(2), total="root mean")
+    model = pcv.from_numpyro(slopes, {"y": Y, "x": X})
+    with pytest.raises(PcvError, match=r"score 'own' of model .*: it fails"):
+        pcv.cross_validate(model, "loo", scores=own, **QUICK)
+
+    def drawn(key, target, params, fold):
+        return {"mean": target.predict(key, params, fold)}
+
+    made = pcv.cross_validate(
+        model, "loo", scores=["rmse", own._replace(statistic=drawn)], seed=1, **QUICK
+    )
+    rmse, by_hand = made.score("rmse"), made.score("own")
+    error = np.hypot(rmse["mcse"], by_hand["mcse"])
+    assert abs(rmse["estimate"] - by_hand["estimate"]) < 4 * error
+    assert error < 0.05
+    with pytest.raises(PcvError, match=r"scores: int is neither a name nor a pcv\.Score"):
+        pcv.cross_validate(model, "loo", scores=[3], **QUICK)
+    other = own._replace(estimate=squared(1))
+    assert list(api._scores([own])[1]) != list(api._scores([other])[1])
+
+
 class TestUntil:
     """Draws until the comparison of all models is settled, or until there are enough."""
 
@@ -157,7 +187,7 @@ class TestUntil:
 
     def test_of_a_single_model(self):
         until = {"decide": {"probability": 0.99}, "max_draws": 200}
-        with pytest.raises(PcvError, match=r"until\.decide: needs two models or more"):
+        with pytest.raises(PcvError, match=r"cv\.until\.decide: needs another model"):
             pcv.cross_validate(self.models()["flat"], "loo", until=until, **QUICK)
 
 

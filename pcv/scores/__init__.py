@@ -4,8 +4,8 @@
 ['dss', 'hyvarinen', 'crps', 'energy', 'interval', 'rmse', 'mae', 'brier', 'accuracy']
 """
 
-from collections.abc import Sequence
-from typing import get_args, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -42,12 +42,13 @@ MAX_DSS_SLOTS = 200
 __all__ = ["SCORES", "Replicates", "Score", "across", "check", "frame", "interval", "named"]
 
 
-def named(names: Sequence[str]) -> tuple[Score, ...]:
+def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tuple[Score, ...]:
     """The scores that a config asks for, besides the log score.
 
     Args:
         names: keys of `SCORES`, "log", or ``file.py:function`` of a function that returns a
             `Score` or several.
+        objects: scores of a Python session, by their references.
 
     Raises:
         PcvError: a reference that does not load, does not return scores, or returns one whose
@@ -60,13 +61,19 @@ def named(names: Sequence[str]) -> tuple[Score, ...]:
     for name in dict.fromkeys(names):
         if name == "log":
             continue
-        for score in SCORES[name] if name in SCORES else _own(name):
+        for score in _of(name, objects or {}):
             if score.key in found or score.name == "log":
                 raise PcvError(
                     f"score '{name}': there is a {score.kind} score '{score.name}'; rename one"
                 )
             found[score.key] = score
     return tuple(found.values())
+
+
+def _of(name: str, objects: Mapping[str, Any]) -> tuple[Score, ...]:
+    if name in SCORES:
+        return SCORES[name]
+    return (objects[name],) if name in objects else _own(name)
 
 
 def _own(name: str) -> tuple[Score, ...]:

@@ -116,7 +116,7 @@ def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
     from pcv import scores
 
     arrays = datasets.model_data(opened(job, "data"))
-    return scores.named(job.scores), observed(job, arrays, stored_folds(job))
+    return scores.named(job.scores, job.objects), observed(job, arrays, stored_folds(job))
 
 
 def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:

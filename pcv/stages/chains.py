@@ -262,7 +262,8 @@ def sample(job: Job) -> None:
         arrays = datasets.model_data(opened(job, "data"))
         kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
         model, predictive, _, _ = scored(job, arrays, all_folds, kernel)
-        scores, num_units = scoring.named(job.scores), int(arrays["unit"].max()) + 1
+        scores = scoring.named(job.scores, job.objects)
+        num_units = int(arrays["unit"].max()) + 1
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         run = _run(job, "sample", folds, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains

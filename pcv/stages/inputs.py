@@ -139,7 +139,7 @@ def check(job: Job) -> None:
                 f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
                 "and could not be compared; let them score the same variable on the same scale"
             )
-        scores = scoring.named(job.scores)
+        scores = scoring.named(job.scores, job.objects)
         for name in settings.models:
             model, predictive, integration, _ = scored(job._replace(model=name), arrays, folds)
             if integration == "analytically":
