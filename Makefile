@@ -20,7 +20,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakefmt --check Snakefile workflow pcv/templates/init
 	$(BIN)/snakemake --lint
 
 docs: $(VENV)/.ready

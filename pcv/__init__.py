@@ -35,6 +35,7 @@ _PUBLIC = {
     "leave_future_out": "pcv.schemes",
     "spatial_block": "pcv.schemes",
     "leave_one_location_out": "pcv.schemes",
+    "workflow_path": "pcv.project",
 }
 
 __all__ = list(_PUBLIC)

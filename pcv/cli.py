@@ -21,8 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bayesian cross-validation: which model predicts better, how sure that is, and whether "
-    "the computation can be trusted. Stages, in order: data, fit, folds, warmup, sample, "
-    "diagnose, compare, report.",
+    "the computation can be trusted. Start with `pcv init DIR`, which writes a project that runs. "
+    "Stages, in order: data, fit, folds, warmup, sample, diagnose, compare, report.",
     epilog="Example: pcv check config/config.yaml",
 )
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -40,6 +40,22 @@ HERE = Path("results")
 
 
 ALL_CORES = all_cores()
+
+
+@app.command(epilog="Example: pcv init my_project --frontend pymc")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
+    frontend: Annotated[
+        str, typer.Option("--frontend", "-f", help="Of the models: numpyro, pymc, bambi or jax.")
+    ] = "numpyro",
+    debug: Debug = False,
+) -> None:
+    """Write a project to start from, which runs: config, models, data, Snakefile."""
+    from pcv import project
+
+    written = project.init(folder, frontend)
+    print(f"Wrote to {folder}:", *(path.relative_to(folder) for path in written), sep="\n    ")
+    print("Next:", *project.next_commands(folder), sep="\n    ")
 
 
 @app.command(epilog="Example: pcv check config/config.yaml")

@@ -46,6 +46,12 @@ def setup(cores: int, cache: Path | None = None) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+def setup_if_new() -> None:
+    """All cores, unless `setup` was called before: for models that are made outside a stage."""
+    if jax.config.jax_num_cpu_devices < 0:
+        setup(all_cores())
+
+
 @cache
 def _say_once(line: str) -> None:
     warnings.warn(line, stacklevel=3)

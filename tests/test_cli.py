@@ -76,7 +76,7 @@ class TestHelp:
         status, out, _ = pcv("--help")
         assert status == 0
         assert "Example: pcv check config/config.yaml" in out
-        assert all(command in out for command in COMMANDS)
+        assert all(command in out for command in ("init", *COMMANDS))
 
     def test_nothing_given_shows_the_help(self, pcv):
         status, out, err = pcv()
@@ -364,6 +364,7 @@ class TestInstalled:
         [
             "import sys; sys.argv = ['pcv', '--help']\nfrom pcv import cli; cli.main()",
             "import sys; sys.argv = ['pcv', 'fit', '--help']\nfrom pcv import cli; cli.main()",
+            "import sys; sys.argv = ['pcv', 'init', 'new']\nfrom pcv import cli; cli.main()",
             "import sys; sys.argv = ['pcv', 'data', 'my.yaml']\nfrom pcv import cli; cli.main()",
             "import sys; sys.argv = ['pcv', 'folds', 'no.yaml']\nfrom pcv import cli; cli.main()",
             "import pcv",

@@ -23,6 +23,7 @@ LIGHT = (
     "pcv.report",
     "pcv.paper.run",
     "pcv.stages",
+    "pcv.project",
     "pcv.cli",
 )
 LOADED = "import sys; print('jaxlib' in sys.modules)"

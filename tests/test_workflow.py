@@ -65,7 +65,9 @@ class Run(NamedTuple):
     err: str
 
 
-def snakemake(folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile") -> Run:
+def snakemake(
+    folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile", limit_s: float = 300
+) -> Run:
     command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile, "--cores", "2"]
     variables = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(
@@ -74,7 +76,7 @@ def snakemake(folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile
         env=variables,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=limit_s,
     )
     return Run(done.returncode, done.stdout, done.stderr)
 

@@ -21,7 +21,6 @@ from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
 from pcv import devices
-from pcv.cores import all_cores
 from pcv.errors import PcvError, in_one_line
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
@@ -75,7 +74,7 @@ def from_pymc(
         PcvError: it has potentials, missing or minibatched data, discrete free variables, or
             distributions that JAX has no code for; or nothing is observed.
     """
-    devices.setup(all_cores())
+    devices.setup_if_new()
     where = f"PyMC model '{model.name}'" if model.name else "PyMC model"
     _refuse(model, where)
     values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
