@@ -14,10 +14,11 @@ import pytest
 from arviz_stats.base import array_stats
 
 import pcv
-from pcv import weights
+from pcv import api, datasets, weights
+from pcv.config import DataConfig
 from pcv.errors import PcvError
 from pcv.folds import train_mask
-from pcv.model import Model, Outcome, support
+from pcv.model import Model, Outcome, numeric, support
 from pcv.psis import psis
 from tests.problems import exact, hierarchy, regression
 
@@ -166,6 +167,31 @@ class TestComparison:
             pcv.compare({"slopes": found["slopes"], "folds": other})
         with pytest.raises(PcvError, match=r"no model 'slope'; did you mean 'slopes'"):
             pcv.compare(found, reference="slope")
+
+
+def test_models_keep_to_their_own_columns():
+    """Of columns with one name and other values each model has its own, not the last one's."""
+    models = {
+        "signal": pcv.from_numpyro(slopes, {"y": Y, "x": X}),
+        "noise": pcv.from_numpyro(slopes, {"y": Y, "x": X[::-1]}),
+        "site": pcv.from_numpyro(flat, {"y": Y}, columns={"case": GROUP, "site": GROUP}),
+    }
+    params = {"a": jnp.array(0.1), "b": jnp.array(0.9), "sigma": jnp.array(-0.2)}
+    for first in models:
+        rows = api._observed({first: models[first], **models}, {"age": np.arange(N)})
+        assert {"y", "site", "age"} <= set(rows.columns)
+        for name, model in models.items():
+            shared, own = (model.log_lik(params, numeric(x)) for x in (rows.columns, {}))
+            np.testing.assert_allclose(shared, own, rtol=1e-12, err_msg=name)
+        names = datasets.make_data(
+            pd.DataFrame({name: x for name, x in rows.columns.items() if x.shape == (N,)}),
+            {},
+            DataConfig(file="-", outcome="y", order=list(rows.order)),
+            "-",
+        )["unit"].values
+        assert [x.split()[-1] for x in names] == [str(i) for i in range(N)]
+    with pytest.raises(PcvError, match="'hand' and 'signal' have different values of column 'x'"):
+        pcv.cross_validate({"hand": by_hand(), **models}, data={"y": Y, "x": -X}, **QUICK)
 
 
 def test_front_ends_agree(found):
