@@ -6,6 +6,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import arviz_stats
 import bambi as bmb
 import jax
 import jax.numpy as jnp
@@ -298,6 +299,14 @@ def apart(a: CV, b: CV) -> dict[str, float]:
     return found
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_quickly():
+    """Compiling is most of what these small models cost."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_front_ends_agree_and_another_model_does_not(name):
     example = EXAMPLES[name]
@@ -305,12 +314,29 @@ def test_front_ends_agree_and_another_model_does_not(name):
     models = {**example.models(table), "wrong": example.wrong(table)}
     data = table.select_dtypes("number")
     found = pcv.cross_validate(models, example.folds(table), data=data, seed=1, **SETTINGS)
+    for joint in (True, False):
+        check_arviz_compares_alike({model: CV(cv.tree, joint) for model, cv in found.items()})
     wrong = found.pop("wrong")
     assert set(found) == {"NumPyro", "PyMC", "Bambi", "JAX"}
     for cv in found.values():
         assert cv.verdict == "ok"
         assert cv.mcse < 0.1 * cv.se
+        assert cv.diagnostics.attrs["predictive"] == wrong.diagnostics.attrs["predictive"]
     z = {pair: apart(found[pair[0]], found[pair[1]]) for pair in combinations(found, 2)}
     assert all(abs(x) < MAX_Z for kinds in z.values() for x in kinds.values()), z
     for cv in found.values():
         assert all(abs(x) > MAX_Z for x in apart(cv, wrong).values())
+
+
+def check_arviz_compares_alike(found: Mapping[str, CV]) -> None:
+    """Differences are the same, and SEs but for the divisor: terms where ours is one less."""
+    ours = pcv.compare(found).frame
+    theirs = arviz_stats.compare(
+        {name: cv.to_arviz() for name, cv in found.items()}, round_to="none"
+    ).loc[ours.index]
+    terms = next(iter(found.values())).scores.elpd.size
+    factor = np.sqrt(terms / (terms - 1))
+    np.testing.assert_allclose(theirs["elpd"], ours["elpd"], rtol=1e-12)
+    np.testing.assert_allclose(theirs["elpd_diff"], ours["elpd_diff"], atol=1e-9)
+    np.testing.assert_allclose(theirs["dse"] * factor, ours["dse"], rtol=1e-9)
+    np.testing.assert_allclose(theirs["se"] * factor, ours["se"], rtol=1e-9)
