@@ -354,6 +354,15 @@ class TestRefusals:
         with pytest.raises(PcvError, match="'model' is str, not a model that pcv knows; see"):
             pcv.cross_validate("flat", **QUICK)
 
+    def test_models_of_different_outcomes(self):
+        models = {
+            "a": pcv.from_numpyro(flat, {"y": Y}),
+            "b": by_hand()._replace(outcome=Outcome("z")),
+        }
+        words = "'a' and 'b' are of different outcomes, 'y' and 'z'; they cannot share folds"
+        with pytest.raises(PcvError, match=words):
+            pcv.cross_validate(models, data={"z": Y, "x": X}, **QUICK)
+
     def test_data(self):
         with pytest.raises(PcvError, match=r"its outcome 'y' is not in the data \(none\); give th"):
             pcv.cross_validate(by_hand(), **QUICK)

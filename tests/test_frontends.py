@@ -27,6 +27,7 @@ from pcv.errors import PcvError
 from pcv.frontends import as_model
 from pcv.frontends.numpyro import from_numpyro
 from pcv.frontends.pymc import from_bambi, from_pymc
+from pcv.job import _of_column
 from pcv.model import Model, numeric, support
 
 N, J = 12, 4
@@ -257,6 +258,20 @@ def test_same_density_and_gradient_as_by_hand(name, front_end):
         for key, x in grad.items():
             np.testing.assert_allclose(x, expected[own_name(key)], rtol=1e-5, atol=1e-9)
     assert set(map(own_name, start)) <= set(made.constrain(start))
+
+
+def test_a_configs_model_observes_its_data():
+    made = from_numpyro(hierarchical, {"y": REAL, "group": GROUP})
+    params, other = made.init(jax.random.key(1)), jnp.asarray(REAL[::-1])
+    assert _of_column(made, "m.py:f", {"y": REAL}, "y") is made
+    renamed = _of_column(made, "m.py:f", {"weight": REAL}, "weight")
+    assert renamed.outcome.name == "weight"
+    expected = made.log_lik(params, {"y": other})
+    np.testing.assert_allclose(renamed.log_lik(params, {"weight": other}), expected, rtol=1e-12)
+    for column in ("y", "weight"):
+        words = f"'m.py:f': what it observes, 'y', is not column '{column}' of the data, row by row"
+        with pytest.raises(PcvError, match=words):
+            _of_column(made, "m.py:f", {column: REAL[::-1]}, column)
 
 
 def test_another_outcome_goes_into_the_density():
