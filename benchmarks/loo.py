@@ -23,8 +23,9 @@ import numpyro.distributions as dist
 import pandas as pd
 
 import pcv
+from pcv import devices
+from pcv.cores import all_cores
 from pcv.cv import CV
-from pcv.zoo.rats import random_slopes
 
 CHAINS = 8
 
@@ -71,6 +72,9 @@ def outliers(_: int) -> pcv.Model:
 
 
 def rats() -> tuple[pcv.Model, pd.DataFrame]:
+    devices.setup(all_cores())
+    from pcv.zoo.rats import random_slopes
+
     table = pd.read_csv("resources/rats.csv")
     return random_slopes({name: table[name].to_numpy() for name in table}), table
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from arviz_stats.base import array_stats
+from scipy.stats import norm
 
 import pcv
 from pcv import api, datasets, weights
@@ -19,8 +20,8 @@ from pcv.config import DataConfig
 from pcv.errors import PcvError
 from pcv.folds import train_mask
 from pcv.model import Model, Outcome, numeric, support
-from pcv.psis import psis
-from tests.problems import exact, hierarchy, regression
+from pcv.psis import psis, shared
+from tests.problems import LinearGaussian, exact, hierarchy, regression
 
 N = 24
 RNG = np.random.default_rng(11)
@@ -237,6 +238,12 @@ def test_k_hat_falls_where_effects_are_integrated_out():
     assert abs(plain.elpd - integrated.elpd) < 5 * error
 
 
+def exact_loo(form):
+    every = np.full(len(form.y), True)
+    left_out = [form.evidence(np.arange(len(form.y)) != i) for i in range(len(form.y))]
+    return len(form.y) * form.evidence(every) - np.sum(left_out)
+
+
 class TestPsisFirst:
     def test_exact_on_a_conjugate_model(self):
         problem = regression()
@@ -254,6 +261,28 @@ class TestPsisFirst:
         np.testing.assert_allclose(found.joint_elpd, found.pointwise_elpd[:, 0], rtol=1e-12)
         theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_folds_share_their_draws(self, seed):
+        """The MCSE of their sum is what replications spread by; as if independent, it is not."""
+        rng = np.random.default_rng(seed)
+        design = np.column_stack([np.ones(100), rng.normal(size=(100, 3))])
+        y = rng.normal(design.sum(1))
+        form = LinearGaussian(y, design, 1.0, np.zeros(4), 4 * np.eye(4))
+        totals, together, apart = [], [], []
+        for _ in range(150):
+            mean = form.posterior(rng, 2000) @ design.T
+            joint = norm.logpdf(y, mean, 1.0).reshape(4, 500, 100)
+            found = psis(joint, joint[..., None], np.arange(100)[:, None])
+            alone = np.sum(found.joint_mcse**2)
+            totals.append(found.joint_elpd.sum())
+            apart.append(np.sqrt(alone))
+            together.append(np.sqrt(alone + shared(found.joint_apart)))
+            assert shared(found.pointwise_apart) == pytest.approx(shared(found.joint_apart))
+        assert abs(np.mean(totals) - exact_loo(form)) < 4 * np.std(totals) / np.sqrt(150)
+        spread, error = np.std(totals, ddof=1), 1 / np.sqrt(2 * 149)
+        assert abs(spread / np.mean(together) - 1) < 4 * error
+        assert spread / np.mean(apart) - 1 > 4 * error
 
     def test_brute_force_where_weights_are_heavy(self, found):
         y = Y.copy()
