@@ -5,7 +5,7 @@ import marshal
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -145,6 +145,7 @@ def prepared(
                 "outcome": outcome,
                 "order": list(observed.order),
                 "units": list(observed.units),
+                "labels": dict(observed.labels),
             },
             "folds": _scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr"),
             "models": {name: {"model": reference} for name, reference in references.items()},
@@ -187,11 +188,10 @@ def run(job: Job) -> None:
 
 def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
     """The stamp of a stage's artifact, which is made unless it is there."""
-    try:
+    with suppress(PcvError):
         return require(job, stage, known)
-    except PcvError:
-        getattr(stages, stage)(job)
-        return require(job, stage, known)
+    getattr(stages, stage)(job)
+    return require(job, stage, known)
 
 
 def _model(made: AnyModel, name: str) -> Model | Target:
@@ -281,9 +281,44 @@ def _observed(models: Mapping[str, Model | Target], data: Any) -> Observations:
                 f"models '{first}' and '{name}' were made with different values, or units, of "
                 f"'{outcome}'; they cannot share folds"
             )
-    columns = {key: x for part in parts.values() for key, x in part.columns.items()}
-    return parts[first]._replace(
-        columns={**given, **columns, outcome: parts[first].columns[outcome]}
+    return _shared(models, parts, given)
+
+
+def _shared(
+    models: Mapping[str, Model | Target],
+    parts: Mapping[str, Observations],
+    given: Mapping[str, np.ndarray],
+) -> Observations:
+    """The rows of the first model, with the columns on which all models agree.
+
+    Models of a front-end hold their own values, and keep to them where the data have none.
+    """
+    first, *_ = parts.values()
+    columns: dict[str, np.ndarray] = {}
+    owner: dict[str, str] = {}
+    differ = set()
+    for name, part in parts.items():
+        for column, x in part.columns.items():
+            there = columns.setdefault(column, x)
+            other = owner.setdefault(column, name)
+            if there is x or np.array_equal(there, x):
+                continue
+            differ.add(column)
+            if column in given and any(
+                isinstance(m, Model) and not m.data for m in models.values()
+            ):
+                raise PcvError(
+                    f"models '{other}' and '{name}' have different values of column '{column}', "
+                    "and one of them reads it from data=...; rename it there"
+                )
+    agreed = {name: x for name, x in {**given, **columns}.items() if name not in differ}
+    of_rows = (*first.order, *first.units, *first.labels.values())
+    renamed = {name: f"{name}_of_unit" if name in differ else name for name in of_rows}
+    return Observations(
+        agreed | {new: first.columns[name] for name, new in renamed.items()},
+        tuple(renamed[name] for name in first.order),
+        tuple(renamed[name] for name in first.units),
+        {renamed[name]: renamed[label] for name, label in first.labels.items()},
     )
 
 

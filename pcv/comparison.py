@@ -84,6 +84,8 @@ class Scores(NamedTuple):
     """names of the terms: of folds (joint) or units (pointwise)"""
     verdict: str
     """whether the run can be trusted: "ok", or why not"""
+    shared: float = 0.0
+    """what draws that folds share add to the variance of the sum of all terms"""
 
 
 class Comparison(NamedTuple):
@@ -185,7 +187,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     _check(scores)
     first = scores[0]
     terms = np.array([s.elpd[_order(first, s)] for s in scores])
-    mcse = np.array([np.sqrt((s.mcse**2).sum()) for s in scores])
+    mcse = np.array([total_mcse(s) for s in scores])
     elpd = terms.sum(axis=1)
     best_first = np.argsort(-elpd, kind="stable")
     names = [scores[i].model for i in best_first]
@@ -228,6 +230,11 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         n_folds=len(first.fold),
         verdict=[_verdict(scores[i]) for i in best_first],
     )
+
+
+def total_mcse(scores: Scores) -> float:
+    """Monte Carlo standard error of the sum of all terms."""
+    return float(np.sqrt(np.sum(scores.mcse**2) + scores.shared))
 
 
 def _check(scores: Sequence[Scores]) -> None:

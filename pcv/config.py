@@ -80,11 +80,15 @@ class DataConfig(Section):
     order: list[Text] = []
     units: list[Text] = []  # none: each row is a unit
     columns: list[Text] | None = None  # None: all
+    labels: dict[Text, Text] = {}
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataConfig":
         if (self.file is None) == (self.dataset is None):
             raise _problem("name either a file or a registered dataset")
+        for name in self.labels:
+            if name not in (*self.order, *self.units):
+                raise _problem(f"labels: '{name}' is in neither order nor units, which name units")
         return self
 
 

@@ -73,7 +73,7 @@ class CV:
     @property
     def mcse(self) -> float:
         """Monte Carlo standard error of `elpd`: that these are the draws."""
-        return float(np.sqrt(np.sum(self.scores.mcse**2)))
+        return comparing.total_mcse(self.scores)
 
     @property
     def p(self) -> float:

@@ -153,7 +153,8 @@ def make_data(
 
     Raises:
         PcvError: a column that is not there, missing or infinite values, text among numbers, an
-            outcome that is not numbers, rows that the ``order`` columns do not tell apart.
+            outcome that is not numbers, rows that the ``order`` columns do not tell apart, units
+        that the ``labels`` do not.
 
     Warns:
         UserWarning: without ``order``, rows that are copies of others.
@@ -206,9 +207,10 @@ def make_data(
         keys = pd.DataFrame({name: columns[name] for name in config.units})
         unit_of_row = keys.groupby(config.units).ngroup().to_numpy(np.int64)
         variables["unit_of_row"] = (dim, unit_of_row)
-        units = _names(keys.iloc[np.unique(unit_of_row, return_index=True)[1]])
+        one_row = np.unique(unit_of_row, return_index=True)[1]
+        units = _named(columns, config.units, config.labels, one_row, source)
     elif config.order:
-        units = _names(pd.DataFrame({name: columns[name] for name in config.order}))
+        units = _named(columns, config.order, config.labels, slice(None), source)
     else:
         units = [str(row + 1) for row in range(len(table))]
     for name in constants:
@@ -313,6 +315,7 @@ def _kept(
         ("outcome", [config.outcome]),
         ("order", config.order),
         ("units", config.units),
+        ("labels", list(config.labels.values())),
         ("columns", [name for name in config.columns or [] if name not in constants]),
     ]:
         for name in names:
@@ -320,7 +323,8 @@ def _kept(
                 raise PcvError(missing_column(name, table.columns, source, f"data.{key}"))
     if config.columns is None:
         return {*table.columns, *constants}
-    return {config.outcome, *config.order, *config.units, *config.columns}
+    named = {config.outcome, *config.order, *config.units, *config.labels.values()}
+    return {*named, *config.columns}
 
 
 MAX_COPIES = 0.3
@@ -341,6 +345,25 @@ def _rows(index: pd.Index, wrong: Bool[np.ndarray, " row"]) -> str:
     ]
     more = f" and {rows.size - 3} more" if rows.size > 3 else ""
     return f"row{'s' if rows.size > 1 else ''} {', '.join(named)}{more}"
+
+
+def _named(
+    columns: Mapping[str, np.ndarray],
+    keys: Iterable[str],
+    labels: Mapping[str, str],
+    rows: slice | Shaped[np.ndarray, " unit"],
+    source: str,
+) -> list[str]:
+    """Names of units by a row of each: the values of `keys`, or what labels these."""
+    shown = [labels.get(name, name) for name in keys]
+    units = _names(pd.DataFrame({name: columns[name][rows] for name in shown}))
+    twice = pd.Index(units).duplicated()
+    if labels and twice.any():
+        raise PcvError(
+            f"{source}: data.labels: two units are named {units[twice.argmax()]!r}; give each a "
+            "label of its own"
+        )
+    return units
 
 
 def _names(keys: pd.DataFrame) -> list[str]:

@@ -39,7 +39,7 @@ def setup(cores: int, cache: Path | None = None) -> None:
         if jax.default_backend() == "cpu" and len(in_use()) != cores:
             _say_once(
                 f"JAX is running already, on {len(in_use())} host device(s) instead of {cores}: "
-                "make the model of a front-end before the first JAX array is made"
+                "use pcv before the first JAX array is made"
             )
     if cache is not None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -47,7 +47,7 @@ def setup(cores: int, cache: Path | None = None) -> None:
 
 
 def setup_if_new() -> None:
-    """All cores, unless `setup` was called before: for models that are made outside a stage."""
+    """All cores, unless `setup` was called before: for models that are made in Python."""
     if jax.config.jax_num_cpu_devices < 0:
         setup(all_cores())
 

@@ -30,6 +30,9 @@ class Estimate(NamedTuple):
     value: Float[np.ndarray, " fold *slot"]
     mcse: Float[np.ndarray, " fold"]
     """Monte Carlo standard error of the fold's score: of the sum over its units"""
+    left_out: Float[np.ndarray, "part fold"] | None = None
+    """what each part adds to the error, by the jackknife: their sum of squares is the fold's
+    ``mcse**2`` and, of folds that share their draws, their sums of products the covariances"""
 
 
 class _Sums(NamedTuple):
@@ -115,7 +118,8 @@ def batch_jackknife(
         mean = np.where(there.T, left_out, 0.0).sum(0) / size
         spread = np.where(there.T, (left_out - mean) ** 2, 0.0).sum(0)
         mcse = np.where(size > 1, np.sqrt((size - 1) / size * spread), np.nan)
-    return Estimate(value, mcse)
+        apart = np.sqrt((size - 1) / size) * np.where(there.T, left_out - mean, 0.0)
+    return Estimate(value, mcse, apart)
 
 
 def batch_bootstrap(

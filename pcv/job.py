@@ -207,8 +207,8 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
 
 
 def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
-    """A front-end's model whose observed variable is a column of another name."""
-    if model.data is None or model.outcome.name == column:
+    """A front-end's model, whose observed variable must be a column, perhaps of another name."""
+    if model.data is None:
         return model
     own = model.outcome.name
     observed = np.asarray(model.data.columns[own])
@@ -217,6 +217,8 @@ def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column:
             f"model '{name}': what it observes, '{own}', is not column '{column}' of the data, row "
             "by row; make it of the `data` that the function gets"
         )
+    if own == column:
+        return model
     log_lik = model.log_lik
 
     def renamed(params: Any, data: Mapping[str, Any]) -> Any:

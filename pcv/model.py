@@ -32,6 +32,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
+from pcv import devices
+
+devices.setup_if_new()  # models hold arrays, and JAX adds no devices once there are any
+
 Params = dict[str, Array]
 Data = Mapping[str, Any]
 Scalar = Float[Array, ""]
@@ -77,11 +81,13 @@ class Observations(NamedTuple):
         columns: values by name, and arrays of other sizes.
         order: columns that tell the rows apart, and name them, in the order of the model's terms.
         units: columns whose values make one unit of several rows; none: each row is a unit.
+        labels: of those two, columns that others name the units by.
     """
 
     columns: Mapping[str, np.ndarray]
     order: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
 
 
 class Model(NamedTuple):

@@ -30,6 +30,17 @@ class Psis(NamedTuple):
     pointwise_mcse: Float[np.ndarray, " fold"]
     """of the sum over the fold's units"""
     khat: Float[np.ndarray, " fold"]
+    joint_apart: Float[np.ndarray, "part fold"]
+    pointwise_apart: Float[np.ndarray, "part fold"]
+    """what each batch of draws adds to the errors (`jackknife.Estimate`)"""
+
+
+def shared(apart: Float[np.ndarray, "part fold"]) -> float:
+    r"""What draws that folds share add to the variance of their sum, beyond the sum of variances.
+
+    .. math:: \sum_{j \ne k} \mathrm{cov}(\hat\eta_j, \hat\eta_k)
+    """
+    return float((apart.sum(1) ** 2).sum() - (apart**2).sum())
 
 
 def psis(
@@ -75,6 +86,14 @@ def psis(
     )
     whole = batch_jackknife(parts, lambda m: np.log(m["joint"]) + center)
     each = batch_jackknife(parts, lambda m: np.log(m["pointwise"]) + unit_center, present)
+    assert whole.left_out is not None
+    assert each.left_out is not None
     return Psis(
-        whole.value, whole.mcse, np.where(present, each.value, np.nan), each.mcse, np.asarray(khat)
+        whole.value,
+        whole.mcse,
+        np.where(present, each.value, np.nan),
+        each.mcse,
+        np.asarray(khat),
+        whole.left_out,
+        each.left_out,
     )

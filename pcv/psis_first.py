@@ -15,7 +15,7 @@ from pcv.folds import Folds
 from pcv.job import Job, opened, scored, stored_folds
 from pcv.marginal import Scored
 from pcv.model import Fold, flat_target, target
-from pcv.psis import Psis, psis
+from pcv.psis import Psis, psis, shared
 from pcv.sampler import train_mask
 
 MAX_DRAWS = 1000
@@ -84,10 +84,15 @@ def loo(
         limit = float(diagnostics.good_k(number)) if good_k is None else good_k
         bad = ~(found.khat <= limit)
         job.say(f"PSIS: k-hat above {limit:.2f} in {bad.sum()} of {bad.size} folds")
+        again = bad.any() and brute_force
+        sampled = _at_least_two(found.khat, bad) if again else np.empty(0, int)
         diagnosed = _diagnostics(part, everything, found, model_scored, limit, number)
+        diagnosed.attrs |= {
+            f"{kind}_shared": shared(np.delete(apart, sampled, axis=1))
+            for kind, apart in (("joint", found.joint_apart), ("pointwise", found.pointwise_apart))
+        }
         whole = api.collected(part, joint, diagnosed)
-        if bad.any() and brute_force:
-            sampled = _at_least_two(found.khat, bad)
+        if again:
             others = api.with_folds(part, Folds(*(x[sampled] for x in everything)))
             api.run(others)
             brute = opened(others, "diagnose").load()

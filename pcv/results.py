@@ -320,6 +320,7 @@ def scores(
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
         verdict=_trust(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
+        shared=float(diagnostics.attrs.get(f"{kind}_shared", 0.0)) if score == "log" else 0.0,
     )
 
 

@@ -12,14 +12,16 @@ import pandas as pd
 import pymc as pm
 import pytest
 from arviz_stats.base import array_stats
+from scipy.stats import norm
 
 import pcv
-from pcv import api, weights
+from pcv import api, datasets, weights
+from pcv.config import DataConfig
 from pcv.errors import PcvError
 from pcv.folds import train_mask
-from pcv.model import Model, Outcome, support
-from pcv.psis import psis
-from tests.problems import exact, hierarchy, regression
+from pcv.model import Model, Outcome, numeric, support
+from pcv.psis import psis, shared
+from tests.problems import LinearGaussian, exact, hierarchy, regression
 
 N = 24
 RNG = np.random.default_rng(11)
@@ -228,6 +230,31 @@ class TestComparison:
             pcv.compare(found, reference="slope")
 
 
+def test_models_keep_to_their_own_columns():
+    """Of columns with one name and other values each model has its own, not the last one's."""
+    models = {
+        "signal": pcv.from_numpyro(slopes, {"y": Y, "x": X}),
+        "noise": pcv.from_numpyro(slopes, {"y": Y, "x": X[::-1]}),
+        "site": pcv.from_numpyro(flat, {"y": Y}, columns={"case": GROUP, "site": GROUP}),
+    }
+    params = {"a": jnp.array(0.1), "b": jnp.array(0.9), "sigma": jnp.array(-0.2)}
+    for first in models:
+        rows = api._observed({first: models[first], **models}, {"age": np.arange(N)})
+        assert {"y", "site", "age"} <= set(rows.columns)
+        for name, model in models.items():
+            shared, own = (model.log_lik(params, numeric(x)) for x in (rows.columns, {}))
+            np.testing.assert_allclose(shared, own, rtol=1e-12, err_msg=name)
+        names = datasets.make_data(
+            pd.DataFrame({name: x for name, x in rows.columns.items() if x.shape == (N,)}),
+            {},
+            DataConfig(file="-", outcome="y", order=list(rows.order)),
+            "-",
+        )["unit"].values
+        assert [x.split()[-1] for x in names] == [str(i) for i in range(N)]
+    with pytest.raises(PcvError, match="'hand' and 'signal' have different values of column 'x'"):
+        pcv.cross_validate({"hand": by_hand(), **models}, data={"y": Y, "x": -X}, **QUICK)
+
+
 def test_front_ends_agree(found):
     models = {"PyMC": in_pymc(), "JAX": by_hand()}
     for name, model in models.items():
@@ -271,6 +298,12 @@ def test_k_hat_falls_where_effects_are_integrated_out():
     assert abs(plain.elpd - integrated.elpd) < 5 * error
 
 
+def exact_loo(form):
+    every = np.full(len(form.y), True)
+    left_out = [form.evidence(np.arange(len(form.y)) != i) for i in range(len(form.y))]
+    return len(form.y) * form.evidence(every) - np.sum(left_out)
+
+
 class TestPsisFirst:
     def test_exact_on_a_conjugate_model(self):
         problem = regression()
@@ -288,6 +321,28 @@ class TestPsisFirst:
         np.testing.assert_allclose(found.joint_elpd, found.pointwise_elpd[:, 0], rtol=1e-12)
         theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_folds_share_their_draws(self, seed):
+        """The MCSE of their sum is what replications spread by; as if independent, it is not."""
+        rng = np.random.default_rng(seed)
+        design = np.column_stack([np.ones(100), rng.normal(size=(100, 3))])
+        y = rng.normal(design.sum(1))
+        form = LinearGaussian(y, design, 1.0, np.zeros(4), 4 * np.eye(4))
+        totals, together, apart = [], [], []
+        for _ in range(150):
+            mean = form.posterior(rng, 2000) @ design.T
+            joint = norm.logpdf(y, mean, 1.0).reshape(4, 500, 100)
+            found = psis(joint, joint[..., None], np.arange(100)[:, None])
+            alone = np.sum(found.joint_mcse**2)
+            totals.append(found.joint_elpd.sum())
+            apart.append(np.sqrt(alone))
+            together.append(np.sqrt(alone + shared(found.joint_apart)))
+            assert shared(found.pointwise_apart) == pytest.approx(shared(found.joint_apart))
+        assert abs(np.mean(totals) - exact_loo(form)) < 4 * np.std(totals) / np.sqrt(150)
+        spread, error = np.std(totals, ddof=1), 1 / np.sqrt(2 * 149)
+        assert abs(spread / np.mean(together) - 1) < 4 * error
+        assert spread / np.mean(apart) - 1 > 4 * error
 
     def test_brute_force_where_weights_are_heavy(self, found):
         y = Y.copy()
@@ -387,6 +442,15 @@ class TestRefusals:
             pcv.cross_validate(flat, **QUICK)
         with pytest.raises(PcvError, match="'model' is str, not a model that pcv knows; see"):
             pcv.cross_validate("flat", **QUICK)
+
+    def test_models_of_different_outcomes(self):
+        models = {
+            "a": pcv.from_numpyro(flat, {"y": Y}),
+            "b": by_hand()._replace(outcome=Outcome("z")),
+        }
+        words = "'a' and 'b' are of different outcomes, 'y' and 'z'; they cannot share folds"
+        with pytest.raises(PcvError, match=words):
+            pcv.cross_validate(models, data={"z": Y, "x": X}, **QUICK)
 
     def test_data(self):
         with pytest.raises(PcvError, match=r"its outcome 'y' is not in the data \(none\); give th"):

@@ -299,6 +299,26 @@ def test_rows_that_the_order_does_not_tell_apart_are_refused():
     )
 
 
+def test_labels_name_what_other_columns_order():
+    months = pd.DataFrame({"y": [1, 2, 3], "month": [3, 1, 2], "name": ["Mar", "Jan", "Feb"]})
+    data = data_of(months, order=["month"], labels={"month": "name"})
+    assert data["unit"].values.tolist() == ["name Jan", "name Feb", "name Mar"]
+    assert data["y"].values.tolist() == [2, 3, 1]
+    twice = pd.concat([months, months.assign(y=[4, 5, 6])])
+    data = data_of(twice, units=["month"], labels={"month": "name"}, columns=[])
+    assert data["unit"].values.tolist() == ["name Jan", "name Feb", "name Mar"]
+    assert data["unit_of_row"].values.tolist() == [2, 0, 1, 2, 0, 1]
+    same = months.assign(name="Mon")
+    assert refusal(same, order=["month"], labels={"month": "name"}) == (
+        "data.csv: data.labels: two units are named 'name Mon'; give each a label of its own"
+    )
+    assert "no column 'nam' (data.labels); did you mean 'name'?" in refusal(
+        months, order=["month"], labels={"month": "nam"}
+    )
+    with pytest.raises(ValueError, match="labels: 'month' is in neither order nor units, which na"):
+        DataConfig(file="data.csv", outcome="y", labels={"month": "name"})
+
+
 @pytest.mark.parametrize("units", [[], ["g"]])
 def test_copies_of_rows_are_told(units):
     table = pd.DataFrame({"g": ["a", "a", "b", "b"], "y": [1.5, 1.5, 2.5, 3.5]})

@@ -1,5 +1,6 @@
 """Models of NumPyro, PyMC and Bambi have the density of their twins written by hand in JAX."""
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,11 +18,16 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import potential_energy
+from pytensor.compile.ops import wrap_py
 
+import pcv
+from pcv.config import DataConfig
+from pcv.datasets import make_data
 from pcv.errors import PcvError
 from pcv.frontends import as_model
 from pcv.frontends.numpyro import from_numpyro
 from pcv.frontends.pymc import from_bambi, from_pymc
+from pcv.job import _of_column
 from pcv.model import Model, numeric, support
 
 N, J = 12, 4
@@ -254,6 +260,20 @@ def test_same_density_and_gradient_as_by_hand(name, front_end):
     assert set(map(own_name, start)) <= set(made.constrain(start))
 
 
+def test_a_configs_model_observes_its_data():
+    made = from_numpyro(hierarchical, {"y": REAL, "group": GROUP})
+    params, other = made.init(jax.random.key(1)), jnp.asarray(REAL[::-1])
+    assert _of_column(made, "m.py:f", {"y": REAL}, "y") is made
+    renamed = _of_column(made, "m.py:f", {"weight": REAL}, "weight")
+    assert renamed.outcome.name == "weight"
+    expected = made.log_lik(params, {"y": other})
+    np.testing.assert_allclose(renamed.log_lik(params, {"weight": other}), expected, rtol=1e-12)
+    for column in ("y", "weight"):
+        words = f"'m.py:f': what it observes, 'y', is not column '{column}' of the data, row by row"
+        with pytest.raises(PcvError, match=words):
+            _of_column(made, "m.py:f", {column: REAL[::-1]}, column)
+
+
 def test_another_outcome_goes_into_the_density():
     for name in ("hierarchical", "logistic"):
         for front_end in FRONT_ENDS.values():
@@ -377,6 +397,10 @@ REFUSED = {
         "plate 'case' subsamples 3 of 12 elements",
     ),
     "nothing observed": (lambda mu, y: None, "no site is observed"),
+    "factor alone": (
+        lambda mu, y: numpyro.factor("extra", -(mu**2)),
+        "numpyro.factor 'extra' cannot be told apart by units",
+    ),
     "one event": (
         lambda mu, y: numpyro.sample("y", dist.Normal(mu, 1).expand([N]).to_event(1), obs=y),
         "observed site 'y' has shape (12,) but is one element as a whole",
@@ -392,7 +416,30 @@ def test_numpyro_models_that_are_refused(body, words):
     assert words in str(error.value)
 
 
+def test_numpyro_models_without_anything_to_draw_are_refused():
+    def known(y):
+        in_plate(0.0, y)
+
+    with pytest.raises(PcvError, match="'known': no latent site; there is nothing to draw"):
+        from_numpyro(known, {"y": REAL})
+
+
+def test_sites_without_a_common_plate_are_refused():
+    def two(mu, y):
+        in_plate(mu, y)
+        with numpyro.plate("visit", 3):
+            numpyro.sample("z", dist.Normal(mu, 1), obs=y[:3])
+
+    words = r"'y' \(case\) and 'z' \(visit\) share no dimension; say by units=\.\.\."
+    with pytest.raises(PcvError, match=words):
+        from_numpyro(numpyro_model(two), {"y": REAL})
+    with pytest.raises(PcvError, match=r"units 'case' is no dimension of 'z'; there are visit"):
+        from_numpyro(numpyro_model(two), {"y": REAL}, units="case")
+
+
 def test_units_that_are_no_plate_are_refused():
+    with pytest.raises(PcvError, match=r"units 'week' is no dimension of 'y'; there are case"):
+        from_numpyro(numpyro_model(in_plate), {"y": REAL}, units="week")
     with pytest.raises(PcvError, match=r"units 'cases' is no dimension .* did you mean 'case'"):
         from_numpyro(numpyro_model(in_plate), {"y": REAL}, units="cases")
     with pytest.raises(PcvError, match=r"column 'site' must have a value for each of the 12"):
@@ -410,6 +457,11 @@ def with_missing(mu):
         pm.Normal("y", mu, 1, observed=np.where(REAL > 3, np.nan, REAL))
 
 
+@wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])
+def without_jax(x):
+    return 2 * x
+
+
 PYMC_REFUSED = {
     "potential": (
         lambda mu: (pm.Potential("extra", -(mu**2)), pm.Normal("y", mu, 1, observed=REAL)),
@@ -424,7 +476,11 @@ PYMC_REFUSED = {
         lambda mu: pm.Normal("y", mu + pm.Poisson("k", 2), 1, observed=REAL),
         "free variable 'k' is discrete, which HMC cannot draw",
     ),
-    "nothing observed": (lambda mu: None, "nothing is observed"),
+    "nothing observed": (lambda mu: None, "nothing is observed; give a variable observed=..."),
+    "no JAX": (
+        lambda mu: pm.Normal("y", without_jax(mu), 1, observed=REAL),
+        "JAX has no code for a part of it: ",
+    ),
     "one observation": (
         lambda mu: pm.MvNormal("y", mu + np.zeros(N), cov=np.eye(N), observed=REAL),
         "'y' is one observation as a whole, of shape (12,)",
@@ -439,6 +495,47 @@ def test_pymc_models_that_are_refused(body, words):
     assert words in str(error.value)
 
 
+def test_pymc_models_without_anything_to_draw_are_refused():
+    with pm.Model(name="known") as model:
+        pm.Normal("y", 0, 1, observed=REAL)
+    with pytest.raises(PcvError, match="PyMC model 'known': it has no free variables; there is"):
+        from_pymc(model)
+
+
+def test_units_and_columns_that_pymc_models_do_not_have_are_refused():
+    model = pymc_model(lambda mu: pm.Normal("y", mu, 1, observed=REAL))
+    with pytest.raises(PcvError, match="units 'week' is no dimension of 'y'; there are y_dim_0"):
+        from_pymc(model, units="week")
+    with pytest.raises(PcvError, match="column 'site' must have a value for each of the 12 obs"):
+        from_pymc(model, columns={"site": [1, 2]})
+
+
+def test_what_is_no_model_of_the_front_end_is_refused():
+    model = pymc_model(lambda mu: pm.Normal("y", mu, 1, observed=REAL))
+    with pytest.raises(PcvError, match="from_pymc: function is not a PyMC model; give a pm"):
+        from_pymc(hierarchical_pymc)
+    with pytest.raises(PcvError, match="from_bambi: Model is not a Bambi model; give a bmb"):
+        from_bambi(model)
+    assert as_model(hierarchical_pymc) is None
+
+
+@pytest.mark.parametrize("name", ["from_pymc", "from_bambi"])
+def test_pymc_that_is_not_installed(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "pymc", None)
+    monkeypatch.delitem(sys.modules, "pcv.frontends.pymc")
+    words = "^models of PyMC and Bambi need these installed: install pcv with its extra, "
+    with pytest.raises(PcvError, match=words + r"pcv\[pymc\]$"):
+        getattr(pcv, name)
+
+
+def test_other_models_need_no_pymc(monkeypatch):
+    for package in ("pymc", "bambi"):
+        monkeypatch.setitem(sys.modules, package, None)
+    made = from_numpyro(numpyro_model(in_plate), {"y": REAL})
+    assert as_model(made) is made
+    assert as_model("a model") is None
+
+
 def test_dims_and_deterministics_of_pymc():
     made = from_pymc(hierarchical_pymc())
     assert set(made.constrain(made.init(jax.random.key(1)))) == {
@@ -451,6 +548,56 @@ def test_dims_and_deterministics_of_pymc():
     assert made.data.columns["week"].tolist() == np.repeat(list("abcd"), 3).tolist()
     terms = dist.Normal(0.3, 1).log_prob(REAL.reshape(4, 3)).sum(1)
     np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-8)
+
+
+COORDS = {
+    "unsorted": (list("dbac"), list("dbac"), {"site_index": "site"}),
+    "sorted": (list("abcd"), list("abcd"), {}),
+    "unsorted numbers": ([4, 2, 9, 1], ["4", "2", "9", "1"], {"site_index": "site"}),
+    "dates": (
+        pd.to_datetime(["2020-03-01", "2020-01-01", "2020-02-01", "2020-04-01"]),
+        ["2020-03-01", "2020-01-01", "2020-02-01", "2020-04-01"],
+        {"site_index": "site"},
+    ),
+    "sorted dates": (
+        pd.date_range("2020-01-01", periods=4),
+        [f"2020-01-0{i}" for i in range(1, 5)],
+        {},
+    ),
+    "pairs": (
+        [("a", 2), ("a", 1), ("b", 1), ("b", 2)],
+        ["('a', 2)", "('a', 1)", "('b', 1)", "('b', 2)"],
+        {"site_index": "site"},
+    ),
+    "not told apart": (list("aabb"), list("0123"), {}),
+    "with a missing one": (["b", None, "a", "c"], ["b", "nan", "a", "c"], {"site_index": "site"}),
+}
+
+
+@pytest.mark.parametrize(("coords", "names", "labels"), COORDS.values(), ids=COORDS)
+def test_units_have_the_names_of_their_coords(coords, names, labels):
+    """In the order of the model's terms, sorted or not, as rows and as units of several."""
+    for dims, shape, units in ((("site",), 4, None), (("site", "day"), (4, 3), "site")):
+        with pm.Model(coords={"site": coords, "day": [3, 1, 2]}) as model:
+            pm.Normal(
+                "y",
+                pm.Normal("mu", 0, 1),
+                1,
+                observed=REAL[:4] if units is None else REAL.reshape(shape),
+                dims=dims,
+            )
+        rows = from_pymc(model, units=units).data
+        assert dict(rows.labels).items() >= labels.items()
+        config = DataConfig(
+            file="-",
+            outcome="y",
+            order=list(rows.order),
+            units=list(rows.units),
+            labels=dict(rows.labels),
+        )
+        data = make_data(pd.DataFrame(rows.columns), {}, config, "-")
+        assert [x.split(maxsplit=1)[1] for x in data["unit"].values] == names
+        np.testing.assert_array_equal(data["y"], REAL[: data["y"].size])
 
 
 @pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning")

@@ -16,7 +16,6 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
-from pcv import devices
 from pcv.errors import PcvError, in_one_line
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
@@ -72,7 +71,6 @@ def from_numpyro(
     >>> made.log_lik({"p": jnp.zeros(())}, {}).shape
     (3,)
     """
-    devices.setup_if_new()
     name = getattr(model, "__name__", type(model).__name__)
     where = f"NumPyro model '{name}'"
     given = {key: _as_array(x) for key, x in (data or {}).items()}

@@ -5,14 +5,24 @@ those of the model (``sigma``), deterministics included.
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pymc as pm
+import pandas as pd
 from jaxtyping import Array, Key
+
+from pcv.errors import PcvError, in_one_line
+
+try:
+    import pymc as pm
+except ModuleNotFoundError as error:
+    raise PcvError(
+        "models of PyMC and Bambi need these installed: install pcv with its extra, pcv[pymc]"
+    ) from error
 from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.replace import graph_replace
@@ -20,8 +30,6 @@ from pytensor.graph.traversal import graph_inputs
 from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
-from pcv import devices
-from pcv.errors import PcvError, in_one_line
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
 
@@ -46,7 +54,7 @@ PRIOR_DRAWS = 200
 
 
 def from_pymc(
-    model: pm.Model,
+    model: Any,
     *,
     units: str | Sequence[str] | None = None,
     columns: Mapping[str, Any] | None = None,
@@ -63,7 +71,7 @@ def from_pymc(
     full fit in every fold.
 
     Args:
-        model: with its observations.
+        model: `pm.Model`, with its observations.
         units: dim, or dims, whose elements are the units; None: every element of the observed
             variable is one or, with several observed variables, every element of the dims they
             share.
@@ -71,10 +79,11 @@ def from_pymc(
             folds of by name.
 
     Raises:
-        PcvError: it has potentials, missing or minibatched data, discrete free variables, or
-            distributions that JAX has no code for; or nothing is observed.
+        PcvError: it is no PyMC model; it has potentials, missing or minibatched data, discrete
+            free variables, or distributions that JAX has no code for; or nothing is observed.
     """
-    devices.setup_if_new()
+    if not isinstance(model, pm.Model):
+        raise PcvError(f"from_pymc: {type(model).__name__} is not a PyMC model; give a pm.Model")
     where = f"PyMC model '{model.name}'" if model.name else "PyMC model"
     _refuse(model, where)
     values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
@@ -139,8 +148,11 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
         units: as for `from_pymc`.
 
     Raises:
-        PcvError: as for `from_pymc`.
+        PcvError: it is no Bambi model; or as for `from_pymc`.
     """
+    bambi = sys.modules.get("bambi")
+    if bambi is None or not isinstance(model, bambi.Model):
+        raise PcvError(f"from_bambi: {type(model).__name__} is not a Bambi model; give a bmb.Model")
     if not model.built:
         model.build()
     made = model.backend.model
@@ -198,12 +210,21 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
         )
     dims = model.named_vars_to_dims.get(rv.name) or [None] * observed.ndim
     named = [name or f"{rv.name}_dim_{axis}" for axis, name in enumerate(dims)]
-    labels: dict[str, Sequence[Any]] = {}
-    for name, length in zip(named, observed.shape):
-        known = np.asarray(model.coords.get(name) if model.coords.get(name) is not None else ())
-        if known.shape == (length,) and (known[:-1] < known[1:]).all():
-            labels[name] = known.tolist()
+    coords = {name: _labels(model.coords.get(name)) for name in named}
+    labels = {
+        name: coords[name]
+        for name, length in zip(named, observed.shape)
+        if len(np.unique(coords[name])) == length == len(coords[name])
+    }
     return Layout(tuple(named[:size]), tuple(named[size:]), observed.shape, labels)
+
+
+def _labels(coords: Sequence[Any] | None) -> np.ndarray:
+    """Names of a dimension's elements: numbers and dates as they are, all else as text."""
+    index = pd.Index([] if coords is None else list(coords), tupleize_cols=False)
+    if index.dtype.kind in "iuM" or (index.dtype.kind == "f" and np.isfinite(index).all()):
+        return index.to_numpy()
+    return np.array([str(x) for x in index], np.str_)
 
 
 def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[..., tuple]:

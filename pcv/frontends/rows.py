@@ -22,7 +22,7 @@ class Layout(NamedTuple):
     """those within a term, of outcomes that are vectors"""
     shape: tuple[int, ...]
     """of all dimensions"""
-    labels: Mapping[str, Sequence[Any]] = {}
+    labels: Mapping[str, np.ndarray] = {}
     """names of the elements along some dimensions; others are counted from 0"""
 
     def by_unit(
@@ -50,12 +50,12 @@ def common_units(
     Raises:
         PcvError: a variable does not have a dimension, or they share none.
     """
-    known = [name for x in layouts.values() for name in x.dims]
     for name in units or ():
         lacking = [variable for variable, x in layouts.items() if name not in x.dims]
         if lacking:
+            known = layouts[lacking[0]].dims
             near = difflib.get_close_matches(name, known, 1)
-            there = ", ".join(dict.fromkeys(known))
+            there = ", ".join(known)
             hint = f"did you mean '{near[0]}'?" if near else f"there are {there}"
             raise PcvError(f"{where}: units '{name}' is no dimension of '{lacking[0]}'; {hint}")
     if units:
@@ -101,14 +101,20 @@ def observations(
         size = int(np.prod(layout.shape))
         for name in dims:
             place = np.ravel(places[name]) if name in places else np.zeros(size, int)
-            rows[name].append(
-                np.asarray(layout.labels[name])[place] if name in layout.labels else place
-            )
+            rows[name].append(place)
     values = np.concatenate([np.ravel(x) for x in observed.values()])
+    named = {name: x for layout in layouts.values() for name, x in layout.labels.items()}
+    unsorted = {name for name, x in named.items() if not (x[:-1] < x[1:]).all()}
     taken = {*RESERVED, outcome, *known, *columns}
-    of_dim = {name: f"{name}_index" if name in taken else name for name in dims}
-    table = {outcome: values, **{of_dim[name]: np.concatenate(rows[name]) for name in dims}}
-    order = [of_dim[name] for name in dims]
+    of_dim = {name: f"{name}_index" if name in taken or name in unsorted else name for name in dims}
+    labels = {of_dim[x]: f"{x}_name" if x in taken else x for x in dims if x in unsorted}
+    table = {outcome: values}
+    for name, key in of_dim.items():
+        place = np.concatenate(rows[name])
+        table[key] = named[name][place] if name in named and name not in unsorted else place
+        if key in labels:
+            table[labels[key]] = named[name][place]
+    order = list(of_dim.values())
     if len(observed) > 1:
         sizes = [np.size(x) for x in observed.values()]
         table["variable"] = np.repeat(np.arange(len(sizes)), sizes)
@@ -130,7 +136,8 @@ def observations(
             )
         table[name] = column
     whole = len(observed) == 1 and len(units) == len(dims)
-    return Observations(table, tuple(order), () if whole else tuple(of_dim[n] for n in units))
+    by = () if whole else tuple(of_dim[name] for name in units)
+    return Observations(table, tuple(order), by, labels)
 
 
 def _column(x: Any, observed: Mapping[str, np.ndarray]) -> np.ndarray | None:

@@ -1,0 +1,342 @@
+"""One model in NumPyro, PyMC, Bambi and JAX has one elpd, within Monte Carlo error; ArviZ too."""
+
+import os
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import arviz_stats
+import bambi as bmb
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pymc as pm
+import pytest
+from numpyro.infer.reparam import LocScaleReparam
+
+import pcv
+from pcv.cv import CV
+from pcv.folds import Folds
+from pcv.model import Model, Outcome, support
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning"),
+]
+SETTINGS = {"progress": False, "fit": {"warmup": 400, "draws": 300, "target_accept": 0.9}}
+MAX_Z = 4.0
+"""combined Monte Carlo standard errors that two front-ends may be apart"""
+Prior = Mapping[str, dist.Distribution]
+
+
+class Example(NamedTuple):
+    """A model in all front-ends, and another one that must not agree with it."""
+
+    table: Callable[[], pd.DataFrame]
+    folds: Callable[[pd.DataFrame], Folds]
+    models: Callable[[pd.DataFrame], dict[str, Any]]
+    wrong: Callable[[pd.DataFrame], Model]
+
+
+def table_of(name: str, outcome: str) -> pd.DataFrame:
+    file = Path(os.environ.get("PCV_DATA", "")) / name
+    if not file.is_file():
+        pytest.skip(f"PCV_DATA names no folder with {name}")
+    return pd.read_csv(file).rename(columns={outcome: "y"})
+
+
+def columns(table: pd.DataFrame, *names: str) -> dict[str, np.ndarray]:
+    return {name: table[name].to_numpy() for name in ("y", *names)}
+
+
+def by_hand(
+    prior: Prior, outcome: Callable[[dict, Any], dist.Distribution], effects: int = 0
+) -> Model:
+    """A model in JAX, with standard normal `z` if it has effects."""
+    if effects:
+        prior = {**prior, "z": dist.Normal(0.0, 1.0).expand([effects]).to_event(1)}
+    space = support({name: p.support for name, p in prior.items()})
+
+    def init(key: jax.Array) -> dict[str, jax.Array]:
+        keys = jax.random.split(key, len(prior))
+        return space.unconstrain({name: p.sample(k) for (name, p), k in zip(prior.items(), keys)})
+
+    def log_prior(params: dict[str, jax.Array]) -> jax.Array:
+        theta = space.constrain(params)
+        terms = [jnp.sum(p.log_prob(theta[name])) for name, p in prior.items()]
+        return sum(terms) + space.log_jacobian(params)
+
+    def log_lik(params: dict[str, jax.Array], data: Any) -> jax.Array:
+        return outcome(space.constrain(params), data).log_prob(data["y"])
+
+    return Model(init, log_prior, log_lik, space.constrain, Outcome("y"))
+
+
+# Eight schools
+
+
+def schools(y, sigma, scale=5.0):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(scale))
+    with numpyro.plate("place", len(y)):
+        with numpyro.handlers.reparam(config={"theta": LocScaleReparam(0.0)}):
+            theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+
+
+def schools_in(table: pd.DataFrame) -> dict[str, Any]:
+    y, sigma = table["y"].to_numpy(), table["sigma"].to_numpy()
+    with pm.Model() as in_pymc:
+        z = pm.Normal("z", 0, 1, shape=8)
+        theta = pm.Normal("mu", 0, 5) + pm.HalfCauchy("tau", 5) * z
+        pm.Normal("y", theta, sigma, observed=y)
+    prior = {"mu": dist.Normal(0.0, 5.0), "tau": dist.HalfCauchy(5.0)}
+    effect = bmb.Prior("Normal", mu=0, sigma=bmb.Prior("HalfCauchy", beta=5))
+    return {
+        "NumPyro": pcv.from_numpyro(schools, {"y": y, "sigma": sigma}),
+        "PyMC": in_pymc,
+        "Bambi": bmb.Model(
+            bmb.Formula("y ~ 1 + (1|school)", "sigma ~ 0 + offset(log(se))"),
+            table.assign(se=sigma).drop(columns="sigma"),
+            priors={"Intercept": bmb.Prior("Normal", mu=0, sigma=5), "1|school": effect},
+            center_predictors=False,
+            extra_namespace={"log": np.log},
+        ),
+        "JAX": by_hand(
+            prior, lambda t, d: dist.Normal(t["mu"] + t["tau"] * t["z"], jnp.asarray(sigma)), 8
+        ),
+    }
+
+
+# kidiq: a child's test score by its mother's
+
+
+def scores(y, hs, iq, outcome=dist.Normal):
+    a, b = numpyro.sample("a", dist.Normal(85, 20)), numpyro.sample("b", dist.Normal(0, 10))
+    c, sigma = numpyro.sample("c", dist.Normal(0, 2)), numpyro.sample("sigma", dist.HalfNormal(30))
+    with numpyro.plate("child", len(y)):
+        numpyro.sample("y", outcome(a + b * hs + c * iq, sigma), obs=y)
+
+
+def kidiq() -> pd.DataFrame:
+    table = table_of("posteriordb_kidiq.csv", "kid_score")
+    return table.assign(hs=table["mom_hs"], iq=table["mom_iq"] - 100)[["y", "hs", "iq"]]
+
+
+def kidiq_in(table: pd.DataFrame) -> dict[str, Any]:
+    y, hs, iq = (table[name].to_numpy() for name in ("y", "hs", "iq"))
+    with pm.Model() as in_pymc:
+        a, b, c = pm.Normal("a", 85, 20), pm.Normal("b", 0, 10), pm.Normal("c", 0, 2)
+        pm.Normal("y", a + b * hs + c * iq, pm.HalfNormal("sigma", 30), observed=y)
+    prior = {
+        "a": dist.Normal(85.0, 20.0),
+        "b": dist.Normal(0.0, 10.0),
+        "c": dist.Normal(0.0, 2.0),
+        "sigma": dist.HalfNormal(30.0),
+    }
+    normal = {
+        "Intercept": bmb.Prior("Normal", mu=85, sigma=20),
+        "hs": bmb.Prior("Normal", mu=0, sigma=10),
+        "iq": bmb.Prior("Normal", mu=0, sigma=2),
+        "sigma": bmb.Prior("HalfNormal", sigma=30),
+    }
+    return {
+        "NumPyro": pcv.from_numpyro(scores, columns(table, "hs", "iq")),
+        "PyMC": in_pymc,
+        "Bambi": bmb.Model("y ~ hs + iq", table, priors=normal, center_predictors=False),
+        "JAX": by_hand(
+            prior,
+            lambda t, d: dist.Normal(t["a"] + t["b"] * d["hs"] + t["c"] * d["iq"], t["sigma"]),
+        ),
+    }
+
+
+# wells: who switches to a safe well
+
+
+def switching(y, dist100, arsenic, scale=1.0):
+    a, b = numpyro.sample("a", dist.Normal(0, 1)), numpyro.sample("b", dist.Normal(0, scale))
+    c = numpyro.sample("c", dist.Normal(0, scale))
+    with numpyro.plate("household", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=a + b * dist100 + c * arsenic), obs=y)
+
+
+def wells() -> pd.DataFrame:
+    """Every tenth household."""
+    table = table_of("wells.csv", "switch").iloc[::10].reset_index(drop=True)
+    return table.assign(dist100=table["dist"] / 100)[["y", "dist100", "arsenic"]]
+
+
+def wells_in(table: pd.DataFrame) -> dict[str, Any]:
+    y, dist100, arsenic = (table[name].to_numpy() for name in ("y", "dist100", "arsenic"))
+    with pm.Model() as in_pymc:
+        a, b, c = (pm.Normal(name, 0, 1) for name in "abc")
+        pm.Bernoulli("y", logit_p=a + b * dist100 + c * arsenic, observed=y)
+    normal = bmb.Prior("Normal", mu=0, sigma=1)
+    return {
+        "NumPyro": pcv.from_numpyro(switching, columns(table, "dist100", "arsenic")),
+        "PyMC": in_pymc,
+        "Bambi": bmb.Model(
+            "y ~ dist100 + arsenic",
+            table,
+            family="bernoulli",
+            priors=dict.fromkeys(("Intercept", "dist100", "arsenic"), normal),
+            center_predictors=False,
+        ),
+        "JAX": by_hand(
+            {name: dist.Normal(0.0, 1.0) for name in "abc"},
+            lambda t, d: dist.Bernoulli(
+                logits=t["a"] + t["b"] * d["dist100"] + t["c"] * d["arsenic"]
+            ),
+        ),
+    }
+
+
+# A Poisson model with effects of groups
+
+
+GROUPS, EACH = 10, 5
+
+
+def counts() -> pd.DataFrame:
+    rng = np.random.default_rng(20)
+    group, x = np.repeat(np.arange(GROUPS), EACH), rng.normal(size=GROUPS * EACH)
+    rate = np.exp(1.0 + 0.4 * x + rng.normal(0, 0.8, GROUPS)[group])
+    return pd.DataFrame(
+        {"y": rng.poisson(rate), "x": x, "site": np.array(list("abcdefghij"))[group]}
+    )
+
+
+def site(table: pd.DataFrame) -> np.ndarray:
+    return pd.factorize(table["site"])[0]
+
+
+def sites(y, x, group, scale=1.0):
+    a, b = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("b", dist.Normal(0, 1))
+    tau = numpyro.sample("tau", dist.HalfNormal(scale))
+    with numpyro.plate("sites", GROUPS):
+        u = numpyro.sample("u", dist.Normal(0, tau))
+    with numpyro.plate("visit", len(y)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(a + b * x + u[group])), obs=y)
+
+
+def counts_in(table: pd.DataFrame) -> dict[str, Any]:
+    y, x, group = table["y"].to_numpy(), table["x"].to_numpy(), site(table)
+    with pm.Model(coords={"site": list("abcdefghij")}) as in_pymc:
+        u = pm.Normal("u", 0, pm.HalfNormal("tau", 1), dims="site")
+        eta = pm.Normal("a", 0, 2) + pm.Normal("b", 0, 1) * x + u[group]
+        pm.Poisson("y", pm.math.exp(eta), observed=y)
+    prior = {
+        "a": dist.Normal(0.0, 2.0),
+        "b": dist.Normal(0.0, 1.0),
+        "tau": dist.HalfNormal(1.0),
+    }
+    priors = {
+        "Intercept": bmb.Prior("Normal", mu=0, sigma=2),
+        "x": bmb.Prior("Normal", mu=0, sigma=1),
+        "1|site": bmb.Prior("Normal", mu=0, sigma=bmb.Prior("HalfNormal", sigma=1)),
+    }
+    formula = "y ~ x + (1|site)"
+    return {
+        "NumPyro": pcv.from_numpyro(sites, {"y": y, "x": x, "group": group}),
+        "PyMC": in_pymc,
+        "Bambi": bmb.Model(
+            formula, table, family="poisson", priors=priors, center_predictors=False
+        ),
+        "JAX": by_hand(
+            prior,
+            lambda t, d: dist.Poisson(
+                jnp.exp(t["a"] + t["b"] * d["x"] + t["tau"] * t["z"][jnp.asarray(group)])
+            ),
+            GROUPS,
+        ),
+    }
+
+
+EXAMPLES = {
+    "eight schools": Example(
+        lambda: table_of("eight_schools.csv", "y"),
+        lambda table: pcv.leave_one_out(table["school"].tolist()),
+        schools_in,
+        lambda table: pcv.from_numpyro(schools, columns(table, "sigma") | {"scale": 50.0}),
+    ),
+    "kidiq": Example(
+        kidiq,
+        lambda table: pcv.kfold(len(table), 5, seed=1),
+        kidiq_in,
+        lambda table: pcv.from_numpyro(
+            scores, columns(table, "hs", "iq") | {"outcome": dist.Laplace}
+        ),
+    ),
+    "wells": Example(
+        wells,
+        lambda table: pcv.kfold(len(table), 5, seed=1),
+        wells_in,
+        lambda table: pcv.from_numpyro(
+            switching, columns(table, "dist100", "arsenic") | {"scale": 0.1}
+        ),
+    ),
+    "Poisson with sites": Example(
+        counts,
+        lambda table: pcv.leave_one_group_out(table["site"], "site"),
+        counts_in,
+        lambda table: pcv.from_numpyro(
+            sites, {**columns(table, "x"), "group": site(table), "scale": 0.1}
+        ),
+    ),
+}
+
+
+def apart(a: CV, b: CV) -> dict[str, float]:
+    """How far two elpds are apart, joint and pointwise, in combined MCSE."""
+    found = {}
+    for kind, joint in (("joint", True), ("pointwise", False)):
+        first, second = (CV(x.tree, joint) for x in (a, b))
+        found[kind] = (first.elpd - second.elpd) / np.hypot(first.mcse, second.mcse)
+    return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_quickly():
+    """Compiling is most of what these small models cost."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_front_ends_agree_and_another_model_does_not(name):
+    example = EXAMPLES[name]
+    table = example.table()
+    models = {**example.models(table), "wrong": example.wrong(table)}
+    data = table.select_dtypes("number")
+    found = pcv.cross_validate(models, example.folds(table), data=data, seed=1, **SETTINGS)
+    for joint in (True, False):
+        check_arviz_compares_alike({model: CV(cv.tree, joint) for model, cv in found.items()})
+    wrong = found.pop("wrong")
+    assert set(found) == {"NumPyro", "PyMC", "Bambi", "JAX"}
+    for cv in found.values():
+        assert cv.verdict == "ok"
+        assert cv.mcse < 0.1 * cv.se
+        assert cv.diagnostics.attrs["predictive"] == wrong.diagnostics.attrs["predictive"]
+    z = {pair: apart(found[pair[0]], found[pair[1]]) for pair in combinations(found, 2)}
+    assert all(abs(x) < MAX_Z for kinds in z.values() for x in kinds.values()), z
+    for cv in found.values():
+        assert all(abs(x) > MAX_Z for x in apart(cv, wrong).values())
+
+
+def check_arviz_compares_alike(found: Mapping[str, CV]) -> None:
+    """Differences are the same, and SEs but for the divisor: terms where ours is one less."""
+    ours = pcv.compare(found).frame
+    theirs = arviz_stats.compare(
+        {name: cv.to_arviz() for name, cv in found.items()}, round_to="none"
+    ).loc[ours.index]
+    terms = next(iter(found.values())).scores.elpd.size
+    factor = np.sqrt(terms / (terms - 1))
+    np.testing.assert_allclose(theirs["elpd"], ours["elpd"], rtol=1e-12)
+    np.testing.assert_allclose(theirs["elpd_diff"], ours["elpd_diff"], atol=1e-9)
+    np.testing.assert_allclose(theirs["dse"] * factor, ours["dse"], rtol=1e-9)
+    np.testing.assert_allclose(theirs["se"] * factor, ours["se"], rtol=1e-9)

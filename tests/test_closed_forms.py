@@ -1,0 +1,130 @@
+"""API results against closed forms: ArviZ's own k-fold, left-out groups, names of units."""
+
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pymc as pm
+import pytest
+import xarray as xr
+from arviz_stats.loo import SamplingWrapper
+from scipy.stats import norm
+
+import pcv
+from pcv.cv import CV
+from tests.problems import Problem, exact, hierarchy, regression
+
+SETTINGS = {"progress": False, "fit": {"warmup": 300, "draws": 300}}
+MAX_Z = 4.0
+"""Monte Carlo standard errors that an estimate may be off"""
+
+
+class Exact(SamplingWrapper):
+    """ArviZ refits a linear model with normal errors by draws from its exact posterior."""
+
+    def __init__(self, problem: Problem, tree: Any, draws: int, seed: int) -> None:
+        super().__init__(None, idata_orig=tree)
+        self.problem, self.draws = problem, draws
+        self.rng = np.random.default_rng(seed)
+        self.variance = 0.0
+
+    def sel_observations(self, idx: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        train = np.ones(len(self.problem.data["y"]), bool)
+        train[idx] = False
+        return train, np.asarray(idx)
+
+    def sample(self, modified_observed_data: np.ndarray) -> np.ndarray:
+        mean, cov = self.problem.form.given(modified_observed_data)
+        return self.rng.multivariate_normal(mean, cov, self.draws)
+
+    def get_inference_data(self, fitted_model: np.ndarray) -> xr.DataTree:
+        theta = xr.Dataset({"theta": (("chain", "draw", "param"), fitted_model[None])})
+        return xr.DataTree.from_dict({"posterior": theta})
+
+    def log_likelihood__i(self, excluded_obs: np.ndarray, idata__i: xr.DataTree) -> xr.DataArray:
+        form, theta = self.problem.form, idata__i["posterior"]["theta"].values[0]
+        mean = theta @ form.design[excluded_obs].T
+        terms = norm.logpdf(form.y[excluded_obs], mean, form.noise)
+        density = np.exp(terms)
+        self.variance += np.var((density / density.mean(0)).sum(1)) / self.draws
+        return xr.DataArray(terms.T[None], dims=("chain", "unit", "draw"))
+
+
+def test_arvizs_own_k_fold_agrees_on_the_same_folds_and_not_on_others():
+    problem = regression()
+    n = len(problem.data["y"])
+    settings = {"data": problem.data, **SETTINGS}
+    cv = pcv.cross_validate(problem.model, pcv.kfold(n, 4, seed=1), joint=False, **settings)
+    for seed in (1, 2, 3):
+        z, p = {}, {}
+        for name, folds in (("same", pcv.kfold(n, 4, seed=1)), ("other", pcv.kfold(n, 4, seed=9))):
+            number = np.empty(n, int)
+            for k, test in enumerate(folds.test):
+                number[test[test >= 0]] = k + 1
+            wrapper = Exact(problem, cv.to_datatree(), 4000, seed)
+            theirs = arviz_stats.loo_kfold(
+                cv.to_datatree(), wrapper, pointwise=True, folds=number, k=4
+            )
+            z[name] = (cv.elpd - theirs.elpd) / np.hypot(cv.mcse, np.sqrt(wrapper.variance))
+            p[name] = theirs.p + theirs.elpd
+            compared = arviz_stats.compare({"ours": cv.to_arviz(), name: theirs})
+            assert set(compared.index) == {"ours", name}
+        assert abs(z["same"]) < MAX_Z
+        assert abs(z["other"]) > MAX_Z
+        np.testing.assert_allclose([p["same"], p["other"]], cv.p + cv.elpd, rtol=1e-10)
+
+
+def in_numpyro(y, group):
+    mu = numpyro.sample("mu", dist.Normal(0, 3))
+    with numpyro.plate("groups", 5):
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.2))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
+
+
+SITES, CASES = list("dbeac"), list("nmlkjihgfedcba")
+"""names that are not sorted"""
+
+
+def in_pymc(y, group):
+    with pm.Model(coords={"site": SITES, "case": CASES}) as model:
+        theta = pm.Normal("theta", pm.Normal("mu", 0, 3), 1.2, dims="site")
+        pm.Normal("y", theta[group], 1, observed=y, dims="case")
+    return pcv.from_pymc(model, columns={"place": np.array(SITES)[group]})
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
+    """Under the plain predictive; values have the names of their units and folds, sorted or not."""
+    problem = hierarchy("plain")
+    y, group = problem.data["y"], problem.data["group"]
+    folds = pcv.leave_one_group_out(group, "site")
+    settings = {"predictive": "plain", "draws": 600, "seed": seed, **SETTINGS}
+    truth = exact(problem, folds)
+    known = exact(problem, pcv.leave_one_out([str(i) for i in range(len(y))]))
+    by_unit = np.concatenate([x[~np.isnan(x)] for x in truth.pointwise])
+    made = pcv.from_numpyro(in_numpyro, {"y": y, "group": group})
+    scheme = {"scheme": "leave_one_group_out", "group": "place"}
+    found = {
+        "NumPyro": pcv.cross_validate(made, folds, **settings),
+        "PyMC": pcv.cross_validate(in_pymc(y, group), scheme, **settings),
+    }
+    assert found["PyMC"].folds.index.tolist() == [f"place {x}" for x in sorted(SITES)]
+    assert sorted(found["PyMC"].pointwise["unit"].values) == sorted(f"case {x}" for x in CASES)
+    names = {
+        "NumPyro": ([f"site {i}" for i in range(5)], [f"case {i}" for i in range(len(y))]),
+        "PyMC": ([f"place {x}" for x in SITES], [f"case {x}" for x in CASES]),
+    }
+    for name, (places, units) in names.items():
+        cv = found[name]
+        table = cv.folds.loc[places]
+        assert np.abs((table["elpd"] - truth.joint) / table["mcse"]).max() < MAX_Z
+        of_units = CV(cv.tree, False)
+        assert abs(of_units.elpd - by_unit.sum()) < MAX_Z * of_units.mcse
+        assert abs(of_units.elpd - known.joint.sum()) > MAX_Z * of_units.mcse
+        named = cv.pointwise.sel(unit=units).values
+        limit = MAX_Z * of_units.folds["mcse"].loc[places].values[group]
+        assert (np.abs(named - by_unit) < limit).all()
+        assert (np.abs(named[::-1] - by_unit) > limit).any()
