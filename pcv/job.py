@@ -57,6 +57,10 @@ class Job(NamedTuple):
             return layout.dataset(self.results, self.settings.data.dataset)
         return Path(str(self.settings.data.file))
 
+    @property
+    def checkpoint(self) -> Path:
+        return layout.checkpoint(self.results, self.experiment, self.model, self.batch, self.round)
+
     def path(self, stage: str) -> Path:
         return layout.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
 
@@ -80,6 +84,17 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
     if job.round and stage in layout.ROUND_FILES:
         made_of["round"] = job.round
     return made_of
+
+
+def draws_of(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
+    """What a job's draws depend on: all that its samples do, but not how many there are."""
+    made_of = recipe(job, "sample")
+    until = job.settings.cv.until
+    cv: dict[str, Any] = {"until": until and until.model_dump(exclude={"max_draws"})}
+    if len(job.settings.cv.rounds) > 1:
+        cv["length"] = job.settings.cv.rounds[job.round]
+    made_of["config"] = {**made_of["config"], "cv": cv}
+    return made_of | {"inputs": {name: stamp.fingerprint for name, stamp in known.items()}}
 
 
 def score_files(settings: Experiment) -> list[Path]:

@@ -7,7 +7,7 @@ that the full-data kernel whitens, a scale for each, learnt from all its chains,
 and a number of steps; all folds at once. `blocks` goes on with both kinds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -336,6 +336,29 @@ def blocks(
     for made in zip(*streams):
         block = jax.tree.map(in_order, *(block for block, _ in made))
         yield block, [part._replace(state=state) for part, (_, state) in zip(parts, made)]
+
+
+def states(parts: list[Part]) -> dict[str, np.ndarray]:
+    """What the next draws of all parts need, by names."""
+    return {
+        f"{p} {i}": np.asarray(x)
+        for p, part in enumerate(parts)
+        for i, x in enumerate(jax.tree.leaves(part.state))
+    }
+
+
+def resumed(parts: list[Part], stored: Mapping[str, np.ndarray]) -> list[Part]:
+    """The parts in the states that `states` gave, perhaps on another number of devices."""
+
+    def fitted(x: np.ndarray, like: Array) -> np.ndarray:
+        return x[np.minimum(np.arange(len(like)), len(x) - 1)]
+
+    found = []
+    for p, part in enumerate(parts):
+        leaves, structure = jax.tree.flatten(part.state)
+        own = [fitted(stored[f"{p} {i}"], like) for i, like in enumerate(leaves)]
+        found.append(part._replace(state=jax.tree.unflatten(structure, own)))
+    return found
 
 
 def positions(parts: list[Part], num_chains: int) -> Float[np.ndarray, "fold chain param"]:

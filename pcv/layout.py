@@ -122,6 +122,17 @@ def path(
     return results / file.format(experiment=experiment, model=model, batch=batch, round=round)
 
 
+def checkpoint(
+    results: Path, experiment: str, model: str = "", batch: str = "", round: int = 0
+) -> Path:
+    """Where a sampling job keeps the blocks that it has made.
+
+    >>> str(checkpoint(Path("results"), "rats", "slopes", "1-of-2"))
+    'results/.checkpoints/rats/slopes/1-of-2/0'
+    """
+    return results / ".checkpoints" / experiment / model / batch / str(round)
+
+
 def batches(fold_batches: int) -> list[str]:
     """Names of the fold batches, as Snakemake's scatter-gather writes them.
 

@@ -41,6 +41,18 @@ class Block(NamedTuple):
     num_draws: int
 
 
+def block_of(stored: Mapping[str, Any]) -> Block:
+    """A block of its fields by name, as a checkpoint has them."""
+    return Block(
+        stored["sums"],
+        stored["draws"],
+        stored.get("means", {}),
+        stored.get("y_rep"),
+        stored["stats"],
+        int(stored["num_draws"]),
+    )
+
+
 def batch_of(
     block: Block, across: Mapping[str, Mapping[str, np.ndarray]], keep_draws: bool
 ) -> xr.Dataset:

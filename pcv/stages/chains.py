@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, store
+from pcv import checkpoint, datasets, store
+from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
 from pcv.folds import Folds
-from pcv.job import Job, batch_of, folds_of, observed, opened, recipe, require, sample_name, scored
+from pcv.job import (
+    Job,
+    batch_of,
+    draws_of,
+    folds_of,
+    observed,
+    opened,
+    recipe,
+    require,
+    sample_name,
+    scored,
+)
 from pcv.progress import Progress
 from pcv.store import Stamp
 
@@ -217,7 +229,8 @@ def _progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progre
 def sample(job: Job) -> None:
     """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``.
 
-    Rounds after the first go on with the folds that their plan names.
+    Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
+    before this one made, and that still hold, are taken from the job's checkpoint.
     """
     from pcv import devices, kernels, sums
     from pcv import scores as scoring
@@ -258,7 +271,11 @@ def sample(job: Job) -> None:
         return
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
     num_draws, divergences = np.zeros(len(folds.id), int), 0
-    with devices.precision(config.precision), store.new(job.path("sample"), stamp) as folder:
+    with (
+        devices.precision(config.precision),
+        checkpoint.held(job.checkpoint, draws_of(job, known), job.say) as saved,
+        store.new(job.path("sample"), stamp) as folder,
+    ):
         arrays = datasets.model_data(opened(job, "data"))
         kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
         model, predictive, _, _ = scored(job, arrays, all_folds, kernel)
@@ -275,7 +292,11 @@ def sample(job: Job) -> None:
             run.chains,
         )
         center = {kind: warm[f"center_log_{kind}"].values[keep] for kind in ("joint", "pointwise")}
-        drawn = _until_done(cv, run, parts, center, made, lengths)
+        if saved.number:
+            job.say(
+                f"sample {job.model}: goes on from {saved.number} blocks of draws that are there"
+            )
+        drawn = _until_done(cv, run, parts, center, made, lengths, saved)
         for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
             across: dict[str, dict[str, np.ndarray]] = {}
             if block.y_rep is not None:
@@ -318,19 +339,32 @@ def _until_done(
     center: dict[str, np.ndarray],
     made: int,
     lengths: list[int],
+    saved: Checkpoint,
 ) -> Iterator[tuple["Block", np.ndarray, "list[Part]"]]:
     """Blocks of draws, the folds that they are of, and the chains to go on from.
 
-    All folds at first; from each of the lengths on, those whose answer is not in.
+    All folds at first; from each of the lengths on, those whose answer is not in. Blocks that were
+    saved before come first, new ones are saved.
     """
     from pcv import kernels, stopping
     from pcv.diagnostics import LogSums
+    from pcv.sums import block_of
 
     active, tolerance, so_far = np.arange(len(center["joint"])), None, []
+    index = 0
     for length in lengths:
+        while index < saved.number and made < length:
+            block = block_of(saved.block(index))
+            index, made = index + 1, made + block.num_draws
+            if index == saved.number:
+                parts = kernels.resumed(parts, saved.state())
+            so_far.append(block.sums["joint"])
+            yield block, active, parts
         some = {kind: x[active] for kind, x in center.items()}
         drawn = kernels.blocks(run.engine, parts, some, run.jitter, cv.chains, length - made, made)
         for block, parts in drawn:
+            saved.save(index, block._asdict(), kernels.states(parts))
+            index += 1
             so_far.append(block.sums["joint"])
             yield block, active, parts
         made = length

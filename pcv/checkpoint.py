@@ -1,0 +1,163 @@
+"""Blocks of draws on disk while a job makes them, so that one that was killed goes on where it was.
+
+A job's folder holds a file for each block, the chains' state after the last two and some earlier
+ones, what they are made of, and a lock. Files are written aside and renamed, with a digest in
+front: one that is cut short, by a power cut for example, is told from a sound one. The folder lies
+outside the artifacts, whose half-made remains Snakemake deletes, and stays when they are finished,
+so that more draws can be added.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pcv import store
+from pcv.errors import PcvError
+
+Tree = Mapping[str, Any]
+"""arrays by name, or by names of names"""
+STATES = 2
+"""latest states that are kept, beside those after 1, 2, 4, 8, ... blocks"""
+
+
+class Checkpoint(NamedTuple):
+    """A job's folder, held by this process."""
+
+    folder: Path
+    number: int
+    """blocks that were found, after which a state was found"""
+
+    def block(self, index: int) -> dict[str, Any]:
+        """One of the blocks that were found."""
+        return nested(_read(self._block(index)))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The chains after the last block that was found."""
+        return _read(self._state(self.number - 1))
+
+    def save(self, index: int, block: Tree, state: Mapping[str, np.ndarray]) -> None:
+        """A new block and the state after it; some earlier states are dropped."""
+        store.write_bytes(self._block(index), _packed(flat(block)))
+        store.write_bytes(self._state(index), _packed(state))
+        number = index - STATES + 1
+        if number > 0 and number & (number - 1):
+            self._state(number - 1).unlink(missing_ok=True)
+
+    def _block(self, index: int) -> Path:
+        return self.folder / f"block-{index:06}"
+
+    def _state(self, index: int) -> Path:
+        return self.folder / f"state-{index:06}"
+
+
+@contextmanager
+def held(
+    folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
+) -> Iterator[Checkpoint]:
+    """A job's checkpoint, for this process alone.
+
+    Args:
+        folder: of the job.
+        made_of: all that its draws depend on; blocks made of anything else are dropped.
+        say: tells of files that are cut short or damaged; they are moved aside.
+
+    Raises:
+        PcvError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PcvError(
+                f"{folder}: another process is making these draws; wait for it, or stop it"
+            ) from None
+        _drop_others(folder, made_of)
+        yield Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
+
+
+def _drop_others(folder: Path, made_of: Mapping[str, Any]) -> None:
+    """Keep what is made of the same, and drop all else."""
+    known, wanted = folder / "made_of.json", json.dumps(made_of, sort_keys=True, indent=1)
+    if not (known.exists() and known.read_text() == wanted):
+        for file in (*folder.glob("block-*"), *folder.glob("state-*")):
+            file.unlink()
+        store.write_text(known, wanted)
+
+
+def _sound(checkpoint: Checkpoint, say: Callable[[str], None]) -> int:
+    """How many blocks there are with a state after them; damaged files are moved aside."""
+    number, with_state = 0, 0
+    while _is_sound(checkpoint._block(number), say):
+        number += 1
+        state = checkpoint._state(number - 1)
+        if state.exists() and _is_sound(state, say):
+            with_state = number
+    return with_state
+
+
+def _is_sound(file: Path, say: Callable[[str], None]) -> bool:
+    try:
+        _read(file)
+    except FileNotFoundError:
+        return False
+    except (ValueError, OSError, zipfile.BadZipFile):
+        aside = file.with_name(f"damaged-{file.name}")
+        file.replace(aside)
+        say(f"warning: {file}: damaged; it is now {aside.name}, and its draws are made again")
+        return False
+    return True
+
+
+def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{name: np.asarray(x) for name, x in arrays.items()})
+    content = buffer.getvalue()
+    return hashlib.sha256(content).digest() + content
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    content = file.read_bytes()
+    if hashlib.sha256(content[32:]).digest() != content[:32]:
+        raise ValueError("it does not match its digest")
+    with np.load(io.BytesIO(content[32:])) as arrays:
+        return dict(arrays)
+
+
+def flat(tree: Tree, prefix: str = "") -> dict[str, np.ndarray]:
+    """Names of names as one name each; entries that are None are left out.
+
+    >>> flat({"a": {"b": 1, "c": None}, "d": 2})
+    {'a/b': 1, 'd': 2}
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, x in tree.items():
+        if isinstance(x, Mapping):
+            found |= flat(x, f"{prefix}{name}/")
+        elif x is not None:
+            found[f"{prefix}{name}"] = x
+    return found
+
+
+def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The way back.
+
+    >>> nested({"a/b": 1, "d": 2})
+    {'a': {'b': 1}, 'd': 2}
+    """
+    tree: dict[str, Any] = {}
+    for path, x in arrays.items():
+        *names, last = path.split("/")
+        inner = tree
+        for name in names:
+            inner = inner.setdefault(name, {})
+        inner[last] = x
+    return tree

@@ -1,0 +1,208 @@
+"""A job that is ended anywhere goes on where it was: same draws as if nothing had happened."""
+
+import contextlib
+import itertools
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+from pcv import checkpoint, devices, store
+from pcv.errors import PcvError
+from tests.test_stages import run, set_up
+
+DRAWS = {
+    "cv": {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12},
+    "scores": ["log", "crps"],
+}
+UNTIL = {
+    "cv": {
+        "chains": 4,
+        "warmup": 20,
+        "draws": 60,
+        "batch_size": 12,
+        "until": {"fold_mcse": 0.12, "min_draws": 48, "max_draws": 192},
+    }
+}
+BLOCKS = 5
+
+
+class Killed(BaseException):
+    """As a signal would: nothing catches it."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    devices.setup(2, tmp_path_factory.mktemp("compiled"))
+    made = set_up(tmp_path_factory.mktemp("checkpoint") / "project")
+    with contextlib.chdir(made.folder), jax.enable_x64(True):
+        run(made.job(DRAWS, "flat"), "data", "folds", "fit", "warmup")
+    return made
+
+
+@pytest.fixture
+def project(folder):
+    """After warmup, without samples; what was said is forgotten."""
+    folder.said.clear()
+    with contextlib.chdir(folder.folder), jax.enable_x64(True):
+        for left in ("results/.checkpoints", "results/yields/models/flat/sample"):
+            store.shutil.rmtree(left, ignore_errors=True)
+        yield folder
+
+
+def sampled(project, changes=DRAWS):
+    """What a job samples, in memory."""
+    run(project.job(changes, "flat"), "sample")
+    path = project.path("models/flat/sample/1-of-1.zarr")
+    return xr.open_dataset(path, engine="zarr").load().drop_attrs(deep=False)
+
+
+def killed_after(monkeypatch, writes, function="write_bytes"):
+    """Ends the process's work at a write of a checkpoint or an artifact."""
+    as_it_is, count = getattr(store, function), itertools.count()
+
+    def write(*args, **kwargs):
+        if next(count) == writes:
+            raise Killed
+        return as_it_is(*args, **kwargs)
+
+    monkeypatch.setattr(store, function, write)
+
+
+def folder_of(project):
+    return project.job(DRAWS, "flat", "1-of-1").checkpoint
+
+
+@pytest.mark.parametrize("changes", [DRAWS, UNTIL], ids=["draws", "until"])
+@pytest.mark.parametrize("writes", [0, 1, 2, 5, 8])
+def test_killed_between_two_files(project, monkeypatch, writes, changes):
+    whole = sampled(project, changes)
+    store.shutil.rmtree("results/.checkpoints")
+    with monkeypatch.context() as patch:
+        killed_after(patch, writes)
+        with pytest.raises(Killed):
+            sampled(project, changes)
+    assert sampled(project, changes).identical(whole)
+    going_on = [line for line in project.said if "goes on from" in line]
+    assert len(going_on) == (writes >= 2)
+
+
+def test_killed_while_the_artifact_is_written(project, monkeypatch):
+    whole = sampled(project)
+    store.shutil.rmtree("results/.checkpoints")
+    with monkeypatch.context() as patch:
+        killed_after(patch, 1, "put")
+        with pytest.raises(Killed):
+            sampled(project)
+    assert sampled(project).identical(whole)
+    assert any(f"goes on from {BLOCKS} blocks" in line for line in project.said)
+
+
+def test_nothing_is_sampled_twice(project, monkeypatch):
+    sampled(project)
+    from pcv import kernels
+
+    monkeypatch.setattr(kernels, "blocks", lambda *args: pytest.fail("sampled") if args[5] else [])
+    sampled(project)
+
+
+def test_more_draws_go_on(project):
+    longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 120}}
+    at_once = sampled(project, longer)
+    store.shutil.rmtree("results/.checkpoints")
+    shorter = sampled(project)
+    assert sampled(project, longer).identical(at_once)
+    assert shorter["log_joint_draws"].identical(at_once["log_joint_draws"][..., :60])
+    assert sampled(project).identical(shorter)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 2}, {"scores": ["log"]}, {"cv.chains": 5}], ids=["seed", "scores", "chains"]
+)
+def test_draws_of_something_else_are_dropped(project, change):
+    sampled(project)
+    changes = {**DRAWS, **change}
+    run(project.job(changes, "flat"), "data", "folds", "fit", "warmup")
+    project.said.clear()
+    sampled(project, changes)
+    assert not any("goes on" in line for line in project.said)
+    run(project.job(DRAWS, "flat"), "data", "folds", "fit", "warmup")
+
+
+def cut_short(file):
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flipped(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "left"),
+    [
+        (cut_short, "block-000004", 4),
+        (flipped, "state-000004", 4),
+        (lambda file: file.write_bytes(b""), "block-000002", 2),
+    ],
+    ids=["cut short", "flipped", "empty"],
+)
+def test_a_damaged_file_is_moved_aside(project, damage, name, left):
+    whole = sampled(project)
+    damage(folder_of(project) / name)
+    assert sampled(project).identical(whole)
+    assert any(f"{name}: damaged; it is now damaged-{name}" in line for line in project.said)
+    assert any(f"goes on from {left} blocks" in line for line in project.said)
+    assert (folder_of(project) / f"damaged-{name}").exists()
+
+
+def test_states_that_are_kept(project):
+    sampled(project, {**DRAWS, "cv": {**DRAWS["cv"], "draws": 144}})
+    found = {int(file.name[-6:]) + 1 for file in folder_of(project).glob("state-*")}
+    assert found == {1, 2, 4, 8, 11, 12}
+
+
+def test_two_processes(project):
+    with checkpoint.held(folder_of(project), {}, print):
+        code = f"""
+import sys
+from pathlib import Path
+from pcv import checkpoint
+from pcv.errors import PcvError
+try:
+    with checkpoint.held(Path({str(folder_of(project))!r}), {{}}, print):
+        pass
+except PcvError as error:
+    sys.exit(str(error))
+"""
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "another process is making these draws; wait for it, or stop it" in other.stderr
+    assert other.returncode == 1
+
+
+def test_trees_and_back():
+    tree = {"a": {"b": np.ones(2), "c": {"d": np.zeros(())}}, "e": np.arange(3)}
+    again = checkpoint.nested(checkpoint.flat(tree))
+    assert jax.tree.structure(again) == jax.tree.structure(tree)
+
+
+def test_a_full_disk(project, monkeypatch):
+    whole = sampled(project)
+    store.shutil.rmtree("results/.checkpoints")
+    with monkeypatch.context() as patch:
+        as_it_is, count = store.Path.write_bytes, itertools.count()
+
+        def full(path, content):
+            if "block" in path.name and next(count) == 2:
+                raise OSError(28, "No space left on device")
+            return as_it_is(path, content)
+
+        patch.setattr(store.Path, "write_bytes", full)
+        with pytest.raises(PcvError, match="the disk is full; free some room and run again"):
+            sampled(project)
+    assert sampled(project).identical(whole)
+    assert any("goes on from 2 blocks" in line for line in project.said)
