@@ -45,7 +45,7 @@ def cross_validate(
     folds: str | Folds | Mapping[str, Any] | Any = "loo",
     *,
     data: Any = None,
-    scores: str | Score | Sequence[str | Score] = ("log",),
+    scores: str | Score | Sequence[Any] = ("log",),
     joint: bool | None = None,
     predictive: str = "auto",
     seed: int = 0,
@@ -234,7 +234,7 @@ def _code(function: Any) -> bytes:
     return marshal.dumps(function.__code__) + repr((function.__defaults__, bound)).encode()
 
 
-def _scores(scores: str | Score | Sequence[str | Score]) -> tuple[list[str], dict[str, Score]]:
+def _scores(scores: str | Score | Sequence[Any]) -> tuple[list[str], dict[str, Score]]:
     """Scores by name, and those of the session by their references."""
     if isinstance(scores, str | Score):
         scores = [scores]

@@ -133,33 +133,26 @@ class TestOneModel:
         assert arviz_stats.loo(tree).elpd == pytest.approx(found["slopes"].elpd, abs=0.5)
 
 
-def test_a_score_of_the_session(found):
-    """The error of the mean, as `rmse` has it, written by hand; and what it refuses."""
+def test_a_score_of_the_session():
+    """The error of the mean, as `rmse` has it, written by hand; and what is refused."""
 
     def mean(key, target, params, fold):
         return {"mean": target.moments(params, fold)[0]}
 
-    def squared(power):
+    def off(power):
         return lambda means, y: -(np.abs(means["mean"] - y) ** power)
 
-    own = pcv.Score("own", "pointwise", mean, squared(2), total="root mean")
+    own = pcv.Score("own", "pointwise", mean, off(2), total="root mean")
     model = pcv.from_numpyro(slopes, {"y": Y, "x": X})
-    with pytest.raises(PcvError, match=r"score 'own' of model .*: it fails"):
-        pcv.cross_validate(model, "loo", scores=own, **QUICK)
-
-    def drawn(key, target, params, fold):
-        return {"mean": target.predict(key, params, fold)}
-
-    made = pcv.cross_validate(
-        model, "loo", scores=["rmse", own._replace(statistic=drawn)], seed=1, **QUICK
-    )
+    made = pcv.cross_validate(model, pcv.kfold(N, 4), scores=["rmse", own], seed=1, **QUICK)
     rmse, by_hand = made.score("rmse"), made.score("own")
-    error = np.hypot(rmse["mcse"], by_hand["mcse"])
-    assert abs(rmse["estimate"] - by_hand["estimate"]) < 4 * error
-    assert error < 0.05
+    np.testing.assert_allclose(by_hand, rmse, rtol=1e-9)
     with pytest.raises(PcvError, match=r"scores: int is neither a name nor a pcv\.Score"):
         pcv.cross_validate(model, "loo", scores=[3], **QUICK)
-    other = own._replace(estimate=squared(1))
+    broken = own._replace(estimate=lambda means, y: means["median"])
+    with pytest.raises(PcvError, match=r"score 'own' of model .*: it fails: KeyError: 'median'"):
+        pcv.cross_validate(model, "loo", scores=broken, **QUICK)
+    other = own._replace(estimate=off(1))
     assert list(api._scores([own])[1]) != list(api._scores([other])[1])
 
 
@@ -177,8 +170,9 @@ class TestUntil:
         until = {"mcse_over_se": 0.5, "min_draws": 100, "max_draws": 400}
         found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
         c = pcv.compare(found).shown
-        draws = [cv.diagnostics["n_draws"].values for cv in found.values()]
-        assert {100} == set(np.concatenate(draws))
+        draws = np.concatenate([cv.diagnostics["n_draws"].values for cv in found.values()])
+        assert draws.min() == 100
+        assert draws.max() < 400
         assert (c.mcse_diff[1:] < 0.5 * c.dse[1:]).all()
 
     def test_as_far_as_it_may_go(self):
