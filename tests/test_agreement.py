@@ -281,7 +281,7 @@ EXAMPLES = {
     ),
     "Poisson with sites": Example(
         counts,
-        lambda table: pcv.leave_one_group_out(table["site"], "site"),
+        lambda table: pcv.leave_one_group_out(table["site"].to_numpy(), "site"),
         counts_in,
         lambda table: pcv.from_numpyro(
             sites, {**columns(table, "x"), "group": site(table), "scale": 0.1}
