@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning"),
 ]
-SETTINGS = {"progress": False, "fit": {"warmup": 400, "draws": 300, "target_accept": 0.9}}
 MAX_Z = 4.0
 """combined Monte Carlo standard errors that two front-ends may be apart"""
 Prior = Mapping[str, dist.Distribution]
@@ -40,6 +39,7 @@ class Example(NamedTuple):
     folds: Callable[[pd.DataFrame], Folds]
     models: Callable[[pd.DataFrame], dict[str, Any]]
     wrong: Callable[[pd.DataFrame], Model]
+    target_accept: float = 0.9
 
 
 def table_of(name: str, outcome: str) -> pd.DataFrame:
@@ -54,21 +54,24 @@ def columns(table: pd.DataFrame, *names: str) -> dict[str, np.ndarray]:
 
 
 def by_hand(
-    prior: Prior, outcome: Callable[[dict, Any], dist.Distribution], effects: int = 0
+    prior: Prior,
+    outcome: Callable[[dict, Any], dist.Distribution],
+    effects: Callable[[dict], dist.Distribution] | None = None,
 ) -> Model:
-    """A model in JAX, with standard normal `z` if it has effects."""
-    if effects:
-        prior = {**prior, "z": dist.Normal(0.0, 1.0).expand([effects]).to_event(1)}
+    """A model in JAX; its effects `u`, if it has any, depend on the other parameters."""
     space = support({name: p.support for name, p in prior.items()})
 
     def init(key: jax.Array) -> dict[str, jax.Array]:
-        keys = jax.random.split(key, len(prior))
-        return space.unconstrain({name: p.sample(k) for (name, p), k in zip(prior.items(), keys)})
+        of_u, *keys = jax.random.split(key, len(prior) + 1)
+        theta = {name: p.sample(k) for (name, p), k in zip(prior.items(), keys)}
+        drawn = {"u": effects(theta).sample(of_u)} if effects else {}
+        return space.unconstrain(theta | drawn)
 
     def log_prior(params: dict[str, jax.Array]) -> jax.Array:
         theta = space.constrain(params)
-        terms = [jnp.sum(p.log_prob(theta[name])) for name, p in prior.items()]
-        return sum(terms) + space.log_jacobian(params)
+        terms = [p.log_prob(theta[name]) for name, p in prior.items()]
+        of_u = effects(theta).log_prob(theta["u"]).sum() if effects else 0.0
+        return sum(terms) + of_u + space.log_jacobian(params)
 
     def log_lik(params: dict[str, jax.Array], data: Any) -> jax.Array:
         return outcome(space.constrain(params), data).log_prob(data["y"])
@@ -106,7 +109,9 @@ def schools_in(table: pd.DataFrame) -> dict[str, Any]:
             extra_namespace={"log": np.log},
         ),
         "JAX": by_hand(
-            prior, lambda t, d: dist.Normal(t["mu"] + t["tau"] * t["z"], jnp.asarray(sigma)), 8
+            prior,
+            lambda t, d: dist.Normal(t["mu"] + t["tau"] * t["u"], jnp.asarray(sigma)),
+            lambda t: dist.Normal(0.0, 1.0).expand([8]),
         ),
     }
 
@@ -239,19 +244,23 @@ def counts_in(table: pd.DataFrame) -> dict[str, Any]:
         "x": bmb.Prior("Normal", mu=0, sigma=1),
         "1|site": bmb.Prior("Normal", mu=0, sigma=bmb.Prior("HalfNormal", sigma=1)),
     }
-    formula = "y ~ x + (1|site)"
     return {
         "NumPyro": pcv.from_numpyro(sites, {"y": y, "x": x, "group": group}),
         "PyMC": in_pymc,
         "Bambi": bmb.Model(
-            formula, table, family="poisson", priors=priors, center_predictors=False
+            "y ~ x + (1|site)",
+            table,
+            family="poisson",
+            priors=priors,
+            center_predictors=False,
+            noncentered=False,
         ),
         "JAX": by_hand(
             prior,
             lambda t, d: dist.Poisson(
-                jnp.exp(t["a"] + t["b"] * d["x"] + t["tau"] * t["z"][jnp.asarray(group)])
+                jnp.exp(t["a"] + t["b"] * d["x"] + t["u"][jnp.asarray(group)])
             ),
-            GROUPS,
+            lambda t: dist.Normal(0.0, t["tau"]).expand([GROUPS]),
         ),
     }
 
@@ -281,11 +290,12 @@ EXAMPLES = {
     ),
     "Poisson with sites": Example(
         counts,
-        lambda table: pcv.leave_one_group_out(table["site"], "site"),
+        lambda table: pcv.leave_one_group_out(table["site"].to_numpy(), "site"),
         counts_in,
         lambda table: pcv.from_numpyro(
             sites, {**columns(table, "x"), "group": site(table), "scale": 0.1}
         ),
+        target_accept=0.95,
     ),
 }
 
@@ -313,7 +323,10 @@ def test_front_ends_agree_and_another_model_does_not(name):
     table = example.table()
     models = {**example.models(table), "wrong": example.wrong(table)}
     data = table.select_dtypes("number")
-    found = pcv.cross_validate(models, example.folds(table), data=data, seed=1, **SETTINGS)
+    fit = {"warmup": 400, "draws": 300, "target_accept": example.target_accept}
+    found = pcv.cross_validate(
+        models, example.folds(table), data=data, seed=1, fit=fit, progress=False
+    )
     for joint in (True, False):
         check_arviz_compares_alike({model: CV(cv.tree, joint) for model, cv in found.items()})
     wrong = found.pop("wrong")
