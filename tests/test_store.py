@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Timer
@@ -286,10 +287,14 @@ class TestAtomicity:
         """Zarr writes chunks in threads; those of a failed write go on for a moment."""
         late = []
 
+        def write_on(folder):
+            with suppress(OSError):  # the folder may be removed meanwhile
+                store.put(folder / "late", table(2), mode="w")
+
         def write():
             with store.new(path, stamp) as folder:
                 store.put(folder, table(1), mode="w")
-                late.append(Timer(0.05, lambda: store.put(folder / "late", table(2), mode="w")))
+                late.append(Timer(0.05, write_on, [folder]))
                 late[0].start()
                 raise ValueError("the model blew up")
 
