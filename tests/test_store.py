@@ -288,7 +288,7 @@ class TestAtomicity:
         late = []
 
         def write_on(folder):
-            with suppress(OSError):  # the folder may be removed meanwhile
+            with suppress(OSError, KeyError):  # the folder may be removed meanwhile
                 store.put(folder / "late", table(2), mode="w")
 
         def write():
