@@ -219,13 +219,13 @@ def site(table: pd.DataFrame) -> np.ndarray:
     return pd.factorize(table["site"])[0]
 
 
-def sites(y, x, group, scale=1.0):
+def sites(y, x, group, slope=1.0):
     a, b = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("b", dist.Normal(0, 1))
-    tau = numpyro.sample("tau", dist.HalfNormal(scale))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
     with numpyro.plate("sites", GROUPS):
         u = numpyro.sample("u", dist.Normal(0, tau))
     with numpyro.plate("visit", len(y)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(a + b * x + u[group])), obs=y)
+        numpyro.sample("y", dist.Poisson(jnp.exp(a + slope * b * x + u[group])), obs=y)
 
 
 def counts_in(table: pd.DataFrame) -> dict[str, Any]:
@@ -293,7 +293,7 @@ EXAMPLES = {
         lambda table: pcv.leave_one_group_out(table["site"].to_numpy(), "site"),
         counts_in,
         lambda table: pcv.from_numpyro(
-            sites, {**columns(table, "x"), "group": site(table), "scale": 0.1}
+            sites, {**columns(table, "x"), "group": site(table), "slope": 0.0}
         ),
         target_accept=0.95,
     ),
