@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,18 +97,17 @@ def _sound(checkpoint: Checkpoint, say: Callable[[str], None]) -> int:
     number, with_state = 0, 0
     while _is_sound(checkpoint._block(number), say):
         number += 1
-        state = checkpoint._state(number - 1)
-        if state.exists() and _is_sound(state, say):
+        if _is_sound(checkpoint._state(number - 1), say):
             with_state = number
     return with_state
 
 
 def _is_sound(file: Path, say: Callable[[str], None]) -> bool:
     try:
-        _read(file)
+        _content(file)
     except FileNotFoundError:
         return False
-    except (ValueError, OSError, zipfile.BadZipFile):
+    except (ValueError, OSError):
         aside = file.with_name(f"damaged-{file.name}")
         file.replace(aside)
         say(f"warning: {file}: damaged; it is now {aside.name}, and its draws are made again")
@@ -124,21 +122,25 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
     return hashlib.sha256(content).digest() + content
 
 
-def _read(file: Path) -> dict[str, np.ndarray]:
-    content = file.read_bytes()
-    if hashlib.sha256(content[32:]).digest() != content[:32]:
+def _content(file: Path) -> bytes:
+    packed = file.read_bytes()
+    if hashlib.sha256(packed[32:]).digest() != packed[:32]:
         raise ValueError("it does not match its digest")
-    with np.load(io.BytesIO(content[32:])) as arrays:
+    return packed[32:]
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(_content(file))) as arrays:
         return dict(arrays)
 
 
-def flat(tree: Tree, prefix: str = "") -> dict[str, np.ndarray]:
+def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
     """Names of names as one name each; entries that are None are left out.
 
     >>> flat({"a": {"b": 1, "c": None}, "d": 2})
     {'a/b': 1, 'd': 2}
     """
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Any] = {}
     for name, x in tree.items():
         if isinstance(x, Mapping):
             found |= flat(x, f"{prefix}{name}/")
@@ -147,7 +149,7 @@ def flat(tree: Tree, prefix: str = "") -> dict[str, np.ndarray]:
     return found
 
 
-def nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The way back.
 
     >>> nested({"a/b": 1, "d": 2})

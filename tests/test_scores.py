@@ -523,7 +523,7 @@ CLOSED_OVER = poisson()[0]._replace(
     ("name", "model", "said"),
     [
         ("crps", poisson()[0], "needs replicates of the outcome: pcv.Model(..., predict=...)"),
-        ("dss", poisson()[0], "needs pcv.Model(..., moments=...), or else predict"),
+        ("dss", poisson()[0], "moments=...), or else pcv.Model(..., predict=...)"),
         ("hyvarinen", poisson()[0], "'y' has whole numbers alone: if it is continuous, say so"),
         ("hyvarinen", poisson(outcome=Outcome("y", discrete=True))[0], "'y' is discrete"),
         ("hyvarinen", CLOSED_OVER, "log_lik does not read 'y' from its second argument"),

@@ -1148,7 +1148,8 @@ class TestBadModels:
             ("mdels.py:linear", "no file 'mdels.py' (paths are relative to {folder})"),
             ("broken.py:f", "broken.py does not import (line 1): ModuleNotFoundError: No module "
              "named 'nunpyro'"),
-            ("models.py:number", "it must return a pcv.Model, or one of PyMC or Bambi, not int"),
+            ("models.py:number", "it must return a pcv.Model, a pcv.Target, or a model of PyMC or "
+             "Bambi, not int"),
         ],
     )  # fmt: skip
     def test_reference(self, project, model, words):
