@@ -11,10 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
+from pcv import datasets
 from pcv.devices import RUN_ONCE
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
 from pcv.model import Data, Fold, Model, Outcome, Params, Scalar, Target, full_data, numeric
+
+CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
+"""prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
+PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
+"""prior draws of `check_prior`, and the z-score that it warns of"""
 
 
 def check_shapes(
@@ -147,12 +153,6 @@ def _kind(x: Any) -> str:
     if hasattr(x, "shape"):
         return f"an array of {x.dtype}, shape {x.shape}"
     return f"an object of type {type(x).__name__}"
-
-
-CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
-"""prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
-PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
-"""prior draws of `check_prior`, and the z-score that it warns of"""
 
 
 def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -303,7 +303,7 @@ def check_gap(
     following = values[(np.searchsorted(values, data[outcome]) + 1) % values.size]
     tested = np.isin(data["unit"], folds.test[middle])
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
-    trained = train_mask(folds, int(data["unit"].max()) + 1, slice(middle, middle + 1))[0]
+    trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
     params = jax.jit(one.init)(jax.random.key(0))
     if isinstance(one, Target) and isinstance(other, Target):
@@ -318,29 +318,17 @@ def check_gap(
                 stacklevel=2,
             )
     elif isinstance(one, Model) and isinstance(other, Model):
-        _check_terms(
-            ((one, data), (other, changed)), params, trained, str(folds.id[middle]), units, name
-        )
-
-
-def _check_terms(
-    made: tuple[tuple[Model, Data], tuple[Model, Data]],
-    params: Params,
-    trained: Bool[np.ndarray, " unit"],
-    fold: str,
-    units: list[str],
-    name: str,
-) -> None:
-    before, after = (np.asarray(jax.jit(m.log_lik)(params, numeric(d))) for m, d in made)
-    moved = np.flatnonzero(trained & (before != after))
-    if moved.size:
-        warnings.warn(
-            f"model '{name}': terms of {moved.size} unit(s) that fold '{fold}' trains"
-            f" on, such as '{units[moved[0]]}', depend on outcomes that it tests (through lags, or"
-            " a summary of all outcomes): its score is too good; leave out a wider gap (folds.h),"
-            " or make the summary a constant",
-            stacklevel=3,
-        )
+        before = np.asarray(jax.jit(one.log_lik)(params, numeric(data)))
+        after = np.asarray(jax.jit(other.log_lik)(params, numeric(changed)))
+        of_units = np.flatnonzero(trained & (before != after))
+        if of_units.size:
+            warnings.warn(
+                f"model '{name}': terms of {of_units.size} unit(s) that fold '{folds.id[middle]}'"
+                f" trains on, such as '{units[of_units[0]]}', depend on outcomes that it tests"
+                " (through lags, or a summary of all outcomes): its score is too good; leave out"
+                " a wider gap (folds.h), or make the summary a constant",
+                stacklevel=2,
+            )
 
 
 def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -> None:

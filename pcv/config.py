@@ -86,6 +86,10 @@ class DataConfig(Section):
     def _one_source(self) -> "DataConfig":
         if (self.file is None) == (self.dataset is None):
             raise _problem("name either a file or a registered dataset")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_of_keys(self) -> "DataConfig":
         for name in self.labels:
             if name not in (*self.order, *self.units):
                 raise _problem(f"labels: '{name}' is in neither order nor units, which name units")

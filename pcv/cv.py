@@ -161,8 +161,8 @@ class CV:
             f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
             f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self.mcse:8.2f}",
         ]
-        if not np.isnan(self.p):
-            lines.append(f"{'p':12}{self.p:10.1f}")
+        if not np.isnan(p := self.p):
+            lines.append(f"{'p':12}{p:10.1f}")
         for key in results.listed(d.attrs.get("scores", [])):
             name, _, kind = key.rpartition("_")
             estimate, se, mcse = self.score(name, "joint" if kind == "joint" else "pointwise")

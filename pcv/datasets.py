@@ -5,6 +5,7 @@ a unit, named by the columns that order the rows ("rat 1, day 8"); with ``units:
 rows of a county are one.
 
 >>> from pathlib import Path
+from typing import Any
 >>> from pcv.config import DataConfig
 >>> config = DataConfig(file="resources/rats.csv", outcome="weight_g", order=["rat", "day"])
 >>> table, constants = read_table(Path(config.file), config.outcome)
@@ -18,6 +19,7 @@ import difflib
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +31,8 @@ from pcv.errors import PcvError
 
 RESERVED = ("row", "unit", "unit_of_row")
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
+MAX_COPIES = 0.3
+"""share of rows that are copies of others from which on they are taken for coarse data"""
 
 
 def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
@@ -154,7 +158,7 @@ def make_data(
     Raises:
         PcvError: a column that is not there, missing or infinite values, text among numbers, an
             outcome that is not numbers, rows that the ``order`` columns do not tell apart, units
-        that the ``labels`` do not.
+            that the ``labels`` do not.
 
     Warns:
         UserWarning: without ``order``, rows that are copies of others.
@@ -279,6 +283,11 @@ def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
     return arrays | {"unit": np.arange(data.sizes["unit"])}
 
 
+def num_units(arrays: Mapping[str, Any]) -> int:
+    """How many units there are in what `model_data` gives."""
+    return int(arrays["unit"].max()) + 1
+
+
 def label(value: object) -> str:
     """A value as it is read in a name: 9.0 as "9", midnight as the day alone.
 
@@ -325,10 +334,6 @@ def _kept(
         return {*table.columns, *constants}
     named = {config.outcome, *config.order, *config.units, *config.labels.values()}
     return {*named, *config.columns}
-
-
-MAX_COPIES = 0.3
-"""share of rows that are copies of others from which on they are taken for coarse data"""
 
 
 def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
+from pcv import datasets
 from pcv.devices import RUN_ONCE
 from pcv.folds import Folds
 from pcv.model import Data, Model, numeric, unravel_of
@@ -58,7 +59,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
     positions = jax.jit(jax.vmap(lambda key: ravel_pytree(model.init(key))[0]))(keys)
     unravel = unravel_of(model.init)
-    num_units = int(arrays["unit"].max()) + 1
+    num_units = datasets.num_units(arrays)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
         return None

@@ -116,9 +116,8 @@ def batch_jackknife(
     size = there.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(there.T, left_out, 0.0).sum(0) / size
-        spread = np.where(there.T, (left_out - mean) ** 2, 0.0).sum(0)
-        mcse = np.where(size > 1, np.sqrt((size - 1) / size * spread), np.nan)
         apart = np.sqrt((size - 1) / size) * np.where(there.T, left_out - mean, 0.0)
+    mcse = np.where(size > 1, np.sqrt((apart**2).sum(0)), np.nan)
     return Estimate(value, mcse, apart)
 
 

@@ -270,7 +270,7 @@ def batch_of(job: Job, folds: Folds) -> Folds:
 def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.ndarray:
     """The outcome of each fold's test set, NaN in padded slots and for units of several rows."""
     y = np.asarray(arrays[job.settings.data.outcome], float)
-    if len(y) != int(arrays["unit"].max()) + 1:
+    if len(y) != datasets.num_units(arrays):
         return np.full(folds.test.shape, np.nan)
     return np.where(folds.test >= 0, y[folds.test], np.nan)
 

@@ -21,7 +21,18 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from pcv import sampler
 from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
 from pcv.model import Fold, Target
-from pcv.sampler import Centers, Chains, Kernel, Sampler, State, from_z, in_groups, spread, to_z
+from pcv.sampler import (
+    Centers,
+    Chains,
+    Kernel,
+    Sampler,
+    State,
+    filled,
+    from_z,
+    in_groups,
+    spread,
+    to_z,
+)
 from pcv.sums import Block
 
 MAX_TAU = 4.5
@@ -283,7 +294,7 @@ def compacted(active: Sequence[int] | np.ndarray, num_folds: int) -> np.ndarray:
     array([ 3, 17, 21, 21])
     """
     size = min(size for size in sizes(num_folds) if size >= len(active))
-    return np.asarray(active)[np.minimum(np.arange(size), len(active) - 1)]
+    return np.asarray(active)[filled(len(active), size)]
 
 
 def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -> list[Part]:
@@ -351,7 +362,7 @@ def resumed(parts: list[Part], stored: Mapping[str, np.ndarray]) -> list[Part]:
     """The parts in the states that `states` gave, perhaps on another number of devices."""
 
     def fitted(x: np.ndarray, like: Array) -> np.ndarray:
-        return x[np.minimum(np.arange(len(like)), len(x) - 1)]
+        return x[filled(len(x), len(like))]
 
     found = []
     for p, part in enumerate(parts):

@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from pcv import api, datasets, devices, diagnostics, schemes, stages
-from pcv.api import AnyModel
 from pcv.cv import CV
 from pcv.folds import Folds
 from pcv.job import Job, opened, scored, stored_folds
@@ -17,6 +16,7 @@ from pcv.marginal import Scored
 from pcv.model import Fold, flat_target, target
 from pcv.psis import Psis, psis, shared
 from pcv.sampler import train_mask
+from pcv.session import AnyModel
 
 MAX_DRAWS = 1000
 """full-data draws at which a marginal predictive, or that of a target, is evaluated"""
@@ -116,7 +116,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     position = np.asarray(fitted["unconstrained/position"].values)
     chains, draws, _ = position.shape
     thin = -(-chains * draws // MAX_DRAWS)
-    num_units = int(arrays["unit"].max()) + 1
+    num_units = datasets.num_units(arrays)
     every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)
 
     def at(position: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -229,5 +229,8 @@ def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
     patched["joint_elpd_at"] = (("fold", "point"), patched["joint_elpd"].values[:, None])
     by_unit = patched["pointwise_elpd"].values[..., None]
     patched["pointwise_elpd_at"] = (("fold", "slot", "point"), by_unit)
-    verdicts = {name: brute.attrs[name] for name in ("verdict", "pointwise_verdict")}
-    return patched.assign_attrs(verdicts)
+    sampled = f"Of the folds that were sampled, {place.size} of {diagnosed.sizes['fold']}: "
+    for name in ("verdict", "pointwise_verdict"):
+        said = brute.attrs[name]
+        patched.attrs[name] = said if said == "ok" else sampled + said
+    return patched

@@ -205,6 +205,15 @@ def run_chain(
     return jax.lax.fori_loop(0, num_draws, draw, (state, carries))
 
 
+def filled(number: int, size: int) -> Int[np.ndarray, " place"]:
+    """Places of `number` things, filled up to `size` by the last one.
+
+    >>> filled(3, 5)
+    array([0, 1, 2, 2, 2])
+    """
+    return np.minimum(np.arange(size), number - 1)
+
+
 def in_groups(function: Callable[..., Any], chains: Any, num_units: int) -> Any:
     """`function` of every chain, vectorised over as many at a time as the cache holds.
 
@@ -215,9 +224,9 @@ def in_groups(function: Callable[..., Any], chains: Any, num_units: int) -> Any:
     at_once = max(room // (8 * num_units), 1)
     groups = -(-number // at_once)
     size = -(-number // groups)
-    filled = np.minimum(np.arange(groups * size), number - 1).reshape(groups, size)
+    places = filled(number, groups * size).reshape(groups, size)
     results = jax.lax.map(
-        lambda group: jax.vmap(function)(*group), jax.tree.map(lambda x: x[filled], chains)
+        lambda group: jax.vmap(function)(*group), jax.tree.map(lambda x: x[places], chains)
     )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:number], results)
 
@@ -318,7 +327,7 @@ def spread(tree: Any) -> Any:
 
     def pad(x: Any) -> Any:
         size = -(-x.shape[0] // devices) * devices
-        return x if size == x.shape[0] else x[np.minimum(np.arange(size), x.shape[0] - 1)]
+        return x if size == x.shape[0] else x[filled(x.shape[0], size)]
 
     return jax.tree.map(pad, tree)
 
@@ -353,7 +362,7 @@ def blocks(
     num_folds = jax.tree.leaves(center)[0].shape[0]
     dtype = state.energy.dtype
     of_chain = np.repeat(np.arange(num_folds), num_chains)
-    rows = of_chain[np.minimum(np.arange(len(state.energy)), of_chain.size - 1)]
+    rows = of_chain[filled(of_chain.size, len(state.energy))]
     center = jax.tree.map(lambda c: jnp.asarray(np.asarray(c)[rows], dtype), center)
 
     def to_folds(x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from arviz_stats.base import array_stats
 from scipy.stats import norm
 
 import pcv
-from pcv import api, datasets, weights
+from pcv import datasets, session, weights
 from pcv.config import DataConfig
 from pcv.errors import PcvError
 from pcv.folds import train_mask
@@ -153,7 +153,7 @@ def test_a_score_of_the_session():
     with pytest.raises(PcvError, match=r"score 'own' of model .*: it fails: KeyError: 'median'"):
         pcv.cross_validate(model, "loo", scores=broken, **QUICK)
     other = own._replace(estimate=off(1))
-    assert list(api._scores([own])[1]) != list(api._scores([other])[1])
+    assert list(session.scores_of([own])[1]) != list(session.scores_of([other])[1])
 
 
 class TestUntil:
@@ -233,7 +233,7 @@ def test_models_keep_to_their_own_columns():
     }
     params = {"a": jnp.array(0.1), "b": jnp.array(0.9), "sigma": jnp.array(-0.2)}
     for first in models:
-        rows = api._observed({first: models[first], **models}, {"age": np.arange(N)})
+        rows = session.observations({first: models[first], **models}, {"age": np.arange(N)})
         assert {"y", "site", "age"} <= set(rows.columns)
         for name, model in models.items():
             shared, own = (model.log_lik(params, numeric(x)) for x in (rows.columns, {}))

@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -49,7 +51,7 @@ def project(folder):
     folder.said.clear()
     with contextlib.chdir(folder.folder), jax.enable_x64(True):
         for left in ("results/.checkpoints", "results/yields/models/flat/sample"):
-            store.shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(left, ignore_errors=True)
         yield folder
 
 
@@ -80,7 +82,7 @@ def folder_of(project):
 @pytest.mark.parametrize("writes", [0, 1, 2, 5, 8])
 def test_killed_between_two_files(project, monkeypatch, writes, changes):
     whole = sampled(project, changes)
-    store.shutil.rmtree("results/.checkpoints")
+    shutil.rmtree("results/.checkpoints")
     with monkeypatch.context() as patch:
         killed_after(patch, writes)
         with pytest.raises(Killed):
@@ -92,7 +94,7 @@ def test_killed_between_two_files(project, monkeypatch, writes, changes):
 
 def test_killed_while_the_artifact_is_written(project, monkeypatch):
     whole = sampled(project)
-    store.shutil.rmtree("results/.checkpoints")
+    shutil.rmtree("results/.checkpoints")
     with monkeypatch.context() as patch:
         killed_after(patch, 1, "put")
         with pytest.raises(Killed):
@@ -112,7 +114,7 @@ def test_nothing_is_sampled_twice(project, monkeypatch):
 def test_more_draws_go_on(project):
     longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 120}}
     at_once = sampled(project, longer)
-    store.shutil.rmtree("results/.checkpoints")
+    shutil.rmtree("results/.checkpoints")
     shorter = sampled(project)
     assert sampled(project, longer).identical(at_once)
     assert shorter["log_joint_draws"].identical(at_once["log_joint_draws"][..., :60])
@@ -192,16 +194,16 @@ def test_trees_and_back():
 
 def test_a_full_disk(project, monkeypatch):
     whole = sampled(project)
-    store.shutil.rmtree("results/.checkpoints")
+    shutil.rmtree("results/.checkpoints")
     with monkeypatch.context() as patch:
-        as_it_is, count = store.Path.write_bytes, itertools.count()
+        as_it_is, count = Path.write_bytes, itertools.count()
 
         def full(path, content):
             if "block" in path.name and next(count) == 2:
                 raise OSError(28, "No space left on device")
             return as_it_is(path, content)
 
-        patch.setattr(store.Path, "write_bytes", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(PcvError, match="the disk is full; free some room and run again"):
             sampled(project)
     assert sampled(project).identical(whole)

@@ -129,6 +129,8 @@ def check(
     """
     whole = target(model, data, predictive)
     wanted = f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}"
+    of_model = "marginal" if predictive == "marginal" else "log_lik"
+    reads = "density" if isinstance(model, Target) else of_model
     y = np.asarray(data.get(whole.outcome.name, ()))
     for score in scores:
         where = f"score '{score.name}' of model '{name}'"
@@ -138,7 +140,7 @@ def check(
                 "several rows have only the log score"
             )
         for need in score.needs:
-            missing = _missing(need, whole, y, wanted)
+            missing = _missing(need, whole, y, wanted, reads)
             if missing:
                 raise PcvError(f"{where}: {missing}")
         if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
@@ -149,7 +151,7 @@ def check(
         _check_functions(score, whole, where)
 
 
-def _missing(need: Need, whole: Target, y: np.ndarray, wanted: str) -> str:
+def _missing(need: Need, whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
     if need == "predict" and whole.predict is None:
         return f"it needs replicates of the outcome: {wanted}predict=...)"
     if need == "moments or predict" and whole.predict is None and whole.moments is None:
@@ -157,10 +159,10 @@ def _missing(need: Need, whole: Target, y: np.ndarray, wanted: str) -> str:
     if need == "binary outcome" and not np.isin(y, (0, 1)).all():
         other = y[~np.isin(y, (0, 1))][0]
         return f"it is for outcomes of 0 and 1; '{whole.outcome.name}' has {other}"
-    return _no_derivatives(whole, y, wanted) if need == "derivatives" else ""
+    return _no_derivatives(whole, y, wanted, reads) if need == "derivatives" else ""
 
 
-def _no_derivatives(whole: Target, y: np.ndarray, wanted: str) -> str:
+def _no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
     """Why there is no Hyvärinen score, if so."""
     outcome, density = whole.outcome, whole.density
     integers = bool((y == np.round(y)).all())
@@ -184,9 +186,10 @@ def _no_derivatives(whole: Target, y: np.ndarray, wanted: str) -> str:
 
     slopes = jax.vmap(jax.grad(joint), (None, 0))(jnp.asarray(y[units], float), params)
     if not slopes.any():
-        function = "marginal" if "marginal" in wanted else "log_lik"
+        if reads == "density":
+            return f"density does not change with the values of '{outcome.name}' that it is given"
         return (
-            f"{function} does not read '{outcome.name}' from its second argument: write it with "
+            f"{reads} does not read '{outcome.name}' from its second argument: write it with "
             f"data['{outcome.name}'] there"
         )
     return ""

@@ -74,7 +74,7 @@ def _run(
     chains = sampler.chains_of(
         key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
     )
-    num_units = int(arrays["unit"].max()) + 1
+    num_units = datasets.num_units(arrays)
     return Run(
         flat,
         num_units,
@@ -280,7 +280,7 @@ def sample(job: Job) -> None:
         kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
         model, predictive, _, _ = scored(job, arrays, all_folds, kernel)
         scores = scoring.named(job.scores, job.objects)
-        num_units = int(arrays["unit"].max()) + 1
+        num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         run = _run(job, "sample", folds, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains

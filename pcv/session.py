@@ -1,0 +1,213 @@
+"""What a Python session has at hand (models, data, scores, folds), as a config names it."""
+
+import hashlib
+import marshal
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv import config, schemes, stages, store
+from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.frontends import as_model
+from pcv.model import Model, Observations, Target, full_data, numeric
+from pcv.scores import Score
+
+AnyModel = Any
+"""a `pcv.Model` or `pcv.Target`, or a model of PyMC or Bambi"""
+SCHEMES: dict[str, dict[str, Any]] = {
+    "loo": {"scheme": "leave_one_out"},
+    "kfold": {"scheme": "k_fold", "k": 10},
+}
+"""schemes that need no more than their name"""
+
+
+def model_of(made: AnyModel, name: str) -> Model | Target:
+    found = as_model(made)
+    if found is not None:
+        return found
+    hint = "give pcv.from_numpyro(model, data)" if callable(made) else "see pcv.Model"
+    raise PcvError(f"model '{name}' is {type(made).__name__}, not a model that pcv knows; {hint}")
+
+
+def fingerprint(model: Model | Target, name: str, observed: Observations) -> str:
+    """A hash of what a model computes."""
+
+    def everything(key: jax.Array) -> Any:
+        params = model.init(key)
+        if isinstance(model, Target):
+            fold = full_data(_num_units(observed, model.outcome.name))
+            fold = fold._replace(test=jnp.zeros(1, int))
+            return model.log_density(params, fold), model.log_predictive(params, fold)
+        data = numeric(model.data.columns if model.data else observed.columns)
+        return model.log_prior(params), model.log_lik(params, data)
+
+    try:
+        with jax.enable_x64(True):
+            closed = jax.make_jaxpr(everything)(jax.random.key(0))
+    except Exception:  # `check` says what is wrong
+        return hashlib.sha256(name.encode()).hexdigest()[:16]
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
+    digest = hashlib.sha256(text.encode())
+    for constant in closed.consts:
+        digest.update(np.asarray(constant).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _code(function: Any) -> bytes:
+    """What a function of the session does, as far as can be seen."""
+    if not isinstance(function, FunctionType):
+        return repr(function).encode()
+    bound = [cell.cell_contents for cell in function.__closure__ or ()]
+    return marshal.dumps(function.__code__) + repr((function.__defaults__, bound)).encode()
+
+
+def scores_of(scores: str | Score | Sequence[Any]) -> tuple[list[str], dict[str, Score]]:
+    """Scores by name, and those of the session by their references."""
+    if isinstance(scores, str | Score):
+        scores = [scores]
+    names = [score for score in scores if isinstance(score, str)]
+    own = {}
+    for score in scores:
+        if isinstance(score, Score):
+            digest = hashlib.sha256(repr((score.key, score.per, score.total)).encode())
+            for function in (score.statistic, score.estimate, score.log_weight):
+                digest.update(_code(function))
+            own[f"{config.OBJECT}{digest.hexdigest()[:16]}"] = score
+        elif not isinstance(score, str):
+            raise PcvError(f"scores: {type(score).__name__} is neither a name nor a pcv.Score")
+    return names, own
+
+
+def observations(models: Mapping[str, Model | Target], data: Any) -> Observations:
+    """The rows of all models: one outcome, and the columns of each."""
+    outcomes = {name: x.outcome.name for name, x in models.items()}
+    first, *others = models
+    for name in others:
+        if outcomes[name] != outcomes[first]:
+            raise PcvError(
+                f"models '{first}' and '{name}' are of different outcomes, '{outcomes[first]}' and "
+                f"'{outcomes[name]}'; they cannot share folds"
+            )
+    outcome = outcomes[first]
+    given = {} if data is None else {str(name): np.asarray(data[name]) for name in data}
+    parts = {
+        name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
+    }
+    for name, part in parts.items():
+        if outcome not in part.columns:
+            there = ", ".join(part.columns) or "none"
+            raise PcvError(
+                f"model '{name}': its outcome '{outcome}' is not in the data ({there}); give them "
+                "by data=..."
+            )
+        if name == first:
+            continue
+        same = np.array_equal(part.columns[outcome], parts[first].columns[outcome])
+        if not same or part.units != parts[first].units:
+            raise PcvError(
+                f"models '{first}' and '{name}' were made with different values, or units, of "
+                f"'{outcome}'; they cannot share folds"
+            )
+    return _agreed(models, parts, given)
+
+
+def _agreed(
+    models: Mapping[str, Model | Target],
+    parts: Mapping[str, Observations],
+    given: Mapping[str, np.ndarray],
+) -> Observations:
+    """The rows of the first model, with the columns on which all models agree.
+
+    Models of a front-end hold their own values, and keep to them where the data have none.
+    """
+    first, *_ = parts.values()
+    columns: dict[str, np.ndarray] = {}
+    owner: dict[str, str] = {}
+    differ = set()
+    for name, part in parts.items():
+        for column, x in part.columns.items():
+            there = columns.setdefault(column, x)
+            other = owner.setdefault(column, name)
+            if there is x or np.array_equal(there, x):
+                continue
+            differ.add(column)
+            if column in given and any(
+                isinstance(m, Model) and not m.data for m in models.values()
+            ):
+                raise PcvError(
+                    f"models '{other}' and '{name}' have different values of column '{column}', "
+                    "and one of them reads it from data=...; rename it there"
+                )
+    agreed = {name: x for name, x in {**given, **columns}.items() if name not in differ}
+    of_rows = (*first.order, *first.units, *first.labels.values())
+    renamed = {name: f"{name}_of_unit" if name in differ else name for name in of_rows}
+    return Observations(
+        agreed | {new: first.columns[name] for name, new in renamed.items()},
+        tuple(renamed[name] for name in first.order),
+        tuple(renamed[name] for name in first.units),
+        {renamed[name]: renamed[label] for name, label in first.labels.items()},
+    )
+
+
+def write_table(path: Path, observed: Observations, outcome: str) -> None:
+    """Rows of the outcome's length as columns, all else as constants."""
+    dims = {
+        name: ("row",) if np.shape(x) == np.shape(observed.columns[outcome]) else None
+        for name, x in observed.columns.items()
+    }
+    table = xr.Dataset(
+        {
+            name: (dims[name] or [f"{name}_{axis}" for axis in range(np.ndim(x))], np.asarray(x))
+            for name, x in observed.columns.items()
+        }
+    )
+    _keep(path, table)
+
+
+def _keep(path: Path, dataset: xr.Dataset) -> None:
+    """Write an input, unless it is there as it should be."""
+    if not (path.exists() and xr.open_dataset(path, engine="zarr").identical(dataset)):
+        store.put(path, dataset, mode="w")
+
+
+def _num_units(observed: Observations, outcome: str) -> int:
+    if not observed.units:
+        return len(observed.columns[outcome])
+    return len(
+        pd.DataFrame({name: observed.columns[name] for name in observed.units}).drop_duplicates()
+    )
+
+
+def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict[str, Any]:
+    """The folds as a config names them; those that are laid out already in a file."""
+    if isinstance(folds, Mapping):
+        return dict(folds)
+    if isinstance(folds, str):
+        if folds not in SCHEMES:
+            raise PcvError(f"folds {folds!r}; there are {', '.join(SCHEMES)}, or pcv.kfold(...)")
+        return SCHEMES[folds]
+    if not isinstance(folds, Folds):
+        if not hasattr(folds, "split"):
+            raise PcvError(
+                f"folds is {type(folds).__name__}; give 'loo', Folds such as pcv.kfold(...), a "
+                "scikit-learn splitter, or a scheme of a config"
+            )
+        number = _num_units(observed, outcome)
+        y = observed.columns[outcome] if not observed.units else None
+        folds = schemes.from_splitter(folds, number, y)
+    return stored(folds, path)
+
+
+def stored(folds: Folds, path: Path) -> dict[str, Any]:
+    """Folds in a file, as a config names them."""
+    _keep(path, stages.folds_dataset(folds))
+    return {"scheme": "file", "file": str(path)}
