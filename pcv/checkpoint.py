@@ -11,6 +11,9 @@ import fcntl
 import hashlib
 import io
 import json
+import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +26,7 @@ from pcv.errors import PcvError
 
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""
+MADE_OF = "made_of.json"
 STATES = 2
 """latest states that are kept, beside those after 1, 2, 4, 8, ... blocks"""
 
@@ -72,24 +76,87 @@ def held(
         PcvError: another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with _locked(folder) as is_ours:
+        if not is_ours:
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
-            ) from None
+            )
         _drop_others(folder, made_of)
         yield Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether the folder is this process's; no other can have it meanwhile."""
+    with (folder / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def is_held(folder: Path) -> bool:
+    """Is a process making these draws?"""
+    if not (folder / "lock").exists():
+        return False
+    with _locked(folder) as is_free:
+        return not is_free
+
+
+def count(folder: Path, made_of: Mapping[str, Any]) -> int:
+    """How many blocks there are to go on from, damage not looked for."""
+    if not _is_of(folder, made_of):
+        return 0
+    return max((int(file.name.split("-")[1]) + 1 for file in folder.glob("state-*")), default=0)
+
+
+def remove(folder: Path) -> bool:
+    """Remove a job's folder, unless a process holds it."""
+    with _locked(folder) as is_free:
+        if is_free:
+            shutil.rmtree(folder)
+        return is_free
+
+
+@contextmanager
+def told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM has come: by it a cluster ends jobs at their time limit. It ends nothing by
+    itself meanwhile, so that a block can be kept.
+    """
+    told = False
+
+    def note(signum: int, frame: Any) -> None:
+        nonlocal told
+        told = True
+
+    of_main = threading.current_thread() is threading.main_thread()
+    if not of_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGTERM, note)
+    try:
+        yield lambda: told
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _drop_others(folder: Path, made_of: Mapping[str, Any]) -> None:
     """Keep what is made of the same, and drop all else."""
-    known, wanted = folder / "made_of.json", json.dumps(made_of, sort_keys=True, indent=1)
-    if not (known.exists() and known.read_text() == wanted):
+    if not _is_of(folder, made_of):
         for file in (*folder.glob("block-*"), *folder.glob("state-*")):
             file.unlink()
-        store.write_text(known, wanted)
+        store.write_text(folder / MADE_OF, _in_words(made_of))
+
+
+def _is_of(folder: Path, made_of: Mapping[str, Any]) -> bool:
+    known = folder / MADE_OF
+    return known.exists() and known.read_text() == _in_words(made_of)
+
+
+def _in_words(made_of: Mapping[str, Any]) -> str:
+    return json.dumps(made_of, sort_keys=True, indent=1)
 
 
 def _sound(checkpoint: Checkpoint, say: Callable[[str], None]) -> int:

@@ -243,6 +243,48 @@ def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> 
     write(load(config), results, say, f"snakemake --cores all paper --configfile {config}")
 
 
+@app.command(epilog="Example: pcv devices")
+def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
+    """What JAX finds on this machine, and what chains are laid over."""
+    from pcv import devices
+
+    devices.setup(cores)
+    print(devices.found())
+
+
+@app.command(epilog="Example: pcv status config/config.yaml")
+def status(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Where every artifact stands: done, begun or out of date, and what a rerun would make."""
+    from pcv.status import artifacts, table
+
+    jobs = _jobs(config, experiment, results)
+    for job in jobs:
+        stands = table(artifacts(job))
+        print(f"Experiment '{job.experiment}'\n{stands}\n" if len(jobs) > 1 else stands)
+
+
+@app.command(epilog="Example: pcv clean config/config.yaml")
+def clean(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Remove the blocks of draws of finished samples, which more draws would go on from."""
+    from pcv import status
+
+    removed, freed, kept = map(
+        sum, zip(*(status.clean(job) for job in _jobs(config, experiment, results)))
+    )
+    print(
+        f"Removed the checkpoints of {removed} finished samples, {status.in_bytes(freed)}; more "
+        "draws of these would begin with the first one."
+        if removed
+        else "No finished sample has a checkpoint."
+    )
+    if kept:
+        print(f"Kept those of {kept} samples that are not finished: a rerun goes on from them.")
+
+
 def _has_round(job: "Job", round: int) -> bool:
     """Whether an experiment is sampled in so many rounds; says so if not."""
     last = len(job.settings.cv.rounds) - 1

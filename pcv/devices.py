@@ -5,6 +5,7 @@ JAX array starts it: call `setup` first.
 """
 
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -81,6 +82,34 @@ def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
     """
     mesh = Mesh(np.array(in_use()), ("chain",))
     return jax.shard_map(function, mesh=mesh, in_specs=places, out_specs=BY_CHAIN, check_vma=False)
+
+
+def found() -> str:
+    """Which devices there are, which are used and in which precision, in sentences."""
+    used, platform = in_use(), jax.default_backend()
+    kinds = dict.fromkeys(device.device_kind for device in used)
+    with precision("auto"):
+        auto = jax.dtypes.canonicalize_dtype(float).name
+    lines = [
+        f"Chains are laid over {len(used)} device(s) of JAX's {platform}: {', '.join(kinds)}.",
+        f"precision: auto means {auto} here.",
+    ]
+    if platform != "cpu":
+        lines += [f"{device}: {_memory(device)} of memory" for device in used]
+    elif shutil.which("nvidia-smi"):
+        lines.append(
+            "There may be a GPU (nvidia-smi is there), which JAX does not see: "
+            'pip install "jax[cuda13]"'
+        )
+    else:
+        lines.append("No GPU was found.")
+    return "\n".join(lines)
+
+
+def _memory(device: jax.Device) -> str:
+    """How much of a device's memory JAX may use."""
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return f"{limit / 2**30:.1f} GiB" if limit else "an unknown amount"
 
 
 def describe() -> str:

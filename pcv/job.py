@@ -124,16 +124,19 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
     """
     path = job.path(stage)
     stamp = store.read_stamp(path, stage, _command(job, stage))
-    changed = store.difference(stamp.recipe, recipe(job, stage))
-    if changed:
-        raise PcvError(f"{path}: out of date: {changed}; run `{_command(job, stage)}` again")
-    for name, input_stamp in known.items():
-        if stamp.inputs.get(name, input_stamp.fingerprint) != input_stamp.fingerprint:
-            raise PcvError(
-                f"{path}: out of date: made from other results of stage '{name}' than the present "
-                f"ones; run `{_command(job, stage)}` again"
-            )
+    if why := outdated(job, stage, stamp, known):
+        raise PcvError(f"{path}: out of date: {why}; run `{_command(job, stage)}` again")
     return stamp
+
+
+def outdated(job: Job, stage: str, stamp: Stamp, known: Mapping[str, Stamp]) -> str:
+    """Why an artifact does not belong to this config and these inputs; empty where it does."""
+    if changed := store.difference(stamp.recipe, recipe(job, stage)):
+        return changed
+    for name, present in known.items():
+        if stamp.inputs.get(name, present.fingerprint) != present.fingerprint:
+            return f"made from other results of stage '{name}' than the present ones"
+    return ""
 
 
 def _command(job: Job, stage: str) -> str:
@@ -275,32 +278,25 @@ def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.nda
     return np.where(folds.test >= 0, y[folds.test], np.nan)
 
 
-def scored(
-    job: Job, arrays: dict[str, np.ndarray], folds: Folds, kernel: xr.Dataset | None = None
-) -> "Scored":
-    """The job's model as its folds score it, and sample it where the full-data kernel is given.
+def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
+    """The job's model as its folds score it."""
+    from pcv.marginal import choose
+
+    return choose(job.settings.predictive, build(job, arrays), job.model, arrays, folds)
+
+
+def scored_alike(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> dict[str, "Scored"]:
+    """All models of an experiment as their folds score them.
 
     Raises:
-        PcvError: it could not be compared with the experiment's other models.
+        PcvError: by different predictives, so that they could not be compared.
     """
-    from pcv.marginal import choose, detached
-
-    each = {
-        name: choose(
-            job.settings.predictive, build(job._replace(model=name), arrays), name, arrays, folds
-        )
-        for name in job.settings.models
-    }
-    kinds = {x.predictive for x in each.values()} - {"either"}
-    if len(kinds) > 1:
+    each = {name: scored(job._replace(model=name), arrays, folds) for name in job.settings.models}
+    if len({x.predictive for x in each.values()} - {"either"}) > 1:
         listed = ", ".join(f"{name}: {x.predictive}" for name, x in each.items())
         raise PcvError(
             f"experiment '{job.experiment}': its models would be scored by different predictives "
             f"({listed}) and could not be compared; set predictive: plain, or give each model a "
             "`marginal`"
         )
-    chosen = each[job.model or next(iter(each))]
-    if kernel is None:
-        return chosen
-    center, scale = kernel["center"].values, kernel["scale"].values
-    return detached(chosen, center, np.diag(scale**2) if scale.ndim == 1 else scale @ scale.T)
+    return each

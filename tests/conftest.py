@@ -2,16 +2,17 @@
 
 import os
 import tempfile
-from pathlib import Path
+
+# One cache of compiled functions for all workers of a run, and the processes that they start.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="pcv-tests-"))
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
 import pytest
 
 from pcv import devices
 
-# One cache of compiled functions for all workers of a run, which inherit it.
-CACHE = Path(os.environ.setdefault("PCV_TEST_CACHE", tempfile.mkdtemp(prefix="pcv-tests-")))
-devices.setup(2, CACHE)
+devices.setup(2)
 
 # Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
 import numpyro  # noqa: E402, F401

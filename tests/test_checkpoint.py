@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv import checkpoint, devices, store
+from pcv import checkpoint, store
 from pcv.errors import PcvError
 from tests.test_stages import run, set_up
 
@@ -38,11 +38,22 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    devices.setup(2, tmp_path_factory.mktemp("compiled"))
     made = set_up(tmp_path_factory.mktemp("checkpoint") / "project")
     with contextlib.chdir(made.folder), jax.enable_x64(True):
         run(made.job(DRAWS, "flat"), "data", "folds", "fit", "warmup")
     return made
+
+
+@pytest.fixture(scope="module")
+def wholes(folder):
+    """What jobs sample that nothing stops."""
+    with contextlib.chdir(folder.folder), jax.enable_x64(True):
+        return [sampled(folder, changes) for changes in (DRAWS, UNTIL)]
+
+
+@pytest.fixture
+def whole(wholes):
+    return wholes[0]
 
 
 @pytest.fixture
@@ -80,21 +91,17 @@ def folder_of(project):
 
 @pytest.mark.parametrize("changes", [DRAWS, UNTIL], ids=["draws", "until"])
 @pytest.mark.parametrize("writes", [0, 1, 2, 5, 8])
-def test_killed_between_two_files(project, monkeypatch, writes, changes):
-    whole = sampled(project, changes)
-    shutil.rmtree("results/.checkpoints")
+def test_killed_between_two_files(project, wholes, monkeypatch, writes, changes):
     with monkeypatch.context() as patch:
         killed_after(patch, writes)
         with pytest.raises(Killed):
             sampled(project, changes)
-    assert sampled(project, changes).identical(whole)
+    assert sampled(project, changes).identical(wholes[changes is UNTIL])
     going_on = [line for line in project.said if "goes on from" in line]
     assert len(going_on) == (writes > 2)  # what it is made of, a block, the state after it
 
 
-def test_killed_while_the_artifact_is_written(project, monkeypatch):
-    whole = sampled(project)
-    shutil.rmtree("results/.checkpoints")
+def test_killed_while_the_artifact_is_written(project, whole, monkeypatch):
     with monkeypatch.context() as patch:
         killed_after(patch, 1, "put")
         with pytest.raises(Killed):
@@ -153,8 +160,8 @@ def flipped(file):
     ],
     ids=["cut short", "flipped", "empty"],
 )
-def test_a_damaged_file_is_moved_aside(project, damage, name, left):
-    whole = sampled(project)
+def test_a_damaged_file_is_moved_aside(project, whole, damage, name, left):
+    sampled(project)
     damage(folder_of(project) / name)
     assert sampled(project).identical(whole)
     assert any(f"{name}: damaged; it is now damaged-{name}" in line for line in project.said)
@@ -192,9 +199,7 @@ def test_trees_and_back():
     assert jax.tree.structure(again) == jax.tree.structure(tree)
 
 
-def test_a_full_disk(project, monkeypatch):
-    whole = sampled(project)
-    shutil.rmtree("results/.checkpoints")
+def test_a_full_disk(project, whole, monkeypatch):
     with monkeypatch.context() as patch:
         as_it_is, count = Path.write_bytes, itertools.count()
 

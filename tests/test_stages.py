@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pcv import config, devices, layout, nuts, stages, store, sums
+from pcv import config, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, recipe
 from pcv.stages import chains
@@ -208,7 +208,7 @@ class Project(NamedTuple):
             section = settings if key in ("seed", "precision") else experiment
             for name in path:
                 section = section.setdefault(name, {})
-            section[last] = value
+            section[last] = copy.deepcopy(value)
         return Job(config.parse(settings), "yields", Path(results), model, batch, self.said.append)
 
     def path(self, name, results="results"):
@@ -251,7 +251,6 @@ ALL = ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare", "repor
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A project in which every stage has been run. Functions are compiled once for all tests."""
-    devices.setup(2, tmp_path_factory.mktemp("compiled"))
     project = set_up(tmp_path_factory.mktemp("stages") / "project")
     with contextlib.chdir(project.folder), jax.enable_x64(True):
         run(project.job(), *ALL)

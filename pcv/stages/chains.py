@@ -10,6 +10,7 @@ import xarray as xr
 from pcv import checkpoint, datasets, store
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
+from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.job import (
     Job,
@@ -22,12 +23,14 @@ from pcv.job import (
     require,
     sample_name,
     scored,
+    scored_alike,
 )
 from pcv.progress import Progress
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.kernels import Part, Variants
+    from pcv.marginal import Scored
     from pcv.model import Model, Target
     from pcv.sampler import Chains, Kernel, Sampler
     from pcv.scores import Score
@@ -85,6 +88,14 @@ def _run(
     )
 
 
+def _in_chains(how: "Scored", kernel: xr.Dataset) -> "Scored":
+    """A model as chains sample it, whose kernel is that of the full-data fit."""
+    from pcv.marginal import detached
+
+    center, scale = kernel["center"].values, kernel["scale"].values
+    return detached(how, center, np.diag(scale**2) if scale.ndim == 1 else scale @ scale.T)
+
+
 def warmup(job: Job) -> None:
     """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
     import jax.numpy as jnp
@@ -103,7 +114,8 @@ def warmup(job: Job) -> None:
     with devices.precision(config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted_kernel = fitted["kernel"].dataset
-        model, predictive, integration, _ = scored(job, arrays, all_folds, fitted_kernel)
+        alike = scored_alike(job, arrays, all_folds)
+        model, predictive, integration, _ = _in_chains(alike[job.model], fitted_kernel)
         run = _run(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted_kernel)
         picks = sampler.starting_draws(
@@ -274,11 +286,12 @@ def sample(job: Job) -> None:
     with (
         devices.precision(config.precision),
         checkpoint.held(job.checkpoint, draws_of(job, known), job.say) as saved,
+        checkpoint.told_to_stop() as told,
         store.new(job.path("sample"), stamp) as folder,
     ):
         arrays = datasets.model_data(opened(job, "data"))
         kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
-        model, predictive, _, _ = scored(job, arrays, all_folds, kernel)
+        model, predictive, _, _ = _in_chains(scored(job, arrays, all_folds), kernel)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
@@ -315,6 +328,11 @@ def sample(job: Job) -> None:
             done = _progress(job, "sample", [block], lengths[-1])
             done = done._replace(done=made + int(num_draws.max()), divergences=divergences)
             job.progress(done)
+            if told():
+                raise PcvError(
+                    f"sample {job.model}: stopped by SIGTERM; {i + 1} blocks of draws are kept, "
+                    "and the same command goes on from them"
+                )
         last: dict[str, tuple] = {}
         if frame:
             for name, x in zip(("location", "scale"), frame):

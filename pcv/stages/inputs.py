@@ -10,7 +10,7 @@ from pcv import datasets, store
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, left_out, places, title
 from pcv.folds import make as make_folds
-from pcv.job import Job, Say, build, opened, recipe, require, scored
+from pcv.job import Job, Say, build, opened, recipe, require, scored_alike
 
 
 def download(name: str, to: Path, say: Say) -> None:
@@ -140,8 +140,8 @@ def check(job: Job) -> None:
                 "and could not be compared; let them score the same variable on the same scale"
             )
         scores = scoring.named(job.scores, job.objects)
-        for name in settings.models:
-            model, predictive, integration, _ = scored(job._replace(model=name), arrays, folds)
+        for name, how in scored_alike(job, arrays, folds).items():
+            model, predictive, integration, _ = how
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])

@@ -1,0 +1,186 @@
+"""Where the artifacts of an experiment stand, and what a rerun would make. No JAX."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from pcv import checkpoint, store
+from pcv.errors import PcvError
+from pcv.job import Job, batches, draws_of, outdated, rounds, sample_name
+from pcv.store import Stamp
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "data": (),
+    "folds": ("data",),
+    "fit": ("data",),
+    "warmup": ("folds", "fit"),
+    "plan": ("sample",),
+    "sample": ("warmup", "plan"),
+    "diagnose": ("sample",),
+    "compare": ("diagnose",),
+    "report": ("compare",),
+}
+"""stages whose artifacts those of a stage are made from"""
+
+
+class Artifact(NamedTuple):
+    """One artifact of an experiment."""
+
+    stage: str
+    job: Job
+    state: str
+    """"done", "to do", or what else there is to say"""
+    stamp: Stamp | None
+    """of what is there and in date"""
+
+    @property
+    def path(self) -> Path:
+        return self.job.path(self.stage)
+
+    @property
+    def name(self) -> str:
+        """What artifacts that are made from it call it."""
+        if self.stage == "sample":
+            return sample_name(self.job)
+        return f"plan {self.job.round}" if self.stage == "plan" else self.stage
+
+
+def artifacts(job: Job) -> list[Artifact]:
+    """All artifacts of an experiment, in the order in which they are made."""
+    found: list[Artifact] = []
+    for stage, part in _places(job):
+        inputs = [
+            a for a in found if a.stage in NEEDS[stage] and _belong(a.job, part, stage == "sample")
+        ]
+        known = {a.name: a.stamp for a in found if a.stamp and _belong(a.job, part)}
+        if waits := list(dict.fromkeys(a.stage for a in inputs if a.state != "done")):
+            there = part.path(stage).exists()
+            state, stamp = f"again, after {' and '.join(waits)}" if there else "to do", None
+        else:
+            state, stamp = _state(stage, part, inputs, known)
+        found.append(Artifact(stage, part, state, stamp))
+    return found
+
+
+def _places(job: Job) -> list[tuple[str, Job]]:
+    """Every stage and the job that makes its artifact."""
+    parts = [job._replace(model=name) for name in job.settings.models]
+    cut = [batch for part in parts for batch in batches(part)]
+    sampling = [
+        place
+        for each in rounds(job)
+        for place in (
+            *([("plan", each)] if each.round else []),
+            *(("sample", batch._replace(round=each.round)) for batch in cut),
+        )
+    ]
+    return [
+        ("data", job),
+        ("folds", job),
+        *(("fit", part) for part in parts),
+        *(("warmup", batch) for batch in cut),
+        *sampling,
+        *(("diagnose", part) for part in parts),
+        ("compare", job),
+        ("report", job),
+    ]
+
+
+def _belong(one: Job, other: Job, same_round: bool = False) -> bool:
+    """Are two artifacts of the same model and batch, as far as they are of one?"""
+    return (
+        (not one.model or not other.model or one.model == other.model)
+        and (not one.batch or not other.batch or one.batch == other.batch)
+        and (not same_round or one.round in (0, other.round))
+    )
+
+
+def _state(
+    stage: str, job: Job, inputs: list[Artifact], known: Mapping[str, Stamp]
+) -> tuple[str, Stamp | None]:
+    """Of an artifact whose inputs are done."""
+    path = job.path(stage)
+    if not path.exists():
+        return _begun(job, known) if stage == "sample" else "to do", None
+    if stage == "report":  # a page has no stamp
+        newer = path.stat().st_mtime >= max(a.path.stat().st_mtime for a in inputs)
+        return "done" if newer else "again: the comparison is newer", None
+    try:
+        stamp = store.read_stamp(path, stage)
+    except PcvError:
+        return "again: damaged, or not of this stage", None
+    why = outdated(job, stage, stamp, known)
+    return (f"again: {why}", None) if why else ("done", stamp)
+
+
+def _begun(job: Job, known: Mapping[str, Stamp]) -> str:
+    """Of samples that are not there: how many of their blocks are."""
+    inputs = {name: known[name] for name in ("data", "folds", "warmup")}
+    if job.round:
+        before = sample_name(job._replace(round=job.round - 1))
+        inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
+    number = checkpoint.count(job.checkpoint, draws_of(job, inputs))
+    cv = job.settings.cv
+    words = f"{number} of {'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size} blocks"
+    if checkpoint.is_held(job.checkpoint):
+        return f"running: {words}"
+    return f"to do: goes on from {words}" if number else "to do"
+
+
+def table(found: list[Artifact]) -> str:
+    """The artifacts of an experiment as lines, and what a rerun would make."""
+    rows = [("stage", "of", "size", "time", "state")]
+    for a in found:
+        of = " ".join((a.job.model, a.job.batch if a.job.settings.cv.fold_batches > 1 else ""))
+        of += f" round {a.job.round}" * bool(a.job.round)
+        there = a.path.exists()
+        size = in_bytes(size_of(a.path)) if there else ""
+        seconds = a.stamp.provenance.get("seconds") if a.stamp else None
+        time = "" if seconds is None else tqdm.format_interval(seconds)
+        rows.append((a.stage, of.strip(), size, time, a.state))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        f"{s:{widths[0]}}  {o:{widths[1]}}  {b:>{widths[2]}}  {t:>{widths[3]}}  {state}"
+        for s, o, b, t, state in rows
+    ]
+    again = list(dict.fromkeys(a.stage for a in found if a.state != "done"))
+    number = sum(a.state != "done" for a in found)
+    left = f"A rerun makes {number} of {len(found)} artifacts: {', '.join(again)}."
+    return "\n".join([*(line.rstrip() for line in lines), left if again else "All is done."])
+
+
+def in_bytes(size: int) -> str:
+    """A number of bytes in words.
+
+    >>> in_bytes(1234567)
+    '1.23 MB'
+    """
+    number = tqdm.format_sizeof(size, "", 1000)
+    return f"{number} B" if size < 1000 else f"{number[:-1]} {number[-1]}B"
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all in a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+def clean(job: Job) -> tuple[int, int, int]:
+    """Remove the checkpoints of samples that are done.
+
+    Returns:
+        How many were removed, how many bytes they had, and how many are kept, of work that goes on
+        from them.
+    """
+    removed, freed, kept = 0, 0, 0
+    for a in artifacts(job):
+        if a.stage != "sample" or not a.job.checkpoint.exists():
+            continue
+        size = size_of(a.job.checkpoint)
+        if a.state == "done" and checkpoint.remove(a.job.checkpoint):
+            removed, freed = removed + 1, freed + size
+        else:
+            kept += 1
+    return removed, freed, kept

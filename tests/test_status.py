@@ -1,0 +1,173 @@
+"""`pcv status` and `pcv clean`: what is there, what a rerun would make, what may go."""
+
+import contextlib
+import os
+import shutil
+import signal
+
+import jax
+import pytest
+
+from pcv import checkpoint, stages
+from pcv.errors import PcvError
+from pcv.status import artifacts, clean, table
+from tests.test_checkpoint import Killed, killed_after
+from tests.test_stages import run, set_up
+
+SETTINGS = {"cv": {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12, "fold_batches": 2}}
+IN_ROUNDS = {
+    "cv": {
+        **SETTINGS["cv"],
+        "until": {"mcse_over_se": 0.01, "min_draws": 24, "max_draws": 48},
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = set_up(tmp_path_factory.mktemp("status") / "project")
+    with contextlib.chdir(made.folder), jax.enable_x64(True):
+        run(made.job(SETTINGS), "data", "folds", "fit", "warmup")
+    return made
+
+
+@pytest.fixture
+def project(folder, monkeypatch):
+    """After warmup, of two models in two batches of folds."""
+    monkeypatch.chdir(folder.folder)
+    for left in ("results/.checkpoints", "results/yields/plan"):
+        shutil.rmtree(left, ignore_errors=True)
+    for model in ("flat", "linear"):
+        shutil.rmtree(f"results/yields/models/{model}/sample", ignore_errors=True)
+    return folder
+
+
+def states(job):
+    """What is said of each artifact, by its stage, model and batch."""
+    return {
+        " ".join(filter(None, (a.stage, a.job.model, a.job.batch))): a.state for a in artifacts(job)
+    }
+
+
+def chunks(store):
+    """Files of values, and what is in them."""
+    return {
+        file: file.read_bytes()
+        for file in store.rglob("*")
+        if file.is_file() and file.name != "zarr.json"
+    }
+
+
+def stopped(project, monkeypatch, number):
+    """A sampling job that ends after so many blocks."""
+    job = project.job(SETTINGS, "flat", "2-of-2")
+    with monkeypatch.context() as patch:
+        killed_after(patch, 1 + 2 * number)
+        with pytest.raises(Killed):
+            stages.sample(job)
+    return job
+
+
+def test_nothing_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = set_up(tmp_path).job(SETTINGS)
+    assert set(states(job).values()) == {"to do"}
+    *_, last = table(artifacts(job)).splitlines()
+    assert last == (
+        "A rerun makes 16 of 16 artifacts: data, folds, fit, warmup, sample, diagnose, compare, "
+        "report."
+    )
+
+
+def test_samples_that_were_begun(project, monkeypatch):
+    job = stopped(project, monkeypatch, 2)
+    found = states(project.job(SETTINGS))
+    assert found["warmup flat 1-of-2"] == found["data"] == "done"
+    assert found["sample flat 1-of-2"] == "to do"
+    assert found["sample flat 2-of-2"] == "to do: goes on from 2 of 5 blocks"
+    assert found["diagnose flat"] == "to do"
+    other = {"cv": {**SETTINGS["cv"], "chains": 5}}
+    assert states(project.job(other))["sample flat 2-of-2"] == "to do"
+    lines = table(artifacts(project.job(SETTINGS))).splitlines()
+    assert lines[-1].startswith("A rerun makes 8 of 16 artifacts: sample, diagnose, ")
+    assert any(line.startswith("sample    flat 2-of-2 ") for line in lines)
+    with checkpoint.held(job.checkpoint, {}, print):
+        assert states(project.job(SETTINGS))["sample flat 2-of-2"].startswith("running: ")
+
+
+def test_what_is_out_of_date_and_why(project):
+    job = project.job(SETTINGS)
+    run(job, "sample", "diagnose", "compare", "report")
+    assert set(states(job).values()) == {"done"}
+    assert table(artifacts(job)).endswith("All is done.")
+    changed = states(project.job({**SETTINGS, "models.flat.args": {"scale": 4.0}}))
+    assert changed["fit flat"] == "again: config.model.args.scale was 5.0, is 4.0"
+    assert changed["sample flat 1-of-2"] == "again, after warmup"
+    assert changed["report"] == "again, after compare"
+    assert changed["diagnose linear"] == "done"
+
+
+def test_what_was_damaged(project):
+    job = project.job(SETTINGS)
+    run(job, "sample")
+    next(iter(chunks(project.path("models/flat/sample/1-of-2.zarr")))).write_bytes(b"")
+    assert states(job)["sample flat 1-of-2"] == "again: damaged, or not of this stage"
+    assert states(job)["sample flat 2-of-2"] == "done"
+
+
+def test_rounds(project):
+    job = project.job(IN_ROUNDS)
+    places = [(a.stage, a.job.round) for a in artifacts(job) if a.stage in ("plan", "sample")]
+    assert places == [("sample", 0)] * 4 + [("plan", 1)] + [("sample", 1)] * 4
+    run(job, "sample")
+    stages.plan(job._replace(round=1))
+    found = [a.state for a in artifacts(job) if a.stage in ("plan", "sample")]
+    assert found == ["done"] * 5 + ["to do"] * 4
+
+
+def test_clean_keeps_what_a_rerun_goes_on_from(project, monkeypatch):
+    job = project.job(SETTINGS)
+    stopped(project, monkeypatch, 2)
+    stages.sample(job._replace(model="linear", batch="1-of-2"))
+    removed, freed, kept = clean(job)
+    assert (removed, kept) == (1, 1)
+    assert freed > 1000
+    assert states(job)["sample flat 2-of-2"] == "to do: goes on from 2 of 5 blocks"
+    assert states(job)["sample linear 1-of-2"] == "done"
+    assert clean(job) == (0, 0, 1)
+
+
+def test_clean_leaves_what_is_held(project):
+    job = project.job(SETTINGS)
+    part = job._replace(model="linear", batch="1-of-2")
+    stages.sample(part)
+    with checkpoint.held(part.checkpoint, {}, print):
+        assert clean(job) == (0, 0, 1)
+
+
+def test_sigterm_keeps_the_block(project, monkeypatch):
+    job = project.job(SETTINGS, "flat", "1-of-2")
+    stages.sample(job)
+    whole = job.path("sample")
+    first = chunks(whole)
+    shutil.rmtree(whole)
+    shutil.rmtree("results/.checkpoints")
+    as_it_is = checkpoint.Checkpoint.save
+
+    def save(self, index, *args):
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        as_it_is(self, index, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "save", save)
+        with pytest.raises(PcvError) as caught:
+            stages.sample(job)
+    assert str(caught.value) == (
+        "sample flat: stopped by SIGTERM; 2 blocks of draws are kept, and the same command goes on "
+        "from them"
+    )
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert not whole.exists()
+    stages.sample(job)
+    assert chunks(whole) == first
