@@ -92,8 +92,10 @@ def cross_validate(
     with prepared(model, folds, data, sections, seed, precision, results, cores, progress) as job:
         stages.check(job._replace(say=silent))
         run(job)
-        found = {name: collected(job._replace(model=name), joint) for name in job.settings.models}
-    return found if isinstance(model, Mapping) else next(iter(found.values()))
+        if not isinstance(model, Mapping):
+            (name,) = job.settings.models
+            return collected(job._replace(model=name), joint).renamed("model")
+        return {n: collected(job._replace(model=n), joint) for n in job.settings.models}
 
 
 @contextmanager
@@ -116,7 +118,7 @@ def prepared(
     names, own_scores = session.scores_of(sections.get("scores", ["log"]))
     observed = session.observations(models, data)
     prints = {name: session.fingerprint(x, name, observed) for name, x in models.items()}
-    if not isinstance(model, Mapping):
+    if results is not None and not isinstance(model, Mapping):  # several may be kept there
         models = {f"model-{prints['model'][:6]}": models["model"]}
         prints = dict(zip(models, prints.values()))
     references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
@@ -237,9 +239,10 @@ def _groups(job: Job) -> dict[str, xr.Dataset]:
 
 
 def _hash(*arrays: np.ndarray) -> str:
+    """Of values, whatever their type."""
     digest = hashlib.sha256()
     for x in arrays:
-        digest.update(np.ascontiguousarray(x).tobytes())
+        digest.update(np.ascontiguousarray(x, float).tobytes())
     return digest.hexdigest()[:16]
 
 

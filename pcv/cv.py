@@ -49,6 +49,11 @@ class CV:
         """Name of the model."""
         return str(self.diagnostics.attrs["model"])
 
+    def renamed(self, name: str) -> "CV":
+        """The same under another name."""
+        diagnosed = self.diagnostics.assign_attrs(model=name)
+        return replace(self, tree=self.tree.assign({"diagnostics": xr.DataTree(diagnosed)}))
+
     @property
     def diagnostics(self) -> xr.Dataset:
         """Estimates and diagnostics of all folds: (fold), (fold, slot), and over draws (point)."""
@@ -83,17 +88,24 @@ class CV:
 
     @property
     def pointwise(self) -> xr.DataArray:
-        """elpd of each unit that is tested (unit), whichever score is shown (nats)."""
-        scores = replace(self, joint=False).scores
+        """elpd of each unit that is tested, in the order of the data, whichever score is shown
+        (unit; nats)."""
+        scores, order = replace(self, joint=False).scores, self._order
         return xr.DataArray(
-            scores.elpd,
+            scores.elpd[order],
             {
-                "unit": list(scores.term),
-                "fold": ("unit", np.array(scores.fold)[scores.fold_of_term]),
+                "unit": np.array(scores.term)[order],
+                "fold": ("unit", np.array(scores.fold)[scores.fold_of_term[order]]),
             },
             "unit",
             "elpd",
         )
+
+    @property
+    def _order(self) -> np.ndarray:
+        """Places of the tested units in the order of the data."""
+        test = self.tree["folds"].dataset["test"].values
+        return np.argsort(test[test >= 0], kind="stable")
 
     @property
     def folds(self) -> pd.DataFrame:
@@ -209,8 +221,9 @@ class CV:
         from arviz_stats.utils import ELPDDataLOOKFold
 
         scores = self.scores
-        terms, dim = np.asarray(scores.elpd), "fold" if self.joint else "unit"
-        coords = {dim: list(scores.term)}
+        order = np.arange(len(scores.elpd)) if self.joint else self._order
+        terms, dim = np.asarray(scores.elpd)[order], "fold" if self.joint else "unit"
+        coords = {dim: np.array(scores.term)[order]}
         return ELPDDataLOOKFold(
             elpd=float(terms.sum()),
             se=float(np.sqrt(terms.size * terms.var())),
@@ -222,11 +235,20 @@ class CV:
             good_k=None,  # type: ignore[arg-type]  # as ArviZ's own
             elpd_i=xr.DataArray(terms, coords, dim, "elpd_i"),
             n_folds=self.diagnostics.sizes["fold"],
-            p_kfold_i=xr.DataArray(self._lpd() - terms, coords, dim, "p_kfold_i"),
+            p_kfold_i=xr.DataArray(self._lpd()[order] - terms, coords, dim, "p_kfold_i"),
         )
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a Zarr store, which `pcv.load` and `xr.open_datatree` read."""
+        """Write everything to a Zarr store, which `pcv.load` and `xr.open_datatree` read.
+
+        Args:
+            path: of a new folder, or of a result that was saved there before.
+
+        Raises:
+            PcvError: there is something else.
+        """
+        if Path(path).exists():
+            load(path)
         tree = self.tree.copy()
         tree.attrs["joint"] = self.joint
         store.put(Path(path), tree, mode="w")
@@ -241,13 +263,22 @@ class CV:
         """R-hat of every fold over draws."""
         from pcv import plots
 
+        self._check_sampled()
         return plots.rhat({self.name: self.diagnostics})
 
     def plot_benchmark(self) -> "Figure":
         """R-hat max against what it would be if all chains mixed."""
         from pcv import plots
 
+        self._check_sampled()
         return plots.benchmark({self.name: self.diagnostics})
+
+    def _check_sampled(self) -> None:
+        if "source" in self.diagnostics:
+            raise PcvError(
+                f"{self.name}: its folds, or most of them, come from PSIS, which has no chains to "
+                "compare; see plot_khat"
+            )
 
     def plot_khat(self) -> "Figure":
         """Pareto k-hat of every fold's score."""
@@ -358,8 +389,8 @@ def compare(
         PcvError: they are of other data, folds, outcomes or predictives, so that their difference
             would mean nothing.
     """
-    if not models:
-        raise PcvError("compare: no models; give a dict of cross-validations by name")
+    if not isinstance(models, Mapping) or not models:
+        raise PcvError("compare: no models by name; give a dict of cross-validations")
     for name, cv in models.items():
         if not isinstance(cv, CV):
             raise PcvError(
@@ -370,7 +401,6 @@ def compare(
         raise PcvError(
             "compare: some models show the joint score and some the pointwise; say joint="
         )
-    named = {name: cv.diagnostics.assign_attrs(model=name) for name, cv in models.items()}
     prints = {
         key: {name: cv.tree.attrs[key] for name, cv in models.items()}
         for key in ("outcome_print", "folds_print")
@@ -384,6 +414,14 @@ def compare(
                 "over the same folds of the same outcome"
             )
     data, folds = (next(iter(prints[key].values())) for key in prints)
+    # Front-ends name units by their own dimensions; they are in the same order.
+    names = next(iter(models.values())).diagnostics
+    named = {
+        name: cv.diagnostics.assign_attrs(model=name)
+        .assign_coords(fold=names["fold"].values)
+        .assign(unit_name=names["unit_name"].variable)
+        for name, cv in models.items()
+    }
     compared = results.compare(named, data, folds, reference, "")
     return Comparisons(compared, shown.pop())
 
@@ -403,7 +441,11 @@ def load(path: str | Path) -> CV:
     """
     if not Path(path).exists():
         raise PcvError(f"{path}: not found")
-    tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
-    if "diagnostics" not in tree.children or "joint" not in tree.attrs:
+    try:
+        tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
+        is_saved = "diagnostics" in tree.children and "joint" in tree.attrs
+    except (OSError, ValueError, LookupError):
+        is_saved = False
+    if not is_saved:
         raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
     return CV(tree, bool(tree.attrs["joint"]))

@@ -52,8 +52,9 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
 
     Returns:
         No groups where no tested unit has any. None where some have and some have not; where a
-        group has more than 8, or is not left out as a whole in another fold; or where there are too
-        many parameters to look at.
+        group has more than 8, or is not left out as a whole in another fold; where their log prior
+        is straight, as Laplace's or an improper one; or where there are too many parameters to look
+        at.
     """
     arrays = numeric(data)
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
@@ -98,8 +99,13 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     padded = np.full((len(groups), max(map(len, groups))), num_params)
     for entries, number in groups.items():
         padded[number, : len(entries)] = entries
-    some = jnp.asarray(padded[:LOOKED_AT])
-    normal = _is_normal(lambda x: model.log_prior(unravel(x)), positions, some)
+    curved = _curvatures(
+        lambda x: model.log_prior(unravel(x)), positions, jnp.asarray(padded[:LOOKED_AT])
+    )
+    straight = (curved == 0).all(axis=(0, 2)).diagonal(axis1=1, axis2=2)
+    if (straight & (padded[:LOOKED_AT] < num_params)).any():
+        return None
+    normal = bool(np.allclose(curved, curved[:, :, :1], rtol=1e-4, atol=1e-12))
     return Locals(padded, group, most, normal)
 
 
@@ -133,12 +139,13 @@ def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse
     return members(out), members(test)
 
 
-def _is_normal(
+def _curvatures(
     log_prior: Callable[[Position], Float[Array, ""]],
     positions: Float[Array, "draw param"],
     groups: Int[Array, "group dim"],
-) -> bool:
-    """Is the curvature of the log prior in groups' parameters the same wherever they are?"""
+) -> Float[np.ndarray, "draw group move dim dim"]:
+    """Of the log prior in groups' parameters, at and beside some positions: a normal one has the
+    same wherever they are, a straight one (Laplace's, an improper one) none."""
 
     def curvature(position: Position, entries: Array, move: Float[Array, ""]) -> Array:
         def moved(x: Array) -> Array:
@@ -149,5 +156,4 @@ def _is_normal(
     over = jax.vmap(
         jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, None)), (0, None, None)
     )
-    found = np.asarray(jax.jit(over)(positions, groups, jnp.array([0.0, 1.0, -2.0])))
-    return bool(np.allclose(found, found[:, :, :1], rtol=1e-4, atol=1e-12))
+    return np.asarray(jax.jit(over)(positions, groups, jnp.array([0.0, 1.0, -2.0])))

@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Key
 MAX_STEPS, CLOSE = 20, 0.01
 """Newton steps, and the square of the last one, in standard deviations, with which they end"""
 STEP_SIZES = (1.0, 0.3, 0.05, 0.0)
-NODES_1D, SPACING, BEND = 31, 0.5, 0.4
-"""the grid: nodes, their distance in standard deviations at the middle, and how soon it widens"""
+NODES_1D, SPACING, BEND = 61, 0.5, 0.4
+"""the grid: nodes, their distance in standard deviations at the middle, and how soon it widens; it
+reaches 500 of them, as single units of a large group vary over all of its wide prior"""
 NODES_PER_DIM = 16
 """of importance sampling, half around the Laplace approximation, half from the prior's"""
 TAIL = 5
@@ -41,15 +42,16 @@ def log_mean(
     terms: Callable[[Float[Array, " dim"]], Float[Array, " slot"]],
     prior: Laplace,
     normal: bool,
+    nodes_per_dim: int = NODES_PER_DIM,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
     """Log of the mean of exp(terms) over the prior: of their sum, and of each."""
     posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean)
     key, for_prior = jax.random.split(key)
-    x, log_weight = _nodes(key, posterior, prior)
+    x, log_weight = _nodes(key, posterior, prior, nodes_per_dim)
     log_density, at_nodes = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
     total = prior.log_integral
     if not normal:
-        y, of_prior = _nodes(for_prior, prior, None)
+        y, of_prior = _nodes(for_prior, prior, None, nodes_per_dim)
         total = jax.nn.logsumexp(jax.vmap(log_prior)(y) + of_prior)
     joint = jax.nn.logsumexp(log_density + at_nodes.sum(1))
     pointwise = jax.nn.logsumexp(log_density[:, None] + at_nodes, axis=0)
@@ -93,11 +95,11 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
 
 
 def _nodes(
-    key: Key[Array, ""], around: Laplace, wide: Laplace | None
+    key: Key[Array, ""], around: Laplace, wide: Laplace | None, per_dim: int
 ) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
     """Points, and log weights by which sums over them are integrals."""
     if around.mean.size > 1:
-        return sampled(key, around, wide)
+        return sampled(key, around, wide, per_dim)
     offset = jax.random.uniform(key, (), around.mean.dtype) - 0.5
     u = SPACING * (jnp.arange(NODES_1D) - NODES_1D // 2 + offset)
     sd = around.scale[0, 0]
@@ -106,11 +108,11 @@ def _nodes(
 
 
 def sampled(
-    key: Key[Array, ""], around: Laplace, wide: Laplace | None
+    key: Key[Array, ""], around: Laplace, wide: Laplace | None, per_dim: int = NODES_PER_DIM
 ) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
     """Draws from a t distribution, and as many from a wider normal one, and their log weights."""
     dim, dtype = around.mean.size, around.mean.dtype
-    number = NODES_PER_DIM * dim
+    number = per_dim * dim
     drawn = jax.random.normal(key, (number, dim + TAIL), dtype)
     z, chi_square = drawn[:, :dim], jnp.sum(drawn[:, dim:] ** 2, 1)
     tail = dist.MultivariateStudentT(TAIL, jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))

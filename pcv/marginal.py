@@ -26,7 +26,7 @@ from pcv.checks import check_whole_groups
 from pcv.effects import MAX_DIM, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
-from pcv.laplace import Function, Laplace, laplace, log_mean, sampled
+from pcv.laplace import NODES_PER_DIM, Function, Laplace, laplace, log_mean, sampled
 from pcv.model import Data, Model, Params, Predictive, Target, numeric, unravel_of
 
 MUCH_WIDER = 2.0
@@ -85,8 +85,8 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         if setting == "marginal":
             raise PcvError(
                 f"model '{name}': predictive 'marginal' is asked for, but some tested unit has no "
-                f"parameters of its own, or its group has more than {MAX_DIM}; write a `marginal`, "
-                "or set predictive: plain"
+                f"parameters of its own, or its group has more than {MAX_DIM}, or a prior without "
+                "curvature; write a `marginal`, or set predictive: plain"
             )
         return Scored(model, "plain", "")
     if not len(local.entries):
@@ -118,12 +118,15 @@ def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str,
     }
 
 
-def integrated(model: Model, data: Data, local: Locals) -> Model:
+def integrated(
+    model: Model, data: Data, local: Locals, nodes_per_dim: int = NODES_PER_DIM
+) -> Model:
     """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
 
     Args:
         model, data: the model.
         local: of `find`.
+        nodes_per_dim: of importance sampling, where a group has two effects or more.
     """
     # Functions of the user are traced once, however often they are called here.
     log_lik, own = jax.jit(model.log_lik), model._replace(log_prior=jax.jit(model.log_prior))
@@ -145,7 +148,7 @@ def integrated(model: Model, data: Data, local: Locals) -> Model:
 
             log_prior, prior = _prior(own, unravel, position, entries)
             key = jax.random.fold_in(_key_of(position), group)
-            joint, pointwise = log_mean(key, log_prior, terms, prior, local.normal)
+            joint, pointwise = log_mean(key, log_prior, terms, prior, local.normal, nodes_per_dim)
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
         joint, pointwise = _over_groups(of_group, present)

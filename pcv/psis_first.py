@@ -10,16 +10,21 @@ import xarray as xr
 
 from pcv import api, datasets, devices, diagnostics, schemes, stages
 from pcv.cv import CV
+from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
-from pcv.job import Job, opened, scored, stored_folds
-from pcv.marginal import Scored
-from pcv.model import Fold, flat_target, target
+from pcv.job import Job, build, opened, scored, stored_folds
+from pcv.marginal import Scored, integrated
+from pcv.model import Fold, Model, flat_target, target
 from pcv.psis import Psis, psis, shared
+from pcv.results import listed
 from pcv.sampler import train_mask
 from pcv.session import AnyModel
+from pcv.verdicts import run_verdict
 
 MAX_DRAWS = 1000
 """full-data draws at which a marginal predictive, or that of a target, is evaluated"""
+NODES_PER_DIM = 256
+"""of integrals over a group's own effects: weights are one over them, which their noise biases"""
 FOLDS_AT_ONCE = 50
 """that are evaluated side by side"""
 
@@ -88,19 +93,19 @@ def loo(
         sampled = _at_least_two(found.khat, bad) if again else np.empty(0, int)
         diagnosed = _diagnostics(part, everything, found, model_scored, limit, number)
         diagnosed.attrs |= {
-            f"{kind}_shared": shared(np.delete(apart, sampled, axis=1))
+            f"{kind}_shared": shared(np.delete(apart, np.flatnonzero(bad & again), axis=1))
             for kind, apart in (("joint", found.joint_apart), ("pointwise", found.pointwise_apart))
         }
         whole = api.collected(part, joint, diagnosed)
         if again:
             others = api.with_folds(part, Folds(*(x[sampled] for x in everything)))
             api.run(others)
-            brute = opened(others, "diagnose").load()
+            brute = opened(others, "diagnose").load().sel(fold=everything.id[bad])
             whole = CV(
                 whole.tree.assign({"diagnostics": xr.DataTree(_patched(diagnosed, brute))}),
                 whole.joint,
             )
-    return whole
+    return whole.renamed("model")
 
 
 def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray, np.ndarray]]:
@@ -112,7 +117,10 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
         by_unit = fitted["log_likelihood"].dataset[job.settings.data.outcome].values
         pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
         return made, (pointwise.sum(-1), pointwise)
-    flat, _ = flat_target(target(made.model, arrays, made.predictive))
+    model = build(job, arrays)
+    if made.local is not None and isinstance(model, Model):
+        model = integrated(model, arrays, made.local, NODES_PER_DIM)
+    flat, _ = flat_target(target(model, arrays, made.predictive))
     position = np.asarray(fitted["unconstrained/position"].values)
     chains, draws, _ = position.shape
     thin = -(-chains * draws // MAX_DRAWS)
@@ -147,11 +155,12 @@ def _diagnostics(
     units = opened(job, "data")["unit"].values
     present = folds.test >= 0
     fitted = xr.open_dataset(job.path("fit"), group="checks", engine="zarr")
+    problems, warnings = (listed(fitted.attrs[name]) for name in ("problems", "warnings"))
     shape, nothing = found.khat.shape, (fold, np.full(found.khat.shape, np.nan))
     verdict = np.where(
         found.khat <= limit,
         "ok",
-        [f"k-hat {k:.2f}: importance sampling fails; brute force" for k in found.khat],
+        [f"k-hat {k:.2f}: importance sampling fails" for k in found.khat],
     )
     return xr.Dataset(
         {
@@ -185,8 +194,8 @@ def _diagnostics(
             "num_chains": fitted.sizes["chain"],
             "superchains": 0,
             "good_k": limit,
-            "fit_verdict": "ok",
-            "bad_fit": False,
+            "fit_verdict": "; ".join(problems + warnings) or "ok",
+            "bad_fit": bool(problems),
         },
     )
 
@@ -210,7 +219,8 @@ def _flagged(names: np.ndarray, verdict: np.ndarray) -> str:
     if not bad.size:
         return "ok"
     shown = ", ".join(bad[:3]) + (f" and {bad.size - 3} more" if bad.size > 3 else "")
-    return f"importance sampling fails for {bad.size} of {names.size} folds: {shown}; brute force"
+    said = f"importance sampling fails for {bad.size} of {names.size} folds: {shown}"
+    return f"{said}; brute_force=True samples them"
 
 
 def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
@@ -221,7 +231,8 @@ def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
         if name in brute and "point" not in variable.dims and variable.dims[:1] == ("fold",):
             values = variable.values.astype(object)
             values[place] = brute[name].values
-            patched[name] = (variable.dims, values.astype(variable.dtype.kind))
+            dtype = str if variable.dtype.kind == "U" else variable.dtype
+            patched[name] = (variable.dims, values.astype(dtype))
     patched["source"][place] = "mcmc"
     patched["rhat_max"] = brute["rhat_max"]
     for kind in ("joint", "pointwise"):
@@ -229,8 +240,17 @@ def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
     patched["joint_elpd_at"] = (("fold", "point"), patched["joint_elpd"].values[:, None])
     by_unit = patched["pointwise_elpd"].values[..., None]
     patched["pointwise_elpd_at"] = (("fold", "slot", "point"), by_unit)
-    sampled = f"Of the folds that were sampled, {place.size} of {diagnosed.sizes['fold']}: "
-    for name in ("verdict", "pointwise_verdict"):
-        said = brute.attrs[name]
-        patched.attrs[name] = said if said == "ok" else sampled + said
-    return patched
+    benchmark = Benchmark(
+        float(brute["rhat_max"]),
+        brute["benchmark"].values,
+        float(brute["benchmark_share"]),
+        float(brute["rhat_limit"]),
+    )
+    of_units = np.where(patched["unit_name"] == "", "", "ok").astype(object)
+    of_units[place] = brute["pointwise_verdict"].values
+    units, present = patched["unit_name"].values, of_units != ""
+    verdicts = {
+        "verdict": run_verdict(patched["fold"].values, patched["verdict"].values, benchmark),
+        "pointwise_verdict": run_verdict(units[present], of_units[present], benchmark, "unit"),
+    }
+    return patched.assign_attrs(verdicts)

@@ -364,9 +364,14 @@ def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same without the lengths that no fold of any model reached."""
+    """The same without the lengths that no fold of any model reached; where models were looked at
+    after different lengths, at the end alone."""
     most = max(int(d["n_draws"].max()) for d in diagnostics.values())
-    point = next(iter(diagnostics.values()))["point"].values
+    point, *others = (d["point"].values for d in diagnostics.values())
+    if not all(np.array_equal(point, other) for other in others):
+        return {
+            name: d.isel(point=[-1]).assign_coords(point=[most]) for name, d in diagnostics.items()
+        }
     number = min(int((point < most).sum()) + 1, len(point))
     return {name: d.isel(point=slice(number)) for name, d in diagnostics.items()}
 

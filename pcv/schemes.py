@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Shaped
 
 from pcv import folds
@@ -23,6 +24,19 @@ Values = Sequence[Any] | Shaped[np.ndarray, " unit"]
 
 def _rng(seed: int) -> np.random.Generator:
     return np.random.default_rng([seed, name_bits("folds")])
+
+
+def _complete(values: Values, name: str) -> np.ndarray:
+    """The group of each unit, as an array.
+
+    Raises:
+        PcvError: that of a unit is missing.
+    """
+    found = np.asarray(values)
+    missing = pd.isna(found)
+    if missing.any():
+        raise PcvError(f"{name}: that of unit {int(missing.argmax())} (from 0) is missing")
+    return found
 
 
 def _checked(made: Folds, units: Units, cover: bool = False) -> Folds:
@@ -80,9 +94,9 @@ def kfold(
     if len(given) > 1:
         raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
     if group_by is not None:
-        made = folds.k_fold_grouped(np.asarray(group_by), k, _rng(seed))
+        made = folds.k_fold_grouped(_complete(group_by, "group_by"), k, _rng(seed))
     elif stratify_by is not None:
-        made = folds.k_fold_stratified(np.asarray(stratify_by), k, _rng(seed))
+        made = folds.k_fold_stratified(_complete(stratify_by, "stratify_by"), k, _rng(seed))
     elif contiguous:
         made = folds.k_fold_contiguous(names, k)
     else:
@@ -97,7 +111,7 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
         group_by: group of each unit.
         name: what the groups are, for the folds' names: "rat" gives "rat 9".
     """
-    values = np.asarray(group_by)
+    values = _complete(group_by, "group_by")
     return _checked(folds.leave_one_group_out(values, name), len(values), cover=True)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import marshal
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
@@ -42,13 +43,30 @@ def fingerprint(model: Model | Target, name: str, observed: Observations) -> str
     """A hash of what a model computes."""
 
     def everything(key: jax.Array) -> Any:
-        params = model.init(key)
+        params, test = model.init(key), jnp.zeros(1, int)
+        parts: list[tuple[Any, tuple]]
         if isinstance(model, Target):
-            fold = full_data(_num_units(observed, model.outcome.name))
-            fold = fold._replace(test=jnp.zeros(1, int))
-            return model.log_density(params, fold), model.log_predictive(params, fold)
-        data = numeric(model.data.columns if model.data else observed.columns)
-        return model.log_prior(params), model.log_lik(params, data)
+            fold = full_data(_num_units(observed, model.outcome.name))._replace(test=test)
+            parts = [
+                (model.log_density, (params, fold)),
+                (model.log_predictive, (params, fold)),
+                (model.predict, (key, params, fold)),
+                (model.moments, (params, fold)),
+                (model.density, (params, fold, jnp.zeros(1))),
+            ]
+        else:
+            data = numeric(model.data.columns if model.data else observed.columns)
+            parts = [
+                (model.log_prior, (params,)),
+                (model.log_lik, (params, data)),
+                (model.marginal, (params, data, test)),
+                (model.predict, (key, params, data)),
+                (model.moments, (params, data)),
+                (model.marginal_predict, (key, params, data, test)),
+                (model.marginal_moments, (params, data, test)),
+            ]
+        made = [function and function(*args) for function, args in parts]
+        return model.constrain(params), made
 
     try:
         with jax.enable_x64(True):
@@ -57,6 +75,8 @@ def fingerprint(model: Model | Target, name: str, observed: Observations) -> str
         return hashlib.sha256(name.encode()).hexdigest()[:16]
     text = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
     digest = hashlib.sha256(text.encode())
+    if isinstance(model, Model) and model.group is not None:
+        digest.update(repr(np.asarray(model.group).tolist()).encode())
     for constant in closed.consts:
         digest.update(np.asarray(constant).tobytes())
     return digest.hexdigest()[:16]
@@ -67,7 +87,8 @@ def _code(function: Any) -> bytes:
     if not isinstance(function, FunctionType):
         return repr(function).encode()
     bound = [cell.cell_contents for cell in function.__closure__ or ()]
-    return marshal.dumps(function.__code__) + repr((function.__defaults__, bound)).encode()
+    values = [x.tolist() if hasattr(x, "tolist") else x for x in bound]
+    return marshal.dumps(function.__code__) + repr((function.__defaults__, values)).encode()
 
 
 def scores_of(scores: str | Score | Sequence[Any]) -> tuple[list[str], dict[str, Score]]:
@@ -108,6 +129,13 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
             raise PcvError(
                 f"model '{name}': its outcome '{outcome}' is not in the data ({there}); give them "
                 "by data=..."
+            )
+        own = models[name]
+        holds_its_own = isinstance(own, Model) and own.data is not None and outcome in given
+        if holds_its_own and not np.array_equal(np.ravel(given[outcome]), part.columns[outcome]):
+            raise PcvError(
+                f"model '{name}' was made with its own values of '{outcome}', and data=... has "
+                "others; make the model of these data"
             )
         if name == first:
             continue
@@ -204,7 +232,19 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
         number = _num_units(observed, outcome)
         y = observed.columns[outcome] if not observed.units else None
         folds = schemes.from_splitter(folds, number, y)
+    _warn_of_a_rest(folds, _num_units(observed, outcome))
     return stored(folds, path)
+
+
+def _warn_of_a_rest(folds: Folds, num_units: int) -> None:
+    """Were the folds made for fewer units, or of a group vector that is too short?"""
+    used = max(int(folds.test.max()) + 1, int(folds.held_out.max()))
+    if used < num_units:
+        warnings.warn(
+            f"folds test none of the last {num_units - used} of {num_units} units, and always "
+            "train on them: were they made for fewer units?",
+            stacklevel=2,
+        )
 
 
 def stored(folds: Folds, path: Path) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """From Python: models of all front-ends to a comparison, ArviZ, disk and back; refusals."""
 
 import warnings
+from dataclasses import replace
 
+import arviz_plots
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -124,6 +126,12 @@ class TestOneModel:
         assert compared.frame.equals(pcv.compare(found).frame)
         with pytest.raises(PcvError, match=r"nothing\.zarr: not found"):
             pcv.load(tmp_path / "nothing.zarr")
+        found["slopes"].save(tmp_path / "cv.zarr")
+        (tmp_path / "own").mkdir()
+        (tmp_path / "own" / "file.txt").write_text("precious")
+        with pytest.raises(PcvError, match=r"own: not a saved cross-validation \(CV\.save\)"):
+            found["slopes"].save(tmp_path / "own")
+        assert (tmp_path / "own" / "file.txt").read_text() == "precious"
 
     def test_the_posterior_is_arvizs(self, found):
         tree = found["slopes"].to_datatree()
@@ -188,6 +196,13 @@ class TestUntil:
 
 
 class TestComparison:
+    def test_arviz_draws_them(self, found):
+        theirs = arviz_stats.compare({name: cv.to_arviz() for name, cv in found.items()})
+        drawn = arviz_plots.plot_compare(theirs, backend="matplotlib")
+        figure = drawn.viz["figure"].item()
+        written = [x.get_text() for axes in figure.axes for x in axes.get_yticklabels()]
+        assert set(found) <= set(written)
+
     def test_arviz_has_the_same_numbers(self, found):
         ours = pcv.compare(found).frame
         theirs = arviz_stats.compare(
@@ -254,6 +269,9 @@ def test_front_ends_agree(found):
     for name, model in models.items():
         data = {"y": Y, "x": X} if name == "JAX" else None
         cv = pcv.cross_validate(model, data=data, seed=2, **QUICK)
+        assert cv.name == "model"
+        compared = pcv.compare({"slopes": found["slopes"], name: cv})  # units of other names
+        assert abs(compared.frame["elpd_diff"]).max() < 4 * np.hypot(cv.mcse, found["slopes"].mcse)
         error = np.hypot(cv.mcse, found["slopes"].mcse)
         assert abs(cv.elpd - found["slopes"].elpd) < 4 * error
 
@@ -346,14 +364,32 @@ class TestPsisFirst:
         source = mixed.folds["source"]
         assert source["case 5"] == "mcmc"
         assert (source == "psis").sum() >= N - 4
+        assert mixed.diagnostics["joint_elpd"].dtype == float
+        assert (source == "mcmc").sum() == (mixed.folds["khat"] > 0.7).sum()
+        with pytest.raises(PcvError, match="come from PSIS, which has no chains to compare"):
+            mixed.plot_rhat()
         brute = pcv.cross_validate(model, seed=2, **QUICK)
         error = np.hypot(mixed.folds["mcse"], brute.folds["mcse"])
         assert np.abs((mixed.folds["elpd"] - brute.folds["elpd"]) / error).max() < 4.5
         assert "PSIS from the full-data fit for" in repr(mixed)
         compared = pcv.compare({"mixed": mixed, "brute": brute})
         assert set(compared.frame.index) == {"mixed", "brute"}
+        swapped = pcv.compare({"brute": brute, "mixed": mixed})  # looked at after other draws
+        assert swapped.frame.loc["mixed"].equals(compared.frame.loc["mixed"])
         alone = pcv.loo(model, seed=1, brute_force=False, **QUICK)
-        assert "importance sampling fails for" in alone.verdict
+        assert "importance sampling fails for 1 of 24 folds: case 5; brute_force" in alone.verdict
+
+    def test_a_bad_fit_is_told(self):
+        def either_sign(y):
+            a = numpyro.sample("a", dist.Normal(0, 3))
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(jnp.abs(a), 0.5), obs=y)
+
+        bad = {"warmup": 100, "draws": 100, "allow_bad_fit": True}
+        model = pcv.from_numpyro(either_sign, {"y": Y + 3})
+        found = pcv.loo(model, fit=bad, brute_force=False, progress=False)
+        assert found.diagnostics.attrs["bad_fit"]
+        assert "The full-data fit is bad: " in found.verdict
 
     def test_groups_from_the_full_fit(self):
         model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
@@ -422,6 +458,17 @@ class TestFolds:
 
         assert len(pcv.cross_validate(model, scheme, **short).folds) == 6
         assert len(pcv.cross_validate(model, Halves(), **short).folds) == 2
+        shuffled = pcv.cross_validate(model, pcv.kfold(N, 3, seed=4), **short)
+        in_order = [f"case {i}" for i in range(N)]
+        assert shuffled.pointwise["unit"].values.tolist() == in_order
+        by_unit = replace(shuffled, joint=False).to_arviz().elpd_i
+        assert by_unit["unit"].values.tolist() == in_order
+        place = shuffled.scores.fold.index(str(shuffled.pointwise["fold"].values[3]))
+        test = shuffled.tree["folds"]["test"].values[place].tolist()
+        terms = shuffled.diagnostics["pointwise_elpd"].values[place]
+        assert by_unit.values[3] == terms[test.index(3)]
+        with pytest.warns(UserWarning, match="folds test none of the last 4 of 24 units"):
+            pcv.cross_validate(model, pcv.leave_one_group_out(GROUP[:20]), **short)
         with pytest.raises(PcvError, match="folds 'lou'; there are loo, kfold"):
             pcv.cross_validate(model, "lou", **short)
         with pytest.raises(PcvError, match="folds is int; give 'loo'"):
@@ -436,6 +483,11 @@ class TestRefusals:
             pcv.cross_validate(flat, **QUICK)
         with pytest.raises(PcvError, match="'model' is str, not a model that pcv knows; see"):
             pcv.cross_validate("flat", **QUICK)
+
+    def test_data_beside_a_models_own(self):
+        model = pcv.from_numpyro(flat, {"y": Y})
+        with pytest.raises(PcvError, match="its own values of 'y', and data="):
+            pcv.cross_validate(model, data={"y": Y + 1}, **QUICK)
 
     def test_models_of_different_outcomes(self):
         models = {

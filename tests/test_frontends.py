@@ -416,6 +416,44 @@ def test_numpyro_models_that_are_refused(body, words):
     assert words in str(error.value)
 
 
+def test_shapes_that_do_not_fit_are_refused():
+    def beside(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(mu + np.zeros(N), 1), obs=y)
+
+    def wrong_plate(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("n", 7):
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+    for model, y, shape in ((beside, REAL[:, None], "12, 12"), (wrong_plate, REAL, "7,")):
+        with pytest.raises(PcvError, match="its distribution and plates have shape") as error:
+            from_numpyro(model, {"y": y})
+        assert f"values of shape {y.shape}, " in str(error.value)
+        assert shape.split(",")[0] in str(error.value)
+
+
+def test_a_table_is_data():
+    frame = pd.DataFrame({"y": REAL})
+    made = from_numpyro(numpyro_model(in_plate), frame)
+    np.testing.assert_array_equal(made.data.columns["y"], REAL)
+
+
+def test_vectors_and_covariates_of_their_shape():
+    def model(y, x):
+        mu = numpyro.sample("mu", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("n", 4):
+            numpyro.sample("y", dist.MultivariateNormal(mu + x, np.eye(3)), obs=y)
+
+    y, x = REAL.reshape(4, 3), X[:, 0].reshape(4, 3)
+    made = from_numpyro(model, {"y": y, "x": x})
+    assert made.predict is None
+    columns = {name: jnp.asarray(values) for name, values in made.data.columns.items()}
+    params = made.init(jax.random.key(1))
+    np.testing.assert_allclose(made.log_lik(params, columns), made.log_lik(params, {}))
+    assert made.log_lik(params, columns).shape == (4,)
+
+
 def test_numpyro_models_without_anything_to_draw_are_refused():
     def known(y):
         in_plate(0.0, y)
@@ -457,6 +495,11 @@ def with_missing(mu):
         pm.Normal("y", mu, 1, observed=np.where(REAL > 3, np.nan, REAL))
 
 
+def with_a_minibatch(mu):
+    with pytest.warns(UserWarning, match="total_size"):
+        pm.Normal("y", mu, 1, observed=pm.Minibatch(REAL, batch_size=3))
+
+
 @wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])
 def without_jax(x):
     return 2 * x
@@ -471,6 +514,14 @@ PYMC_REFUSED = {
     "minibatch": (
         lambda mu: pm.Normal("y", mu, 1, observed=pm.Minibatch(REAL, batch_size=3), total_size=N),
         "'y' is a minibatch",
+    ),
+    "minibatch without total_size": (
+        with_a_minibatch,
+        "'y' is a minibatch",
+    ),
+    "a column for a vector": (
+        lambda mu: pm.Normal("y", mu + np.zeros(N), 1, observed=REAL[:, None]),
+        "do the observed values ('y' (12, 1)) have the shape of their distribution? (",
     ),
     "discrete": (
         lambda mu: pm.Normal("y", mu + pm.Poisson("k", 2), 1, observed=REAL),
@@ -604,10 +655,13 @@ def test_units_have_the_names_of_their_coords(coords, names, labels):
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
 def test_bambi_is_its_pymc_model_with_columns():
     frame = pd.DataFrame({"y": REAL, "x": X[:, 0], "site": np.array(list("abcd"))[GROUP]})
-    model = bmb.Model("y ~ x + (1 | site)", frame)
+    unused = {"remark": [None] * N, "spare": np.full(N, np.nan), "unit": np.arange(N)}
+    model = bmb.Model("y ~ x + (1 | site)", frame.assign(**unused))
     made = as_model(model)
     assert isinstance(made, Model)
     assert {"y", "x", "site"} <= set(made.data.columns)
+    assert not set(unused) & set(made.data.columns)
+    assert made.data.order == ("obs",)  # their dimension __obs__, as units are named: "obs 3"
     twin = from_pymc(model.backend.model)
     params = made.init(jax.random.key(1))
     assert made.log_lik(params, {}).shape == (N,)

@@ -17,6 +17,7 @@ from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
 from pcv.marginal import choose, integrated
 from pcv.model import Model, Outcome, numeric, support
+from pcv.psis_first import NODES_PER_DIM
 from pcv.zoo import rats
 from tests.problems import GROUP_OF_UNIT, hierarchy, regression
 
@@ -178,6 +179,57 @@ def test_one_effect_by_group_is_exact():
         of_folds(found, data, params, three), of_folds(model, data, params, three)
     ):
         np.testing.assert_allclose(mine, theirs, atol=5e-3)
+
+
+def one_large_group(prior):
+    """A normal model whose only group of 1,000 has an effect, and a second group of one."""
+    group = np.append(np.zeros(1000, int), 1)
+    data = given({"y": 1.0 + np.random.default_rng(8).normal(size=1001), "group": group})
+    model = Model(
+        init=lambda key: {"u": prior.sample(key, (2,))},
+        log_prior=lambda params: prior.log_prob(params["u"]).sum(),
+        log_lik=lambda params, data: dist.Normal(params["u"][group], 1.0).log_prob(data["y"]),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+    )
+    return model, data, leave_one_group_out(group, "group")
+
+
+def test_single_units_of_a_large_group_vary_over_the_whole_prior():
+    model, data, folds = one_large_group(dist.Normal(0.0, 1.0))
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 20))
+    found = integrated(model, data, find(model, data, folds))
+    _, pointwise = of_folds(found, data, params, folds)
+    exact = norm.logpdf(data["y"][:1000], 0, np.sqrt(2))
+    np.testing.assert_allclose(pointwise[:, 0, :1000], exact[None].repeat(20, 0), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "prior", [dist.Laplace(0.0, 1.0), dist.ImproperUniform(dist.constraints.real, (), ())]
+)
+def test_a_prior_without_curvature_is_left_to_the_chains(prior):
+    start = dist.Normal(0.0, 1.0)
+    model, data, folds = one_large_group(prior)
+    model = model._replace(init=lambda key: {"u": start.sample(key, (2,))})
+    assert choose("auto", model, "m", data, folds).predictive == "plain"
+    with pytest.raises(PcvError, match="or a prior without curvature; write a `marginal`"):
+        choose("marginal", model, "m", data, folds)
+
+
+def test_more_nodes_for_means_of_one_over_the_integral():
+    data = rats_data()
+    model = rats.random_slopes(data)
+    folds = leave_one_group_out(data["rat"], "rat")
+    keys = jax.random.split(jax.random.key(5), DRAWS)
+    params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
+    local = find(model, data, folds)
+    exact, _ = of_folds(model, data, params, folds)
+    bias = {}
+    for nodes in (16, NODES_PER_DIM):
+        joint, _ = of_folds(integrated(model, data, local, nodes), data, params, folds)
+        bias[nodes] = np.log(np.exp(exact - joint).mean(0)).sum()
+    assert abs(bias[NODES_PER_DIM]) < 0.05
+    assert bias[16] > 0.2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

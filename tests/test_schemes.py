@@ -13,8 +13,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from pydantic import TypeAdapter
 
+import pcv
 import pcv.folds
 from pcv.config import FoldScheme
+from pcv.errors import PcvError
 from pcv.folds import (
     Folds,
     Places,
@@ -486,3 +488,17 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
         leave_one_location_out(places, far / 9),
     ):
         assert pixels(plot.on_map(folds, places, "x"), plot.GAP) > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda group: pcv.leave_one_group_out(group), "group_by"),
+        (lambda group: pcv.kfold(4, 2, group_by=group), "group_by"),
+        (lambda group: pcv.kfold(4, 2, stratify_by=group), "stratify_by"),
+    ],
+)
+def test_missing_groups_are_refused(make, name):
+    for group in ([1.0, np.nan, 2.0, 2.0], ["a", None, "b", "b"]):
+        with pytest.raises(PcvError, match=f"^{name}: that of unit 1 .from 0. is missing"):
+            make(group)

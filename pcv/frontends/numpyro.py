@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 from jaxtyping import Array, Key
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
@@ -32,7 +33,7 @@ class Traced(NamedTuple):
 
 def from_numpyro(
     model: Callable[..., Any],
-    data: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | pd.DataFrame | None = None,
     *,
     units: str | Sequence[str] | None = None,
     columns: Mapping[str, Any] | None = None,
@@ -51,7 +52,7 @@ def from_numpyro(
 
     Args:
         model: function of NumPyro primitives, with its observations.
-        data: its keyword arguments.
+        data: its keyword arguments, by name or as the columns of a table.
         units: plate, or plates, whose elements are the units; None: every element of the observed
             site is one or, with several observed sites, every element of the plates they share.
         columns: more columns of the data, one value per element of the observed site, to make
@@ -73,14 +74,15 @@ def from_numpyro(
     """
     name = getattr(model, "__name__", type(model).__name__)
     where = f"NumPyro model '{name}'"
-    given = {key: _as_array(x) for key, x in (data or {}).items()}
+    data = {} if data is None else {str(key): x for key, x in data.items()}
+    given = {key: _as_array(x) for key, x in data.items()}
     with jax.enable_x64(True):
         found = _traced(model, _in_jax(given), where)
     layouts = {site: _layout(x, where) for site, x in found.observed.items()}
     chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
     observed = {site: np.asarray(x["value"]) for site, x in found.observed.items()}
     outcome = "_".join(observed)
-    rows = observations(outcome, observed, layouts, chosen, data or {}, columns or {}, where)
+    rows = observations(outcome, observed, layouts, chosen, data, columns or {}, where)
     single = next(iter(observed)) if len(observed) == 1 else None
     argument = _argument(given, observed[single]) if single else None
     discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
@@ -90,11 +92,13 @@ def from_numpyro(
     def arguments(data: Data) -> dict[str, Any]:
         """The model's arguments, those that the data have from there."""
         kwargs = _in_jax(given)
-        found = {key: data[key] for key in along if key in data}
+        anew = {key: data[key] for key in along if key in data}
         if argument is not None and outcome in data:
-            y = data[outcome]
-            found[argument] = y if given[argument].ndim == 1 else y.reshape(given[argument].shape)
-        return kwargs | {key: jnp.asarray(x, kwargs[key].dtype) for key, x in found.items()}
+            anew[argument] = data[outcome]
+        for key, x in anew.items():
+            shape = given[key].shape if np.size(x) == given[key].size else np.shape(x)
+            kwargs[key] = jnp.reshape(jnp.asarray(x, kwargs[key].dtype), shape)
+        return kwargs
 
     def init(key: Key[Array, ""]) -> Params:
         kwargs = arguments({})
@@ -138,7 +142,7 @@ def from_numpyro(
         mean, variance = (jnp.broadcast_to(x, shape) for x in (fn.mean, fn.variance))
         return jnp.ravel(mean), jnp.ravel(variance)
 
-    by_element = single is not None and chosen == layouts[single].dims
+    by_element = single is not None and not rows.units
     made = Model(
         init,
         log_prior,
@@ -221,6 +225,16 @@ def _where_improper(site: Site) -> Any:
 def _layout(site: Site, where: str) -> Layout:
     """The dimensions of an observed site's elements, by the names of their plates."""
     value, event = np.shape(site["value"]), len(site["fn"].event_shape)
+    expected = site["fn"].shape()
+    try:
+        fits = np.broadcast_shapes(expected, value) == value
+    except ValueError:
+        fits = False
+    if not fits:
+        raise PcvError(
+            f"{where}: observed site '{site['name']}' has values of shape {value}, but its "
+            f"distribution and plates have shape {expected}"
+        )
     batch = value[: len(value) - event]
     if not batch:
         raise PcvError(

@@ -26,10 +26,11 @@ except ModuleNotFoundError as error:
 from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import graph_inputs
+from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
+from pcv.datasets import RESERVED
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
 
@@ -97,7 +98,7 @@ def from_pymc(
     names = [value.name for value in model.value_vars]
     inputs = {name: value.type(f"{name}_given") for name, value in values.items()}
     terms = graph_replace(
-        model.logp(vars=model.observed_RVs, sum=False),
+        _terms(model, observed, where),
         {values[name]: inputs[name] for name in values},
         strict=False,
     )
@@ -158,12 +159,19 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     made = model.backend.model
     size = np.size(_content(made.rvs_to_values[made.observed_RVs[0]]))
     response = made.observed_RVs[0].name
+    rows = model.data if len(model.data) == size else model.data.dropna()
     table = {
-        str(name): column.astype(str) if column.dtype.kind == "O" else column
-        for name, column in ((name, np.asarray(model.data[name])) for name in model.data)
-        if len(column) == size and name != response
+        str(name): np.asarray(column.astype(str) if column.dtype.kind == "O" else column)
+        for name, column in rows.items()
+        if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
     }
     return from_pymc(made, units=units, columns=table)
+
+
+def _may_be_of_folds(name: str, column: pd.Series) -> bool:
+    """Columns that the model has no use for may hold anything."""
+    kind = np.asarray(column).dtype.kind
+    return name not in RESERVED and kind in "biufOUM" and not column.isna().any()
 
 
 def _refuse(model: pm.Model, where: str) -> None:
@@ -185,9 +193,13 @@ def _refuse(model: pm.Model, where: str) -> None:
                 "out, for example by pm.Mixture"
             )
     for rv in model.observed_RVs:
-        if isinstance(rv.owner.op, MinibatchRandomVariable):
+        value = model.rvs_to_values[rv]
+        drawn = not hasattr(value, "get_value") and any(
+            isinstance(x.type, RandomType) for x in ancestors([value])
+        )
+        if drawn or isinstance(rv.owner.op, MinibatchRandomVariable):
             raise PcvError(
-                f"{where}: '{rv.name}' is a minibatch (total_size); cross-validation needs all "
+                f"{where}: '{rv.name}' is a minibatch; cross-validation needs all "
                 "data: observe them whole"
             )
     if not model.observed_RVs:
@@ -199,6 +211,19 @@ def _refuse(model: pm.Model, where: str) -> None:
 def _content(value: Any) -> np.ndarray:
     """What a constant or shared variable of PyTensor holds."""
     return value.get_value() if hasattr(value, "get_value") else value.eval()
+
+
+def _terms(model: pm.Model, observed: Mapping[str, np.ndarray], where: str) -> list[Any]:
+    """The log likelihood of every observed variable, element by element."""
+    try:
+        found: list[Any] = model.logp(vars=model.observed_RVs, sum=False)
+    except ValueError as error:
+        shapes = ", ".join(f"'{name}' {x.shape}" for name, x in observed.items())
+        raise PcvError(
+            f"{where}: PyMC finds no log likelihood; do the observed values ({shapes}) have the "
+            f"shape of their distribution? ({in_one_line(error)})"
+        ) from error
+    return found
 
 
 def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layout:

@@ -106,8 +106,16 @@ def observations(
     named = {name: x for layout in layouts.values() for name, x in layout.labels.items()}
     unsorted = {name for name, x in named.items() if not (x[:-1] < x[1:]).all()}
     taken = {*RESERVED, outcome, *known, *columns}
-    of_dim = {name: f"{name}_index" if name in taken or name in unsorted else name for name in dims}
-    labels = {of_dim[x]: f"{x}_name" if x in taken else x for x in dims if x in unsorted}
+    plain = {name: name.strip("_") or name for name in dims}  # Bambi's is __obs__
+    of_dim = {
+        name: f"{short}_index" if short in taken or name in unsorted else short
+        for name, short in plain.items()
+    }
+    labels = {
+        of_dim[name]: f"{short}_name" if short in taken else short
+        for name, short in plain.items()
+        if name in unsorted
+    }
     table = {outcome: values}
     for name, key in of_dim.items():
         place = np.concatenate(rows[name])
