@@ -66,14 +66,16 @@ def cross_validate(
             where folds hold several units. Both are computed.
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
         seed: of all random numbers.
-        chains, draws, warmup: of every fold; draws and warmup per chain.
+        chains, draws, warmup: of every fold; at least 2 chains, draws and warmup per chain.
         until: a rule by which folds end instead of after `draws`, as in a config:
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
-        fit: settings of the full-data fit: chains, warmup, draws, target_accept, allow_bad_fit.
+        fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
+            allow_bad_fit.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that a call that was interrupted goes on
-            where it was; None: they are thrown away.
+            where it was: what was made of other models, data or settings is made anew; None: they
+            are thrown away.
         cores: of the CPU to use; None: all.
         progress: whether to show what is being done.
 

@@ -52,6 +52,8 @@ def loo(
 
     Importance sampling gives the folds whose weights have a light tail; those with k-hat above
     `good_k` are sampled, all at once. `CV.folds` says by its column "source" which came from where.
+    Where effects are integrated out, and for targets, at most 1,000 full-data draws are used. The
+    log score is the only one.
 
     Args:
         model, data, joint, seed, precision, cores, progress: as for `cross_validate`.
