@@ -5,7 +5,6 @@ a unit, named by the columns that order the rows ("rat 1, day 8"); with ``units:
 rows of a county are one.
 
 >>> from pathlib import Path
-from typing import Any
 >>> from pcv.config import DataConfig
 >>> config = DataConfig(file="resources/rats.csv", outcome="weight_g", order=["rat", "day"])
 >>> table, constants = read_table(Path(config.file), config.outcome)

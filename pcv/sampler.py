@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, total, weighted_means
-from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, in_use, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid_out
 from pcv.keys import chain_keys, key
 from pcv.model import Fold, Target
 from pcv.scores import Score
@@ -285,7 +285,7 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
     ) -> tuple[State, dict[str, Any]]:
         return all_chains(one_chain, kernel, (steps_key, first, num_draws), *chains)
 
-    return Sampler(jax.jit(start, compiler_options=RUN_ONCE), jax.jit(advance), scores, buffer)
+    return Sampler(jax.jit(start), jax.jit(advance), scores, buffer)
 
 
 def chains_of(
