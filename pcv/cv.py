@@ -248,7 +248,7 @@ class CV:
             PcvError: there is something else.
         """
         if Path(path).exists():
-            load(path)
+            _opened(path)
         tree = self.tree.copy()
         tree.attrs["joint"] = self.joint
         store.put(Path(path), tree, mode="w")
@@ -441,11 +441,17 @@ def load(path: str | Path) -> CV:
     """
     if not Path(path).exists():
         raise PcvError(f"{path}: not found")
+    tree = _opened(path).load()
+    return CV(tree, bool(tree.attrs["joint"]))
+
+
+def _opened(path: str | Path) -> xr.DataTree:
+    """A saved cross-validation, whose values are not read yet."""
     try:
-        tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
+        tree = xr.open_datatree(path, engine="zarr", consolidated=True)
         is_saved = "diagnostics" in tree.children and "joint" in tree.attrs
     except (OSError, ValueError, LookupError):
         is_saved = False
     if not is_saved:
         raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
-    return CV(tree, bool(tree.attrs["joint"]))
+    return tree

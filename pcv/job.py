@@ -155,6 +155,30 @@ def rounds(job: Job, before: int | None = None) -> list[Job]:
     return [job._replace(round=r) for r in range(number)]
 
 
+def places(job: Job) -> list[tuple[str, Job]]:
+    """Every stage and the job that makes its artifact, in the order in which they are made."""
+    parts = [job._replace(model=name) for name in job.settings.models]
+    cut = [batch for part in parts for batch in batches(part)]
+    sampling = [
+        place
+        for each in rounds(job)
+        for place in (
+            *([("plan", each)] if each.round else []),
+            *(("sample", batch._replace(round=each.round)) for batch in cut),
+        )
+    ]
+    return [
+        ("data", job),
+        ("folds", job),
+        *(("fit", part) for part in parts),
+        *(("warmup", batch) for batch in cut),
+        *sampling,
+        *(("diagnose", part) for part in parts),
+        ("compare", job),
+        ("report", job),
+    ]
+
+
 def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> dict[str, Stamp]:
     """The stamps of a model's samples, as later stages call them, after `require` of each.
 

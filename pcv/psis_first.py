@@ -107,7 +107,7 @@ def loo(
                 whole.tree.assign({"diagnostics": xr.DataTree(_patched(diagnosed, brute))}),
                 whole.joint,
             )
-    return whole.renamed("model")
+    return whole
 
 
 def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray, np.ndarray]]:

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from pcv import checkpoint, store
 from pcv.errors import PcvError
-from pcv.job import Job, batches, draws_of, outdated, rounds, sample_name
+from pcv.job import Job, draws_of, outdated, places, sample_name
 from pcv.store import Stamp
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -44,13 +44,14 @@ class Artifact(NamedTuple):
         """What artifacts that are made from it call it."""
         if self.stage == "sample":
             return sample_name(self.job)
-        return f"plan {self.job.round}" if self.stage == "plan" else self.stage
+        of = {"plan": f" {self.job.round}", "diagnose": f" {self.job.model}"}
+        return self.stage + of.get(self.stage, "")
 
 
 def artifacts(job: Job) -> list[Artifact]:
     """All artifacts of an experiment, in the order in which they are made."""
     found: list[Artifact] = []
-    for stage, part in _places(job):
+    for stage, part in places(job):
         inputs = [
             a for a in found if a.stage in NEEDS[stage] and _belong(a.job, part, stage == "sample")
         ]
@@ -62,30 +63,6 @@ def artifacts(job: Job) -> list[Artifact]:
             state, stamp = _state(stage, part, inputs, known)
         found.append(Artifact(stage, part, state, stamp))
     return found
-
-
-def _places(job: Job) -> list[tuple[str, Job]]:
-    """Every stage and the job that makes its artifact."""
-    parts = [job._replace(model=name) for name in job.settings.models]
-    cut = [batch for part in parts for batch in batches(part)]
-    sampling = [
-        place
-        for each in rounds(job)
-        for place in (
-            *([("plan", each)] if each.round else []),
-            *(("sample", batch._replace(round=each.round)) for batch in cut),
-        )
-    ]
-    return [
-        ("data", job),
-        ("folds", job),
-        *(("fit", part) for part in parts),
-        *(("warmup", batch) for batch in cut),
-        *sampling,
-        *(("diagnose", part) for part in parts),
-        ("compare", job),
-        ("report", job),
-    ]
 
 
 def _belong(one: Job, other: Job, same_round: bool = False) -> bool:

@@ -9,12 +9,11 @@ import xarray as xr
 from pcv import datasets, store
 from pcv.job import (
     Job,
-    batches,
     observed,
     opened,
+    places,
     recipe,
     require,
-    rounds,
     sampled,
     samples,
     stored_folds,
@@ -204,14 +203,10 @@ def report(job: Job) -> None:
 def _origin(job: Job, started: datetime) -> dict[str, Any]:
     """Where the numbers come from: what made the draws; where stages differ, all there is."""
     made: dict[str, list[dict[str, Any]]] = {}
-    for stage in ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare"):
-        models = [""] if stage in ("data", "folds", "compare") else list(job.settings.models)
-        parts = [job._replace(model=name) for name in models]
-        if stage in ("warmup", "sample"):
-            parts = [batch for part in parts for batch in batches(part)]
-        if stage == "sample":
-            parts = [each for part in parts for each in rounds(part)]
-        made[stage] = [store.read_stamp(p.path(stage), stage).provenance for p in parts]
+    for stage, part in places(job):
+        if stage not in ("plan", "report"):
+            stamp = store.read_stamp(part.path(stage), stage)
+            made.setdefault(stage, []).append(stamp.provenance)
     everything = [one for of_stage in made.values() for one in of_stage]
 
     def all_of(key: str) -> str:
