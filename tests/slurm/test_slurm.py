@@ -1,0 +1,139 @@
+"""The workflow on a SLURM of this machine: jobs that end, reach their limit, are killed, need GPUs."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.slurm import cluster
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing())
+
+RATS = {
+    "seed": 1,
+    "experiments": {
+        "rats": {
+            "data": {
+                "file": str(ROOT / "resources/rats.csv"),
+                "outcome": "weight_g",
+                "order": ["rat", "day"],
+            },
+            "folds": {"scheme": "leave_one_group_out", "group": "rat"},
+            "models": {"slopes": {"model": "pcv.zoo.rats:random_slopes"}},
+            "fit": {"warmup": 300, "draws": 300},
+            "cv": {
+                "chains": 4,
+                "warmup": 30,
+                "draws": 100,
+                "batch_size": 20,
+                "fold_batches": 3,
+            },
+        }
+    },
+}
+"""in three batches of ten folds"""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with cluster.up(tmp_path_factory.mktemp("slurm")) as env:
+        yield env
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with a config, and settings of the profile for one small machine."""
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(RATS))
+    return tmp_path
+
+
+def submit(project, env, *options, changes=None):
+    """Start the workflow as a user does."""
+    if changes:
+        settings = yaml.safe_load((project / "config.yaml").read_text())
+        settings["experiments"]["rats"]["cv"] |= changes
+        (project / "config.yaml").write_text(yaml.safe_dump(settings))
+    command = [
+        str(Path(sys.executable).parent / "snakemake"),
+        "--snakefile", str(ROOT / "Snakefile"),
+        "--workflow-profile", str(ROOT / "profiles/slurm-generic"),
+        "--configfile", "config.yaml",
+        "--set-threads", "fit=2", "warmup=1", "sample=1",
+        "--latency-wait", "10",
+        *options,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def jobs(env):
+    """Jobs of the cluster: name, state, start and end, by id."""
+    said = subprocess.run(
+        ["squeue", "--noheader", "--states=all", "--format=%i|%j|%T|%S|%e"],
+        env=env, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return {line.split("|")[0]: line.split("|")[1:] for line in said.splitlines()}
+
+
+def since(env, before):
+    return {number: job for number, job in jobs(env).items() if number not in before}
+
+
+def digests(project):
+    """Of the samples of every batch."""
+    folder = project / "results/rats/models/slopes/sample"
+    return {
+        file.relative_to(folder): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and "/c/" in file.as_posix()
+    }
+
+
+def test_three_batches_one_gpu(slurm, project):
+    before = jobs(slurm)
+    gpus = ("--set-resources", "warmup:gpu=1", "sample:gpu=1")
+    run = submit(project, slurm, *gpus)
+    said, _ = run.communicate(timeout=900)
+    assert run.returncode == 0, said
+    assert (project / "results/rats/report.html").exists()
+    made = since(slurm, before)
+    names = [name for name, *_ in made.values()]
+    assert names.count("pcv-sample") == names.count("pcv-warmup") == 3
+    assert {state for _, state, *_ in made.values()} == {"COMPLETED"}
+    on_gpu = sorted(
+        (start, end) for name, _, start, end in made.values() if name in ("pcv-sample", "pcv-warmup")
+    )
+    assert all(end <= start for (_, end), (start, _) in zip(on_gpu, on_gpu[1:]))
+
+
+def test_a_time_limit_and_a_kill(slurm, project):
+    long = {"draws": 40000, "batch_size": 200, "fold_batches": 1, "store": "sums"}
+    before = jobs(slurm)
+    run = submit(project, slurm, "--set-resources", "sample:runtime=1", changes=long)
+    killed = False
+    while run.poll() is None:
+        now = since(slurm, before)
+        sampling = [n for n, (name, state, *_) in now.items() if (name, state) == ("pcv-sample", "RUNNING")]
+        timed_out = any(state == "TIMEOUT" for _, state, *_ in now.values())
+        if timed_out and sampling and not killed:
+            time.sleep(20)
+            subprocess.run(["scancel", "--signal=KILL", "--full", *sampling], env=slurm, check=True)
+            killed = True
+        time.sleep(1)
+    said = run.stdout.read()
+    assert run.returncode == 0, said
+    states = [state for name, state, *_ in since(slurm, before).values() if name == "pcv-sample"]
+    assert "TIMEOUT" in states
+    assert killed
+    assert states[-1] == "COMPLETED"
+    logs = "".join(file.read_text() for file in (project / "results/.slurm").glob("*-sample.log"))
+    assert logs.count("goes on from") >= 2
