@@ -27,6 +27,7 @@ from pcv.sampler import (
     Kernel,
     Sampler,
     State,
+    chains_at_once,
     filled,
     from_z,
     in_groups,
@@ -126,7 +127,7 @@ def at_full_data(
         return jax.vmap(lambda position: target.log_predictive(position, fold)[0])(some)
 
     def all_folds(*folds: Array) -> Array:
-        return in_groups(one_fold, folds, num_units * len(some))
+        return in_groups(one_fold, folds, chains_at_once(num_units * len(some)))
 
     run = jax.jit(laid_out(all_folds, BY_CHAIN, BY_CHAIN), compiler_options=RUN_ONCE)
     return np.asarray(run(*spread((test, held_out))))[: len(test)]
@@ -215,7 +216,7 @@ def adapt(
 
     def all_folds(kernel: Kernel, first: Array, num_draws: Array, *folds: Any) -> Any:
         each = partial(window, kernel, first, num_draws)
-        return in_groups(each, folds, num_units * num_chains)
+        return in_groups(each, folds, chains_at_once(num_units * num_chains))
 
     run = jax.jit(laid_out(all_folds, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
     stretch, place, chains = spread((np.ones((num_folds, dim), position.dtype), position, chains))

@@ -214,14 +214,18 @@ def filled(number: int, size: int) -> Int[np.ndarray, " place"]:
     return np.minimum(np.arange(size), number - 1)
 
 
-def in_groups(function: Callable[..., Any], chains: Any, num_units: int) -> Any:
-    """`function` of every chain, vectorised over as many at a time as the cache holds.
+def chains_at_once(num_units: int) -> int:
+    """How many chains of a device advance side by side: as many as the cache holds."""
+    room = CPU_ROOM if jax.default_backend() == "cpu" else GPU_ROOM
+    return max(room // (8 * num_units), 1)
+
+
+def in_groups(function: Callable[..., Any], chains: Any, at_once: int) -> Any:
+    """`function` of every chain, vectorised over so many at a time.
 
     The chains of a device are cut into equal groups, the last one filled up.
     """
     number = jax.tree.leaves(chains)[0].shape[0]
-    room = CPU_ROOM if jax.default_backend() == "cpu" else GPU_ROOM
-    at_once = max(room // (8 * num_units), 1)
     groups = -(-number // at_once)
     size = -(-number // groups)
     places = filled(number, groups * size).reshape(groups, size)
@@ -238,9 +242,19 @@ class Sampler(NamedTuple):
     advance: Callable[..., tuple[State, dict[str, Any]]]
     scores: tuple[Score, ...]
     buffer: int
+    at_once: int
+    """chains of a device that advance side by side"""
+    halved: Callable[[], "Sampler"]
+    """the same with half as many: for a device whose memory they did not fit"""
 
 
-def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int) -> Sampler:
+def build(
+    target: Target,
+    scores: tuple[Score, ...],
+    num_units: int,
+    buffer: int,
+    at_once: int | None = None,
+) -> Sampler:
     """Compile-once functions over all chains, the chain axis laid over all devices.
 
     Args:
@@ -248,7 +262,9 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
         scores: what to average besides the log score.
         num_units: number of units.
         buffer: the largest number of draws of one block.
+        at_once: chains of a device that advance side by side; None: `chains_at_once`.
     """
+    together = at_once or chains_at_once(num_units)
 
     def start_one(kernel: Kernel, position: Array, chain: Chains) -> State:
         fold = Fold(train_mask(chain.held_out, num_units), chain.test)
@@ -261,14 +277,12 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
     ) -> Any:
         def share(kernel: Kernel, common: tuple, *chains: Any) -> Any:
             if kernel.stretch is None:
-                return in_groups(
-                    lambda *chain: function(kernel, *common, *chain), chains, num_units
-                )
+                return in_groups(lambda *chain: function(kernel, *common, *chain), chains, together)
             center, scale, *own = kernel
             return in_groups(
                 lambda own, *chain: function(Kernel(center, scale, *own), *common, *chain),
                 (own, *chains),
-                num_units,
+                together,
             )
 
         places = of_variants(kernel, EVERYWHERE, BY_CHAIN)
@@ -285,7 +299,14 @@ def build(target: Target, scores: tuple[Score, ...], num_units: int, buffer: int
     ) -> tuple[State, dict[str, Any]]:
         return all_chains(one_chain, kernel, (steps_key, first, num_draws), *chains)
 
-    return Sampler(jax.jit(start), jax.jit(advance), scores, buffer)
+    return Sampler(
+        jax.jit(start),
+        jax.jit(advance),
+        scores,
+        buffer,
+        together,
+        lambda: build(target, scores, num_units, buffer, together // 2),
+    )
 
 
 def chains_of(

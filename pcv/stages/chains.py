@@ -14,6 +14,7 @@ from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.job import (
     Job,
+    Say,
     batch_of,
     draws_of,
     folds_of,
@@ -309,7 +310,7 @@ def sample(job: Job) -> None:
             job.say(
                 f"sample {job.model}: goes on from {saved.number} blocks of draws that are there"
             )
-        drawn = _until_done(cv, run, parts, center, made, lengths, saved)
+        drawn = _until_done(cv, run, parts, center, made, lengths, saved, job.say)
         for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
             across: dict[str, dict[str, np.ndarray]] = {}
             if block.y_rep is not None:
@@ -350,6 +351,40 @@ def sample(job: Job) -> None:
         )
 
 
+def _in_memory(
+    run: Run,
+    parts: "list[Part]",
+    center: dict[str, np.ndarray],
+    num_chains: int,
+    num_draws: int,
+    first: int,
+    say: Say,
+) -> Iterator[tuple["Block", "list[Part]"]]:
+    """`kernels.blocks`; where they do not fit the device, with half as many chains at a time."""
+    from jax.errors import JaxRuntimeError
+
+    from pcv import kernels
+
+    engine, made = run.engine, 0
+    while made < num_draws:
+        left = num_draws - made, first + made
+        try:
+            for block, parts in kernels.blocks(
+                engine, parts, center, run.jitter, num_chains, *left
+            ):
+                made += block.num_draws
+                yield block, parts
+        except JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error) or engine.at_once == 1:
+                raise
+            engine = engine.halved()
+            say(
+                f"warning: out of memory with {2 * engine.at_once} chains of a device at a time; "
+                f"tried again with {engine.at_once} (fewer at a time from the start: more "
+                "cv.fold_batches)"
+            )
+
+
 def _until_done(
     cv: CvConfig,
     run: Run,
@@ -358,6 +393,7 @@ def _until_done(
     made: int,
     lengths: list[int],
     saved: Checkpoint,
+    say: Say,
 ) -> Iterator[tuple["Block", np.ndarray, "list[Part]"]]:
     """Blocks of draws, the folds that they are of, and the chains to go on from.
 
@@ -379,8 +415,7 @@ def _until_done(
             so_far.append(block.sums["joint"])
             yield block, active, parts
         some = {kind: x[active] for kind, x in center.items()}
-        drawn = kernels.blocks(run.engine, parts, some, run.jitter, cv.chains, length - made, made)
-        for block, parts in drawn:
+        for block, parts in _in_memory(run, parts, some, cv.chains, length - made, made, say):
             saved.save(index, block._asdict(), kernels.states(parts))
             index += 1
             so_far.append(block.sums["joint"])

@@ -110,7 +110,9 @@ def test_three_batches_one_gpu(slurm, project):
     assert names.count("pcv-sample") == names.count("pcv-warmup") == 3
     assert {state for _, state, *_ in made.values()} == {"COMPLETED"}
     on_gpu = sorted(
-        (start, end) for name, _, start, end in made.values() if name in ("pcv-sample", "pcv-warmup")
+        (start, end)
+        for name, _, start, end in made.values()
+        if name in ("pcv-sample", "pcv-warmup")
     )
     assert all(end <= start for (_, end), (start, _) in zip(on_gpu, on_gpu[1:]))
 
@@ -122,7 +124,9 @@ def test_a_time_limit_and_a_kill(slurm, project):
     killed = False
     while run.poll() is None:
         now = since(slurm, before)
-        sampling = [n for n, (name, state, *_) in now.items() if (name, state) == ("pcv-sample", "RUNNING")]
+        sampling = [
+            n for n, (name, state, *_) in now.items() if (name, state) == ("pcv-sample", "RUNNING")
+        ]
         timed_out = any(state == "TIMEOUT" for _, state, *_ in now.values())
         if timed_out and sampling and not killed:
             time.sleep(20)
