@@ -369,9 +369,8 @@ def _in_memory(
     while made < num_draws:
         left = num_draws - made, first + made
         try:
-            for block, parts in kernels.blocks(
-                engine, parts, center, run.jitter, num_chains, *left
-            ):
+            drawn = kernels.blocks(engine, parts, center, run.jitter, num_chains, *left)
+            for block, parts in drawn:
                 made += block.num_draws
                 yield block, parts
         except JaxRuntimeError as error:
@@ -415,7 +414,8 @@ def _until_done(
             so_far.append(block.sums["joint"])
             yield block, active, parts
         some = {kind: x[active] for kind, x in center.items()}
-        for block, parts in _in_memory(run, parts, some, cv.chains, length - made, made, say):
+        drawn = _in_memory(run, parts, some, cv.chains, length - made, made, say)
+        for block, parts in drawn:
             saved.save(index, block._asdict(), kernels.states(parts))
             index += 1
             so_far.append(block.sums["joint"])
