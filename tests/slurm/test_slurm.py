@@ -1,12 +1,9 @@
-"""The workflow on a SLURM of this machine: jobs that end, reach their limit, are killed, need GPUs."""
+"""The workflow on a SLURM of this machine: time limits, kills, GPUs."""
 
-import json
-import os
-import re
-import shutil
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -109,12 +106,9 @@ def test_three_batches_one_gpu(slurm, project):
     names = [name for name, *_ in made.values()]
     assert names.count("pcv-sample") == names.count("pcv-warmup") == 3
     assert {state for _, state, *_ in made.values()} == {"COMPLETED"}
-    on_gpu = sorted(
-        (start, end)
-        for name, _, start, end in made.values()
-        if name in ("pcv-sample", "pcv-warmup")
-    )
-    assert all(end <= start for (_, end), (start, _) in zip(on_gpu, on_gpu[1:]))
+    gpu = ("pcv-sample", "pcv-warmup")
+    times = sorted((start, end) for name, _, start, end in made.values() if name in gpu)
+    assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
 def test_a_time_limit_and_a_kill(slurm, project):
@@ -124,9 +118,7 @@ def test_a_time_limit_and_a_kill(slurm, project):
     killed = False
     while run.poll() is None:
         now = since(slurm, before)
-        sampling = [
-            n for n, (name, state, *_) in now.items() if (name, state) == ("pcv-sample", "RUNNING")
-        ]
+        sampling = [n for n, job in now.items() if job[:2] == ["pcv-sample", "RUNNING"]]
         timed_out = any(state == "TIMEOUT" for _, state, *_ in now.values())
         if timed_out and sampling and not killed:
             time.sleep(20)
