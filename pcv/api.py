@@ -143,8 +143,12 @@ def prepared(
             "scores": [*names, *own_scores],
         }
         settings = {"seed": seed, "precision": precision, "experiments": {EXPERIMENT: experiment}}
+        try:
+            parsed = config.parse(settings)
+        except PcvError as error:  # in the words of the call, which has no config
+            raise PcvError(str(error).replace(f"config: experiments.{EXPERIMENT}.", "")) from None
         yield Job(
-            config.parse(settings),
+            parsed,
             EXPERIMENT,
             folder,
             say=say if progress else silent,

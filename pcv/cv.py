@@ -144,7 +144,8 @@ class CV:
         """
         known = results.listed(self.diagnostics.attrs.get("scores", []))
         if f"{name}_{kind}" not in known:
-            raise PcvError(f"no {kind} score '{name}'; there are {', '.join(known) or 'none'}")
+            there = f"there are {', '.join(known)}" if known else f"ask for it: scores=['{name}']"
+            raise PcvError(f"no {kind} score '{name}'; {there}")
         found = results.scores(self.diagnostics, kind, "", "", name)
         se = comparing.standard_error(found.elpd[None])[0]
         mcse = np.sqrt(np.sum(found.mcse**2))

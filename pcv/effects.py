@@ -24,7 +24,7 @@ MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""
 MAX_ENTRIES = 500_000_000
 """derivatives, parameters times units, that are looked at"""
-PRIOR_DRAWS, LOOKED_AT = 3, 5
+PRIOR_DRAWS, LOOKED_AT = 8, 5
 """prior draws at which derivatives are looked at, and groups whose prior's shape is"""
 
 Position = Float[Array, " param"]

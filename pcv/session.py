@@ -1,13 +1,14 @@
 """What a Python session has at hand (models, data, scores, folds), as a config names it."""
 
+import difflib
 import hashlib
 import marshal
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -221,19 +222,32 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
         return dict(folds)
     if isinstance(folds, str):
         if folds not in SCHEMES:
-            raise PcvError(f"folds {folds!r}; there are {', '.join(SCHEMES)}, or pcv.kfold(...)")
+            near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SCHEMES)}"
+            raise PcvError(f"folds {folds!r}; {hint}, or pcv.kfold(...)")
         return SCHEMES[folds]
     if not isinstance(folds, Folds):
+        if isinstance(folds, Sequence):
+            folds = _Pairs(folds)
         if not hasattr(folds, "split"):
             raise PcvError(
                 f"folds is {type(folds).__name__}; give 'loo', Folds such as pcv.kfold(...), a "
-                "scikit-learn splitter, or a scheme of a config"
+                "scikit-learn splitter or its pairs, or a scheme of a config"
             )
         number = _num_units(observed, outcome)
         y = observed.columns[outcome] if not observed.units else None
         folds = schemes.from_splitter(folds, number, y)
     _warn_of_a_rest(folds, _num_units(observed, outcome))
     return stored(folds, path)
+
+
+class _Pairs(NamedTuple):
+    """Pairs of indices, training and test, as a splitter gives them."""
+
+    pairs: Sequence[Any]
+
+    def split(self, x: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
+        return iter(self.pairs)
 
 
 def _warn_of_a_rest(folds: Folds, num_units: int) -> None:

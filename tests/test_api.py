@@ -469,11 +469,18 @@ class TestFolds:
         assert by_unit.values[3] == terms[test.index(3)]
         with pytest.warns(UserWarning, match="folds test none of the last 4 of 24 units"):
             pcv.cross_validate(model, pcv.leave_one_group_out(GROUP[:20]), **short)
-        with pytest.raises(PcvError, match="folds 'lou'; there are loo, kfold"):
-            pcv.cross_validate(model, "lou", **short)
+        pairs = list(Halves().split(None))
+        assert pcv.cross_validate(model, pairs, **short).folds.index.tolist() == [
+            "split 1",
+            "split 2",
+        ]
+        with pytest.raises(PcvError, match=r"folds 'LOO'; did you mean 'loo'\?, or pcv"):
+            pcv.cross_validate(model, "LOO", **short)
+        with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
+            pcv.cross_validate(model, "rats", **short)
         with pytest.raises(PcvError, match="folds is int; give 'loo'"):
             pcv.cross_validate(model, 5, **short)
-        with pytest.raises(PcvError, match=r"cv\.chains: must be at least 2"):
+        with pytest.raises(PcvError, match=r"^cv\.chains: must be at least 2"):
             pcv.cross_validate(model, **short | {"chains": 1})
 
 

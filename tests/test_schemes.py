@@ -502,3 +502,8 @@ def test_missing_groups_are_refused(make, name):
     for group in ([1.0, np.nan, 2.0, 2.0], ["a", None, "b", "b"]):
         with pytest.raises(PcvError, match=f"^{name}: that of unit 1 .from 0. is missing"):
             make(group)
+
+
+def test_folds_print_themselves():
+    assert repr(pcv.kfold(40, 5)) == "5 folds, test 8, training 32, no gap"
+    assert repr(pcv.h_block(10, 2)).startswith("10 folds, test 1, training 5 to 7, gap 2 to 4")

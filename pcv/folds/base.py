@@ -24,6 +24,10 @@ class Folds(NamedTuple):
     """ranges [start, stop) of units that are not trained on, test and gap: sorted, disjoint,
     maximal, padded with empty ranges (0, 0)"""
 
+    def __repr__(self) -> str:
+        """What `describe` says, of as many units as the folds reach."""
+        return describe(self, max(int(self.test.max()) + 1, int(self.held_out.max())))
+
 
 Units = int | Sequence[str]
 """how many units there are, or their names"""
