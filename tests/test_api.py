@@ -470,10 +470,8 @@ class TestFolds:
         with pytest.warns(UserWarning, match="folds test none of the last 4 of 24 units"):
             pcv.cross_validate(model, pcv.leave_one_group_out(GROUP[:20]), **short)
         pairs = list(Halves().split(None))
-        assert pcv.cross_validate(model, pairs, **short).folds.index.tolist() == [
-            "split 1",
-            "split 2",
-        ]
+        in_pairs = pcv.cross_validate(model, pairs, **short)
+        assert in_pairs.folds.index.tolist() == ["fold 1", "fold 2"]
         with pytest.raises(PcvError, match=r"folds 'LOO'; did you mean 'loo'\?, or pcv"):
             pcv.cross_validate(model, "LOO", **short)
         with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
