@@ -168,6 +168,8 @@ def run(job: Job) -> None:
     parts = [job._replace(model=name) for name in job.settings.models]
     for part in parts:
         fit = _made(part, "fit", known)
+        if job.settings.cv.fold_batches == "auto":
+            _made(part, "cut", known | {"fit": fit})
         for batch in batches(part):
             _made(batch, "warmup", known | {"fit": fit})
     for each in rounds(job):

@@ -22,7 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bayesian cross-validation: which model predicts better, how sure that is, and whether "
     "the computation can be trusted. Start with `pcv init DIR`, which writes a project that runs. "
-    "Stages, in order: data, fit, folds, warmup, sample, diagnose, compare, report.",
+    "Stages, in order: data, fit, folds, (cut,) warmup, sample, diagnose, compare, report.",
     epilog="Example: pcv check config/config.yaml",
 )
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -136,6 +136,23 @@ def folds(
 
     for job in _jobs(config, experiment, results):
         stages.folds(job, plot)
+
+
+@app.command(epilog="Example: pcv cut my_config.yaml --model slopes")
+def cut(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    """Cut the folds into batches that fit the memory (cv.fold_batches: auto): batches.zarr."""
+    from pcv import stages
+
+    _prepare(cores, results)
+    for job in _jobs(config, experiment, results, model, per="model"):
+        stages.cut(job)
 
 
 @app.command(epilog="Example: pcv warmup config/config.yaml --model slopes --cores 4")
@@ -304,8 +321,7 @@ def _jobs(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
 ) -> list["Job"]:
     from pcv.config import load
-    from pcv.job import Job
-    from pcv.layout import batches
+    from pcv.job import Job, batches
     from pcv.progress import reporter, say
 
     settings = load(config)
@@ -327,7 +343,7 @@ def _jobs(
         jobs = [
             job._replace(batch=name)
             for job in jobs
-            for name in _chosen(config, "fold batch", batch, batches(job.settings.cv.fold_batches))
+            for name in _chosen(config, "fold batch", batch, [x.batch for x in batches(job)])
         ]
     return jobs
 

@@ -319,7 +319,8 @@ class CvConfig(Section):
     until: UntilConfig | None = None  # None: all folds make `draws`
     batch_size: Count = 50
     store: Literal["draws", "sums"] = "draws"
-    fold_batches: Count = 1
+    fold_batches: Count | Literal["auto"] = 1
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
     adapt: Literal["auto", "always", "never"] = "auto"
 
@@ -357,7 +358,7 @@ class CvConfig(Section):
                     "until",
                     name,
                 )
-        if self.until.fold_mcse_over_se is not None and self.fold_batches > 1:
+        if self.until.fold_mcse_over_se is not None and self.fold_batches != 1:
             raise _problem(
                 "needs all folds in one job (fold_batches: 1); take fold_mcse or mcse_over_se",
                 "until",
@@ -630,6 +631,11 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "data": (set(), {"data": True}),
     "fit": ({"seed", "precision"}, {"fit": {"chains", "warmup", "draws", "target_accept"}}),
     "folds": ({"seed"}, {"folds": True}),
+    "cut": (
+        set(),
+        {"predictive": True, "scores": True}
+        | {"cv": {"chains", "batch_size", "fold_batches", "memory_share"}},
+    ),
     "warmup": (
         {"seed", "precision"},
         {"predictive": True}

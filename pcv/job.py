@@ -145,8 +145,21 @@ def _command(job: Job, stage: str) -> str:
 
 
 def batches(job: Job) -> list[Job]:
-    """The job for each batch of folds."""
-    return [job._replace(batch=name) for name in layout.batches(job.settings.cv.fold_batches)]
+    """The job for each batch of a model's folds.
+
+    Raises:
+        PcvError: how many there are is to be measured first, or again.
+    """
+    if job.settings.cv.fold_batches == "auto":
+        require(job, "cut", {})
+    return _known_batches(job)
+
+
+def _known_batches(job: Job) -> list[Job]:
+    """The same, and none where they are to be measured first."""
+    given = job.settings.cv.fold_batches
+    number = layout.num_batches(job.results, job.experiment, job.model, given)
+    return [job._replace(batch=name) for name in layout.batches(number)]
 
 
 def rounds(job: Job, before: int | None = None) -> list[Job]:
@@ -156,9 +169,13 @@ def rounds(job: Job, before: int | None = None) -> list[Job]:
 
 
 def places(job: Job) -> list[tuple[str, Job]]:
-    """Every stage and the job that makes its artifact, in the order in which they are made."""
+    """Every stage and the job that makes its artifact, in the order in which they are made.
+
+    Those of a model's batches are left out as long as it is not known how many there are.
+    """
     parts = [job._replace(model=name) for name in job.settings.models]
-    cut = [batch for part in parts for batch in batches(part)]
+    measured = parts if job.settings.cv.fold_batches == "auto" else []
+    cut = [batch for part in parts for batch in _known_batches(part)]
     sampling = [
         place
         for each in rounds(job)
@@ -171,6 +188,7 @@ def places(job: Job) -> list[tuple[str, Job]]:
         ("data", job),
         ("folds", job),
         *(("fit", part) for part in parts),
+        *(("cut", part) for part in measured),
         *(("warmup", batch) for batch in cut),
         *sampling,
         *(("diagnose", part) for part in parts),
@@ -205,13 +223,15 @@ def sample_name(job: Job) -> str:
 
 
 def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
-    """What was sampled of all batches of folds, rounds put together."""
+    """What was sampled of all batches of folds, rounds put together; read where it is looked at."""
     from pcv.sums import joined
+
+    def unread(job: Job) -> xr.Dataset:
+        return xr.open_dataset(job.path("sample"), engine="zarr", consolidated=True, cache=False)
 
     lengths = job.settings.cv.rounds
     return [
-        joined([opened(each, "sample") for each in rounds(part, before)], lengths)
-        for part in batches(job)
+        joined([unread(each) for each in rounds(part, before)], lengths) for part in batches(job)
     ]
 
 
@@ -283,7 +303,7 @@ def stored_folds(job: Job) -> Folds:
 
 def batch_of(job: Job, folds: Folds) -> Folds:
     """The folds of the job's batch."""
-    names = layout.batches(job.settings.cv.fold_batches)
+    names = [part.batch for part in batches(job)]
     if job.batch not in names:
         raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
     cut = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]

@@ -1,12 +1,15 @@
 """Stages, their versions, and where their artifacts lie: what workflow and stages share."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 VERSIONS = {
     "data": 1,
     "fit": 2,
     "folds": 1,
+    "cut": 1,
     "warmup": 7,
     "sample": 7,
     "diagnose": 6,
@@ -20,6 +23,7 @@ FILES = {
     "data": "{experiment}/data.zarr",
     "fit": "{experiment}/models/{model}/fit.zarr",
     "folds": "{experiment}/folds.zarr",
+    "cut": "{experiment}/models/{model}/batches.zarr",
     "warmup": "{experiment}/models/{model}/warmup/{batch}.zarr",
     "sample": "{experiment}/models/{model}/sample/{batch}.zarr",
     "diagnose": "{experiment}/models/{model}/diagnostics.zarr",
@@ -131,6 +135,27 @@ def checkpoint(
     'results/.checkpoints/rats/slopes/1-of-2/0'
     """
     return results / ".checkpoints" / experiment / model / batch / str(round)
+
+
+WHOLE = "1-of-1"
+"""the only batch of folds that are not cut"""
+
+
+def num_batches(
+    results: Path, experiment: str, model: str, fold_batches: int | Literal["auto"]
+) -> int:
+    """How many batches a model's folds are cut into; 0 where `pcv cut` has not measured it yet.
+
+    >>> num_batches(Path("results"), "rats", "slopes", 3)
+    3
+    """
+    if fold_batches != "auto":
+        return fold_batches
+    try:
+        found = json.loads((path(results, "cut", experiment, model) / "zarr.json").read_text())
+        return int(found["attributes"]["fold_batches"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
 
 
 def batches(fold_batches: int) -> list[str]:

@@ -57,9 +57,10 @@ def _bring_up_to_date(
     known = _content(file)
     cv = config.experiments[experiment].cv
     rounds = range(stage == "plan", len(cv.rounds))
+    number = layout.num_batches(results, experiment, model, cv.fold_batches) if model else 1
     artifacts = {
         layout.path(results, stage, experiment, model, name, r)
-        for name in layout.batches(cv.fold_batches)
+        for name in layout.batches(number)
         for r in rounds
     }
     existing = [path for path in artifacts if path.exists()]

@@ -239,7 +239,7 @@ class Sampler(NamedTuple):
     """The two compiled functions of a model: where chains start, and how they go on."""
 
     start: Callable[[Kernel, Float[Array, "chain param"], Chains], State]
-    advance: Callable[..., tuple[State, dict[str, Any]]]
+    advance: jax.stages.Wrapped
     scores: tuple[Score, ...]
     buffer: int
     at_once: int

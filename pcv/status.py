@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from pcv import checkpoint, store
+from pcv import checkpoint, layout, store
 from pcv.errors import PcvError
 from pcv.job import Job, draws_of, outdated, places, sample_name
 from pcv.store import Stamp
@@ -15,10 +15,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "data": (),
     "folds": ("data",),
     "fit": ("data",),
-    "warmup": ("folds", "fit"),
+    "cut": ("folds", "fit"),
+    "warmup": ("folds", "fit", "cut"),
     "plan": ("sample",),
     "sample": ("warmup", "plan"),
-    "diagnose": ("sample",),
+    "diagnose": ("cut", "sample"),
     "compare": ("diagnose",),
     "report": ("compare",),
 }
@@ -110,7 +111,7 @@ def table(found: list[Artifact]) -> str:
     """The artifacts of an experiment as lines, and what a rerun would make."""
     rows = [("stage", "of", "size", "time", "state")]
     for a in found:
-        of = " ".join((a.job.model, a.job.batch if a.job.settings.cv.fold_batches > 1 else ""))
+        of = " ".join((a.job.model, a.job.batch if a.job.batch != layout.WHOLE else ""))
         of += f" round {a.job.round}" * bool(a.job.round)
         there = a.path.exists()
         size = in_bytes(size_of(a.path)) if there else ""

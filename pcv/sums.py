@@ -23,6 +23,8 @@ from pcv.jackknife import Parts
 
 MAX_CHUNKS = 32
 """chunks along the batches of a run, so that long runs do not leave thousands of files"""
+CHUNK_BYTES = 2**24
+"""bytes of a chunk above which there are more of them: a chunk is rewritten with every batch"""
 
 
 class Block(NamedTuple):
@@ -94,10 +96,11 @@ def batch_of(
 def create(folder: Path, first: xr.Dataset, num_batches: int) -> None:
     """An empty store for `num_batches` like the first; its memory does not grow with them."""
     grown = {"batch": num_batches, "draw": num_batches * first.sizes.get("draw", 0)}
-    per_chunk = -(-num_batches // MAX_CHUNKS)
+    most = -(-num_batches // MAX_CHUNKS)
     variables, encoding = {}, {}
     for name, x in first.data_vars.items():
         shape = [grown.get(str(d), n) for d, n in x.sizes.items()]
+        per_chunk = max(min(most, CHUNK_BYTES // x.nbytes), 1)
         chunks = [n * per_chunk if d in grown else n for d, n in x.sizes.items()]
         variables[name] = (x.dims, np.broadcast_to(np.nan, shape))
         encoding[name] = {"chunks": [min(c, n) for c, n in zip(chunks, shape)]}
@@ -157,11 +160,11 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
         lengths: draws per chain after each round.
 
     Returns:
-        All folds, with the batches and draws of all rounds.
+        All folds, with the batches and draws of all rounds; a single round as it is, unread.
     """
-    first = rounds[0].load()
     if len(rounds) == 1:
-        return first
+        return rounds[0]
+    first = rounds[0].load()
     ids = first["fold"].values.tolist()
     wide = [first]
     for r, part in enumerate(rounds[1:], 1):

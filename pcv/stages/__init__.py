@@ -7,13 +7,16 @@ present config, and writes its own.
 """
 
 from pcv.stages.answers import compare, diagnose, diagnosed_of, plan, report
-from pcv.stages.chains import sample, warmup
+from pcv.stages.cutting import cut
 from pcv.stages.full_data import fit
 from pcv.stages.inputs import check, data, download, folds, folds_dataset
+from pcv.stages.sampling import sample
+from pcv.stages.warming_up import warmup
 
 __all__ = [
     "check",
     "compare",
+    "cut",
     "data",
     "diagnose",
     "diagnosed_of",

@@ -103,7 +103,7 @@ def check(job: Job) -> None:
             f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
             "starts, so that nested R-hat says little; take 4 or more"
         )
-    if len(folds.id) < settings.cv.fold_batches:
+    if isinstance(settings.cv.fold_batches, int) and len(folds.id) < settings.cv.fold_batches:
         raise PcvError(
             f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
             "use fewer"

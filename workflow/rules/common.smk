@@ -161,13 +161,21 @@ def score_files(wildcards):
     return [str(path) for name in own for path in reference.sources(name)]
 
 
+def batches(experiment, model):
+    """Names of a model's fold batches, after `cut` where memory decides how many there are."""
+    given = CONFIG.experiments[experiment].cv.fold_batches
+    if given == "auto":
+        checkpoints.cut.get(experiment=experiment, model=model)
+    number = layout.num_batches(Path("results"), experiment, model, given)
+    return layout.batches(number)
+
+
 def samples(experiment, names, rounds):
     """The samples of models in rounds, all fold batches."""
-    batches = layout.batches(CONFIG.experiments[experiment].cv.fold_batches)
     return [
         str(layout.path(Path("results"), "sample", experiment, name, batch, round))
         for name in names
-        for batch in batches
+        for batch in batches(experiment, name)
         for round in rounds
     ]
 
@@ -202,15 +210,19 @@ def models(stage):
 
 def paper_input(stages):
     """Artifacts of the paper's experiments, as far as the config has them."""
-    paths = [
-        str(layout.path(Path("results"), stage, name, model, batch))
-        for name in layout.PAPER_EXPERIMENTS
-        if name in CONFIG.experiments
-        for stage in stages
-        for model in CONFIG.experiments[name].models
-        for batch in layout.batches(CONFIG.experiments[name].cv.fold_batches)
-    ]
-    return list(dict.fromkeys(paths))
+
+    def of(wildcards):
+        paths = [
+            str(layout.path(Path("results"), stage, name, model, batch))
+            for name in layout.PAPER_EXPERIMENTS
+            if name in CONFIG.experiments
+            for stage in stages
+            for model in CONFIG.experiments[name].models
+            for batch in batches(name, model)
+        ]
+        return list(dict.fromkeys(paths))
+
+    return of
 
 
 def cores_per_model(wildcards):

@@ -1,0 +1,121 @@
+"""How many batches folds are cut into, so that the chains of a batch fit the memory there is."""
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pcv.devices import in_use
+from pcv.keys import key
+from pcv.sampler import Kernel, Sampler, chains_of
+
+HOST_COPIES = 4
+"""of the results of a block of draws, on the host: as they come, by fold, saved, and written
+(benchmarks/memory.py)"""
+CGROUPS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class Step(NamedTuple):
+    """Bytes that a block of draws takes, measured from its compiled function."""
+
+    device: int
+    """on each device: arguments, results and what lies between them"""
+    host: int
+    """in the machine's memory: copies of the results, and on CPUs what the devices take"""
+
+
+def of_step(
+    engine: Sampler,
+    kernel: Kernel,
+    test: np.ndarray,
+    held_out: np.ndarray,
+    num_chains: int,
+    num_folds: int,
+) -> Step:
+    """What a block of draws of so many folds takes; it is compiled, and nothing is run.
+
+    Args:
+        engine: from `pcv.sampler.build`.
+        kernel: of the full data.
+        test, held_out: of any one fold, (1, slot) and (1, run, 2).
+        num_chains: chains per fold.
+        num_folds: folds whose chains advance together.
+    """
+    devices = len(in_use())
+    number = -(-num_folds * num_chains // devices) * devices
+    dtype = kernel.center.dtype
+
+    def all_chains(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((number, *shape), dtype)
+
+    one = chains_of(key(0), ["any"], 1, test, held_out)
+    chains = jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[1:]), x.dtype), one)
+    center = {"joint": all_chains(), "pointwise": all_chains(test.shape[1])}
+    state = jax.eval_shape(engine.start, kernel, all_chains(kernel.center.size), chains)
+    draws = jnp.int32(0), jnp.int32(0)
+    step = engine.advance.lower(kernel, key(0), *draws, state, chains, center)
+    bytes_ = step.compile().memory_analysis()
+    results = bytes_.output_size_in_bytes
+    device = bytes_.argument_size_in_bytes + results + bytes_.temp_size_in_bytes
+    copies = HOST_COPIES * devices * results
+    on_host = in_use()[0].platform == "cpu"
+    return Step(device, copies + on_host * devices * device)
+
+
+def of_devices() -> Step:
+    """Bytes that there are: on each device, and in the machine as far as this process may go."""
+    host = _of_host()
+    limit = (in_use()[0].memory_stats() or {}).get("bytes_limit", host)
+    return Step(limit, host)
+
+
+def _of_host() -> int:
+    """The machine's memory, or the limit of the job or the container that this process is in."""
+    known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        known.append(soft)
+    known += [int(text) for file in CGROUPS if (text := _content(file)).isdigit()]
+    if per_node := os.environ.get("SLURM_MEM_PER_NODE"):
+        known.append(int(per_node) * 2**20)
+    return min(known)
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def share(step: Step, there: Step) -> float:
+    """The part of what there is that a step takes, of devices or host, whichever is larger."""
+    return max(taken / of for taken, of in zip(step, there))
+
+
+def num_batches(num_folds: int, taken: Callable[[int], float], most: float) -> int:
+    """The least number of batches, as far as a few measurements tell, whose largest fits.
+
+    Args:
+        num_folds: number of folds.
+        taken: number of folds → share of the memory that their chains take.
+        most: share that may be taken.
+
+    >>> num_batches(1000, lambda folds: 0.1 + folds / 100, 0.5)
+    25
+    """
+    number = 1
+    while number < num_folds:
+        now = taken(-(-num_folds // number))
+        if now <= most:
+            break
+        number = min(max(number + 1, int(np.ceil(number * now / most))), num_folds)
+    return number

@@ -1,0 +1,65 @@
+"""How many batches the folds of a model are cut into, where the memory decides."""
+
+from datetime import UTC, datetime
+
+import xarray as xr
+
+from pcv import datasets, store
+from pcv.folds import Folds
+from pcv.job import Job, folds_of, opened, recipe, require, scored
+from pcv.stages.chains import in_chains, run_of
+
+
+def cut(job: Job) -> None:
+    """Cut a model's folds into batches that fit the memory: ``batches.zarr``.
+
+    What a block of draws takes is measured from its compiled function. With a number of batches
+    in the config there is nothing to measure.
+    """
+    from pcv import devices, idata, memory
+    from pcv import scores as scoring
+    from pcv.status import in_bytes
+
+    cv = job.settings.cv
+    if cv.fold_batches != "auto":
+        job.say(f"cut {job.model}: nothing to measure, cv.fold_batches is {cv.fold_batches}")
+        return
+    started = datetime.now(UTC)
+    known = {"data": require(job, "data", {})}
+    known["fit"] = require(job, "fit", known)
+    folds, known["folds"] = folds_of(job, known)
+    with devices.precision(job.config.precision):
+        arrays = datasets.model_data(opened(job, "data"))
+        fitted = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
+        model, predictive, _, _ = in_chains(scored(job, arrays, folds), fitted)
+        scores = scoring.named(job.scores, job.objects)
+        first = Folds(*(x[:1] for x in folds))
+        engine = run_of(job, "sample", first, predictive, arrays, model, scores).engine
+        kernel, there = idata.kernel(fitted), memory.of_devices()
+        taken: dict[int, memory.Step] = {}
+
+        def share(num_folds: int) -> float:
+            taken[num_folds] = memory.of_step(
+                engine, kernel, first.test, first.held_out, cv.chains, num_folds
+            )
+            return memory.share(taken[num_folds], there)
+
+        number = memory.num_batches(len(folds.id), share, cv.memory_share)
+        made_on = store.provenance(started, devices.describe())
+    most = -(-len(folds.id) // number)
+    if most not in taken:
+        share(most)
+    sizes = {
+        f"{what}_{name}": int(x)
+        for what, step in (("batch", taken[most]), ("machine", there))
+        for name, x in step._asdict().items()
+    }
+    found = xr.Dataset(attrs={"fold_batches": number, **sizes})
+    stamp = store.stamp("cut", recipe(job, "cut"), known, None, made_on)
+    store.write(job.path("cut"), found, stamp)
+    job.say(
+        f"cut {job.model}: {len(folds.id)} folds in {number} batches of at most {most}, each "
+        f"{in_bytes(sizes['batch_host'])} of {in_bytes(sizes['machine_host'])} in the machine's "
+        f"memory and {in_bytes(sizes['batch_device'])} of {in_bytes(sizes['machine_device'])} "
+        "on each device"
+    )

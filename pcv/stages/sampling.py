@@ -1,0 +1,234 @@
+"""The sampling of a batch of folds, block by block, from where a run before ended."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from pcv import checkpoint, datasets, store
+from pcv.checkpoint import Checkpoint
+from pcv.config import CvConfig
+from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.job import (
+    Job,
+    Say,
+    batch_of,
+    draws_of,
+    folds_of,
+    observed,
+    opened,
+    recipe,
+    require,
+    sample_name,
+    scored,
+)
+from pcv.stages.chains import Run, in_chains, progress, run_of
+from pcv.store import Stamp
+
+if TYPE_CHECKING:
+    from pcv.kernels import Part
+    from pcv.sums import Block
+
+
+INHERITED = ("predictive", "integration", "outcome", "superchains")
+"""attributes of a warmup that its samples have as well"""
+
+
+def sample(job: Job) -> None:
+    """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``.
+
+    Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
+    before this one made, and that still hold, are taken from the job's checkpoint.
+    """
+    from pcv import devices, kernels, sums
+    from pcv import scores as scoring
+    from pcv.diagnostics import tail_size
+
+    started = datetime.now(UTC)
+    config, cv = job.config, job.settings.cv
+    known = {"data": require(job, "data", {})}
+    all_folds, known["folds"] = folds_of(job, known)
+    folds = batch_of(job, all_folds)
+    known["warmup"] = require(job, "warmup", known | {"fit": require(job, "fit", known)})
+    warm = opened(job, "warmup")
+    state, frame, made = warm["state"], None, 0
+    keep = np.arange(len(folds.id))
+    if job.round:
+        before = job._replace(round=job.round - 1)
+        known[sample_name(before)] = require(before, "sample", known)
+        known[f"plan {job.round}"] = require(job, "plan", known)
+        more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id).values
+        keep = np.flatnonzero(more)
+        if keep.size:
+            earlier = opened(before, "sample").sel(fold=folds.id[keep])
+            state, made = earlier["state"], cv.rounds[job.round - 1]
+            if "y_rep_location" in earlier:
+                frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
+        folds = Folds(*(x[keep] for x in folds))
+    tail = None
+    if cv.store == "sums":
+        room = tail_size(cv.chains * cv.most_draws) + 1
+        tail = np.full((len(folds.id), room), -np.inf)
+
+    def stamp() -> Stamp:
+        made_on = store.provenance(started, devices.describe())
+        return store.stamp("sample", recipe(job, "sample"), known, None, made_on)
+
+    if not len(folds.id):
+        store.write(job.path("sample"), xr.Dataset(coords={"fold": folds.id}), stamp())
+        return
+    lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
+    num_draws, divergences = np.zeros(len(folds.id), int), 0
+    with (
+        devices.precision(config.precision),
+        checkpoint.held(job.checkpoint, draws_of(job, known), job.say) as saved,
+        checkpoint.told_to_stop() as told,
+        store.new(job.path("sample"), stamp) as folder,
+    ):
+        arrays = datasets.model_data(opened(job, "data"))
+        kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
+        model, predictive, _, _ = in_chains(scored(job, arrays, all_folds), kernel)
+        scores = scoring.named(job.scores, job.objects)
+        num_units = datasets.num_units(arrays)
+        scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
+        run = run_of(job, "sample", folds, predictive, arrays, model, scores)
+        y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
+        parts = kernels.start(
+            run.engine,
+            kernels.Variants(*(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)),
+            warm["variant"].values[keep],
+            state.values,
+            run.chains,
+        )
+        center = {kind: warm[f"center_log_{kind}"].values[keep] for kind in ("joint", "pointwise")}
+        if saved.number:
+            job.say(
+                f"sample {job.model}: goes on from {saved.number} blocks of draws that are there"
+            )
+        drawn = _until_done(cv, run, parts, center, made, lengths, saved, job.say)
+        for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
+            across: dict[str, dict[str, np.ndarray]] = {}
+            if block.y_rep is not None:
+                frame = frame or scoring.frame(block.y_rep)
+                own = (x[active] for x in frame)
+                replicates = scoring.Replicates(block.y_rep, y[active], num_starts, *own)
+                across = scoring.across(scores, replicates)
+            batch = sums.batch_of(block, across, cv.store == "draws")
+            if i == 0:
+                sums.create(folder, batch, (lengths[-1] - made) // cv.batch_size)
+            sums.put(folder, sums.among_all(batch, active, len(folds.id)), i)
+            if tail is not None:
+                tail[active] = sums.largest(tail[active], block.draws)
+            num_draws[active] += block.num_draws
+            divergences += int(block.stats["divergences"]["total"].sum())
+            done = progress(job, "sample", [block], lengths[-1])
+            done = done._replace(done=made + int(num_draws.max()), divergences=divergences)
+            job.progress(done)
+            if told():
+                raise PcvError(
+                    f"sample {job.model}: stopped by SIGTERM; {i + 1} blocks of draws are kept, "
+                    "and the same command goes on from them"
+                )
+        last: dict[str, tuple] = {}
+        if frame:
+            for name, x in zip(("location", "scale"), frame):
+                last[f"y_rep_{name}"] = (("fold", "slot"), x)
+        if len(cv.rounds) > 1:
+            end = kernels.positions(parts, cv.chains)
+            last["state"] = (("fold", "chain", "param"), end)
+        attributes = {key: warm.attrs[key] for key in INHERITED}
+        sums.finish(folder, folds.id, num_draws, tail, last, attributes)
+    if len(cv.lengths) > 1 and len(cv.rounds) == 1:
+        job.say(
+            f"sample {job.model}: folds ended after {num_draws.min()} to {num_draws.max()} draws, "
+            f"{num_draws.mean():.0f} on average; {int((num_draws == cv.most_draws).sum())} of "
+            f"{len(num_draws)} by max_draws"
+        )
+
+
+def _in_memory(
+    run: Run,
+    parts: "list[Part]",
+    center: dict[str, np.ndarray],
+    num_chains: int,
+    num_draws: int,
+    first: int,
+    say: Say,
+) -> Iterator[tuple["Block", "list[Part]"]]:
+    """`kernels.blocks`; where they do not fit the device, with half as many chains at a time."""
+    from jax.errors import JaxRuntimeError
+
+    from pcv import kernels
+
+    engine, made = run.engine, 0
+    while made < num_draws:
+        left = num_draws - made, first + made
+        try:
+            drawn = kernels.blocks(engine, parts, center, run.jitter, num_chains, *left)
+            for block, parts in drawn:
+                made += block.num_draws
+                yield block, parts
+        except JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error) or engine.at_once == 1:
+                raise
+            engine = engine.halved()
+            say(
+                f"warning: out of memory with {2 * engine.at_once} chains of a device at a time; "
+                f"tried again with {engine.at_once} (fewer at a time from the start: more "
+                "cv.fold_batches)"
+            )
+
+
+def _until_done(
+    cv: CvConfig,
+    run: Run,
+    parts: "list[Part]",
+    center: dict[str, np.ndarray],
+    made: int,
+    lengths: list[int],
+    saved: Checkpoint,
+    say: Say,
+) -> Iterator[tuple["Block", np.ndarray, "list[Part]"]]:
+    """Blocks of draws, the folds that they are of, and the chains to go on from.
+
+    All folds at first; from each of the lengths on, those whose answer is not in. Blocks that were
+    saved before come first, new ones are saved.
+    """
+    from pcv import kernels, stopping
+    from pcv.diagnostics import LogSums
+    from pcv.sums import block_of
+
+    active, tolerance, so_far = np.arange(len(center["joint"])), None, []
+    index = 0
+    for length in lengths:
+        while index < saved.number and made < length:
+            block = block_of(saved.block(index))
+            index, made = index + 1, made + block.num_draws
+            if index == saved.number:
+                parts = kernels.resumed(parts, saved.state())
+            so_far.append(block.sums["joint"])
+            yield block, active, parts
+        some = {kind: x[active] for kind, x in center.items()}
+        drawn = _in_memory(run, parts, some, cv.chains, length - made, made, say)
+        for block, parts in drawn:
+            saved.save(index, block._asdict(), kernels.states(parts))
+            index += 1
+            so_far.append(block.sums["joint"])
+            yield block, active, parts
+        made = length
+        if cv.until is None or length == lengths[-1]:
+            return
+        sums = LogSums(*(np.stack([x[f] for x in so_far], axis=2) for f in LogSums._fields))
+        if tolerance is None:
+            tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)
+        rule = stopping.Rule(tolerance[active], cv.until.rhat, cv.num_superchains)
+        going = ~stopping.finished(sums, rule)
+        if not going.any():
+            return
+        if not going.all():
+            parts = kernels.kept(parts, going, cv.chains)
+            so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
+            active = active[going]

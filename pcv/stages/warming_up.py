@@ -1,0 +1,145 @@
+"""The warmup of a batch of folds, and kernels of those that are unlike the full data."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from pcv import datasets, store
+from pcv.folds import Folds
+from pcv.job import Job, batch_of, folds_of, opened, recipe, require, scored_alike
+from pcv.stages.chains import Run, in_chains, progress, run_of
+
+if TYPE_CHECKING:
+    from pcv.kernels import Variants
+    from pcv.sampler import Kernel
+    from pcv.sums import Block
+
+
+def warmup(job: Job) -> None:
+    """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
+    import jax.numpy as jnp
+
+    from pcv import devices, idata, kernels, sampler
+
+    started = datetime.now(UTC)
+    config, cv = job.config, job.settings.cv
+    known = {"data": require(job, "data", {})}
+    known["fit"] = require(job, "fit", known)
+    all_folds, known["folds"] = folds_of(job, known)
+    folds = batch_of(job, all_folds)
+    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    full_draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
+    ids = [str(fold) for fold in folds.id]
+    with devices.precision(config.precision):
+        arrays = datasets.model_data(opened(job, "data"))
+        fitted_kernel = fitted["kernel"].dataset
+        alike = scored_alike(job, arrays, all_folds)
+        model, predictive, integration, _ = in_chains(alike[job.model], fitted_kernel)
+        run = run_of(job, "warmup", folds, predictive, arrays, model)
+        kernel = idata.kernel(fitted_kernel)
+        picks = sampler.starting_draws(
+            config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
+        )
+        starts = sampler.spread(jnp.asarray(full_draws[picks.reshape(-1)]))
+        start = run.engine.start(kernel, starts, run.chains)
+        shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
+        zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
+        made, draws = [], []
+        drawn = sampler.blocks(
+            run.engine, kernel, start, run.chains, zero, run.jitter, cv.chains, cv.warmup
+        )
+        for block, state in drawn:
+            draws.append(block.draws)
+            made.append(block._replace(draws=block.draws[..., :0]))
+            end = state
+            job.progress(progress(job, "warmup", made, cv.warmup))
+        position = np.array(sampler.positions(kernel, end)[: len(ids) * cv.chains])
+        position = position.reshape(len(ids), cv.chains, -1)
+        center = _centers(made)
+        unlike = np.full(len(ids), cv.adapt == "always")
+        if cv.adapt == "auto":
+            full = kernels.at_full_data(
+                run.target, run.num_units, full_draws, folds.test, folds.held_out
+            )
+            unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
+        variants = kernels.shared(kernel)
+        if unlike.any():
+            some = Folds(*(x[unlike] for x in folds))
+            variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
+            for name, constants in _centers(made).items():
+                center[name][unlike] = constants
+            why = ": by their scores in warmup, they are unlike the full data"
+            job.say(
+                f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
+                + why * (cv.adapt == "auto")
+            )
+        made_on = store.provenance(started, devices.describe())
+    variables = {
+        "state": (("fold", "chain", "param"), position),
+        "variant": ("fold", np.where(unlike, np.cumsum(unlike), 0)),
+        **{f"center_log_{name}": (("fold", "slot")[: x.ndim], x) for name, x in center.items()},
+        **{
+            f"kernel_{name}": (("param", "column")[: x.ndim], x)
+            for name, x in (("center", variants.center), ("scale", variants.scale))
+        },
+        **{
+            f"kernel_{name}": (("variant", "param")[: x.ndim], x)
+            for name, x in list(variants._asdict().items())[2:]
+        },
+    }
+    dataset = xr.Dataset(
+        variables,
+        {"fold": folds.id, "param": fitted["unconstrained/param"].values},
+        {
+            "predictive": predictive,
+            "integration": integration,
+            "outcome": run.outcome,
+            "superchains": cv.num_superchains,
+        },
+    )
+    stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
+    store.write(job.path("warmup"), dataset, stamp)
+
+
+def _adapt(
+    job: Job, run: Run, folds: Folds, kernel: "Kernel", position: np.ndarray
+) -> tuple["Variants", np.ndarray, list["Block"]]:
+    """Kernels of some folds' own, where a warmup with them ends, and its blocks."""
+    import jax
+
+    from pcv import kernels, sampler
+    from pcv.keys import key
+
+    seed, cv = job.config.seed, job.settings.cv
+    parent, jitter = key(seed, job.model, "adapt"), key(seed, job.model, "adapt", "jitter")
+    ids = [str(fold) for fold in folds.id]
+    chains = sampler.chains_of(parent, ids, cv.chains, folds.test, folds.held_out)
+    by_fold = jax.tree.map(lambda x: x.reshape(len(ids), cv.chains, *x.shape[1:]), chains)
+    variants, position, first = kernels.adapt(
+        run.target, run.num_units, kernel, position, by_fold, jitter
+    )
+    variant = np.arange(1, len(ids) + 1)
+    start = kernels.start(run.engine, variants, variant, position, chains)
+    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
+    made = []
+    warmup = kernels.blocks(run.engine, start, zero, jitter, cv.chains, cv.warmup, first)
+    for block, after in warmup:
+        made.append(block._replace(draws=block.draws[..., :0]))
+        end = after
+        job.progress(progress(job, "warmup of own kernels,", made, cv.warmup))
+    return variants, kernels.positions(end, cv.chains), made
+
+
+def _centers(blocks: list["Block"]) -> dict[str, np.ndarray]:
+    """Centring constants of the log score by kind, from the later half of a warmup."""
+    later = blocks[len(blocks) // 2 :]
+    return {kind: _center(later, kind) for kind in ("joint", "pointwise")}
+
+
+def _center(blocks: list["Block"], kind: str) -> np.ndarray:
+    counts = [block.num_draws for block in blocks]
+    means = [block.sums[kind]["mean"].mean(1) for block in blocks]
+    pooled = np.average(means, axis=0, weights=counts)
+    return np.where(np.isfinite(pooled), pooled, 0.0)

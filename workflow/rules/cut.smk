@@ -1,0 +1,25 @@
+# Only where memory decides how many batches of folds there are (`cv: {fold_batches: auto}`).
+checkpoint cut:
+    input:
+        data=rules.data.output,
+        fit=rules.fit.output,
+        folds=rules.folds.output,
+        scores=score_files,
+        recipe=recipe("cut"),
+    output:
+        directory("results/{experiment}/models/{model}/batches.zarr"),
+    log:
+        "results/{experiment}/logs/cut-{model}.log",
+    benchmark:
+        "results/{experiment}/benchmarks/cut-{model}.tsv"
+    conda:
+        "../../envs/pcv.yaml"
+    threads: cores_per_model
+    resources:
+        gpu=GPU,
+    params:
+        config=CONFIG_FILE,
+        part=part("cut"),
+    shell:
+        "pcv cut {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"
+        " --cores {threads} 2>&1 | tee {log}"
