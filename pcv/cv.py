@@ -243,16 +243,17 @@ class CV:
         """Write everything to a Zarr store, which `pcv.load` and `xr.open_datatree` read.
 
         Args:
-            path: of a new folder, or of a result that was saved there before.
+            path: of a new folder, or of a result that was saved there before; or a URL, as
+                ``s3://bucket/cv.zarr``, of a file system that fsspec knows.
 
         Raises:
             PcvError: there is something else.
         """
-        if Path(path).exists():
+        if store.exists(path):
             _opened(path)
         tree = self.tree.copy()
         tree.attrs["joint"] = self.joint
-        store.put(Path(path), tree, mode="w")
+        store.put(path, tree, mode="w")
 
     def plot_elpd(self) -> "Figure":
         """elpd over draws, with both errors."""
@@ -435,12 +436,12 @@ def load(path: str | Path) -> CV:
     """A cross-validation that was saved.
 
     Args:
-        path: of `CV.save`.
+        path: of `CV.save`, or its URL.
 
     Raises:
         PcvError: there is none.
     """
-    if not Path(path).exists():
+    if not store.exists(path):
         raise PcvError(f"{path}: not found")
     tree = _opened(path).load()
     return CV(tree, bool(tree.attrs["joint"]))

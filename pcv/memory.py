@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pcv.devices import in_use
+from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.sampler import Kernel, Sampler, chains_of
 
@@ -48,6 +49,9 @@ def of_step(
         test, held_out: of any one fold, (1, slot) and (1, run, 2).
         num_chains: chains per fold.
         num_folds: folds whose chains advance together.
+
+    Raises:
+        PcvError: JAX does not say for this kind of device.
     """
     devices = len(in_use())
     number = -(-num_folds * num_chains // devices) * devices
@@ -62,9 +66,14 @@ def of_step(
     state = jax.eval_shape(engine.start, kernel, all_chains(kernel.center.size), chains)
     draws = jnp.int32(0), jnp.int32(0)
     step = engine.advance.lower(kernel, key(0), *draws, state, chains, center)
-    bytes_ = step.compile().memory_analysis()
-    results = bytes_.output_size_in_bytes
-    device = bytes_.argument_size_in_bytes + results + bytes_.temp_size_in_bytes
+    found = step.compile().memory_analysis()
+    if found is None:
+        raise PcvError(
+            f"cv.fold_batches: auto: JAX's {jax.default_backend()} does not say what memory a step "
+            "takes; give a number of batches"
+        )
+    results = found.output_size_in_bytes
+    device = found.argument_size_in_bytes + results + found.temp_size_in_bytes
     copies = HOST_COPIES * devices * results
     on_host = in_use()[0].platform == "cpu"
     return Step(device, copies + on_host * devices * device)

@@ -220,7 +220,24 @@ def write(path: Path, data: xr.Dataset | xr.DataTree, stamp: Stamp) -> None:
         put(folder, data, mode="w")
 
 
-def put(folder: Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> None:
+def exists(path: str | Path) -> bool:
+    """Is there anything at a path, or at a URL of a file system that fsspec knows?
+
+    Raises:
+        PcvError: what reads such URLs is not installed.
+    """
+    if "://" not in str(path):
+        return Path(path).exists()
+    try:
+        import fsspec
+
+        system, place = fsspec.url_to_fs(str(path))
+    except (ImportError, ValueError) as error:
+        raise PcvError(f"{path}: {error}; URLs need fsspec, and s3fs, gcsfs or the like") from None
+    return bool(system.exists(place))
+
+
+def put(folder: str | Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> None:
     """xarray's `to_zarr`, format 3, consolidated: users' plain `open_datatree` stays silent."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")

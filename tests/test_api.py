@@ -133,6 +133,16 @@ class TestOneModel:
             found["slopes"].save(tmp_path / "own")
         assert (tmp_path / "own" / "file.txt").read_text() == "precious"
 
+    def test_to_a_bucket_and_back(self, found):
+        bucket = "memory://bucket/cv.zarr"
+        with pytest.raises(PcvError, match=r"memory://bucket/cv\.zarr: not found"):
+            pcv.load(bucket)
+        found["slopes"].save(bucket)
+        assert repr(pcv.load(bucket)) == repr(found["slopes"])
+        found["slopes"].save(bucket)
+        with pytest.raises(PcvError, match="nowhere://cv: Protocol not known"):
+            found["slopes"].save("nowhere://cv")
+
     def test_the_posterior_is_arvizs(self, found):
         tree = found["slopes"].to_datatree()
         assert {"posterior", "sample_stats", "log_likelihood", "observed_data"} <= set(

@@ -88,7 +88,9 @@ def tiny(folder: Path, *arguments: str) -> Run:
 def planned(run: Run) -> set[str]:
     """The jobs of a dry run, as "stage" or "stage model"; several fold batches count once."""
     assert run.status == 0, run.err + run.out
-    jobs = re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", run.out + run.err, re.MULTILINE)
+    jobs = re.findall(
+        r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)*)", run.out + run.err, re.MULTILINE
+    )
     named = {
         f"{rule} {model[1]}" if (model := re.search(r"model=(\w+)", body)) else rule
         for rule, body in jobs
@@ -140,7 +142,9 @@ def project(finished: tuple[Path, Run], tmp_path: Path) -> Path:
 
 def test_leaves_every_artifact_with_log_and_benchmark(finished):
     results = finished[0] / "results"
-    for stage, model, batch in itertools.product(layout.FILES, "ab", layout.batches(2)):
+    for stage, model, batch in itertools.product(
+        {*layout.FILES} - {"cut"}, "ab", layout.batches(2)
+    ):
         assert layout.path(results, stage, "tiny", model, batch).exists()
     for name in layout.FIGURES:
         for suffix in ("png", "svg"):
@@ -191,6 +195,25 @@ def test_rounds_until_the_comparison_is_settled(project):
     (made,) = set(xr.open_dataset(results / "models/a/diagnostics.zarr")["n_draws"].values)
     assert made == 160
     assert to_do(project) == set()
+
+
+def test_batches_by_memory(project):
+    auto = changed(cv__fold_batches="auto", cv__memory_share=1e-6)
+    write_config(project, auto)
+    run = tiny(project)
+    assert run.status == 0, run.err + run.out
+    for model in "ab":
+        place = project / "results/tiny/models" / model
+        number = xr.open_dataset(place / "batches.zarr").attrs["fold_batches"]
+        assert number > 2
+        for stage in ("warmup", "sample"):
+            made = {path.stem for path in (place / stage).glob(f"*-of-{number}.zarr")}
+            assert made == set(layout.batches(number))
+    assert to_do(project) == set()
+    of_all = changed(cv__fold_batches="auto", cv__memory_share=1e-6, models__c=C)
+    write_config(project, of_all)
+    assert to_do(project) >= {"fit c", "cut c", "compare"}
+    assert not to_do(project) & (A | B)
 
 
 SAMPLED = {f"{stage} {model}" for stage in ("sample", "diagnose") for model in "ab"} | END

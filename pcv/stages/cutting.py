@@ -57,9 +57,15 @@ def cut(job: Job) -> None:
     found = xr.Dataset(attrs={"fold_batches": number, **sizes})
     stamp = store.stamp("cut", recipe(job, "cut"), known, None, made_on)
     store.write(job.path("cut"), found, stamp)
+    batches = "one batch," if number == 1 else f"{number} batches of at most {most}, each"
     job.say(
-        f"cut {job.model}: {len(folds.id)} folds in {number} batches of at most {most}, each "
+        f"cut {job.model}: {len(folds.id)} folds in {batches} "
         f"{in_bytes(sizes['batch_host'])} of {in_bytes(sizes['machine_host'])} in the machine's "
         f"memory and {in_bytes(sizes['batch_device'])} of {in_bytes(sizes['machine_device'])} "
         "on each device"
     )
+    if memory.share(taken[most], there) > cv.memory_share:
+        job.say(
+            f"warning: cut {job.model}: even a batch of one fold takes more than the share "
+            f"{cv.memory_share:g} (cv.memory_share); fewer cv.chains or a smaller cv.batch_size"
+        )

@@ -1,0 +1,93 @@
+"""Peak memory of sampling and diagnosing: `python -m benchmarks.memory`, from the root.
+
+Over draws (500 to 50,000 a chain), and over folds (100 to 10,000) in batches of 100; every command
+is a process of its own, whose largest resident set is what the kernel says.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from tests.test_stages import MODELS
+
+PCV = Path(sys.executable).parent / "pcv"
+MIB = 2**20
+
+
+def peak(folder: Path, *words: str) -> tuple[float, float]:
+    """MiB and seconds of a command."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [PCV, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, words
+    return usage.ru_maxrss * 1024 / MIB, time.monotonic() - started
+
+
+def project(folder: Path, num_units: int, cv: dict) -> Path:
+    folder.mkdir()
+    (folder / "models.py").write_text(MODELS)
+    rng = np.random.default_rng(1)
+    rain = rng.normal(size=num_units)
+    pd.DataFrame(
+        {
+            "plot": np.arange(num_units),
+            "rain": rain,
+            "yield_t": 2 + 0.8 * rain + rng.normal(size=num_units) / 2,
+        }
+    ).to_csv(folder / "data.csv", index=False)
+    experiment = {
+        "data": {"file": "data.csv", "outcome": "yield_t", "order": ["plot"]},
+        "folds": {"scheme": "leave_one_out"},
+        "models": {"flat": {"model": "models.py:flat"}},
+        "fit": {"warmup": 200, "draws": 200},
+        "cv": {"chains": 4, "warmup": 10, "adapt": "never", "store": "sums"} | cv,
+    }
+    settings = {"seed": 1, "experiments": {"yields": experiment}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    return folder
+
+
+def stages(folder: Path) -> list[str]:
+    """A row of the table: peaks of the stages, and the seconds of sampling."""
+    for stage in ("data", "folds", "fit"):
+        peak(folder, stage, "config.yaml")
+    cells = []
+    for stage in ("warmup", "sample", "diagnose"):
+        size, seconds = peak(folder, stage, "config.yaml", "--cores", "2")
+        cells.append(f"{size:.0f}")
+        if stage == "sample":
+            taken = f"{seconds:.0f}"
+    return [*cells, taken]
+
+
+def main() -> None:
+    print(
+        "| folds | batches | draws | warmup | sample | diagnose | sample, s |",
+        "|---" * 7 + "|",
+        sep="\n",
+    )
+    with tempfile.TemporaryDirectory() as place:
+        for num_folds, batches, draws, size in (
+            (100, 1, 500, 50),
+            (100, 1, 5_000, 50),
+            (100, 1, 50_000, 50),
+            (1_000, 10, 500, 50),
+            (10_000, 100, 500, 50),
+        ):
+            cv = {"draws": draws, "batch_size": size, "fold_batches": batches}
+            folder = project(Path(place) / f"{num_folds}-{draws}", num_folds, cv)
+            cells = [str(x) for x in (num_folds, batches, draws)] + stages(folder)
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Batches of folds by memory: what a step takes, what there is, and the stage that cuts."""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+
+from pcv import api, memory, stages, status
+from pcv.errors import PcvError
+from pcv.job import batches, opened
+from pcv.memory import Step
+from tests.test_stages import run, set_up
+
+SETTINGS = {
+    "models": {"flat": {"model": "models.py:flat"}},
+    "cv": {
+        "chains": 4,
+        "warmup": 20,
+        "draws": 60,
+        "batch_size": 12,
+        "fold_batches": "auto",
+        "memory_share": 0.5,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = set_up(tmp_path_factory.mktemp("memory") / "project")
+    with contextlib.chdir(made.folder), jax.enable_x64(True):
+        run(made.job(SETTINGS, "flat"), "data", "folds", "fit")
+    return made
+
+
+@pytest.fixture
+def project(folder, monkeypatch):
+    monkeypatch.chdir(folder.folder)
+    folder.said.clear()
+    return folder
+
+
+def of_machine(monkeypatch, size):
+    """A machine, and devices, of so many bytes."""
+    monkeypatch.setattr(memory, "of_devices", lambda: Step(size, size))
+
+
+def test_a_step_takes_what_its_results_are(project, monkeypatch):
+    """As many bytes as a block of draws returns, which is counted after running one."""
+    found, lengths = {}, []
+    of_step = memory.of_step
+
+    def noted(engine, kernel, test, held_out, num_chains, num_folds):
+        found[num_folds] = of_step(engine, kernel, test, held_out, num_chains, num_folds)
+        return found[num_folds]
+
+    as_it_is = stages.sampling.run_of
+
+    def spied(*args):
+        made = as_it_is(*args)
+
+        def advance(*args):
+            out = made.engine.advance(*args)
+            lengths.append(sum(np.asarray(x).nbytes for x in jax.tree.leaves(out)))
+            return out
+
+        return made._replace(engine=made.engine._replace(advance=advance))
+
+    monkeypatch.setattr(memory, "of_step", noted)
+    stages.cut(project.job(SETTINGS, "flat"))
+    monkeypatch.setattr(stages.sampling, "run_of", spied)
+    run(project.job(SETTINGS, "flat", "1-of-1"), "warmup", "sample")
+    devices = len(jax.devices())
+    results = (found[4].host - devices * found[4].device) / memory.HOST_COPIES
+    assert results == pytest.approx(lengths[0], rel=0.05)
+    assert devices * found[4].device > lengths[0]
+
+
+def test_folds_are_cut_until_they_fit(project, monkeypatch):
+    job = project.job(SETTINGS, "flat")
+    of_machine(monkeypatch, 2**40)
+    stages.cut(job)
+    assert [part.batch for part in batches(job)] == ["1-of-1"]
+    assert "cut flat: 4 folds in one batch, " in project.said[-1]
+    whole = opened(job, "cut").attrs["batch_host"]
+    of_machine(monkeypatch, int(whole * 1.3))
+    stages.cut(job)
+    assert "cut flat: 4 folds in 2 batches of at most 2, each " in project.said[-1]
+    found = opened(job, "cut").attrs
+    assert found["batch_host"] <= found["machine_host"] / 2
+    assert [part.batch for part in batches(job)] == ["1-of-2", "2-of-2"]
+    assert [a.job.batch for a in status.artifacts(job) if a.stage == "warmup"] == [
+        "1-of-2",
+        "2-of-2",
+    ]
+    run(job, "warmup", "sample", "diagnose")
+    by_number = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], "fold_batches": 2}}, "flat")
+    drawn = [opened(part, "sample").load() for part in batches(job)]
+    run(by_number, "warmup", "sample")
+    for part, mine in zip(batches(by_number), drawn, strict=True):
+        assert opened(part, "sample").drop_attrs(deep=False).identical(mine.drop_attrs(deep=False))
+
+
+def test_nothing_fits(project, monkeypatch):
+    of_machine(monkeypatch, 1000)
+    job = project.job(SETTINGS, "flat")
+    stages.cut(job)
+    assert len(batches(job)) == 4
+    assert (
+        "warning: cut flat: even a batch of one fold takes more than the share 0.5"
+        in project.said[-1]
+    )
+
+
+def test_what_comes_after_asks_for_it(project):
+    changes = {**SETTINGS, "cv": {**SETTINGS["cv"], "memory_share": 0.25}}
+    job = project.job(changes, "flat", "1-of-1")
+    with pytest.raises(PcvError, match=r"memory_share was 0\.5, is 0\.25; run `pcv cut` again"):
+        stages.warmup(job)
+    stands = {a.stage: a.state for a in status.artifacts(job)}
+    assert stands["cut"] == "again: config.cv.memory_share was 0.5, is 0.25"
+    assert stands["diagnose"].startswith(("to do", "again, after"))
+
+
+def test_a_given_number_needs_no_measuring(project):
+    job = project.job({"cv.fold_batches": 3}, "flat")
+    stages.cut(job)
+    assert project.said == ["cut flat: nothing to measure, cv.fold_batches is 3"]
+
+
+def test_from_python(project, monkeypatch):
+    of_machine(monkeypatch, 2_000_000)
+    job = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], "memory_share": 0.01}}, "", "")
+    api.run(job._replace(results=job.results.with_name("python")))
+    cuts = [line for line in project.said if line.startswith("cut flat: 4 folds in")]
+    assert len(cuts) == 1
+
+
+def test_the_limit_of_a_job_counts(monkeypatch, tmp_path):
+    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    monkeypatch.setattr(memory, "CGROUPS", (tmp_path / "max", tmp_path / "none"))
+    machine = memory.of_devices().host
+    (tmp_path / "max").write_text("max\n")
+    assert memory.of_devices().host == machine
+    (tmp_path / "max").write_text(f"{2**30}\n")
+    assert memory.of_devices() == Step(2**30, 2**30)
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
+    assert memory.of_devices().host == 2**29
+
+
+@pytest.mark.parametrize(
+    ("fixed", "each", "num_folds"), [(0.1, 0.01, 1000), (0.0, 0.3, 7), (0.4, 1e-4, 12573)]
+)
+def test_number_of_batches(fixed, each, num_folds):
+    """Least that fits, where a step has a part that does not depend on its folds."""
+    number = memory.num_batches(num_folds, lambda n: fixed + each * n, 0.5)
+    sizes = (-(-num_folds // k) for k in range(1, num_folds + 1))
+    fits = [fixed + each * size <= 0.5 for size in sizes]
+    assert number == fits.index(True) + 1
+
+
+def test_samples_are_read_where_they_are_looked_at(project, monkeypatch):
+    run(project.job({"models": SETTINGS["models"]}, "flat"), "warmup", "sample")
+    from pcv.job import samples
+
+    (read,) = samples(project.job({"models": SETTINGS["models"]}, "flat"))
+    assert not any(x.variable._in_memory for x in read.data_vars.values())
+    assert np.isfinite(read["log_joint_mean"].values).all()
+    assert not read["log_joint_mean"].variable._in_memory
