@@ -67,9 +67,10 @@ def test_a_step_takes_what_its_results_are(project, monkeypatch):
         return made._replace(engine=made.engine._replace(advance=advance))
 
     monkeypatch.setattr(memory, "of_step", noted)
-    stages.cut(project.job(SETTINGS, "flat"))
+    job = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], "chains": 400}}, "flat")
+    stages.cut(job)
     monkeypatch.setattr(stages.sampling, "run_of", spied)
-    run(project.job(SETTINGS, "flat", "1-of-1"), "warmup", "sample")
+    run(job, "warmup", "sample")
     devices = len(jax.devices())
     results = (found[4].host - devices * found[4].device) / memory.HOST_COPIES
     assert results == pytest.approx(lengths[0], rel=0.05)

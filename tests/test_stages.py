@@ -23,7 +23,7 @@ import xarray as xr
 
 from pcv import config, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
-from pcv.job import Job, recipe
+from pcv.job import Job, batches, recipe
 from pcv.stages import chains, sampling, warming_up
 from tests.problems import LinearGaussian
 
@@ -224,8 +224,7 @@ def run(job, *names, allow_bad_fit=False):
         if name in ("fit", "warmup", "sample", "diagnose"):
             each = [job._replace(model=model) for model in models]
         if name in ("warmup", "sample"):
-            batches = layout.batches(job.settings.cv.fold_batches)
-            each = [part._replace(batch=batch) for part in each for batch in batches]
+            each = [batch for part in each for batch in batches(part)]
         for part in each:
             options = {"allow_bad_fit": True} if name == "fit" and allow_bad_fit else {}
             result = getattr(stages, name)(part, **options)
@@ -607,11 +606,11 @@ class TestRounds:
 
     def run_all(self, project, **changes):
         changes = {"cv.until": ROUNDS, **changes}
-        batches = layout.batches(changes.get("cv.fold_batches", 1))
+        names = layout.batches(changes.get("cv.fold_batches", 1))
         for round in range(3):
             if round:
                 stages.plan(project.job(changes)._replace(round=round))
-            for model, batch in itertools.product(("linear", "flat"), batches):
+            for model, batch in itertools.product(("linear", "flat"), names):
                 job = project.job(changes, model=model, batch=batch)
                 stages.sample(job._replace(round=round))
         for model in ("linear", "flat"):
@@ -790,8 +789,8 @@ class TestSameAnswer:
     def test_kernels_of_their_own_in_one_batch_or_two(self, project):
         before = estimates(project, "flat")
         found = []
-        for batches in (1, 2):
-            changes = {"cv.adapt": "always", "cv.fold_batches": batches}
+        for number in (1, 2):
+            changes = {"cv.adapt": "always", "cv.fold_batches": number}
             run(project.job(changes, model="flat"), "warmup", "sample", "diagnose")
             found.append(estimates(project, "flat"))
         warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr"))
