@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv import checkpoint, store
+from pcv import checkpoint, sampler, store
 from pcv.errors import PcvError
 from tests.test_stages import run, set_up
 
@@ -116,6 +116,34 @@ def test_nothing_is_sampled_twice(project, monkeypatch):
 
     monkeypatch.setattr(kernels, "blocks", lambda *args: pytest.fail("sampled") if args[5] else [])
     sampled(project)
+
+
+def test_out_of_memory(project, whole, monkeypatch):
+    """A device that has room for two chains at a time, and not at once for all of them."""
+    from jax.errors import JaxRuntimeError
+
+    from pcv import kernels
+
+    as_it_is, tried = kernels.blocks, []
+
+    def blocks(engine, *rest):
+        tried.append(engine.at_once)
+        for i, made in enumerate(as_it_is(engine, *rest)):
+            if i == 1 and engine.at_once > 2:
+                raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
+            yield made
+
+    monkeypatch.setattr(kernels, "blocks", blocks)
+    monkeypatch.setattr(sampler, "CPU_ROOM", 8 * 12 * 8)
+    drawn = sampled(project)
+    assert tried == [8, 4, 2]
+    said = [line for line in project.said if line.startswith("warning: out of memory")]
+    assert said[0].startswith(
+        "warning: out of memory with 8 chains of a device at a time; tried again with 4 (fewer"
+    )
+    assert len(said) == 2
+    for name in ("log_joint_mean", "log_joint_draws", "acceptance"):
+        np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-6)
 
 
 def test_more_draws_go_on(project):

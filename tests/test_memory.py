@@ -67,7 +67,8 @@ def test_a_step_takes_what_its_results_are(project, monkeypatch):
         return made._replace(engine=made.engine._replace(advance=advance))
 
     monkeypatch.setattr(memory, "of_step", noted)
-    job = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], "chains": 400}}, "flat")
+    of_all = {"chains": 400, "adapt": "never"}
+    job = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], **of_all}}, "flat")
     stages.cut(job)
     monkeypatch.setattr(stages.sampling, "run_of", spied)
     run(job, "warmup", "sample")
