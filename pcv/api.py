@@ -15,7 +15,7 @@ from pcv.cores import all_cores
 from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, title
-from pcv.job import Job, batches, opened, require, rounds
+from pcv.job import Job, batches, opened, require, rounds, sampled
 from pcv.progress import reporter, say
 from pcv.scores import Score
 from pcv.session import AnyModel
@@ -166,20 +166,24 @@ def run(job: Job) -> None:
     known = {"data": _made(job, "data", {})}
     known["folds"] = _made(job, "folds", known)
     parts = [job._replace(model=name) for name in job.settings.models]
+    fits = {part.model: known | {"fit": _made(part, "fit", known)} for part in parts}
+    warm: dict[tuple[str, str], Stamp] = {}
     for part in parts:
-        fit = _made(part, "fit", known)
         if job.settings.cv.fold_batches == "auto":
-            _made(part, "cut", known | {"fit": fit})
+            _made(part, "cut", fits[part.model])
         for batch in batches(part):
-            _made(batch, "warmup", known | {"fit": fit})
+            warm[batch.model, batch.batch] = _made(batch, "warmup", fits[part.model])
     for each in rounds(job):
         if each.round:
             stages.plan(each)
         for part in parts:
             for batch in batches(part._replace(round=each.round)):
-                _made(batch, "sample", known)
+                inputs = known | {"warmup": warm[batch.model, batch.batch]}
+                if each.round:
+                    inputs[f"plan {each.round}"] = require(each, "plan", known)
+                _made(batch, "sample", inputs)
     for part in parts:
-        _made(part, "diagnose", known)
+        _made(part, "diagnose", fits[part.model] | sampled(part, fits[part.model]))
 
 
 def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import io
 import json
+import os
 import shutil
 import signal
 import threading
@@ -75,7 +76,8 @@ def held(
     Raises:
         PcvError: another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with store.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder) as is_ours:
         if not is_ours:
             raise PcvError(
@@ -123,7 +125,7 @@ def remove(folder: Path) -> bool:
 @contextmanager
 def told_to_stop() -> Iterator[Callable[[], bool]]:
     """Whether SIGTERM has come: by it a cluster ends jobs at their time limit. It ends nothing by
-    itself meanwhile, so that a block can be kept.
+    itself meanwhile, so that a block can be kept; who has not looked is ended afterwards.
     """
     told = False
 
@@ -140,6 +142,8 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
         yield lambda: told
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if told:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _drop_others(folder: Path, made_of: Mapping[str, Any]) -> None:

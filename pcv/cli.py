@@ -340,11 +340,10 @@ def _jobs(
             if name in wanted
         ]
     if per == "batch":
-        jobs = [
-            job._replace(batch=name)
-            for job in jobs
-            for name in _chosen(config, "fold batch", batch, [x.batch for x in batches(job)])
-        ]
+        parts = [part for job in jobs for part in batches(job)]
+        known = list(dict.fromkeys(part.batch for part in parts))
+        wanted = _chosen(config, "fold batch", batch, known)
+        jobs = [part for part in parts if part.batch in wanted]
     return jobs
 
 

@@ -638,8 +638,7 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     ),
     "warmup": (
         {"seed", "precision"},
-        {"predictive": True}
-        | {"cv": {"chains", "warmup", "batch_size", "fold_batches", "superchains", "adapt"}},
+        {"predictive": True} | {"cv": {"chains", "warmup", "batch_size", "superchains", "adapt"}},
     ),
     "sample": (set(), {"scores": True, "cv": {"draws", "until", "store"}}),
     "plan": (set(), {"cv": {"until"}, "compare": True}),

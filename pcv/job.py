@@ -1,7 +1,7 @@
 """Which artifact to make, from what: a `Job`, its recipe, and what it needs of earlier stages."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,10 +133,16 @@ def outdated(job: Job, stage: str, stamp: Stamp, known: Mapping[str, Stamp]) -> 
     """Why an artifact does not belong to this config and these inputs; empty where it does."""
     if changed := store.difference(stamp.recipe, recipe(job, stage)):
         return changed
+    if stage == "diagnose" and _samples(known) and _samples(known) != _samples(stamp.inputs):
+        return "made from other batches of folds than the present ones"
     for name, present in known.items():
         if stamp.inputs.get(name, present.fingerprint) != present.fingerprint:
             return f"made from other results of stage '{name}' than the present ones"
     return ""
+
+
+def _samples(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.startswith("sample ")}
 
 
 def _command(job: Job, stage: str) -> str:
@@ -175,13 +181,13 @@ def places(job: Job) -> list[tuple[str, Job]]:
     """
     parts = [job._replace(model=name) for name in job.settings.models]
     measured = parts if job.settings.cv.fold_batches == "auto" else []
-    cut = [batch for part in parts for batch in _known_batches(part)]
+    in_batches = [batch for part in parts for batch in _known_batches(part)]
     sampling = [
         place
         for each in rounds(job)
         for place in (
             *([("plan", each)] if each.round else []),
-            *(("sample", batch._replace(round=each.round)) for batch in cut),
+            *(("sample", batch._replace(round=each.round)) for batch in in_batches),
         )
     ]
     return [
@@ -189,7 +195,7 @@ def places(job: Job) -> list[tuple[str, Job]]:
         ("folds", job),
         *(("fit", part) for part in parts),
         *(("cut", part) for part in measured),
-        *(("warmup", batch) for batch in cut),
+        *(("warmup", batch) for batch in in_batches),
         *sampling,
         *(("diagnose", part) for part in parts),
         ("compare", job),
@@ -306,12 +312,13 @@ def batch_of(job: Job, folds: Folds) -> Folds:
     names = [part.batch for part in batches(job)]
     if job.batch not in names:
         raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
-    cut = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
-    if cut.size == 0:
-        raise PcvError(
-            f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; use fewer"
-        )
-    return Folds(*(x[cut] for x in folds))
+    places = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
+    if places.size == 0:
+        advice = "use fewer"
+        if job.settings.cv.fold_batches == "auto":
+            advice = f"run `{_command(job, 'cut')}` again"
+        raise PcvError(f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; {advice}")
+    return Folds(*(x[places] for x in folds))
 
 
 def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.ndarray:

@@ -7,7 +7,7 @@ that the full-data kernel whitens, a scale for each, learnt from all its chains,
 and a number of steps; all folds at once. `blocks` goes on with both kinds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.adaptation.step_size import dual_averaging_adaptation
+from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import sampler
-from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, in_use, laid_out
+from pcv.errors import PcvError
 from pcv.model import Fold, Target
 from pcv.sampler import (
     Centers,
@@ -348,6 +350,48 @@ def blocks(
     for made in zip(*streams):
         block = jax.tree.map(in_order, *(block for block, _ in made))
         yield block, [part._replace(state=state) for part, (_, state) in zip(parts, made)]
+
+
+def in_memory(
+    engine: Sampler,
+    parts: list[Part],
+    center: Centers,
+    steps_key: Key[Array, ""],
+    num_chains: int,
+    num_draws: int,
+    first: int,
+    say: Callable[[str], None],
+) -> Iterator[tuple[Block, list[Part], Sampler]]:
+    """`blocks`; where they do not fit the device's memory, with half as many chains at a time.
+
+    Yields:
+        Each block, and the parts and the engine to go on with.
+
+    Raises:
+        PcvError: they do not fit with one chain at a time.
+    """
+    made = 0
+    while made < num_draws:
+        left = num_draws - made, first + made
+        try:
+            for block, after in blocks(engine, parts, center, steps_key, num_chains, *left):
+                made, parts = made + block.num_draws, after
+                yield block, parts, engine
+        except JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            most = max(len(part.chains.test) for part in parts) // len(in_use())
+            together = min(engine.at_once, most)
+            if together <= 1:
+                raise PcvError(
+                    "out of memory with one chain of a device at a time; cut the folds into "
+                    "batches that fit (cv.fold_batches: auto)"
+                ) from error
+            engine = engine.with_at_once(together // 2)
+            say(
+                f"warning: out of memory with {together} chains of a device at a time; tried again "
+                f"with {engine.at_once} (to avoid it: cv.fold_batches: auto)"
+            )
 
 
 def states(parts: list[Part]) -> dict[str, np.ndarray]:

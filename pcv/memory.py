@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pcv.cores import all_cores
 from pcv.devices import in_use
 from pcv.errors import PcvError
 from pcv.keys import key
@@ -18,10 +19,10 @@ from pcv.sampler import Kernel, Sampler, chains_of
 HOST_COPIES = 4
 """of the results of a block of draws, on the host: as they come, by fold, saved, and written
 (benchmarks/memory.py)"""
-CGROUPS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Linux's control groups, and those that this process is in"""
+LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
+"""controllers → file of the limit: in version 2 of control groups, and in version 1"""
 
 
 class Step(NamedTuple):
@@ -87,15 +88,33 @@ def of_devices() -> Step:
 
 
 def _of_host() -> int:
-    """The machine's memory, or the limit of the job or the container that this process is in."""
-    known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    """This process's part of the machine's memory, or of the container's that it is in.
+
+    On CPUs as much of it as of the cores, for other jobs have the rest; no more than limits of the
+    process, or of its job on a cluster, allow.
+    """
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    groups = [int(text) for file in _limits() if (text := _content(file)).isdigit()]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        known.append(soft)
-    known += [int(text) for file in CGROUPS if (text := _content(file)).isdigit()]
-    if per_node := os.environ.get("SLURM_MEM_PER_NODE"):
-        known.append(int(per_node) * 2**20)
-    return min(known)
+    own = [] if soft == resource.RLIM_INFINITY else [soft]
+    per_node = os.environ.get("SLURM_MEM_PER_NODE")
+    if per_node:
+        own.append(int(per_node) * 2**20)
+    common, devices = min([machine, *groups]), in_use()
+    if devices[0].platform == "cpu" and not per_node:
+        common = common * min(len(devices), all_cores()) // all_cores()
+    return min([common, *own])
+
+
+def _limits() -> Iterator[Path]:
+    """Files that may hold the limits of this process's control groups."""
+    for line in _content(OWN_GROUPS).splitlines():
+        _, controllers, place = line.split(":", 2)
+        if controllers in LIMITS:
+            root = GROUPS / controllers
+            own = root / place.lstrip("/")
+            groups = (group for group in (own, *own.parents) if group.is_relative_to(root))
+            yield from (group / LIMITS[controllers] for group in groups)
 
 
 def _content(file: Path) -> str:

@@ -60,7 +60,7 @@ def _bring_up_to_date(
     number = layout.num_batches(results, experiment, model, cv.fold_batches) if model else 1
     artifacts = {
         layout.path(results, stage, experiment, model, name, r)
-        for name in layout.batches(number)
+        for name in layout.batches(number or 1)
         for r in rounds
     }
     existing = [path for path in artifacts if path.exists()]

@@ -244,8 +244,8 @@ class Sampler(NamedTuple):
     buffer: int
     at_once: int
     """chains of a device that advance side by side"""
-    halved: Callable[[], "Sampler"]
-    """the same with half as many: for a device whose memory they did not fit"""
+    with_at_once: Callable[[int], "Sampler"]
+    """the same with another number of them: for a device whose memory they did not fit"""
 
 
 def build(
@@ -305,7 +305,7 @@ def build(
         scores,
         buffer,
         together,
-        lambda: build(target, scores, num_units, buffer, together // 2),
+        partial(build, target, scores, num_units, buffer),
     )
 
 

@@ -17,7 +17,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "fit": ("data",),
     "cut": ("folds", "fit"),
     "warmup": ("folds", "fit", "cut"),
-    "plan": ("sample",),
+    "plan": ("cut", "sample"),
     "sample": ("warmup", "plan"),
     "diagnose": ("cut", "sample"),
     "compare": ("diagnose",),

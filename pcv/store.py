@@ -122,7 +122,7 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
     """
     aside, replaced = _beside(path, "new"), _beside(path, "old")
     try:
-        with _told(path):
+        with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _sweep(path)
             yield aside
@@ -183,7 +183,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """
     aside = _beside(path, "new")
     try:
-        with _told(path):
+        with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(content)
             aside.replace(path)
@@ -193,7 +193,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """A full disk, or a folder that may not be written, in one line that says what to do."""
     try:
         yield
     except OSError as error:

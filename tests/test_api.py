@@ -536,10 +536,14 @@ def test_what_was_kept_is_not_made_again(tmp_path, capsys):
     again = pcv.cross_validate(model, folds, draws=40, **kept)
     assert "NUTS" not in capsys.readouterr().err
     assert again.elpd == first.elpd
-    pcv.cross_validate(model, folds, draws=60, **kept)
+    more = pcv.cross_validate(model, folds, draws=60, **kept)
     said = capsys.readouterr().err
     assert "NUTS" not in said
     assert "sample" in said
+    assert set(more.diagnostics["n_draws"].values) == {60}
+    warmer = pcv.cross_validate(model, folds, draws=60, warmup=60, **kept)
+    assert "sample" in capsys.readouterr().err
+    assert warmer.elpd != more.elpd
 
 
 def test_the_full_data_fit_alone():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv import checkpoint, sampler, store
+from pcv import checkpoint, store
 from pcv.errors import PcvError
 from tests.test_stages import run, set_up
 
@@ -118,8 +118,8 @@ def test_nothing_is_sampled_twice(project, monkeypatch):
     sampled(project)
 
 
-def test_out_of_memory(project, whole, monkeypatch):
-    """A device that has room for two chains at a time, and not at once for all of them."""
+def of_small_device(monkeypatch, room):
+    """A device that has room for so many chains at a time, as far as blocks after the first go."""
     from jax.errors import JaxRuntimeError
 
     from pcv import kernels
@@ -129,21 +129,40 @@ def test_out_of_memory(project, whole, monkeypatch):
     def blocks(engine, *rest):
         tried.append(engine.at_once)
         for i, made in enumerate(as_it_is(engine, *rest)):
-            if i == 1 and engine.at_once > 2:
+            if i == 1 and engine.at_once > room:
                 raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
             yield made
 
     monkeypatch.setattr(kernels, "blocks", blocks)
-    monkeypatch.setattr(sampler, "CPU_ROOM", 8 * 12 * 8)
+    return tried
+
+
+def test_out_of_memory(project, whole, monkeypatch):
+    tried = of_small_device(monkeypatch, 2)
     drawn = sampled(project)
-    assert tried == [8, 4, 2]
+    first, *smaller = tried
+    assert first > 8  # many more than the chains of a device
+    assert smaller == [4, 2]
     said = [line for line in project.said if line.startswith("warning: out of memory")]
     assert said[0].startswith(
-        "warning: out of memory with 8 chains of a device at a time; tried again with 4 (fewer"
+        "warning: out of memory with 8 chains of a device at a time; tried again with 4 (to avoid"
     )
     assert len(said) == 2
     for name in ("log_joint_mean", "log_joint_draws", "acceptance"):
         np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-6)
+
+
+def test_out_of_memory_in_warmup_and_for_good(project, monkeypatch):
+    job = project.job({**DRAWS, "cv": {**DRAWS["cv"], "batch_size": 6}}, "flat")
+    with monkeypatch.context() as patch:
+        of_small_device(patch, 4)
+        run(job, "warmup")
+        assert sum(line.startswith("warning: out of memory") for line in project.said) == 1
+    of_small_device(monkeypatch, 0)
+    words = r"out of memory with one chain of a device at a time; .*fold_batches: auto"
+    with pytest.raises(PcvError, match=words):
+        run(job, "sample")
+    run(project.job(DRAWS, "flat"), "warmup")
 
 
 def test_more_draws_go_on(project):

@@ -374,7 +374,7 @@ DEPENDENTS = {
     f"{RATS}.cv.chains": {"cut", "warmup"},
     f"{RATS}.cv.warmup": {"warmup"},
     f"{RATS}.cv.batch_size": {"cut", "warmup"},
-    f"{RATS}.cv.fold_batches": {"cut", "warmup"},
+    f"{RATS}.cv.fold_batches": {"cut"},
     f"{RATS}.cv.memory_share": {"cut"},
     f"{RATS}.cv.superchains": {"warmup"},
     f"{RATS}.cv.adapt": {"warmup"},

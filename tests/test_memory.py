@@ -1,6 +1,7 @@
 """Batches of folds by memory: what a step takes, what there is, and the stage that cuts."""
 
 import contextlib
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -116,6 +117,7 @@ def test_nothing_fits(project, monkeypatch):
 
 def test_what_comes_after_asks_for_it(project):
     changes = {**SETTINGS, "cv": {**SETTINGS["cv"], "memory_share": 0.25}}
+    stages.cut(project.job(SETTINGS, "flat"))
     job = project.job(changes, "flat", "1-of-1")
     with pytest.raises(PcvError, match=r"memory_share was 0\.5, is 0\.25; run `pcv cut` again"):
         stages.warmup(job)
@@ -131,20 +133,30 @@ def test_a_given_number_needs_no_measuring(project):
 
 
 def test_from_python(project, monkeypatch):
-    of_machine(monkeypatch, 2_000_000)
-    job = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], "memory_share": 0.01}}, "", "")
-    api.run(job._replace(results=job.results.with_name("python")))
-    cuts = [line for line in project.said if line.startswith("cut flat: 4 folds in")]
-    assert len(cuts) == 1
+    of_machine(monkeypatch, 1000)
+    job = project.job(SETTINGS)._replace(results=Path("python"))
+    api.run(job)
+    assert len(batches(job._replace(model="flat"))) == 4
+    of_machine(monkeypatch, 2**40)
+    longer = {**SETTINGS, "cv": {**SETTINGS["cv"], "draws": 120, "memory_share": 0.4}}
+    job = project.job(longer)._replace(results=Path("python"))
+    api.run(job)
+    assert set(opened(job._replace(model="flat"), "diagnose")["n_draws"].values) == {120}
 
 
 def test_the_limit_of_a_job_counts(monkeypatch, tmp_path):
     monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
-    monkeypatch.setattr(memory, "CGROUPS", (tmp_path / "max", tmp_path / "none"))
+    monkeypatch.setattr(memory, "GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
     machine = memory.of_devices().host
-    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "own").write_text("0::/slurm/job\n3:memory:/job\n2:cpu:/job\n")
+    (tmp_path / "slurm/job").mkdir(parents=True)
+    (tmp_path / "slurm/job/memory.max").write_text("max\n")
     assert memory.of_devices().host == machine
-    (tmp_path / "max").write_text(f"{2**30}\n")
+    (tmp_path / "slurm/memory.max").write_text(f"{2**31}\n")
+    assert memory.of_devices() == Step(2**31, 2**31)
+    (tmp_path / "memory/job").mkdir(parents=True)
+    (tmp_path / "memory/job/memory.limit_in_bytes").write_text(f"{2**30}\n")
     assert memory.of_devices() == Step(2**30, 2**30)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
     assert memory.of_devices().host == 2**29

@@ -33,6 +33,8 @@ def cut(job: Job) -> None:
         fitted = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
         model, predictive, _, _ = in_chains(scored(job, arrays, folds), fitted)
         scores = scoring.named(job.scores, job.objects)
+        num_units = datasets.num_units(arrays)
+        scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         first = Folds(*(x[:1] for x in folds))
         engine = run_of(job, "sample", first, predictive, arrays, model, scores).engine
         kernel, there = idata.kernel(fitted), memory.of_devices()

@@ -149,39 +149,6 @@ def sample(job: Job) -> None:
         )
 
 
-def _in_memory(
-    run: Run,
-    parts: "list[Part]",
-    center: dict[str, np.ndarray],
-    num_chains: int,
-    num_draws: int,
-    first: int,
-    say: Say,
-) -> Iterator[tuple["Block", "list[Part]"]]:
-    """`kernels.blocks`; where they do not fit the device, with half as many chains at a time."""
-    from jax.errors import JaxRuntimeError
-
-    from pcv import kernels
-
-    engine, made = run.engine, 0
-    while made < num_draws:
-        left = num_draws - made, first + made
-        try:
-            drawn = kernels.blocks(engine, parts, center, run.jitter, num_chains, *left)
-            for block, parts in drawn:
-                made += block.num_draws
-                yield block, parts
-        except JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error) or engine.at_once == 1:
-                raise
-            engine = engine.halved()
-            say(
-                f"warning: out of memory with {2 * engine.at_once} chains of a device at a time; "
-                f"tried again with {engine.at_once} (fewer at a time from the start: more "
-                "cv.fold_batches)"
-            )
-
-
 def _until_done(
     cv: CvConfig,
     run: Run,
@@ -202,21 +169,25 @@ def _until_done(
     from pcv.sums import block_of
 
     active, tolerance, so_far = np.arange(len(center["joint"])), None, []
-    index = 0
+    index, engine = 0, run.engine
     for length in lengths:
         while index < saved.number and made < length:
             block = block_of(saved.block(index))
             index, made = index + 1, made + block.num_draws
             if index == saved.number:
                 parts = kernels.resumed(parts, saved.state())
-            so_far.append(block.sums["joint"])
+            if cv.until:
+                so_far.append(block.sums["joint"])
             yield block, active, parts
         some = {kind: x[active] for kind, x in center.items()}
-        drawn = _in_memory(run, parts, some, cv.chains, length - made, made, say)
-        for block, parts in drawn:
+        left = cv.chains, length - made, made
+        drawn = kernels.in_memory(engine, parts, some, run.jitter, *left, say)
+        for step in drawn:
+            block, parts, engine = step
             saved.save(index, block._asdict(), kernels.states(parts))
             index += 1
-            so_far.append(block.sums["joint"])
+            if cv.until:
+                so_far.append(block.sums["joint"])
             yield block, active, parts
         made = length
         if cv.until is None or length == lengths[-1]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 def warmup(job: Job) -> None:
     """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
-    import jax.numpy as jnp
-
     from pcv import devices, idata, kernels, sampler
 
     started = datetime.now(UTC)
@@ -42,21 +40,22 @@ def warmup(job: Job) -> None:
         picks = sampler.starting_draws(
             config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
         )
-        starts = sampler.spread(jnp.asarray(full_draws[picks.reshape(-1)]))
-        start = run.engine.start(kernel, starts, run.chains)
+        variants = kernels.shared(kernel)
+        start = kernels.start(
+            run.engine, variants, np.zeros(len(ids), int), full_draws[picks], run.chains
+        )
         shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
         zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
         made, draws = [], []
-        drawn = sampler.blocks(
-            run.engine, kernel, start, run.chains, zero, run.jitter, cv.chains, cv.warmup
+        drawn = kernels.in_memory(
+            run.engine, start, zero, run.jitter, cv.chains, cv.warmup, 0, job.say
         )
-        for block, state in drawn:
+        for block, parts, _ in drawn:
             draws.append(block.draws)
             made.append(block._replace(draws=block.draws[..., :0]))
-            end = state
+            end = parts
             job.progress(progress(job, "warmup", made, cv.warmup))
-        position = np.array(sampler.positions(kernel, end)[: len(ids) * cv.chains])
-        position = position.reshape(len(ids), cv.chains, -1)
+        position = kernels.positions(end, cv.chains)
         center = _centers(made)
         unlike = np.full(len(ids), cv.adapt == "always")
         if cv.adapt == "auto":
@@ -64,7 +63,6 @@ def warmup(job: Job) -> None:
                 run.target, run.num_units, full_draws, folds.test, folds.held_out
             )
             unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
-        variants = kernels.shared(kernel)
         if unlike.any():
             some = Folds(*(x[unlike] for x in folds))
             variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
@@ -124,8 +122,10 @@ def _adapt(
     start = kernels.start(run.engine, variants, variant, position, chains)
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
     made = []
-    warmup = kernels.blocks(run.engine, start, zero, jitter, cv.chains, cv.warmup, first)
-    for block, after in warmup:
+    warmup = kernels.in_memory(
+        run.engine, start, zero, jitter, cv.chains, cv.warmup, first, job.say
+    )
+    for block, after, _ in warmup:
         made.append(block._replace(draws=block.draws[..., :0]))
         end = after
         job.progress(progress(job, "warmup of own kernels,", made, cv.warmup))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.slurm import cluster
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing())
 
+LIMIT_S = 1800
 RATS = {
     "seed": 1,
     "experiments": {
@@ -52,8 +54,9 @@ def project(tmp_path):
     return tmp_path
 
 
-def submit(project, env, *options, changes=None):
-    """Start the workflow as a user does."""
+@contextmanager
+def submitted(project, env, *options, changes=None):
+    """The workflow, as a user starts it; what it says is in a file."""
     if changes:
         settings = yaml.safe_load((project / "config.yaml").read_text())
         settings["experiments"]["rats"]["cv"] |= changes
@@ -63,13 +66,16 @@ def submit(project, env, *options, changes=None):
         "--snakefile", str(ROOT / "Snakefile"),
         "--workflow-profile", str(ROOT / "profiles/slurm-generic"),
         "--configfile", "config.yaml",
-        "--set-threads", "fit=2", "warmup=1", "sample=1",
-        "--latency-wait", "10",
         *options,
     ]  # fmt: skip
-    return subprocess.Popen(
-        command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    with (project / "said.txt").open("w") as said:
+        run = subprocess.Popen(command, cwd=project, env=env, stdout=said, stderr=said)
+        try:
+            yield run
+        finally:
+            if run.poll() is None:
+                run.terminate()
+                run.wait(60)
 
 
 def jobs(env):
@@ -89,9 +95,8 @@ def since(env, before):
 def test_three_batches_one_gpu(slurm, project):
     before = jobs(slurm)
     gpus = ("--set-resources", "warmup:gpu=1", "sample:gpu=1")
-    run = submit(project, slurm, *gpus)
-    said, _ = run.communicate(timeout=900)
-    assert run.returncode == 0, said
+    with submitted(project, slurm, *gpus) as run:
+        assert run.wait(LIMIT_S) == 0, (project / "said.txt").read_text()
     assert (project / "results/rats/report.html").exists()
     made = since(slurm, before)
     names = [name for name, *_ in made.values()]
@@ -105,20 +110,20 @@ def test_three_batches_one_gpu(slurm, project):
 def test_a_time_limit_and_a_kill(slurm, project):
     """As many draws as make this machine take longer than the limit of a minute."""
     long = {"batch_size": 200, "fold_batches": 1, "store": "sums"}
-    before, killed = jobs(slurm), False
+    options = ("--set-resources", "sample:runtime=1", "--set-threads", "sample=1", "--retries=30")
+    before, killed, deadline = jobs(slurm), False, time.monotonic() + LIMIT_S
     for draws in (100_000, 1_000_000):
-        options = ("--set-resources", "sample:runtime=1", "--retries", "30")
-        run = submit(project, slurm, *options, changes=long | {"draws": draws})
-        while run.poll() is None:
-            now = since(slurm, before)
-            sampling = [n for n, job in now.items() if job[:2] == ["pcv-sample", "RUNNING"]]
-            if timed_out(now) and sampling and not killed:
-                time.sleep(20)
-                kill = ["scancel", "--signal=KILL", "--full", *sampling]
-                killed = subprocess.run(kill, env=slurm, check=False).returncode == 0
-            time.sleep(1)
-        said = run.stdout.read()
-        assert run.returncode == 0, said
+        with submitted(project, slurm, *options, changes=long | {"draws": draws}) as run:
+            while run.poll() is None:
+                assert time.monotonic() < deadline
+                now = since(slurm, before)
+                sampling = [n for n, job in now.items() if job[:2] == ["pcv-sample", "RUNNING"]]
+                if timed_out(now) and sampling and not killed:
+                    time.sleep(20)
+                    kill = ["scancel", "--signal=KILL", "--full", *sampling]
+                    killed = subprocess.run(kill, env=slurm, check=False).returncode == 0
+                time.sleep(1)
+        assert run.returncode == 0, (project / "said.txt").read_text()
         if timed_out(since(slurm, before)):
             break
     assert killed

@@ -167,6 +167,10 @@ def batches(experiment, model):
     if given == "auto":
         checkpoints.cut.get(experiment=experiment, model=model)
     number = layout.num_batches(Path("results"), experiment, model, given)
+    if not number:
+        raise PcvError(
+            f"results/{experiment}/models/{model}/batches.zarr: not read; run again"
+        )
     return layout.batches(number)
 
 
@@ -228,10 +232,10 @@ def paper_input(stages):
 def cores_per_model(wildcards):
     """Start-up and compiling use one core: the models' jobs run side by side.
 
-    Where no number of cores is given (clusters), a job has one for each chain of the fit.
+    On a cluster a job has one for each chain of the fit.
     """
     settings = CONFIG.experiments[wildcards.experiment]
-    if workflow.cores is None:
+    if not (workflow.local_exec and workflow.is_main_process):
         return settings.fit.chains
     return max(1, workflow.cores // len(settings.models))
 
