@@ -505,5 +505,5 @@ def test_missing_groups_are_refused(make, name):
 
 
 def test_folds_print_themselves():
-    assert repr(pcv.kfold(40, 5)) == "5 folds, test 8, training 32, no gap"
-    assert repr(pcv.h_block(10, 2)).startswith("10 folds, test 1, training 5 to 7, gap 2 to 4")
+    assert repr(pcv.kfold(40, 5)) == "5 folds, test 8, training all others"
+    assert repr(pcv.h_block(10, 2)) == "10 folds, test 1, neither tested nor trained on 2 to 4"

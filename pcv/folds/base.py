@@ -25,8 +25,10 @@ class Folds(NamedTuple):
     maximal, padded with empty ranges (0, 0)"""
 
     def __repr__(self) -> str:
-        """What `describe` says, of as many units as the folds reach."""
-        return describe(self, max(int(self.test.max()) + 1, int(self.held_out.max())))
+        """What is known without the number of units, which `describe` takes."""
+        test, gap = _sizes(self)
+        rest = f"neither tested nor trained on {_span(gap)}" if gap.any() else "training all others"
+        return f"{len(self.id)} folds, test {_span(test)}, {rest}"
 
 
 Units = int | Sequence[str]
@@ -201,12 +203,17 @@ def describe(folds: Folds, num_units: int, left_out: str = "gap") -> str:
     >>> describe(from_labels(np.array([0, 0, 1]), ["a", "b"]), 3)
     '2 folds, test 1 to 2, training 1 to 2, no gap'
     """
-    test = (folds.test >= 0).sum(axis=1)
-    out = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2))
-    gap = out - test
-    return f"{len(folds.id)} folds, test {_span(test)}, training {_span(num_units - out)}, " + (
+    test, gap = _sizes(folds)
+    training = _span(num_units - test - gap)
+    return f"{len(folds.id)} folds, test {_span(test)}, training {training}, " + (
         f"{left_out} {_span(gap)}" if gap.any() else "no gap"
     )
+
+
+def _sizes(folds: Folds) -> tuple[Int[np.ndarray, " fold"], Int[np.ndarray, " fold"]]:
+    """How many units each fold tests, and how many it neither tests nor trains on."""
+    test = (folds.test >= 0).sum(axis=1)
+    return test, np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) - test
 
 
 def _runs(units: Int[np.ndarray, " out"]) -> Int[np.ndarray, "run 2"]:
