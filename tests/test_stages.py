@@ -23,7 +23,7 @@ import xarray as xr
 
 from pcv import config, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
-from pcv.job import Job, batches, recipe
+from pcv.job import Job, batches, recipe, sampled
 from pcv.stages import chains, sampling, warming_up
 from tests.problems import LinearGaussian
 
@@ -979,7 +979,8 @@ class TestOutOfDate:
         known = {
             stage: store.read_stamp(job.path(stage), stage) for stage in ("data", "folds", "fit")
         }
-        pretend_remade(job, "diagnose", known)
+        inputs = known | sampled(job, known) | {"something else": known["fit"]}
+        pretend_remade(job, "diagnose", inputs)
         assert message(project.job(), "report") == (
             f"{project.path('comparison.zarr')}: out of date: made from other results of stage "
             "'diagnose flat' than the present ones; run `pcv compare` again"
