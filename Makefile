@@ -1,6 +1,6 @@
-# make run: the default config, from data to report. make test: the tests. make lint: the quality
-# gates. make docs: the documentation, into docs/_build/html; its tutorials are run.
-# Each builds .venv from requirements.lock first, if it is not there.
+# make run: the default config, from data to report. make test: the tests; make test-all: those too
+# that repeat others on further models and seeds. make lint: the quality gates. make docs: the
+# documentation, into docs/_build/html; its tutorials are run. Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
 CONFIG ?=
@@ -8,13 +8,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint docs clean-venv
+.PHONY: run test test-all lint docs clean-venv
 
 run: $(VENV)/.ready
 	@$(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
 
 test: $(VENV)/.ready
 	$(BIN)/pytest
+
+test-all: $(VENV)/.ready
+	$(BIN)/pytest -m ""
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -386,8 +386,9 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         if "batch_check" in folds
     ]
     batches = (
-        f"Batches of {models[0].attrs['batch_size']} draws: on full-data draws, their MCSE over "
-        f"that by a windowed ESS is {', '.join(checks)}. Well below 1, take longer batches."
+        f"Batches of {models[0].attrs['batch_size']} draws: on full-data draws of the plain "
+        f"predictive, their MCSE over that by a windowed ESS is {', '.join(checks)}. Below .8, "
+        "take longer batches."
     )
     note = (
         f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "

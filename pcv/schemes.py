@@ -39,8 +39,10 @@ def _complete(values: Values, name: str) -> np.ndarray:
     return found
 
 
-def _checked(made: Folds, units: Units, cover: bool = False) -> Folds:
+def _checked(made: Folds, units: Units, cover: bool = False, time: Values | None = None) -> Folds:
     folds.check(made, names_of(units), cover)
+    if time is not None:
+        folds.check_order(_complete(time, "time"), names_of(units), "time", made)
     return made
 
 
@@ -115,22 +117,26 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
     return _checked(folds.leave_one_group_out(values, name), len(values), cover=True)
 
 
-def block(units: Units, size: int) -> Folds:
+def block(units: Units, size: int, time: Values | None = None) -> Folds:
     """Runs of `size` consecutive units.
 
     Args:
         units: how many there are, or their names, in their order.
         size: units of a block.
+        time: of each unit, numbers or dates that must increase; None: not checked.
+
+    Raises:
+        PcvError: a time that does not increase, naming the fold.
     """
-    return _checked(folds.blocks(names_of(units), size), units, cover=True)
+    return _checked(folds.blocks(names_of(units), size), units, True, time)
 
 
-def h_block(units: Units, h: int, skip: int = 0) -> Folds:
+def h_block(units: Units, h: int, skip: int = 0, time: Values | None = None) -> Folds:
     """Every unit alone, with the h on each side of it left out: `hv_block` with v = 0."""
-    return hv_block(units, 0, h, skip)
+    return hv_block(units, 0, h, skip, time)
 
 
-def hv_block(units: Units, v: int, h: int, skip: int = 0) -> Folds:
+def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = None) -> Folds:
     """Blocks of 2v + 1 units around every unit, with h more left out on each side.
 
     Args:
@@ -139,8 +145,12 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0) -> Folds:
         h: units on each side of these that are neither tested nor trained on. A model whose terms
             depend on p units before them needs h ≥ p.
         skip: first units that are not in the middle of a block.
+        time: of each unit, numbers or dates that must increase; None: not checked.
+
+    Raises:
+        PcvError: a time that does not increase, naming the fold.
     """
-    return _checked(folds.hv_block(names_of(units), v, h, skip), units)
+    return _checked(folds.hv_block(names_of(units), v, h, skip), units, time=time)
 
 
 def leave_future_out(
@@ -149,6 +159,7 @@ def leave_future_out(
     forecast_horizon: int = 1,
     step: int = 1,
     window: int | None = None,
+    time: Values | None = None,
 ) -> Folds:
     """Units predicted from those before them.
 
@@ -158,9 +169,13 @@ def leave_future_out(
         forecast_horizon: units that a fold predicts.
         step: units between the starts of test sets.
         window: latest units that a fold trains on; None: all before its test set.
+        time: of each unit, numbers or dates that must increase; None: not checked.
+
+    Raises:
+        PcvError: a time that does not increase, naming the fold.
     """
     made = folds.leave_future_out(names_of(units), min_observations, forecast_horizon, step, window)
-    return _checked(made, units)
+    return _checked(made, units, time=time)
 
 
 def _places(x: Values, y: Values, degrees: bool) -> folds.Places:

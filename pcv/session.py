@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv import config, schemes, stages, store
-from pcv.errors import PcvError
+from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 from pcv.frontends import as_model
 from pcv.model import Model, Observations, Target, full_data, numeric
@@ -236,7 +236,15 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
             )
         number = _num_units(observed, outcome)
         y = observed.columns[outcome] if not observed.units else None
-        folds = schemes.from_splitter(folds, number, y)
+        try:
+            folds = schemes.from_splitter(folds, number, y)
+        except PcvError:
+            raise
+        except Exception as error:
+            raise PcvError(
+                f"folds: {type(folds).__name__}.split fails: {in_one_line(error)}; one that takes "
+                "groups can give its pairs: folds=list(splitter.split(X, y, groups))"
+            ) from error
     _warn_of_a_rest(folds, _num_units(observed, outcome))
     return stored(folds, path)
 

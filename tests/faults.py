@@ -153,6 +153,7 @@ def _changes(event: str, args: tuple) -> bool:
 def main(config: str, how: str, at: int) -> None:
     from pcv import api, devices
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     devices.setup(2)
     job = job_of(Path(config), print)
     numbers, met = itertools.count(), False

@@ -15,6 +15,7 @@ import pymc as pm
 import pytest
 from arviz_stats.base import array_stats
 from scipy.stats import norm
+from sklearn.model_selection import GroupKFold
 
 import pcv
 from pcv import datasets, session, weights
@@ -192,6 +193,16 @@ class TestUntil:
         assert draws.min() == 100
         assert draws.max() < 400
         assert (c.mcse_diff[1:] < 0.5 * c.dse[1:]).all()
+
+    def test_decided(self, tmp_path):
+        """A clear difference ends at the first look, an unclear one goes on as far as it may."""
+        models, keep = self.models(), QUICK | {"results": tmp_path, "seed": 1}
+        for probability, expected in ((0.55, 40), (0.999999, 80)):
+            until = {"decide": {"probability": probability}, "min_draws": 40, "max_draws": 80}
+            found = pcv.cross_validate(models, pcv.kfold(N, 4), until=until, **keep)
+            for cv in found.values():
+                assert (cv.diagnostics["n_draws"] == expected).all()
+        assert pcv.compare(found).shown.p_better[1] < 0.5
 
     def test_as_far_as_it_may_go(self):
         until = {"mcse_over_se": 1e-4, "min_draws": 100, "max_draws": 200}
@@ -486,6 +497,10 @@ class TestFolds:
             pcv.cross_validate(model, "LOO", **short)
         with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
             pcv.cross_validate(model, "rats", **short)
+        with pytest.raises(
+            PcvError, match=r"folds: GroupKFold.split fails: .*its pairs: folds=list"
+        ):
+            pcv.cross_validate(model, GroupKFold(3), **short)
         with pytest.raises(PcvError, match="folds is int; give 'loo'"):
             pcv.cross_validate(model, 5, **short)
         with pytest.raises(PcvError, match=r"^cv\.chains: must be at least 2"):

@@ -309,6 +309,15 @@ class TestCheck:
         ]
         assert not Path("results").exists()
 
+    def test_folds_are_drawn_on_a_map(self, pcv):
+        places = {"coordinates": {"x": "rain", "y": "plot"}, "size": 2.0, "buffer": 0.5}
+        change("experiments", "small", "folds", to={"scheme": "spatial_block", **places})
+        assert pcv("data", "my.yaml", "--experiment", "small")[0] == 0
+        status, _, err = pcv("folds", "my.yaml", "--experiment", "small", "--plot")
+        assert status == 0
+        assert err[-1].startswith("picture: ")
+        assert Path(err[-1].removeprefix("picture: ").rpartition(".")[0] + ".svg").exists()
+
     def test_two_superchains_are_few(self, pcv):
         change("experiments", "small", "cv", to={"chains": 8, "superchains": 2})
         status, _, err = pcv("check", "my.yaml", "-e", "small")

@@ -4,7 +4,9 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from sklearn import model_selection
 
+from pcv import schemes
 from pcv.config import FoldScheme
 from pcv.errors import PcvError
 from pcv.folds import (
@@ -288,6 +290,31 @@ class Fixed:
 
     def split(self, X, y=None, groups=None):
         yield self.pair
+
+
+@pytest.mark.parametrize(
+    "splitter",
+    [
+        model_selection.KFold(3, shuffle=True, random_state=1),
+        model_selection.StratifiedKFold(3),
+        model_selection.GroupKFold(3),
+        model_selection.LeaveOneGroupOut(),
+        model_selection.TimeSeriesSplit(3, gap=1),
+        model_selection.ShuffleSplit(4, test_size=2, random_state=1),
+        model_selection.LeavePOut(2),
+    ],
+    ids=lambda splitter: type(splitter).__name__,
+)
+def test_splitters_of_scikit_learn(splitter):
+    """Every split as it is: what it tests, and what it trains on; the rest is a gap."""
+    n, y = 12, np.arange(12) % 2
+    groups = np.arange(12) // 3 if "Group" in type(splitter).__name__ else None
+    folds = schemes.from_splitter(splitter, n, y, groups)
+    splits = list(splitter.split(np.zeros((n, 1)), y, groups))
+    assert len(folds.id) == len(splits)
+    for k, (train, test) in enumerate(splits):
+        assert scored(folds)[k] == sorted(test.tolist())
+        assert np.flatnonzero(train_mask(folds, n)[k]).tolist() == sorted(train.tolist())
 
 
 def test_splitters_are_schemes():

@@ -13,18 +13,18 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jaxtyping import Bool, Float, Shaped
 
-from pcv import datasets, kernels, nuts, sampler
+import pcv
 from pcv import diagnostics as diag
-from pcv.config import DataConfig
+from pcv import kernels, sampler
 from pcv.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
 from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.sampler import Chains, Kernel, Sampler
-from pcv.tuning import tune
 from pcv.verdicts import fold_verdict
 from pcv.zoo import air
 from tests.problems import LinearGaussian, exact, side_by_side
@@ -228,30 +228,40 @@ def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     assert kernels.unlike(draws[:, :, :5], full).tolist() == [False, False]
 
 
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
+
+
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("build", [air.yearly, air.monthly])
-def test_all_one_step_ahead_folds_of_the_air_passengers(build):
-    """All 394 pass R-hat max against its benchmark with kernels of their own, and not without."""
-    settings = DataConfig(dataset="air_passengers", outcome="outbound", order=["year", "month"])
+def test_all_one_step_ahead_folds_of_the_air_passengers(build, seed, tmp_path):
+    """R-hat max of all 394 passes its benchmark with kernels of their own; without, one in eight
+    folds is flagged. (Where that many have not mixed, their own draws widen the benchmark.)
+
+    A fold of `monthly` may be flagged for its E-FMI: of the first three, with fewer terms than
+    parameters (docs/limits.md).
+    """
     file = Path(os.environ["PCV_DATA"]) / "air_passengers_au.csv"
     if not file.exists():
         pytest.skip(f"{file} is not there")
-    table, constants = datasets.read_table(file, settings.outcome)
-    data_set = datasets.make_data(table, constants, settings, str(file))
-    arrays = datasets.model_data(data_set)
-    model, num_units = build(arrays), data_set.sizes["unit"]
-    flat, unravel = flat_target(target(model, arrays, "plain"))
-    full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
-    ess = nuts.check(full, [""] * full.position.shape[2]).ess
-    log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
-    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"))
-    folds = leave_future_out(data_set["unit"].values.tolist(), 26)
-    assert len(folds.id) == 394
-    engine = sampler.build(flat, (), num_units, BATCH_SIZE)
-    draws = full.position.reshape(-1, full.position.shape[2])
-    problem = Problem(flat, num_units, folds, engine, kernel, draws)
-    with_own, without = (run(problem, adapt, 200) for adapt in (True, False))
-    assert with_own.benchmark.share_above > BENCHMARK_LEVEL
-    assert set(with_own.verdict) == {"ok"}
-    assert without.benchmark.share_above <= BENCHMARK_LEVEL
-    assert (without.verdict != "ok").sum() > 50
+    table = pd.read_csv(file).sort_values(["year", "month"])
+    data = {name: table[name].to_numpy() for name in ("month", "outbound")}
+    settings = {
+        "folds": pcv.leave_future_out(len(table), 26),
+        "data": data,
+        "seed": seed,
+        "chains": 4,
+        "draws": 200,
+        "fit": {"warmup": 300, "draws": 500},
+        "results": tmp_path,
+        "progress": False,
+    }
+    with_own, without = (
+        pcv.cross_validate(build(data), cv={"adapt": adapt}, **settings).diagnostics
+        for adapt in ("auto", "never")
+    )
+    assert with_own.sizes["fold"] == 394
+    assert with_own["benchmark_share"] > BENCHMARK_LEVEL
+    assert np.flatnonzero(with_own["verdict"] != "ok").tolist() in ([], [0], [1], [2])
+    assert without["rhat_max"] > 1.2 > with_own["rhat_max"]
+    assert (without["verdict"] != "ok").sum() > 50

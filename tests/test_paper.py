@@ -106,6 +106,7 @@ def example(name: str, folds: int = 12) -> Example:
     config = parse(yaml.safe_load(CONFIGS["quick"].read_text()))
     settings = config.experiments[name]
     return Example(
+        name=name,
         settings=settings.model_copy(update={"cv": settings.cv.model_copy(
             update={"batch_size": 20, "draws": 200})}),
         comparison=comparison.sel(kind=["joint"]),
@@ -225,6 +226,47 @@ def test_figure_5_flags_both_and_not_the_run_itself():
     assert max(shares[1:]) <= BENCHMARK_LEVEL
 
 
+def test_mixing_is_set_beside_the_papers_words():
+    """Healthy chains have mixed at every length, those with one shifted chain at none."""
+    made = example("example1")
+    spoilt = shifted_chain(np.random.default_rng(1), made.draws["all_four"]).draws
+    settled, apart = (
+        page.mixing_table(x, 1)
+        for x in (made, made._replace(draws={**made.draws, "all_four": spoilt}))
+    )
+    assert [row[1] for row in settled.rows] == [
+        "for most of 1,000 draws", "not mixed", "mixed", "noticed", "noticed",
+        "within the range of the folds",
+    ]  # fmt: skip
+    assert [row[-1] for row in settled.rows[1:3]] == [page.SOONER, "as in the paper"]
+    assert [row[-1] for row in apart.rows[1:3]] == ["as in the paper", page.LATER]
+    assert all(row[2].endswith(": noticed") for row in settled.rows[3:5])
+    assert apart.flagged[2]
+    short = page.mixing_table(example("example3"), 1)
+    assert short.rows[1] == (
+        "R-hat max after 4,000 draws (figure 12)", "mixed", "", "ours makes 200 draws"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("last", "ours", "against"),
+    [
+        ([1.5, 1.2, 1.005], "until 40 of 60 draws, in the end 1.005", page.SOONER),
+        ([1.005, 1.004, 1.003], "never, in the end 1.003", page.SOONER),
+        ([1.5, 1.2, 1.1], "for all 60 draws, in the end 1.100", "as in the paper"),
+    ],
+)
+def test_how_long_rhat_is_above_the_line(last, ours, against):
+    made = example("example2")
+    rhat_at = xr.DataArray([last] * 12, dims=("fold", "point"))
+    point = [20, 40, 60]
+    made = made._replace(
+        diagnostics={m: xr.Dataset({"rhat_at": rhat_at}) for m in made.diagnostics},
+        comparison=made.comparison.isel(point=slice(3)).assign_coords(point=point),
+    )
+    assert page.mixing_table(made, 1).rows[0][2:] == (ours, against)
+
+
 def test_tables_have_the_papers_rows_and_ours():
     for number, times in RUN_TIMES.items():
         made = {times.experiment: example(times.experiment)}
@@ -242,7 +284,9 @@ def test_page_has_what_was_run_and_says_what_was_not():
     figures = {9: FIGURES[9].draw(made["example2"], 1)}
     why = "Its data could not be had."
     missing = {"example3": why, "example3_cleaned": why}
-    text = page.html(made, missing, figures, {2: page.time_table(2, made)}, ["Seed 1."])
+    mixing = {"example2": page.mixing_table(made["example2"], 1)}
+    text = page.html(made, missing, figures, {2: page.time_table(2, made)}, mixing, ["Seed 1."])
+    assert "Largest R-hat above 1.01 (figure 9)" in text
     assert "Figure 9. Example 2" in text
     assert "Figure 11" not in text
     assert "example3, example3_cleaned were not run.</strong> Its data could not be had." in text

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.stats import norm
 
 from pcv import results
 from pcv.config import UntilConfig
@@ -167,6 +168,48 @@ def test_kinds_are_told_apart_only_where_folds_hold_several_units(draws):
     found = diagnosed(draws)
     assert results.distinct_kinds({"m": found}) == ["joint", "pointwise"]
     assert results.distinct_kinds({"m": found.isel(slot=[0])}) == ["joint"]
+
+
+def test_progressive_comparison_is_that_of_the_first_draws(draws):
+    """Δ, SE, MCSE and Pr at every length, joint and pointwise, from the draws themselves."""
+    other = draws - np.array([0.5, 1.0, 2.5])[:, None, None, None]
+    models = {
+        name: diagnosed(x).assign_attrs(model=name) for name, x in (("a", draws), ("b", other))
+    }
+    found = results.compare(models, "d", "f", "b", "t").dataset
+    assert found["point"].values.tolist() == list(range(BATCH, DRAWS + 1, BATCH))
+    present = TEST >= 0
+
+    def log_mean(s: np.ndarray) -> np.ndarray:
+        return np.log(np.exp(s).mean(axis=(1, 2)))
+
+    def batch_error(s: np.ndarray) -> np.ndarray:
+        """Influence of each batch on the log of the mean (fold, batch, ...)."""
+        f = np.exp(s)
+        g = f.reshape(len(f), CHAINS, -1, BATCH, *f.shape[3:]).mean(3)
+        g = g.reshape(len(f), -1, *g.shape[3:])
+        number = g.shape[1]
+        return (g / g.mean(1, keepdims=True) - 1) / np.sqrt(number * (number - 1))
+
+    for i, n in enumerate(found["point"].values):
+        first = {name: x[:, :, :n] for name, x in (("a", draws), ("b", other))}
+        slots = {name: np.where(present[:, None, None], x, 0.0) for name, x in first.items()}
+        for kind in ("joint", "pointwise"):
+            if kind == "joint":
+                terms = {name: log_mean(x.sum(-1)) for name, x in slots.items()}
+                error = {name: batch_error(x.sum(-1)) for name, x in slots.items()}
+            else:
+                terms = {name: log_mean(x)[present] for name, x in slots.items()}
+                error = {name: batch_error(x).sum(-1) for name, x in slots.items()}
+            diff = terms["a"] - terms["b"]
+            at = found.sel(kind=kind, model="a").isel(point=i)
+            se = np.sqrt(diff.size) * diff.std(ddof=1)
+            size = np.sqrt(sum((x**2).sum() for x in error.values()))
+            assert float(at["diff_at"]) == pytest.approx(diff.sum(), rel=1e-10)
+            assert float(at["dse_at"]) == pytest.approx(se, rel=1e-10)
+            assert float(at["mcse_diff_at"]) == pytest.approx(size, rel=1e-6)
+            assert float(at["p_better_at"]) == pytest.approx(norm.cdf(diff.sum() / se), rel=1e-8)
+            assert float(at["elpd_at"]) == pytest.approx(terms["a"].sum(), rel=1e-10)
 
 
 def test_superchains_are_judged_by_nested_rhat(draws):

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -178,13 +179,38 @@ def test_a_gap_that_empties_a_training_set_is_refused():
 
 
 def test_times_that_are_not_in_order():
-    check_order(np.array(["2020-01", "2020-02"], "datetime64[M]"), ["a", "b"], "month")
-    assert refusal(check_order, np.array([1, 3, 2]), ["a", "b", "c"], "year") == (
-        "column 'year' is not in order: 2 ('c') comes after 3 ('b'); set data.order: [year]"
+    names = ["a", "b", "c"]
+    folds = leave_future_out(names, 1)
+    months = np.array(["2020-01", "2020-02", "2020-03"], "datetime64[M]")
+    check_order(months, names, "column 'month'", folds)
+    assert refusal(check_order, np.array([1, 3, 2]), names, "column 'year'", folds) == (
+        "fold 'c': column 'year' is not in order: 2 ('c') comes after 3 ('b'); sort the data by it "
+        "(in a config: data.order)"
     )
-    assert refusal(check_order, np.array([1, 2, 2]), ["a", "b", "c"], "year").startswith(
-        "column 'year': 2 is the time of 'b' and of 'c'; where order matters every unit needs a "
+    assert refusal(check_order, np.array([1, 2, 2]), names, "column 'year'", folds).startswith(
+        "fold 'c': column 'year': 2 is the time of 'b' and of 'c'; where order matters every unit"
     )
+    untested = refusal(check_order, np.array([1, 1, 2]), names, "column 'year'", folds)
+    assert untested.startswith("fold 'b': column 'year': 1 is the time of 'a' and of 'b'")
+    assert refusal(check_order, months[:2], names, "time", folds) == "time: 2 times of 3 units"
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        partial(pcv.leave_future_out, 4, 2),
+        partial(pcv.hv_block, 4, 0, 1),
+        partial(pcv.h_block, 4, 1),
+        partial(pcv.block, 4, 2),
+    ],
+)
+def test_schemes_of_an_order_are_told_the_times(scheme):
+    assert len(scheme(time=[2001, 2002, 2003, 2005]).id) == len(scheme().id)
+    assert refusal(scheme, time=[2001, 2002, 2004, 2003]).startswith(
+        f"fold '{scheme().id[-1]}': time is not in order: 2003 ('4') comes after 2004 ('3')"
+    )
+    assert "2002 is the time of '2' and of '3'" in refusal(scheme, time=[2001, 2002, 2002, 2003])
+    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: that of unit 1")
 
 
 # Space

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import norm, t
 
 from pcv import scores
-from pcv.diagnostics import elpd, mcse
+from pcv.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
 from pcv.errors import PcvError
 from pcv.folds import Folds, train_mask
 from pcv.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
@@ -306,6 +306,15 @@ def test_errors_are_as_large_as_stated(score):
     assert 0.8 < np.std(np.concatenate(z), ddof=1) < 1.2
 
 
+@pytest.mark.parametrize("score", scores.named(["dss", "rmse", "mae"]), ids=lambda s: s.key)
+def test_errors_of_scores_from_replicates_are_as_large_as_stated(score):
+    z = []
+    for seed in SEEDS:
+        found = estimated(from_replicates(seed), score)
+        z.append(spread(found.value - np.tile(truth()[score.key], REPLICATIONS), found.mcse))
+    assert 0.8 < np.std(np.concatenate(z), ddof=1) < 1.2
+
+
 @pytest.mark.parametrize("twin", TWINS, ids=lambda score: score.key)
 def test_a_slip_is_noticed(twin):
     (score,) = (x for x in ALL if x.kind == twin.kind and x.name in twin.name.split("_"))
@@ -344,6 +353,24 @@ def test_the_jackknife_of_the_log_score_is_the_delta_formula():
     np.testing.assert_allclose(found.value, elpd(sums), rtol=1e-12)
     np.testing.assert_allclose(found.mcse, mcse(sums), rtol=0.05)
     assert np.median(found.mcse / mcse(sums)) == pytest.approx(1, abs=0.01)
+
+
+def test_the_jackknife_of_the_pointwise_log_score_is_the_delta_formula():
+    """Of a fold's sum over its units, which share their draws."""
+    sums = sampled(1).sampled.pointwise
+    folds, slots = len(sums.mean), sums.mean.shape[-1]
+    present = ~np.isnan(sampled(1).y)
+    center = np.where(present, sums.mean.max(axis=(1, 2)), 0.0)
+    count = sums.count.reshape(folds, -1)
+    number = sums.count[..., None] if sums.count.ndim < sums.log_sum.ndim else sums.count
+    mean = np.exp(sums.log_sum - center[:, None, None] - np.log(number))
+    parts = Parts(count > 0, np.log(count), {"density": mean.reshape(folds, -1, slots)})
+    found = batch_jackknife(parts, lambda m: np.log(m["density"]) + center, present)
+    exactly = elpd_pointwise(sums)
+    np.testing.assert_allclose(np.where(present, found.value, 0).sum(1), exactly, rtol=1e-10)
+    ratio = found.mcse / mcse_pointwise(sums)
+    np.testing.assert_allclose(ratio, 1, rtol=0.1)
+    assert np.median(ratio) == pytest.approx(1, abs=0.01)
 
 
 def log_of(means):
@@ -428,6 +455,38 @@ def test_brier_and_accuracy_are_exact_within_their_error(seed):
     )
     np.testing.assert_array_equal(right.value[present], p[present] > 0.5)
     assert (right.mcse == 0).all()
+
+
+def test_the_error_of_the_brier_score_is_as_large_as_stated():
+    (brier,) = scores.SCORES["brier"]
+    z = []
+    for seed in SEEDS:
+        made, y, p = tossed(seed)
+        present = ~np.isnan(y)
+        found = batch_jackknife(made.parts[brier.key], lambda m, y=y: brier.estimate(m, y), present)
+        exactly = np.tile(-((1 - p) ** 2), (REPLICATIONS, 1))
+        error = np.where(np.isnan(y), 0, found.value - exactly).sum(1)
+        z.append(spread(error, found.mcse))
+    assert 0.8 < np.std(np.concatenate(z), ddof=1) < 1.2
+
+
+def test_the_error_of_a_jump_over_many_units():
+    """Accuracy: x̄ ~ N(m, s²) is above 0 or not, with m anywhere. The mean squared error, over all
+    m, is that of the bootstrap times √2 (2 φ(0) against 1/√π), so z-scores spread by 2^(1/4)."""
+    rng = np.random.default_rng(4)
+    replications, units, parts = 150, 80, 40
+    middle = np.linspace(-4, 4, units) / np.sqrt(parts)
+    x = rng.normal(np.tile(middle, replications)[:, None], 1, (replications * units, parts))
+    found = batch_bootstrap(
+        Parts(np.full(x.shape, True), np.zeros(x.shape), {"x": x}),
+        lambda m: (m["x"] > 0).astype(float),
+        rng,
+    )
+    error = found.value - np.tile(middle > 0, replications)
+    total = error.reshape(replications, units).sum(1)
+    size = np.sqrt((found.mcse**2).reshape(replications, units).sum(1))
+    # a standard deviation from 150 replications is known within 6%
+    assert (total / size).std(ddof=1) == pytest.approx(2**0.25, rel=3 * 0.06)
 
 
 def test_the_bootstrap_sees_that_a_jump_is_near():

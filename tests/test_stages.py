@@ -11,6 +11,7 @@ import html
 import itertools
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pcv import config, layout, nuts, stages, store, sums
+from pcv import config, kernels, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, batches, recipe, sampled
 from pcv.stages import chains, sampling, warming_up
@@ -90,6 +91,13 @@ def conjugate(data):
     """A line whose noise is known: its folds have closed forms."""
     prior = {"a": dist.Normal(0.0, 5.0), "b": dist.Normal(0.0, 1.0)}
     return built(prior, lambda theta, data: theta["a"] + theta["b"] * data["rain"], data)
+
+
+def lagged(data):
+    """An autoregression of the yields."""
+    before = np.roll(data["yield_t"], 1)
+    prior = {"a": dist.Normal(0.0, 1.0), "sigma": dist.HalfNormal(2.0)}
+    return built(prior, lambda theta, data: theta["a"] * before, data)
 
 
 def without_slopes(data):
@@ -523,6 +531,66 @@ class TestExactAnswer:
             monkeypatch.setattr(stage, "run_of", leaking)
         z = z_of_estimates(project, project.job(EXACT, model="exact"))
         assert abs(z).max() > 12
+
+
+class TestSuperchains:
+    """Many short chains, several from one start, from warmup to report."""
+
+    @staticmethod
+    def changes(draws: int, warmup: int = 30) -> dict:
+        cv = {"chains": 64, "superchains": 4, "warmup": warmup, "draws": draws}
+        return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
+
+    @pytest.mark.parametrize("draws", [1, 3, 20])
+    def test_answers_are_exact_and_have_mixed(self, project, draws):
+        job = project.job(self.changes(draws), model="exact")
+        z = z_of_estimates(project, job)
+        assert np.abs(z).max() < 4
+        warm = xr.open_dataset(project.path("models/exact/warmup/1-of-1.zarr"))
+        assert warm.attrs["superchains"] == 4
+        found = xr.open_dataset(project.path("models/exact/diagnostics.zarr")).load()
+        assert found.attrs["superchains"] == 4
+        assert (found["n_draws"] == draws).all()
+        assert set(found["verdict"].values) == {"ok"}
+        assert found["benchmark_share"] > 0.01
+        # superchains of M = 16 differ by chance: √(1 + χ²₃ / (3 M)), 1.03 on average
+        assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.2
+        assert "nested R-hat max" in project.said[-1]
+
+    def test_chains_of_a_superchain_start_at_one_point(self, project, monkeypatch):
+        seen = []
+        as_it_is = kernels.start
+
+        def watched(engine, variants, variant, position, more):
+            seen.append(position)
+            return as_it_is(engine, variants, variant, position, more)
+
+        monkeypatch.setattr(kernels, "start", watched)
+        run(project.job(self.changes(1), model="exact"), "fit", "warmup")
+        starts = seen[0].reshape(4, 4, 16, -1)  # fold, superchain, chain of it
+        assert (np.ptp(starts, axis=2) == 0).all()
+        assert (np.ptp(starts[:, :, 0], axis=1) > 0).all()
+
+    def test_superchains_that_stay_where_they_started_are_flagged(self, project, monkeypatch):
+        as_it_is = kernels.shared
+
+        def hardly_moving(kernel):
+            found = as_it_is(kernel)
+            return found._replace(step_size=1e-4 * found.step_size)
+
+        monkeypatch.setattr(kernels, "shared", hardly_moving)
+        changes = self.changes(1)
+        changes["cv"]["adapt"] = "never"
+        run(project.job(changes, model="exact"), "fit", "warmup", "sample", "diagnose")
+        found = xr.open_dataset(project.path("models/exact/diagnostics.zarr")).load()
+        assert all("Nested R-hat" in words for words in found["verdict"].values)
+        assert float(found["rhat"].min()) > 2
+
+    def test_the_report_names_nested_rhat(self, project):
+        changes = {"cv": self.changes(1)["cv"]}
+        run(project.job(changes), *ALL[3:])
+        text = (project.path("report.html")).read_text()
+        assert "nested R-hat" in text.replace("Nested", "nested")
 
 
 def test_an_empty_parameter_is_no_variable(project):
@@ -1115,6 +1183,29 @@ BAD_VALUES = {
 
 def with_model(function, **changes):
     return {"models": {"mine": {"model": f"models.py:{function}"}}, **changes}
+
+
+class TestLags:
+    """Training terms that depend on what is tested are warned of where folds are sampled."""
+
+    SETTINGS = {  # noqa: RUF012
+        "models": {"lagged": {"model": "models.py:lagged"}},
+        "folds": {"scheme": "hv_block", "v": 0, "h": 0, "skip": 1},
+    }
+
+    @pytest.mark.parametrize(("h", "warns"), [(0, True), (1, False)])
+    def test_a_gap_that_is_too_short(self, project, h, warns):
+        changes = self.SETTINGS | {"folds": self.SETTINGS["folds"] | {"h": h}}
+        job = project.job(changes, model="lagged")
+        run(job, "data", "folds", "fit")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(job, "warmup")
+        said = [str(w.message) for w in caught if "its score is too good" in str(w.message)]
+        assert len(said) == warns
+        if warns:
+            assert said[0].startswith("model 'lagged': terms of 1 unit(s) that fold ")
+            assert "leave out a wider gap (folds.h)" in said[0]
 
 
 class TestBadModels:

@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 from scipy.stats import beta, gamma, halfnorm, multivariate_normal, norm
 
+import pcv
 from pcv import registry
 from pcv.checks import check_gap, check_prior
+from pcv.errors import PcvError
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.keys import key
 from pcv.model import Model, flat_target, numeric, param_names, target
@@ -196,6 +198,19 @@ def test_a_gap_shorter_than_the_lags_is_told(make, h, leaks):
         assert "'air': terms of 1 unit(s) that fold 'month 19 to month 21' trains on" in str(
             warning.message
         )
+
+
+def test_densities_of_growth_over_other_spans_are_not_compared():
+    models = {"monthly": air.monthly, "yearly": air.yearly}
+    made = {name: make(PASSENGERS, scale="growth") for name, make in models.items()}
+    with pytest.raises(PcvError) as refused:
+        pcv.cross_validate(
+            made, pcv.leave_future_out(40, 30), data=PASSENGERS, draws=20, progress=False
+        )
+    assert (
+        "its models are of different outcomes (monthly: growth over 1(outbound), yearly: "
+        in str(refused.value)
+    )
 
 
 # The registered data and the posteriors that the authors printed

@@ -99,8 +99,6 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
     """
     rng = np.random.default_rng([seed, name_bits("folds")])
     names = data["unit"].values.tolist()
-    if time := getattr(scheme, "time", None):
-        check_order(unit_column(data, time, "folds.time"), names, time)
     match scheme.scheme:
         case "leave_one_out":
             folds = leave_one_out(names)
@@ -162,6 +160,8 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
         case _:
             assert_never(scheme)
     check(folds, names, cover=scheme.scheme in COVERING)
+    if time := getattr(scheme, "time", None):
+        check_order(unit_column(data, time, "folds.time"), names, f"column {time!r}", folds)
     for said in _implausible(scheme, folds, len(names)):
         warnings.warn(said, stacklevel=2)
     return folds

@@ -120,34 +120,49 @@ def leave_future_out(
     return _of_ranges(unit_names, np.stack([start, start + forecast_horizon], axis=1), ranges)
 
 
-def check_order(times: Shaped[np.ndarray, " unit"], unit_names: Sequence[str], name: str) -> None:
-    """Refuse units whose times do not increase.
+def check_order(
+    times: Shaped[np.ndarray, " unit"], unit_names: Sequence[str], name: str, folds: Folds
+) -> None:
+    """Refuse folds of units whose times do not increase.
 
     Args:
         times: of the units, numbers, dates or text.
         unit_names: their names.
-        name: the column's name.
+        name: what the times are called: a column, or an argument.
+        folds: of the units, for the fold that is named.
 
     Raises:
-        PcvError: two units of one time, or one that comes before its predecessor.
+        PcvError: two units of one time, or one that comes before its predecessor; and the first
+            fold that tests it.
 
-    >>> check_order(np.array([1, 2, 4]), ["A", "B", "C"], "year")
+    >>> names = ["A", "B", "C"]
+    >>> check_order(np.array([1, 2, 4]), names, "column 'year'", blocks(names, 2))
     """
+    if len(times) != len(unit_names):
+        raise PcvError(f"{name}: {len(times)} times of {len(unit_names)} units")
     distinct, count = np.unique(times, return_counts=True)
     if (count > 1).any():
         twice = distinct[count > 1][0]
-        units = [unit_names[i] for i in np.flatnonzero(times == twice)[:2].tolist()]
+        places = np.flatnonzero(times == twice)[:2].tolist()
+        units = [unit_names[i] for i in places]
         raise PcvError(
-            f"column {name!r}: {label(twice)} is the time of {units[0]!r} and of {units[1]!r}; "
-            "where order matters every unit needs a time of its own (data.units makes one unit of "
-            "rows of one time)"
+            f"{_testing(places[1], folds)}{name}: {label(twice)} is the time of {units[0]!r} and of"
+            f" {units[1]!r}; where order matters every unit needs a time of its own (data.units"
+            " makes one unit of rows of one time)"
         )
     if (np.diff(np.argsort(times, kind="stable")) < 0).any():
         i = int(np.flatnonzero(times[1:] < times[:-1])[0])
         raise PcvError(
-            f"column {name!r} is not in order: {label(times[i + 1])} ({unit_names[i + 1]!r}) comes "
-            f"after {label(times[i])} ({unit_names[i]!r}); set data.order: [{name}]"
+            f"{_testing(i + 1, folds)}{name} is not in order: {label(times[i + 1])} "
+            f"({unit_names[i + 1]!r}) comes after {label(times[i])} ({unit_names[i]!r}); sort the "
+            "data by it (in a config: data.order)"
         )
+
+
+def _testing(unit: int, folds: Folds) -> str:
+    """The first fold that tests a unit, to begin a message with."""
+    tests_it = (folds.test == unit).any(axis=1)
+    return f"fold {str(folds.id[tests_it.argmax()])!r}: " if tests_it.any() else ""
 
 
 def _of_ranges(

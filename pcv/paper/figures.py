@@ -25,6 +25,7 @@ SHIFT = 5.0
 class Example(NamedTuple):
     """An experiment as it was run: models A and B in the order of its config."""
 
+    name: str
     settings: Experiment
     comparison: xr.Dataset
     """of the joint scores: kind has one entry"""
@@ -149,11 +150,16 @@ def lengths(example: Example, wanted: Sequence[int]) -> list[int]:
     return sorted(chosen)
 
 
+def mixing_after(example: Example, seed: int, length: int) -> xr.Dataset:
+    """R-hat max of both models and its benchmark after some of a run's draws."""
+    rng = np.random.default_rng([seed, name_bits(f"{example.name} {length}")])
+    return mixing(rng, example.draws, length)
+
+
 def at_lengths(example: Example, seed: int, number: int) -> dict[str, xr.Dataset]:
     """R-hat max and its benchmark after a few lengths, by title, for figures 4, 10, 12 and 16."""
-    rng = np.random.default_rng([seed, name_bits(f"figure {number}")])
     return {
-        f"{n:,} draws": mixing(rng, example.draws, n) for n in lengths(example, LENGTHS[number])
+        f"{n:,} draws": mixing_after(example, seed, n) for n in lengths(example, LENGTHS[number])
     }
 
 

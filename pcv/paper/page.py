@@ -10,9 +10,17 @@ from matplotlib.figure import Figure
 
 from pcv import comparison, results
 from pcv.comparison import Scores
+from pcv.diagnostics import BENCHMARK_LEVEL
 from pcv.errors import PcvError
-from pcv.paper.figures import FIGURES, Example
-from pcv.paper.published import DIFFERENCES, MEANS, NOT_CONVERGED, RUN_TIMES, Inference
+from pcv.paper.figures import FIGURES, Example, ess_of_difference, mixing_after, pathologies
+from pcv.paper.published import (
+    DIFFERENCES,
+    MEANS,
+    MIXING,
+    NOT_CONVERGED,
+    RUN_TIMES,
+    Inference,
+)
 from pcv.plots import number, percent
 from pcv.report import Cells, Table, inline, template
 
@@ -100,6 +108,12 @@ WHY = {
 }
 """why a run differs from the paper's plot, where it does"""
 OTHER_DATA = ("example1", "example1_authors")
+RHAT_LINE = 1.01
+SOONER = (
+    "sooner: ours start at full-data draws, in the metric of the full-data posterior, with steps "
+    "tuned for the score"
+)
+LATER = "not as in the paper: see the report of the run"
 READING = 0.5
 """how far a number that was read off a plot may be off (nats)"""
 
@@ -242,9 +256,10 @@ def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
         value, sd, mcse = (float(posterior[name]) for name in ("mean", "sd", "mcse"))
         rounding = 0.5 * 10.0**-mean.decimals
         agrees = abs(value - mean.value) <= rounding + 3 * np.sqrt(2) * mcse
+        off = abs(value - mean.value) / (np.sqrt(2) * mcse)
         why = "their fit had not converged: R-hat 1.07"
         if (mean.experiment, mean.model) != NOT_CONVERGED:
-            why = "beyond Monte Carlo error"
+            why = f"off by {off:.1f} Monte Carlo errors; theirs may be larger than ours"
         rows.append(
             (
                 f"{'AB'[mean.model]}: {mean.label}",
@@ -261,6 +276,86 @@ def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
     note = "Compared at three Monte Carlo errors, theirs (not printed) taken to be like ours."
     return Table(
         "Full-data posterior means, priors of the authors' code", head, rows, flags, [note]
+    )
+
+
+def mixing_table(example: Example, seed: int) -> Table:
+    """What the paper's captions say of R-hat and its benchmark, and what ours are.
+
+    Args:
+        example: of an experiment that the paper has.
+        seed: of the benchmarks' replicates.
+    """
+    said = MIXING[example.name]
+    rhat = np.max([d["rhat_at"].max("fold") for d in example.diagnostics.values()], axis=0)
+    draws = example.comparison["point"].to_numpy()
+    above = draws[~(rhat <= RHAT_LINE)]
+    until = f"until {above[-1]:,} of {draws[-1]:,} draws" if above.size else "never"
+    rows: list[Cells] = [
+        (
+            f"Largest R-hat above {RHAT_LINE} (figure {said.rhat_figure})",
+            said.above,
+            f"{until if above.size < len(draws) else f'for all {draws[-1]:,} draws'}, in the end "
+            f"{rhat[-1]:.3f}",
+            SOONER if above.size < len(draws) else "as in the paper",
+        )
+    ]
+    for length, mixed in said.mixed.items():
+        what = f"R-hat max after {length:,} draws (figure {said.benchmark_figure})"
+        theirs = "mixed" if mixed else "not mixed"
+        if length > draws[-1]:
+            rows.append((what, theirs, "", f"ours makes {draws[-1]:,} draws"))
+            continue
+        found = mixing_after(example, seed, length)
+        share = float(found["benchmark_share"])
+        ours = share > BENCHMARK_LEVEL
+        rows.append(
+            (
+                what,
+                theirs,
+                f"{float(found['rhat_max']):.3f}, reached by {percent(share)} of the benchmark: "
+                f"{'mixed' if ours else 'not mixed'}",
+                "as in the paper" if ours == mixed else SOONER if ours else LATER,
+            )
+        )
+    if example.name == "example1":
+        rows += [*_planted(example, seed), _ess_row(example)]
+    head = ("", "paper", "ours", "against the paper")
+    note = (
+        "The paper's are the words of its captions. Ours: R-hat of the joint log score; mixed: "
+        f"more than {BENCHMARK_LEVEL:.0%} of the benchmark's replicates reach R-hat max."
+    )
+    return Table("Mixing", head, rows, [row[-1] == LATER for row in rows], [note])
+
+
+def _planted(example: Example, seed: int) -> list[Cells]:
+    """Figure 5: does the benchmark notice the planted pathologies?"""
+    rows: list[Cells] = []
+    for title, run in list(pathologies(example, seed).items())[1:]:
+        share = float(run["benchmark_share"])
+        noticed = share <= BENCHMARK_LEVEL
+        rows.append(
+            (
+                f"With {title} (figure 5)",
+                "noticed",
+                f"{float(run['rhat_max']):.3f}, reached by {percent(share)} of the benchmark: "
+                f"{'noticed' if noticed else 'not noticed'}",
+                "as in the paper" if noticed else LATER,
+            )
+        )
+    return rows
+
+
+def _ess_row(example: Example) -> Cells:
+    """Figure 2: the ESS of the difference lies among those of the folds."""
+    total = float(ess_of_difference(example)[-1])
+    folds = np.concatenate([d["ess_at"][:, -1] for d in example.diagnostics.values()])
+    inside = folds.min() <= total <= folds.max()
+    return (
+        "ESS of the difference and of the folds (figure 2)",
+        "within the range of the folds",
+        f"{total:,.0f}, folds {folds.min():,.0f} to {folds.max():,.0f}",
+        "as in the paper" if inside else LATER,
     )
 
 
@@ -312,6 +407,9 @@ def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
     notes = [
         "Warmup and draws are per chain; seconds are of the wall clock and include compilation. "
         "Ours of all folds are sums over the two models' jobs, which may run side by side.",
+        f"The seconds differ from the paper's: another device, other numbers of draws "
+        f"({cv.warmup:,} + {cv.draws:,} per chain of a fold against {table.folds.warmup:,} + "
+        f"{table.folds.draws:,}), another kernel.",
         f"Fitting every fold in turn would take {table.brute_force} by the paper's estimate.",
         *([own] if example.own_kernels else []),
     ]
@@ -323,6 +421,7 @@ def html(
     missing: Mapping[str, str],
     figures: Mapping[int, Figure],
     tables: Mapping[int, Table],
+    mixing: Mapping[str, Table],
     about: Sequence[str],
 ) -> str:
     """The page: for each example the paper's numbers beside ours, its figures and its table.
@@ -332,6 +431,7 @@ def html(
         missing: experiments that were not, and why.
         figures: by the paper's numbers.
         tables: 2 to 4, by the paper's numbers.
+        mixing: by the names of the paper's examples.
         about: where and how it was run.
     """
     parts = [
@@ -340,6 +440,7 @@ def html(
             "models": list(examples[part.experiment].draws) if part.experiment in examples else [],
             "differences": difference_table(part, examples),
             "means": mean_table(part, examples),
+            "mixing": mixing.get(part.experiment),
             "refusal": refusal(examples["example4"])
             if part.experiment == "example4" and "example4" in examples
             else "",

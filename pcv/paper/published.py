@@ -41,6 +41,17 @@ class Inference(NamedTuple):
     """warmup (with compilation) and sampling"""
 
 
+class Mixing(NamedTuple):
+    """What the paper says of R-hat in its captions."""
+
+    rhat_figure: int
+    above: str
+    """how long the largest R-hat of all folds stays above 1.01"""
+    benchmark_figure: int
+    mixed: dict[int, bool]
+    """draws per chain → whether the benchmark suggests that the chains have mixed"""
+
+
 class RunTimes(NamedTuple):
     """Tables 2 to 4."""
 
@@ -59,6 +70,13 @@ DIFFERENCES = {
     "example2": Difference(11.3, 7.9, 0.8, 0.92, 6),
     "example3": Difference(59.0, 15.6, 2.7, 1.0, 7),
     "example4": Difference(65.0, 14.3, 0.3, 1.0, 8),
+}
+
+MIXING = {
+    "example1": Mixing(3, "for most of 1,000 draws", 4, {50: False, 100: True}),
+    "example2": Mixing(9, "for at least 1,750 draws", 10, {50: False, 500: True}),
+    "example3": Mixing(11, "for all 4,000 draws", 12, {4_000: True}),
+    "example4": Mixing(15, "for all 2,000 draws", 16, {2_000: True}),
 }
 
 MEANS = [

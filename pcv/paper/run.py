@@ -12,8 +12,8 @@ from pcv.config import Config
 from pcv.errors import PcvError
 from pcv.job import Job, Say, batches, opened, require
 from pcv.paper.figures import FIGURES, Example
-from pcv.paper.page import by_reason, html, summary, table_html, time_table
-from pcv.paper.published import MEANS, RUN_TIMES
+from pcv.paper.page import by_reason, html, mixing_table, summary, table_html, time_table
+from pcv.paper.published import MEANS, MIXING, RUN_TIMES
 from pcv.registry import SOURCES, VARIABLE
 from pcv.report import Table, write_figures
 from pcv.stages import diagnosed_of
@@ -55,7 +55,9 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
         store.write_text(folder / "tables" / f"table_{n}.html", table_html(table))
     devices = ", ".join(dict.fromkeys(example.device for example in examples.values()))
     about = [f"Seed {config.seed}.", f"Run on {devices}."] if examples else []
-    store.write_text(folder / "index.html", html(examples, missing, figures, tables, about))
+    mixing = {n: mixing_table(examples[n], config.seed) for n in MIXING if n in examples}
+    page = html(examples, missing, figures, tables, mixing, about)
+    store.write_text(folder / "index.html", page)
     say(f"paper: {folder / 'index.html'}")
 
 
@@ -97,6 +99,7 @@ def read(job: Job) -> Example:
         seconds[name] = {stage: sum(p["seconds"] for p in made) for stage, made in stamps.items()}
         devices += [p["device"] for p in stamps["sample"]]
     return Example(
+        name=job.experiment,
         settings=job.settings,
         comparison=opened(job, "compare").sel(kind=["joint"]).load(),
         diagnostics=diagnosed,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CHECKED_FOLDS = 100
 """folds whose full-data draws check the size of the batches"""
+SHORT_BATCHES = 0.8
+"""share of the windowed MCSE below which batches are said to be short"""
 
 
 def plan(job: Job) -> None:
@@ -80,6 +82,7 @@ def diagnose(job: Job) -> None:
     of_some_folds = _of_some_folds(job)
     if of_some_folds is not None:
         dataset = results.with_batch_check(dataset, of_some_folds)
+        _warn_of_short_batches(job, dataset)
     stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
@@ -88,6 +91,19 @@ def diagnose(job: Job) -> None:
         f"{'nested ' * bool(dataset.attrs['superchains'])}R-hat max "
         f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
     )
+
+
+def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
+    """The check is of the plain predictive: of a marginal one it says nothing for certain. Chains
+    of one batch are independent whatever its length."""
+    size = job.settings.cv.batch_size
+    share = float(diagnostics["batch_check"].sel(size=size))
+    several = bool((diagnostics["n_draws"] > size).any())
+    if share < SHORT_BATCHES and several and diagnostics.attrs["predictive"] == "plain":
+        job.say(
+            f"warning: diagnose {job.model}: on full-data draws, batches of {size} give "
+            f"{share:.0%} of the MCSE by a windowed ESS; take longer ones (cv.batch_size)"
+        )
 
 
 def _of_some_folds(job: Job) -> np.ndarray | None:

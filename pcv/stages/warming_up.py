@@ -1,6 +1,7 @@
 """The warmup of a batch of folds, and kernels of those that are unlike the full data."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +9,7 @@ import xarray as xr
 
 from pcv import datasets, store
 from pcv.folds import Folds
-from pcv.job import Job, batch_of, folds_of, opened, recipe, require, scored_alike
+from pcv.job import Job, batch_of, build, folds_of, opened, recipe, require, scored_alike
 from pcv.stages.chains import Run, in_chains, progress, run_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def warmup(job: Job) -> None:
         fitted_kernel = fitted["kernel"].dataset
         alike = scored_alike(job, arrays, all_folds)
         model, predictive, integration, _ = in_chains(alike[job.model], fitted_kernel)
+        if ids[0] == all_folds.id[0]:
+            _warn_of_leaks(job, arrays, all_folds)
         run = run_of(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted_kernel)
         picks = sampler.starting_draws(
@@ -99,6 +102,15 @@ def warmup(job: Job) -> None:
     )
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
     store.write(job.path("warmup"), dataset, stamp)
+
+
+def _warn_of_leaks(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> None:
+    """Once for a model, in the job of its first folds: does training depend on what is tested?"""
+    from pcv.checks import check_gap
+
+    units = opened(job, "data")["unit"].values.tolist()
+    outcome = job.settings.data.outcome
+    check_gap(partial(build, job), arrays, outcome, folds, units, job.model)
 
 
 def _adapt(
