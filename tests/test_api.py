@@ -185,6 +185,7 @@ class TestUntil:
         }
     )
 
+    @pytest.mark.slow
     def test_settled(self):
         until = {"mcse_over_se": 0.5, "min_draws": 100, "max_draws": 400}
         found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
@@ -194,16 +195,19 @@ class TestUntil:
         assert draws.max() < 400
         assert (c.mcse_diff[1:] < 0.5 * c.dse[1:]).all()
 
+    @pytest.mark.slow
     def test_decided(self, tmp_path):
         """A clear difference ends at the first look, an unclear one goes on as far as it may."""
         models, keep = self.models(), QUICK | {"results": tmp_path, "seed": 1}
         for probability, expected in ((0.55, 40), (0.999999, 80)):
-            until = {"decide": {"probability": probability}, "min_draws": 40, "max_draws": 80}
+            rule = {"decide": {"probability": probability}, "rhat": 5.0}
+            until = {**rule, "min_draws": 40, "max_draws": 80}
             found = pcv.cross_validate(models, pcv.kfold(N, 4), until=until, **keep)
             for cv in found.values():
                 assert (cv.diagnostics["n_draws"] == expected).all()
         assert pcv.compare(found).shown.p_better[1] < 0.5
 
+    @pytest.mark.slow
     def test_as_far_as_it_may_go(self):
         until = {"mcse_over_se": 1e-4, "min_draws": 100, "max_draws": 200}
         found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
@@ -285,6 +289,7 @@ def test_models_keep_to_their_own_columns():
         pcv.cross_validate({"hand": by_hand(), **models}, data={"y": Y, "x": -X}, **QUICK)
 
 
+@pytest.mark.slow
 def test_front_ends_agree(found):
     models = {"PyMC": in_pymc(), "JAX": by_hand()}
     for name, model in models.items():
@@ -317,6 +322,7 @@ def test_a_groups_effects_are_integrated_out_by_themselves():
     assert rough.mcse > 1.5 * integrated[1]
 
 
+@pytest.mark.slow
 def test_k_hat_falls_where_effects_are_integrated_out():
     model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
     folds = pcv.leave_one_group_out(GROUP)
@@ -355,7 +361,7 @@ class TestPsisFirst:
         theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
 
-    @pytest.mark.parametrize("seed", [1, 2])
+    @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_folds_share_their_draws(self, seed):
         """The MCSE of their sum is what replications spread by; as if independent, it is not."""
         rng = np.random.default_rng(seed)
@@ -377,6 +383,7 @@ class TestPsisFirst:
         assert abs(spread / np.mean(together) - 1) < 4 * error
         assert spread / np.mean(apart) - 1 > 4 * error
 
+    @pytest.mark.slow
     def test_brute_force_where_weights_are_heavy(self, found):
         y = Y.copy()
         y[5] += 8.0
@@ -467,6 +474,7 @@ class TestFolds:
         with pytest.raises(PcvError, match="kfold: group_by and contiguous exclude each other"):
             pcv.kfold(N, 2, group_by=GROUP, contiguous=True)
 
+    @pytest.mark.slow
     def test_columns_splitters_and_what_is_none(self):
         model = pcv.from_numpyro(flat, {"y": Y}, columns={"site": GROUP})
         scheme = {"scheme": "leave_one_group_out", "group": "site"}
@@ -567,6 +575,7 @@ def test_the_full_data_fit_alone():
     assert float(tree["posterior"]["a"].mean()) == pytest.approx(Y.mean(), abs=0.1)
 
 
+@pytest.mark.slow
 def test_data_frames():
     frame = pd.DataFrame({"y": Y, "x": X, "site": np.array(list("abcdef"))[GROUP]})
     cv = pcv.cross_validate(

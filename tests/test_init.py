@@ -178,7 +178,12 @@ class TestTemplates:
         np.testing.assert_allclose(found["jax"], found["numpyro"], rtol=1e-8)
 
 
-@pytest.mark.parametrize("frontend", project.FRONTENDS)
+QUICK, *MORE = project.FRONTENDS
+
+
+@pytest.mark.parametrize(
+    "frontend", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)]
+)
 def test_a_project_passes_its_check(frontend, folder):
     project.init(folder, frontend)
     said = []
@@ -287,6 +292,7 @@ class TestWheel:
             wanted = {str(path) for path in files if "__pycache__" not in path.parts}
             assert wanted <= (names if folder == "pcv/templates" else data)
 
+    @pytest.mark.slow
     def test_its_project_runs(self, installed):
         prefix, _ = installed
         packages = packages_in(prefix)

@@ -233,7 +233,7 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
 
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("build", [air.yearly, air.monthly])
+@pytest.mark.parametrize("build", [air.monthly, pytest.param(air.yearly, marks=pytest.mark.slow)])
 def test_all_one_step_ahead_folds_of_the_air_passengers(build, seed, tmp_path):
     """R-hat max of all 394 passes its benchmark with kernels of their own; without, one in eight
     folds is flagged. (Where that many have not mixed, their own draws widen the benchmark.)

@@ -339,6 +339,7 @@ def test_other_targets_leave_the_paper_out(project):
     assert experiments(run) == {"rats"}
 
 
+@pytest.mark.slow
 def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     """Its error says where else the data may be had; the page is of what there is."""
     project = make_project(tmp_path)

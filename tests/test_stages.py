@@ -541,7 +541,9 @@ class TestSuperchains:
         cv = {"chains": 64, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
 
-    @pytest.mark.parametrize("draws", [1, 3, 20])
+    @pytest.mark.parametrize(
+        "draws", [1, *(pytest.param(draws, marks=pytest.mark.slow) for draws in (3, 20))]
+    )
     def test_answers_are_exact_and_have_mixed(self, project, draws):
         job = project.job(self.changes(draws), model="exact")
         z = z_of_estimates(project, job)
@@ -586,6 +588,7 @@ class TestSuperchains:
         assert all("Nested R-hat" in words for words in found["verdict"].values)
         assert float(found["rhat"].min()) > 2
 
+    @pytest.mark.slow
     def test_the_report_names_nested_rhat(self, project):
         changes = {"cv": self.changes(1)["cv"]}
         run(project.job(changes), *ALL[3:])
@@ -639,6 +642,7 @@ class TestUntil:
                 ended["log_joint_draws"][k, :, :made], fixed["log_joint_draws"][k, :, :made]
             )
 
+    @pytest.mark.slow
     def test_kernels_of_their_own_and_sums_alone(self, project):
         changes = {"cv.until": UNTIL, "cv.adapt": "always", "cv.store": "sums"}
         job = project.job(changes, model="linear")
@@ -649,6 +653,7 @@ class TestUntil:
         assert np.isfinite(sample["log_joint_tail"].values[:, -20:]).all()
         assert np.isfinite(estimates(project)["khat"]).all()
 
+    @pytest.mark.slow
     def test_the_comparison_goes_on(self, project):
         for model in ("linear", "flat"):
             job = project.job({"cv.until": UNTIL}, model=model)
@@ -715,6 +720,7 @@ class TestRounds:
             assert draws.shape == (4, made)
             np.testing.assert_allclose(draws, fixed.sel(fold=fold)[:, :made], rtol=1e-6)
 
+    @pytest.mark.slow
     def test_sums_in_place_of_draws_and_other_scores(self, project):
         changes = {"cv.store": "sums", "scores": ["interval", "crps"]}
         self.run_all(project, **changes)
@@ -723,6 +729,7 @@ class TestRounds:
         for name in ("joint_elpd", "joint_mcse", "khat", "interval_pointwise", "crps_pointwise"):
             np.testing.assert_allclose(with_sums[name], estimates(project)[name], rtol=1e-9)
 
+    @pytest.mark.slow
     def test_batches_of_folds_of_which_some_are_done(self, project):
         """A model, or a batch, may be done long before the others."""
         until = ROUNDS | {"mcse_over_se": 0.15}
@@ -789,6 +796,7 @@ class TestScores:
         run(project.job({"scores": ["log"]}), "compare")
         assert set(pd.read_csv(project.path("scores.csv"))["score"]) == {"log"}
 
+    @pytest.mark.slow
     def test_in_single_precision_and_two_fold_batches(self, project):
         """The same from the same draws, and within their errors from others."""
         scores = {"scores": ["dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae"]}
@@ -854,6 +862,7 @@ class TestSameAnswer:
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
 
+    @pytest.mark.slow
     def test_kernels_of_their_own_in_one_batch_or_two(self, project):
         before = estimates(project, "flat")
         found = []
@@ -869,6 +878,7 @@ class TestSameAnswer:
         error = np.hypot(before["joint_mcse"], found[0]["joint_mcse"])
         assert (abs(found[0]["joint_elpd"] - before["joint_elpd"]) < 4 * error).all()
 
+    @pytest.mark.slow
     def test_single_precision(self, project):
         job = project.job({"precision": "float32"}, model="linear", results="single")
         run(job, "data", "folds", "fit", "warmup", "sample", "diagnose")

@@ -127,6 +127,7 @@ def test_what_was_damaged(project):
     assert states(job)["sample flat 2-of-2"] == "done"
 
 
+@pytest.mark.slow
 def test_rounds(project):
     job = project.job(IN_ROUNDS)
     places = [(a.stage, a.job.round) for a in artifacts(job) if a.stage in ("plan", "sample")]

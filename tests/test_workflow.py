@@ -181,6 +181,7 @@ def test_then_there_is_nothing_to_do(project):
     assert "Nothing to be done" in run.err
 
 
+@pytest.mark.slow
 def test_rounds_until_the_comparison_is_settled(project):
     until = {"mcse_over_se": 0.01, "min_draws": 40, "max_draws": 160}
     write_config(project, changed(cv__until=until))
@@ -389,6 +390,7 @@ def test_seed_on_the_command_line(project):
     assert planned(run) == ALL - {"data"}
 
 
+@pytest.mark.slow
 def test_runs_in_another_directory(project):
     run = snakemake(
         project.parent, "--directory", "project", "--configfile", "project/tiny.yaml", "--dry-run"

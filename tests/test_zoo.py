@@ -243,7 +243,9 @@ first coefficient is that of the longest lag"""
 
 
 @needs_data
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow) if x != "air B" else x for x in PRINTED]
+)
 def test_posterior_means_are_those_printed(name, tmp_path_factory):
     folder = tmp_path_factory.mktemp("registered")
     if name == "radon B":
