@@ -235,8 +235,8 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("build", [air.monthly, pytest.param(air.yearly, marks=pytest.mark.slow)])
 def test_all_one_step_ahead_folds_of_the_air_passengers(build, seed, tmp_path):
-    """R-hat max of all 394 passes its benchmark with kernels of their own; without, one in eight
-    folds is flagged. (Where that many have not mixed, their own draws widen the benchmark.)
+    """R-hat max of all 394 passes its benchmark with kernels of their own; without, dozens of
+    folds are flagged. (Where that many have not mixed, their own draws widen the benchmark.)
 
     A fold of `monthly` may be flagged for its E-FMI: of the first three, with fewer terms than
     parameters (docs/limits.md).
@@ -264,4 +264,4 @@ def test_all_one_step_ahead_folds_of_the_air_passengers(build, seed, tmp_path):
     assert with_own["benchmark_share"] > BENCHMARK_LEVEL
     assert np.flatnonzero(with_own["verdict"] != "ok").tolist() in ([], [0], [1], [2])
     assert without["rhat_max"] > 1.2 > with_own["rhat_max"]
-    assert (without["verdict"] != "ok").sum() > 50
+    assert (without["verdict"] != "ok").sum() > 20
