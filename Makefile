@@ -1,6 +1,7 @@
 # make run: the default config, from data to report. make test: the tests; make test-all: those too
 # that repeat others on further models and seeds. make lint: the quality gates. make docs: the
-# documentation, into docs/_build/html; its tutorials are run. Each builds .venv from requirements.lock first, if it is not there.
+# documentation, into docs/_build/html; its tutorials are run.
+# Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
 CONFIG ?=

@@ -92,7 +92,7 @@ def cross_validate(
         "cv": cv_section(chains, draws, warmup, until, cv or {}),
     }
     with prepared(model, folds, data, sections, seed, precision, results, cores, progress) as job:
-        stages.check(job._replace(say=silent))
+        stages.check(job._replace(say=silent), leaks=False)
         run(job)
         if not isinstance(model, Mapping):
             (name,) = job.settings.models

@@ -301,6 +301,8 @@ def _relative_variance(sums: LogSums) -> np.ndarray:
 
 
 BATCH_SIZES = (5, 10, 20, 25, 50, 100, 200)
+SHORT_BATCHES = 0.8
+"""share of the windowed MCSE below which batches are said to be short"""
 
 
 def batch_size_check(

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pcv import plots, store
-from pcv.diagnostics import BENCHMARK_LEVEL
+from pcv.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
 
 DPI = 200
 
@@ -387,8 +387,8 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     ]
     batches = (
         f"Batches of {models[0].attrs['batch_size']} draws: on full-data draws of the plain "
-        f"predictive, their MCSE over that by a windowed ESS is {', '.join(checks)}. Below .8, "
-        "take longer batches."
+        f"predictive, their MCSE over that by a windowed ESS is {', '.join(checks)}. Below "
+        f"{SHORT_BATCHES:g}, take longer batches."
     )
     note = (
         f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "

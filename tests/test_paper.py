@@ -238,8 +238,8 @@ def test_mixing_is_set_beside_the_papers_words():
         "for most of 1,000 draws", "not mixed", "mixed", "noticed", "noticed",
         "within the range of the folds",
     ]  # fmt: skip
-    assert [row[-1] for row in settled.rows[1:3]] == [page.SOONER, "as in the paper"]
-    assert [row[-1] for row in apart.rows[1:3]] == ["as in the paper", page.LATER]
+    assert [row[-1] for row in settled.rows[1:3]] == [page.SOONER, page.ALIKE]
+    assert [row[-1] for row in apart.rows[1:3]] == [page.ALIKE, page.LATER]
     assert all(row[2].endswith(": noticed") for row in settled.rows[3:5])
     assert apart.flagged[2]
     short = page.mixing_table(example("example3"), 1)
@@ -253,7 +253,8 @@ def test_mixing_is_set_beside_the_papers_words():
     [
         ([1.5, 1.2, 1.005], "until 40 of 60 draws, in the end 1.005", page.SOONER),
         ([1.005, 1.004, 1.003], "never, in the end 1.003", page.SOONER),
-        ([1.5, 1.2, 1.1], "for all 60 draws, in the end 1.100", "as in the paper"),
+        ([1.5, 1.2, 1.1], "for all 60 draws, in the end 1.100", "ours makes 60 draws"),
+        ([1.005, 1.2, 1.1], "still after 60 draws, in the end 1.100", "ours makes 60 draws"),
     ],
 )
 def test_how_long_rhat_is_above_the_line(last, ours, against):

@@ -47,6 +47,8 @@ class Mixing(NamedTuple):
     rhat_figure: int
     above: str
     """how long the largest R-hat of all folds stays above 1.01"""
+    above_draws: int
+    """the same as draws per chain, at least"""
     benchmark_figure: int
     mixed: dict[int, bool]
     """draws per chain → whether the benchmark suggests that the chains have mixed"""
@@ -73,10 +75,10 @@ DIFFERENCES = {
 }
 
 MIXING = {
-    "example1": Mixing(3, "for most of 1,000 draws", 4, {50: False, 100: True}),
-    "example2": Mixing(9, "for at least 1,750 draws", 10, {50: False, 500: True}),
-    "example3": Mixing(11, "for all 4,000 draws", 12, {4_000: True}),
-    "example4": Mixing(15, "for all 2,000 draws", 16, {2_000: True}),
+    "example1": Mixing(3, "for most of 1,000 draws", 500, 4, {50: False, 100: True}),
+    "example2": Mixing(9, "for at least 1,750 draws", 1_750, 10, {50: False, 500: True}),
+    "example3": Mixing(11, "for all 4,000 draws", 4_000, 12, {4_000: True}),
+    "example4": Mixing(15, "for all 2,000 draws", 2_000, 16, {2_000: True}),
 }
 
 MEANS = [

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 CHECKED_FOLDS = 100
 """folds whose full-data draws check the size of the batches"""
-SHORT_BATCHES = 0.8
-"""share of the windowed MCSE below which batches are said to be short"""
 
 
 def plan(job: Job) -> None:
@@ -96,6 +94,8 @@ def diagnose(job: Job) -> None:
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
     """The check is of the plain predictive: of a marginal one it says nothing for certain. Chains
     of one batch are independent whatever its length."""
+    from pcv.diagnostics import SHORT_BATCHES
+
     size = job.settings.cv.batch_size
     share = float(diagnostics["batch_check"].sel(size=size))
     several = bool((diagnostics["n_draws"] > size).any())

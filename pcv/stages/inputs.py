@@ -80,15 +80,27 @@ def folds_dataset(folds: Folds) -> xr.Dataset:
     )
 
 
-def check(job: Job) -> None:
+def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> None:
+    """Does the model's training depend on what a fold tests?"""
+    from pcv.checks import check_gap
+
+    arrays, units = datasets.model_data(data_set), data_set["unit"].values.tolist()
+    check_gap(partial(build, job), arrays, job.settings.data.outcome, folds, units, job.model)
+
+
+def check(job: Job, leaks: bool = True) -> None:
     """Check all of an experiment that can be known before sampling; writes nothing.
+
+    Args:
+        job: what to check.
+        leaks: whether to look for training that depends on what is tested, as `warmup` does too.
 
     Raises:
         PcvError: with a line for every part that would fail.
     """
     from pcv import devices
     from pcv import scores as scoring
-    from pcv.checks import check_gap, check_marginal, check_prior, check_shapes, check_values
+    from pcv.checks import check_marginal, check_prior, check_shapes, check_values
 
     settings = job.settings
     _obtain(job)
@@ -119,14 +131,8 @@ def check(job: Job) -> None:
                 check_shapes(model, arrays, num_units, settings.data.outcome, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 check_prior(model, num_units, name)
-                check_gap(
-                    partial(build, part),
-                    arrays,
-                    settings.data.outcome,
-                    folds,
-                    data_set["unit"].values.tolist(),
-                    name,
-                )
+                if leaks:
+                    warn_of_leaks(part, data_set, folds)
                 outcomes[name] = str(model.outcome)
                 job.say(f"{job.experiment}: model '{name}' is fit to run")
             except PcvError as error:

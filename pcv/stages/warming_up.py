@@ -1,7 +1,6 @@
 """The warmup of a batch of folds, and kernels of those that are unlike the full data."""
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +8,9 @@ import xarray as xr
 
 from pcv import datasets, store
 from pcv.folds import Folds
-from pcv.job import Job, batch_of, build, folds_of, opened, recipe, require, scored_alike
+from pcv.job import Job, batch_of, folds_of, opened, recipe, require, scored_alike
 from pcv.stages.chains import Run, in_chains, progress, run_of
+from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
     from pcv.kernels import Variants
@@ -37,7 +37,7 @@ def warmup(job: Job) -> None:
         alike = scored_alike(job, arrays, all_folds)
         model, predictive, integration, _ = in_chains(alike[job.model], fitted_kernel)
         if ids[0] == all_folds.id[0]:
-            _warn_of_leaks(job, arrays, all_folds)
+            warn_of_leaks(job, opened(job, "data"), all_folds)
         run = run_of(job, "warmup", folds, predictive, arrays, model)
         kernel = idata.kernel(fitted_kernel)
         picks = sampler.starting_draws(
@@ -102,15 +102,6 @@ def warmup(job: Job) -> None:
     )
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
     store.write(job.path("warmup"), dataset, stamp)
-
-
-def _warn_of_leaks(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> None:
-    """Once for a model, in the job of its first folds: does training depend on what is tested?"""
-    from pcv.checks import check_gap
-
-    units = opened(job, "data")["unit"].values.tolist()
-    outcome = job.settings.data.outcome
-    check_gap(partial(build, job), arrays, outcome, folds, units, job.model)
 
 
 def _adapt(
