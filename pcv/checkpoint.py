@@ -1,10 +1,12 @@
 """Blocks of draws on disk while a job makes them, so that one that was killed goes on where it was.
 
-A job's folder holds a file for each block, the chains' state after the last two and some earlier
-ones, what they are made of, and a lock. Files are written aside and renamed, with a digest in
-front: one that is cut short, by a power cut for example, is told from a sound one. The folder lies
-outside the artifacts, whose half-made remains Snakemake deletes, and stays when they are finished,
-so that more draws can be added.
+The jobs of a model's batches have a folder each, named after their folds. It holds a file for each
+block, the chains' state after the last two and some earlier ones, what they are made of, and a
+lock. Files are written aside and renamed, with a digest in front: one that is cut short, by a power
+cut for example, is told from a sound one. The folders lie outside the artifacts, whose half-made
+remains Snakemake deletes, and stay when they are finished, so that draws and folds can be added:
+arrays have the fold as their first axis, and where a fold is in other company than before its rows
+are taken from there.
 """
 
 import fcntl
@@ -64,18 +66,20 @@ class Checkpoint(NamedTuple):
 
 @contextmanager
 def held(
-    folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
+    jobs: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
 ) -> Iterator[Checkpoint]:
     """A job's checkpoint, for this process alone.
 
     Args:
-        folder: of the job.
-        made_of: all that its draws depend on; blocks made of anything else are dropped.
+        jobs: where folders of a model's jobs lie.
+        made_of: all that its blocks depend on, its "folds" among them; blocks made of anything else
+            are dropped.
         say: tells of files that are cut short or damaged; they are moved aside.
 
     Raises:
         PcvError: another process holds it.
     """
+    folder = folder_of(jobs, made_of)
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder) as is_ours:
@@ -99,19 +103,119 @@ def _locked(folder: Path) -> Iterator[bool]:
             yield True
 
 
-def is_held(folder: Path) -> bool:
+def folder_of(jobs: Path, made_of: Mapping[str, Any]) -> Path:
+    """The folder of the job with these folds."""
+    return jobs / store.fingerprint(made_of["folds"])
+
+
+def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
     """Is a process making these draws?"""
+    folder = folder_of(jobs, made_of)
     if not (folder / "lock").exists():
         return False
     with _locked(folder) as is_free:
         return not is_free
 
 
-def count(folder: Path, made_of: Mapping[str, Any]) -> int:
+def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
     """How many blocks there are to go on from, damage not looked for."""
-    if not _is_of(folder, made_of):
-        return 0
+    folder = folder_of(jobs, made_of)
+    return _count(folder) if _is_of(folder, made_of) else 0
+
+
+def _count(folder: Path) -> int:
     return max((int(file.name.split("-")[1]) + 1 for file in folder.glob("state-*")), default=0)
+
+
+class Rows(NamedTuple):
+    """Folds that another job's folder has blocks of."""
+
+    source: Checkpoint
+    here: np.ndarray
+    """their places among the folds that are asked for"""
+    there: np.ndarray
+    """among those of the source"""
+
+
+Make = Callable[[np.ndarray, Checkpoint, int], None]
+
+
+def completed(
+    own: Checkpoint, made_of: Mapping[str, Any], make: Make, say: Callable[[str], None]
+) -> Checkpoint:
+    """A job's checkpoint with the blocks that others have of its folds, where they have more.
+
+    Args:
+        own: the job's.
+        made_of: the same as in `held`.
+        make: given places of folds, a checkpoint and a number of blocks, makes these: of the folds
+            that no other has.
+        say: tells what is there.
+    """
+    known = _known(own.folder, made_of)
+    number = known[0].source.number if known else 0
+    if number <= own.number:
+        return own
+    folds = made_of["folds"]
+    left = np.setdiff1d(np.arange(len(folds)), np.concatenate([rows.here for rows in known]))
+    if not left.size:
+        return _merged(own, known)
+    say(f"{len(folds) - left.size} of {len(folds)} folds are there; the others are made")
+    of_left = {**made_of, "folds": [folds[i] for i in left]}
+    with held(own.folder.parent, of_left, say) as fresh:
+        make(left, fresh, number)
+        there = Rows(fresh._replace(number=number), left, np.arange(left.size))
+        whole = _merged(own, [*known, there])
+    shutil.rmtree(fresh.folder)
+    return whole
+
+
+def _known(folder: Path, made_of: Mapping[str, Any]) -> list[Rows]:
+    """Where blocks of the folder's folds are, made of the same in other company: as many blocks
+    of all as of any, each fold once."""
+    wanted = {fold: place for place, fold in enumerate(made_of["folds"])}
+    found = []
+    for file in sorted(folder.parent.glob(f"*/{MADE_OF}")):
+        others = json.loads(file.read_text())
+        alike = _in_words({**others, "folds": []}) == _in_words({**made_of, "folds": []})
+        if file.parent != folder and alike and not wanted.keys().isdisjoint(others["folds"]):
+            source = Checkpoint(file.parent, _sound(Checkpoint(file.parent, 0)))
+            found.append((source, others["folds"]))
+    most = max((source.number for source, _ in found), default=0)
+    rows = []
+    for source, folds in found if most else ():
+        if source.number == most:
+            there = [place for place, fold in enumerate(folds) if fold in wanted]
+            here = [wanted.pop(folds[place]) for place in there]
+            rows.append(Rows(source, np.array(here, int), np.array(there, int)))
+    return rows
+
+
+def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint:
+    number = rows[0].source.number
+    for index in range(own.number, number):
+        blocks = [_read(part.source._block(index)) for part in rows]
+        store.write_bytes(own._block(index), _packed(_by_fold(blocks, rows)))
+    states = [part.source.state() for part in rows]
+    store.write_bytes(own._state(number - 1), _packed(_by_fold(states, rows)))
+    return own._replace(number=number)
+
+
+def _by_fold(parts: list[dict[str, np.ndarray]], rows: list[Rows]) -> dict[str, np.ndarray]:
+    """Arrays of all folds, in their order; numbers are the same in all parts."""
+    order = np.argsort(np.concatenate([part.here for part in rows]))
+
+    def together(name: str) -> np.ndarray:
+        if parts[0][name].ndim == 0:
+            return parts[0][name]
+        return np.concatenate([x[name][part.there] for x, part in zip(parts, rows)])[order]
+
+    return {name: together(name) for name in parts[0]}
+
+
+def folders(model: Path) -> list[Path]:
+    """The folders of all jobs of a model."""
+    return [file.parent for file in sorted(model.rglob(MADE_OF))]
 
 
 def remove(folder: Path) -> bool:
@@ -163,8 +267,9 @@ def _in_words(made_of: Mapping[str, Any]) -> str:
     return json.dumps(made_of, sort_keys=True, indent=1)
 
 
-def _sound(checkpoint: Checkpoint, say: Callable[[str], None]) -> int:
-    """How many blocks there are with a state after them; damaged files are moved aside."""
+def _sound(checkpoint: Checkpoint, say: Callable[[str], None] | None = None) -> int:
+    """How many blocks there are with a state after them; damaged files are moved aside, but for
+    those of another job, of which nothing is said."""
     number, with_state = 0, 0
     while _is_sound(checkpoint._block(number), say):
         number += 1
@@ -173,12 +278,14 @@ def _sound(checkpoint: Checkpoint, say: Callable[[str], None]) -> int:
     return with_state
 
 
-def _is_sound(file: Path, say: Callable[[str], None]) -> bool:
+def _is_sound(file: Path, say: Callable[[str], None] | None) -> bool:
     try:
         _content(file)
     except FileNotFoundError:
         return False
     except (ValueError, OSError):
+        if say is None:
+            return False
         aside = file.with_name(f"damaged-{file.name}")
         file.replace(aside)
         say(f"warning: {file}: damaged; it is now {aside.name}, and its draws are made again")

@@ -293,13 +293,13 @@ def clean(
         sum, zip(*(status.clean(job) for job in _jobs(config, experiment, results)))
     )
     print(
-        f"Removed the checkpoints of {removed} finished samples, {status.in_bytes(freed)}; more "
-        "draws of these would begin with the first one."
+        f"Removed {removed} checkpoints of models whose samples are finished, "
+        f"{status.in_bytes(freed)}; more draws or folds of these would begin anew."
         if removed
-        else "No finished sample has a checkpoint."
+        else "No model whose samples are finished has a checkpoint."
     )
     if kept:
-        print(f"Kept those of {kept} samples that are not finished: a rerun goes on from them.")
+        print(f"Kept {kept} of models whose samples are not finished: a rerun goes on from them.")
 
 
 def _has_round(job: "Job", round: int) -> bool:

@@ -395,7 +395,7 @@ class CvConfig(Section):
         if self.superchains != "auto":
             return self.superchains or 0
         most = max(4, self.chains // 16) if self.chains >= MANY_CHAINS else 0
-        return max((k for k in range(2, most + 1) if self.chains % k == 0), default=0)
+        return max((k for k in range(3, most + 1) if self.chains % k == 0), default=0)
 
 
 class CompareConfig(Section):

@@ -130,6 +130,9 @@ def batch_bootstrap(
     r"""`batch_jackknife` for a g that jumps: the standard deviation of the fold's score when its
     parts are drawn again, with replacement.
 
+    It is no more than that: where the mean is near a jump, g has a bias as well, by which its mean
+    squared error is :math:`\sqrt 2` times the variance on average over all places of the jump.
+
     Args:
         rng: draws the parts, 200 times.
 

@@ -1,12 +1,13 @@
 """Which artifact to make, from what: a `Job`, its recipe, and what it needs of earlier stages."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Int
 
 from pcv import datasets, layout, reference, store
 from pcv.config import OBJECT, Config, Experiment, ModelConfig, stage_config
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pcv.model import Model, Target
 
 Say = Callable[[str], None]
+Made = dict[str, Any]
+"""what something is made of, as JSON has it"""
 
 
 class Job(NamedTuple):
@@ -58,8 +61,9 @@ class Job(NamedTuple):
         return Path(str(self.settings.data.file))
 
     @property
-    def checkpoint(self) -> Path:
-        return layout.checkpoint(self.results, self.experiment, self.model, self.batch, self.round)
+    def checkpoints(self) -> Path:
+        """Where samples of the model and the round are kept while they are made."""
+        return layout.checkpoints(self.results, self.experiment, self.model) / str(self.round)
 
     def path(self, stage: str) -> Path:
         return layout.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
@@ -86,15 +90,61 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
     return made_of
 
 
-def draws_of(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
-    """What a job's draws depend on: all that its samples do, but not how many there are."""
-    made_of = recipe(job, "sample")
-    until = job.settings.cv.until
-    cv: dict[str, Any] = {"until": until and until.model_dump(exclude={"max_draws"})}
-    if len(job.settings.cv.rounds) > 1:
-        cv["length"] = job.settings.cv.rounds[job.round]
-    made_of["config"] = {**made_of["config"], "cv": cv}
-    return made_of | {"inputs": {name: stamp.fingerprint for name, stamp in known.items()}}
+OF_REPLICATES = ("crps", "energy", "interval")
+"""scores that are computed from stored replicates, so that one more takes no new draws"""
+
+
+def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[Any]) -> Made:
+    """What the end of a job's warmup depends on; other folds are no part of it.
+
+    Args:
+        job: of a warmup.
+        known: stamps of its inputs.
+        folds: of the job.
+        how: the model is scored.
+    """
+    inputs = {name: known[name].fingerprint for name in ("data", "fit")}
+    return {**_of_any_batch(job, "warmup"), "inputs": inputs, "how": how, **_of_folds(folds)}
+
+
+def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping[str, Any]) -> Made:
+    """What a job's draws depend on: all that its samples do, but not how many there are; other
+    folds neither, unless the run stops when the answer is in.
+
+    Args:
+        job: of a sample.
+        known: stamps of its inputs.
+        folds: of the job.
+        warmup: attributes of its warmup.
+    """
+    cv, made_of = job.settings.cv, _of_any_batch(job, "sample")
+    scores = dict.fromkeys("replicates" if s in OF_REPLICATES else s for s in job.scores)
+    made_of["config"] = {"scores": sorted(scores), "until": None}
+    made_of["warmup"] = _of_any_batch(job, "warmup")
+    inputs = {name: known[name].fingerprint for name in ("data", "fit")}
+    if cv.until:
+        made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
+        made_of["config"]["length"] = cv.rounds[job.round] if len(cv.rounds) > 1 else None
+        inputs = {name: stamp.fingerprint for name, stamp in known.items()}
+    how = [warmup[name] for name in ("predictive", "integration", "detached")]
+    return {**made_of, "inputs": inputs, "how": how, **_of_folds(folds)}
+
+
+def _of_any_batch(job: Job, stage: str) -> Made:
+    return {name: x for name, x in recipe(job, stage).items() if name != "batch"}
+
+
+def _of_folds(folds: Folds) -> Made:
+    """Blocks of test sets with more room than these have another shape."""
+    return {"folds": prints(folds), "slots": folds.test.shape[1]}
+
+
+def prints(folds: Folds) -> list[str]:
+    """A hash of each fold: of its name, what it tests and what it leaves out."""
+    return [
+        store.fingerprint(str(name), test[test >= 0].tolist(), runs[runs[:, 1] > 0].tolist())
+        for name, test, runs in zip(*folds)
+    ]
 
 
 def score_files(settings: Experiment) -> list[Path]:
@@ -319,6 +369,14 @@ def batch_of(job: Job, folds: Folds) -> Folds:
             advice = f"run `{_command(job, 'cut')}` again"
         raise PcvError(f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; {advice}")
     return Folds(*(x[places] for x in folds))
+
+
+def going(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
+    """Which of the batch's folds the job samples: in rounds after the first, those of its plan."""
+    if not job.round:
+        return np.arange(len(folds.id))
+    more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id)
+    return np.flatnonzero(more.values)
 
 
 def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.ndarray:

@@ -394,34 +394,36 @@ def in_memory(
             )
 
 
-def states(parts: list[Part]) -> dict[str, np.ndarray]:
-    """What the next draws of all parts need, by names."""
-    return {
-        f"{p} {i}": np.asarray(x)
-        for p, part in enumerate(parts)
-        for i, x in enumerate(jax.tree.leaves(part.state))
-    }
+def states(parts: list[Part], num_chains: int) -> dict[str, np.ndarray]:
+    """What the next draws of all folds need, by names; axes (fold, chain, ...)."""
+    leaves = zip(*(jax.tree.leaves(part.state) for part in parts))
+    return {str(i): _by_fold(parts, own, num_chains) for i, own in enumerate(leaves)}
 
 
 def resumed(parts: list[Part], stored: Mapping[str, np.ndarray]) -> list[Part]:
     """The parts in the states that `states` gave, perhaps on another number of devices."""
 
     def fitted(x: np.ndarray, like: Array) -> np.ndarray:
-        return x[filled(len(x), len(like))]
+        rows = x.reshape(-1, *x.shape[2:])
+        return rows[filled(len(rows), len(like))]
 
     found = []
-    for p, part in enumerate(parts):
+    for part in parts:
         leaves, structure = jax.tree.flatten(part.state)
-        own = [fitted(stored[f"{p} {i}"], like) for i, like in enumerate(leaves)]
+        own = [fitted(stored[str(i)][part.fold], like) for i, like in enumerate(leaves)]
         found.append(part._replace(state=jax.tree.unflatten(structure, own)))
     return found
 
 
 def positions(parts: list[Part], num_chains: int) -> Float[np.ndarray, "fold chain param"]:
     """Where the chains of all folds stand."""
+    ends = [sampler.positions(part.kernel, part.state) for part in parts]
+    return _by_fold(parts, ends, num_chains)
+
+
+def _by_fold(parts: list[Part], values: Sequence[Any], num_chains: int) -> np.ndarray:
+    """Values of the parts' chains, padded, as (fold, chain, ...) in the order of the folds."""
     order = np.argsort(np.concatenate([part.fold for part in parts]))
-    ends = [
-        np.asarray(sampler.positions(part.kernel, part.state))[: len(part.fold) * num_chains]
-        for part in parts
-    ]
-    return np.concatenate(ends).reshape(len(order), num_chains, -1)[order]
+    own = [np.asarray(x)[: len(part.fold) * num_chains] for part, x in zip(parts, values)]
+    rows = np.concatenate(own)
+    return rows.reshape(len(order), num_chains, *rows.shape[1:])[order]

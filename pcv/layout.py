@@ -10,9 +10,9 @@ VERSIONS = {
     "fit": 2,
     "folds": 1,
     "cut": 1,
-    "warmup": 8,
+    "warmup": 9,
     "sample": 8,
-    "diagnose": 6,
+    "diagnose": 7,
     "compare": 4,
     "report": 2,
     "plan": 2,
@@ -126,15 +126,13 @@ def path(
     return results / file.format(experiment=experiment, model=model, batch=batch, round=round)
 
 
-def checkpoint(
-    results: Path, experiment: str, model: str = "", batch: str = "", round: int = 0
-) -> Path:
-    """Where a sampling job keeps the blocks that it has made.
+def checkpoints(results: Path, experiment: str, model: str) -> Path:
+    """Where a model's jobs keep what they have made so far.
 
-    >>> str(checkpoint(Path("results"), "rats", "slopes", "1-of-2"))
-    'results/.checkpoints/rats/slopes/1-of-2/0'
+    >>> str(checkpoints(Path("results"), "rats", "slopes"))
+    'results/.checkpoints/rats/slopes'
     """
-    return results / ".checkpoints" / experiment / model / batch / str(round)
+    return results / ".checkpoints" / experiment / model
 
 
 WHOLE = "1-of-1"

@@ -179,7 +179,10 @@ def leave_future_out(
 
 
 def _places(x: Values, y: Values, degrees: bool) -> folds.Places:
-    places = folds.Places(np.asarray(x, float), np.asarray(y, float), degrees)
+    first, second = (_complete(values, name).astype(float) for values, name in ((x, "x"), (y, "y")))
+    if first.shape != second.shape:
+        raise PcvError(f"{len(first)} values of x, {len(second)} of y; give both of every unit")
+    places = folds.Places(first, second, degrees)
     folds.check_places(places)
     return places
 
@@ -195,6 +198,10 @@ def spatial_block(
         size: side of a square (metres, for degrees).
         buffer: distance around a test set within which units are not trained on.
         degrees: whether x and y are longitudes and latitudes.
+
+    Raises:
+        PcvError: a coordinate that is missing or cannot be, naming the unit; a buffer that leaves
+            nothing to train on, naming the fold.
     """
     places = _places(x, y, degrees)
     return _checked(
@@ -209,6 +216,9 @@ def leave_one_location_out(
 
     Args:
         x, y, buffer, degrees: as for `spatial_block`.
+
+    Raises:
+        PcvError: as of `spatial_block`.
     """
     places = _places(x, y, degrees)
     return _checked(

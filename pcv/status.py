@@ -8,7 +8,18 @@ from tqdm import tqdm
 
 from pcv import checkpoint, layout, store
 from pcv.errors import PcvError
-from pcv.job import Job, draws_of, outdated, places, sample_name
+from pcv.folds import Folds
+from pcv.job import (
+    Job,
+    batch_of,
+    draws_of,
+    going,
+    opened,
+    outdated,
+    places,
+    sample_name,
+    stored_folds,
+)
 from pcv.store import Stamp
 
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -95,14 +106,17 @@ def _state(
 
 def _begun(job: Job, known: Mapping[str, Stamp]) -> str:
     """Of samples that are not there: how many of their blocks are."""
-    inputs = {name: known[name] for name in ("data", "folds", "warmup")}
+    inputs = {name: known[name] for name in ("data", "fit", "folds", "warmup")}
     if job.round:
         before = sample_name(job._replace(round=job.round - 1))
         inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
-    number = checkpoint.count(job.checkpoint, draws_of(job, inputs))
+    folds = batch_of(job, stored_folds(job))
+    some = Folds(*(x[going(job, folds)] for x in folds))
+    made_of = draws_of(job, inputs, some, opened(job, "warmup").attrs)
+    number = checkpoint.count(job.checkpoints, made_of)
     cv = job.settings.cv
     words = f"{number} of {'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size} blocks"
-    if checkpoint.is_held(job.checkpoint):
+    if checkpoint.is_held(job.checkpoints, made_of):
         return f"running: {words}"
     return f"to do: goes on from {words}" if number else "to do"
 
@@ -146,19 +160,19 @@ def size_of(path: Path) -> int:
 
 
 def clean(job: Job) -> tuple[int, int, int]:
-    """Remove the checkpoints of samples that are done.
+    """Remove the checkpoints of models whose samples are done.
 
     Returns:
         How many were removed, how many bytes they had, and how many are kept, of work that goes on
         from them.
     """
     removed, freed, kept = 0, 0, 0
-    for a in artifacts(job):
-        if a.stage != "sample" or not a.job.checkpoint.exists():
-            continue
-        size = size_of(a.job.checkpoint)
-        if a.state == "done" and checkpoint.remove(a.job.checkpoint):
-            removed, freed = removed + 1, freed + size
-        else:
-            kept += 1
+    unfinished = {a.job.model for a in artifacts(job) if a.stage == "sample" and a.state != "done"}
+    for model in job.settings.models:
+        for folder in checkpoint.folders(layout.checkpoints(job.results, job.experiment, model)):
+            size = size_of(folder)
+            if model not in unfinished and checkpoint.remove(folder):
+                removed, freed = removed + 1, freed + size
+            else:
+                kept += 1
     return removed, freed, kept

@@ -64,7 +64,8 @@ def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
     where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
-    batches alone.
+    batches alone. Nested R-hat of superchains with M chains each has :math:`\sqrt{L^2 + 1/M}`
+    as its limit, as it is :math:`\sqrt{1 + 1/M}` where chains have mixed but are short.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
@@ -75,11 +76,13 @@ def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
     >>> finished(batch_sums(draws, 20), Rule(np.full(2, 0.05), 1.05))
     array([ True, False])
     """
-    rhat = mixing(sums, rule.superchains)
+    rhat, limit = mixing(sums, rule.superchains), rule.rhat
+    if rule.superchains:
+        limit = np.sqrt(limit**2 + rule.superchains / sums.mean.shape[1])
     batches = (sums.count > 0).sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = mcse(sums) * np.sqrt((batches - 1) / (batches - 3))
-        return (error <= rule.fold_mcse) & (rhat <= rule.rhat) & (ess(sums) >= MIN_ESS)
+        return (error <= rule.fold_mcse) & (rhat <= limit) & (ess(sums) >= MIN_ESS)
 
 
 def tolerance(

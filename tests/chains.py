@@ -28,6 +28,19 @@ class Sampled(NamedTuple):
     """what scores besides the log score averaged, by their keys"""
 
 
+def replicated(folds: Folds, times: int) -> Folds:
+    """The folds so many times, each with chains of its own."""
+    ids = [f"{fold}, replication {r}" for r in range(times) for fold in folds.id]
+    return Folds(np.array(ids), *(np.concatenate([x] * times) for x in folds[1:]))
+
+
+def whitening(draws: Float[np.ndarray, "draw param"], step_size: float, num_steps: int) -> Kernel:
+    """A kernel in whose coordinates the draws are standard normal."""
+    dim = draws.shape[1]
+    scale = np.linalg.cholesky(np.cov(draws.T).reshape(dim, dim))
+    return Kernel(*(jnp.asarray(x) for x in (draws.mean(0), scale, step_size, num_steps)))
+
+
 def run(
     sampler: Sampler,
     kernel: Kernel,

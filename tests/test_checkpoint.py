@@ -86,7 +86,9 @@ def killed_after(monkeypatch, writes, function="write_bytes"):
 
 
 def folder_of(project):
-    return project.job(DRAWS, "flat", "1-of-1").checkpoint
+    """The only one of the samples."""
+    (file,) = project.job(DRAWS, "flat").checkpoints.glob("*/made_of.json")
+    return file.parent
 
 
 @pytest.mark.parametrize("changes", [DRAWS, UNTIL], ids=["draws", "until"])
@@ -223,15 +225,15 @@ def test_states_that_are_kept(project):
     assert found == {1, 2, 4, 8, 11, 12}
 
 
-def test_two_processes(project):
-    with checkpoint.held(folder_of(project), {}, print):
+def test_two_processes(tmp_path):
+    with checkpoint.held(tmp_path, {"folds": ["1"]}, print):
         code = f"""
 import sys
 from pathlib import Path
 from pcv import checkpoint
 from pcv.errors import PcvError
 try:
-    with checkpoint.held(Path({str(folder_of(project))!r}), {{}}, print):
+    with checkpoint.held(Path({str(tmp_path)!r}), {{"folds": ["1"]}}, print):
         pass
 except PcvError as error:
     sys.exit(str(error))

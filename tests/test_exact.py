@@ -16,7 +16,7 @@ from pcv.diagnostics import LogSums, batch_sums
 from pcv.folds import Folds
 from pcv.model import flat_target, target
 from pcv.sampler import Kernel, Sampler, build
-from tests.chains import Sampled, run
+from tests.chains import Sampled, replicated, run, whitening
 from tests.problems import PROBLEMS, Exact, Problem, coin, exact, kriging, side_by_side, variance
 
 SEEDS = (1, 2, 3)
@@ -43,20 +43,11 @@ class Setting(NamedTuple):
 def prepare(problem: Problem) -> Setting:
     flat, _ = flat_target(target(problem.model, problem.data, problem.predictive))
     once, scheme = side_by_side(problem.schemes)
-    folds = Folds(
-        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in once.id]),
-        np.tile(once.test, (REPLICATIONS, 1)),
-        np.tile(once.held_out, (REPLICATIONS, 1, 1)),
-    )
+    folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(1), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
     dim = starts.shape[1]
-    kernel = Kernel(
-        center=jnp.asarray(starts.mean(0)),
-        scale=jnp.asarray(np.linalg.cholesky(np.cov(starts.T).reshape(dim, dim))),
-        step_size=jnp.asarray(0.55),
-        num_steps=jnp.asarray(3),
-    )
+    kernel = whitening(starts, 0.55, 3)
     sampler = build(flat, (), len(problem.data["y"]), BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, dim)
     return Setting(exact(problem, once), scheme, sampler, kernel, folds, starts)

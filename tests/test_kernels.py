@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -29,6 +28,7 @@ from pcv.sampler import Chains, Kernel, Sampler
 from pcv.tuning import tune
 from pcv.verdicts import fold_verdict
 from pcv.zoo import air
+from tests.chains import replicated, whitening
 from tests.problems import LinearGaussian, exact, side_by_side
 from tests.problems import Problem as ExactProblem
 
@@ -57,11 +57,6 @@ class Regression(NamedTuple):
     scheme: Shaped[np.ndarray, " fold"]
     elpd: Float[np.ndarray, " fold"]
     """exact, pointwise"""
-
-
-def replicated(folds: Folds) -> Folds:
-    ids = [f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in folds.id]
-    return Folds(np.array(ids), *(np.concatenate([x] * REPLICATIONS) for x in folds[1:]))
 
 
 @cache
@@ -93,10 +88,9 @@ def regression() -> Regression:
     answer = exact(ExactProblem(model, data, schemes, form.evidence, lambda *_: {}), folds)
     draws = form.posterior(np.random.default_rng(4), 1000)
     flat, _ = flat_target(target(model, data, "plain"))
-    scale = np.linalg.cholesky(np.cov(draws.T))
-    kernel = Kernel(*(jnp.asarray(x) for x in (draws.mean(0), scale, 0.6, 3)))
+    kernel = whitening(draws, 0.6, 3)
     engine = sampler.build(flat, (), NUM_UNITS, BATCH_SIZE)
-    problem = Problem(flat, NUM_UNITS, replicated(folds), engine, kernel, draws)
+    problem = Problem(flat, NUM_UNITS, replicated(folds, REPLICATIONS), engine, kernel, draws)
     elpd = np.nansum(answer.pointwise, axis=1)
     return Regression(problem, np.tile(scheme, REPLICATIONS), np.tile(elpd, REPLICATIONS))
 

@@ -340,7 +340,6 @@ def test_other_targets_leave_the_paper_out(project):
     assert experiments(run) == {"rats"}
 
 
-@pytest.mark.slow
 def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     """Its error says where else the data may be had; the page is of what there is."""
     project = make_project(tmp_path)
@@ -363,7 +362,7 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     assert "error: data set 'radon': https://" in run.err
     assert "put radon_all.json.zip (or the table made of it, radon_us.csv) into a" in run.err
     text = (project / "results/paper/index.html").read_text()
-    assert "`snakemake --cores all paper --configfile " in text
+    assert "<code>snakemake --cores all paper --configfile " in text
     assert "The data, &#39;radon&#39;, are not there either: they are downloaded from" in text
     assert (
         "example4, example4_blocks were not run.</strong> the config has no such experiment" in text

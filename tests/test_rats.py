@@ -22,9 +22,9 @@ from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
 from pcv.keys import key
 from pcv.model import Fold, Model, flat_target, target
-from pcv.sampler import Kernel, Sampler, build, starting_draws
+from pcv.sampler import Sampler, build, starting_draws
 from pcv.zoo import rats
-from tests.chains import Sampled, run
+from tests.chains import Sampled, run, whitening
 
 MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
 PRIORS = {
@@ -251,12 +251,7 @@ def sampler(name: str, predictive: str) -> Sampler:
 def cross_validated(name: str, predictive: str, seed: int) -> Sampled:
     """Leave one rat out, under the authors' priors, from full-data draws."""
     draws = posterior(name).position.reshape(4000, -1)
-    kernel = Kernel(
-        center=jnp.asarray(draws.mean(0)),
-        scale=jnp.asarray(np.linalg.cholesky(np.cov(draws.T))),
-        step_size=jnp.asarray(0.5),
-        num_steps=jnp.asarray(3),
-    )
+    kernel = whitening(draws, 0.5, 3)
     starts = draws[starting_draws(seed, name, FOLDS.id.tolist(), CHAINS, len(draws))]
     return run(sampler(name, predictive), kernel, FOLDS, starts, seed, BATCHES, warmup=50)
 

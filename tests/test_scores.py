@@ -22,7 +22,7 @@ from pcv.model import Model, Outcome, flat_target, target
 from pcv.sampler import Kernel, build
 from pcv.scores import Score
 from pcv.scores.replicates import Replicates, quantile
-from tests.chains import Sampled, run
+from tests.chains import Sampled, replicated, run, whitening
 from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
 
 SEEDS = (1, 2, 3)
@@ -190,19 +190,10 @@ def prepare(
     step_size: float = 0.55,
 ) -> Setting:
     flat, _ = flat_target(target(model, problem.data, problem.predictive))
-    folds = Folds(
-        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in once.id]),
-        np.tile(once.test, (REPLICATIONS, 1)),
-        np.tile(once.held_out, (REPLICATIONS, 1, 1)),
-    )
+    folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
-    kernel = Kernel(
-        center=jnp.asarray(starts.mean(0)),
-        scale=jnp.asarray(np.linalg.cholesky(np.cov(starts.T))),
-        step_size=jnp.asarray(step_size),
-        num_steps=jnp.asarray(3),
-    )
+    kernel = whitening(starts, step_size, 3)
     engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
     y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
@@ -280,7 +271,7 @@ def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
     problem = hierarchy("marginal")
     once = problem.schemes["groups"]
     model = problem.model if moments else problem.model._replace(marginal_moments=None)
-    chosen = scores.named(["dss", "rmse", "crps", "energy"])
+    chosen = scores.named(["dss", "rmse", "crps", "energy", "hyvarinen"])
     exact_scores = closed_forms(problem.form, once)
     for seed in SEEDS:
         made = prepare(model, chosen, seed, problem, once)
@@ -332,7 +323,27 @@ def test_derivatives_summed_before_they_are_squared_are_noticed():
         assert z[~several].max() < MAX_Z
 
 
-def test_the_joint_hyvarinen_score_is_the_same_for_every_partition():
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_joint_hyvarinen_score_is_the_same_for_every_partition(seed):
+    """Its sums over two partitions agree, and with that of all data at once; not if draws are
+    weighted alike."""
+    alone = np.array([fold.startswith("leave one out") for fold in ONCE.id])
+    y, cov = FORM.y, FORM.design @ FORM.cov @ FORM.design.T + FORM.noise**2 * np.eye(14)
+    whole = hyvarinen_of_normal(y, FORM.design @ FORM.mean, cov)
+
+    def off(score: Score) -> list[float]:
+        found = estimated(sampled(seed), score, pooled=True)
+        return [
+            abs(found.value[of].sum() - whole) / np.sqrt((found.mcse[of] ** 2).sum())
+            for of in (alone, ~alone)
+        ]
+
+    joint, _ = scores.SCORES["hyvarinen"]
+    assert max(off(joint)) < MAX_Z
+    assert max(off(unweighted(joint))) > 2 * MAX_Z
+
+
+def test_the_pointwise_hyvarinen_score_is_another_one():
     total = truth()["hyvarinen_joint"]
     alone = np.array([fold.startswith("leave one out") for fold in ONCE.id])
     y, cov = FORM.y, FORM.design @ FORM.cov @ FORM.design.T + FORM.noise**2 * np.eye(14)
@@ -422,11 +433,7 @@ def tossed(seed: int) -> tuple[Sampled, np.ndarray, np.ndarray]:
     """Folds of the coin problem, what was observed in them, and its exact probability."""
     problem = coin()
     once = problem.schemes["k-fold"]
-    folds = Folds(
-        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in once.id]),
-        np.tile(once.test, (REPLICATIONS, 1)),
-        np.tile(once.held_out, (REPLICATIONS, 1, 1)),
-    )
+    folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
     starts = draws["p"].reshape(len(folds.id), CHAINS, 1)
     one = jnp.ones(1)
@@ -472,10 +479,10 @@ def test_the_error_of_the_brier_score_is_as_large_as_stated():
 
 
 def test_the_error_of_a_jump_over_many_units():
-    """Accuracy: x̄ ~ N(m, s²) is above 0 or not, with m anywhere. The mean squared error, over all
-    m, is that of the bootstrap times √2 (2 φ(0) against 1/√π), so z-scores spread by 2^(1/4)."""
+    """Accuracy: x̄ ~ N(m, s²) is above 0 or not, with m anywhere. On average over m the bootstrap's
+    variance and the true one are 1/√π, and the mean squared error is √(2/π)."""
     rng = np.random.default_rng(4)
-    replications, units, parts = 150, 80, 40
+    replications, units, parts = 600, 80, 40
     middle = np.linspace(-4, 4, units) / np.sqrt(parts)
     x = rng.normal(np.tile(middle, replications)[:, None], 1, (replications * units, parts))
     found = batch_bootstrap(
@@ -486,8 +493,9 @@ def test_the_error_of_a_jump_over_many_units():
     error = found.value - np.tile(middle > 0, replications)
     total = error.reshape(replications, units).sum(1)
     size = np.sqrt((found.mcse**2).reshape(replications, units).sum(1))
-    # a standard deviation from 150 replications is known within 6%
-    assert (total / size).std(ddof=1) == pytest.approx(2**0.25, rel=3 * 0.06)
+    # of 600 replications: known within 3%
+    assert (total / size).std(ddof=1) == pytest.approx(1, rel=3 * 0.03)
+    assert (error**2).mean() / (found.mcse**2).mean() == pytest.approx(np.sqrt(2), rel=0.05)
 
 
 def test_the_bootstrap_sees_that_a_jump_is_near():

@@ -1,6 +1,7 @@
 """`pcv status` and `pcv clean`: what is there, what a rerun would make, what may go."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -91,7 +92,7 @@ def test_samples_that_were_begun(project, monkeypatch):
     lines = table(artifacts(project.job(SETTINGS))).splitlines()
     assert lines[-1].startswith("A rerun makes 8 of 16 artifacts: sample, diagnose, ")
     assert any(line.startswith("sample    flat 2-of-2 ") for line in lines)
-    with checkpoint.held(job.checkpoint, {}, print):
+    with held(job):
         assert states(project.job(SETTINGS))["sample flat 2-of-2"].startswith("running: ")
 
 
@@ -127,7 +128,6 @@ def test_what_was_damaged(project):
     assert states(job)["sample flat 2-of-2"] == "done"
 
 
-@pytest.mark.slow
 def test_rounds(project):
     job = project.job(IN_ROUNDS)
     places = [(a.stage, a.job.round) for a in artifacts(job) if a.stage in ("plan", "sample")]
@@ -138,24 +138,41 @@ def test_rounds(project):
     assert found == ["done"] * 5 + ["to do"] * 4
 
 
+@contextlib.contextmanager
+def held(job):
+    """As another process would hold the last of the samples that were begun."""
+    *_, file = sorted(job.checkpoints.glob("*/made_of.json"))
+    with checkpoint.held(job.checkpoints, json.loads(file.read_text()), print):
+        yield
+
+
 def test_clean_keeps_what_a_rerun_goes_on_from(project, monkeypatch):
     job = project.job(SETTINGS)
     stopped(project, monkeypatch, 2)
-    stages.sample(job._replace(model="linear", batch="1-of-2"))
+    run(job._replace(model="linear"), "sample")
     removed, freed, kept = clean(job)
-    assert (removed, kept) == (1, 1)
+    assert (removed, kept) == (2, 1)
     assert freed > 1000
     assert states(job)["sample flat 2-of-2"] == "to do: goes on from 2 of 5 blocks"
     assert states(job)["sample linear 1-of-2"] == "done"
     assert clean(job) == (0, 0, 1)
 
 
+def test_clean_removes_those_of_former_cuts(project):
+    run(project.job(SETTINGS, "flat"), "sample")
+    whole = project.job({"cv": {**SETTINGS["cv"], "fold_batches": 1}})
+    run(whole._replace(model="flat"), "warmup", "sample")
+    assert clean(whole)[::2] == (4, 0)  # a warmup of this cut; samples of both
+    assert not list(whole.results.glob(".checkpoints/yields/flat/**/block*"))
+    run(project.job(SETTINGS, "flat"), "warmup")
+
+
 def test_clean_leaves_what_is_held(project):
     job = project.job(SETTINGS)
-    part = job._replace(model="linear", batch="1-of-2")
-    stages.sample(part)
-    with checkpoint.held(part.checkpoint, {}, print):
-        assert clean(job) == (0, 0, 1)
+    part = job._replace(model="linear")
+    run(part, "sample")
+    with held(part):
+        assert clean(job)[::2] == (1, 1)
 
 
 def test_sigterm_keeps_the_block(project, monkeypatch):

@@ -4,17 +4,15 @@ from functools import cache
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
 from pcv.comparison import Comparison, Scores, compare
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
-from pcv.folds import Folds
 from pcv.kernels import compacted, sizes
 from pcv.model import flat_target, target
-from pcv.sampler import Kernel, build
+from pcv.sampler import build
 from pcv.stopping import (
     Rule,
     doubling,
@@ -23,7 +21,7 @@ from pcv.stopping import (
     needs,
     share_of_se,
 )
-from tests.chains import run
+from tests.chains import replicated, run, whitening
 from tests.problems import exact, regression
 from tests.test_diagnostics import ar1
 
@@ -37,19 +35,10 @@ def sums() -> tuple[LogSums, np.ndarray]:
     """Sums of the longest chains of all folds of all replications, and the exact answers."""
     problem = regression()
     once = problem.schemes["leave one out"]
-    folds = Folds(
-        np.array([f"{fold}, replication {r}" for r in range(REPLICATIONS) for fold in once.id]),
-        np.tile(once.test, (REPLICATIONS, 1)),
-        np.tile(once.held_out, (REPLICATIONS, 1, 1)),
-    )
+    folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(1), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
-    kernel = Kernel(
-        center=jnp.asarray(starts.mean(0)),
-        scale=jnp.asarray(np.linalg.cholesky(np.cov(starts.T))),
-        step_size=jnp.asarray(0.55),
-        num_steps=jnp.asarray(3),
-    )
+    kernel = whitening(starts, 0.55, 3)
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
     engine = build(flat, (), 14, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
@@ -106,8 +95,8 @@ MOST_DRAWS = 1200
 SE = SPREAD * np.sqrt(NUM_FOLDS)
 
 
-RARE = (0.04, 0.06, 0.08)
-"""further shares of the SE"""
+SHARES = (0.05, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.04, 0.06, 0.08)))
+"""of the SE"""
 
 
 def one_model(difference: float, rng: np.random.Generator) -> tuple[LogSums, np.ndarray]:
@@ -213,23 +202,38 @@ def test_a_settled_difference_is_equivalent_to_one_of_fixed_length(difference):
 
 
 def test_a_difference_that_is_looked_at_after_every_batch_is_noticed():
-    lengths = list(range(BATCH_SIZE, MAX_DRAWS + 1, BATCH_SIZE))
-    found = compared_at(lengths, 0.0, 0.15, None, eager, 60)
-    z = found.error / found.mcse
-    assert not (equivalent(found.error) and 0.8 < z.std(ddof=1) < 1.2)
+    """By its MCSE alone, from the first batches on; the rule, at its own looks, is fine."""
+    every_batch = list(range(BATCH_SIZE, MAX_DRAWS + 1, BATCH_SIZE))
+    often = compared_at(every_batch, 0.0, 0.15, None, eager)
+    seldom = compared_at(doubling(USUAL_MIN_DRAWS, MAX_DRAWS), 0.0, 0.15, None)
+    assert (often.error / often.mcse).std(ddof=1) > 1.2
+    assert 0.8 < (seldom.error / seldom.mcse).std(ddof=1) < 1.2
 
 
 def test_decisions_are_right_and_clear_ones_are_not_exaggerated():
+    """Near the threshold they are, by less than a tenth of an SE where MCSEs are a tenth of it
+    (docs/stopping.md); undecided ones go on."""
     lengths = doubling(USUAL_MIN_DRAWS, MOST_DRAWS)
-    clear, near = (compared_at(lengths, x, None, 0.99) for x in (4.0, 2.6))
-    none = compared_at(lengths, 0.0, None, 0.99, replications=20)
+    clear, near = (compared_at(lengths, x, None, 0.99) for x in (4.0, 2.5))
     assert clear.settled.all()
     assert clear.draws.mean() < 1.1 * USUAL_MIN_DRAWS
     assert equivalent(clear.error)
-    assert near.settled.mean() > 0.2
-    assert (near.diff[near.settled] > 2.33).all()
-    assert abs(near.error.mean()) < 0.1 * SE
-    assert not none.settled.any()
+    decided = near.error[near.settled]
+    assert len(decided) > 0.2 * REPLICATIONS
+    assert near.draws.mean() > 1.5 * clear.draws.mean()
+    assert abs(decided.mean()) < 0.1 * SE
+
+
+def test_superchains_that_have_mixed_may_end():
+    """Nested R-hat of short chains that have mixed is √(1 + 1/M): above any limit near 1."""
+    rng = np.random.default_rng(3)
+    for superchains, num_draws in ((16, 4), (4, 4), (16, 40)):
+        draws = rng.normal(0, 0.1, (20, 64, num_draws))
+        start = rng.normal(0, 0.2, (20, superchains, 1))
+        apart = draws + np.repeat(start, 64 // superchains, axis=1)
+        rule = Rule(np.full(20, 0.05), 1.05, superchains)
+        assert finished(batch_sums(draws, num_draws // 2), rule).mean() > 0.9
+        assert finished(batch_sums(apart, num_draws // 2), rule).mean() < 0.1
 
 
 class Totals(NamedTuple):
@@ -248,10 +252,10 @@ def totals(number: np.ndarray, sums: LogSums, exact_elpd: np.ndarray) -> Totals:
     )
 
 
-@pytest.mark.parametrize("share", [0.05, *(pytest.param(x, marks=pytest.mark.slow) for x in RARE)])
+@pytest.mark.parametrize("share", SHARES)
 def test_a_share_of_the_se_is_equivalent_to_a_fixed_length(share):
     """`fold_mcse_over_se`: the tolerance is of the draws at the first look. The bias that is left,
-    a sixth of a Monte Carlo error, is told from a quarter by 1,600 replications."""
+    up to a fifth of a Monte Carlo error, is told from a quarter by 1,600 replications."""
     lengths = looks(USUAL_MIN_DRAWS, MOST_DRAWS, BATCH_SIZE)
     stopped_early, of_fixed_length = [], []
     for seed in range(8):

@@ -181,7 +181,6 @@ def test_then_there_is_nothing_to_do(project):
     assert "Nothing to be done" in run.err
 
 
-@pytest.mark.slow
 def test_rounds_until_the_comparison_is_settled(project):
     until = {"mcse_over_se": 0.01, "min_draws": 40, "max_draws": 160}
     write_config(project, changed(cv__until=until))

@@ -315,7 +315,7 @@ FIGURES = {
         "Example 1: R-hat max and its benchmark",
         "The line is R-hat max of both models; the histogram is what it is when blocks of draws "
         "are shuffled between a fold's chains. The paper finds that chains have not mixed after 50 "
-        "draws, and have after 100. Ours start from kernels tuned for the score, and mix sooner.",
+        "draws, and have after 100.",
     ),
     5: Drawn(
         "example1",

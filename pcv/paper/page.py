@@ -1,11 +1,12 @@
 """The page that sets the paper's numbers beside ours: results in, tables and HTML out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from pcv import comparison, results
@@ -457,7 +458,10 @@ def html(
             if part.experiment == "example4" and "example4" in examples
             else "",
             "runs": [name for name in part.variants if name in examples],
-            "missing": by_reason({n: missing[n] for n in part.variants if n in missing}),
+            "missing": [
+                (names, coded(why))
+                for names, why in by_reason({n: missing[n] for n in part.variants if n in missing})
+            ],
             "numbers": [n for n, drawn in FIGURES.items() if drawn.experiment == part.experiment],
             "table": next(
                 (
@@ -490,6 +494,15 @@ def by_reason(missing: Mapping[str, str]) -> list[tuple[list[str], str]]:
     for name, why in missing.items():
         names.setdefault(why, []).append(name)
     return [(together, why) for why, together in names.items()]
+
+
+def coded(words: str) -> Markup:
+    """Words with the commands in them as code.
+
+    >>> coded("give `pcv data <config>` first")
+    Markup('give <code>pcv data &lt;config&gt;</code> first')
+    """
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(words)))
 
 
 def table_html(table: Table) -> str:

@@ -7,7 +7,7 @@ import xarray as xr
 
 from pcv import datasets, layout
 from pcv.folds import Folds
-from pcv.job import Job
+from pcv.job import Job, Say
 from pcv.progress import Progress
 
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ def in_chains(how: "Scored", kernel: xr.Dataset) -> "Scored":
 
     center, scale = kernel["center"].values, kernel["scale"].values
     return detached(how, center, np.diag(scale**2) if scale.ndim == 1 else scale @ scale.T)
+
+
+def says(job: Job, stage: str) -> Say:
+    """Say it of a stage of the job's model."""
+    return lambda words: job.say(f"{stage} {job.model}: {words}")
 
 
 def progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progress:

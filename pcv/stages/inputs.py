@@ -1,5 +1,6 @@
 """The stages before the first draw: the data, the folds, and a check of all that is known."""
 
+import warnings
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -80,12 +81,16 @@ def folds_dataset(folds: Folds) -> xr.Dataset:
     )
 
 
-def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> None:
-    """Does the model's training depend on what a fold tests?"""
+def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
+    """Does the model's training depend on what a fold tests? The warning, if there is one."""
     from pcv.checks import check_gap
 
     arrays, units = datasets.model_data(data_set), data_set["unit"].values.tolist()
-    check_gap(partial(build, job), arrays, job.settings.data.outcome, folds, units, job.model)
+    outcome = job.settings.data.outcome
+    words = check_gap(partial(build, job), arrays, outcome, folds, units, job.model)
+    if words:
+        warnings.warn(words, stacklevel=2)
+    return [words] if words else []
 
 
 def check(job: Job, leaks: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -18,6 +18,7 @@ from pcv.job import (
     batch_of,
     draws_of,
     folds_of,
+    going,
     observed,
     opened,
     recipe,
@@ -25,7 +26,7 @@ from pcv.job import (
     sample_name,
     scored,
 )
-from pcv.stages.chains import Run, in_chains, progress, run_of
+from pcv.stages.chains import Run, in_chains, progress, run_of, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def sample(job: Job) -> None:
     known = {"data": require(job, "data", {})}
     all_folds, known["folds"] = folds_of(job, known)
     folds = batch_of(job, all_folds)
-    known["warmup"] = require(job, "warmup", known | {"fit": require(job, "fit", known)})
+    fit = {"fit": require(job, "fit", known)}
+    known["warmup"] = require(job, "warmup", known | fit)
     warm = opened(job, "warmup")
     state, frame, made = warm["state"], None, 0
     keep = np.arange(len(folds.id))
@@ -60,18 +62,18 @@ def sample(job: Job) -> None:
         before = job._replace(round=job.round - 1)
         known[sample_name(before)] = require(before, "sample", known)
         known[f"plan {job.round}"] = require(job, "plan", known)
-        more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id).values
-        keep = np.flatnonzero(more)
+        keep = going(job, folds)
         if keep.size:
             earlier = opened(before, "sample").sel(fold=folds.id[keep])
             state, made = earlier["state"], cv.rounds[job.round - 1]
             if "y_rep_location" in earlier:
                 frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
         folds = Folds(*(x[keep] for x in folds))
-    tail = None
+    warm, tail = warm.isel(fold=keep), None
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.most_draws) + 1
         tail = np.full((len(folds.id), room), -np.inf)
+    made_of = draws_of(job, known | fit, folds, warm.attrs)
 
     def stamp() -> Stamp:
         made_on = store.provenance(started, devices.describe())
@@ -84,7 +86,7 @@ def sample(job: Job) -> None:
     num_draws, divergences = np.zeros(len(folds.id), int), 0
     with (
         devices.precision(config.precision),
-        checkpoint.held(job.checkpoint, draws_of(job, known), job.say) as saved,
+        checkpoint.held(job.checkpoints, made_of, job.say) as saved,
         checkpoint.told_to_stop() as told,
         store.new(job.path("sample"), stamp) as folder,
     ):
@@ -94,21 +96,35 @@ def sample(job: Job) -> None:
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
-        run = run_of(job, "sample", folds, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
-        parts = kernels.start(
-            run.engine,
-            kernels.Variants(*(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)),
-            warm["variant"].values[keep],
-            state.values,
-            run.chains,
-        )
-        center = {kind: warm[f"center_log_{kind}"].values[keep] for kind in ("joint", "pointwise")}
+
+        def begun(rows: np.ndarray) -> Begun:
+            some, ends = Folds(*(x[rows] for x in folds)), warm.isel(fold=rows)
+            run = run_of(job, "sample", some, predictive, arrays, model, scores)
+            return _begun(run, ends, state.values[rows])
+
+        def after(number: int, block: "Block", draws: int, most: int) -> None:
+            """Tell how far it is, and end here if that was asked for."""
+            done = progress(job, "sample", [block], most)
+            job.progress(done._replace(done=draws, divergences=divergences))
+            if told():
+                raise PcvError(
+                    f"sample {job.model}: stopped by SIGTERM; {number} blocks of draws are kept, "
+                    "and the same command goes on from them"
+                )
+
+        def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
+            """Draws of folds that are new beside others that were sampled before."""
+            length = number * cv.batch_size
+            drawn = _until_done(cv, begun(rows), 0, [length], own, job.say)
+            for i, (block, _, _) in enumerate(drawn, 1):
+                after(i, block, i * cv.batch_size, length)
+
+        say = says(job, "sample")
+        saved = checkpoint.completed(saved, made_of, catch_up, say)
         if saved.number:
-            job.say(
-                f"sample {job.model}: goes on from {saved.number} blocks of draws that are there"
-            )
-        drawn = _until_done(cv, run, parts, center, made, lengths, saved, job.say)
+            say(f"goes on from {saved.number} blocks of draws that are there")
+        drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)
         for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
             across: dict[str, dict[str, np.ndarray]] = {}
             if block.y_rep is not None:
@@ -124,14 +140,7 @@ def sample(job: Job) -> None:
                 tail[active] = sums.largest(tail[active], block.draws)
             num_draws[active] += block.num_draws
             divergences += int(block.stats["divergences"]["total"].sum())
-            done = progress(job, "sample", [block], lengths[-1])
-            done = done._replace(done=made + int(num_draws.max()), divergences=divergences)
-            job.progress(done)
-            if told():
-                raise PcvError(
-                    f"sample {job.model}: stopped by SIGTERM; {i + 1} blocks of draws are kept, "
-                    "and the same command goes on from them"
-                )
+            after(i + 1, block, made + int(num_draws.max()), lengths[-1])
         last: dict[str, tuple] = {}
         if frame:
             for name, x in zip(("location", "scale"), frame):
@@ -149,11 +158,29 @@ def sample(job: Job) -> None:
         )
 
 
+class Begun(NamedTuple):
+    """Chains of folds, where their warmup or the round before left them."""
+
+    run: Run
+    parts: "list[Part]"
+    center: dict[str, np.ndarray]
+    """centring constants of the log score, joint and pointwise"""
+
+
+def _begun(run: Run, warm: xr.Dataset, state: np.ndarray) -> Begun:
+    from pcv import kernels
+
+    variants = kernels.Variants(
+        *(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)
+    )
+    parts = kernels.start(run.engine, variants, warm["variant"].values, state, run.chains)
+    center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
+    return Begun(run, parts, center)
+
+
 def _until_done(
     cv: CvConfig,
-    run: Run,
-    parts: "list[Part]",
-    center: dict[str, np.ndarray],
+    begun: Begun,
     made: int,
     lengths: list[int],
     saved: Checkpoint,
@@ -168,6 +195,7 @@ def _until_done(
     from pcv.diagnostics import LogSums
     from pcv.sums import block_of
 
+    run, parts, center = begun
     active, tolerance, so_far = np.arange(len(center["joint"])), None, []
     index, engine = 0, run.engine
     for length in lengths:
@@ -184,7 +212,7 @@ def _until_done(
         drawn = kernels.in_memory(engine, parts, some, run.jitter, *left, say)
         for step in drawn:
             block, parts, engine = step
-            saved.save(index, block._asdict(), kernels.states(parts))
+            saved.save(index, block._asdict(), kernels.states(parts, cv.chains))
             index += 1
             if cv.until:
                 so_far.append(block.sums["joint"])

@@ -1,15 +1,25 @@
 """The warmup of a batch of folds, and kernels of those that are unlike the full data."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, store
+from pcv import checkpoint, datasets, store
+from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds
-from pcv.job import Job, batch_of, folds_of, opened, recipe, require, scored_alike
-from pcv.stages.chains import Run, in_chains, progress, run_of
+from pcv.job import (
+    Job,
+    batch_of,
+    folds_of,
+    opened,
+    recipe,
+    require,
+    scored_alike,
+    starts_of,
+)
+from pcv.stages.chains import Run, in_chains, progress, run_of, says
 from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
@@ -18,76 +28,66 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
+OF_VARIANT = ("step_size", "num_steps", "stretch")
+"""fields of `pcv.kernels.Variants` that kernels of folds' own have"""
+
+
 def warmup(job: Job) -> None:
-    """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``."""
-    from pcv import devices, idata, kernels, sampler
+    """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``.
+
+    Where it ended is kept beside the checkpoints of samples, for folds in other company.
+    """
+    from pcv import devices, idata, kernels
 
     started = datetime.now(UTC)
-    config, cv = job.config, job.settings.cv
+    cv = job.settings.cv
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
     all_folds, known["folds"] = folds_of(job, known)
     folds = batch_of(job, all_folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     full_draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
-    ids = [str(fold) for fold in folds.id]
-    with devices.precision(config.precision):
+    with devices.precision(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted_kernel = fitted["kernel"].dataset
-        alike = scored_alike(job, arrays, all_folds)
-        model, predictive, integration, _ = in_chains(alike[job.model], fitted_kernel)
-        if ids[0] == all_folds.id[0]:
-            warn_of_leaks(job, opened(job, "data"), all_folds)
-        run = run_of(job, "warmup", folds, predictive, arrays, model)
+        chosen = scored_alike(job, arrays, all_folds)[job.model]
+        model, predictive, integration, _ = how = in_chains(chosen, fitted_kernel)
+        detached = int(how.model is not chosen.model)
+        leaks = []
+        if folds.id[0] == all_folds.id[0]:
+            leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
         kernel = idata.kernel(fitted_kernel)
-        picks = sampler.starting_draws(
-            config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
-        )
-        variants = kernels.shared(kernel)
-        start = kernels.start(
-            run.engine, variants, np.zeros(len(ids), int), full_draws[picks], run.chains
-        )
-        shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
-        zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
-        made, draws = [], []
-        drawn = kernels.in_memory(
-            run.engine, start, zero, run.jitter, cv.chains, cv.warmup, 0, job.say
-        )
-        for block, parts, _ in drawn:
-            draws.append(block.draws)
-            made.append(block._replace(draws=block.draws[..., :0]))
-            end = parts
-            job.progress(progress(job, "warmup", made, cv.warmup))
-        position = kernels.positions(end, cv.chains)
-        center = _centers(made)
-        unlike = np.full(len(ids), cv.adapt == "always")
-        if cv.adapt == "auto":
-            full = kernels.at_full_data(
-                run.target, run.num_units, full_draws, folds.test, folds.held_out
-            )
-            unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
-        if unlike.any():
-            some = Folds(*(x[unlike] for x in folds))
-            variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
-            for name, constants in _centers(made).items():
-                center[name][unlike] = constants
-            why = ": by their scores in warmup, they are unlike the full data"
-            job.say(
-                f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
-                + why * (cv.adapt == "auto")
-            )
+
+        def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
+            some = Folds(*(x[rows] for x in folds))
+            run = run_of(job, "warmup", some, predictive, arrays, model)
+            own.save(0, _ends(job, run, some, kernel, full_draws), {})
+
+        made_of = starts_of(job, known, folds, [predictive, integration, detached])
+        pool = job.checkpoints.with_name("warmup")
+        with checkpoint.held(pool, made_of, job.say) as saved:
+            if not checkpoint.completed(saved, made_of, make, says(job, "warmup")).number:
+                make(np.arange(len(folds.id)), saved, 1)
+            ends = saved.block(0)
         made_on = store.provenance(started, devices.describe())
+    own = ends["own_kernel"]
+    first = kernels.shared(kernel)
+    per_variant = {
+        name: np.concatenate([getattr(first, name), ends[name][own]]) for name in OF_VARIANT
+    }
     variables = {
-        "state": (("fold", "chain", "param"), position),
-        "variant": ("fold", np.where(unlike, np.cumsum(unlike), 0)),
-        **{f"center_log_{name}": (("fold", "slot")[: x.ndim], x) for name, x in center.items()},
+        "state": (("fold", "chain", "param"), ends["state"]),
+        "variant": ("fold", np.where(own, np.cumsum(own), 0)),
         **{
-            f"kernel_{name}": (("param", "column")[: x.ndim], x)
-            for name, x in (("center", variants.center), ("scale", variants.scale))
+            f"center_log_{kind}": (("fold", "slot")[: x.ndim], x)
+            for kind, x in ends["center"].items()
         },
         **{
-            f"kernel_{name}": (("variant", "param")[: x.ndim], x)
-            for name, x in list(variants._asdict().items())[2:]
+            f"kernel_{name}": (("param", "column")[: x.ndim], x)
+            for name, x in (("center", first.center), ("scale", first.scale))
+        },
+        **{
+            f"kernel_{name}": (("variant", "param")[: x.ndim], x) for name, x in per_variant.items()
         },
     }
     dataset = xr.Dataset(
@@ -96,12 +96,60 @@ def warmup(job: Job) -> None:
         {
             "predictive": predictive,
             "integration": integration,
-            "outcome": run.outcome,
+            "detached": detached,
+            "outcome": str(model.outcome),
             "superchains": cv.num_superchains,
         },
     )
-    stamp = store.stamp("warmup", recipe(job, "warmup"), known, None, made_on)
+    stamp = store.stamp("warmup", recipe(job, "warmup"), known, leaks, made_on)
     store.write(job.path("warmup"), dataset, stamp)
+
+
+def _ends(
+    job: Job, run: Run, folds: Folds, kernel: "Kernel", full_draws: np.ndarray
+) -> dict[str, Any]:
+    """Where the warmup of some folds ends: their chains, centring constants, and kernels."""
+    from pcv import kernels, sampler
+
+    cv, ids = job.settings.cv, [str(fold) for fold in folds.id]
+    picks = sampler.starting_draws(
+        job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
+    )
+    variants = kernels.shared(kernel)
+    start = kernels.start(
+        run.engine, variants, np.zeros(len(ids), int), full_draws[picks], run.chains
+    )
+    shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
+    zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
+    made, draws = [], []
+    drawn = kernels.in_memory(run.engine, start, zero, run.jitter, cv.chains, cv.warmup, 0, job.say)
+    for block, parts, _ in drawn:
+        draws.append(block.draws)
+        made.append(block._replace(draws=block.draws[..., :0]))
+        end = parts
+        job.progress(progress(job, "warmup", made, cv.warmup))
+    position = kernels.positions(end, cv.chains)
+    center = _centers(made)
+    unlike = np.full(len(ids), cv.adapt == "always")
+    if cv.adapt == "auto":
+        full = kernels.at_full_data(
+            run.target, run.num_units, full_draws, folds.test, folds.held_out
+        )
+        unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
+    variant = np.zeros(len(ids), int)
+    if unlike.any():
+        variant = np.where(unlike, np.cumsum(unlike), 0)
+        some = Folds(*(x[unlike] for x in folds))
+        variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
+        for name, constants in _centers(made).items():
+            center[name][unlike] = constants
+        why = ": by their scores in warmup, they are unlike the full data"
+        job.say(
+            f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
+            + why * (cv.adapt == "auto")
+        )
+    own = {name: getattr(variants, name)[variant] for name in OF_VARIANT}
+    return {"state": position, "own_kernel": unlike, "center": center, **own}
 
 
 def _adapt(
