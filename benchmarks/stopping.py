@@ -1,6 +1,6 @@
 """Does stopping folds when their answer is in bias them? Rules side by side on one set of chains.
 
-    .venv/bin/python benchmarks/stopping.py
+    .venv/bin/python -m benchmarks.stopping
 
 First the rule `decide`, then folds that end for themselves: AR(1) chains of a log score
 s ~ N(0, σ), whose exact elpd is σ²/2; every row uses the same draws.
@@ -14,6 +14,7 @@ from scipy.special import ndtri
 
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.stopping import Rule, finished, looks
+from tests.test_stopping import by_share
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000
 PHI = 0.5
@@ -67,7 +68,22 @@ def decided(diff: float, mcse_over_se: float, rng: np.random.Generator) -> dict[
     }
 
 
+def of_totals(share: float) -> dict[str, str]:
+    """Sums of 20 folds that end by a share of the SE, as tests/test_stopping.py makes them."""
+    found = by_share(share, 8)
+    error, z = found.early.error, found.early.error / found.early.mcse
+    size = error.std(ddof=1)
+    return {
+        "share of the SE": f"{share:g}",
+        "draws": f"{found.draws.mean():.0f}",
+        "bias / Monte Carlo error": f"{error.mean() / size:+.3f} ± {2 / np.sqrt(len(error)):.3f}",
+        "sd of z": f"{z.std(ddof=1):.2f}",
+    }
+
+
 def main() -> None:
+    shares = [of_totals(share) for share in (0.04, 0.05, 0.06, 0.08)]
+    print(pd.DataFrame(shares).to_string(index=False), "\n")
     rng = np.random.default_rng(1)
     cases = [(diff, share) for share in (0.1, 0.4) for diff in (0.0, 2.0, 2.5, 3.0, 4.0)]
     print(pd.DataFrame([decided(*case, rng) for case in cases]).to_string(index=False), "\n")

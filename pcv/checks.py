@@ -325,7 +325,8 @@ def check_gap(
                 f"model '{name}': terms of {of_units.size} unit(s) that fold '{folds.id[middle]}'"
                 f" trains on, such as '{units[of_units[0]]}', depend on outcomes that it tests"
                 " (through lags, or a summary of all outcomes): its score is too good; leave out"
-                " a wider gap (folds.h), or make the summary a constant"
+                " a wider gap (folds.h), or make the summary a constant; other folds were not"
+                " looked at"
             )
     return ""
 

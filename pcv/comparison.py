@@ -404,6 +404,16 @@ def _fixed(x: float, error: float, figures: int) -> str:
     return f"{round(float(x), decimals) + 0.0:.{decimals}f}"
 
 
+def units_of(terms: Sequence[str]) -> str:
+    """How many units these pointwise terms are of, in words.
+
+    >>> units_of(["a", "b", "c"]), units_of(["a", "b", "a"])
+    ('3 units', '3 terms of 2 units')
+    """
+    units = f"{len(set(terms))} units"
+    return units if len(set(terms)) == len(terms) else f"{len(terms)} terms of {units}"
+
+
 def table(comparison: Comparison) -> str:
     """The comparison as text, laid out and rounded as ArviZ prints `az.compare`.
 
@@ -446,7 +456,7 @@ def table(comparison: Comparison) -> str:
         index=c.models,
     )
     folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
-    size = folds if c.kind == "joint" else f"{len(c.term)} units in {folds}"
+    size = folds if c.kind == "joint" else f"{units_of(c.term)} in {folds}"
     heading = (
         f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size}"
     )

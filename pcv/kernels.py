@@ -301,11 +301,17 @@ def compacted(active: Sequence[int] | np.ndarray, num_folds: int) -> np.ndarray:
 
 
 def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -> list[Part]:
-    """The parts without the folds that have ended: numbered anew, compacted to a few sizes."""
+    """The parts without the folds that have ended: numbered anew, compacted to a few sizes.
+
+    Chains lie on the devices as before: elsewhere, they would be compiled for once more.
+    """
     place, found = np.cumsum(going) - 1, []
     for part in parts:
         own = np.flatnonzero(going[part.fold])
         if own.size == 0:
+            continue
+        if own.size == part.fold.size:
+            found.append(part._replace(fold=place[part.fold]))
             continue
         folds = compacted(own, part.most)
         rows = (folds[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
@@ -313,6 +319,7 @@ def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -
         varying = part.kernel[2:] if own_kernels else ()
         some = jax.tree.map(partial(jnp.take, indices=rows, axis=0), (part.state, varying))
         state, varying, chains = spread((*some, Chains(*(x[rows] for x in part.chains))))
+        state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), state, part.state)
         kernel = Kernel(*part.kernel[:2], *varying) if own_kernels else part.kernel
         found.append(Part(place[part.fold[own]], kernel, state, chains, part.most))
     return found

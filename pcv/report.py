@@ -16,6 +16,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pcv import plots, store
+from pcv.comparison import units_of
 from pcv.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
 
 DPI = 200
@@ -285,7 +286,7 @@ def _score_table(
     predictives = " and ".join(dict.fromkeys(rows["predictive"]))
     count = f"{rows['n_folds'].max()} folds"
     if kind == "pointwise":
-        count = f"{comparison.sizes['unit']} units in {count}"
+        count = f"{units_of(comparison['unit'].values.tolist())} in {count}"
     caption = f"{kind.capitalize()} scores: {count}, {predictives} predictive"
     errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
     notes = [

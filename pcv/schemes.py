@@ -35,7 +35,7 @@ def _complete(values: Values, name: str) -> np.ndarray:
     found = np.asarray(values)
     missing = pd.isna(found)
     if missing.any():
-        raise PcvError(f"{name}: that of unit {int(missing.argmax())} (from 0) is missing")
+        raise PcvError(f"{name}: the value of unit {int(missing.argmax())} (from 0) is missing")
     return found
 
 

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -309,8 +311,13 @@ def test_splitters_of_scikit_learn(splitter):
     """Every split as it is: what it tests, and what it trains on; the rest is a gap."""
     n, y = 12, np.arange(12) % 2
     groups = np.arange(12) // 3 if "Group" in type(splitter).__name__ else None
-    folds = schemes.from_splitter(splitter, n, y, groups)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        folds = schemes.from_splitter(splitter, n, y, groups)
     splits = list(splitter.split(np.zeros((n, 1)), y, groups))
+    times = np.bincount(np.concatenate([test for _, test in splits])).max()
+    told = f"{type(splitter).__name__} tests units up to {times} times: elpd adds"
+    assert any(str(w.message).startswith(told) for w in said) == (times > 1)
     assert len(folds.id) == len(splits)
     for k, (train, test) in enumerate(splits):
         assert scored(folds)[k] == sorted(test.tolist())

@@ -210,7 +210,7 @@ def test_schemes_of_an_order_are_told_the_times(scheme):
         f"fold '{scheme().id[-1]}': time is not in order: 2003 ('4') comes after 2004 ('3')"
     )
     assert "2002 is the time of '2' and of '3'" in refusal(scheme, time=[2001, 2002, 2002, 2003])
-    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: that of unit 1")
+    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit 1")
 
 
 # Space
@@ -526,7 +526,7 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
 )
 def test_missing_groups_are_refused(make, name):
     for group in ([1.0, np.nan, 2.0, 2.0], ["a", None, "b", "b"]):
-        with pytest.raises(PcvError, match=f"^{name}: that of unit 1 .from 0. is missing"):
+        with pytest.raises(PcvError, match=f"^{name}: the value of unit 1 .from 0. is missing"):
             make(group)
 
 

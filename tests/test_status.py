@@ -194,8 +194,8 @@ def test_sigterm_keeps_the_block(project, monkeypatch):
         with pytest.raises(PcvError) as caught:
             stages.sample(job)
     assert str(caught.value) == (
-        "sample flat: stopped by SIGTERM; 2 blocks of draws are kept, and the same command goes on "
-        "from them"
+        "sample flat: stopped by SIGTERM; the blocks of draws made so far, 2, are kept, and the "
+        "same command goes on from them"
     )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not whole.exists()

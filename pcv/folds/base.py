@@ -1,5 +1,6 @@
 """The type that every scheme returns, and what is asked of it."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -111,6 +112,9 @@ def from_splitter(
     Raises:
         PcvError: a split yields anything but integer indices of units, or trains on units that it
             tests.
+
+    Warns:
+        UserWarning: units are tested more than once.
     """
     ids: list[str] = []
     tests, gaps = [], []
@@ -126,6 +130,13 @@ def from_splitter(
             )
         tests.append(test)
         gaps.append(np.setdiff1d(np.arange(num_units), np.union1d(train, test)))
+    most = np.bincount(np.concatenate([np.empty(0, int), *tests]), minlength=1).max()
+    if most > 1:
+        warnings.warn(
+            f"{type(splitter).__name__} tests units up to {most} times: elpd adds their scores up "
+            "as often, and the SE, which takes them as different ones, is too small",
+            stacklevel=2,
+        )
     return from_sets(ids, tests, gaps, num_units)
 
 

@@ -109,8 +109,8 @@ def sample(job: Job) -> None:
             job.progress(done._replace(done=draws, divergences=divergences))
             if told():
                 raise PcvError(
-                    f"sample {job.model}: stopped by SIGTERM; {number} blocks of draws are kept, "
-                    "and the same command goes on from them"
+                    f"sample {job.model}: stopped by SIGTERM; the blocks of draws made so "
+                    f"far, {number}, are kept, and the same command goes on from them"
                 )
 
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
