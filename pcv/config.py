@@ -472,6 +472,8 @@ def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
             return ModelConfig
         case ("experiments", _, "folds", str(scheme)):
             return SCHEMES[scheme]
+        case ("experiments", _, "folds", _, "coordinates"):
+            return Coordinates
         case ("experiments", _, "cv", "until"):
             return UntilConfig
         case ("experiments", _, "cv", "until", "decide"):

@@ -588,3 +588,17 @@ def test_one_batch_is_enough_for_superchains():
 @pytest.mark.parametrize("path", sorted(Path("config").rglob("*.yaml")), ids=str)
 def test_every_config_here_is_valid(path):
     assert load(path).experiments
+
+
+def test_a_key_of_coordinates_that_is_none():
+    coordinates = {"x": "lon", "lat": "lat"}
+    settings = {
+        "data": {"file": "a.csv", "outcome": "y"},
+        "folds": {"scheme": "leave_one_location_out", "coordinates": coordinates},
+        "models": {"m": {"model": "m.py:f"}},
+    }
+    with pytest.raises(PcvError) as caught:
+        parse({"seed": 1, "experiments": {"e": settings}})
+    assert str(caught.value) == (
+        "config: experiments.e.folds.coordinates.lat: unknown key; known: x, y, longitude, latitude"
+    )
