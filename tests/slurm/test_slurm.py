@@ -112,7 +112,7 @@ def test_a_time_limit_and_a_kill(slurm, project):
     long = {"batch_size": 200, "fold_batches": 1, "store": "sums"}
     options = ("--set-resources", "sample:runtime=1", "--set-threads", "sample=1", "--retries=30")
     before, killed, deadline = jobs(slurm), False, time.monotonic() + LIMIT_S
-    for draws in (20_000, 100_000, 1_000_000):
+    for draws in (20_000, 40_000, 80_000, 160_000, 1_000_000):
         with submitted(project, slurm, *options, changes=long | {"draws": draws}) as run:
             while run.poll() is None:
                 assert time.monotonic() < deadline
