@@ -120,10 +120,8 @@ def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
 def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
     """How many blocks there are to go on from, damage not looked for."""
     folder = folder_of(jobs, made_of)
-    return _count(folder) if _is_of(folder, made_of) else 0
-
-
-def _count(folder: Path) -> int:
+    if not _is_of(folder, made_of):
+        return 0
     return max((int(file.name.split("-")[1]) + 1 for file in folder.glob("state-*")), default=0)
 
 

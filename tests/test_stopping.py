@@ -218,6 +218,10 @@ def test_decisions_are_right_and_clear_ones_are_not_exaggerated():
     assert clear.settled.all()
     assert clear.draws.mean() < 1.1 * USUAL_MIN_DRAWS
     assert equivalent(clear.error)
+    none = compared_at(lengths, 0.0, None, 0.99, replications=20)
+    assert not none.settled.any()
+    assert (near.diff[near.settled] > 2.33).all()
+    assert abs(near.error.mean()) < 0.1 * SE
     decided = near.error[near.settled]
     assert len(decided) > 0.2 * REPLICATIONS
     assert near.draws.mean() > 1.5 * clear.draws.mean()
