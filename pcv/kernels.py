@@ -120,16 +120,20 @@ def at_full_data(
     draws: Float[np.ndarray, "draw param"],
     test: Int[np.ndarray, "fold slot"],
     held_out: Int[np.ndarray, "fold run 2"],
-) -> Float[np.ndarray, "fold full_draw"]:
-    """Joint log predictive of every fold's test set at some 100 draws given the full data."""
-    some = jnp.asarray(draws[:: max(len(draws) // FULL_DRAWS, 1)])
+) -> Float[np.ndarray, "fold draw"]:
+    """Joint log predictive of every fold's test set at draws given the full data."""
+    at_once = min(len(draws), FULL_DRAWS)
 
     def one_fold(test: Int[Array, " slot"], held_out: Int[Array, "run 2"]) -> Array:
         fold = Fold(sampler.train_mask(held_out, num_units), test)
-        return jax.vmap(lambda position: target.log_predictive(position, fold)[0])(some)
+        return jax.lax.map(
+            lambda position: target.log_predictive(position, fold)[0],
+            jnp.asarray(draws),
+            batch_size=at_once,
+        )
 
     def all_folds(*folds: Array) -> Array:
-        return in_groups(one_fold, folds, chains_at_once(num_units * len(some)))
+        return in_groups(one_fold, folds, chains_at_once(num_units * at_once))
 
     run = jax.jit(laid_out(all_folds, BY_CHAIN, BY_CHAIN), compiler_options=RUN_ONCE)
     return np.asarray(run(*spread((test, held_out))))[: len(test)]

@@ -530,6 +530,35 @@ def test_missing_groups_are_refused(make, name):
             make(group)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: pcv.leave_one_out(0), "folds of no units: there is nothing to test"),
+        (lambda: pcv.leave_one_group_out([]), "group_by: 0 values, of 0 units; give one for each"),
+        (lambda: pcv.kfold(6, 2, group_by=[1, 2]), "group_by: 2 values, of 6 units; give one for"),
+        (
+            lambda: pcv.block(6, 2, time=[1, 2]),
+            "time: 2 values, of 6 units; give one for each unit",
+        ),
+        (lambda: pcv.spatial_block([], [], 1), "x: 0 values, of 0 units; give one for each unit"),
+        (
+            lambda: pcv.spatial_block([0.0, np.inf], [1, 1], 1),
+            "coordinates inf and 1 of unit 2 are",
+        ),
+        (
+            lambda: pcv.hv_block(6, 1, 0, skip=-1),
+            "hv-block with skip = -1: it must not be negative",
+        ),
+    ],
+)
+def test_nonsense_is_refused_from_python(make, words):
+    assert refusal(make).startswith(words)
+
+
+def test_numbers_of_numpy_count_units():
+    assert len(pcv.leave_one_out(np.int64(3)).id) == 3
+
+
 def test_folds_print_themselves():
     assert repr(pcv.kfold(40, 5)) == "5 folds, test 8, training all others"
     assert repr(pcv.h_block(10, 2)) == "10 folds, test 1, neither tested nor trained on 2 to 4"

@@ -22,10 +22,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pcv import config, kernels, layout, nuts, stages, store, sums
+from pcv import config, diagnostics, kernels, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, batches, recipe, sampled
-from pcv.stages import chains, sampling, warming_up
+from pcv.stages import answers, chains, sampling, warming_up
 from tests.problems import LinearGaussian
 
 MODELS = '''
@@ -825,6 +825,46 @@ class TestScores:
         Path("mine.py").write_text(Path("mine.py").read_text() + "\n# changed\n")
         with pytest.raises(PcvError, match="out of date"):
             run(project.job(changes, model="flat"), "diagnose")
+
+
+class TestSizeOfBatches:
+    def test_on_the_predictive_that_is_scored(self, project):
+        """A marginal predictive that is the plain one: evaluated in warmup, as the fit has it."""
+        same = """
+def same(data, scale=5.0):
+    def marginal(params, data, test):
+        terms = jnp.where(test >= 0, linear(data).log_lik(params, data)[test], 0.0)
+        return terms.sum(), terms
+    return linear(data)._replace(marginal=marginal)
+"""
+        Path("models.py").write_text(Path("models.py").read_text() + same)
+        both = {f"models.{name}.model": "models.py:same" for name in ("linear", "flat")}
+        changes = both | {"predictive": "marginal"}
+        run(project.job(changes, model="linear"), "fit", "warmup", "sample", "diagnose")
+        found = xr.open_dataset(project.path("models/linear/warmup/1-of-1.zarr"))["log_score_full"]
+        fit = xr.open_datatree(project.path("models/linear/fit.zarr"))["log_likelihood/yield_t"]
+        test = xr.open_dataset(project.path("folds.zarr"))["test"].values[[0, 1, 3]]
+        draws = fit.transpose(..., "unit").values[:, : warming_up.CHECKED_DRAWS, test].sum(-1)
+        np.testing.assert_allclose(found, np.moveaxis(draws, -1, 0), rtol=1e-9)
+        checked = estimates(project)["batch_check"]
+        expected = diagnostics.batch_size_check(found.values, checked["size"].values.tolist())
+        np.testing.assert_array_equal(checked, expected)
+
+    @pytest.mark.parametrize(
+        ("share", "draws", "said"), [(0.7, 400, 1), (0.9, 400, 0), (0.7, 5, 0)]
+    )
+    def test_short_ones_are_said(self, project, share, draws, said):
+        job = project.job(model="linear")
+        size = job.settings.cv.batch_size
+        checked = xr.Dataset(
+            {"batch_check": ("size", [share]), "n_draws": ("fold", [draws, 5])}, {"size": [size]}
+        )
+        answers._warn_of_short_batches(job, checked)
+        expected = (
+            f"warning: diagnose linear: on full-data draws, batches of {size} give 70% of the MCSE "
+            "by a windowed ESS; take longer ones (cv.batch_size)"
+        )
+        assert project.said == [expected] * said
 
 
 class TestSameAnswer:

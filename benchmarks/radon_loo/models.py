@@ -13,9 +13,9 @@ def radon(y, floor, county, num_counties):
     between = numpyro.sample("between", dist.HalfNormal(1))
     within = numpyro.sample("within", dist.HalfNormal(1))
     with numpyro.plate("counties", num_counties):
-        z = numpyro.sample("z", dist.Normal(0, 1))
+        level = numpyro.sample("level", dist.Normal(mean, between))
     with numpyro.plate("homes", len(y)):
-        middle = mean + between * z[county] + slope * floor
+        middle = level[county] + slope * floor
         numpyro.sample("log_radon", dist.Normal(middle, within), obs=y)
 
 

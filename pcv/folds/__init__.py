@@ -96,6 +96,11 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
     Warns:
         UserWarning: some values of a stratified column are rarer than there are folds; sizes on the
             earth that may be meant in degrees; folds of a column that are single units; very many.
+
+    >>> from pcv.config import LeaveOneOut
+    >>> data = xr.Dataset(coords={"unit": ["A", "B", "C"]})
+    >>> make(LeaveOneOut(scheme="leave_one_out"), data, seed=1)
+    3 folds, test 1, training all others
     """
     rng = np.random.default_rng([seed, name_bits("folds")])
     names = data["unit"].values.tolist()
@@ -170,6 +175,9 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
 def from_file(path: Path) -> Folds:
     """Folds that were laid out before: `fold`, `test` and `held_out` of a store like folds.zarr.
 
+    Args:
+        path: of the store.
+
     Raises:
         PcvError: it is not there, or holds something else.
     """
@@ -217,6 +225,10 @@ def left_out(scheme: FoldScheme) -> str:
     """What a scheme's units are that are neither tested nor trained on.
 
     Those of leave-future-out come after its test set, or before its window.
+
+    >>> from pcv.config import HBlock
+    >>> left_out(HBlock(scheme="h_block", h=2))
+    'gap'
     """
     return "not used" if scheme.scheme == "leave_future_out" else "gap"
 
@@ -228,8 +240,17 @@ def _number(splits: int | Literal["all"]) -> int | None:
 def places(data: xr.Dataset, scheme: SpatialBlocks | LeaveOneLocationOut) -> Places:
     """The places of the units that a spatial scheme speaks of.
 
+    Args:
+        data: as `pcv.datasets.make_data` gives it.
+        scheme: the folds section of an experiment.
+
     Raises:
         PcvError: no such column, one that differs within a unit, or no longitudes and latitudes.
+
+    >>> data = xr.Dataset({"lon": ("unit", [13.4, 2.35]), "lat": ("unit", [52.5, 48.9])})
+    >>> where = {"longitude": "lon", "latitude": "lat"}
+    >>> places(data, LeaveOneLocationOut(scheme="leave_one_location_out", coordinates=where))[2]
+    True
     """
     columns = {key: column for key, column in scheme.coordinates if column}
     first, second = (

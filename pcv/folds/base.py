@@ -15,6 +15,11 @@ class Folds(NamedTuple):
 
     A fold trains on every unit outside its ``held_out`` ranges. Ranges take O(n) room for
     leave-future-out, and at most twice that of indices where test sets are scattered.
+
+    Three units, of which the first fold leaves one out as a gap:
+
+    >>> Folds(np.array(["a", "b"]), np.array([[0], [2]]), np.array([[[0, 2]], [[2, 3]]]))
+    2 folds, test 1, neither tested nor trained on 0 to 1
     """
 
     id: Shaped[np.ndarray, " fold"]
@@ -32,17 +37,23 @@ class Folds(NamedTuple):
         return f"{len(self.id)} folds, test {_span(test)}, {rest}"
 
 
-Units = int | Sequence[str]
+Units = int | np.integer | Sequence[str]
 """how many units there are, or their names"""
 
 
 def names_of(units: Units) -> Sequence[str]:
     """Names of units; counted from 1 where only their number is given.
 
+    Raises:
+        PcvError: there are none.
+
     >>> names_of(2)
     ['1', '2']
     """
-    return [str(i + 1) for i in range(units)] if isinstance(units, int) else units
+    names = [str(i + 1) for i in range(units)] if isinstance(units, int | np.integer) else units
+    if not len(names):
+        raise PcvError("folds of no units: there is nothing to test")
+    return names
 
 
 def from_sets(
@@ -86,6 +97,10 @@ def from_sets(
 def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> Folds:
     """Folds without gaps that test every unit once: unit i in fold ``fold_of_unit[i]``.
 
+    Args:
+        fold_of_unit: the fold of each unit, from 0.
+        ids: names of the folds.
+
     >>> from_labels(np.array([1, 0, 1]), ["a", "b"]).test.tolist()
     [[1, -1], [0, 2]]
     """
@@ -115,6 +130,11 @@ def from_splitter(
 
     Warns:
         UserWarning: units are tested more than once.
+
+    >>> from sklearn.model_selection import TimeSeriesSplit
+    >>> folds = from_splitter(TimeSeriesSplit(2), ["A", "B", "C"])
+    >>> folds.test.tolist(), folds.held_out.tolist()
+    ([[1], [2]], [[[1, 3]], [[2, 3]]])
     """
     ids: list[str] = []
     tests, gaps = [], []
@@ -145,6 +165,11 @@ def train_mask(
 ) -> Bool[np.ndarray, "fold unit"]:
     """Which units the folds ``which`` train on.
 
+    Args:
+        folds: the folds.
+        num_units: number of units, n.
+        which: of the folds; all, if nothing is said.
+
     >>> folds = from_sets(["a"], [np.array([1])], [np.array([2])], 4)
     >>> train_mask(folds, 4).tolist()
     [[True, False, False, True]]
@@ -167,8 +192,10 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
 
     Raises:
         PcvError: fewer than two folds; two folds of one name; a fold that tests nothing, trains on
-            nothing, or trains on a unit that it tests; with ``cover``, units that no fold tests or
-            that several do.
+            nothing, trains on a unit that it tests, or names a unit that there is not; with
+            ``cover``, units that no fold tests or that several do.
+
+    >>> check(from_labels(np.array([0, 0, 1]), ["a", "b"]), ["A", "B", "C"], cover=True)
     """
     num_units = len(unit_names)
     if len(folds.id) < 2:

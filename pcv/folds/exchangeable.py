@@ -12,7 +12,14 @@ from pcv.folds.base import Folds, from_labels, from_sets
 
 
 def leave_one_out(unit_names: Sequence[str]) -> Folds:
-    """One fold per unit, of its name.
+    r"""One fold per unit, of its name.
+
+    .. math:: \mathrm{test}_i = \{i\}, \qquad \mathrm{train}_i = \{j : j \ne i\}
+
+    PCV §2.2.
+
+    Args:
+        unit_names: of the n units.
 
     >>> leave_one_out(["A", "B", "C"]).test.tolist()
     [[0], [1], [2]]
@@ -27,10 +34,14 @@ MAX_SPLITS = 100_000
 def leave_p_out(
     unit_names: Sequence[str], p: int, splits: int | None, rng: np.random.Generator
 ) -> Folds:
-    """Every set of p units, or some of them drawn at random without repetition.
+    r"""Every set of p units, or some of them drawn at random without repetition.
+
+    .. math:: |\mathrm{test}_k| = p, \qquad \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
+
+    (Shao 1993.)
 
     Args:
-        unit_names: of the units.
+        unit_names: of the n units.
         p: units that a fold tests.
         splits: number of folds drawn; None: all sets of p units.
         rng: source of the draws.
@@ -71,7 +82,16 @@ def leave_p_out(
 
 
 def k_fold(unit_names: Sequence[str], k: int, rng: np.random.Generator) -> Folds:
-    """Units at random in k folds, whose sizes differ by at most one.
+    r"""Units at random in k folds, whose sizes differ by at most one.
+
+    .. math:: \mathrm{test}_j = \{i : \pi(i) \bmod k = j\}, \qquad j = 0, …, k - 1
+
+    with a random order π of the n units, counted from 0; a fold trains on all others. PCV §2.2.
+
+    Args:
+        unit_names: of the n units.
+        k: number of folds.
+        rng: source of the order.
 
     Raises:
         PcvError: k is below 2 or above the number of units.
@@ -85,10 +105,19 @@ def k_fold(unit_names: Sequence[str], k: int, rng: np.random.Generator) -> Folds
 def k_fold_stratified(
     values: Shaped[np.ndarray, " unit"], k: int, rng: np.random.Generator
 ) -> Folds:
-    """Units at random in k folds that hold every value about equally often.
+    r"""Units at random in k folds that hold every value about equally often.
 
     Units are shuffled, sorted by value and dealt out in turn: numbers of units of one value, and
     sizes of folds, differ by at most one.
+
+    .. math:: \mathrm{test}_j = \{i : \pi(i) \bmod k = j\}, \qquad j = 0, …, k - 1
+
+    with that order π of the units, counted from 0.
+
+    Args:
+        values: the value of each unit, numbers or text.
+        k: number of folds.
+        rng: source of the shuffling.
 
     Raises:
         PcvError: k is below 2 or above the number of units.
@@ -106,7 +135,16 @@ def k_fold_stratified(
 
 
 def k_fold_contiguous(unit_names: Sequence[str], k: int) -> Folds:
-    """Units in k runs of their order, whose sizes differ by at most one.
+    r"""Units in k runs of their order, whose sizes differ by at most one.
+
+    .. math:: \max(\mathrm{test}_j) < \min(\mathrm{test}_{j+1}), \qquad
+              |\mathrm{test}_j| \in \{\lfloor n / k \rfloor, \lceil n / k \rceil\}
+
+    The longer runs come first.
+
+    Args:
+        unit_names: of the n units, in their order.
+        k: number of folds.
 
     Raises:
         PcvError: k is below 2 or above the number of units.

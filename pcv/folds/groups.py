@@ -13,7 +13,12 @@ from pcv.folds.base import Folds, from_labels
 
 
 def leave_one_group_out(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
-    """One fold per group of units, in the order of the groups' sorted values.
+    r"""One fold per group of units, in the order of the groups' sorted values.
+
+    .. math:: \mathrm{test}_g = \{i : \mathrm{group}_i = g\}, \qquad
+              \mathrm{train}_g = \{j : \mathrm{group}_j \ne g\}
+
+    PCV §2.2.
 
     Args:
         values: the group of each unit, numbers or text.
@@ -34,7 +39,12 @@ def leave_one_group_out(values: Shaped[np.ndarray, " unit"], name: str) -> Folds
 
 
 def k_fold_grouped(values: Shaped[np.ndarray, " unit"], k: int, rng: np.random.Generator) -> Folds:
-    """Groups of units at random in k folds, whose numbers of groups differ by at most one.
+    r"""Groups of units at random in k folds, whose numbers of groups differ by at most one.
+
+    .. math:: \mathrm{test}_j = \{i : \pi(\mathrm{group}_i) \bmod k = j\}, \qquad
+              j = 0, …, k - 1
+
+    with a random order π of the groups, counted from 0.
 
     Args:
         values: the group of each unit, numbers or text.
@@ -55,7 +65,10 @@ def k_fold_grouped(values: Shaped[np.ndarray, " unit"], k: int, rng: np.random.G
 
 
 def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
-    """The user's own folds: units of one value make a fold, in the order of sorted values.
+    r"""The user's own folds: units of one value make a fold, in the order of sorted values.
+
+    .. math:: \mathrm{test}_v = \{i : \mathrm{value}_i = v\}, \qquad
+              \mathrm{train}_v = \{j : \mathrm{value}_j \ne v\}
 
     Args:
         values: the fold of each unit, numbers or text.

@@ -15,7 +15,13 @@ EARTH_RADIUS = 6_371_008.8
 
 
 class Places(NamedTuple):
-    """Where units are, in a plane or on the earth."""
+    r"""Where units are, in a plane or on the earth.
+
+    .. math:: d_{ij} = \sqrt{(x_i - x_j)^2 + (y_i - y_j)^2} \quad \text{or} \quad
+              R \arccos(\sin\phi_i \sin\phi_j + \cos\phi_i \cos\phi_j \cos(\lambda_i - \lambda_j))
+
+    of x and y, or of longitudes λ and latitudes φ on a sphere of the earth's mean radius R.
+    """
 
     first: Float[np.ndarray, " unit"]
     """x, or longitude in degrees"""
@@ -26,11 +32,21 @@ class Places(NamedTuple):
 
 
 def check_places(places: Places) -> None:
-    """Refuse longitudes and latitudes that cannot be.
+    """Refuse coordinates that are not finite, and longitudes and latitudes that cannot be.
+
+    Args:
+        places: of the units.
 
     Raises:
         PcvError: naming the value and its row.
+
+    >>> check_places(Places(np.array([13.4, 2.35]), np.array([52.5, 48.9]), on_earth=True))
     """
+    finite = np.isfinite(places.first) & np.isfinite(places.second)
+    if not finite.all():
+        i = int(finite.argmin())
+        pair = f"{label(places.first[i])} and {label(places.second[i])}"
+        raise PcvError(f"coordinates {pair} of unit {i + 1} are not finite")
     if not places.on_earth:
         return
     for name, values, low, high in [
@@ -47,13 +63,23 @@ def check_places(places: Places) -> None:
 
 
 def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
-    """One fold per cell of a square grid that holds units.
+    r"""One fold per cell of a square grid that holds units.
+
+    .. math:: \mathrm{cell}_i = \left(\lfloor (x_i - \min x) / \mathrm{size} \rfloor, \;
+              \lfloor (y_i - \min y) / \mathrm{size} \rfloor\right)
+
+    .. math:: \mathrm{test}_c = \{i : \mathrm{cell}_i = c\}, \qquad
+              \mathrm{train}_c = \{j : d_{ij} > \mathrm{buffer} \text{ for all }
+              i \in \mathrm{test}_c\}
+
+    with the distances d of `Places`. (Roberts et al. 2017.)
 
     Args:
         places: of the units. On the earth the grid lies on the sinusoidal projection about the mean
             longitude: cells of equal area, `size` metres high.
         size: side of a cell, in the unit of the distances.
-        buffer: units this near to a tested one are left out of training besides.
+        buffer: units this near to a tested one are left out of training besides; in the unit of the
+            distances.
 
     Raises:
         PcvError: size is not positive, the buffer is negative, or one cell holds all units.
@@ -74,11 +100,17 @@ def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
 
 
 def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
-    """One fold per place: all units there, and a buffer around it.
+    r"""One fold per place: all units there, and a buffer around it.
+
+    .. math:: \mathrm{test}_a = \{i : \mathrm{place}_i = a\}, \qquad
+              \mathrm{train}_a = \{j : d_{aj} > \mathrm{buffer}\}
+
+    with the distances d of `Places`. (Le Rest et al. 2014, of one unit at each place.)
 
     Args:
         places: of the units; those of equal coordinates are at one place.
-        buffer: units this near to the place are left out of training besides.
+        buffer: units this near to the place are left out of training besides; in the unit of the
+            distances.
 
     Raises:
         PcvError: the buffer is negative, or all units are at one place.

@@ -12,7 +12,16 @@ from pcv.folds.base import Folds, from_labels
 
 
 def blocks(unit_names: Sequence[str], size: int) -> Folds:
-    """Runs of `size` consecutive units; the last one may be shorter.
+    r"""Runs of `size` consecutive units; the last one may be shorter.
+
+    .. math:: \mathrm{test}_k = \{i : \lfloor i / \mathrm{size} \rfloor = k\}, \qquad
+              \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
+
+    with units and blocks counted from 0. (Roberts et al. 2017.)
+
+    Args:
+        unit_names: in their order.
+        size: units of a block.
 
     Raises:
         PcvError: size is below 1.
@@ -47,15 +56,16 @@ def hv_block(unit_names: Sequence[str], v: int, h: int, skip: int = 0) -> Folds:
         skip: units at the start that are not tested, such as those whose lags are not there.
 
     Raises:
-        PcvError: v or h is negative, or no unit has v on both sides.
+        PcvError: v, h or skip is negative, or no unit has v on both sides.
 
     >>> folds = hv_block(["A", "B", "C", "D", "E", "F"], v=1, h=1)
     >>> folds.id.tolist(), folds.test[0].tolist(), folds.held_out[1].tolist()
     (['A to C', 'B to D', 'C to E', 'D to F'], [0, 1, 2], [[0, 5]])
     """
     n = len(unit_names)
-    if v < 0 or h < 0:
-        raise PcvError(f"hv-block with v = {v} and h = {h}: neither may be negative")
+    for name, number in [("v", v), ("h", h), ("skip", skip)]:
+        if number < 0:
+            raise PcvError(f"hv-block with {name} = {number}: it must not be negative")
     if n - skip <= 2 * v:
         raise PcvError(
             f"hv-block with v = {v}: its blocks of {2 * v + 1} need more than {n - skip} units"

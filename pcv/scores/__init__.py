@@ -1,5 +1,8 @@
 """Scores besides the log score, which every run has: by name, or a user's own.
 
+The log score is `pcv.diagnostics.elpd`. The others are records, `Score`: the module of each shows
+its `estimate` at work, on means over draws by fold and slot.
+
 >>> list(SCORES)
 ['dss', 'hyvarinen', 'crps', 'energy', 'interval', 'rmse', 'mae', 'brier', 'accuracy']
 """
@@ -50,9 +53,12 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
             `Score` or several.
         objects: scores of a Python session, by their references.
 
+    Returns:
+        Scores in the order of the names, joint before pointwise.
+
     Raises:
         PcvError: a reference that does not load, does not return scores, or returns one whose
-            name another has.
+            name another has, or whose name or fields cannot be.
 
     >>> [(score.name, score.kind) for score in named(["log", "dss"])]
     [('dss', 'joint'), ('dss', 'pointwise')]
@@ -119,13 +125,25 @@ def check(
     Args:
         scores: of `named`.
         model, name: the model.
-        data: its data.
+        data: its data, with one value of the outcome for each unit.
         num_units: number of units.
         predictive: plain or marginal.
         num_slots: units of the largest test set.
 
     Raises:
         PcvError: naming the score, what it needs and what to do.
+
+    >>> from pcv import Outcome
+    >>> coin = Model(
+    ...     init=lambda key: {"z": jax.random.normal(key)},
+    ...     log_prior=lambda params: -(params["z"] ** 2) / 2,
+    ...     log_lik=lambda params, data: -jnp.log1p(
+    ...         jnp.exp((1 - 2 * data["y"]) * params["z"])),
+    ...     constrain=dict,
+    ...     outcome=Outcome("y", discrete=True),
+    ... )
+    >>> heads = {"y": np.array([1, 0, 1, 1])}
+    >>> check(named(["brier"]), coin, "coin", heads, 4, "plain", num_slots=1)
     """
     whole = target(model, data, predictive)
     wanted = f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}"

@@ -1,5 +1,15 @@
 r"""Scores of a binary outcome, from the probability :math:`p(y_i \mid y_\mathrm{train})` of what
-was observed, the mean of :math:`p(y_i \mid \theta)`."""
+was observed, the mean of :math:`p(y_i \mid \theta)`.
+
+Three units, with that probability of each:
+
+>>> import numpy as np
+>>> means, y = {"p": np.array([[0.8, 0.5, 0.4]])}, np.array([[1.0, 0.0, 1.0]])
+>>> brier[0].estimate(means, y).round(2)
+array([[-0.04, -0.25, -0.36]])
+>>> accuracy[0].estimate(means, y)
+array([[1. , 0.5, 0. ]])
+"""
 
 from typing import Any
 
@@ -26,7 +36,11 @@ brier = (
         needs=NEEDS,
     ),
 )
-r"""Brier score, negative: :math:`-\mathrm{mean}_i (y_i - P(y_i = 1))^2`."""
+r"""Brier score, negative: :math:`-\mathrm{mean}_i (y_i - P(y_i = 1))^2`.
+
+Pointwise, from −1 to 0: half of what Brier (1950) adds up over both outcomes. Gneiting and Raftery
+(2007, section 3) call it quadratic score as well.
+"""
 
 accuracy = (
     Score(
@@ -39,4 +53,9 @@ accuracy = (
         smooth=False,
     ),
 )
-"""Share of units whose observed value had a predictive probability above one half."""
+r"""Share of units whose observed value had a predictive probability above one half:
+
+.. math:: \mathrm{mean}_i \, 1[p(y_i \mid y_\mathrm{train}) > \tfrac12]
+
+Pointwise, from 0 to 1; a probability of one half counts as half a unit.
+"""

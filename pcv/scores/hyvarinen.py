@@ -6,7 +6,23 @@ r"""The Hyvärinen score: how well the slope of the log predictive density fits,
 with derivatives in the outcome of unit i. E* is the expectation under the posterior that includes
 the scored data (Shao et al. 2019): the draws of a fold, which leaves them out, weighted by
 :math:`p(y_\mathrm{test}\mid\theta)` (joint) or :math:`p(y_i\mid\theta)` (pointwise). Coordinates
-are squared one by one, then summed. PCV appendix A; its algorithm 3 is unweighted and sums first.
+are squared one by one, then summed. In the inverse square of the outcome's units.
+
+PCV eq. 38–39, which are losses: the sign is that of its table 1. Eq. 39 and algorithm 3 leave the
+scored data out of the expectation, and algorithm 3 sums first.
+
+An outcome N(θ, 1) with θ from N(0, 1), which is N(0, 2) and has the score
+:math:`2 / 2 - (y / 2)^2`:
+
+>>> y, theta = 1.5, np.linspace(-9, 9, 1001)
+>>> weight = np.exp(-(theta**2) / 2 - (y - theta) ** 2 / 2)
+>>> first, second = theta - y, -1
+>>> means = {
+...     "first": np.array([[np.average(first, weights=weight)]]),
+...     "second": np.array([[np.average(second + first**2, weights=weight)]]),
+... }
+>>> hyvarinen[1].estimate(means, np.array([[y]])).round(4)
+array([[0.4375]])
 """
 
 from typing import Any
@@ -23,7 +39,29 @@ from pcv.scores.score import Kind, Means, Score
 def derivatives(
     target: Target, params: Any, fold: Fold, kind: Kind
 ) -> tuple[Float[Array, " slot"], Float[Array, " slot"]]:
-    """First and second derivative of the log predictive in each slot's own outcome."""
+    r"""First and second derivative of the log predictive in each slot's own outcome.
+
+    .. math:: \partial_i \ell, \quad \partial_i^2 \ell, \qquad
+              \ell = \log p(y_\mathrm{test} \mid \theta) \quad \text{or} \quad
+              \log p(y_i \mid \theta)
+
+    Args:
+        target: with `observed` and `density`.
+        params: of one draw.
+        fold: whose test set is scored.
+        kind: of which log predictive, joint or pointwise.
+
+    Returns:
+        Both of every slot, per unit of the outcome and per its square.
+
+    >>> target = Target(
+    ...     None, None, None, observed=lambda fold: jnp.array([1.0, 2.0]),
+    ...     density=lambda params, fold, y: ((-(y**2) / 2).sum(), -(y**2) / 2))
+    >>> fold = Fold(train=jnp.array([False, False]), test=jnp.array([0, 1]))
+    >>> first, second = derivatives(target, {}, fold, "joint")
+    >>> first.tolist(), second.tolist()
+    ([-1.0, -2.0], [-1.0, -1.0])
+    """
     assert target.observed is not None
     assert target.density is not None
     y, density = target.observed(fold), target.density

@@ -8,6 +8,23 @@ precision loses nothing. Where the model states :math:`E[y \mid \theta]` and
           E[ee^\top] = E\{\mathrm{Var}[y\mid\theta] + E[e\mid\theta] E[e\mid\theta]^\top\}
 
 the same target with far less noise (Rao–Blackwell).
+
+Two units, the first predicted too high by 0.5 with variance 1, the second too low by 2 with
+variance ½:
+
+>>> means = {"error": np.array([[0.5, -2.0]]), "square": np.array([[1.25, 4.5]])}
+>>> y = np.array([[10.0, 12.0]])
+>>> dss[1].estimate(means, y).round(2)               # the second: log 2 - 4 / 0.5
+array([[-0.25, -7.31]])
+>>> rmse[0].estimate(means, y), mae[0].estimate(means, y)
+(array([[-0.25, -4.  ]]), array([[-0.5, -2. ]]))
+
+and together, where they are independent:
+
+>>> error = means["error"]
+>>> square = error[..., None] * error[..., None, :] + np.diag([1.0, 0.5])
+>>> dss[0].estimate({"error": error, "square": square}, y).round(2)
+array([-7.56])
 """
 
 from typing import Any
@@ -77,7 +94,8 @@ r"""Dawid–Sebastiani score, from the mean μ and the covariance Σ of the pred
 .. math:: -\log|\Sigma| - (y - \mu)^\top \Sigma^{-1} (y - \mu)
 
 of the test set as a whole (joint), or of each unit. NaN where Σ, estimated from fewer draws than
-units, is singular. PCV appendix A; Dawid and Sebastiani (1999).
+units, is singular. In other units of the outcome the DSS of all models changes by one and the same
+constant. PCV eq. 40, with S for the S − 1 of its eq. 26; Dawid and Sebastiani (1999).
 """
 
 rmse = (
@@ -91,7 +109,10 @@ rmse = (
     ),
 )
 r"""Root mean squared error of the predictive mean, negative: :math:`-\sqrt{\mathrm{mean}_i
-(y_i - \mu_i)^2}`, in the units of the outcome."""
+(y_i - \mu_i)^2}`, in the units of the outcome.
+
+Pointwise; the score of a single unit is its squared error, negative.
+"""
 
 mae = (
     Score(
@@ -103,4 +124,7 @@ mae = (
         needs=NEEDS,
     ),
 )
-r"""Mean absolute error of the predictive mean, negative: :math:`-\mathrm{mean}_i |y_i - \mu_i|`."""
+r"""Mean absolute error of the predictive mean, negative: :math:`-\mathrm{mean}_i |y_i - \mu_i|`.
+
+Pointwise, in the units of the outcome.
+"""

@@ -1,6 +1,18 @@
-"""Scores of replicates of all chains of a fold: CRPS, energy score and interval score.
+r"""Scores of replicates of all chains of a fold: CRPS, energy score and interval score.
 
 Computed on the host, block by block: what is kept does not grow with the draws.
+
+One unit, observed where its predictive N(0, 1) is centred: the CRPS is
+:math:`1/\sqrt\pi - \sqrt{2/\pi} = -0.234`, and that of one unit is its energy score; its 90%
+interval is 3.29 wide.
+
+>>> y_rep, y = np.random.default_rng(1).normal(size=(1, 4, 25_000, 1)), np.array([[0.0]])
+>>> block = Replicates(y_rep, y, 4, *frame(y_rep))
+>>> for score in (*crps, *energy, *interval()):
+...     print(score.key, score.estimate(score.statistic(block), y).round(2))
+crps_pointwise [[-0.23]]
+energy_joint [-0.23]
+interval_pointwise [[-3.27]]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +30,18 @@ PROBABILITY = 0.9
 
 
 def pairs(y_rep: Shaped[np.ndarray, "fold chain *rest"], starts: int) -> Iterator[np.ndarray]:
-    """Differences of replicates of the same iteration whose chains have different starts."""
+    """Differences of replicates of the same iteration whose chains have different starts.
+
+    Args:
+        y_rep: replicates; the chains of a start stand together.
+        starts: number of points that the chains started from, a divisor of their number.
+
+    Yields:
+        Differences to the chains of another start, for each of at most 8 ways to pair the starts.
+
+    >>> [x.ravel().tolist() for x in pairs(np.array([[1.0, 5.0]]), starts=2)]
+    [[-4.0, 4.0]]
+    """
     apart = y_rep.shape[1] // starts
     for offset in range(1, min(starts // 2, MAX_OFFSETS) + 1):
         yield y_rep - np.roll(y_rep, offset * apart, axis=1)
@@ -56,7 +79,7 @@ r"""Continuous ranked probability score, negative:
 .. math:: -\left( E|X - y| - \tfrac12 E|X - X'| \right)
 
 with X and X' from different chains at the same iteration: an unbiased running mean.
-In the units of the outcome.
+In the units of the outcome. Gneiting and Raftery (2007), eq. 21.
 """
 
 energy = (
@@ -70,7 +93,13 @@ energy = (
         needs=NEEDS,
     ),
 )
-r"""Energy score, negative: `crps` of the test set as a whole, with norms for absolute values."""
+r"""Energy score, negative: `crps` of the test set as a whole, with norms for absolute values.
+
+.. math:: -\left( E\|X - y\| - \tfrac12 E\|X - X'\| \right)
+
+In the units of the outcome; the score of a model is the mean over folds. Gneiting and Raftery
+(2007), eq. 22 with exponent 1.
+"""
 
 
 def _squeezed(x: np.ndarray) -> np.ndarray:
@@ -100,7 +129,20 @@ def _cdf(block: Replicates) -> Means:
 
 
 def quantile(means: Means, probability: float) -> Float[np.ndarray, "*part slot"]:
-    """The predictive quantile of each slot, interpolated in the bin where its cdf is reached."""
+    """The predictive quantile of each slot, interpolated in the bin where its cdf is reached.
+
+    Args:
+        means: "cdf" of dims (..., slot, bin), "location" and "scale" of dims (..., slot).
+        probability: of the quantile.
+
+    Returns:
+        In the units of the outcome; NaN where a replicate is.
+
+    >>> y_rep = np.random.default_rng(1).normal(size=(1, 4, 25_000, 1))
+    >>> block = Replicates(y_rep, np.zeros((1, 1)), 4, *frame(y_rep))
+    >>> quantile(_cdf(block), 0.975).round(1)
+    array([[2.]])
+    """
     cdf = means["cdf"]
     right = np.minimum((cdf < probability).sum(-1), BINS - 1)
     unknown = np.isnan(cdf).any(-1)
@@ -125,6 +167,9 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
 
     Args:
         probability: of the interval.
+
+    Returns:
+        A pointwise score, "interval" for 0.9, "interval_50" for 0.5.
 
     Raises:
         PcvError: the probability is not between 0 and 1.
@@ -154,7 +199,19 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
 def frame(
     y_rep: Float[np.ndarray, "fold chain draw slot"],
 ) -> tuple[Float[np.ndarray, "fold slot"], Float[np.ndarray, "fold slot"]]:
-    """A rough centre and scale of each slot's replicates, from the first block; any tails."""
+    r"""A rough centre and scale of each slot's replicates, from the first block; any tails.
+
+    .. math:: q_{.5}, \qquad (q_{.75} - q_{.25}) / 1.349
+
+    Args:
+        y_rep: replicates of the outcome, in its units.
+
+    Returns:
+        Both, in the same units; 0 where the centre is not finite, 1 where the scale is not or is 0.
+
+    >>> frame(np.array([-1.349, 0.0, 0.0, 1.349]).reshape(1, 2, 2, 1) + 5)
+    (array([[5.]]), array([[0.5]]))
+    """
     low, location, high = np.nanquantile(y_rep, (0.25, 0.5, 0.75), axis=(1, 2))
     with np.errstate(invalid="ignore"):
         scale = (high - low) / 1.349
@@ -163,7 +220,21 @@ def frame(
 
 
 def across(scores: Sequence[Score], block: Replicates) -> dict[str, dict[str, np.ndarray]]:
-    """Means over a block, of the scores that see all chains of a fold at once, by their keys."""
+    """Means over a block, of the scores that see all chains of a fold at once, by their keys.
+
+    Args:
+        scores: of any kind.
+        block: the replicates of a block.
+
+    Returns:
+        For every score with `per` "block": what its `statistic` gives, and the log of the number of
+        draws as "log_weight" (fold).
+
+    >>> y_rep = np.random.default_rng(1).normal(size=(1, 4, 25, 1))
+    >>> found = across(crps, Replicates(y_rep, np.zeros((1, 1)), 4, *frame(y_rep)))
+    >>> list(found), list(found["crps_pointwise"])
+    (['crps_pointwise'], ['log_weight', 'to_observed', 'between'])
+    """
     number = np.log(np.full(len(block.y), block.y_rep[0, ..., 0].size, float))
     return {
         score.key: {"log_weight": number, **score.statistic(block)}

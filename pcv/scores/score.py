@@ -18,7 +18,7 @@ class Score(NamedTuple):
               \bar h = \frac{\sum_{l,t} w_{klt} \, h(\theta_{klt})}{\sum_{l,t} w_{klt}}
 
     Higher is better. Units of several folds' test sets, or the folds themselves, are the terms
-    that `total` puts together.
+    that `total` puts together. PCV eq. 25–26, with any number of means, and weights w.
 
     Args:
         name: of the score.
@@ -43,6 +43,8 @@ class Score(NamedTuple):
     >>> def brier(means, y):
     ...     return -((means["p"] - (y > 700)) ** 2)
     >>> heavy = Score("heavy", "pointwise", above, brier, total="mean", needs=("predict",))
+    >>> heavy.estimate({"p": np.array([[0.25, 0.5]])}, np.array([[800.0, 650.0]]))
+    array([[-0.5625, -0.25  ]])
     """
 
     name: str
@@ -62,7 +64,17 @@ class Score(NamedTuple):
 
 
 class Replicates(NamedTuple):
-    """Replicates of the test sets of all folds, one for every draw of a block."""
+    """Replicates of the test sets of all folds, one for every draw of a block.
+
+    All in the units of the outcome but `starts`. A statistic of them, how often y is exceeded:
+
+    >>> def exceeded(block):
+    ...     return {"p": (block.y_rep > block.y[:, None, None]).mean(axis=(1, 2))}
+    >>> y_rep = np.arange(8.0).reshape(1, 2, 4, 1)
+    >>> block = Replicates(y_rep, np.array([[5.5]]), 2, np.array([[3.5]]), np.array([[3.0]]))
+    >>> exceeded(block)["p"]
+    array([[0.25]])
+    """
 
     y_rep: Float[np.ndarray, "fold chain draw slot"]
     y: Float[np.ndarray, "fold slot"]

@@ -9,6 +9,7 @@ import xarray as xr
 from pcv import datasets, store
 from pcv.job import (
     Job,
+    batches,
     observed,
     opened,
     places,
@@ -77,10 +78,8 @@ def diagnose(job: Job) -> None:
     units = opened(job, "data")["unit"].values
     dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model)
     dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
-    of_some_folds = _of_some_folds(job)
-    if of_some_folds is not None:
-        dataset = results.with_batch_check(dataset, of_some_folds)
-        _warn_of_short_batches(job, dataset)
+    dataset = results.with_batch_check(dataset, _of_some_folds(job))
+    _warn_of_short_batches(job, dataset)
     stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
     store.write(job.path("diagnose"), dataset, stamp)
     flagged = int((dataset["verdict"].values != "ok").sum())
@@ -92,28 +91,28 @@ def diagnose(job: Job) -> None:
 
 
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
-    """The check is of the plain predictive: of a marginal one it says nothing for certain. Chains
-    of one batch are independent whatever its length."""
+    """Chains of one batch are independent whatever its length."""
     from pcv.diagnostics import SHORT_BATCHES
 
     size = job.settings.cv.batch_size
     share = float(diagnostics["batch_check"].sel(size=size))
     several = bool((diagnostics["n_draws"] > size).any())
-    if share < SHORT_BATCHES and several and diagnostics.attrs["predictive"] == "plain":
+    if share < SHORT_BATCHES and several:
         job.say(
             f"warning: diagnose {job.model}: on full-data draws, batches of {size} give "
             f"{share:.0%} of the MCSE by a windowed ESS; take longer ones (cv.batch_size)"
         )
 
 
-def _of_some_folds(job: Job) -> np.ndarray | None:
-    """Log likelihood of the test sets of some folds, at the draws of the full-data fit.
+def _of_some_folds(job: Job) -> np.ndarray:
+    """Scores of some folds' test sets at the draws of the full-data fit, (fold, chain, draw).
 
-    A target has none, as its units are not independent.
+    Those that the warmup evaluated; or from the log likelihood that the fit keeps.
     """
+    first = opened(batches(job)[0], "warmup")
+    if "log_score_full" in first:
+        return first["log_score_full"].values
     tree = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    if "log_likelihood" not in tree:
-        return None
     fit = tree["log_likelihood"].dataset
     test = opened(job, "folds")["test"].values
     some = test[np.unique(np.linspace(0, len(test) - 1, CHECKED_FOLDS).astype(int))]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from pcv import checkpoint, datasets, store
 from pcv.checkpoint import Checkpoint
@@ -24,10 +25,13 @@ from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
     from pcv.kernels import Variants
+    from pcv.model import Model, Target
     from pcv.sampler import Kernel
     from pcv.sums import Block
 
 
+CHECKED_FOLDS, CHECKED_DRAWS = 3, 1000
+"""folds, and draws of a chain of the full-data fit, whose scores check the size of the batches"""
 OF_VARIANT = ("step_size", "num_steps", "stretch")
 """fields of `pcv.kernels.Variants` that kernels of folds' own have"""
 
@@ -46,16 +50,19 @@ def warmup(job: Job) -> None:
     all_folds, known["folds"] = folds_of(job, known)
     folds = batch_of(job, all_folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    full_draws = fitted["unconstrained/position"].stack(s=("chain", "draw")).values.T
+    by_chain = fitted["unconstrained/position"].transpose("chain", "draw", ...).values
+    full_draws = by_chain.reshape(-1, by_chain.shape[-1])
     with devices.precision(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted_kernel = fitted["kernel"].dataset
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, _ = how = in_chains(chosen, fitted_kernel)
         detached = int(how.model is not chosen.model)
-        leaks = []
+        leaks, checked = [], None
         if folds.id[0] == all_folds.id[0]:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
+            if predictive == "marginal" or "log_likelihood" not in fitted:
+                checked = _at_full_data(model, predictive, arrays, all_folds, by_chain)
         kernel = idata.kernel(fitted_kernel)
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
@@ -90,6 +97,8 @@ def warmup(job: Job) -> None:
             f"kernel_{name}": (("variant", "param")[: x.ndim], x) for name, x in per_variant.items()
         },
     }
+    if checked is not None:
+        variables["log_score_full"] = (("checked_fold", "full_chain", "full_draw"), checked)
     dataset = xr.Dataset(
         variables,
         {"fold": folds.id, "param": fitted["unconstrained/param"].values},
@@ -103,6 +112,30 @@ def warmup(job: Job) -> None:
     )
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, leaks, made_on)
     store.write(job.path("warmup"), dataset, stamp)
+
+
+def _at_full_data(
+    model: "Model | Target",
+    predictive: str,
+    arrays: Any,
+    folds: Folds,
+    draws: Float[np.ndarray, "chain draw param"],
+) -> Float[np.ndarray, "checked_fold chain draw"]:
+    """Joint log predictive of some folds' test sets at draws of the full-data fit."""
+    from pcv import kernels
+    from pcv.model import flat_target, target
+
+    flat, _ = flat_target(target(model, arrays, predictive))
+    some = np.unique(np.linspace(0, len(folds.id) - 1, CHECKED_FOLDS).astype(int))
+    draws = draws[:, :CHECKED_DRAWS]
+    found = kernels.at_full_data(
+        flat,
+        datasets.num_units(arrays),
+        draws.reshape(-1, draws.shape[-1]),
+        folds.test[some],
+        folds.held_out[some],
+    )
+    return found.reshape(len(some), *draws.shape[:2])
 
 
 def _ends(
@@ -132,9 +165,8 @@ def _ends(
     center = _centers(made)
     unlike = np.full(len(ids), cv.adapt == "always")
     if cv.adapt == "auto":
-        full = kernels.at_full_data(
-            run.target, run.num_units, full_draws, folds.test, folds.held_out
-        )
+        thinned = full_draws[:: -(-len(full_draws) // kernels.FULL_DRAWS)]
+        full = kernels.at_full_data(run.target, run.num_units, thinned, folds.test, folds.held_out)
         unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
     variant = np.zeros(len(ids), int)
     if unlike.any():
