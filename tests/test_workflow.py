@@ -156,6 +156,22 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
     }
     assert stems == {"log": jobs, "tsv": jobs}
     assert yaml.safe_load((results / "config.yaml").read_text()) == CONFIG
+    assert yaml.safe_load((results / "tiny/config.yaml").read_text()) == CONFIG
+
+
+def test_experiments_have_their_configs_apart(project):
+    """Jobs of one run do not read what another run's config says."""
+    renamed = {"experiments": {"other": CONFIG["experiments"]["tiny"]}}
+    write_config(project, {**CONFIG, **renamed})
+    before = (project / "results/tiny/config.yaml").read_bytes()
+    assert tiny(project, "results/other/folds.zarr").status == 0
+    assert (project / "results/tiny/config.yaml").read_bytes() == before
+    (project / "results/config.yaml").unlink()
+    write_config(project, CONFIG)
+    assert (
+        "results/tiny/config.yaml"
+        in tiny(project, "--dry-run", "--printshellcmds", "--forceall").out
+    )
 
 
 def test_ends_with_the_table_and_the_report(finished):

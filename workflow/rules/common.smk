@@ -66,12 +66,25 @@ wildcard_constraints:
 
 
 def save_config():
-    """The merged config, beside the results; rewritten only where it differs."""
-    text = yaml.safe_dump(config, sort_keys=False)
-    path = Path(CONFIG_FILE)
-    if not path.exists() or path.read_text() != text:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    """The merged config, whole and by experiment; rewritten only where it differs.
+
+    Jobs read their experiment's: two runs of other experiments in one folder don't meet.
+    """
+    parts = {Path(CONFIG_FILE): config}
+    for name, settings in config["experiments"].items():
+        parts[Path(f"results/{name}/config.yaml")] = {
+            **config,
+            "experiments": {name: settings},
+        }
+    for path, content in parts.items():
+        text = yaml.safe_dump(content, sort_keys=False)
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def config_file(wildcards):
+    return f"results/{wildcards.experiment}/config.yaml"
 
 
 def calm_terminal():

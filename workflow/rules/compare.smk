@@ -19,7 +19,7 @@ rule compare:
     conda:
         "../../envs/pcv.yaml"
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("compare"),
     # The table goes to the log alone; it is shown at the end.
     shell:

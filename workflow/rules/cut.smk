@@ -18,7 +18,7 @@ checkpoint cut:
     resources:
         gpu=GPU,
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("cut"),
     shell:
         "pcv cut {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"

@@ -24,7 +24,7 @@ rule data:
     conda:
         "../../envs/pcv.yaml"
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("data"),
     shell:
         "pcv data {params.config} --experiment {wildcards.experiment} 2>&1 | tee {log}"

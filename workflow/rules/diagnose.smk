@@ -13,7 +13,7 @@ rule diagnose:
     conda:
         "../../envs/pcv.yaml"
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("diagnose"),
     shell:
         "pcv diagnose {params.config} --experiment {wildcards.experiment}"

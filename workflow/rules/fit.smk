@@ -15,7 +15,7 @@ rule fit:
     resources:
         gpu=GPU,
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("fit"),
     shell:
         "pcv fit {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"

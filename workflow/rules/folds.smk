@@ -11,7 +11,7 @@ rule folds:
     conda:
         "../../envs/pcv.yaml"
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("folds"),
     shell:
         "pcv folds {params.config} --experiment {wildcards.experiment} 2>&1 | tee {log}"

@@ -30,7 +30,7 @@ rule report:
     conda:
         "../../envs/pcv.yaml"
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("report"),
     shell:
         "pcv report {params.config} --experiment {wildcards.experiment} 2>&1 | tee {log}"

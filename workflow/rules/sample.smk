@@ -17,7 +17,7 @@ rule sample:
     resources:
         gpu=GPU,
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("sample"),
     shell:
         "pcv sample {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"
@@ -38,7 +38,7 @@ rule plan:
     conda:
         "../../envs/pcv.yaml"
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("plan"),
     shell:
         "pcv plan {params.config} --experiment {wildcards.experiment}"
@@ -66,7 +66,7 @@ rule sample_more:
     resources:
         gpu=GPU,
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("sample"),
     shell:
         "pcv sample {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"

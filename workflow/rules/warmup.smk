@@ -16,7 +16,7 @@ rule warmup:
     resources:
         gpu=GPU,
     params:
-        config=CONFIG_FILE,
+        config=config_file,
         part=part("warmup"),
     shell:
         "pcv warmup {params.config} --experiment {wildcards.experiment} --model {wildcards.model}"
