@@ -367,7 +367,12 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
     printed.index.names = [None, None]
     if all(len(c.models) == 1 for c in comparisons):
         printed = printed[["estimate", "se", "mcse"]]
-    heading = f"Other scores of {comparisons[0].outcome}, higher is better"
+    outcome = comparisons[0].outcome
+    heading = f"Other scores of {outcome}, higher is better: errors and distances are negative"
+    if "score_diff" in printed:
+        several = len({c.reference for c in comparisons}) > 1
+        comparator = "the model without p_better" if several else comparisons[0].reference
+        heading += f"; differences from {comparator}"
     return "\n".join([heading, printed.to_string(), *scores_notes(comparisons)])
 
 

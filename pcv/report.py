@@ -356,6 +356,10 @@ def _other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tab
         for _, row in rows.iterrows()
     ]
     caption = "Higher is better: errors and distances are negative"
+    if not single:
+        comparators = set(rows["model"][(rows["score_diff"] == 0) & (rows["dse"] == 0)])
+        named = comparators.pop() if len(comparators) == 1 else "the model whose own is 0"
+        caption += f"; differences from {named}"
     return Table(caption, head, cells, [False] * len(cells), notes)
 
 

@@ -329,6 +329,18 @@ def test_a_model_alone_is_printed_without_differences():
     assert "diff" not in scores_table([alone._replace(score="crps")])
 
 
+def test_other_scores_say_what_differences_are_from():
+    others = [
+        compare([joint("a"), joint("b")], reference=name)._replace(score="crps") for name in "ab"
+    ]
+    heading = "Other scores of weight_g, higher is better: errors and distances are negative; "
+    assert scores_table(others[:1]).splitlines()[0] == heading + "differences from a"
+    assert (
+        scores_table(others).splitlines()[0]
+        == heading + "differences from the model without p_better"
+    )
+
+
 def test_a_difference_that_is_not_0_is_not_printed_as_0():
     near = joint("b", (-10.04, -12.0, -11.0, -15.0), mcse=0.5)
     printed = table(compare([joint("a", mcse=0.5), near]))

@@ -439,9 +439,12 @@ rule outer:
     own = project / "Snakefile"
     run = snakemake(project, "--dry-run", snakefile=own)
     assert planned(run) == {"raw", "outer"} | {f"pcv_{job}" for job in ALL}
-    run = snakemake(project, "results/tiny/folds.zarr", snakefile=own)
+    by_memory = {"cross_validation": changed(data__file="raw.csv", cv__fold_batches="auto")}
+    (project / "outer.yaml").write_text(yaml.safe_dump(by_memory))
+    run = snakemake(project, "results/tiny/models/a/diagnostics.zarr", snakefile=own)
     assert run.status == 0, run.err
-    store.read_stamp(project / "results/tiny/folds.zarr", "folds")
+    store.read_stamp(project / "results/tiny/models/a/diagnostics.zarr", "diagnose")
+    assert (project / "results/tiny/models/a/sample/1-of-1.zarr").exists()
 
 
 def test_a_part_can_be_asked_for(project):
