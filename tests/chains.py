@@ -1,10 +1,12 @@
 """Chains of all folds of a model, without the stages: what tests of the estimates run."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from arviz_stats.base import array_stats
 from jaxtyping import Float
 
 from pcv.diagnostics import LogSums
@@ -26,6 +28,21 @@ class Sampled(NamedTuple):
     divergences: Float[np.ndarray, " fold"]
     parts: dict[str, Parts]
     """what scores besides the log score averaged, by their keys"""
+
+
+def mcse(draws: Float[np.ndarray, "chain draw"], of: str = "mean") -> float:
+    return float(array_stats.mcse(draws, method=of, chain_axis=0, draw_axis=1))
+
+
+def off_printed(
+    draws: Mapping[str, Float[np.ndarray, "chain draw"]], printed: Mapping[str, tuple[float, float]]
+) -> float:
+    """How far means are from those printed, beyond their rounding: the most, in MCSE."""
+    off = [
+        (abs(draws[name].mean() - value) - rounding) / mcse(draws[name])
+        for name, (value, rounding) in printed.items()
+    ]
+    return float(np.max(off))
 
 
 def replicated(folds: Folds, times: int) -> Folds:

@@ -20,6 +20,7 @@ from sklearn.model_selection import GroupKFold
 import pcv
 from pcv import datasets, session, weights
 from pcv.config import DataConfig
+from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.folds import train_mask
 from pcv.model import Model, Outcome, numeric, support
@@ -152,27 +153,61 @@ class TestOneModel:
         assert arviz_stats.loo(tree).elpd == pytest.approx(found["slopes"].elpd, abs=0.5)
 
 
-def test_a_score_of_the_session():
-    """The error of the mean, as `rmse` has it, written by hand; and what is refused."""
+def mean_of(key, target, params, fold):
+    return {"mean": target.moments(params, fold)[0]}
 
-    def mean(key, target, params, fold):
-        return {"mean": target.moments(params, fold)[0]}
 
-    def off(power):
-        return lambda means, y: -(np.abs(means["mean"] - y) ** power)
+def off(power):
+    return lambda means, y: -(np.abs(means["mean"] - y) ** power)
 
-    own = pcv.Score("own", "pointwise", mean, off(2), total="root mean")
-    model = pcv.from_numpyro(slopes, {"y": Y, "x": X})
-    made = pcv.cross_validate(model, pcv.kfold(N, 4), scores=["rmse", own], seed=1, **QUICK)
-    rmse, by_hand = made.score("rmse"), made.score("own")
+
+def density_of(key, target, params, fold):
+    joint, pointwise = target.log_predictive(params, fold)
+    return {"joint": jnp.exp(joint), "pointwise": jnp.exp(pointwise), "log": joint}
+
+
+OWN = pcv.Score("own", "pointwise", mean_of, off(2), total="root mean")
+OTHER = OWN._replace(estimate=off(1))
+LOGS = (
+    pcv.Score("density", "joint", density_of, lambda means, y: np.log(means["joint"])),
+    pcv.Score("density", "pointwise", density_of, lambda means, y: np.log(means["pointwise"])),
+    pcv.Score("mean_log", "joint", density_of, lambda means, y: means["log"]),
+)
+
+
+@pytest.fixture(scope="module")
+def scored():
+    with jax.enable_x64(True):
+        model = pcv.from_numpyro(slopes, {"y": Y, "x": X})
+        chosen = ["rmse", OWN, OTHER._replace(name="other"), *LOGS]
+        return pcv.cross_validate(model, pcv.kfold(N, 4), scores=chosen, seed=1, **QUICK)
+
+
+def test_a_score_of_the_session(scored):
+    """The error of the mean, as `rmse` has it, written by hand, and not its absolute value."""
+    rmse, by_hand, other = (scored.score(name) for name in ("rmse", "own", "other"))
     np.testing.assert_allclose(by_hand, rmse, rtol=1e-9)
+    assert (np.abs(other / rmse - 1) > 0.01).all()
+    assert list(session.scores_of([OWN])[1]) != list(session.scores_of([OTHER])[1])
+
+
+def test_scores_of_the_session_that_are_refused():
+    model = pcv.from_numpyro(slopes, {"y": Y, "x": X})
     with pytest.raises(PcvError, match=r"scores: int is neither a name nor a pcv\.Score"):
         pcv.cross_validate(model, "loo", scores=[3], **QUICK)
-    broken = own._replace(estimate=lambda means, y: means["median"])
+    broken = OWN._replace(estimate=lambda means, y: means["median"])
     with pytest.raises(PcvError, match=r"score 'own' of model .*: it fails: KeyError: 'median'"):
         pcv.cross_validate(model, "loo", scores=broken, **QUICK)
-    other = own._replace(estimate=off(1))
-    assert list(session.scores_of([own])[1]) != list(session.scores_of([other])[1])
+
+
+def test_the_jackknife_of_the_log_score_is_the_delta_formula_and_not_that_of_mean_logs(scored):
+    for kind in ("joint", "pointwise"):
+        log, found = CV(scored.tree, kind == "joint"), scored.score("density", kind)
+        assert found["estimate"] == pytest.approx(log.elpd, rel=1e-9)
+        assert found["mcse"] == pytest.approx(log.mcse, rel=0.01)
+    log, twin = CV(scored.tree, True), scored.score("mean_log", "joint")
+    assert abs(twin["estimate"] - log.elpd) > 4 * log.mcse
+    assert abs(twin["mcse"] / log.mcse - 1) > 0.01
 
 
 class TestUntil:

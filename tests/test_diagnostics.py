@@ -260,17 +260,38 @@ def test_total_ess_of_the_first_batches():
         assert found == pytest.approx(sum(relative) / sum(error), rel=1e-10)
 
 
-@pytest.mark.parametrize("phi", [0.5, 0.9])
-def test_batch_size_check_on_ar1(phi):
+def over_exact(phi, seed, shape=(50, 4, 5000), sizes=(1, 20, 100)):
     """Against the variance of the mean of b draws of an AR(1) process; the median of 50 folds,
     each known within some 6% by its batches and 6% by its windowed ESS, is known within 1.5%."""
-    sizes = [1, 20, 100]
-    draws = ar1(np.random.default_rng(1), phi, (50, 4, 5000), sd=0.1)
-    found = diag.batch_size_check(draws, sizes)
+    draws = ar1(np.random.default_rng(seed), phi, shape, sd=0.1)
     exact = [np.sqrt(1 - 2 * phi * (1 - phi**b) / (b * (1 - phi**2))) for b in sizes]
-    np.testing.assert_allclose(found, exact, rtol=4 * 0.015)
-    assert found[0] == pytest.approx(np.sqrt((1 - phi) / (1 + phi)), rel=0.06)
-    assert np.isnan(diag.batch_size_check(draws, [3000])).all()
+    return diag.batch_size_check(draws, sizes) / exact
+
+
+@pytest.mark.parametrize("phi", [0.5, 0.9])
+def test_batch_size_check_on_ar1(phi):
+    for seed in SEEDS:
+        assert np.abs(over_exact(phi, seed) - 1).max() < 4 * 0.015
+
+
+@pytest.mark.parametrize("phi", [0.5, 0.9])
+def test_batch_size_check_without_a_windowed_ess_is_noticed(phi, monkeypatch):
+    monkeypatch.setattr(array_stats, "ess", lambda x, **_: np.full(len(x), x[0].size))
+    for seed in SEEDS:
+        assert np.abs(over_exact(phi, seed) - 1).min() > 4 * 0.015
+
+
+@pytest.mark.parametrize("phi", [0.5, 0.9])
+def test_batch_size_check_counts_draws_that_fill_no_batch(phi):
+    for seed in SEEDS:
+        (found,) = over_exact(phi, seed, (50, 60, 599), (200,))
+        assert abs(found - 1) < 4 * 0.015
+        twin = found / np.sqrt(400 / 599)  # the error of two batches taken for that of all draws
+        assert abs(twin - 1) > 4 * 0.015
+
+
+def test_batch_size_check_of_fewer_than_two_batches():
+    assert np.isnan(diag.batch_size_check(joint_draws(1), [21])).all()
 
 
 # Against ArviZ
@@ -704,17 +725,49 @@ def by_hand(draws: np.ndarray, superchains: int) -> np.ndarray:
     return np.array(found)
 
 
+def own_levels(chains, num_draws):
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(5, chains, num_draws)) + rng.normal(size=(5, chains, 1))
+
+
+def off_formula(found, draws, superchains):
+    return np.abs(found / by_hand(draws, superchains) - 1)
+
+
 @pytest.mark.parametrize("num_draws", [1, 2, 3, 4, 60])
 @pytest.mark.parametrize(("chains", "superchains"), [(8, 2), (8, 4), (64, 4), (6, 6), (6, 3)])
 def test_nested_rhat_is_the_formula(chains, superchains, num_draws):
-    rng = np.random.default_rng(1)
-    draws = rng.normal(size=(5, chains, num_draws)) + rng.normal(size=(5, chains, 1))
+    draws = own_levels(chains, num_draws)
     for size in {1, num_draws}:
         found = diag.nested_rhat(batch_sums(draws, size), superchains)
         if num_draws == 1 and chains == superchains:
             assert np.isposinf(found).all()  # nothing varies within a superchain
         else:
-            np.testing.assert_allclose(found, by_hand(draws, superchains), rtol=1e-10)
+            assert off_formula(found, draws, superchains).max() < 1e-10
+
+
+def dealt_in_turn(draws, superchains):
+    """The chains of a superchain do not stand together."""
+    folds, _, num_draws = draws.shape
+    dealt = draws.reshape(folds, superchains, -1, num_draws).swapaxes(1, 2).reshape(draws.shape)
+    return diag.nested_rhat(batch_sums(dealt, num_draws), superchains)
+
+
+def chain_by_chain(draws, superchains):
+    return diag.nested_rhat(batch_sums(draws, draws.shape[2]), draws.shape[1])
+
+
+def without_spread_of_draws(draws, superchains):
+    sums = batch_sums(draws, draws.shape[2])
+    return diag.nested_rhat(sums._replace(m2=np.zeros_like(sums.m2)), superchains)
+
+
+@pytest.mark.parametrize("twin", [dealt_in_turn, chain_by_chain, without_spread_of_draws])
+@pytest.mark.parametrize("num_draws", [2, 60])
+@pytest.mark.parametrize(("chains", "superchains"), [(8, 4), (64, 4)])
+def test_another_nested_rhat_is_not_the_formula(chains, superchains, num_draws, twin):
+    draws = own_levels(chains, num_draws)
+    assert off_formula(twin(draws, superchains), draws, superchains).min() > 1e-4
 
 
 @pytest.mark.parametrize(("chains", "superchains"), [(8, 2), (64, 4), (6, 6)])
