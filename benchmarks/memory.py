@@ -80,8 +80,9 @@ def main() -> None:
             (100, 1, 500, 50),
             (100, 1, 5_000, 50),
             (100, 1, 50_000, 50),
-            (1_000, 10, 500, 50),
-            (10_000, 100, 500, 50),
+            (100, 1, 50, 25),
+            (1_000, 10, 50, 25),
+            (10_000, 100, 50, 25),
         ):
             cv = {"draws": draws, "batch_size": size, "fold_batches": batches}
             folder = project(Path(place) / f"{num_folds}-{draws}", num_folds, cv)
