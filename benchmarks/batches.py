@@ -30,7 +30,7 @@ def main() -> None:
             for batch in layout.batches(number):
                 started = time.monotonic()
                 for stage in ("warmup", "sample"):
-                    peak(folder, stage, "config.yaml", "--batch", batch, "--cores", "2")
+                    peak(folder, stage, "config.yaml", "--batch", batch)
                 taken.append(time.monotonic() - started)
             alone = alone or sum(taken)
             cells = (number, 1_000 // number, f"{max(taken):.0f}", f"{sum(taken):.0f}")

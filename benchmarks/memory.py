@@ -25,10 +25,11 @@ def peak(folder: Path, *words: str) -> tuple[float, float]:
     """MiB and seconds of a command."""
     started = time.monotonic()
     process = subprocess.Popen(
-        [PCV, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [PCV, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
+    said = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, words
+    assert status == 0, (words, said)
     return usage.ru_maxrss * 1024 / MIB, time.monotonic() - started
 
 
@@ -62,7 +63,7 @@ def stages(folder: Path) -> list[str]:
         peak(folder, stage, "config.yaml")
     cells = []
     for stage in ("warmup", "sample", "diagnose"):
-        size, seconds = peak(folder, stage, "config.yaml", "--cores", "2")
+        size, seconds = peak(folder, stage, "config.yaml")
         cells.append(f"{size:.0f}")
         if stage == "sample":
             taken = f"{seconds:.0f}"
