@@ -16,9 +16,9 @@ from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.sampler import Kernel, Sampler, chains_of
 
-HOST_COPIES = 4
-"""of the results of a block of draws, on the host: as they come, by fold, saved, and written
-(benchmarks/memory.py)"""
+HOST_COPIES = 9
+"""of the results of a block of draws, on the host: as they come, by fold, saved, and written; as
+many as were seen with 25,148 chains of 390 parameters (benchmarks/radon_loo)"""
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 """Linux's control groups, and those that this process is in"""
 LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
