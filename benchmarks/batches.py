@@ -21,7 +21,7 @@ def main() -> None:
     )
     alone = None
     with tempfile.TemporaryDirectory() as place:
-        for number in (1, 2, 5, 10, 20, 50):
+        for number in (1, 4, 16):
             cv = {"draws": 2000, "batch_size": 50, "warmup": 50, "fold_batches": number}
             folder = project(Path(place) / str(number), 1_000, cv)
             for stage in ("data", "folds", "fit"):

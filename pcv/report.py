@@ -101,8 +101,8 @@ NESTED_CAPTIONS = {
 }
 """where chains start together"""
 
-MAX_UNITS = 100
-"""flagged units that the report lists"""
+MAX_ROWS = 100
+"""flagged folds, or units, that the report lists"""
 
 QUESTIONS = {
     "joint": "How well is the test set of a fold predicted as a whole? Log density of all its "
@@ -457,7 +457,7 @@ def _flagged_table(folds: Mapping[str, Table]) -> Table:
         for row, flag in zip(table.rows, table.flagged, strict=True)
         if flag
     ]
-    return Table("Folds to look at", ("fold", "verdict"), rows, [True] * len(rows))
+    return _to_look_at("fold", rows, "the table of all folds")
 
 
 def _flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
@@ -473,10 +473,15 @@ def _flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) 
         )
         if words not in ("", "ok")
     ]
-    more = f"And {len(rows) - MAX_UNITS} more: pointwise_verdict in diagnostics.zarr."
-    notes = [more] if len(rows) > MAX_UNITS else []
-    rows = rows[:MAX_UNITS]
-    return Table("Units to look at", ("unit", "verdict"), rows, [True] * len(rows), notes)
+    return _to_look_at("unit", rows, "pointwise_verdict in diagnostics.zarr")
+
+
+def _to_look_at(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
+    notes = [f"And {len(rows) - MAX_ROWS} more: {elsewhere}."] if len(rows) > MAX_ROWS else []
+    rows = rows[:MAX_ROWS]
+    return Table(
+        f"{what.capitalize()}s to look at", (what, "verdict"), rows, [True] * len(rows), notes
+    )
 
 
 def _error(error: float) -> str:
