@@ -43,7 +43,7 @@ MAX_TAU = 4.5
 MAX_WIDER = 3
 """variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
 FULL_DRAWS = 100
-"""full-data draws at which every fold's score is evaluated"""
+"""full-data draws at which scores are evaluated, at one time or at all"""
 MIN_DRAWS = 10
 """warmup draws of a chain below which they say nothing"""
 WINDOWS = (25, 50, 100)

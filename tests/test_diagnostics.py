@@ -271,7 +271,10 @@ def over_exact(phi, seed, shape=(50, 4, 5000), sizes=(1, 20, 100)):
 @pytest.mark.parametrize("phi", [0.5, 0.9])
 def test_batch_size_check_on_ar1(phi):
     for seed in SEEDS:
-        assert np.abs(over_exact(phi, seed) - 1).max() < 4 * 0.015
+        found = over_exact(phi, seed)
+        assert np.abs(found - 1).max() < 4 * 0.015
+    exact = np.sqrt(1 - 2 * phi * (1 - phi) / (1 - phi**2))
+    assert found[0] * exact == pytest.approx(np.sqrt((1 - phi) / (1 + phi)), rel=0.06)
 
 
 @pytest.mark.parametrize("phi", [0.5, 0.9])

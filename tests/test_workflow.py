@@ -443,6 +443,7 @@ rule outer:
     (project / "outer.yaml").write_text(yaml.safe_dump(by_memory))
     run = snakemake(project, "results/tiny/models/a/diagnostics.zarr", snakefile=own)
     assert run.status == 0, run.err
+    store.read_stamp(project / "results/tiny/folds.zarr", "folds")
     store.read_stamp(project / "results/tiny/models/a/diagnostics.zarr", "diagnose")
     assert (project / "results/tiny/models/a/sample/1-of-1.zarr").exists()
 

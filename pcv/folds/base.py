@@ -130,11 +130,6 @@ def from_splitter(
 
     Warns:
         UserWarning: units are tested more than once.
-
-    >>> from sklearn.model_selection import TimeSeriesSplit
-    >>> folds = from_splitter(TimeSeriesSplit(2), ["A", "B", "C"])
-    >>> folds.test.tolist(), folds.held_out.tolist()
-    ([[1], [2]], [[[1, 3]], [[2, 3]]])
     """
     ids: list[str] = []
     tests, gaps = [], []
@@ -158,6 +153,15 @@ def from_splitter(
             stacklevel=2,
         )
     return from_sets(ids, tests, gaps, num_units)
+
+
+def evenly(num_folds: int, most: int) -> Int[np.ndarray, " some"]:
+    """Indices of so many folds at most, evenly spaced from the first to the last.
+
+    >>> evenly(100, 3).tolist(), evenly(2, 3).tolist()
+    ([0, 49, 99], [0, 1])
+    """
+    return np.unique(np.linspace(0, num_folds - 1, most).astype(int))
 
 
 def train_mask(

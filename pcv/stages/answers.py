@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from pcv import datasets, store
+from pcv.folds.base import evenly
 from pcv.job import (
     Job,
     batches,
@@ -115,7 +116,7 @@ def _of_some_folds(job: Job) -> np.ndarray:
     tree = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     fit = tree["log_likelihood"].dataset
     test = opened(job, "folds")["test"].values
-    some = test[np.unique(np.linspace(0, len(test) - 1, CHECKED_FOLDS).astype(int))]
+    some = test[evenly(len(test), CHECKED_FOLDS)]
     units, place = np.unique(some[some >= 0], return_inverse=True)
     by_unit = fit[job.settings.data.outcome].isel(unit=units).values
     of_slot = np.zeros((*by_unit.shape[:2], *some.shape))

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from pcv import checkpoint, datasets, store
 from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds
+from pcv.folds.base import evenly
 from pcv.job import (
     Job,
     batch_of,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
-CHECKED_FOLDS, CHECKED_DRAWS = 3, 1000
+EVALUATED_FOLDS, EVALUATED_DRAWS = 3, 1000
 """folds, and draws of a chain of the full-data fit, whose scores check the size of the batches"""
 OF_VARIANT = ("step_size", "num_steps", "stretch")
 """fields of `pcv.kernels.Variants` that kernels of folds' own have"""
@@ -126,8 +127,8 @@ def _at_full_data(
     from pcv.model import flat_target, target
 
     flat, _ = flat_target(target(model, arrays, predictive))
-    some = np.unique(np.linspace(0, len(folds.id) - 1, CHECKED_FOLDS).astype(int))
-    draws = draws[:, :CHECKED_DRAWS]
+    some = evenly(len(folds.id), EVALUATED_FOLDS)
+    draws = draws[:, :EVALUATED_DRAWS]
     found = kernels.at_full_data(
         flat,
         datasets.num_units(arrays),

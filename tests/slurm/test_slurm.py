@@ -143,4 +143,5 @@ def test_a_time_limit_and_a_kill(slurm, project):
     assert killed(states)
     assert "TIMEOUT" in states.values()
     assert list(states.values())[-1] == "COMPLETED"
+    assert len(states) > 2
     assert sum("goes on from" in log(number) for number in sampling()) > 1
