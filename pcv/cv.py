@@ -282,6 +282,13 @@ class CV:
                 "compare; see plot_khat"
             )
 
+    def plot_ess(self) -> "Figure":
+        """Effective draws of every fold's score, and of their sum, over draws."""
+        from pcv import plots
+
+        self._check_sampled()
+        return plots.ess({self.name: self.diagnostics})
+
     def plot_khat(self) -> "Figure":
         """Pareto k-hat of every fold's score."""
         from pcv import plots

@@ -347,30 +347,34 @@ def batch_size_check(
     return np.array(ratios)
 
 
-def ess_total(sums: LogSums) -> float:
-    r"""Effective number of draws per fold of the sum of all folds' elpd.
+def ess_total(
+    ess: Float[np.ndarray, " fold *point"], mcse: Float[np.ndarray, " fold *point"]
+) -> Float[np.ndarray, " *point"]:
+    r"""Effective number of draws per fold of a sum of folds' elpd, or of a difference of two.
 
-    .. math:: \mathrm{ESS} = LN \, \frac{s_\eta^2}{\sigma_\eta^2}, \qquad
+    .. math:: \mathrm{ESS} = LN \, \frac{s_\eta^2}{\sigma_\eta^2}
+              = \frac{\sum_k \mathrm{MCSE}_k^2 \, \mathrm{ESS}_k}{\sum_k \mathrm{MCSE}_k^2},
+              \qquad
               s_\eta^2 = \sum_k s_{f_k}^2 / \hat f_k^2, \qquad
               \sigma_\eta^2 = \sum_k \hat\sigma_{f_k}^2 / \hat f_k^2
 
-    PCV §4.1: the folds that contribute most to the error of the sum weigh most.
+    PCV §4.1: the folds that contribute most to the error of the sum weigh most. For a difference,
+    k runs over the folds of both models, whose errors add up.
 
     Args:
-        sums: joint sums, dims (fold, chain, batch).
+        ess: of `ess`, of every fold.
+        mcse: of `mcse`, of every fold (nats).
 
     Returns:
         Number of draws of a fold over all chains; NaN without a fold whose `ess` is defined, the
         others are left out.
 
-    >>> draws = np.random.default_rng(1).normal(0, 0.5, (5, 8, 2000))
-    >>> 0.9 < ess_total(batch_sums(draws, batch_size=20)) / 16000 < 1.1
-    np.True_
+    >>> float(ess_total(np.array([100.0, 400.0]), np.array([0.2, 0.1])))
+    160.0
     """
-    variance, error = _relative_variance(sums), mcse(sums) ** 2
-    known = np.isfinite(variance) & np.isfinite(error) & (error > 0)
+    weight = np.where(np.isfinite(ess) & np.isfinite(mcse), mcse, 0.0) ** 2
     with np.errstate(invalid="ignore"):
-        return np.divide(variance[known].sum(), error[known].sum())
+        return np.asarray((weight * np.nan_to_num(ess)).sum(axis=0) / weight.sum(axis=0))
 
 
 def _rhat(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:

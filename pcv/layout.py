@@ -12,9 +12,9 @@ VERSIONS = {
     "cut": 1,
     "warmup": 10,
     "sample": 8,
-    "diagnose": 8,
-    "compare": 4,
-    "report": 2,
+    "diagnose": 9,
+    "compare": 5,
+    "report": 3,
     "plan": 2,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""
@@ -45,6 +45,7 @@ FIGURES = (
     "rhat",
     "benchmark",
     "fold_differences",
+    "ess",
     "khat",
     "full_data",
 )

@@ -321,34 +321,48 @@ def _fold_lines(
     )
 
 
-def ess(diagnostics: Mapping[str, xr.Dataset], total: xr.DataArray) -> Figure:
-    """Effective draws of the difference of two models over draws, then of every fold.
+def ess(diagnostics: Mapping[str, xr.Dataset], comparison: xr.Dataset | None = None) -> Figure:
+    """Effective draws of the differences over draws, then of every model's elpd and folds.
 
     Args:
-        diagnostics: for each model `ess_at` (fold, point); `point` in draws per chain.
-        total: of the difference (point).
+        diagnostics: for each model `ess_at` (fold, point) and `joint_ess_total_at` (point);
+            `point` in draws per chain.
+        comparison: `ess_diff_at` (model, point), NaN of the comparator; None: of a single model.
 
-    >>> folds = xr.Dataset({"ess_at": (("fold", "point"), [[70.0, 160.0], [90.0, 150.0]])},
+    >>> folds = xr.Dataset({"ess_at": (("fold", "point"), [[70.0, 160.0], [90.0, 150.0]]),
+    ...                     "joint_ess_total_at": ("point", [80.0, 155.0])},
     ...                    coords={"fold": ["rat 1", "rat 2"], "point": [20, 40]})
-    >>> whole = xr.DataArray([80.0, 155.0], {"point": [20, 40]})
-    >>> [ax.get_title(loc="left") for ax in ess({"slopes": folds}, whole).axes]
-    ['ESS of the difference', 'slopes: ESS of 2 folds']
+    >>> [ax.get_title(loc="left") for ax in ess({"slopes": folds}).axes]
+    ['slopes: ESS of 2 folds']
     """
-    height = 1.9
-    figure, axes = stacked(1 + len(diagnostics), height, sharex=True, sharey=True)
-    draws, styles = total["point"].to_numpy(), _styles(diagnostics)
-    last = [total[-1:].to_numpy(), *(d["ess_at"][:, -1].to_numpy() for d in diagnostics.values())]
-    axes[0].set_ylim(0, 1.15 * np.nanmax(np.concatenate(last)))  # early estimates are wild
+    height, styles = 1.9, _styles(diagnostics)
+    curves = {}
+    if comparison is not None:
+        every = comparison["ess_diff_at"].dropna("model", how="all")
+        curves = {str(name): every.sel(model=name).to_numpy() for name in every["model"].values}
+    figure, axes = stacked(bool(curves) + len(diagnostics), height, sharex=True, sharey=True)
+    draws = next(iter(diagnostics.values()))["point"].to_numpy()
+    last = [x[-1:] for x in curves.values()]
+    last += [d["ess_at"][:, -1].to_numpy() for d in diagnostics.values()]
+    highest = np.nanmax(np.concatenate(last), initial=1.0)
+    axes[0].set_ylim(0, 1.15 * highest)  # early estimates are wild
     _draws_axis(axes[0], draws)
-    titled(axes[0], "ESS of the difference")
-    for ax, (name, folds) in zip(axes[1:], diagnostics.items(), strict=True):
-        _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
-        titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
     for ax in axes:
-        ax.plot(draws, total.to_numpy(), color=INK, lw=2.4)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
-        end = float(total[-1])
-        label_right(ax, [Label(end, f"difference\n{end:,.0f}", INK)], height)
+    if curves:
+        titled(axes[0], "ESS of the difference" + "s" * (len(curves) > 1))
+        ends = []
+        for name, curve in curves.items():
+            style = styles[name]
+            axes[0].plot(draws, curve, **_line(style, draws.size))
+            ends.append(Label(curve[-1], f"{style.label}\n{curve[-1]:,.0f}", style.colour))
+        label_right(axes[0], ends, height)
+    for ax, (name, folds) in zip(axes[bool(curves) :], diagnostics.items(), strict=True):
+        total = folds["joint_ess_total_at"].to_numpy()
+        _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
+        ax.plot(draws, total, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
+        label_right(ax, [Label(total[-1], f"elpd\n{total[-1]:,.0f}", INK)], height)
+        titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
     axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
     return figure
 

@@ -66,6 +66,14 @@ CAPTIONS = {
         "histogram is what well-mixed chains give. A line to the right of it says that at least "
         "one chain is stuck, shifted, or still warming up.",
     ),
+    "ess": (
+        "How many independent draws is each score worth?",
+        "Effective sample size of the joint log score, over all chains of a fold: that many "
+        "independent draws would have the same Monte Carlo error. Thin lines: of each fold. Bold: "
+        "of the model's elpd, where folds weigh by their error; the panel at the top: of the "
+        "differences. Lines should rise steadily; one that levels off comes from a heavy tail or a "
+        "chain that is stuck.",
+    ),
     "khat": (
         "Can each fold's Monte Carlo error be trusted?",
         "Pareto k-hat of the predictive density over the draws of each fold. Above the dotted line "
@@ -142,6 +150,7 @@ def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> di
         "fold_differences": plots.fold_differences(comparison),
         "rhat": plots.rhat(ordered),
         "benchmark": plots.benchmark(runs),
+        "ess": plots.ess(ordered, comparison),
         "khat": plots.khat(ordered),
         "full_data": plots.full_data(ordered),
     }

@@ -21,8 +21,8 @@ from pcv.sums import energy_sums, log_sums, parts
 if TYPE_CHECKING:
     from pcv.scores import Score
 
-MAX_POINTS = 40
-"""lengths at which progressive estimates are kept"""
+MAX_POINTS = 100
+"""lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
 Kind = Literal["joint", "pointwise"]
 KINDS: tuple[Kind, ...] = ("joint", "pointwise")
@@ -86,7 +86,6 @@ def diagnose(
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
     unit_at = [diag.elpd(diag.first_batches(pointwise, p)) for p in points.tolist()]
-    total_at = [diag.ess_total(diag.first_batches(joint, p)) for p in points.tolist()]
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     variables = {
         "joint_elpd": (fold, diag.elpd(joint)),
@@ -111,8 +110,8 @@ def diagnose(
         "ess_at": (fold_point, joint_at.ess),
         "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
         "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
-        "joint_ess_total": diag.ess_total(joint),
-        "joint_ess_total_at": ("point", total_at),
+        "joint_ess_total": diag.ess_total(diag.ess(joint), diag.mcse(joint)),
+        "joint_ess_total_at": ("point", diag.ess_total(joint_at.ess, joint_at.mcse)),
         "rhat_max": benchmark.observed,
         "rhat_limit": benchmark.limit,
         "benchmark": ("replicate", benchmark.replicates),
@@ -442,6 +441,11 @@ def compare(
     order = [pointwise.models.index(name) for name in models]
     dataset["unit_diff"] = (("model", "unit"), pointwise.elpd_diff_terms[order])
     dataset["rhat_max"] = np.max([float(d["rhat_max"]) for d in diagnostics.values()])
+    if all("ess_at" in d for d in diagnostics.values()):
+        dataset["ess_diff_at"] = (
+            ("model", "point"),
+            _ess_of_differences(diagnostics, comparisons["joint"].reference),
+        )
     if all("benchmark" in d for d in diagnostics.values()):
         benchmark = _benchmark(diagnostics)
         dataset["benchmark"] = ("replicate", benchmark.replicates)
@@ -471,6 +475,20 @@ def compare(
         for score, kind in _shared_scores(diagnostics)
     ]
     return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())), others)
+
+
+def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:
+    """ESS of the joint differences from the draws so far (model, point), NaN of the comparator."""
+    curves = np.full((len(diagnostics), next(iter(diagnostics.values())).sizes["point"]), np.nan)
+    for m, name in enumerate(diagnostics):
+        if name != comparator:
+            both = (diagnostics[name], diagnostics[comparator])
+            ess, mcse = (
+                np.concatenate([folds[of].values for folds in both])
+                for of in ("ess_at", "joint_mcse_at")
+            )
+            curves[m] = diag.ess_total(ess, mcse)
+    return curves
 
 
 def _benchmark(diagnostics: Mapping[str, xr.Dataset]) -> diag.Benchmark:

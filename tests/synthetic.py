@@ -122,6 +122,12 @@ def make_results(
         },
     )
 
+    efficiency = np.random.default_rng(seed).beta(20, 10, (len(models), folds, 1))
+    ess_at = 4 * points * efficiency
+    ess_diff_at = ess_at.mean(axis=1)
+    ess_diff_at[0] = np.nan
+    comparison["ess_diff_at"] = (("model", "point"), ess_diff_at)
+
     diagnostics = {}
     for m, model in enumerate(models):
         rhat_at = 1 + rng.gamma(1.2, 0.04, (folds, 1)) / points * 20 * rng.gamma(
@@ -144,6 +150,8 @@ def make_results(
                 "joint_ess": ("fold", rng.gamma(20, 60, folds)),
                 "joint_ess_total": 1210.0,
                 "batch_check": ("size", np.array([0.8, 0.91, 0.97, 0.99, 1.0])),
+                "ess_at": (("fold", "point"), ess_at[m]),
+                "joint_ess_total_at": ("point", ess_at[m].mean(axis=0)),
                 "rhat": ("fold", rhat_at[:, -1]),
                 "khat": ("fold", khat),
                 "divergences": ("fold", rng.poisson(0.2, folds)),

@@ -256,7 +256,8 @@ def test_total_ess_of_the_first_batches():
         some = draws[:, :, : 5 * h]
         relative = [np.exp(s).var(ddof=1) / np.exp(s).mean() ** 2 for s in some]
         error = [mcse_of_draws(s, 5) ** 2 for s in some]
-        found = diag.ess_total(diag.first_batches(sums, h))
+        first = diag.first_batches(sums, h)
+        found = diag.ess_total(diag.ess(first), diag.mcse(first))
         assert found == pytest.approx(sum(relative) / sum(error), rel=1e-10)
 
 
@@ -628,10 +629,14 @@ def test_ess_of_the_sum_weighs_folds_by_their_error():
     f = np.exp(draws)
     own = f.var((1, 2)) / f.mean((1, 2)) ** 2
     expected = own.sum() / (diag.mcse(sums) ** 2).sum()
-    assert diag.ess_total(sums) == pytest.approx(expected, rel=1e-3)
-    assert diag.ess_total(batch_sums(draws[:2], 100)) == pytest.approx(16000, rel=0.2)
-    assert diag.ess(sums)[2] < diag.ess_total(sums) < diag.ess(sums)[0]
-    assert np.isnan(diag.ess_total(batch_sums(np.zeros((2, 4, 100)), 20)))
+    ess, mcse = diag.ess(sums), diag.mcse(sums)
+    assert diag.ess_total(ess, mcse) == pytest.approx(expected, rel=1e-3)
+    assert diag.ess_total(ess[:2], mcse[:2]) == pytest.approx(16000, rel=0.2)
+    assert ess[2] < diag.ess_total(ess, mcse) < ess[0]
+    still = batch_sums(np.zeros((2, 4, 100)), 20)
+    assert np.isnan(diag.ess_total(diag.ess(still), diag.mcse(still)))
+    some = np.append(ess, np.nan), np.append(mcse, 0.0)
+    assert diag.ess_total(*some) == diag.ess_total(ess, mcse)
 
 
 def test_heavy_tail_and_divergences():

@@ -16,7 +16,6 @@ from pcv.paper.figures import (
     FIGURES,
     SHIFT,
     Example,
-    ess_of_difference,
     lengths,
     mixing,
     pathologies,
@@ -97,10 +96,6 @@ def example(name: str, folds: int = 12) -> Example:
     rng = np.random.default_rng(5)
     comparison, diagnostics, _ = make_results(models, folds, slots=1)
     draws = {m: healthy(rng, folds, 200) for m in models}
-    diagnostics = {
-        m: d.assign(ess_at=(("fold", "point"), rng.gamma(20, 5, d["rhat_at"].shape)))
-        for m, d in diagnostics.items()
-    }
     months = np.arange(48)
     wanted = {m.variable for m in MEANS}
     config = parse(yaml.safe_load(CONFIGS["quick"].read_text()))
@@ -178,14 +173,6 @@ def test_says_why_where_numbers_differ():
     assert ours[-1] == "within Monte Carlo error"
     assert ours[1].startswith("11.6")
     assert page.WHY["example2_authors"] in authors[-1]
-
-
-def test_ess_of_the_difference_lies_among_the_folds():
-    made = example("example2")
-    total = ess_of_difference(made).to_numpy()
-    assert total.shape == (10,)
-    assert (np.diff(total[2:]) > 0).all()
-    assert 200 < total[-1] < 4 * 200
 
 
 def test_lengths_of_a_run_too_short_for_the_papers():

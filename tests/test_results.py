@@ -171,7 +171,7 @@ def test_kinds_are_told_apart_only_where_folds_hold_several_units(draws):
 
 
 def test_progressive_comparison_is_that_of_the_first_draws(draws):
-    """Δ, SE, MCSE and Pr at every length, joint and pointwise, from the draws themselves."""
+    """Δ, SE, MCSE, Pr and ESS at every length, joint and pointwise, from the draws themselves."""
     other = draws - np.array([0.5, 1.0, 2.5])[:, None, None, None]
     models = {
         name: diagnosed(x).assign_attrs(model=name) for name, x in (("a", draws), ("b", other))
@@ -210,6 +210,11 @@ def test_progressive_comparison_is_that_of_the_first_draws(draws):
             assert float(at["mcse_diff_at"]) == pytest.approx(size, rel=1e-6)
             assert float(at["p_better_at"]) == pytest.approx(norm.cdf(diff.sum() / se), rel=1e-8)
             assert float(at["elpd_at"]) == pytest.approx(terms["a"].sum(), rel=1e-10)
+            if kind == "joint":
+                f = [np.exp(x.sum(-1)) for x in slots.values()]
+                relative = sum((x.var((1, 2), ddof=1) / x.mean((1, 2)) ** 2).sum() for x in f)
+                assert float(at["ess_diff_at"]) == pytest.approx(relative / size**2, rel=1e-6)
+    assert found["ess_diff_at"].sel(model="b").isnull().all()
 
 
 def test_superchains_are_judged_by_nested_rhat(draws):

@@ -14,7 +14,7 @@ from scipy.signal import periodogram
 from pcv import diagnostics as diag
 from pcv import plots
 from pcv.config import Experiment
-from pcv.diagnostics import LogSums, batch_sums
+from pcv.diagnostics import batch_sums
 from pcv.names import name_bits
 
 BLOCKS = 5
@@ -163,17 +163,6 @@ def at_lengths(example: Example, seed: int, number: int) -> dict[str, xr.Dataset
     }
 
 
-def ess_of_difference(example: Example) -> xr.DataArray:
-    """ESS of the difference of the two models over draws, see `pcv.diagnostics.ess_total`."""
-    a, b = (batch_sums(x, example.settings.cv.batch_size) for x in example.draws.values())
-    sums = LogSums(*(np.concatenate(both) for both in zip(a, b, strict=True)))
-    draws = example.comparison["point"].to_numpy()
-    first = [
-        LogSums(*(x[:, :, : n // example.settings.cv.batch_size] for x in sums)) for n in draws
-    ]
-    return xr.DataArray([diag.ess_total(x) for x in first], {"point": draws})
-
-
 def shuffling(runs: Mapping[str, xr.Dataset], seed: int) -> Figure:
     """Figure 4: how blocks are shuffled, then R-hat max and its benchmark at each length."""
     figure, (scheme, *axes) = plots.stacked(1 + len(runs), 1.7)
@@ -304,9 +293,10 @@ FIGURES = {
     1: Drawn("example1", _answer, "Example 1: the difference over draws", _READ),
     2: Drawn(
         "example1",
-        lambda example, seed: plots.ess(example.diagnostics, ess_of_difference(example)),
+        lambda example, seed: plots.ess(example.diagnostics, example.comparison),
         "Example 1: effective sample size over draws",
-        "Bold: effective draws of the difference, over all chains of a fold. Thin: of each fold.",
+        "Top: effective draws of the difference, over all chains of a fold. Below, thin: of each "
+        "fold; bold: of the model's elpd, the sum over its folds.",
     ),
     3: Drawn("example1", _rhat, "Example 1: R-hat over draws", _RHAT),
     4: Drawn(

@@ -13,7 +13,7 @@ from pcv import comparison, results
 from pcv.comparison import Scores
 from pcv.diagnostics import BENCHMARK_LEVEL
 from pcv.errors import PcvError
-from pcv.paper.figures import FIGURES, Example, ess_of_difference, mixing_after, pathologies
+from pcv.paper.figures import FIGURES, Example, mixing_after, pathologies
 from pcv.paper.published import (
     DIFFERENCES,
     MEANS,
@@ -361,7 +361,7 @@ def _planted(example: Example, seed: int) -> list[Cells]:
 
 def _ess_row(example: Example) -> Cells:
     """Figure 2: the ESS of the difference lies among those of the folds."""
-    total = float(ess_of_difference(example)[-1])
+    total = float(example.comparison["ess_diff_at"][:, -1].max())
     folds = np.concatenate([d["ess_at"][:, -1] for d in example.diagnostics.values()])
     inside = folds.min() <= total <= folds.max()
     return (
