@@ -112,13 +112,14 @@ class LeaveOneOut(Section):
 
 
 class KFold(Section):
-    """Random folds, unless one of the other keys is given."""
+    """Random folds, unless one of the other keys is given; time is that of contiguous ones."""
 
     scheme: Literal["k_fold"]
     k: Annotated[int, Field(ge=2)]
     stratify_by: Text | None = None
     group_by: Text | None = None
     contiguous: bool = False
+    time: Text | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> "KFold":
@@ -126,6 +127,8 @@ class KFold(Section):
         given = [kind for kind in kinds if getattr(self, kind)]
         if len(given) > 1:
             raise _problem(f"{' and '.join(given)} exclude each other; keep one of them")
+        if self.time and not self.contiguous:
+            raise _problem("time: only contiguous folds have an order; add contiguous: true")
         return self
 
 
@@ -222,6 +225,7 @@ class Splitter(Section):
     args: Annotated[dict[str, Any], AfterValidator(_plain)] = {}
     y: Text | None = None
     groups: Text | None = None
+    time: Text | None = None
 
 
 class FoldsOfFile(Section):
@@ -229,6 +233,7 @@ class FoldsOfFile(Section):
 
     scheme: Literal["file"]
     file: Text
+    time: Text | None = None
 
 
 SCHEMES: dict[str, type[Section]] = {

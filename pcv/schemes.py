@@ -108,6 +108,7 @@ def kfold(
     group_by: Values | None = None,
     stratify_by: Values | None = None,
     contiguous: bool = False,
+    time: Values | None = None,
     seed: int = 0,
 ) -> Folds:
     r"""Units in k folds: at random, or by what one of the other arguments asks for.
@@ -124,6 +125,8 @@ def kfold(
         group_by: group of each unit; groups stay together.
         stratify_by: value of each unit; every fold has its share of each.
         contiguous: runs of the units' order.
+        time: with `contiguous`, of each unit, numbers or dates that must increase; None: not
+            checked.
         seed: of the draw.
 
     Returns:
@@ -131,7 +134,8 @@ def kfold(
 
     Raises:
         PcvError: two of these are asked for, or k is below 2 or above what there is to deal out;
-            a group or value is missing, or there are more or fewer of them than units.
+            a group, value or time is missing, or there are more or fewer of them than units; a
+            time that does not increase, naming the fold, or without `contiguous`.
 
     >>> kfold(5, k=2, contiguous=True).test.tolist()
     [[0, 1, 2], [3, 4, -1]]
@@ -143,6 +147,8 @@ def kfold(
     given = [name for name, x in asked.items() if x is not None]
     if len(given) > 1:
         raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
+    if time is not None and not contiguous:
+        raise PcvError("kfold: time is of contiguous folds; add contiguous=True, or leave it out")
     if group_by is not None:
         made = folds.k_fold_grouped(_complete(group_by, "group_by", units), k, _rng(seed))
     elif stratify_by is not None:
@@ -151,7 +157,7 @@ def kfold(
         made = folds.k_fold_contiguous(names, k)
     else:
         made = folds.k_fold(names, k, _rng(seed))
-    return _checked(made, units, cover=True)
+    return _checked(made, units, cover=True, time=time)
 
 
 def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
@@ -383,7 +389,11 @@ def leave_one_location_out(
 
 
 def from_splitter(
-    splitter: Any, units: Units, y: Values | None = None, group_by: Values | None = None
+    splitter: Any,
+    units: Units,
+    y: Values | None = None,
+    group_by: Values | None = None,
+    time: Values | None = None,
 ) -> Folds:
     """Folds of any object with scikit-learn's ``split(X, y, groups)``.
 
@@ -393,13 +403,16 @@ def from_splitter(
         splitter: its ``split`` yields pairs of integer indices from 0, training and test.
         units: how many there are, or their names.
         y, group_by: what it stratifies or groups by, a value for each unit.
+        time: of each unit, numbers or dates that must increase, for a splitter that takes units in
+            their order; None: not checked.
 
     Returns:
         Folds "fold 1", "fold 2", ... in the order of the splits.
 
     Raises:
         PcvError: a split yields anything but indices of units, trains on units that it tests,
-            tests or trains on nothing; a single split.
+            tests or trains on nothing; a single split; a time that does not increase, naming the
+            fold.
 
     Warns:
         UserWarning: units are tested more than once.
@@ -410,4 +423,4 @@ def from_splitter(
     ([[1], [2]], [[[1, 3]], [[2, 3]]])
     """
     y, groups = (None if x is None else np.asarray(x) for x in (y, group_by))
-    return _checked(folds.from_splitter(splitter, names_of(units), y, groups), units)
+    return _checked(folds.from_splitter(splitter, names_of(units), y, groups), units, time=time)

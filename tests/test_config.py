@@ -221,6 +221,11 @@ BAD = [
         {"scheme": "k_fold", "k": 5, "group_by": "rat", "contiguous": True},
         "group_by and contiguous exclude each other; keep one of them",
     ),
+    (
+        f"{RATS}.folds",
+        {"scheme": "k_fold", "k": 5, "time": "day"},
+        "time: only contiguous folds have an order; add contiguous: true",
+    ),
     (f"{RATS}.compare.reference", "slops", "no model 'slops'; did you mean 'slopes'?"),
     (f"{RATS}.compare.reference", "x", "no model 'x'; known: slopes, common"),
     (

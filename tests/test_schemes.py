@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from pydantic import TypeAdapter
+from sklearn.model_selection import TimeSeriesSplit
 
 import pcv
 import pcv.folds
+import pcv.schemes
 from pcv.config import FoldScheme
 from pcv.errors import PcvError
 from pcv.folds import (
@@ -190,6 +192,9 @@ def test_times_that_are_not_in_order():
     assert refusal(check_order, np.array([1, 2, 2]), names, "column 'year'", folds).startswith(
         "fold 'c': column 'year': 2 is the time of 'b' and of 'c'; where order matters every unit"
     )
+    late = leave_future_out(["a", "b", "c", "d"], 2)
+    trained = refusal(check_order, np.array([1, 1, 2, 3]), ["a", "b", "c", "d"], "time", late)
+    assert trained.startswith("fold 'c': time: 1 is the time of 'a' and of 'b'")
     untested = refusal(check_order, np.array([1, 1, 2]), names, "column 'year'", folds)
     assert untested.startswith("fold 'b': column 'year': 1 is the time of 'a' and of 'b'")
     assert refusal(check_order, months[:2], names, "time", folds) == "time: 2 times of 3 units"
@@ -202,6 +207,8 @@ def test_times_that_are_not_in_order():
         partial(pcv.hv_block, 4, 0, 1),
         partial(pcv.h_block, 4, 1),
         partial(pcv.block, 4, 2),
+        partial(pcv.kfold, 4, 2, contiguous=True),
+        partial(pcv.schemes.from_splitter, TimeSeriesSplit(2), 4),
     ],
 )
 def test_schemes_of_an_order_are_told_the_times(scheme):
@@ -211,6 +218,12 @@ def test_schemes_of_an_order_are_told_the_times(scheme):
     )
     assert "2002 is the time of '2' and of '3'" in refusal(scheme, time=[2001, 2002, 2002, 2003])
     assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit 1")
+
+
+def test_folds_at_random_have_no_order():
+    assert refusal(pcv.kfold, 4, 2, time=[1, 2, 3, 4]) == (
+        "kfold: time is of contiguous folds; add contiguous=True, or leave it out"
+    )
 
 
 # Space
@@ -268,6 +281,24 @@ def test_units_of_one_place_are_left_out_together():
         assert len({(places.first[i], places.second[i]) for i in units}) == 1
 
 
+@given(seeds=st.integers(0, 10_000), buffer=st.sampled_from([0.0, 1e6]))
+def test_places_are_the_same_however_their_longitude_is_counted(seeds, buffer):
+    """-10 and 350 degrees are one meridian, and all meridians meet at a pole."""
+    rng = np.random.default_rng(seeds)
+    longitude, latitude = (
+        rng.choice([-180, -10.1, 0, 13.4, 179.9], 30),
+        rng.choice([-90.0, 0.0, 45.5, 90.0], 30),
+    )
+    turned = np.where(rng.random(30) < 0.5, longitude % 360, longitude)
+    folds = leave_one_location_out(Places(turned, latitude, True), buffer)
+    at = np.where(abs(latitude) == 90, 0, longitude)
+    assert len(folds.id) == len({*zip(at.round(6), latitude)})
+    far = distances(Places(longitude, latitude, True))
+    for units, train in zip(scored(folds), trained(folds, 30), strict=True):
+        assert far[np.ix_(units, units)].max() < 1
+        assert far[np.ix_(units, train)].min(initial=np.inf) > max(buffer, 1)
+
+
 def test_blocks_of_space_are_cells_of_a_grid():
     x, y = np.meshgrid(np.arange(6.0), np.arange(4.0))
     folds = spatial_blocks(Places(x.ravel(), y.ravel(), False), size=2.0)
@@ -297,6 +328,9 @@ def test_places_that_cannot_be():
         "all units are at one place: folds need at least 2"
     )
     assert "holds all units" in refusal(spatial_blocks, one, 1.0)
+    two = Places(np.arange(2.0), np.zeros(2), False)
+    for scheme in (leave_one_location_out, partial(spatial_blocks, size=1.0)):
+        assert refusal(scheme, two, buffer=np.nan) == "a buffer of nan: it must be 0 or more"
 
 
 # Configs
@@ -399,6 +433,9 @@ def test_configs_that_do_not_fit_the_data():
     )
     assert "column 'site': 0 is the time of" in refusal(
         make, scheme("leave_future_out", min_observations=3, time="site"), DATA, 1
+    )
+    assert "column 'month' is not in order" in refusal(
+        make, scheme("k_fold", k=4, contiguous=True, time="month"), shuffled, 1
     )
     assert "no column 'nrth' (folds.coordinates.y)" in refusal(
         make, scheme("spatial_block", coordinates={"x": "east", "y": "nrth"}, size=9), DATA, 1
@@ -560,5 +597,7 @@ def test_numbers_of_numpy_count_units():
 
 
 def test_folds_print_themselves():
-    assert repr(pcv.kfold(40, 5)) == "5 folds, test 8, training all others"
-    assert repr(pcv.h_block(10, 2)) == "10 folds, test 1, neither tested nor trained on 2 to 4"
+    assert repr(pcv.kfold(40, 5)) == "5 folds of units 0 to 39: test 8, training 32, no gap"
+    assert repr(pcv.h_block(10, 2)) == (
+        "10 folds of units 0 to 9: test 1, training 5 to 7, neither tested nor trained on 2 to 4"
+    )

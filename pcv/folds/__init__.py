@@ -100,7 +100,7 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
     >>> from pcv.config import LeaveOneOut
     >>> data = xr.Dataset(coords={"unit": ["A", "B", "C"]})
     >>> make(LeaveOneOut(scheme="leave_one_out"), data, seed=1)
-    3 folds, test 1, training all others
+    3 folds of units 0 to 2: test 1, training 2, no gap
     """
     rng = np.random.default_rng([seed, name_bits("folds")])
     names = data["unit"].values.tolist()

@@ -19,7 +19,7 @@ class Folds(NamedTuple):
     Three units, of which the first fold leaves one out as a gap:
 
     >>> Folds(np.array(["a", "b"]), np.array([[0], [2]]), np.array([[[0, 2]], [[2, 3]]]))
-    2 folds, test 1, neither tested nor trained on 0 to 1
+    2 folds of units 0 to 2: test 1, training 1 to 2, neither tested nor trained on 0 to 1
     """
 
     id: Shaped[np.ndarray, " fold"]
@@ -31,10 +31,10 @@ class Folds(NamedTuple):
     maximal, padded with empty ranges (0, 0)"""
 
     def __repr__(self) -> str:
-        """What is known without the number of units, which `describe` takes."""
-        test, gap = _sizes(self)
-        rest = f"neither tested nor trained on {_span(gap)}" if gap.any() else "training all others"
-        return f"{len(self.id)} folds, test {_span(test)}, {rest}"
+        """Of the units as far as a fold leaves one out: how many there are is not known here."""
+        number = int(self.held_out.max())
+        folds, sizes = describe(self, number, "neither tested nor trained on").split(", ", 1)
+        return f"{folds} of units 0 to {number - 1}: {sizes}"
 
 
 Units = int | np.integer | Sequence[str]

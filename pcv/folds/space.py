@@ -82,7 +82,7 @@ def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
             distances.
 
     Raises:
-        PcvError: size is not positive, the buffer is negative, or one cell holds all units.
+        PcvError: size is not positive, the buffer is negative or NaN, or one cell holds all units.
 
     >>> places = Places(np.array([0.0, 1.0, 10.0]), np.zeros(3), False)
     >>> spatial_blocks(places, size=5.0).test.tolist()
@@ -108,12 +108,13 @@ def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
     with the distances d of `Places`. (Le Rest et al. 2014, of one unit at each place.)
 
     Args:
-        places: of the units; those of equal coordinates are at one place.
+        places: of the units; those of equal coordinates are at one place, whether longitudes are
+            counted from -180 or to 360.
         buffer: units this near to the place are left out of training besides; in the unit of the
             distances.
 
     Raises:
-        PcvError: the buffer is negative, or all units are at one place.
+        PcvError: the buffer is negative or NaN, or all units are at one place.
 
     >>> places = Places(np.array([0.0, 0.0, 1.0, 10.0]), np.zeros(4), False)
     >>> folds = leave_one_location_out(places, buffer=2.0)
@@ -121,7 +122,10 @@ def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
     ([[0, 1], [2, -1], [3, -1]], [[[0, 3]], [[0, 3]], [[3, 4]]])
     """
     at = np.stack([places.first, places.second], axis=1)
-    distinct, group = np.unique(at, axis=0, return_inverse=True)
+    _, first, group = np.unique(
+        _on_globe(at) if places.on_earth else at, axis=0, return_index=True, return_inverse=True
+    )
+    distinct = at[first]
     if len(distinct) < 2:
         raise PcvError("all units are at one place: folds need at least 2")
     names = ("longitude", "latitude") if places.on_earth else ("x", "y")
@@ -129,11 +133,18 @@ def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
     return _with_buffer(places, group.reshape(-1), ids, buffer)
 
 
+def _on_globe(at: Float[np.ndarray, "unit 2"]) -> Float[np.ndarray, "unit 2"]:
+    """Longitudes and latitudes that are equal where places are, to a tenth of a millimetre."""
+    longitude, latitude = at.T
+    east = np.where(longitude >= 180, longitude - 360, longitude)
+    return np.round(np.stack([np.where(abs(latitude) == 90, 0, east), latitude], axis=1), 9)
+
+
 def _with_buffer(
     places: Places, group: Int[np.ndarray, " unit"], ids: list[str], buffer: float
 ) -> Folds:
-    if buffer < 0:
-        raise PcvError(f"a buffer of {buffer:g}: it must not be negative")
+    if not buffer >= 0:
+        raise PcvError(f"a buffer of {buffer:g}: it must be 0 or more")
     order = np.argsort(group, kind="stable")
     tests = np.split(order, np.cumsum(np.bincount(group))[:-1])
     if buffer == 0:

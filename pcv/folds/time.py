@@ -143,7 +143,7 @@ def check_order(
 
     Raises:
         PcvError: two units of one time, or one that comes before its predecessor; and the first
-            fold that tests it.
+            fold that tests it, else the first that trains on it.
 
     >>> names = ["A", "B", "C"]
     >>> check_order(np.array([1, 2, 4]), names, "column 'year'", blocks(names, 2))
@@ -156,23 +156,26 @@ def check_order(
         places = np.flatnonzero(times == twice)[:2].tolist()
         units = [unit_names[i] for i in places]
         raise PcvError(
-            f"{_testing(places[1], folds)}{name}: {label(twice)} is the time of {units[0]!r} and of"
+            f"{_with(places[1], folds)}{name}: {label(twice)} is the time of {units[0]!r} and of"
             f" {units[1]!r}; where order matters every unit needs a time of its own (data.units"
             " makes one unit of rows of one time)"
         )
     if (np.diff(np.argsort(times, kind="stable")) < 0).any():
         i = int(np.flatnonzero(times[1:] < times[:-1])[0])
         raise PcvError(
-            f"{_testing(i + 1, folds)}{name} is not in order: {label(times[i + 1])} "
+            f"{_with(i + 1, folds)}{name} is not in order: {label(times[i + 1])} "
             f"({unit_names[i + 1]!r}) comes after {label(times[i])} ({unit_names[i]!r}); sort the "
             "data by it (in a config: data.order)"
         )
 
 
-def _testing(unit: int, folds: Folds) -> str:
-    """The first fold that tests a unit, to begin a message with."""
+def _with(unit: int, folds: Folds) -> str:
+    """The first fold that tests a unit, else that trains on it, to begin a message with."""
     tests_it = (folds.test == unit).any(axis=1)
-    return f"fold {str(folds.id[tests_it.argmax()])!r}: " if tests_it.any() else ""
+    start, stop = np.moveaxis(folds.held_out, -1, 0)
+    trains_on_it = ~((start <= unit) & (unit < stop)).any(axis=1)
+    concerned = tests_it if tests_it.any() else trains_on_it
+    return f"fold {str(folds.id[concerned.argmax()])!r}: " if concerned.any() else ""
 
 
 def _of_ranges(
