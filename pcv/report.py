@@ -247,6 +247,7 @@ def html(
         },
         captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),
         chains=_chain_table([diagnostics[name] for name in names], names),
+        batches=_batch_table({name: diagnostics[name] for name in names}),
         flagged=_flagged_table(folds),
         flagged_units=_flagged_units(diagnostics, names),
         folds=folds,
@@ -394,21 +395,35 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_LEVEL)
         for folds in models
     ]
-    checks = [
-        f"{name} {float(folds['batch_check'].sel(size=folds.attrs['batch_size'])):.2f}"
-        for name, folds in zip(names, models, strict=True)
-        if "batch_check" in folds
-    ]
-    batches = (
-        f"Batches of {models[0].attrs['batch_size']} draws: on full-data draws of the plain "
-        f"predictive, their MCSE over that by a windowed ESS is {', '.join(checks)}. Below "
-        f"{SHORT_BATCHES:g}, take longer batches."
-    )
     note = (
         f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "
         f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
     )
-    return Table("Chains of all folds", head, rows, flagged, [note] + [batches] * bool(checks))
+    return Table("Chains of all folds", head, rows, flagged, [note])
+
+
+def _batch_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
+    """Are batches long enough? None where there were too few full-data draws to tell."""
+    checked = {name: d for name, d in diagnostics.items() if "batch_check" in d}
+    if not checked:
+        return None
+    sizes = next(iter(checked.values()))["size"].to_numpy()
+    rows, flagged = [], []
+    for name, folds in checked.items():
+        used = int(folds.attrs["batch_size"])
+        share = float(folds["batch_check"].sel(size=used))
+        short = share < SHORT_BATCHES
+        ratios = [f"{x:.2f}".replace("nan", "–") for x in folds["batch_check"].values]
+        flagged.append(short)
+        rows.append(
+            (name, *ratios, f"batches of {used} are " + ("too short" if short else "long enough"))
+        )
+    note = (
+        "MCSE by batches of so many draws, over that by a windowed ESS, at full-data draws: the "
+        "median over some folds of the score that is reported. Near 1 batches are long enough; "
+        f"below {SHORT_BATCHES:g}, draws stay correlated for longer: set cv.batch_size."
+    )
+    return Table("Length of batches", ("model", *map(str, sizes), "verdict"), rows, flagged, [note])
 
 
 def _fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:

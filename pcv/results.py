@@ -363,16 +363,22 @@ def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same without the lengths that no fold of any model reached; where models were looked at
-    after different lengths, at the end alone."""
-    most = max(int(d["n_draws"].max()) for d in diagnostics.values())
-    point, *others = (d["point"].values for d in diagnostics.values())
-    if not all(np.array_equal(point, other) for other in others):
-        return {
-            name: d.isel(point=[-1]).assign_coords(point=[most]) for name, d in diagnostics.items()
-        }
-    number = min(int((point < most).sum()) + 1, len(point))
-    return {name: d.isel(point=slice(number)) for name, d in diagnostics.items()}
+    """The same at the lengths after which every model was looked at, or had ended: those that no
+    fold reached are left out, and a model that ended keeps its last values."""
+    reached = [
+        d.isel(point=slice(int((d["point"] < d["n_draws"].max()).sum()) + 1))
+        for d in diagnostics.values()
+    ]
+    lengths = [d["point"].values for d in reached]
+    common = [
+        n
+        for n in np.unique(np.concatenate(lengths)).tolist()
+        if all(n in own or n > own[-1] for own in lengths)
+    ]
+    return {
+        name: d.sel(point=common, method="ffill").assign_coords(point=common)
+        for name, d in zip(diagnostics, reached)
+    }
 
 
 class Compared(NamedTuple):

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -155,6 +156,22 @@ def test_unmixed_chains_and_bad_fits_stand_out() -> None:
     diagnostics["common"].attrs["bad_fit"] = True
     rows = re.findall(r'<tr class="flagged"><th scope="row">([^<]*)', render(results))
     assert rows == ["slopes", "common"]
+
+
+def test_batches_of_all_lengths_are_shown_and_short_ones_stand_out() -> None:
+    _, diagnostics, _ = results = make_results()
+    diagnostics["slopes"].attrs["batch_size"] = 5
+    diagnostics["slopes"]["batch_check"][:2] = np.array([0.55, np.nan])
+    del diagnostics["common"]["batch_check"]
+    words = [word for word in Page(render(results)).words if word]
+    at = words.index("Length of batches")
+    assert words[at + 1 : at + 8] == ["model", "5", "10", "20", "50", "100", "verdict"]
+    assert words[at + 8 : at + 15] == [
+        *("slopes", "0.55", "–", "0.97", "0.99", "1.00", "batches of 5 are too short")
+    ]
+    assert "Length of batches" in Page(render()).words
+    assert "batches of 20 are long enough" in Page(render()).words
+    assert 'class="flagged"><th scope="row">slopes' in render(results)
 
 
 def test_flagged_units_and_caveats_are_told() -> None:

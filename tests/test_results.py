@@ -217,6 +217,23 @@ def test_progressive_comparison_is_that_of_the_first_draws(draws):
     assert found["ess_diff_at"].sel(model="b").isnull().all()
 
 
+def test_models_of_other_lengths_are_compared_where_both_were_looked_at(draws):
+    """One ended after half of the draws, and keeps its last values."""
+    half = DRAWS // 2
+    short, long = diagnosed(draws - 0.5), diagnosed(draws)
+    short = short.sel(point=slice(half)).assign(n_draws=0 * short["n_draws"] + half)
+    models = {"short": short.assign_attrs(model="short"), "long": long.assign_attrs(model="long")}
+    found = results.compare(models, "d", "f", "long", "t").dataset.sel(kind="joint", model="short")
+    assert found["point"].values.tolist() == list(range(BATCH, DRAWS + 1, BATCH))
+    for i, n in enumerate(found["point"].values):
+        own, other = (x["joint_elpd_at"].sum("fold") for x in (short, long))
+        own = own.sel(point=min(n, half))
+        assert float(found["diff_at"][i]) == pytest.approx(float(own - other.sel(point=n)))
+    sparse = models | {"long": models["long"].isel(point=[1, -1])}
+    again = results.compare(sparse, "d", "f", "long", "t").dataset
+    assert again["point"].values.tolist() == [2 * BATCH, DRAWS]
+
+
 def test_superchains_are_judged_by_nested_rhat(draws):
     draws[2, :2, :, 0] += 1.5
     made = sample(draws).assign_attrs(superchains=2)

@@ -1317,6 +1317,17 @@ class TestBadModels:
         ]
         assert not Path("results").exists()
 
+    @pytest.mark.parametrize(("min_draws", "warned"), [(36, True), (48, False)])
+    def test_folds_that_could_end_after_few_batches(self, fresh, min_draws, warned):
+        run(fresh.job({"cv.until": UNTIL | {"min_draws": min_draws}}), "check")
+        words = (
+            "warning: yields: cv.until.min_draws: 36 draws are 12 batches of all chains, too few "
+            "to tell when to stop; take 16 or more (more draws or chains, or a smaller "
+            "cv.batch_size)"
+        )
+        assert (words in fresh.said) == warned
+        assert any("min_draws" in line for line in fresh.said) == warned
+
 
 CONFIG_MODELS = CONFIG["experiments"]["yields"]["models"]
 

@@ -204,7 +204,8 @@ def test_rounds_until_the_comparison_is_settled(project):
     assert to_do(project) == plans | SAMPLED
     run = tiny(project)
     assert run.status == 0, run.err + run.out
-    assert re.search(r"round 1: .*; 8 of 8 folds go on", run.out + run.err)
+    named = r"round 1: .*; 8 of 8 folds go on: \S+ \S+ of \w+, .* and 5 more"
+    assert re.search(named, run.out + run.err)
     results = project / "results/tiny"
     drawn = [xr.open_dataset(results / f"models/a/{d}/1-of-2.zarr") for d in ("sample", "sample/2")]
     assert [set(x["n_draws"].values) for x in drawn] == [{40}, {80}]

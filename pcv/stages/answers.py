@@ -58,9 +58,12 @@ def plan(job: Job) -> None:
     found = results.plan(sums, opened(job, "folds"), until, job.settings, going)
     stamp = store.stamp("plan", recipe(job, "plan"), inputs, None, store.provenance(started))
     store.write(job.path("plan"), found, stamp)
-    more = int(found["more"].sum())
+    more = found["more"].stack(both=("model", "fold"))
+    names = [f"{fold} of {model}" for model, fold in more["both"].values[more.values]]
+    listed = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
     job.say(
-        f"round {job.round}: {found.attrs['words']}; {more} of {found['more'].size} folds go on"
+        f"round {job.round}: {found.attrs['words']}; {len(names)} of {more.size} folds go on"
+        + f": {listed}" * bool(names)
     )
 
 

@@ -93,6 +93,10 @@ def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
     return [words] if words else []
 
 
+MIN_BATCHES = 16
+"""batches of all chains of a fold below which `until` is warned of"""
+
+
 def check(job: Job, leaks: bool = True) -> None:
     """Check all of an experiment that can be known before sampling; writes nothing.
 
@@ -120,6 +124,7 @@ def check(job: Job, leaks: bool = True) -> None:
             f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
             "starts, so that nested R-hat says little; take 4 or more"
         )
+    _warn_of_few_batches(job)
     if isinstance(settings.cv.fold_batches, int) and len(folds.id) < settings.cv.fold_batches:
         raise PcvError(
             f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
@@ -156,3 +161,17 @@ def check(job: Job, leaks: bool = True) -> None:
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
+
+
+def _warn_of_few_batches(job: Job) -> None:
+    """An MCSE that few batches tell is itself uncertain, and chains would end when it is low."""
+    cv = job.settings.cv
+    if cv.until is None:
+        return
+    batches = cv.chains * (cv.until.min_draws // cv.batch_size)
+    if batches < MIN_BATCHES:
+        job.say(
+            f"warning: {job.experiment}: cv.until.min_draws: {cv.until.min_draws} draws are "
+            f"{batches} batches of all chains, too few to tell when to stop; take {MIN_BATCHES} or "
+            "more (more draws or chains, or a smaller cv.batch_size)"
+        )
