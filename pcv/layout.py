@@ -55,6 +55,7 @@ PAPER_EXPERIMENTS = (
     "example1",
     "example1_authors",
     "example2",
+    "example2_plain",
     "example2_authors",
     "example3",
     "example3_authors",

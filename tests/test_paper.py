@@ -162,17 +162,38 @@ def test_the_naive_comparison_is_refused():
 
 
 def test_says_why_where_numbers_differ():
+    """Δ 11.3, SE 7.9, Pr 92% in the paper; ours by folds of a given sum and spread."""
     (part,) = (part for part in page.PARTS if part.experiment == "example2")
-    made, spread = example("example2"), 0.1 * np.arange(12) - 0.55
-    agreeing, differing = (
-        with_elpd(made, spread + value / 12, np.zeros(12)) for value in (11.6, 20.0)
-    )
-    table = page.difference_table(part, {"example2": agreeing, "example2_authors": differing})
-    paper_row, ours, authors = table.rows
+    made, spread = example("example2"), (np.arange(12) - 5.5) / np.sqrt(156)
+    runs = {
+        name: with_elpd(made, value / 12 + se * spread, np.zeros(12))
+        for name, value, se in (
+            ("example2", 11.6, 7.8),
+            ("example2_plain", 11.6, 5.0),
+            ("example2_authors", 20.0, 13.9),
+        )
+    }
+    table = page.difference_table(part, runs)
+    paper_row, ours, plain, authors = table.rows
     assert paper_row[1:5] == ("11.3", "7.9", "0.8", "92%")
-    assert ours[-1] == "within Monte Carlo error"
-    assert ours[1].startswith("11.6")
-    assert page.WHY["example2_authors"] in authors[-1]
+    assert ours[1:3] == ("11.60", "7.8")
+    assert ours[-1] == "Δ, SE and Pr within Monte Carlo error"
+    assert plain[-1].startswith("SE differs by \N{MINUS SIGN}2.90, Pr by 7 points. Few draws carry")
+    assert authors[-1].startswith(f"Δ differs by 8.70, SE by 6.00. {page.WHY['example2_authors']}")
+    assert table.notes[1] == "The paper's text: Pr about 90%."
+
+
+def test_error_of_the_standard_error():
+    """Against its spread when folds' scores are made anew with their errors."""
+    rng = np.random.default_rng(1)
+    made, terms = example("example2"), rng.normal(0, 2, (2, 12))
+    errors = [d["joint_mcse"].to_numpy() for d in made.diagnostics.values()]
+    found = [
+        page.estimate(with_elpd(made, *(terms + [rng.normal(0, e) for e in errors])))
+        for _ in range(400)
+    ]
+    expected = page.estimate(with_elpd(made, *terms)).mcse_se
+    assert np.std([x.se for x in found]) == pytest.approx(expected, rel=4 / np.sqrt(2 * 400))
 
 
 def test_lengths_of_a_run_too_short_for_the_papers():
@@ -363,7 +384,7 @@ def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):
     said = []
     paper(load(CONFIGS["quick"]), tmp_path, said.append)
     assert [line.split(":")[2] for line in said[:-1]] == [
-        " missing example1, example1_authors, example2, example2_authors",
+        " missing example1, example1_authors, example2, example2_plain, example2_authors",
         " missing example3, example3_authors, example3_cleaned",
         " missing example4, example4_blocks",
     ]

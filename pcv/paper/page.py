@@ -20,6 +20,7 @@ from pcv.paper.published import (
     MIXING,
     NOT_CONVERGED,
     RUN_TIMES,
+    Difference,
     Inference,
 )
 from pcv.plots import GOOD_RHAT, number, percent
@@ -58,6 +59,7 @@ PARTS = [
         "common one.",
         {
             "example2": "paper's priors, α and β of the left-out rat integrated out",
+            "example2_plain": "paper's priors, α and β of the left-out rat drawn",
             "example2_authors": "authors' code: its priors, α and β of the left-out rat drawn",
         },
     ),
@@ -93,6 +95,8 @@ WHY = {
     "example1_authors": "Other data: this data set is simulated anew.",
     "example2": "The paper draws α and β of the left-out rat: one rat's average then hangs on few "
     "draws, and both its value and its MCSE are off.",
+    "example2_plain": "Few draws carry the average over the left-out rat's α and β: the MCSE, here "
+    "and in the paper, is too small.",
     "example2_authors": "Few draws carry the average over the left-out rat's α and β: repeated "
     "runs differ by far more than their MCSE says, here and in the paper.",
     "example3": "The paper's plot is of the authors' code: other priors, a second covariate, and α "
@@ -110,8 +114,8 @@ WHY = {
 """why a run differs from the paper's plot, where it does"""
 OTHER_DATA = ("example1", "example1_authors")
 ALIKE, SOONER, LATER = "as in the paper", "sooner", "not as in the paper: see the report of the run"
-READING = 0.5
-"""how far a number that was read off a plot may be off (nats)"""
+READING, READING_PR = 0.5, 0.01
+"""how far a number that was read off a plot may be off: Δ and SE (nats), and a probability"""
 
 
 class Estimate(NamedTuple):
@@ -121,6 +125,8 @@ class Estimate(NamedTuple):
     se: float
     mcse: float
     p_better: float
+    mcse_se: float
+    """Monte Carlo standard error of the SE"""
 
 
 def estimate(example: Example) -> Estimate:
@@ -150,10 +156,18 @@ def _scores(example: Example) -> list[Scores]:
 
 
 def _estimate(scores: Sequence[Scores]) -> Estimate:
+    r"""The difference, and by the delta method the error of its SE over T folds:
+
+    .. math:: \mathrm{MCSE}_{\mathrm{SE}}^2 = \left(\frac{T}{(T - 1) \, \mathrm{SE}}\right)^2
+              \sum_k (\Delta_k - \bar\Delta)^2 \, \mathrm{MCSE}_k^2
+    """
     a, b = (s.model for s in scores)
     found = comparison.compare(scores, reference=b)
-    i = found.models.index(a)
-    values = (found.elpd_diff[i], found.dse[i], found.mcse_diff[i], found.p_better[i])
+    i, folds = found.models.index(a), found.n_folds
+    away = found.elpd_diff_folds[i] - found.elpd_diff_folds[i].mean()
+    of_fold = np.hypot(*(s.mcse for s in scores))
+    mcse_se = folds / (folds - 1) / found.dse[i] * np.sqrt(np.sum((away * of_fold) ** 2))
+    values = (found.elpd_diff[i], found.dse[i], found.mcse_diff[i], found.p_better[i], mcse_se)
     return Estimate(*map(float, values))
 
 
@@ -212,32 +226,50 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
                 number(ours.mcse, ours.mcse),
                 percent(ours.p_better),
                 f"{flagged} of {count}",
-                against(
-                    name, ours.value - paper.value, float(np.hypot(ours.mcse, paper.mcse)), flagged
-                ),
+                against(name, ours, paper, flagged),
             )
         )
         flags.append(flagged > 0)
     note = (
         "SE: what the limited data leave open. MCSE: what the limited draws add. Folds flagged: of "
-        "both models together; the report of the run says which and why. Differences to the paper "
-        f"are judged at twice both Monte Carlo errors and {READING:g} for reading its plot."
+        "both models together; the report of the run says which and why. Δ, SE and Pr are judged "
+        "at twice both Monte Carlo errors (those of the paper's SE and Pr, which it does not have, "
+        f"taken to be like ours), and {READING:g} nats or {100 * READING_PR:g} percentage point "
+        "for reading its plot."
     )
-    return Table("Difference in elpd, joint log score", head, rows, flags, [note])
+    notes = [note] + [f"The paper's text: {paper.text}."] * bool(paper.text)
+    return Table("Difference in elpd, joint log score", head, rows, flags, notes)
 
 
-def against(name: str, difference: float, mcse: float, flagged: int) -> str:
-    """Does a number differ from the paper's plot by more than can be read off it, and why?
+def against(name: str, ours: Estimate, paper: Difference, flagged: int) -> str:
+    """Which numbers differ from the paper's plot by more than can be read off it, and why?
 
-    >>> against("example2", 0.5, 0.8, flagged=0)
-    'within Monte Carlo error'
+    >>> ours = Estimate(value=14.2, se=8.5, mcse=0.1, p_better=0.95, mcse_se=0.1)
+    >>> against("example2", ours, Difference(14.0, 8.6, 0.5, 0.95, 6), flagged=0)
+    'Δ, SE and Pr within Monte Carlo error'
+    >>> against("example2", ours, Difference(11.3, 8.6, 0.5, 0.92, 6), flagged=0)[:34]
+    'Δ differs by 2.90, Pr by 3 points.'
     """
     if name in OTHER_DATA:
         return WHY[name]
-    if abs(difference) <= 2 * mcse + READING:
-        return "within Monte Carlo error"
+    z = ours.value / ours.se
+    density = float(np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))
+    mcse_pr = density / ours.se * float(np.hypot(ours.mcse, z * ours.mcse_se))
+    gaps = {
+        "Δ": (ours.value - paper.value, float(np.hypot(ours.mcse, paper.mcse)), READING),
+        "SE": (ours.se - paper.se, np.sqrt(2) * ours.mcse_se, READING),
+        "Pr": (ours.p_better - paper.p_better, np.sqrt(2) * mcse_pr, READING_PR),
+    }
+    off = {
+        what: f"{100 * gap:.0f} points" if what == "Pr" else number(gap, mcse)
+        for what, (gap, mcse, read) in gaps.items()
+        if abs(gap) > 2 * mcse + read
+    }
+    if not off:
+        return "Δ, SE and Pr within Monte Carlo error"
+    said = ", ".join(f"{what} by {gap}" for what, gap in off.items()).replace(" ", " differs ", 1)
     caution = " Our MCSE is too small where folds are flagged." if flagged else ""
-    return f"differs by {number(difference, mcse)}. {WHY[name]}{caution}"
+    return f"{said}. {WHY[name]}{caution}"
 
 
 def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
@@ -423,7 +455,8 @@ def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
         f"The seconds differ from the paper's: another device, other numbers of draws "
         f"({cv.warmup:,} + {cv.draws:,} per chain of a fold against {table.folds.warmup:,} + "
         f"{table.folds.draws:,}), another kernel.",
-        f"Fitting every fold in turn would take {table.brute_force} by the paper's estimate.",
+        f"The paper's text: {table.text}; fitting every fold in turn would take "
+        f"{table.brute_force}, by its estimate.",
         *([own] if example.own_kernels else []),
     ]
     return Table(f"Table {number_}. {table.caption}", head, rows, [False] * len(rows), notes)
