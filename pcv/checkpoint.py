@@ -1,12 +1,12 @@
 """Blocks of draws on disk while a job makes them, so that one that was killed goes on where it was.
 
 The jobs of a model's batches have a folder each, named after their folds. It holds a file for each
-block, the chains' state after the last two and some earlier ones, what they are made of, and a
-lock. Files are written aside and renamed, with a digest in front: one that is cut short, by a power
-cut for example, is told from a sound one. The folders lie outside the artifacts, whose half-made
-remains Snakemake deletes, and stay when they are finished, so that draws and folds can be added:
-arrays have the fold as their first axis, and where a fold is in other company than before its rows
-are taken from there.
+block, the chains' state after the last two and every 16th, what they are made of, and a lock. Files
+are written aside and renamed, with a digest in front: one that is cut short, by a power cut for
+example, is told from a sound one. The folders lie outside the artifacts, whose half-made remains
+Snakemake deletes, and stay when they are finished, so that draws and folds can be added: arrays
+have the fold as their first axis, and where a fold is in other company than before its rows are
+taken from there.
 """
 
 import fcntl
@@ -31,7 +31,9 @@ Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""
 MADE_OF = "made_of.json"
 STATES = 2
-"""latest states that are kept, beside those after 1, 2, 4, 8, ... blocks"""
+"""latest states that are kept, beside those after 1, 2, 4 and 8 blocks and every 16th"""
+EVERY = 16
+"""damage costs at most one block fewer before it; states, often larger than a block, little room"""
 
 
 class Checkpoint(NamedTuple):
@@ -54,7 +56,7 @@ class Checkpoint(NamedTuple):
         store.write_bytes(self._block(index), _packed(flat(block)))
         store.write_bytes(self._state(index), _packed(state))
         number = index - STATES + 1
-        if number > 0 and number & (number - 1):
+        if number > 0 and number % EVERY and number & (number - 1):
             self._state(number - 1).unlink(missing_ok=True)
 
     def _block(self, index: int) -> Path:
@@ -194,8 +196,10 @@ def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint:
     for index in range(own.number, number):
         blocks = [_read(part.source._block(index)) for part in rows]
         store.write_bytes(own._block(index), _packed(_by_fold(blocks, rows)))
-    states = [part.source.state() for part in rows]
-    store.write_bytes(own._state(number - 1), _packed(_by_fold(states, rows)))
+        files = [part.source._state(index) for part in rows]
+        if index == number - 1 or all(_is_sound(file, None) for file in files):
+            states = [_read(file) for file in files]
+            store.write_bytes(own._state(index), _packed(_by_fold(states, rows)))
     return own._replace(number=number)
 
 

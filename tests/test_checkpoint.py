@@ -219,10 +219,67 @@ def test_a_damaged_file_is_moved_aside(project, whole, damage, name, left):
     assert (folder_of(project) / f"damaged-{name}").exists()
 
 
+@pytest.mark.parametrize("file", ["block", "state"])
+def test_damage_deep_in_a_run_costs_few_blocks(tmp_path, file):
+    made_of, said, number = {"folds": ["1"]}, [], 1003
+    with checkpoint.held(tmp_path, made_of, said.append) as saved:
+        for i in range(number):
+            saved.save(i, {"x": np.array([i])}, {"z": np.array([i + 1])})
+        folder = saved.folder
+    flipped(folder / f"{file}-000999" if file == "block" else folder / "state-001002")
+    with checkpoint.held(tmp_path, made_of, said.append) as saved:
+        assert saved.number == (992 if file == "block" else 1002)
+        assert saved.state()["z"] == saved.number
+    assert len(said) == 1
+
+
+def made_by(jobs, folds, number, say=print):
+    """The folder of a job whose blocks and states say which folds they are of, and when made."""
+    with checkpoint.held(jobs, {"folds": folds}, say) as saved:
+        for i in range(number):
+            x = np.array([int(fold) + i / 1000 for fold in folds])
+            saved.save(i, {"x": x}, {"z": x})
+    return saved.folder
+
+
+def put_together(jobs, folds, made, say=print):
+    """A job's checkpoint after it took what others have of its folds, and made the rest."""
+
+    def make(rows, own, number):
+        made.append(rows.tolist())
+        for i in range(number):
+            x = np.array([int(folds[row]) + i / 1000 for row in rows])
+            own.save(i, {"x": x}, {"z": x})
+
+    made_of = {"folds": folds}
+    with checkpoint.held(jobs, made_of, say) as own:
+        return checkpoint.completed(own, made_of, make, say)
+
+
+def test_what_is_put_together_has_states_as_well(tmp_path):
+    for fold in ("1", "2"):
+        made_by(tmp_path, [fold], 20)
+    whole = put_together(tmp_path, ["2", "1", "3"], made := [])
+    assert (whole.number, made) == (20, [[2]])
+    np.testing.assert_array_equal(whole.block(16)["x"], [2.016, 1.016, 3.016])
+    found = {int(file.name[-6:]) + 1 for file in whole.folder.glob("state-*")}
+    assert found == {1, 2, 4, 8, 16, 19, 20}
+    np.testing.assert_array_equal(whole.state()["z"], [2.019, 1.019, 3.019])
+
+
 def test_states_that_are_kept(project):
     sampled(project, {**DRAWS, "cv": {**DRAWS["cv"], "draws": 144}})
     found = {int(file.name[-6:]) + 1 for file in folder_of(project).glob("state-*")}
     assert found == {1, 2, 4, 8, 11, 12}
+
+
+def test_draws_remade_from_an_earlier_state(project):
+    """Of 50 blocks one is damaged whose number is no power of two."""
+    longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 600}}
+    before = sampled(project, longer)
+    flipped(folder_of(project) / "block-000048")
+    assert sampled(project, longer).identical(before)
+    assert any("goes on from 48 blocks" in line for line in project.said)
 
 
 def test_two_processes(tmp_path):
