@@ -19,6 +19,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def held(
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
             )
-        _drop_others(folder, made_of)
+        _drop_others(folder, made_of, say)
         yield Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
 
 
@@ -122,7 +123,8 @@ def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
 def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
     """How many blocks there are to go on from, damage not looked for."""
     folder = folder_of(jobs, made_of)
-    if not _is_of(folder, made_of):
+    known = _made_of(folder / MADE_OF, lambda file: None)
+    if known is None or not _alike(known, made_of):
         return 0
     return max((int(file.name.split("-")[1]) + 1 for file in folder.glob("state-*")), default=0)
 
@@ -152,7 +154,7 @@ def completed(
             that no other has.
         say: tells what is there.
     """
-    known = _known(own.folder, made_of)
+    known = _known(own.folder, made_of, say)
     number = known[0].source.number if known else 0
     if number <= own.number:
         return own
@@ -170,15 +172,20 @@ def completed(
     return whole
 
 
-def _known(folder: Path, made_of: Mapping[str, Any]) -> list[Rows]:
+def _known(folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]) -> list[Rows]:
     """Where blocks of the folder's folds are, made of the same in other company: as many blocks
     of all as of any, each fold once."""
+
+    def skip(file: Path) -> None:
+        say(f"warning: {file}: damaged; draws that are kept beside it are not used")
+
     wanted = {fold: place for place, fold in enumerate(made_of["folds"])}
     found = []
     for file in sorted(folder.parent.glob(f"*/{MADE_OF}")):
-        others = json.loads(file.read_text())
-        alike = _in_words({**others, "folds": []}) == _in_words({**made_of, "folds": []})
-        if file.parent != folder and alike and not wanted.keys().isdisjoint(others["folds"]):
+        others = _made_of(file, skip)
+        if file.parent == folder or others is None:
+            continue
+        if _alike(others, made_of, "folds") and not wanted.keys().isdisjoint(others["folds"]):
             source = Checkpoint(file.parent, _sound(Checkpoint(file.parent, 0)))
             found.append((source, others["folds"]))
     most = max((source.number for source, _ in found), default=0)
@@ -252,21 +259,41 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _drop_others(folder: Path, made_of: Mapping[str, Any]) -> None:
+def _drop_others(folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Keep what is made of the same, and drop all else."""
-    if not _is_of(folder, made_of):
+    known = _made_of(folder / MADE_OF, partial(_moved_aside, say=say))
+    if known is None or not _alike(known, made_of):
         for file in (*folder.glob("block-*"), *folder.glob("state-*")):
             file.unlink()
         store.write_text(folder / MADE_OF, _in_words(made_of))
 
 
-def _is_of(folder: Path, made_of: Mapping[str, Any]) -> bool:
-    known = folder / MADE_OF
-    return known.exists() and known.read_text() == _in_words(made_of)
+def _made_of(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | None:
+    """What a job's blocks are made of; None where there are none, or it cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        damaged(file)
+        return None
+    return found
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any], *but: str) -> bool:
+    """Are two jobs' blocks made of the same, but for some entries?"""
+    nothing = dict.fromkeys(but)
+    return _in_words({**one, **nothing}) == _in_words({**other, **nothing})
 
 
 def _in_words(made_of: Mapping[str, Any]) -> str:
     return json.dumps(made_of, sort_keys=True, indent=1)
+
+
+def _moved_aside(file: Path, say: Callable[[str], None]) -> None:
+    aside = file.with_name(f"damaged-{file.name}")
+    file.replace(aside)
+    say(f"warning: {file}: damaged; it is now {aside.name}, and its draws are made again")
 
 
 def _sound(checkpoint: Checkpoint, say: Callable[[str], None] | None = None) -> int:
@@ -286,11 +313,8 @@ def _is_sound(file: Path, say: Callable[[str], None] | None) -> bool:
     except FileNotFoundError:
         return False
     except (ValueError, OSError):
-        if say is None:
-            return False
-        aside = file.with_name(f"damaged-{file.name}")
-        file.replace(aside)
-        say(f"warning: {file}: damaged; it is now {aside.name}, and its draws are made again")
+        if say is not None:
+            _moved_aside(file, say)
         return False
     return True
 

@@ -267,6 +267,31 @@ def test_what_is_put_together_has_states_as_well(tmp_path):
     np.testing.assert_array_equal(whole.state()["z"], [2.019, 1.019, 3.019])
 
 
+@pytest.mark.parametrize("content", [b"", b'{"folds": ["1"', b"\0" * 16, b"\xff\xfe"], ids=range(4))
+def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
+    torn, said = made_by(tmp_path, ["1", "3"], 3) / "made_of.json", []
+    torn.write_bytes(content)
+    made_by(tmp_path, ["2"], 2)
+    whole = put_together(tmp_path, ["1", "2"], made := [], said.append)
+    assert (whole.number, made) == (2, [[0]])
+    assert said == [
+        f"warning: {torn}: damaged; draws that are kept beside it are not used",
+        "1 of 2 folds are there; the others are made",
+    ]
+    assert checkpoint.count(tmp_path, {"folds": ["1", "3"]}) == 0
+
+
+def test_ones_own_torn_record_is_moved_aside(tmp_path):
+    torn, said = made_by(tmp_path, ["1"], 3) / "made_of.json", []
+    torn.write_bytes(b"")
+    with checkpoint.held(tmp_path, {"folds": ["1"]}, said.append) as saved:
+        assert saved.number == 0
+    assert said == [
+        f"warning: {torn}: damaged; it is now damaged-made_of.json, and its draws are made again"
+    ]
+    made_by(tmp_path, ["1"], 3, pytest.fail)
+
+
 def test_states_that_are_kept(project):
     sampled(project, {**DRAWS, "cv": {**DRAWS["cv"], "draws": 144}})
     found = {int(file.name[-6:]) + 1 for file in folder_of(project).glob("state-*")}
