@@ -161,13 +161,16 @@ def completed(
     folds = made_of["folds"]
     left = np.setdiff1d(np.arange(len(folds)), np.concatenate([rows.here for rows in known]))
     if not left.size:
-        return _merged(own, known)
+        whole = _merged(own, known)
+        return completed(own, made_of, make, say) if whole is None else whole
     say(f"{len(folds) - left.size} of {len(folds)} folds are there; the others are made")
     of_left = {**made_of, "folds": [folds[i] for i in left]}
     with held(own.folder.parent, of_left, say) as fresh:
         make(left, fresh, number)
         there = Rows(fresh._replace(number=number), left, np.arange(left.size))
         whole = _merged(own, [*known, there])
+    if whole is None:
+        return completed(own, made_of, make, say)
     shutil.rmtree(fresh.folder)
     return whole
 
@@ -198,15 +201,20 @@ def _known(folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None])
     return rows
 
 
-def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint:
+def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint | None:
+    """The job's checkpoint with the blocks of others; None where one has gone meanwhile: its job
+    went on, or removed it."""
     number = rows[0].source.number
     for index in range(own.number, number):
-        blocks = [_read(part.source._block(index)) for part in rows]
+        states = [part.source._state(index) for part in rows]
+        try:
+            blocks = [_read(part.source._block(index)) for part in rows]
+            ends = [_read(file) for file in states if index == number - 1 or _is_sound(file, None)]
+        except FileNotFoundError:
+            return None
         store.write_bytes(own._block(index), _packed(_by_fold(blocks, rows)))
-        files = [part.source._state(index) for part in rows]
-        if index == number - 1 or all(_is_sound(file, None) for file in files):
-            states = [_read(file) for file in files]
-            store.write_bytes(own._state(index), _packed(_by_fold(states, rows)))
+        if len(ends) == len(rows):
+            store.write_bytes(own._state(index), _packed(_by_fold(ends, rows)))
     return own._replace(number=number)
 
 

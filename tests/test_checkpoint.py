@@ -267,6 +267,26 @@ def test_what_is_put_together_has_states_as_well(tmp_path):
     np.testing.assert_array_equal(whole.state()["z"], [2.019, 1.019, 3.019])
 
 
+@pytest.mark.parametrize("function", ["_made_of", "_is_sound", "_read"])
+def test_a_folder_that_goes_while_it_is_read(tmp_path, monkeypatch, function):
+    """As another batch removes what it made apart, once it has all its folds in one folder."""
+    gone, as_it_is = made_by(tmp_path, ["1", "3"], 3), getattr(checkpoint, function)
+    made_by(tmp_path, ["2"], 3)
+
+    def read(file, *args):
+        if file.parent == gone:
+            shutil.rmtree(gone, ignore_errors=True)
+        return as_it_is(file, *args)
+
+    monkeypatch.setattr(checkpoint, function, read)
+    whole = put_together(tmp_path, ["1", "2"], made := [])
+    assert (whole.number, made) == (3, [[0]])
+    np.testing.assert_array_equal(whole.block(2)["x"], [1.002, 2.002])
+    assert {folder.name for folder in tmp_path.iterdir()} == {
+        store.fingerprint(folds) for folds in (["2"], ["1", "2"])
+    }
+
+
 @pytest.mark.parametrize("content", [b"", b'{"folds": ["1"', b"\0" * 16, b"\xff\xfe"], ids=range(4))
 def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
     torn, said = made_by(tmp_path, ["1", "3"], 3) / "made_of.json", []
