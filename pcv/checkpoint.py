@@ -9,6 +9,7 @@ have the fold as their first axis, and where a fold is in other company than bef
 taken from there.
 """
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -19,7 +20,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,8 @@ from pcv.errors import PcvError
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""
 MADE_OF = "made_of.json"
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""what file systems without locks answer: Lustre, NFS"""
 STATES = 2
 """latest states that are kept, beside those after 1, 2, 4 and 8 blocks and every 16th"""
 EVERY = 16
@@ -85,7 +88,7 @@ def held(
     folder = folder_of(jobs, made_of)
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder) as is_ours:
+    with _locked(folder, say) as is_ours:
         if not is_ours:
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
@@ -95,15 +98,31 @@ def held(
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether the folder is this process's; no other can have it meanwhile."""
+def _locked(folder: Path, say: Callable[[str], None] = lambda words: None) -> Iterator[bool]:
+    """Whether the folder is this process's; no other can have it meanwhile, where there are locks.
+
+    Where there are none, that is said, once of a model.
+    """
     with (folder / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
-        else:
-            yield True
+            return
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+            _say_once(
+                say,
+                f"warning: {folder.parent}: this file system has no locks ({error.strerror}), so "
+                "that two processes making the same draws are not kept apart: start only one",
+            )
+        yield True
+
+
+@cache
+def _say_once(say: Callable[[str], None], words: str) -> None:
+    say(words)
 
 
 def folder_of(jobs: Path, made_of: Mapping[str, Any]) -> Path:

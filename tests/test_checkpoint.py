@@ -1,6 +1,8 @@
 """A job that is ended anywhere goes on where it was: same draws as if nothing had happened."""
 
 import contextlib
+import errno
+import fcntl
 import itertools
 import shutil
 import subprocess
@@ -343,6 +345,25 @@ except PcvError as error:
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "another process is making these draws; wait for it, or stop it" in other.stderr
     assert other.returncode == 1
+
+
+@pytest.mark.parametrize("number", ["ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP"])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+    def flock(*args):
+        raise OSError(getattr(errno, number), "there are none")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said = []
+    for fold in ("1", "2"):
+        made_by(tmp_path, [fold], 2, said.append)
+    assert said == [
+        f"warning: {tmp_path}: this file system has no locks (there are none), so that two "
+        "processes making the same draws are not kept apart: start only one"
+    ]
+    assert not checkpoint.is_held(tmp_path, {"folds": ["1"]})
+    with checkpoint.held(tmp_path, {"folds": ["1"]}, said.append) as saved:
+        assert saved.number == 2
+    assert checkpoint.remove(saved.folder)
 
 
 def test_trees_and_back():
