@@ -18,11 +18,12 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -32,6 +33,8 @@ from pcv.errors import PcvError
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""
 MADE_OF = "made_of.json"
+PATIENCE = 1.0
+"""seconds that a job waits for its folder: `pcv status` looks whether it is held in an instant"""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 """what file systems without locks answer: Lustre, NFS"""
 STATES = 2
@@ -88,7 +91,7 @@ def held(
     folder = folder_of(jobs, made_of)
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, say) as is_ours:
+    with _locked(folder, PATIENCE, say) as is_ours:
         if not is_ours:
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
@@ -98,26 +101,34 @@ def held(
 
 
 @contextmanager
-def _locked(folder: Path, say: Callable[[str], None] = lambda words: None) -> Iterator[bool]:
-    """Whether the folder is this process's; no other can have it meanwhile, where there are locks.
-
-    Where there are none, that is said, once of a model.
-    """
+def _locked(
+    folder: Path, patience: float = 0.0, say: Callable[[str], None] = lambda words: None
+) -> Iterator[bool]:
+    """Whether the folder is this process's, perhaps after some seconds; no other can have it
+    meanwhile, where there are locks."""
+    until = time.monotonic() + patience
     with (folder / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError as error:
-            if error.errno not in WITHOUT_LOCKS:
-                raise
-            _say_once(
-                say,
-                f"warning: {folder.parent}: this file system has no locks ({error.strerror}), so "
-                "that two processes making the same draws are not kept apart: start only one",
-            )
-        yield True
+        while not (is_ours := _is_granted(lock, fcntl.LOCK_EX, say)) and time.monotonic() < until:
+            time.sleep(patience / 20)
+        yield is_ours
+
+
+def _is_granted(lock: TextIO, kind: int, say: Callable[[str], None]) -> bool:
+    """Where the file system has no locks it is, and that is said once of a model."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+        _say_once(
+            say,
+            f"warning: {Path(lock.name).parents[1]}: this file system has no locks "
+            f"({error.strerror}), so that two processes making the same draws are not kept apart: "
+            "start only one",
+        )
+    return True
 
 
 @cache
@@ -131,12 +142,12 @@ def folder_of(jobs: Path, made_of: Mapping[str, Any]) -> Path:
 
 
 def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
-    """Is a process making these draws?"""
-    folder = folder_of(jobs, made_of)
-    if not (folder / "lock").exists():
+    """Is a process making these draws? One that begins to meanwhile waits for the answer."""
+    try:
+        with (folder_of(jobs, made_of) / "lock").open() as lock:
+            return not _is_granted(lock, fcntl.LOCK_SH, lambda words: None)
+    except FileNotFoundError:
         return False
-    with _locked(folder) as is_free:
-        return not is_free
 
 
 def count(jobs: Path, made_of: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import jax
 import numpy as np
@@ -345,6 +346,21 @@ except PcvError as error:
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "another process is making these draws; wait for it, or stop it" in other.stderr
     assert other.returncode == 1
+
+
+def test_who_only_looks_keeps_no_job_from_starting(tmp_path):
+    """`pcv status` asks whether a folder is held in the very instant in which a job takes it."""
+    made_of = {"folds": ["1"]}
+    file = made_by(tmp_path, ["1"], 1) / "lock"
+    assert not checkpoint.is_held(tmp_path, made_of)
+    assert not checkpoint.is_held(tmp_path, {"folds": ["2"]})
+    with file.open() as one, file.open() as other:
+        assert all(checkpoint._is_granted(lock, fcntl.LOCK_SH, print) for lock in (one, other))
+        assert not checkpoint.is_held(tmp_path, made_of)
+        Timer(0.2, lambda: [lock.close() for lock in (one, other)]).start()
+        with checkpoint.held(tmp_path, made_of, print):
+            assert checkpoint.is_held(tmp_path, made_of)
+    assert not checkpoint.is_held(tmp_path, made_of)
 
 
 @pytest.mark.parametrize("number", ["ENOSYS", "ENOLCK", "ENOTSUP", "EOPNOTSUPP"])
