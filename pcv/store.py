@@ -1,8 +1,9 @@
 """Artifacts: stamped Zarr stores that are whole or not there.
 
-A store is built beside its final place and renamed onto it. Its stamp (attribute ``pcv``) says
-which stage made it, from what (recipe and inputs, together its fingerprint), and where and when
-(provenance, no part of the fingerprint). A digest over all chunks tells a damaged store.
+A store is built beside its final place, brought to the disk and renamed onto it. Its stamp
+(attribute ``pcv``) says which stage made it, from what (recipe and inputs, together its
+fingerprint), and where and when (provenance, no part of the fingerprint). A digest over all chunks
+tells a damaged store.
 """
 
 import errno
@@ -127,9 +128,12 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
             _sweep(path)
             yield aside
             _seal(aside, stamp())
+            for part in (*aside.rglob("*"), aside):
+                _to_disk(part)
             if path.exists():
                 path.rename(replaced)
             aside.rename(path)
+            _to_disk(path.parent)
     finally:
         if replaced.exists() and not path.exists():
             replaced.rename(path)
@@ -186,10 +190,24 @@ def write_bytes(path: Path, content: bytes) -> None:
         with explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             aside.write_bytes(content)
+            _to_disk(aside)
             aside.replace(path)
+            _to_disk(path.parent)
     finally:
         if aside.exists():
             aside.unlink()
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, outlives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems sync no folders
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

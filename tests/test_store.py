@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -465,6 +466,51 @@ def remove_mark(path):
 
 def change_recipe(path):
     change_root(path, lambda attributes: attributes["pcv"].update(recipe={}))
+
+
+class TestPowerCut:
+    @pytest.fixture
+    def events(self, monkeypatch):
+        """What is brought to the disk and what is renamed, in their order, by inodes."""
+        found, fsync, rename = [], os.fsync, os.rename
+
+        def synced(descriptor):
+            found.append(("synced", os.fstat(descriptor).st_ino))
+            fsync(descriptor)
+
+        def renamed(source, to):
+            parts = (Path(source), *Path(source).rglob("*"))
+            found.append(("renamed", {part.stat().st_ino for part in parts}))
+            rename(source, to)
+
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "rename", renamed)
+        monkeypatch.setattr(os, "replace", renamed)
+        return found
+
+    @pytest.mark.parametrize("what", ["store", "file"])
+    def test_all_is_on_the_disk_before_it_has_its_name_and_so_is_the_name(self, path, events, what):
+        if what == "store":
+            store.write(path, table(), stamp())
+        else:
+            store.write_bytes(path, b"content")
+        here = [i for i, (event, of) in enumerate(events) if event == "renamed"]
+        last, parts = here[-1], events[here[-1]][1]
+        assert path.stat().st_ino in parts
+        assert parts <= {of for event, of in events[:last] if event == "synced"}
+        assert ("synced", path.parent.stat().st_ino) in events[last:]
+
+    def test_file_systems_that_sync_no_folders(self, path, monkeypatch):
+        fsync = os.fsync
+
+        def of_files(descriptor):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "Invalid argument")
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", of_files)
+        store.write(path, table(), stamp())
+        assert store.read_stamp(path, "data") == stamp()
 
 
 class TestDamage:
