@@ -20,10 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from pcv import datasets
 from pcv.checks import check_whole_groups
-from pcv.effects import MAX_DIM, Locals, Position, find
+from pcv.devices import RUN_ONCE
+from pcv.effects import MAX_DIM, PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.laplace import NODES_PER_DIM, Function, Laplace, laplace, log_mean, sampled
@@ -92,24 +94,45 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
     if not len(local.entries):
         return Scored(model, "either", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
-    return Scored(integrated(model, data, local), "marginal", by, local)
+    return Scored(integrated(model, data, local, folds), "marginal", by, local)
 
 
-def sliceable(model: Model, data: Data, num_units: int) -> bool:
-    """Does `log_lik` of a few rows of the data give the terms of their units?"""
-    arrays = numeric(data)
-    if len(arrays[model.outcome.name]) != num_units:
-        return False
-    params = jax.jit(model.init)(jax.random.key(0))
-    some = np.unique(np.linspace(0, num_units - 1, 3).astype(int))[::-1]
-    whole = np.asarray(jax.jit(model.log_lik)(params, arrays))[some]
-    try:
-        part = np.asarray(
-            jax.jit(model.log_lik)(params, _rows(arrays, jnp.asarray(some), num_units))
-        )
-    except Exception:  # whatever a model's function does with data of another size
-        return False
-    return part.shape == whole.shape and bool(np.allclose(part, whole, rtol=1e-5))
+def sliceable(model: Model, data: Data, folds: Folds) -> bool:
+    """Does `log_lik` of the rows of each test set alone give the terms of its units?
+
+    It does not where a term depends on other rows too, as by a covariate scaled by the range of all
+    of them. Looked at in every fold, at some draws from the prior.
+    """
+    with jax.enable_x64(True):
+        arrays = numeric(data)
+        num_units = datasets.num_units(arrays)
+        if len(arrays[model.outcome.name]) != num_units:
+            return False
+        draws = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), PRIOR_DRAWS))
+
+        def terms(arrays: Data) -> Float[Array, "draw row"]:
+            return jax.lax.map(lambda params: model.log_lik(params, arrays), draws)
+
+        whole = jax.jit(terms, compiler_options=RUN_ONCE)(arrays)
+
+        def right(test: Int[Array, " slot"]) -> Bool[Array, ""]:
+            units = _filled(test)
+            found, expected = terms(_rows(arrays, units, num_units)), whole[:, units]
+            if found.shape != expected.shape:
+                return jnp.array(False)
+            told = jnp.isfinite(expected).any(0)  # terms that are -inf throughout tell nothing
+            return jnp.isclose(found, expected).all() & told.all()
+
+        every = jax.jit(lambda tests: jax.lax.map(right, tests), compiler_options=RUN_ONCE)
+        try:
+            return bool(every(jnp.asarray(folds.test)).all())
+        except Exception:  # whatever a model's function does with data of another size
+            return False
+
+
+def _filled(test: Int[Array, " slot"]) -> Int[Array, " slot"]:
+    """A test set whose padding repeats its first unit, so that it holds no other's row."""
+    return jnp.where(test >= 0, test, test[0])
 
 
 def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str, Array]:
@@ -119,24 +142,24 @@ def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str,
 
 
 def integrated(
-    model: Model, data: Data, local: Locals, nodes_per_dim: int = NODES_PER_DIM
+    model: Model, data: Data, local: Locals, folds: Folds, nodes_per_dim: int = NODES_PER_DIM
 ) -> Model:
     """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
 
     Args:
         model, data: the model.
-        local: of `find`.
+        local, folds: of `find`, and what it was given.
         nodes_per_dim: of importance sampling, where a group has two effects or more.
     """
     # Functions of the user are traced once, however often they are called here.
     log_lik, own = jax.jit(model.log_lik), model._replace(log_prior=jax.jit(model.log_prior))
     num_units = len(local.group)
     all_entries = jnp.asarray(_with_nobody(local, _size(model)))
-    few = sliceable(model, data, num_units)
+    few = sliceable(model, data, folds)
 
     def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
         position, unravel = ravel_pytree(params)
-        arrays = _rows(data, test, num_units) if few else data
+        arrays = _rows(data, _filled(test), num_units) if few else data
         of_slot, present = _groups_of(local, test)
 
         def of_group(group: Int[Array, ""]) -> Predictive:

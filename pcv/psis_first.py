@@ -121,7 +121,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
         return made, (pointwise.sum(-1), pointwise)
     model = build(job, arrays)
     if made.local is not None and isinstance(model, Model):
-        model = integrated(model, arrays, made.local, NODES_PER_DIM)
+        model = integrated(model, arrays, made.local, folds, NODES_PER_DIM)
     flat, _ = flat_target(target(model, arrays, made.predictive))
     position = np.asarray(fitted["unconstrained/position"].values)
     chains, draws, _ = position.shape

@@ -3,20 +3,22 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy.integrate import quad
 from scipy.special import gammaln
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv import effects
+from pcv import effects, marginal
 from pcv.effects import find
 from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
-from pcv.marginal import choose, integrated
-from pcv.model import Model, Outcome, numeric, support
+from pcv.frontends.numpyro import from_numpyro
+from pcv.marginal import choose, integrated, sliceable
+from pcv.model import Fold, Model, Outcome, numeric, support, target
 from pcv.psis_first import NODES_PER_DIM
 from pcv.zoo import rats
 from tests.problems import GROUP_OF_UNIT, hierarchy, regression
@@ -168,13 +170,13 @@ def test_one_effect_by_group_is_exact():
     problem = hierarchy("marginal")
     model, data = problem.model, given(problem.data)
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(1), DRAWS))
-    found = integrated(model, data, find(model, data, GROUPS))
+    found = integrated(model, data, find(model, data, GROUPS), GROUPS)
     exact = of_folds(model, data, params, GROUPS)
     for mine, theirs in zip(of_folds(found, data, params, GROUPS), exact):
         np.testing.assert_allclose(mine, theirs, atol=2e-3)
         assert abs(np.mean(np.exp(mine - theirs)) - 1) < 1e-5
     three = from_sets(["0 and 2", "1"], [np.r_[0, 1, 5:9], np.arange(2, 5)], None, 14)
-    found = integrated(model, data, find(model, data, three))
+    found = integrated(model, data, find(model, data, three), three)
     for mine, theirs in zip(
         of_folds(found, data, params, three), of_folds(model, data, params, three)
     ):
@@ -198,7 +200,7 @@ def one_large_group(prior):
 def test_single_units_of_a_large_group_vary_over_the_whole_prior():
     model, data, folds = one_large_group(dist.Normal(0.0, 1.0))
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 20))
-    found = integrated(model, data, find(model, data, folds))
+    found = integrated(model, data, find(model, data, folds), folds)
     _, pointwise = of_folds(found, data, params, folds)
     exact = norm.logpdf(data["y"][:1000], 0, np.sqrt(2))
     np.testing.assert_allclose(pointwise[:, 0, :1000], exact[None].repeat(20, 0), atol=2e-3)
@@ -226,7 +228,7 @@ def test_more_nodes_for_means_of_one_over_the_integral():
     exact, _ = of_folds(model, data, params, folds)
     bias = {}
     for nodes in (16, NODES_PER_DIM):
-        joint, _ = of_folds(integrated(model, data, local, nodes), data, params, folds)
+        joint, _ = of_folds(integrated(model, data, local, folds, nodes), data, params, folds)
         bias[nodes] = np.log(np.exp(exact - joint).mean(0)).sum()
     assert abs(bias[NODES_PER_DIM]) < 0.05
     assert bias[16] > 0.2
@@ -239,7 +241,7 @@ def test_two_effects_by_group_are_right_on_average(seed):
     folds = leave_one_group_out(data["rat"], "rat")
     keys = jax.random.split(jax.random.key(seed), DRAWS)
     params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
-    found = integrated(model, data, find(model, data, folds))
+    found = integrated(model, data, find(model, data, folds), folds)
     mine, exact = (of_folds(x, data, params, folds) for x in (found, model))
     for approximate, true in zip(mine, exact):
         ratio = np.exp(approximate - true)
@@ -265,7 +267,7 @@ def test_poisson_groups_against_dense_quadrature():
         return dist.Poisson(jnp.exp(params["u"][data["g"]])).log_prob(data["y"])
 
     model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
-    found = integrated(model, data, find(model, data, GROUPS))
+    found = integrated(model, data, find(model, data, GROUPS), GROUPS)
     params = {
         "mu": jnp.array([1.0, 0.3, 1.5]),
         "log_tau": jnp.log(jnp.array([1.0, 0.4, 1.8])),
@@ -302,7 +304,7 @@ def test_a_prior_that_is_not_normal():
     local = find(model, data, GROUPS)
     assert not local.normal
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), DRAWS))
-    joint, pointwise = of_folds(integrated(model, data, local), data, params, GROUPS)
+    joint, pointwise = of_folds(integrated(model, data, local, GROUPS), data, params, GROUPS)
     b = np.exp(np.asarray(params["log_b"]))
     exact = np.array(
         [
@@ -315,7 +317,7 @@ def test_a_prior_that_is_not_normal():
     for k, test in enumerate(GROUPS.test):
         units = test[test >= 0]
         np.testing.assert_allclose(pointwise[:, k, : len(units)], one[:, units], atol=5e-3)
-    taken = integrated(model, data, local._replace(normal=True))
+    taken = integrated(model, data, local._replace(normal=True), GROUPS)
     assert np.abs(of_folds(taken, data, params, GROUPS)[0] - exact).min() > 1e-3
 
 
@@ -332,12 +334,82 @@ def test_replicates_have_effects_drawn_anew():
     cov = 1.2**2 + np.eye(present.sum())
     spread = np.sqrt((cov**2 + np.outer(np.diag(cov), np.diag(cov))) / len(keys))
     for normal in (True, False):
-        found = integrated(model, data, local._replace(normal=normal))
+        found = integrated(model, data, local._replace(normal=normal), GROUPS)
         anew = jax.vmap(found.marginal_predict, (0, None, None, None))
         drawn = np.asarray(anew(keys, params, numeric(data), test))[:, present]
         error = np.sqrt(np.diag(cov) / len(keys))
         assert np.abs((drawn.mean(0) - 1.5) / error).max() < 4
         assert np.abs((np.cov(drawn.T) - cov) / spread).max() < 5
+
+
+SITE = np.repeat(np.arange(4), [3, 4, 5, 6])
+SCALES = {
+    "own row": lambda t: t / 10,
+    "range": lambda t: (t - t.min()) / (t.max() - t.min()),
+    "maximum": lambda t: t / t.max(),
+}
+
+
+def trend_of_sites(scale):
+    """A NumPyro model of a trend in time, scaled by all data; rows are in the order of time, so
+    that the first and the last hold the extremes, and the largest site the maximum."""
+    rng = np.random.default_rng(0)
+    t = np.sort(rng.uniform(0, 10, 18))
+    y = 0.3 * t + rng.normal(size=18)
+
+    def trend(y, t, site):
+        a, b = numpyro.sample("a", dist.Normal(0, 1)), numpyro.sample("b", dist.Normal(0, 1))
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        with numpyro.plate("sites", 4):
+            u = numpyro.sample("u", dist.Normal(0, tau))
+        with numpyro.plate("case", len(y)):
+            numpyro.sample("y", dist.Normal(a + b * scale(t) + u[site], 1), obs=y)
+
+    made = from_numpyro(trend, {"y": y, "t": t, "site": SITE})
+    return made, given(dict(made.data.columns)), scale(t)
+
+
+def of_three_rows(model, data, folds):
+    """What told once whether test sets can be looked at alone: the first, middle and last row."""
+    arrays = numeric(data)
+    params = model.init(jax.random.key(0))
+    few = {name: x[np.array([17, 8, 0])] for name, x in arrays.items()}
+    whole = np.asarray(model.log_lik(params, arrays))[[17, 8, 0]]
+    return np.allclose(model.log_lik(params, few), whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_terms_that_depend_on_other_rows_have_all_of_them(scale, monkeypatch):
+    model, data, z = trend_of_sites(SCALES[scale])
+    folds = leave_one_group_out(SITE, "site")
+    local = find(model, data, folds)
+    assert sliceable(model, data, folds) == (scale == "own row")
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(1), 10))
+    theta = {name: np.asarray(x) for name, x in jax.vmap(model.constrain)(params).items()}
+    mean = theta["a"][:, None] + theta["b"][:, None] * z
+    joint, pointwise = np.zeros((10, 4)), np.zeros((10, 4, 6))
+    for k, test in enumerate(folds.test):
+        units = test[test >= 0]
+        for draw, tau in enumerate(theta["tau"]):
+            cov = np.eye(len(units)) + tau**2
+            normal = multivariate_normal(mean[draw, units], cov)
+            joint[draw, k] = normal.logpdf(data["y"][units])
+            by_unit = norm.logpdf(data["y"][units], mean[draw, units], np.sqrt(cov[0, 0]))
+            pointwise[draw, k, : len(units)] = by_unit
+
+    def errors():
+        found = of_folds(integrated(model, data, local, folds), data, params, folds)
+        return [np.abs(mine - exact).max() for mine, exact in zip(found, (joint, pointwise))]
+
+    assert max(errors()) < 5e-3
+    whole = Fold(jnp.zeros(18, bool), jnp.arange(18))
+    terms = jax.vmap(lambda params: target(model, data, "plain").log_predictive(params, whole))
+    by_hand = norm.logpdf(data["y"], mean + theta["u"][:, SITE], 1.0)
+    np.testing.assert_allclose(terms(params)[1], by_hand, rtol=1e-10)
+    if scale != "own row":
+        assert of_three_rows(model, data, folds)
+        monkeypatch.setattr(marginal, "sliceable", of_three_rows)
+        assert min(errors()) > 0.5
 
 
 def test_too_many_effects_are_left_to_the_chains(monkeypatch):
