@@ -668,3 +668,17 @@ def test_bambi_is_its_pymc_model_with_columns():
     np.testing.assert_allclose(made.log_lik(params, {}), twin.log_lik(params, {}), rtol=1e-10)
     assert {"Intercept", "x", "1|site"} <= set(made.constrain(params))
     assert from_bambi(model).outcome.name == "y"
+
+
+@pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+def test_bambi_drops_rows_where_a_column_of_its_formula_has_no_value():
+    site = np.array(list("abcd"))[GROUP]
+    frame = pd.DataFrame({"y": REAL, "x": X[:, 0], "site": site, "spare": np.nan})
+    frame.loc[2, "x"], frame.loc[5, "y"] = np.nan, np.nan
+    made = from_bambi(bmb.Model("y ~ scale(x)", frame, dropna=True))
+    kept = np.delete(np.arange(N), [2, 5])
+    np.testing.assert_array_equal(made.data.columns["y"], REAL[kept])
+    np.testing.assert_array_equal(made.data.columns["x"], X[kept, 0])
+    assert made.data.columns["site"].tolist() == site[kept].tolist()
+    assert "spare" not in made.data.columns

@@ -159,13 +159,22 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     made = model.backend.model
     size = np.size(_content(made.rvs_to_values[made.observed_RVs[0]]))
     response = made.observed_RVs[0].name
-    rows = model.data if len(model.data) == size else model.data.dropna()
+    rows = model.data
+    if model.dropna:  # as Bambi does it, where a column of the formula has no value
+        rows = rows.dropna(subset=list(rows.columns.intersection(_named(model.formula.main))))
     table = {
         str(name): np.asarray(column.astype(str) if column.dtype.kind == "O" else column)
         for name, column in rows.items()
         if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
     }
     return from_pymc(made, units=units, columns=table)
+
+
+def _named(formula: str) -> set[str]:
+    from formulae import model_description
+
+    names: set[str] = model_description(formula).var_names
+    return names
 
 
 def _may_be_of_folds(name: str, column: pd.Series) -> bool:
