@@ -379,6 +379,16 @@ def in_plate(mu, y, **kwargs):
         numpyro.sample("y", dist.Normal(mu, 1), obs=y[: kwargs.get("subsample_size")])
 
 
+def missing_in_plate(mu, y, there):
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y, obs_mask=there)
+
+
+def masked_in_plate(mu, y, mask):
+    with numpyro.plate("case", len(y)), handlers.mask(mask=mask):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
 REFUSED = {
     "discrete": (
         lambda mu, y: in_plate(mu + numpyro.sample("k", dist.Poisson(2.0)), y),
@@ -395,6 +405,18 @@ REFUSED = {
     "subsampling": (
         lambda mu, y: in_plate(mu, y, subsample_size=3),
         "plate 'case' subsamples 3 of 12 elements",
+    ),
+    "missing": (
+        lambda mu, y: missing_in_plate(mu, y, y < 3),
+        "'y' has missing values (obs_mask); drop these observations",
+    ),
+    "masked": (
+        handlers.mask(in_plate, mask=np.arange(N) != 4),
+        "handlers.mask leaves nothing of 1 of 12 units (the first is number 4), which cannot be sc",
+    ),
+    "masked altogether": (
+        lambda mu, y: masked_in_plate(mu, y, False),
+        "handlers.mask leaves nothing of 12 of 12 units",
     ),
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (
@@ -414,6 +436,19 @@ def test_numpyro_models_that_are_refused(body, words):
     with pytest.raises(PcvError, match="NumPyro model 'model': ") as error:
         from_numpyro(numpyro_model(body), {"y": REAL})
     assert words in str(error.value)
+
+
+def test_what_is_masked_of_a_unit_is_not_scored():
+    there = np.arange(12).reshape(4, 3) % 5 > 0
+
+    def weeks(mu, y):
+        with numpyro.plate("week", 4, dim=-2), numpyro.plate("day", 3), handlers.mask(mask=there):
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+    y = REAL.reshape(4, 3)
+    made = from_numpyro(numpyro_model(weeks), {"y": y}, units="week")
+    terms = np.where(there, dist.Normal(0.3, 1).log_prob(y), 0.0).sum(1)
+    np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-6)
 
 
 def test_shapes_that_do_not_fit_are_refused():

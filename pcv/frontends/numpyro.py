@@ -46,9 +46,9 @@ def from_numpyro(
     .. math:: \log p(y_u \mid \theta) = \sum_{s \in \mathrm{sites}} \sum_{j \in u}
               \log p(y_{s,j} \mid \theta)
 
-    All handlers work: `reparam`, `scale` (of the scored density too), `condition`, `mask`.
-    Values computed from all data (standardised covariates, knots of splines, priors scaled by
-    the data) stay as in the full fit in every fold.
+    Handlers work: `reparam`, `scale` (of the scored density too), `condition`, and `mask` of a part
+    of a unit, which is then not scored. Values computed from all data (standardised covariates,
+    knots of splines, priors scaled by the data) stay as in the full fit in every fold.
 
     Args:
         model: function of NumPyro primitives, with its observations.
@@ -60,8 +60,8 @@ def from_numpyro(
 
     Raises:
         PcvError: the model does not run; it has discrete latent sites, factors, parameters
-            (`numpyro.param`), or plates that subsample; no site is observed, or its elements are
-            in no plate.
+            (`numpyro.param`), plates that subsample, missing values (`obs_mask`), or units that are
+            masked whole; no site is observed, or its elements are in no plate.
 
     >>> import numpyro
     >>> def coin(y):
@@ -80,6 +80,7 @@ def from_numpyro(
         found = _traced(model, _in_jax(given), where)
     layouts = {site: _layout(x, where) for site, x in found.observed.items()}
     chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
+    _refuse_masked(found.observed, layouts, chosen, where)
     observed = {site: np.asarray(x["value"]) for site, x in found.observed.items()}
     outcome = "_".join(observed)
     rows = observations(outcome, observed, layouts, chosen, data, columns or {}, where)
@@ -193,6 +194,11 @@ def _traced(model: Callable[..., Any], kwargs: Mapping[str, Any], where: str) ->
                 "elements; cross-validation needs them all: leave subsample_size out"
             )
     for name, site in latent.items():
+        missing = name.removesuffix("_unobserved")
+        if f"{missing}_observed" in observed:
+            raise PcvError(
+                f"{where}: '{missing}' has missing values (obs_mask); drop these observations"
+            )
         if site["fn"].support.is_discrete:
             raise PcvError(
                 f"{where}: latent site '{name}' is discrete, which HMC cannot draw; sum it out, "
@@ -247,6 +253,29 @@ def _layout(site: Site, where: str) -> Layout:
     ]
     inner = [f"{site['name']}_dim_{axis}" for axis in range(len(batch), len(value))]
     return Layout(tuple(dims), tuple(inner), value)
+
+
+def _refuse_masked(
+    observed: Mapping[str, Site], layouts: Mapping[str, Layout], units: tuple[str, ...], where: str
+) -> None:
+    """Units of which handlers.mask leaves nothing: their scores would be 0."""
+    present = []
+    for name, site in observed.items():
+        shape = layouts[name].shape[: len(layouts[name].dims)]
+        left = jnp.broadcast_to(_mask(site["fn"]), shape)
+        present.append(layouts[name].by_unit(left.astype(float), units))
+    masked = np.flatnonzero(np.sum(present, axis=0) == 0)
+    if masked.size:
+        raise PcvError(
+            f"{where}: handlers.mask leaves nothing of {masked.size} of {present[0].size} units "
+            f"(the first is number {masked[0]}), which cannot be scored; drop their observations"
+        )
+
+
+def _mask(fn: dist.Distribution) -> Any:
+    if isinstance(fn, dist.MaskedDistribution):
+        return jnp.logical_and(fn._mask, _mask(fn.base_dist))
+    return _mask(fn.base_dist) if isinstance(fn, dist.ExpandedDistribution) else True
 
 
 def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> str | None:
