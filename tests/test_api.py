@@ -13,7 +13,10 @@ import numpyro.distributions as dist
 import pandas as pd
 import pymc as pm
 import pytest
+import xarray as xr
 from arviz_stats.base import array_stats
+from arviz_stats.utils import ELPDDataLOOKFold
+from scipy.special import softmax
 from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
@@ -483,12 +486,42 @@ class TestWeights:
         np.testing.assert_allclose(weights.stacking(elpd), weights.stacking(elpd + 800), atol=1e-6)
         assert 0.6 < weights.stacking(elpd)[0] < 0.7
 
-    def test_pseudo_bma_plus(self):
-        elpd = np.array([[-1.0, -1.2, -0.8, -1.1], [-2.0, -2.2, -1.8, -2.1]])
+    def test_pseudo_bma_plus_is_arvizs(self):
+        """Up to the error of both bootstraps, which the elpds alone, without one, are beyond."""
+        rng = np.random.default_rng(4)
+        elpd = rng.normal(-1.5, 0.6, (3, 30)) + np.array([[0.15], [0.05], [0.1]])
         found = weights.pseudo_bma_plus(elpd, np.random.default_rng(1))
-        assert found[0] == pytest.approx(1 / (1 + np.exp(-4)), abs=0.01)
+        theirs = arviz_stats.compare(
+            {str(m): elpd_data(x) for m, x in enumerate(elpd)},
+            method="BB-pseudo-BMA",
+            round_to="none",
+        )["weight"].loc[["0", "1", "2"]]
+        replicates = [
+            weights.pseudo_bma_plus(elpd, np.random.default_rng(seed)) for seed in range(20)
+        ]
+        error = np.sqrt(2) * np.std(replicates, axis=0, ddof=1)
+        assert np.abs((found - theirs) / error).max() < 4
+        assert np.abs((softmax(elpd.sum(1)) - theirs) / error).max() > 8
+        far_below = weights.pseudo_bma_plus(elpd - 2000, np.random.default_rng(1))
+        np.testing.assert_allclose(far_below, found, rtol=1e-6)
         with pytest.raises(PcvError, match="weights: no method 'bma'; there are stacking"):
             weights.weights(elpd, "bma", 1)
+
+
+def elpd_data(terms):
+    """Log scores as ArviZ takes them."""
+    return ELPDDataLOOKFold(
+        elpd=terms.sum(),
+        se=np.sqrt(terms.size * terms.var()),
+        p=1.0,
+        n_samples=1000,
+        n_data_points=terms.size,
+        scale="log",
+        warning=False,
+        good_k=None,
+        elpd_i=xr.DataArray(terms, dims="unit"),
+        n_folds=terms.size,
+    )
 
 
 class TestFolds:
