@@ -28,6 +28,7 @@ from pcv.errors import PcvError
 from pcv.folds import train_mask
 from pcv.model import Model, Outcome, numeric, support
 from pcv.psis import psis, shared
+from pcv.psis_first import _at_least_two
 from tests.problems import LinearGaussian, exact, hierarchy, regression
 
 N = 24
@@ -420,6 +421,43 @@ class TestPsisFirst:
         spread, error = np.std(totals, ddof=1), 1 / np.sqrt(2 * 149)
         assert abs(spread / np.mean(together) - 1) < 4 * error
         assert spread / np.mean(apart) - 1 > 4 * error
+
+    def test_brute_force_of_some_folds(self, tmp_path):
+        """Those are exact up to their own MCSE, the others what PSIS says of the full fit."""
+        problem = regression()
+        folds = problem.schemes["leave one out"]
+        truth = exact(problem, folds).joint
+        mixed = pcv.loo(problem.model, data=problem.data, good_k=0.3, seed=1, **QUICK)
+        joint = mixed.to_datatree()["log_likelihood"]["y"].values
+        found = psis(joint, joint[..., None], folds.test)
+        again = found.khat > 0.3
+        assert 1 < again.sum() < 12
+        assert (mixed.folds["source"] == np.where(again, "mcmc", "psis")).all()
+        elpd, mcse = mixed.folds["elpd"].values, mixed.folds["mcse"].values
+        assert np.abs((elpd - truth) / mcse)[again].max() < 4
+        assert np.abs((np.roll(elpd[again], 1) - truth[again]) / mcse[again]).max() > 8
+        for name, psis_alone in (
+            ("elpd", found.joint_elpd),
+            ("mcse", found.joint_mcse),
+            ("khat", found.khat),
+        ):
+            mine = mixed.folds[name].values
+            np.testing.assert_allclose(mine[~again], psis_alone[~again], rtol=1e-9)
+            assert (mine[again] != psis_alone[again]).all()
+        assert mixed.elpd == pytest.approx(elpd.sum(), rel=1e-12)
+        np.testing.assert_allclose(mixed.pointwise, elpd, rtol=1e-12)
+        mixed.save(tmp_path / "cv.zarr")
+        loaded = pcv.load(tmp_path / "cv.zarr")
+        assert repr(loaded) == repr(mixed)
+        for name in mixed.tree.children:
+            xr.testing.assert_identical(loaded.tree[name].dataset, mixed.tree[name].dataset)
+
+    def test_a_single_fold_is_sampled_with_the_next_worst(self):
+        khat = np.array([0.1, 0.9, 0.3, 0.6])
+        assert _at_least_two(khat, khat > 0.7).tolist() == [1, 3]
+        assert _at_least_two(khat, khat > 0.2).tolist() == [1, 2, 3]
+        khat[2] = np.nan
+        assert _at_least_two(khat, np.isnan(khat)).tolist() == [1, 2]
 
     @pytest.mark.slow
     def test_brute_force_where_weights_are_heavy(self, found):
