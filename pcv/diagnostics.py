@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 BENCHMARK_LEVEL = 0.01
@@ -655,8 +656,20 @@ def tail_size(num_draws: int) -> int:
     return int(min(num_draws / 5, 3 * num_draws**0.5))
 
 
+PART = 2**21
+"""draws of all folds that are in memory at one time"""
+
+
+def largest(
+    top: Float[np.ndarray, "fold tail"], draws: Float[np.ndarray, "fold chain draw"]
+) -> Float[np.ndarray, "fold tail"]:
+    """The largest values of each fold so far, in no order, as many as `top` has room for."""
+    seen = np.concatenate([top, draws.reshape(len(draws), -1)], axis=1)
+    return np.partition(seen, -top.shape[1], axis=1)[:, -top.shape[1] :]
+
+
 def pareto_khat(
-    draws: Float[np.ndarray, "fold chain draw"],
+    draws: Float[np.ndarray, "fold chain draw"] | Float[xr.DataArray, "fold chain draw"],
     num_draws: Int[np.ndarray, " fold"] | None = None,
 ) -> Float[np.ndarray, " fold"]:
     r"""Shape of the right tail of exp(s): how far the mean of exp(s) can be trusted.
@@ -667,7 +680,7 @@ def pareto_khat(
     (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*.)
 
     Args:
-        draws: log scores s (nats).
+        draws: log scores s (nats); those in a store are read part by part.
         num_draws: draws of each fold over all chains, where folds stopped early: NaN past them.
 
     Returns:
@@ -677,13 +690,17 @@ def pareto_khat(
     >>> pareto_khat(rng.exponential(0.9, (1, 4, 1000))) > good_k(4000)     # exp(s): Pareto, k = .9
     array([ True])
     """
-    flat = draws.reshape(len(draws), -1)
-    made = np.full(len(flat), flat.shape[1]) if num_draws is None else num_draws
-    unknown = np.isnan(flat)
-    size = tail_size(int(made.max())) + 1
-    top = np.partition(np.where(unknown, -np.inf, flat), -size, axis=1)[:, -size:]
-    khat = pareto_khat_from_tail(top, made)
-    return np.where(unknown.sum(axis=1) > flat.shape[1] - made, np.nan, khat)
+    folds, chains, longest = draws.shape
+    made = np.full(folds, chains * longest) if num_draws is None else num_draws
+    top = np.full((folds, tail_size(int(made.max())) + 1), -np.inf)
+    known = np.zeros(folds, int)
+    step = max(PART // (folds * chains), 1)
+    for start in range(0, longest, step):
+        part = np.asarray(draws[:, :, start : start + step])
+        unknown = np.isnan(part)
+        known += (~unknown).sum(axis=(1, 2))
+        top = largest(top, np.where(unknown, -np.inf, part))
+    return np.where(known < made, np.nan, pareto_khat_from_tail(top, made))
 
 
 def pareto_khat_from_tail(

@@ -282,7 +282,7 @@ def listed(attribute: Any) -> list[str]:
 
 def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
     if "log_joint_draws" in sample:
-        return diag.pareto_khat(sample["log_joint_draws"].values, num_draws)
+        return diag.pareto_khat(sample["log_joint_draws"], num_draws)
     return diag.pareto_khat_from_tail(sample["log_joint_tail"].values, num_draws)
 
 

@@ -129,14 +129,6 @@ def put(folder: Path, batch: xr.Dataset, index: int) -> None:
     batch.to_zarr(folder, region=region)
 
 
-def largest(
-    top: Float[np.ndarray, "fold tail"], draws: Float[np.ndarray, "fold chain draw"]
-) -> Float[np.ndarray, "fold tail"]:
-    """The largest values of each fold so far, in no order, as many as `top` has room for."""
-    seen = np.concatenate([top, draws.reshape(len(draws), -1)], axis=1)
-    return np.partition(seen, -top.shape[1], axis=1)[:, -top.shape[1] :]
-
-
 def finish(
     folder: Path,
     folds: np.ndarray,

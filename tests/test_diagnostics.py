@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import xarray as xr
 from arviz_stats.base import array_stats
 from scipy.signal import lfilter
 
@@ -522,6 +523,26 @@ def test_khat_recovers_a_pareto_tail(k):
     khat = diag.pareto_khat(draws)
     assert khat.mean() == pytest.approx(expected, abs=4 * khat.std() / np.sqrt(200) + 0.02)
     assert ((khat > diag.good_k(4000)).mean() > 0.95) == (k == 1.2)
+
+
+def test_khat_of_draws_that_are_read_part_by_part(tmp_path, monkeypatch):
+    draws = np.random.default_rng(1).normal(0, 1.5, (3, 4, 400))
+    draws[1, :, 100:] = np.nan
+    draws[2, 2, 399] = np.nan
+    made = np.array([1600, 400, 1600])
+    xr.Dataset({"s": (("fold", "chain", "draw"), draws)}).to_zarr(
+        tmp_path / "s.zarr", consolidated=False
+    )
+    expected = diag.pareto_khat(draws, made)
+    read = []
+    as_it_is = diag.largest
+    monkeypatch.setattr(diag, "PART", 12 * 70)
+    monkeypatch.setattr(diag, "largest", lambda *x: [read.append(x[1].shape), as_it_is(*x)][1])
+    stored = xr.open_dataset(tmp_path / "s.zarr", engine="zarr", consolidated=False)
+    found = diag.pareto_khat(stored["s"], made)
+    np.testing.assert_array_equal(found, expected)
+    assert np.isfinite(found).tolist() == [True, True, False]
+    assert read == [*[(3, 4, 70)] * 5, (3, 4, 50)]
 
 
 def test_khat_of_folds_of_different_lengths():

@@ -10,6 +10,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pcv import sampler, sums
+from pcv.diagnostics import largest
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.keys import key
@@ -268,7 +269,7 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
         if i == 0:
             sums.create(folder, batch, len(blocks))
         sums.put(folder, batch, i)
-        top = sums.largest(top, block.draws)
+        top = largest(top, block.draws)
     sums.finish(
         folder, FOLDS.id, np.full(5, 30), None if keep else top, {}, {"predictive": "plain"}
     )

@@ -57,5 +57,6 @@ r"""Share of units whose observed value had a predictive probability above one h
 
 .. math:: \mathrm{mean}_i \, 1[p(y_i \mid y_\mathrm{train}) > \tfrac12]
 
-Pointwise, from 0 to 1; a probability of one half counts as half a unit.
+Pointwise, from 0 to 1; a probability of one half counts as half a unit. It jumps where a
+probability crosses one half: its MCSE comes from resampled batches, not from the jackknife.
 """

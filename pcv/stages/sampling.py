@@ -46,7 +46,7 @@ def sample(job: Job) -> None:
     """
     from pcv import devices, kernels, sums
     from pcv import scores as scoring
-    from pcv.diagnostics import tail_size
+    from pcv.diagnostics import largest, tail_size
 
     started = datetime.now(UTC)
     config, cv = job.config, job.settings.cv
@@ -137,7 +137,7 @@ def sample(job: Job) -> None:
                 sums.create(folder, batch, (lengths[-1] - made) // cv.batch_size)
             sums.put(folder, sums.among_all(batch, active, len(folds.id)), i)
             if tail is not None:
-                tail[active] = sums.largest(tail[active], block.draws)
+                tail[active] = largest(tail[active], block.draws)
             num_draws[active] += block.num_draws
             divergences += int(block.stats["divergences"]["total"].sum())
             after(i + 1, block, made + int(num_draws.max()), lengths[-1])
