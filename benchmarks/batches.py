@@ -23,7 +23,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         for number in (1, 4, 16):
             cv = {"draws": 2000, "batch_size": 50, "warmup": 50, "fold_batches": number}
-            folder = project(Path(place) / str(number), 1_000, cv)
+            folds = {"scheme": "leave_one_out"}
+            folder = project(Path(place) / str(number), 1_000, folds, cv | {"store": "sums"})
             for stage in ("data", "folds", "fit"):
                 peak(folder, stage, "config.yaml")
             taken = []

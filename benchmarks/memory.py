@@ -1,6 +1,6 @@
 """Peak memory of sampling and diagnosing: `python -m benchmarks.memory`, from the root.
 
-Over draws (500 to 50,000 a chain), and over folds (100 to 10,000) in batches of 100; every command
+Over draws (500 to 50,000 a chain), and over folds (500 to 10,000) in batches of 500; every command
 is a process of its own, whose largest resident set is what the kernel says.
 """
 
@@ -33,7 +33,7 @@ def peak(folder: Path, *words: str) -> tuple[float, float]:
     return usage.ru_maxrss * 1024 / MIB, time.monotonic() - started
 
 
-def project(folder: Path, num_units: int, cv: dict) -> Path:
+def project(folder: Path, num_units: int, folds: dict, cv: dict) -> Path:
     folder.mkdir()
     (folder / "models.py").write_text(MODELS)
     rng = np.random.default_rng(1)
@@ -47,10 +47,10 @@ def project(folder: Path, num_units: int, cv: dict) -> Path:
     ).to_csv(folder / "data.csv", index=False)
     experiment = {
         "data": {"file": "data.csv", "outcome": "yield_t", "order": ["plot"]},
-        "folds": {"scheme": "leave_one_out"},
+        "folds": folds,
         "models": {"flat": {"model": "models.py:flat"}},
         "fit": {"warmup": 200, "draws": 200},
-        "cv": {"chains": 4, "warmup": 10, "adapt": "never", "store": "sums"} | cv,
+        "cv": {"chains": 4, "warmup": 10, "adapt": "never"} | cv,
     }
     settings = {"seed": 1, "experiments": {"yields": experiment}}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
@@ -72,22 +72,24 @@ def stages(folder: Path) -> list[str]:
 
 def main() -> None:
     print(
-        "| folds | batches | draws | warmup | sample | diagnose | sample, s |",
-        "|---" * 7 + "|",
+        "| folds | batches | draws | stored | warmup | sample | diagnose | sample, s |",
+        "|---" * 8 + "|",
         sep="\n",
     )
     with tempfile.TemporaryDirectory() as place:
-        for num_folds, batches, draws, size in (
-            (100, 1, 500, 50),
-            (100, 1, 5_000, 50),
-            (100, 1, 50_000, 50),
-            (100, 1, 50, 25),
-            (1_000, 10, 50, 25),
-            (10_000, 100, 50, 25),
+        for num_folds, batches, draws, size, kept in (
+            (100, 1, 500, 50, "draws"),
+            (100, 1, 50_000, 50, "draws"),
+            (100, 1, 500, 50, "sums"),
+            (100, 1, 50_000, 50, "sums"),
+            (500, 1, 50, 25, "sums"),
+            (1_000, 2, 50, 25, "sums"),
+            (10_000, 20, 50, 25, "sums"),
         ):
-            cv = {"draws": draws, "batch_size": size, "fold_batches": batches}
-            folder = project(Path(place) / f"{num_folds}-{draws}", num_folds, cv)
-            cells = [str(x) for x in (num_folds, batches, draws)] + stages(folder)
+            cv = {"draws": draws, "batch_size": size, "fold_batches": batches, "store": kept}
+            folds = {"scheme": "leave_p_out", "p": 2, "splits": num_folds}  # units stay the same
+            folder = project(Path(place) / f"{num_folds}-{draws}-{kept}", 200, folds, cv)
+            cells = [str(x) for x in (num_folds, batches, draws, kept)] + stages(folder)
             print("| " + " | ".join(cells) + " |", flush=True)
 
 
