@@ -32,7 +32,7 @@ from pcv.errors import PcvError
 
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""
-MADE_OF = "made_of.json"
+MADE_OF, MADE_ON = "made_of.json", "made on"
 PATIENCE = 1.0
 """seconds that a job waits for its folder: `pcv status` looks whether it is held in an instant"""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -75,7 +75,10 @@ class Checkpoint(NamedTuple):
 
 @contextmanager
 def held(
-    jobs: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
+    jobs: Path,
+    made_of: Mapping[str, Any],
+    made_on: Mapping[str, Any],
+    say: Callable[[str], None],
 ) -> Iterator[Checkpoint]:
     """A job's checkpoint, for this process alone.
 
@@ -83,10 +86,13 @@ def held(
         jobs: where folders of a model's jobs lie.
         made_of: all that its blocks depend on, its "folds" among them; blocks made of anything else
             are dropped.
-        say: tells of files that are cut short or damaged; they are moved aside.
+        made_on: "platform" and number of "devices", recorded; blocks that were made on others agree
+            up to rounding, and are gone on from. "dtype", which must stay what it was.
+        say: tells of files that are cut short or damaged, which are moved aside, and of other
+            devices.
 
     Raises:
-        PcvError: another process holds it.
+        PcvError: another process holds it; its blocks are of another dtype.
     """
     folder = folder_of(jobs, made_of)
     with store.explained(folder):
@@ -96,8 +102,13 @@ def held(
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
             )
-        _drop_others(folder, made_of, say)
-        yield Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
+        before = _drop_others(folder, made_of, say)
+        saved = Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
+        if saved.number and before:
+            _compare(folder, before, made_on, say)
+        if before != made_on:
+            store.write_text(folder / MADE_OF, _in_words({**made_of, MADE_ON: made_on}))
+        yield saved
 
 
 @contextmanager
@@ -173,18 +184,22 @@ Make = Callable[[np.ndarray, Checkpoint, int], None]
 
 
 def completed(
-    own: Checkpoint, made_of: Mapping[str, Any], make: Make, say: Callable[[str], None]
+    own: Checkpoint,
+    made_of: Mapping[str, Any],
+    made_on: Mapping[str, Any],
+    make: Make,
+    say: Callable[[str], None],
 ) -> Checkpoint:
     """A job's checkpoint with the blocks that others have of its folds, where they have more.
 
     Args:
         own: the job's.
-        made_of: the same as in `held`.
+        made_of, made_on: the same as in `held`; folds of another dtype are not there.
         make: given places of folds, a checkpoint and a number of blocks, makes these: of the folds
             that no other has.
         say: tells what is there.
     """
-    known = _known(own.folder, made_of, say)
+    known = _known(own.folder, made_of, made_on, say)
     number = known[0].source.number if known else 0
     if number <= own.number:
         return own
@@ -192,20 +207,25 @@ def completed(
     left = np.setdiff1d(np.arange(len(folds)), np.concatenate([rows.here for rows in known]))
     if not left.size:
         whole = _merged(own, known)
-        return completed(own, made_of, make, say) if whole is None else whole
+        return completed(own, made_of, made_on, make, say) if whole is None else whole
     say(f"{len(folds) - left.size} of {len(folds)} folds are there; the others are made")
     of_left = {**made_of, "folds": [folds[i] for i in left]}
-    with held(own.folder.parent, of_left, say) as fresh:
+    with held(own.folder.parent, of_left, made_on, say) as fresh:
         make(left, fresh, number)
         there = Rows(fresh._replace(number=number), left, np.arange(left.size))
         whole = _merged(own, [*known, there])
     if whole is None:
-        return completed(own, made_of, make, say)
+        return completed(own, made_of, made_on, make, say)
     shutil.rmtree(fresh.folder)
     return whole
 
 
-def _known(folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]) -> list[Rows]:
+def _known(
+    folder: Path,
+    made_of: Mapping[str, Any],
+    made_on: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> list[Rows]:
     """Where blocks of the folder's folds are, made of the same in other company: as many blocks
     of all as of any, each fold once."""
 
@@ -218,7 +238,12 @@ def _known(folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None])
         others = _made_of(file, skip)
         if file.parent == folder or others is None:
             continue
-        if _alike(others, made_of, "folds") and not wanted.keys().isdisjoint(others["folds"]):
+        alike = _alike(others, made_of, "folds")
+        if alike and not wanted.keys().isdisjoint(others["folds"]):
+            dtype = others.get(MADE_ON, made_on)["dtype"]
+            if dtype != made_on["dtype"]:
+                say(f"{file.parent}: its draws are in {dtype}, and are not used for those here")
+                continue
             source = Checkpoint(file.parent, _sound(Checkpoint(file.parent, 0)))
             found.append((source, others["folds"]))
     most = max((source.number for source, _ in found), default=0)
@@ -297,13 +322,34 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _drop_others(folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Keep what is made of the same, and drop all else."""
+def _drop_others(
+    folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Keep what is made of the same, and drop all else; what those that are kept were made on."""
     known = _made_of(folder / MADE_OF, partial(_moved_aside, say=say))
-    if known is None or not _alike(known, made_of):
-        for file in (*folder.glob("block-*"), *folder.glob("state-*")):
-            file.unlink()
-        store.write_text(folder / MADE_OF, _in_words(made_of))
+    if known is not None and _alike(known, made_of):
+        return known.get(MADE_ON)
+    for file in (*folder.glob("block-*"), *folder.glob("state-*")):
+        file.unlink()
+    return None
+
+
+def _compare(
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """What blocks were made on, and what the next ones are."""
+    was, is_ = (f"{on['devices']} x {on['platform']}" for on in (before, now))
+    if before["dtype"] != now["dtype"]:
+        raise PcvError(
+            f"{folder}: its draws are in {before['dtype']} (on {was}), and those to come would be "
+            f"in {now['dtype']} (on {is_}); go on on a machine like the first one, or remove the "
+            "folder to begin anew"
+        )
+    if was != is_:
+        say(
+            f"{folder}: draws made on {was} are there, any more are made on {is_}: the same as on "
+            "either up to rounding, not bit by bit"
+        )
 
 
 def _made_of(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | None:
@@ -319,8 +365,8 @@ def _made_of(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | No
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any], *but: str) -> bool:
-    """Are two jobs' blocks made of the same, but for some entries?"""
-    nothing = dict.fromkeys(but)
+    """Are two jobs' blocks made of the same, but for some entries, wherever they were made?"""
+    nothing = dict.fromkeys((*but, MADE_ON))
     return _in_words({**one, **nothing}) == _in_words({**other, **nothing})
 
 

@@ -112,6 +112,17 @@ def _memory(device: jax.Device) -> str:
     return f"{limit / 2**30:.1f} GiB" if limit else "an unknown amount"
 
 
+def made_on() -> dict[str, Any]:
+    """Platform, number of devices and precision, as recorded with checkpoints.
+
+    >>> made_on()  # doctest: +SKIP
+    {'platform': 'cpu', 'devices': 2, 'dtype': 'float64'}
+    """
+    devices = in_use()
+    dtype = jax.dtypes.canonicalize_dtype(float).name
+    return {"platform": devices[0].platform, "devices": len(devices), "dtype": dtype}
+
+
 def describe() -> str:
     """The devices and their precision in words, as recorded with every result.
 

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import json
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,7 @@ UNTIL = {
     }
 }
 BLOCKS = 5
+HERE = {"platform": "cpu", "devices": 2, "dtype": "float64"}
 
 
 class Killed(BaseException):
@@ -224,21 +226,21 @@ def test_a_damaged_file_is_moved_aside(project, whole, damage, name, left):
 
 @pytest.mark.parametrize("file", ["block", "state"])
 def test_damage_deep_in_a_run_costs_few_blocks(tmp_path, file):
-    made_of, said, number = {"folds": ["1"]}, [], 1003
-    with checkpoint.held(tmp_path, made_of, said.append) as saved:
+    made_of, said, number = {"folds": ["1"]}, [], 203
+    with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
         for i in range(number):
             saved.save(i, {"x": np.array([i])}, {"z": np.array([i + 1])})
         folder = saved.folder
-    flipped(folder / f"{file}-000999" if file == "block" else folder / "state-001002")
-    with checkpoint.held(tmp_path, made_of, said.append) as saved:
-        assert saved.number == (992 if file == "block" else 1002)
+    flipped(folder / ("block-000199" if file == "block" else "state-000202"))
+    with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
+        assert saved.number == (192 if file == "block" else 202)
         assert saved.state()["z"] == saved.number
     assert len(said) == 1
 
 
 def made_by(jobs, folds, number, say=print):
     """The folder of a job whose blocks and states say which folds they are of, and when made."""
-    with checkpoint.held(jobs, {"folds": folds}, say) as saved:
+    with checkpoint.held(jobs, {"folds": folds}, HERE, say) as saved:
         for i in range(number):
             x = np.array([int(fold) + i / 1000 for fold in folds])
             saved.save(i, {"x": x}, {"z": x})
@@ -255,8 +257,8 @@ def put_together(jobs, folds, made, say=print):
             own.save(i, {"x": x}, {"z": x})
 
     made_of = {"folds": folds}
-    with checkpoint.held(jobs, made_of, say) as own:
-        return checkpoint.completed(own, made_of, make, say)
+    with checkpoint.held(jobs, made_of, HERE, say) as own:
+        return checkpoint.completed(own, made_of, HERE, make, say)
 
 
 def test_what_is_put_together_has_states_as_well(tmp_path):
@@ -307,7 +309,7 @@ def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
 def test_ones_own_torn_record_is_moved_aside(tmp_path):
     torn, said = made_by(tmp_path, ["1"], 3) / "made_of.json", []
     torn.write_bytes(b"")
-    with checkpoint.held(tmp_path, {"folds": ["1"]}, said.append) as saved:
+    with checkpoint.held(tmp_path, {"folds": ["1"]}, HERE, said.append) as saved:
         assert saved.number == 0
     assert said == [
         f"warning: {torn}: damaged; it is now damaged-made_of.json, and its draws are made again"
@@ -331,14 +333,14 @@ def test_draws_remade_from_an_earlier_state(project):
 
 
 def test_two_processes(tmp_path):
-    with checkpoint.held(tmp_path, {"folds": ["1"]}, print):
+    with checkpoint.held(tmp_path, {"folds": ["1"]}, HERE, print):
         code = f"""
 import sys
 from pathlib import Path
 from pcv import checkpoint
 from pcv.errors import PcvError
 try:
-    with checkpoint.held(Path({str(tmp_path)!r}), {{"folds": ["1"]}}, print):
+    with checkpoint.held(Path({str(tmp_path)!r}), {{"folds": ["1"]}}, {HERE!r}, print):
         pass
 except PcvError as error:
     sys.exit(str(error))
@@ -358,7 +360,7 @@ def test_who_only_looks_keeps_no_job_from_starting(tmp_path):
         assert all(checkpoint._is_granted(lock, fcntl.LOCK_SH, print) for lock in (one, other))
         assert not checkpoint.is_held(tmp_path, made_of)
         Timer(0.2, lambda: [lock.close() for lock in (one, other)]).start()
-        with checkpoint.held(tmp_path, made_of, print):
+        with checkpoint.held(tmp_path, made_of, HERE, print):
             assert checkpoint.is_held(tmp_path, made_of)
     assert not checkpoint.is_held(tmp_path, made_of)
 
@@ -377,9 +379,57 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
         "processes making the same draws are not kept apart: start only one"
     ]
     assert not checkpoint.is_held(tmp_path, {"folds": ["1"]})
-    with checkpoint.held(tmp_path, {"folds": ["1"]}, said.append) as saved:
+    with checkpoint.held(tmp_path, {"folds": ["1"]}, HERE, said.append) as saved:
         assert saved.number == 2
     assert checkpoint.remove(saved.folder)
+
+
+def recorded(folder, **changes):
+    """As if its draws had been made on something else."""
+    file = folder / "made_of.json"
+    record = json.loads(file.read_text())
+    record["made on"] |= changes
+    file.write_text(json.dumps(record))
+
+
+def test_going_on_with_other_devices_is_said_once(project, whole):
+    sampled(project)
+    record = json.loads((folder_of(project) / "made_of.json").read_text())
+    assert record["made on"] == HERE
+    recorded(folder_of(project), platform="gpu", devices=3)
+    project.said.clear()
+    for _ in range(2):
+        assert sampled(project).identical(whole)
+    (said,) = [line for line in project.said if "made on" in line]
+    assert said == (
+        f"{folder_of(project)}: draws made on 3 x gpu are there, any more are made on 2 x cpu: the "
+        "same as on either up to rounding, not bit by bit"
+    )
+
+
+def test_going_on_in_another_precision_is_refused(project, whole):
+    sampled(project)
+    recorded(folder_of(project), platform="gpu", devices=1, dtype="float32")
+    before = sorted(folder_of(project).iterdir())
+    with pytest.raises(PcvError) as caught:
+        sampled(project)
+    assert str(caught.value) == (
+        f"{folder_of(project)}: its draws are in float32 (on 1 x gpu), and those to come would be "
+        "in float64 (on 2 x cpu); go on on a machine like the first one, or remove the folder to "
+        "begin anew"
+    )
+    assert sorted(folder_of(project).iterdir()) == before
+    shutil.rmtree(folder_of(project))
+    assert sampled(project).identical(whole)
+
+
+def test_draws_of_others_in_another_precision_are_not_used(tmp_path):
+    other = made_by(tmp_path, ["1", "2"], 3)
+    recorded(other, dtype="float32")
+    made_by(tmp_path, ["1"], 2)
+    whole = put_together(tmp_path, ["1", "3"], made := [], (said := []).append)
+    assert (whole.number, made) == (2, [[1]])
+    assert said[0] == f"{other}: its draws are in float32, and are not used for those here"
 
 
 def test_trees_and_back():

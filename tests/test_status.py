@@ -142,7 +142,8 @@ def test_rounds(project):
 def held(job):
     """As another process would hold the last of the samples that were begun."""
     *_, file = sorted(job.checkpoints.glob("*/made_of.json"))
-    with checkpoint.held(job.checkpoints, json.loads(file.read_text()), print):
+    record = json.loads(file.read_text())
+    with checkpoint.held(job.checkpoints, record, record["made on"], print):
         yield
 
 

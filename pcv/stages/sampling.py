@@ -86,7 +86,7 @@ def sample(job: Job) -> None:
     num_draws, divergences = np.zeros(len(folds.id), int), 0
     with (
         devices.precision(config.precision),
-        checkpoint.held(job.checkpoints, made_of, job.say) as saved,
+        checkpoint.held(job.checkpoints, made_of, devices.made_on(), job.say) as saved,
         checkpoint.told_to_stop() as told,
         store.new(job.path("sample"), stamp) as folder,
     ):
@@ -121,7 +121,7 @@ def sample(job: Job) -> None:
                 after(i, block, i * cv.batch_size, length)
 
         say = says(job, "sample")
-        saved = checkpoint.completed(saved, made_of, catch_up, say)
+        saved = checkpoint.completed(saved, made_of, devices.made_on(), catch_up, say)
         if saved.number:
             say(f"goes on from {saved.number} blocks of draws that are there")
         drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)

@@ -73,11 +73,13 @@ def warmup(job: Job) -> None:
 
         made_of = starts_of(job, known, folds, [predictive, integration, detached])
         pool = job.checkpoints.with_name("warmup")
-        with checkpoint.held(pool, made_of, job.say) as saved:
-            if not checkpoint.completed(saved, made_of, make, says(job, "warmup")).number:
+        made_on = devices.made_on()
+        with checkpoint.held(pool, made_of, made_on, job.say) as saved:
+            say = says(job, "warmup")
+            if not checkpoint.completed(saved, made_of, made_on, make, say).number:
                 make(np.arange(len(folds.id)), saved, 1)
             ends = saved.block(0)
-        made_on = store.provenance(started, devices.describe())
+        provenance = store.provenance(started, devices.describe())
     own = ends["own_kernel"]
     first = kernels.shared(kernel)
     per_variant = {
@@ -111,7 +113,7 @@ def warmup(job: Job) -> None:
             "superchains": cv.num_superchains,
         },
     )
-    stamp = store.stamp("warmup", recipe(job, "warmup"), known, leaks, made_on)
+    stamp = store.stamp("warmup", recipe(job, "warmup"), known, leaks, provenance)
     store.write(job.path("warmup"), dataset, stamp)
 
 
