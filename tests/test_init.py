@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pcv import cli, project, reference, stages
+from pcv import api, cli, project, reference, stages
 from pcv.config import load
 from pcv.frontends import as_model
 from pcv.job import Job
@@ -194,6 +194,43 @@ def test_a_project_passes_its_check(frontend, folder):
         "yields: model 'common' is fit to run",
         "yields: model 'varying' is fit to run",
     ]
+
+
+IN_PYMC = """
+import pymc as pm
+
+
+def line(data, slope=1.0):
+    with pm.Model() as model:
+        mean = pm.Normal("a", 5, 2) + slope * pm.Normal("b", 0, 1) * data["dose"]
+        pm.Normal("yield_t", mean, pm.HalfNormal("sigma", 2), observed=data["yield_t"])
+    return model
+"""
+
+
+def test_pymc_models_of_a_config_are_compared(folder):
+    """In every stage; yields do rise with the dose."""
+    project.init(folder, "pymc")
+    Path("models.py").write_text(IN_PYMC)
+    config = yaml.safe_load(Path("config.yaml").read_text())
+    config["experiments"]["yields"] |= {
+        "folds": {"scheme": "k_fold", "k": 4},
+        "models": {
+            "line": {"model": "models.py:line"},
+            "flat": {"model": "models.py:line", "args": {"slope": 0.0}},
+        },
+        "fit": {"warmup": 200, "draws": 200},
+        "cv": {"chains": 2, "warmup": 10, "draws": 40, "batch_size": 10, "adapt": "never"},
+    }
+    Path("config.yaml").write_text(yaml.safe_dump(config))
+    job = Job(load(Path("config.yaml")), "yields", Path("results"), say=lambda line: None)
+    api.run(job)
+    assert stages.compare(job).startswith("Joint log score of yield_t")
+    rows = pd.read_csv("results/yields/comparison.csv").query("kind == 'pointwise'")
+    assert rows["model"].tolist() == ["line", "flat"]
+    line, flat = rows.to_dict("records")
+    assert np.isfinite([line["elpd"], line["mcse"], flat["mcse_diff"]]).all()
+    assert flat["elpd_diff"] < -2 * flat["dse"]
 
 
 @pytest.fixture(scope="module")
