@@ -55,7 +55,7 @@ def cross_validate(
     Args:
         model: of a front-end (`from_numpyro`, PyMC, Bambi), a `pcv.Model` or a `pcv.Target`; or
             several by name, over the same folds.
-        folds: "loo", "kfold" (10 random folds), `Folds` of any scheme (`pcv.kfold(...)`), a
+        folds: "loo", "kfold" (10 random folds), `Folds` of any scheme (`pcv.kfold`), a
             scikit-learn splitter, or a scheme of columns as in a config:
             ``{"scheme": "leave_one_group_out", "group": "rat"}``.
         data: for a `pcv.Model` or `pcv.Target`: its data, arrays by name or a table. Arrays as
