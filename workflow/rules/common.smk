@@ -14,8 +14,10 @@ from pcv import layout, reference
 from pcv.errors import PcvError
 from pcv.recipes import recipe_files
 
-# The `pcv` of the environment that runs Snakemake, activated or not; setting a prefix drops
-# Snakemake's own, without which a job that fails before `| tee` would count as done.
+# The `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is there for
+# `--lint`: that environment is made from the clone (envs/README.md), not by `--sdm conda`.
+# Setting a prefix drops Snakemake's own, without which a job that fails before `| tee` would count
+# as done.
 shell.prefix(f'set -euo pipefail; export PATH="{Path(sys.executable).parent}:$PATH"; ')
 
 
