@@ -294,7 +294,7 @@ def clean(
     )
     print(
         f"Removed {removed} checkpoints of models whose samples are finished, "
-        f"{status.in_bytes(freed)}; more draws or folds of these would begin anew."
+        f"{status.in_bytes(freed)}; with more draws, folds or scores these are sampled anew."
         if removed
         else "No model whose samples are finished has a checkpoint."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pcv import cli, stages
+from pcv import cli, stages, status
 from tests.test_stages import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -296,6 +296,36 @@ class TestStages:
         pcv("fit", "my.yaml", "-m", "plain")
         pcv("fit", "my.yaml", "-m", "plain", "--allow-bad-fit")
         assert allowed == [False, True]
+
+
+class TestMachine:
+    def test_devices(self, pcv, monkeypatch, tmp_path):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        found = [
+            "Chains are laid over 2 device(s) of JAX's cpu: cpu.",
+            "precision: auto means float64 here.",
+        ]
+        code, out, _ = pcv("devices", "--cores", "2")
+        assert (code, out.splitlines()) == (0, [*found, "No GPU was found."])
+        (tmp_path / "nvidia-smi").touch(mode=0o755)
+        hidden = (
+            "There may be a GPU (nvidia-smi is there), which JAX does not see: "
+            'pip install "jax[cuda13]"'
+        )
+        assert pcv("devices", "--cores", "2")[1].splitlines() == [*found, hidden]
+
+    def test_clean(self, pcv, monkeypatch):
+        found = {"yields": (2, 1_500_000, 1), "small": (1, 500_000, 0)}
+        monkeypatch.setattr(status, "clean", lambda job: found[job.experiment])
+        assert pcv("clean", "my.yaml")[1].splitlines() == [
+            "Removed 3 checkpoints of models whose samples are finished, 2.00 MB; with more "
+            "draws, folds or scores these are sampled anew.",
+            "Kept 1 of models whose samples are not finished: a rerun goes on from them.",
+        ]
+        found = dict.fromkeys(found, (0, 0, 0))
+        assert pcv("clean", "my.yaml")[1].splitlines() == [
+            "No model whose samples are finished has a checkpoint."
+        ]
 
 
 class TestCheck:
