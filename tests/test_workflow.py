@@ -65,15 +65,23 @@ class Run(NamedTuple):
     err: str
 
 
+def command(*arguments: str, snakefile: Path = ROOT / "Snakefile") -> list[str]:
+    snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--cores", "2"]
+    return [*snakemake, *arguments]
+
+
+def variables() -> dict[str, str]:
+    """The compiled functions of a project are its own, as a user's are."""
+    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+
+
 def snakemake(
     folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile", limit_s: float = 300
 ) -> Run:
-    command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile, "--cores", "2"]
-    variables = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     done = subprocess.run(
-        [*map(str, command), *arguments],
+        command(*arguments, snakefile=snakefile),
         cwd=folder,
-        env=variables,
+        env=variables(),
         capture_output=True,
         text=True,
         timeout=limit_s,
