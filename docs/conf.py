@@ -25,8 +25,8 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 nitpicky = True
-# Annotations name types of other libraries, and docstrings in backticks also arguments and code; what
-# begins with pcv. is there, but for modules that the reference leaves out.
+# Annotations name types of other libraries, and docstrings in backticks also arguments and code;
+# what begins with pcv. is there, but for modules that the reference leaves out.
 nitpick_ignore_regex = [
     ("py:class", r"(?!pcv\.[A-Z]).*"),
     ("py:obj", r"(?!pcv\.(?!accumulate\.)).*"),
