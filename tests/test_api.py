@@ -30,6 +30,7 @@ from pcv.model import Model, Outcome, numeric, support
 from pcv.psis import psis, shared
 from pcv.psis_first import _at_least_two
 from tests.problems import LinearGaussian, exact, hierarchy, regression
+from tests.test_results import diagnosed
 
 N = 24
 RNG = np.random.default_rng(11)
@@ -446,6 +447,10 @@ class TestPsisFirst:
             assert (mine[again] != psis_alone[again]).all()
         assert mixed.elpd == pytest.approx(elpd.sum(), rel=1e-12)
         np.testing.assert_allclose(mixed.pointwise, elpd, rtol=1e-12)
+        sampled = diagnosed(np.random.default_rng(1).normal(size=(3, 4, 400, 2)))
+        assert mixed.diagnostics.data_vars.keys() - {"source"} <= sampled.data_vars.keys()
+        shared_ones = {f"{kind}_shared" for kind in ("joint", "pointwise")}
+        assert mixed.diagnostics.attrs.keys() - shared_ones <= sampled.attrs.keys()
         mixed.save(tmp_path / "cv.zarr")
         loaded = pcv.load(tmp_path / "cv.zarr")
         assert repr(loaded) == repr(mixed)
