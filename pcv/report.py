@@ -384,7 +384,7 @@ def _chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             _at(folds["rhat"], "max", ".3f"),
             plots.percent(float(folds["benchmark_share"])),
             _at(folds["joint_ess"], "min", ",.0f"),
-            plots.number(float(folds["joint_ess_total"])).removesuffix(".0"),
+            f"{float(folds['joint_ess_total']):,.0f}".replace("nan", "–"),
             _at(folds["khat"], "max", ".2f"),
             f"{int(folds['divergences'].sum()):,}",
             f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
