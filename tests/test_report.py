@@ -100,7 +100,7 @@ def test_structure_is_semantic(page: Page) -> None:
     assert all(d["role"] == "img" and "width" not in d for d in drawings)
     assert tags.count("figure") == tags.count("figcaption") == len(report.CAPTIONS)
     regions = [attrs for tag, attrs in page.tags if attrs.get("class") == "scroll"]
-    assert len(regions) == tags.count("table") == 6
+    assert len(regions) == tags.count("table") == 7
     assert all(attrs["aria-label"] and attrs["tabindex"] == "0" for attrs in regions)
 
 
