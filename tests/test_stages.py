@@ -11,6 +11,8 @@ import html
 import itertools
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +23,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import yaml
 
 from pcv import config, diagnostics, kernels, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
@@ -905,6 +908,25 @@ class TestSameAnswer:
         assert not any("goes on from" in line for line in project.said)  # nothing is recycled
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
+
+    def test_on_one_device_and_on_three(self, project):
+        """The 16 chains are filled up to 18; the first draws agree up to rounding."""
+        Path("config.yaml").write_text(yaml.safe_dump(CONFIG))
+        shutil.rmtree("results/.checkpoints")
+        found = []
+        for cores in (1, 3):
+            results = f"on_{cores}"
+            shutil.copytree("results", results)
+            command = f"-m pcv sample config.yaml --model flat --cores {cores} --results {results}"
+            done = subprocess.run(
+                [sys.executable, *command.split()], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            drawn = xr.open_dataset(project.path("models/flat/sample/1-of-1.zarr", results)).load()
+            assert drawn.attrs["pcv"]["provenance"]["device"] == f"{cores} x cpu, float64"
+            found.append(drawn.isel(batch=0))
+        for name in (v for v in found[0] if "batch" in drawn[v].dims):
+            np.testing.assert_allclose(*(x[name] for x in found), rtol=1e-6, err_msg=name)
 
     @pytest.mark.slow
     def test_kernels_of_their_own_in_one_batch_or_two(self, project):
