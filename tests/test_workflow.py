@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import fsspec
 import pytest
 import xarray as xr
 import yaml
@@ -165,6 +166,14 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
     assert stems == {"log": jobs, "tsv": jobs}
     assert yaml.safe_load((results / "config.yaml").read_text()) == CONFIG
     assert yaml.safe_load((results / "tiny/config.yaml").read_text()) == CONFIG
+
+
+def test_artifacts_open_in_a_bucket(finished):
+    results = finished[0] / "results/tiny"
+    for name in ("comparison.zarr", "models/a/diagnostics.zarr"):
+        fsspec.filesystem("memory").put(str(results / name), f"/bucket/{name}", recursive=True)
+        there = xr.open_dataset(f"memory://bucket/{name}", engine="zarr").load()
+        assert there.identical(xr.open_dataset(results / name, engine="zarr").load())
 
 
 def test_experiments_have_their_configs_apart(project):
