@@ -1,15 +1,16 @@
 """Faults that end a process at one of its changes of files, and what must hold after them.
 
-`python -m tests.faults CONFIG FAULT AT` runs the stages of an experiment, as far as they are not
-done, in a process that meets a fault at change AT of files below its results.
+`python -m tests.faults CONFIG FAULT AT AMONG` runs the stages of an experiment, as far as they are
+not done, in a process that meets a fault at change AT of files below its results, or of those among
+them that lie in checkpoints.
 """
 
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +24,23 @@ from pcv.job import Job, Say, places
 
 RESULTS = "results"
 ROOT = Path(__file__).parent.parent
+AMONG = {"checkpoints": os.path.join(RESULTS, ".checkpoints", ""), "all files": RESULTS + os.sep}
+"""changes of which files are counted"""
+STAGES = ("warmup", "sample", "diagnose")
+"""that faults are met in, after the full-data fit"""
+MET = ("warmup's checkpoint", "sample's checkpoint", "warmup", "sample", "diagnostics", "other")
+"""whose files they are met at"""
 
 
 class Fault(NamedTuple):
     how: str
     at: int
     """which change of files meets it, from 0"""
+    among: str = "all files"
+    """of `AMONG`: which files' changes are counted"""
+
+
+NONE = Fault("kill", 10**9)
 
 
 class Ended(NamedTuple):
@@ -38,14 +50,22 @@ class Ended(NamedTuple):
     said: str
 
     @property
-    def changes(self) -> int:
-        """How many changes of files it made, if it ended by itself."""
-        return int(re.findall(r"(\d+) changes of files", self.said)[-1])
+    def changes(self) -> dict[str, int]:
+        """How many changes of files it made, if it ended by itself, by `AMONG`."""
+        found = re.findall(r"(\d+) changes of (.+)", self.said)
+        return {among: int(number) for number, among in found}
 
     @property
     def where(self) -> str:
         """The file at which it met the fault."""
         return (re.findall(r"fault at (\S+)", self.said) or [""])[-1]
+
+    @property
+    def met(self) -> str:
+        """Whose file that is, of `MET`."""
+        if self.where.startswith(AMONG["checkpoints"]):
+            return "warmup's checkpoint" if "/warmup/" in self.where else "sample's checkpoint"
+        return (re.findall(r"/\.?(warmup|sample|diagnostics)\b", self.where) or ["other"])[0]
 
 
 def kill(event: str, args: tuple) -> None:
@@ -98,7 +118,7 @@ ANSWERS = {
 
 def run(config: Path, fault: Fault) -> Ended:
     """The stages in a process of their own, which meets the fault."""
-    command = [sys.executable, "-m", "tests.faults", config.name, fault.how, str(fault.at)]
+    command = [sys.executable, "-m", "tests.faults", config.name, *map(str, fault)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "JAX_ENABLE_X64": "true"}
     done = subprocess.run(
         command, cwd=config.parent, env=env, capture_output=True, text=True, timeout=600
@@ -112,22 +132,25 @@ def job_of(config: Path, say: Say) -> Job:
     return Job(settings, name, Path(RESULTS), say=say, given=f" {config.name}")
 
 
-def made(job: Job) -> list[xr.Dataset]:
-    """Samples and diagnostics, as values."""
-    paths = [part.path(s) for s, part in places(job) if s in ("sample", "diagnose")]
-    return [xr.open_dataset(path, engine="zarr").load().drop_attrs(deep=False) for path in paths]
-
-
-def broken(job: Job) -> list[str]:
-    """What is wrong with the artifacts that are there."""
-    found = []
-    for stage, part in places(job):
-        if part.path(stage).exists():
+def found(job: Job) -> tuple[dict[str, xr.Dataset], set[str]]:
+    """Artifacts of `STAGES` that are there: the values of those that the next stage takes as
+    complete, and the places of those that it refuses."""
+    taken, refused = {}, set()
+    for path, stage in [(part.path(s), s) for s, part in places(job) if s in STAGES]:
+        if path.exists():
             try:
-                store.read_stamp(part.path(stage), stage)
-            except PcvError as error:
-                found.append(str(error))
-    return found
+                store.read_stamp(path, stage)
+            except PcvError:
+                refused.add(str(path))
+            else:
+                values = xr.open_dataset(path, engine="zarr").load()
+                taken[str(path)] = values.drop_attrs(deep=False)
+    return taken, refused
+
+
+def wrong(taken: dict[str, xr.Dataset], whole: dict[str, xr.Dataset]) -> list[str]:
+    """Those whose values are not those of an undisturbed run."""
+    return [path for path, values in taken.items() if not values.identical(whole[path])]
 
 
 def leftovers(job: Job) -> list[Path]:
@@ -135,37 +158,40 @@ def leftovers(job: Job) -> list[Path]:
     return [path for path in job.results.rglob(".*.zarr.*") if path.suffix in (".new", ".old")]
 
 
-def _changes(event: str, args: tuple) -> bool:
-    """Is it a change of files below the results?"""
+def _changed(event: str, args: tuple) -> str:
+    """The file below the results that is changed, if any."""
     if event == "open":
         path, _, flags = args
         changing = flags & (os.O_WRONLY | os.O_RDWR)
     elif event in ("os.rename", "os.mkdir"):
         path, changing = args[0], True
     else:
-        return False
+        return ""
     if not changing or isinstance(path, int):
-        return False
+        return ""
     place = os.path.relpath(os.fsdecode(path))
-    return place.startswith(RESULTS + os.sep) and not place.endswith("lock")
+    return place if place.startswith(AMONG["all files"]) and not place.endswith("lock") else ""
 
 
-def main(config: str, how: str, at: int) -> None:
+def main(config: str, how: str, at: int, among: str) -> None:
     from pcv import api, devices
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     devices.setup(2)
     job = job_of(Path(config), print)
-    numbers, met = itertools.count(), False
+    changes, met = Counter[str](), False
 
     def meet(event: str, args: tuple) -> None:
         nonlocal met
-        if (met and how not in LASTING) or not _changes(event, args):
+        file = _changed(event, args)
+        if not file or (met and how not in LASTING):
             return
-        if next(numbers) < at or (how == "power_cut" and event != "os.rename"):
-            return
+        changes.update(name for name, start in AMONG.items() if file.startswith(start))
         if not met:
-            os.write(2, b"fault at " + os.fsencode(os.path.relpath(os.fsdecode(args[0]))) + b"\n")
+            counted = file.startswith(AMONG[among]) and changes[among] > at
+            if not counted or (how == "power_cut" and event != "os.rename"):
+                return
+            os.write(2, b"fault at " + os.fsencode(file) + b"\n")
         met = True
         HOW[how](event, args)
 
@@ -174,8 +200,9 @@ def main(config: str, how: str, at: int) -> None:
         api.run(job)
     except PcvError as error:
         sys.exit(f"error: {error}")
-    print(f"{next(numbers)} changes of files")
+    for name, number in changes.items():
+        print(f"{number} changes of {name}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
