@@ -11,7 +11,7 @@ import yaml
 from pcv import layout, verdicts
 from pcv.config import load, parse
 from pcv.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
-from pcv.paper import page
+from pcv.paper import page, parts, tables
 from pcv.paper.figures import (
     FIGURES,
     SHIFT,
@@ -135,8 +135,8 @@ def with_elpd(made: Example, *elpd: np.ndarray) -> Example:
 
 def test_difference_is_a_minus_b_whichever_is_better():
     made, terms = example("example2"), np.random.default_rng(3).normal(size=(2, 12))
-    a_minus_b = page.estimate(with_elpd(made, *terms))
-    b_minus_a = page.estimate(with_elpd(made, *terms[::-1]))
+    a_minus_b = tables.estimate(with_elpd(made, *terms))
+    b_minus_a = tables.estimate(with_elpd(made, *terms[::-1]))
     differences = terms[0] - terms[1]
     assert a_minus_b.value == pytest.approx(differences.sum()) == -b_minus_a.value
     assert a_minus_b.se == b_minus_a.se == pytest.approx(np.sqrt(12 * differences.var(ddof=1)))
@@ -150,20 +150,20 @@ def test_growth_estimate_takes_the_jacobian_back():
     growth = np.random.default_rng(3).normal(size=(2, 12))
     at = made.test[:, 0]
     passengers = growth - np.log([level[at - 1], level[at - 12]])
-    ours = page.growth_estimate(with_elpd(made, *passengers))
+    ours = tables.growth_estimate(with_elpd(made, *passengers))
     differences = growth[0] - growth[1]
     assert ours.value == pytest.approx(differences.sum())
     assert ours.se == pytest.approx(np.sqrt(12 * differences.var(ddof=1)))
 
 
 def test_the_naive_comparison_is_refused():
-    said = page.refusal(example("example4"))
+    said = tables.refusal(example("example4"))
     assert "different outcome (growth over a month, growth over a year)" in said
 
 
 def test_says_why_where_numbers_differ():
     """Δ 11.3, SE 7.9, Pr 92% in the paper; ours by folds of a given sum and spread."""
-    (part,) = (part for part in page.PARTS if part.experiment == "example2")
+    (part,) = (part for part in parts.PARTS if part.experiment == "example2")
     made, spread = example("example2"), (np.arange(12) - 5.5) / np.sqrt(156)
     runs = {
         name: with_elpd(made, value / 12 + se * spread, np.zeros(12))
@@ -173,13 +173,13 @@ def test_says_why_where_numbers_differ():
             ("example2_authors", 20.0, 13.9),
         )
     }
-    table = page.difference_table(part, runs)
+    table = tables.difference_table(part, runs)
     paper_row, ours, plain, authors = table.rows
     assert paper_row[1:5] == ("11.3", "7.9", "0.8", "92%")
     assert ours[1:3] == ("11.60", "7.8")
     assert ours[-1] == "Δ, SE and Pr within Monte Carlo error"
     assert plain[-1].startswith("SE differs by \N{MINUS SIGN}2.90, Pr by 7 points. Few draws carry")
-    assert authors[-1].startswith(f"Δ differs by 8.70, SE by 6.00. {page.WHY['example2_authors']}")
+    assert authors[-1].startswith(f"Δ differs by 8.70, SE by 6.00. {parts.WHY['example2_authors']}")
     assert table.notes[1] == "The paper's text: Pr about 90%."
 
 
@@ -189,10 +189,10 @@ def test_error_of_the_standard_error():
     made, terms = example("example2"), rng.normal(0, 2, (2, 12))
     errors = [d["joint_mcse"].to_numpy() for d in made.diagnostics.values()]
     found = [
-        page.estimate(with_elpd(made, *(terms + [rng.normal(0, e) for e in errors])))
+        tables.estimate(with_elpd(made, *(terms + [rng.normal(0, e) for e in errors])))
         for _ in range(400)
     ]
-    expected = page.estimate(with_elpd(made, *terms)).mcse_se
+    expected = tables.estimate(with_elpd(made, *terms)).mcse_se
     assert np.std([x.se for x in found]) == pytest.approx(expected, rel=4 / np.sqrt(2 * 400))
 
 
@@ -210,10 +210,10 @@ def test_numbering_is_the_papers():
         n: name for name, numbers in layout.PAPER_FIGURES.items() for n in numbers
     }
     assert {t.experiment: n for n, t in RUN_TIMES.items()} == layout.PAPER_TABLES
-    variants = [name for part in page.PARTS for name in part.variants if name != page.GROWTH]
+    variants = [name for part in parts.PARTS for name in part.variants if name != parts.GROWTH]
     assert variants == list(layout.PAPER_EXPERIMENTS)
-    assert set(page.WHY) == {*variants, page.GROWTH}
-    assert set(DIFFERENCES) == {part.experiment for part in page.PARTS}
+    assert set(parts.WHY) == {*variants, parts.GROWTH}
+    assert set(DIFFERENCES) == {part.experiment for part in parts.PARTS}
 
 
 @pytest.mark.parametrize("number", FIGURES)
@@ -239,18 +239,18 @@ def test_mixing_is_set_beside_the_papers_words():
     made = example("example1")
     spoilt = shifted_chain(np.random.default_rng(1), made.draws["all_four"]).draws
     settled, apart = (
-        page.mixing_table(x, 1)
+        tables.mixing_table(x, 1)
         for x in (made, made._replace(draws={**made.draws, "all_four": spoilt}))
     )
     assert [row[1] for row in settled.rows] == [
         "for most of 1,000 draws", "not mixed", "mixed", "noticed", "noticed",
         "within the range of the folds",
     ]  # fmt: skip
-    assert [row[-1] for row in settled.rows[1:3]] == [page.SOONER, page.ALIKE]
-    assert [row[-1] for row in apart.rows[1:3]] == [page.ALIKE, page.LATER]
+    assert [row[-1] for row in settled.rows[1:3]] == [tables.SOONER, tables.ALIKE]
+    assert [row[-1] for row in apart.rows[1:3]] == [tables.ALIKE, tables.LATER]
     assert all(row[2].endswith(": noticed") for row in settled.rows[3:5])
     assert apart.flagged[2]
-    short = page.mixing_table(example("example3"), 1)
+    short = tables.mixing_table(example("example3"), 1)
     assert short.rows[1] == (
         "R-hat max after 4,000 draws (figure 12)", "mixed", "", "ours makes 200 draws"
     )  # fmt: skip
@@ -259,8 +259,8 @@ def test_mixing_is_set_beside_the_papers_words():
 @pytest.mark.parametrize(
     ("last", "ours", "against"),
     [
-        ([1.5, 1.2, 1.005], "until 40 of 60 draws, in the end 1.005", page.SOONER),
-        ([1.005, 1.004, 1.003], "never, in the end 1.003", page.SOONER),
+        ([1.5, 1.2, 1.005], "until 40 of 60 draws, in the end 1.005", tables.SOONER),
+        ([1.005, 1.004, 1.003], "never, in the end 1.003", tables.SOONER),
         ([1.5, 1.2, 1.1], "for all 60 draws, in the end 1.100", "ours makes 60 draws"),
         ([1.005, 1.2, 1.1], "still after 60 draws, in the end 1.100", "ours makes 60 draws"),
     ],
@@ -273,13 +273,13 @@ def test_how_long_rhat_is_above_the_line(last, ours, against):
         diagnostics={m: xr.Dataset({"rhat_at": rhat_at}) for m in made.diagnostics},
         comparison=made.comparison.isel(point=slice(3)).assign_coords(point=point),
     )
-    assert page.mixing_table(made, 1).rows[0][2:] == (ours, against)
+    assert tables.mixing_table(made, 1).rows[0][2:] == (ours, against)
 
 
 def test_tables_have_the_papers_rows_and_ours():
     for number, times in RUN_TIMES.items():
         made = {times.experiment: example(times.experiment)}
-        table = page.time_table(number, made)
+        table = tables.time_table(number, made)
         assert [row[0].rpartition(": ")[2] for row in table.rows] == ["paper", "ours"] * 3
         assert {len(row) for row in table.rows} == {len(table.head)}
         assert table.rows[4][1:3] == (f"{times.folds.chains:,}", f"{times.folds.posteriors:,}")
@@ -293,8 +293,8 @@ def test_page_has_what_was_run_and_says_what_was_not():
     figures = {9: FIGURES[9].draw(made["example2"], 1)}
     why = "Its data could not be had."
     missing = {"example3": why, "example3_cleaned": why}
-    mixing = {"example2": page.mixing_table(made["example2"], 1)}
-    text = page.html(made, missing, figures, {2: page.time_table(2, made)}, mixing, ["Seed 1."])
+    mixing = {"example2": tables.mixing_table(made["example2"], 1)}
+    text = page.html(made, missing, figures, {2: tables.time_table(2, made)}, mixing, ["Seed 1."])
     assert "Largest R-hat above 1.01 (figure 9)" in text
     assert "Figure 9. Example 2" in text
     assert "Figure 11" not in text

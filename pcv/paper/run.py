@@ -12,8 +12,9 @@ from pcv.config import Config
 from pcv.errors import PcvError
 from pcv.job import Job, Say, batches, opened, require
 from pcv.paper.figures import FIGURES, Example
-from pcv.paper.page import by_reason, html, mixing_table, summary, table_html, time_table
+from pcv.paper.page import by_reason, html, table_html
 from pcv.paper.published import MEANS, MIXING, RUN_TIMES
+from pcv.paper.tables import mixing_table, summary, time_table
 from pcv.registry import SOURCES, VARIABLE
 from pcv.report import Table, write_figures
 from pcv.stages import diagnosed_of
