@@ -1,0 +1,74 @@
+r"""Can the numbers be trusted? Estimates and diagnostics from the stored sums of a log score.
+
+A fold's draws :math:`s_{lt}` (chain l, draw t) are cut into batches of consecutive draws, and
+only sums per batch are stored. Everything follows from them, for any regrouping:
+
+- of whole folds, `merge(sums, axis=(1, 2))`: the estimate, `elpd(sums)`;
+- of batches: its Monte Carlo standard error, `mcse(sums)`, and `ess(sums)`;
+- of chains, `merge(sums, axis=2)`: `rhat(sums)`, and of blocks of batches, `coarsen(sums, 5)`: the
+  benchmark for the largest R-hat of all folds, `rhat_max_benchmark(rng, sums)`.
+
+Heavy tails need the draws themselves, or the largest of them: `pareto_khat`. Folds may end at
+different lengths; every formula takes the fold's own number of draws.
+"""
+
+from pcv.diagnostics.convergence import (
+    BENCHMARK_LEVEL,
+    Benchmark,
+    benchmark_of_models,
+    efmi,
+    mixing,
+    mixing_benchmark,
+    nested_benchmark,
+    nested_rhat,
+    rhat,
+    rhat_max_benchmark,
+)
+from pcv.diagnostics.estimates import (
+    BATCH_SIZES,
+    SHORT_BATCHES,
+    batch_size_check,
+    elpd,
+    elpd_pointwise,
+    ess,
+    ess_total,
+    mcse,
+    mcse_pointwise,
+)
+from pcv.diagnostics.log_sums import LogSums, batch_sums, coarsen, first_batches, merge
+from pcv.diagnostics.over_draws import Progressive, progressive
+from pcv.diagnostics.tails import good_k, largest, pareto_khat, pareto_khat_from_tail, tail_size
+
+__all__ = [
+    "BATCH_SIZES",
+    "BENCHMARK_LEVEL",
+    "SHORT_BATCHES",
+    "Benchmark",
+    "LogSums",
+    "Progressive",
+    "batch_size_check",
+    "batch_sums",
+    "benchmark_of_models",
+    "coarsen",
+    "efmi",
+    "elpd",
+    "elpd_pointwise",
+    "ess",
+    "ess_total",
+    "first_batches",
+    "good_k",
+    "largest",
+    "mcse",
+    "mcse_pointwise",
+    "merge",
+    "mixing",
+    "mixing_benchmark",
+    "nested_benchmark",
+    "nested_rhat",
+    "pareto_khat",
+    "pareto_khat_from_tail",
+    "progressive",
+    "rhat",
+    "rhat_max_benchmark",
+    "tail_size",
+]

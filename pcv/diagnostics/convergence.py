@@ -1,0 +1,290 @@
+"""Have the chains of all folds mixed? R-hat, its maximum, and what that is when they have."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from pcv.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments, of_slots
+
+BENCHMARK_LEVEL = 0.01
+"""share of benchmark replicates at or above R-hat max that speaks against mixing"""
+
+
+class Benchmark(NamedTuple):
+    """R-hat max, and what it is when chains have mixed."""
+
+    observed: float
+    """the largest R-hat of all folds"""
+    replicates: Float[np.ndarray, " replicate"]
+    """the largest R-hat of all folds, of emulated chains that have mixed"""
+    share_above: float
+    """share of the replicates that reach the observed value"""
+    limit: float
+    """the R-hat above which a fold stands out"""
+
+
+def _rhat(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
+    num_chains = mean.shape[1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = count.mean(axis=1)
+        within = (m2 / (count - 1)).mean(axis=1)
+        between = ((mean - mean.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+        return np.sqrt((n - 1) / n + np.divide(between, num_chains - 1) / within)
+
+
+def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Potential scale reduction of s over the chains of every fold: 1 when they agree.
+
+    .. math:: \hat R_k = \sqrt{\frac{\frac{N-1}{N} W_k + \frac{1}{N} B_k}{W_k}}, \qquad
+              W_k = \frac{1}{L} \sum_l \mathrm{var}_t(s_{klt}), \qquad
+              B_k = \frac{N}{L-1} \sum_l (\bar s_{kl} - \bar s_k)^2
+
+    PCV eq. 16: chains are not split, draws not ranked.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        inf where no chain moved and they differ; NaN where s is one and the same constant in
+        all chains, with a single chain or draw, in padded slots and where a score is not finite.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(size=(1, 4, 100))
+    >>> draws[0, 2] += 5
+    >>> rhat(batch_sums(draws, batch_size=20)).round(1)
+    array([2.9])
+    """
+    chain = merge(sums, axis=2)
+    return _rhat(of_slots(chain.count, chain.mean), chain.mean, chain.m2)
+
+
+def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
+    r"""Nested R-hat of s: do superchains, each of M chains that started at one point, agree?
+
+    .. math:: \mathfrak{n}\hat R_k = \sqrt{1 + \mathfrak{n}\hat B / \mathfrak{n}\hat W}, \qquad
+              \mathfrak{n}\hat B = \mathrm{var}_j(\bar s_{kj}), \qquad
+              \mathfrak{n}\hat W = \mathrm{mean}_j \left[ \mathrm{var}_m(\bar s_{kjm})
+              + \mathrm{mean}_m \mathrm{var}_t(s_{kjmt}) \right]
+
+    over superchains j, their chains m and draws t. Variances over a single chain or draw count as
+    0, so that one draw per chain is enough, or one chain per superchain. Where all is well it is
+    near :math:`\sqrt{1 + 1/M}` with one draw per chain, and nearer to 1 with more. NRHAT eq. 5-8.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]); the chains of a superchain stand together.
+        superchains: number of superchains, a divisor of the number of chains.
+
+    Returns:
+        inf where nothing varies within superchains that differ; NaN with single chains of single
+        draws, where s is one constant, in padded slots and where a score is not finite.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(size=(1, 64, 1))
+    >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
+    array([1.01])
+    >>> draws[0, :16] += 3
+    >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
+    array([2.12])
+    """
+    chain = merge(sums, axis=2)
+    return _nested_rhat(of_slots(chain.count, chain.mean), chain.mean, chain.m2, superchains)
+
+
+def _nested_rhat(
+    count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
+) -> np.ndarray:
+    def nested(x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), superchains, -1, *x.shape[2:])
+
+    mean, per_chain = nested(mean), nested(np.broadcast_to(count, m2.shape))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        over_draws = np.where(per_chain > 1, nested(m2) / (per_chain - 1), 0 * nested(m2))
+        over_chains = mean.var(axis=2, ddof=1) if mean.shape[2] > 1 else 0.0
+        within = (over_chains + over_draws.mean(axis=2)).mean(axis=1)
+        between = mean.mean(axis=2).var(axis=1, ddof=1)
+        return np.sqrt(1 + between / within)
+
+
+def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
+    """`nested_rhat` where there are superchains, else `rhat`."""
+    return nested_rhat(sums, superchains) if superchains else rhat(sums)
+
+
+def mixing_benchmark(rng: np.random.Generator, sums: LogSums, superchains: int) -> Benchmark:
+    """`nested_benchmark` where there are superchains, else `rhat_max_benchmark`."""
+    return (
+        nested_benchmark(rng, sums, superchains) if superchains else rhat_max_benchmark(rng, sums)
+    )
+
+
+def nested_benchmark(
+    rng: np.random.Generator, sums: LogSums, superchains: int, replicates: int = 500
+) -> Benchmark:
+    """The largest nested R-hat of all folds, beside its distribution if all chains had mixed.
+
+    Then it does not matter where a chain started: for each replicate, the chains of every fold are
+    dealt out anew to its superchains. This is a permutation test, exact for any number of draws
+    where chains from one start are independent of each other.
+
+    Args:
+        rng: source of the replicates.
+        sums: joint sums, dims (fold, chain, batch).
+        superchains: number of superchains.
+        replicates: number of replicates.
+
+    Returns:
+        As `rhat_max_benchmark`.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> rng = np.random.default_rng(1)
+    >>> draws = rng.normal(size=(30, 64, 2))
+    >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above > 0.01
+    True
+    >>> draws[7, :16] += 2
+    >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above
+    0.0
+    """
+    chain = merge(sums, axis=2)
+    observed = nested_rhat(sums, superchains)
+    emulated = []
+    for _ in range(replicates):
+        dealt = rng.permuted(
+            np.broadcast_to(np.arange(chain.mean.shape[1]), chain.mean.shape), axis=1
+        )
+        count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
+        emulated.append(_nested_rhat(count, mean, m2, superchains))
+    return _benchmark(
+        float(np.fmax.reduce(observed)),
+        np.fmax.reduce(np.stack(emulated), axis=1),
+        _limit(observed, np.stack(emulated)),
+    )
+
+
+def rhat_max_benchmark(
+    rng: np.random.Generator, sums: LogSums, blocks: int = 5, replicates: int = 500
+) -> Benchmark:
+    r"""The largest R-hat of all folds, beside its distribution if all chains had mixed.
+
+    Each chain is cut into D contiguous blocks. For each replicate, every fold's chains are
+    emulated by D blocks each, drawn with replacement from all L·D blocks of that fold, and the
+    largest R-hat is taken. PCV §4.2, with this difference: PCV's algorithm 2 keeps a block's
+    position and redraws its chain alone, which makes B too small by (L − 1)/L and flags healthy
+    chains too often.
+
+    Autocorrelation beyond the length of a block is not emulated.
+
+    Args:
+        rng: source of the replicates.
+        sums: joint sums, dims (fold, chain, batch).
+        blocks: blocks that a chain is cut into (D); folds of fewer batches use what they have.
+        replicates: number of replicates.
+
+    Returns:
+        The observed value, the replicates, and the share of them that reach it. The limit for a
+        fold is the 99% quantile of replicates of those folds that stay below it, found by leaving
+        out the others step by step: one fold with a large R-hat, whose emulated chains vary much,
+        does not hide the rest. Folds with an undefined R-hat are left out; if all are, the result
+        is NaN.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> rng = np.random.default_rng(1)
+    >>> draws = rng.normal(size=(30, 4, 100))
+    >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above > 0.01
+    True
+    >>> draws[7, 2] += 5
+    >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above
+    0.0
+    """
+    block = coarsen(sums, blocks)
+    folds, chains, _ = block.count.shape
+    filled = (block.count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
+    fold = np.arange(folds)[:, None, None]
+    chunk = max(1, 2**20 // block.count.size)
+    emulated = []
+    for done in range(0, replicates, chunk):
+        shape = (min(chunk, replicates - done), folds, chains, blocks)
+        drawn = (rng.random(shape) * chains * filled).astype(int)
+        source, position = np.divmod(drawn, np.maximum(filled, 1))
+        count, mean, m2 = (x[fold, source, position] for x in block[:3])
+        count = np.where(np.arange(blocks) < filled, count, 0)
+        merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=3))
+        emulated.append(_rhat(*merged).reshape(-1, folds))
+    observed, replicate = rhat(sums), np.concatenate(emulated)
+    return _benchmark(
+        float(np.fmax.reduce(observed)),
+        np.fmax.reduce(replicate, axis=1),
+        _limit(observed, replicate),
+    )
+
+
+def _benchmark(
+    observed: float, replicates: Float[np.ndarray, " replicate"], limit: float
+) -> Benchmark:
+    share = float("nan") if np.isnan(observed) else float(np.mean(replicates >= observed))
+    return Benchmark(observed, replicates, share, limit)
+
+
+def _limit(
+    observed: Float[np.ndarray, " fold"], replicates: Float[np.ndarray, "replicate fold"]
+) -> float:
+    kept = np.full(len(observed), True)
+    while True:
+        largest = np.fmax.reduce(replicates[:, kept], axis=1)
+        limit = np.quantile(largest, 1 - BENCHMARK_LEVEL, method="higher")
+        if not (outside := kept & (observed > limit)).any() or (outside == kept).all():
+            return float(limit)
+        kept &= ~outside
+
+
+def benchmark_of_models(benchmarks: Sequence[Benchmark]) -> Benchmark:
+    r"""The benchmark of all models together: :math:`\hat R_{\max}` over models and folds.
+
+    PCV eq. 17.
+
+    Args:
+        benchmarks: one per model, with the same number of replicates, drawn independently.
+
+    Returns:
+        Largest values of all, with the share of replicates that reach the observed one.
+
+    >>> a = Benchmark(1.2, np.array([1.1, 1.2]), 0.5, 1.2)
+    >>> b = Benchmark(1.1, np.array([1.3, 1.0]), 0.5, 1.3)
+    >>> benchmark_of_models([a, b])
+    Benchmark(observed=1.2, replicates=array([1.3, 1.2]), share_above=1.0, limit=1.3)
+    """
+    return _benchmark(
+        float(np.fmax.reduce([x.observed for x in benchmarks])),
+        np.fmax.reduce([x.replicates for x in benchmarks]),
+        float(np.fmax.reduce([x.limit for x in benchmarks])),
+    )
+
+
+def efmi(
+    count: Float[np.ndarray, "fold chain batch"],
+    mean: Float[np.ndarray, "fold chain batch"],
+    m2: Float[np.ndarray, "fold chain batch"],
+    diff_sq: Float[np.ndarray, "fold chain batch"],
+) -> Float[np.ndarray, " fold"]:
+    r"""Energy fraction of missing information of every fold's chains together.
+
+    .. math:: \frac{\sum_{l,t} (E_{lt} - E_{l,t-1})^2}{\sum_{l,t} (E_{lt} - \bar E_l)^2}
+
+    Near 1 or above where draws of the momentum reach all energies; small where they do not, and
+    heavy tails are explored slowly (Betancourt 2016).
+
+    Args:
+        count, mean, m2, diff_sq: sums of the energy per batch, of `pcv.accumulate.energy_sums`.
+
+    Returns:
+        NaN where the energy never varies.
+
+    >>> x = np.random.default_rng(1).normal(size=(1, 4, 500, 1))
+    >>> steps = np.diff(x, axis=2, prepend=x[:, :, :1])[..., 0] ** 2
+    >>> efmi(np.ones((1, 4, 500)), x[..., 0], np.zeros((1, 4, 500)), steps).round()
+    array([2.])
+    """
+    _, _, spread = merge_moments(count, mean, m2, axis=2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.nansum(diff_sq, axis=(1, 2)) / spread.sum(axis=1)

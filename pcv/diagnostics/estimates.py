@@ -1,0 +1,235 @@
+"""elpd of folds and units, its Monte Carlo error, and how many draws that is worth."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pcv.diagnostics.log_sums import LogSums, batch_sums, merge, of_slots
+
+
+def elpd(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Expected log predictive density of every fold, or of every unit left out (nats).
+
+    .. math:: \hat\eta_k = \log \hat f_k, \qquad
+              \hat f_k = \frac{1}{LN} \sum_{l,t} \exp(s_{klt})
+
+    PCV eq. 8 and 11.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        −inf where the predictive density is 0 at every draw; NaN in padded slots, in folds
+        without draws and where a score is NaN.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> elpd(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=2)).round(3)    # log 2
+    array([0.693])
+    """
+    whole = merge(sums, axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return whole.log_sum - np.log(of_slots(whole.count, whole.log_sum))
+
+
+def _padded(sums: LogSums) -> Bool[np.ndarray, "fold slot"]:
+    absent = ~(of_slots(sums.count, sums.log_sum) > 0)
+    return (absent | np.isnan(sums.log_sum)).all(axis=(1, 2))
+
+
+def elpd_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
+    r"""Sum of the pointwise elpd of the units that a fold leaves out (nats).
+
+    .. math:: \sum_{i \in \mathrm{test}_k} \hat\eta_i
+
+    Args:
+        sums: pointwise sums, dims (fold, chain, batch, slot).
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.log([[[[1.0, 5.0], [3.0, 5.0]]]])              # two draws, two units
+    >>> elpd_pointwise(batch_sums(draws, batch_size=1)) == np.log(2) + np.log(5)
+    array([ True])
+    """
+    return np.where(_padded(sums), 0.0, elpd(sums)).sum(axis=1)
+
+
+def _deviations(sums: LogSums) -> tuple[np.ndarray, np.ndarray]:
+    r"""Batches' contributions to the relative error of f, and the factor to their squared sum.
+
+    The deviations :math:`\frac{n_h}{LN} (\bar g_h / \hat f - 1)`, dims (fold, chain, batch
+    [, slot]), and B/(B − 1) with B batches per fold, dims (fold[, 1]).
+    """
+    whole = merge(sums, axis=(1, 2))
+    count = of_slots(sums.count, sums.log_sum)
+    present = count > 0
+    total = count.sum(axis=(1, 2), keepdims=True)
+    num_batches = present.sum(axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.exp(sums.log_sum - whole.log_sum[:, None, None])
+        deviation = np.where(present, share - count / total, 0.0)
+        factor = np.where(num_batches > 1, num_batches / (num_batches - 1), np.nan)
+    return deviation, factor
+
+
+def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Monte Carlo standard error of `elpd`, by batch means (nats).
+
+    .. math:: \mathrm{MCSE}_k^2 = \frac{\hat\sigma_{f_k}^2}{LN \hat f_k^2}, \qquad
+              \hat\sigma_{f_k}^2 = \frac{b}{La - 1} \sum_{l,h} (\bar g_{klh} - \hat f_k)^2
+
+    with the means :math:`\bar g_{klh}` of exp(s) over each of the La batches of b draws. PCV
+    eq. 13–15; the deviations are from the fold's mean, not from each chain's (PCV eq. 35–36, which
+    hides that chains disagree). The batches count as independent: chains that have not mixed, see
+    `rhat`, have a larger error than this, and so do draws whose k-hat is large, see
+    `pareto_khat`. Batches of different lengths are weighted by their length.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        NaN with fewer than two batches, in padded slots and where elpd is not finite. The error
+        of a sum over folds is the root of the sum of squares; over the units of one fold it is
+        not, see `mcse_pointwise`.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> mcse(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=1)).round(3)
+    array([0.204])
+    """
+    deviation, factor = _deviations(sums)
+    return np.sqrt(factor * (deviation**2).sum(axis=(1, 2)))
+
+
+def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
+    r"""Monte Carlo standard error of `elpd_pointwise` (nats).
+
+    The units of a fold share their draws, so their errors are correlated: the batch means are
+    those of :math:`\sum_{i \in \mathrm{test}_k} g_i / \hat f_i`.
+
+    .. math:: \mathrm{MCSE}_k^2 = \frac{1}{La (La - 1)} \sum_{l,h}
+              \Big( \sum_{i \in \mathrm{test}_k} \frac{\bar g_{ilh}}{\hat f_i} - 1 \Big)^2
+
+    After PCV eq. 13–15.
+
+    Args:
+        sums: pointwise sums, dims (fold, chain, batch, slot).
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.log([[[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0], [2.0, 2.0]]]])     # equal units
+    >>> mcse_pointwise(batch_sums(draws, 1)) == 2 * mcse(batch_sums(draws, 1))[:, 0]
+    array([ True])
+    """
+    deviation, factor = _deviations(sums)
+    summed = np.where(_padded(sums)[:, None, None], 0.0, deviation).sum(axis=3)
+    return np.sqrt(of_slots(factor, summed[:, 0])[:, 0] * (summed**2).sum(axis=(1, 2)))
+
+
+def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Effective number of draws of exp(s) per fold: independent ones with the same `mcse`.
+
+    .. math:: \mathrm{ESS}_k = LN \frac{s_{f_k}^2}{\hat\sigma_{f_k}^2}
+
+    with the sample variance :math:`s_{f_k}^2` of exp(s) and the batch-means variance of `mcse`.
+    PCV §4.1.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        Number of draws; its relative standard deviation is about :math:`\sqrt{2/(La - 1)}` with
+        La batches. It may exceed LN. NaN where `mcse` is, and for a score that never varies.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 8, 2000))
+    >>> 0.8 < ess(batch_sums(draws, batch_size=20))[0] / 16000 < 1.2
+    np.True_
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _relative_variance(sums) / mcse(sums) ** 2
+
+
+def _relative_variance(sums: LogSums) -> np.ndarray:
+    """Sample variance of exp(s) over its squared mean, per fold; NaN if s never varies."""
+    whole = merge(sums, axis=(1, 2))
+    n = of_slots(whole.count, whole.mean)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = (np.exp(whole.log_sum_sq - 2 * elpd(sums)) - n) / (n - 1)
+    return np.where(whole.m2 == 0, np.nan, variance)
+
+
+def ess_total(
+    ess: Float[np.ndarray, " fold *point"], mcse: Float[np.ndarray, " fold *point"]
+) -> Float[np.ndarray, " *point"]:
+    r"""Effective number of draws per fold of a sum of folds' elpd, or of a difference of two.
+
+    .. math:: \mathrm{ESS} = LN \, \frac{s_\eta^2}{\sigma_\eta^2}
+              = \frac{\sum_k \mathrm{MCSE}_k^2 \, \mathrm{ESS}_k}{\sum_k \mathrm{MCSE}_k^2},
+              \qquad
+              s_\eta^2 = \sum_k s_{f_k}^2 / \hat f_k^2, \qquad
+              \sigma_\eta^2 = \sum_k \hat\sigma_{f_k}^2 / \hat f_k^2
+
+    PCV §4.1: the folds that contribute most to the error of the sum weigh most. For a difference,
+    k runs over the folds of both models, whose errors add up.
+
+    Args:
+        ess: of `ess`, of every fold.
+        mcse: of `mcse`, of every fold (nats).
+
+    Returns:
+        Number of draws of a fold over all chains; NaN without a fold whose `ess` is defined, the
+        others are left out.
+
+    >>> float(ess_total(np.array([100.0, 400.0]), np.array([0.2, 0.1])))
+    160.0
+    """
+    weight = np.where(np.isfinite(ess) & np.isfinite(mcse), mcse, 0.0) ** 2
+    with np.errstate(invalid="ignore"):
+        return np.asarray((weight * np.nan_to_num(ess)).sum(axis=0) / weight.sum(axis=0))
+
+
+BATCH_SIZES = (5, 10, 20, 25, 50, 100, 200)
+
+
+SHORT_BATCHES = 0.8
+"""share of the windowed MCSE below which batches are said to be short"""
+
+
+def batch_size_check(
+    draws: Float[np.ndarray, "fold chain draw"], batch_sizes: Sequence[int] = BATCH_SIZES
+) -> Float[np.ndarray, " size"]:
+    r"""MCSE of elpd by batches of several sizes, over that of a windowed ESS: near 1 where batches
+    are long enough, smaller where draws stay correlated for longer than a batch.
+
+    .. math:: \mathrm{median}_k \; \mathrm{MCSE}_k(b) \Big/
+              \frac{\mathrm{sd}(e^{s_k})}{\bar{e^{s_k}} \sqrt{\mathrm{ESS}_k}}
+
+    PCV §5: batches of 50 are checked so on the full-data models. The ESS is that of the mean, by
+    Geyer's initial sequences (arviz_stats).
+
+    Args:
+        draws: log scores s of folds (nats), of one length.
+        batch_sizes: b; those of which there are fewer than two batches give NaN.
+
+    >>> walk = np.random.default_rng(1).normal(size=(20, 4, 1000))
+    >>> for t in range(1, 1000):
+    ...     walk[:, :, t] = 0.9 * walk[:, :, t - 1] + 0.4 * walk[:, :, t]
+    >>> found = batch_size_check(walk, [5, 100])
+    >>> found[0] < 0.6, 0.9 < found[1] < 1.1
+    (np.True_, np.True_)
+    """
+    from arviz_stats.base import array_stats
+
+    density = np.exp(draws - draws.max(axis=(1, 2), keepdims=True))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effective = array_stats.ess(density, method="mean", chain_axis=1, draw_axis=2)
+        windowed = density.std(axis=(1, 2)) / density.mean(axis=(1, 2)) / np.sqrt(effective)
+        ratios = []
+        for size in batch_sizes:
+            whole = draws.shape[2] // size * size
+            if whole < 2 * size:
+                ratios.append(np.nan)
+                continue
+            scale = np.sqrt(whole / draws.shape[2])
+            ratios.append(
+                np.nanmedian(mcse(batch_sums(draws[..., :whole], size)) * scale / windowed)
+            )
+    return np.array(ratios)

@@ -1,0 +1,118 @@
+"""Can the mean of exp(s) be trusted? The Pareto shape of its largest draws."""
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float, Int
+
+
+def tail_size(num_draws: int) -> int:
+    r"""Number M of draws in the tail that k-hat is fitted to.
+
+    .. math:: M = \lfloor \min(S / 5, \; 3 \sqrt S) \rfloor
+
+    Args:
+        num_draws: draws of a fold over all chains (S).
+
+    `pareto_khat_from_tail` needs the M + 1 largest draws. (Vehtari et al. 2024, appendix H,
+    rounded down as ArviZ does.)
+
+    >>> tail_size(1600)
+    120
+    """
+    return int(min(num_draws / 5, 3 * num_draws**0.5))
+
+
+PART = 2**21
+"""draws of all folds that are in memory at one time"""
+
+
+def largest(
+    top: Float[np.ndarray, "fold tail"], draws: Float[np.ndarray, "fold chain draw"]
+) -> Float[np.ndarray, "fold tail"]:
+    """The largest values of each fold so far, in no order, as many as `top` has room for."""
+    seen = np.concatenate([top, draws.reshape(len(draws), -1)], axis=1)
+    return np.partition(seen, -top.shape[1], axis=1)[:, -top.shape[1] :]
+
+
+def pareto_khat(
+    draws: Float[np.ndarray, "fold chain draw"] | Float[xr.DataArray, "fold chain draw"],
+    num_draws: Int[np.ndarray, " fold"] | None = None,
+) -> Float[np.ndarray, " fold"]:
+    r"""Shape of the right tail of exp(s): how far the mean of exp(s) can be trusted.
+
+    A generalised Pareto distribution is fitted to the `tail_size` largest values of exp(s): its
+    shape k is the inverse of the number of finite moments. Above `good_k` the average hangs on
+    few draws: `elpd` is biased downwards and `mcse` too small, whatever R-hat and ESS say.
+    (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*.)
+
+    Args:
+        draws: log scores s (nats); those in a store are read part by part.
+        num_draws: draws of each fold over all chains, where folds stopped early: NaN past them.
+
+    Returns:
+        NaN with fewer than 25 draws, where the largest values are equal, or a score is NaN.
+
+    >>> rng = np.random.default_rng(1)
+    >>> pareto_khat(rng.exponential(0.9, (1, 4, 1000))) > good_k(4000)     # exp(s): Pareto, k = .9
+    array([ True])
+    """
+    folds, chains, longest = draws.shape
+    made = np.full(folds, chains * longest) if num_draws is None else num_draws
+    top = np.full((folds, tail_size(int(made.max())) + 1), -np.inf)
+    known = np.zeros(folds, int)
+    step = max(PART // (folds * chains), 1)
+    for start in range(0, longest, step):
+        part = np.asarray(draws[:, :, start : start + step])
+        unknown = np.isnan(part)
+        known += (~unknown).sum(axis=(1, 2))
+        top = largest(top, np.where(unknown, -np.inf, part))
+    return np.where(known < made, np.nan, pareto_khat_from_tail(top, made))
+
+
+def pareto_khat_from_tail(
+    top: Float[np.ndarray, "fold tail"], num_draws: int | Int[np.ndarray, " fold"]
+) -> Float[np.ndarray, " fold"]:
+    r"""`pareto_khat` from the largest draws of every fold alone.
+
+    Args:
+        top: the largest log scores s of every fold (nats), in any order, at least
+            `tail_size` + 1 of them.
+        num_draws: number of draws that they are the largest of (S), of each fold or of all.
+
+    Returns:
+        The same as `pareto_khat` of all draws.
+
+    >>> draws = np.random.default_rng(1).normal(size=(1, 4, 100))
+    >>> top = np.sort(draws.ravel())[None, -61:]
+    >>> pareto_khat_from_tail(top, 400) == pareto_khat(draws)
+    array([ True])
+    """
+    from arviz_stats.base import array_stats
+
+    khat = np.full(len(top), np.nan)
+    for k, size in enumerate(np.broadcast_to(num_draws, len(top)).tolist()):
+        tail = np.sort(top[k])[-tail_size(size) - 1 :]
+        if tail_size(size) < 5 or np.isnan(tail).any() or tail[1] == tail[-1]:
+            continue
+        # The fit sees the tail and the number of draws alone: draws below it weigh nothing.
+        scores = np.concatenate([np.full(size - len(tail), -np.inf), tail])
+        with np.errstate(all="ignore"):
+            khat[k] = array_stats.psislw(-scores)[1]
+    return khat
+
+
+def good_k(num_draws: int | np.ndarray) -> float | np.ndarray:
+    r"""Largest k-hat at which S draws give a mean with a sound error.
+
+    .. math:: \min(1 - 1 / \log_{10} S, \; 0.7)
+
+    Vehtari et al. (2024), eq. 13.
+
+    Args:
+        num_draws: draws of a fold over all chains (S).
+
+    >>> good_k(1600).round(3)
+    np.float64(0.688)
+    """
+    with np.errstate(divide="ignore"):
+        return np.minimum(1 - 1 / np.log10(num_draws), 0.7)
