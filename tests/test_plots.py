@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pcv import plots
+from pcv.plots import shared
 from pcv.report import figures
 from tests.synthetic import make_results
 
@@ -123,7 +124,7 @@ def test_one_model_is_shown_by_its_elpd() -> None:
 
 
 def test_a_model_keeps_its_look_and_no_two_share_a_part_of_it() -> None:
-    styles = plots._styles(MODELS)
+    styles = shared.styles_of(MODELS)
     for part in ("colour", "marker", "dash"):
         assert len({getattr(style, part) for style in styles.values()}) == len(MODELS)
     comparison, diagnostics, _ = make_results(MODELS)
@@ -216,7 +217,7 @@ def test_short_names_differ(names: list[str]) -> None:
 @settings(max_examples=50, deadline=None)
 def test_labels_are_spread_without_changing_their_order(wanted: list[float]) -> None:
     heights = np.full(len(wanted), 0.1)
-    places = plots._spread(np.array(wanted), heights)
+    places = shared.spread(np.array(wanted), heights)
     order = np.argsort(wanted, kind="stable")
     assert (np.diff(places[order]) >= 0.1 - 1e-9).all()
     assert places.min() >= 0.05 - 1e-9
@@ -225,7 +226,7 @@ def test_labels_are_spread_without_changing_their_order(wanted: list[float]) -> 
 
 def test_labels_with_room_stay_where_they_belong() -> None:
     wanted = np.array([0.9, 0.1, 0.5])
-    np.testing.assert_allclose(plots._spread(wanted, np.full(3, 0.1)), wanted)
+    np.testing.assert_allclose(shared.spread(wanted, np.full(3, 0.1)), wanted)
 
 
 def test_notebooks_show_figures_without_pyplot() -> None:

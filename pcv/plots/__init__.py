@@ -1,0 +1,79 @@
+"""Figures of a comparison and of its diagnostics: datasets in, figures out, nothing on disk.
+
+Every figure is 4.8 inches wide with text of at least 9 points, so that it reads on a telephone, in
+a column of print and on a slide. A model keeps its colour, marker and line style in all figures
+(colours of Okabe and Ito, which survive colour blindness; markers and line styles survive black
+and white) and is named where it is drawn. Two uncertainties are never drawn alike: Monte Carlo
+error, which more draws shrink, is a band, a dashed line or a thin bar; epistemic error, which only
+more data shrink, is a thick capped bar or a solid line.
+
+A comparison on three folds, for example:
+
+>>> import xarray as xr
+>>> dims = ("kind", "model", "fold")
+>>> comparison = xr.Dataset(
+...     {"fold_diff": (dims, [[[0, 0, 0], [-3.1, 0.4, -9.0]]]),
+...      "fold_mcse_diff": (dims, [[[0, 0, 0], [0.1, 0.1, 0.3]]])},
+...     coords={"kind": ["joint"], "model": ["slopes", "common"], "fold": ["a", "b", "c"]},
+...     attrs={"reference_joint": "slopes"})
+>>> [label.get_text() for label in fold_differences(comparison).axes[0].get_yticklabels()]
+['c', 'a', 'b']
+"""
+
+from pcv.plots.comparison import answer, difference, fold_differences, probability, uncertainty
+from pcv.plots.computation import (
+    GOOD_ESS,
+    GOOD_RHAT,
+    benchmark,
+    benchmark_panel,
+    ess,
+    full_data,
+    khat,
+    rhat,
+    rhat_name,
+)
+from pcv.plots.shared import (
+    COLOURS,
+    FAINT,
+    INK,
+    MAX_NAMED_FOLDS,
+    NORMAL,
+    SMALL,
+    WIDTH,
+    Label,
+    label_right,
+    stacked,
+    titled,
+)
+from pcv.plots.words import number, percent, shorten
+
+__all__ = [
+    "COLOURS",
+    "FAINT",
+    "GOOD_ESS",
+    "GOOD_RHAT",
+    "INK",
+    "MAX_NAMED_FOLDS",
+    "NORMAL",
+    "SMALL",
+    "WIDTH",
+    "Label",
+    "answer",
+    "benchmark",
+    "benchmark_panel",
+    "difference",
+    "ess",
+    "fold_differences",
+    "full_data",
+    "khat",
+    "label_right",
+    "number",
+    "percent",
+    "probability",
+    "rhat",
+    "rhat_name",
+    "shorten",
+    "stacked",
+    "titled",
+    "uncertainty",
+]

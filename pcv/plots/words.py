@@ -1,0 +1,62 @@
+"""Names and numbers as figures and tables print them."""
+
+from collections.abc import Iterable
+from itertools import takewhile
+
+import numpy as np
+
+
+def shorten(names: Iterable[str], width: int = 18) -> list[str]:
+    """Names cut in the middle to at most `width` characters, and still all different.
+
+    Where the cut would make two names alike, it first takes away what all of them begin and end
+    with; where that does not help, they are numbered.
+
+    >>> shorten(["slopes", "varying_intercepts_and_slopes"])
+    ['slopes', 'varying_i…d_slopes']
+    >>> shorten(["random_slopes_wide_centred", "random_slopes_narrow_centred"])
+    ['…wide…', '…narrow…']
+    """
+    names = [str(name) for name in names]
+
+    def cut(name: str) -> str:
+        half = width // 2
+        return name if len(name) <= width else f"{name[:half]}…{name[half + 1 - width :]}"
+
+    def shared(texts: list[str]) -> int:
+        return len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(*texts))))
+
+    short = [cut(name) for name in names]
+    if len(set(short)) < len(names):
+        head = shared(names)
+        tail = shared([name[head:][::-1] for name in names])
+        short = [cut(f"…{name[head : len(name) - tail]}…") for name in names]
+    if len(set(short)) < len(names):
+        short = [f"{i}: {cut(name)}" for i, name in enumerate(names, 1)]
+    return short
+
+
+def number(value: float, error: float = np.nan) -> str:
+    """A number with as many decimals as give its error two figures, at least one, and one more
+    where it would be rounded to 0.
+
+    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(-0.04, 7.03), number(float("nan"))
+    ('−14.5', '0.35', '−0.04', '–')
+    """
+    if not np.isfinite(value):
+        return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
+    known = np.isfinite(error) and error > 0
+    decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
+    decimals += int(value != 0 and round(value, decimals) == 0)
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def percent(p: float) -> str:
+    """A probability that never claims certainty.
+
+    >>> percent(0.0), percent(0.372), percent(0.9994)
+    ('<1%', '37%', '>99%')
+    """
+    if not np.isfinite(p):
+        return "n/a"
+    return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{100 * p:.0f}%"
