@@ -12,7 +12,7 @@ import xarray as xr
 from scipy.special import logsumexp
 
 from pcv import comparison as comparing
-from pcv import results, store, weights
+from pcv import results, store, weights, wording
 from pcv.errors import PcvError
 from pcv.results import Compared, Kind
 
@@ -323,7 +323,7 @@ class Comparisons:
     def frame(self) -> pd.DataFrame:
         """One row per model, best first: ArviZ's columns and ours, in full precision."""
         c = self.shown
-        return comparing.frame([c]).set_index("model").drop(columns="kind")
+        return wording.frame([c]).set_index("model").drop(columns="kind")
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -344,10 +344,10 @@ class Comparisons:
         return pd.Series(weights.weights(c.elpd_diff_terms, method, seed), c.models, name="weight")
 
     def __repr__(self) -> str:
-        tables = [comparing.table(self.shown)]
+        tables = [wording.table(self.shown)]
         if self.compared.others:
-            tables.append(comparing.scores_table(self.compared.others))
-        return "\n\n".join([*tables, comparing.in_words(self.shown)])
+            tables.append(wording.scores_table(self.compared.others))
+        return "\n\n".join([*tables, wording.in_words(self.shown)])
 
     def _repr_html_(self) -> str:
         return _foldable(repr(self), "all columns, in full", self.frame)

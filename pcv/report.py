@@ -16,8 +16,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pcv import plots, store
-from pcv.comparison import units_of
 from pcv.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
+from pcv.wording import units_of
 
 DPI = 200
 

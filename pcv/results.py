@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from pcv import comparison as comparing
 from pcv import diagnostics as diag
-from pcv import verdicts
+from pcv import verdicts, wording
 from pcv.comparison import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
 from pcv.diagnostics import LogSums
@@ -480,7 +480,7 @@ def compare(
         )
         for score, kind in _shared_scores(diagnostics)
     ]
-    return Compared(comparisons, dataset, comparing.frame(list(comparisons.values())), others)
+    return Compared(comparisons, dataset, wording.frame(list(comparisons.values())), others)
 
 
 def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:
@@ -523,7 +523,7 @@ def _verdict(comparisons: Mapping[Kind, Comparison], by_unit: bool) -> str:
     joint = comparisons["joint"]
     trust = dict(zip(joint.models, joint.verdict))
     if len(trust) > 1:
-        words = comparing.in_words(joint)
+        words = wording.in_words(joint)
     else:
         words = (
             f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "

@@ -11,16 +11,8 @@ from arviz_stats.utils import ELPDData
 from scipy.stats import norm
 
 from pcv import PcvError
-from pcv.comparison import (
-    COLUMNS,
-    Scores,
-    compare,
-    frame,
-    in_words,
-    scores_table,
-    standard_error,
-    table,
-)
+from pcv.comparison import Scores, compare, standard_error
+from pcv.wording import COLUMNS, frame, in_words, scores_table, table
 
 FOLDS = ["rat 1", "rat 2", "rat 3", "rat 4"]
 

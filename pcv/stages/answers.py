@@ -167,7 +167,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
     from pcv import results
-    from pcv.comparison import scores_frame, scores_table, table
+    from pcv.wording import scores_frame, scores_table, table
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -191,7 +191,7 @@ def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv import results
-    from pcv.comparison import caveats, scores_frame, scores_notes
+    from pcv.wording import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)

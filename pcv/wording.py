@@ -1,0 +1,301 @@
+"""A comparison as rows of a file, as a table, and in words."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr
+
+from pcv.comparison import Comparison, noun
+
+COLUMNS = (
+    "model",
+    "kind",
+    "rank",
+    "elpd_diff",
+    "dse",
+    "mcse_diff",
+    "p_better",
+    "elpd",
+    "se",
+    "mcse",
+    "n_folds",
+    "predictive",
+    "verdict",
+)
+"""columns of comparison.csv"""
+
+SCORE_COLUMNS = {
+    "model": "models",
+    "rank": "rank",
+    "score_diff": "elpd_diff",
+    "dse": "dse",
+    "mcse_diff": "mcse_diff",
+    "p_better": "p_better",
+    "estimate": "elpd",
+    "se": "se",
+    "mcse": "mcse",
+    "n_folds": "n_folds",
+    "predictive": "predictive",
+    "verdict": "verdict",
+}
+"""columns of scores.csv after score and kind, and the fields of `Comparison` that they hold"""
+
+MAX_MCSE_SHARE = 0.1
+"""MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
+
+MIN_TERMS = 20
+"""terms below which a probability is called rough"""
+
+
+def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Comparisons as rows of comparison.csv, joint ones first, in full precision.
+
+    Args:
+        comparisons: of `compare`.
+
+    Returns:
+        One row per model and kind, best first: the columns `COLUMNS`.
+    """
+    rows = [
+        pd.DataFrame({name: getattr(c, {"model": "models"}.get(name, name)) for name in COLUMNS})
+        for c in sorted(comparisons, key=lambda c: c.kind)
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """Comparisons by several scores as rows of scores.csv, in full precision.
+
+    Args:
+        comparisons: of `compare`, one per score and kind.
+
+    Returns:
+        One row per score, kind and model, best first: ``score``, ``kind`` and `SCORE_COLUMNS`.
+    """
+    rows = [
+        pd.DataFrame({name: getattr(c, field) for name, field in SCORE_COLUMNS.items()}).assign(
+            score=c.score, kind=c.kind
+        )
+        for c in comparisons
+    ]
+    return pd.concat(rows, ignore_index=True)[["score", "kind", *SCORE_COLUMNS]]
+
+
+def scores_table(comparisons: Sequence[Comparison]) -> str:
+    """Comparisons by scores other than the log score as text: one row per score and model.
+
+    Args:
+        comparisons: of `compare`, one per score and kind.
+    """
+    rows = [
+        {
+            "score": f"{c.score} ({c.kind})",
+            "model": name,
+            "score_diff": _by_error(c.elpd_diff[m], c.mcse_diff[m]),
+            "dse": _two_figures(c.dse[m]),
+            "mcse_diff": _two_figures(c.mcse_diff[m]),
+            "p_better": "" if name == c.reference else f"{c.p_better[m]:.2f}",
+            "estimate": _by_error(c.elpd[m], c.mcse[m]),
+            "se": _two_figures(c.se[m]),
+            "mcse": _two_figures(c.mcse[m]),
+        }
+        for c in comparisons
+        for m, name in enumerate(c.models)
+    ]
+    printed = pd.DataFrame(rows).set_index(["score", "model"])
+    printed.index.names = [None, None]
+    if all(len(c.models) == 1 for c in comparisons):
+        printed = printed[["estimate", "se", "mcse"]]
+    outcome = comparisons[0].outcome
+    heading = f"Other scores of {outcome}, higher is better: errors and distances are negative"
+    if "score_diff" in printed:
+        several = len({c.reference for c in comparisons}) > 1
+        comparator = "the model without p_better" if several else comparisons[0].reference
+        heading += f"; differences from {comparator}"
+    return "\n".join([heading, printed.to_string(), *scores_notes(comparisons)])
+
+
+def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """What is to be said of scores other than the log score: too few draws, undefined values."""
+    unsettled = [
+        f"{c.score} ({c.kind})" for c in comparisons if (c.mcse_diff > MAX_MCSE_SHARE * c.dse).any()
+    ]
+    notes = [f"MCSE above {MAX_MCSE_SHARE:.0%} of the SE: {', '.join(unsettled)}; more draws"]
+    undefined = [
+        f"{c.score} ({c.kind}) of {name}: {words}"
+        for c in comparisons
+        for name, value, words in zip(c.models, c.elpd, c.verdict)
+        if not np.isfinite(value)
+    ]
+    return [*(notes if unsettled else []), *undefined]
+
+
+def _two_figures(x: float) -> str:
+    """An error with two figures, and at least one decimal."""
+    return _fixed(x, x, 1)
+
+
+def _by_error(x: float, error: float) -> str:
+    """x to the digit that twice its error allows, and at least one decimal."""
+    return _fixed(x, 2 * error, 0)
+
+
+def _fixed(x: float, error: float, figures: int) -> str:
+    """x rounded by its error; one decimal more where it would round to 0."""
+    known = np.isfinite(error) and error != 0
+    decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
+    decimals += int(x != 0 and round(float(x), decimals) == 0)
+    return f"{round(float(x), decimals) + 0.0:.{decimals}f}"
+
+
+def units_of(terms: Sequence[str]) -> str:
+    """How many units these pointwise terms are of, in words.
+
+    >>> units_of(["a", "b", "c"]), units_of(["a", "b", "a"])
+    ('3 units', '3 terms of 2 units')
+    """
+    units = f"{len(set(terms))} units"
+    return units if len(set(terms)) == len(terms) else f"{len(terms)} terms of {units}"
+
+
+def table(comparison: Comparison) -> str:
+    """The comparison as text, laid out and rounded as ArviZ prints `az.compare`.
+
+    `elpd` and `elpd_diff` have one decimal, or as many as their MCSE allows; errors have two
+    figures. `diag_diff` is ArviZ's caution against `p_better`: with
+    fewer than 100 terms, or a difference below 4, the normal approximation is rough.
+
+    Args:
+        comparison: of `compare`.
+
+    Returns:
+        A heading, the table, and a line for each model that needs more draws, or that cannot be
+        trusted.
+
+    >>> from pcv.comparison import Scores, compare
+    >>> def scores(model, *elpd):
+    ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
+    ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
+    >>> print(table(compare([scores("common", -1, -2, -3), scores("slopes", -1, -1, -2.5)])))
+    Joint log score of weight, plain predictive: 3 folds; differences from slopes
+            rank elpd_diff   dse mcse_diff p_better diag_diff  elpd   se  mcse
+    slopes     0       0.0   0.0       0.0                     -4.5  1.5  0.17
+    common     1      -1.5  0.87      0.24     0.04   N < 100  -6.0  1.7  0.17
+    common: the MCSE of its difference is 28% of the SE: more draws would shrink it
+    """
+    c = comparison
+    errors = {"se": c.se, "mcse": c.mcse}
+    printed = pd.DataFrame(
+        {
+            "rank": c.rank,
+            "elpd_diff": [_by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
+            "dse": [_two_figures(x) for x in c.dse],
+            "mcse_diff": [_two_figures(x) for x in c.mcse_diff],
+            "p_better": [
+                "" if m == c.reference else f"{p:.2f}" for m, p in zip(c.models, c.p_better)
+            ],
+            "diag_diff": diag_diff(c),
+            "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
+            **{name: [_two_figures(x) for x in error] for name, error in errors.items()},
+        },
+        index=c.models,
+    )
+    folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
+    size = folds if c.kind == "joint" else f"{units_of(c.term)} in {folds}"
+    heading = (
+        f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size}"
+    )
+    if len(c.models) == 1:
+        printed = printed[["elpd", *errors]]
+    else:
+        heading += f"; differences from {c.reference}"
+    flagged = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
+    return "\n".join([heading, printed.to_string(), *mcse_notes(c), *flagged])
+
+
+def diag_diff(comparison: Comparison) -> list[str]:
+    """Of each model, why its `p_better` is rough; empty where it is not."""
+    c = comparison
+    why = "N < 100" if len(c.term) < 100 else "|elpd_diff| < 4"
+    rough = (len(c.term) < 100) | (np.abs(c.elpd_diff) < 4)
+    return [why if x and m != c.reference else "" for m, x in zip(c.models, rough)]
+
+
+def mcse_notes(comparison: Comparison) -> list[str]:
+    """A line for each model whose difference needs more draws."""
+    c = comparison
+    return [
+        f"{m}: the MCSE of its difference is {mcse / dse:.0%} of the SE: more draws would shrink it"
+        for m, dse, mcse in zip(c.models, c.dse, c.mcse_diff)
+        if mcse > MAX_MCSE_SHARE * dse
+    ]
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """A line for each `p_better` that is rough, and for each model that needs more draws."""
+    rough = {
+        "N < 100": f"from fewer than 100 {noun(comparison)}s",
+        "|elpd_diff| < 4": "of a difference below 4",
+    }
+    said = zip(comparison.models, diag_diff(comparison))
+    found = [f"{m}: its Pr is a rough figure, {rough[why]}." for m, why in said if why]
+    return [*found, *(f"{line}." for line in mcse_notes(comparison))]
+
+
+def in_words(comparison: Comparison) -> str:
+    """The comparison in two sentences: which model predicts better, and can that be trusted.
+
+    The best model is set against the comparator or, where it is that itself, the next best. The
+    data do not tell them apart where the difference, give or take two MCSEs, is within its SE;
+    else too few draws do not, where it is within two MCSEs.
+
+    Args:
+        comparison: of `compare`.
+
+    >>> from pcv.comparison import Scores, compare
+    >>> def scores(model, *elpd):
+    ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
+    ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
+    >>> in_words(compare([scores("b", -1, -2, -3), scores("a", -1, -1, -2.5)])).split(" (")[0]
+    'a predicts left-out folds better than b, with probability 96%, a rough figure from 3 folds'
+    """
+    c = comparison
+    flagged = [m for m, words in zip(c.models, c.verdict) if words != "ok"]
+    trust = "No fold is flagged."
+    if flagged:
+        trust = f"Caution: what was computed of {' and '.join(flagged)} is flagged, see the table."
+    if len(c.models) == 1:
+        return f"{c.models[0]} has no model to be compared with. {trust}"
+    comparator = c.models.index(c.reference)
+    other, row = (comparator, 0) if comparator else (1, 1)
+    diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
+    best, next_best = c.models[0], c.models[other]
+    size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {_two_figures(mcse)})"
+    if not np.isfinite(diff):
+        return f"{best} and {next_best} cannot be compared: an elpd is not finite. {trust}"
+    if diff == 0:
+        return f"{best} and {next_best} predict left-out {noun(c)}s alike. {trust}"
+    if not dse > 0:
+        return (
+            f"{best} predicts better than {next_best} {size}, but how sure that is cannot be told"
+            f" from the {noun(c)}s at hand. {trust}"
+        )
+    probability = ndtr(diff / dse)
+    certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
+    few = "" if len(c.term) >= MIN_TERMS else f", a rough figure from {len(c.term)} {noun(c)}s"
+    if abs(diff) + 2 * mcse < dse:
+        return (
+            f"The data do not tell {best} and {next_best} apart: their difference is small against"
+            f" its standard error {size}. {best} predicts left-out {noun(c)}s better with"
+            f" probability {certain}{few}. {trust}"
+        )
+    if abs(diff) < 2 * mcse:
+        return (
+            f"{best} and {next_best} cannot be told apart by so few draws {size}: their difference"
+            f" is within its Monte Carlo error. {trust}"
+        )
+    return (
+        f"{best} predicts left-out {noun(c)}s better than {next_best}, with probability"
+        f" {certain}{few} {size}. {trust}"
+    )
