@@ -1,0 +1,89 @@
+"""The config of a run, as types: what a YAML file may say, checked before anything is computed.
+
+config/README.md documents every key; ``python -m pcv.config`` writes the JSON schema.
+
+>>> from pathlib import Path
+>>> config = load(Path("config/config.yaml"))
+>>> config.experiments["rats"].cv.draws
+200
+>>> stage_config(config, "rats", "sample", "slopes")
+{'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
+"""
+
+from pcv.config.by_stage import STAGES, stage_config
+from pcv.config.folds import (
+    SCHEMES,
+    Blocks,
+    Coordinates,
+    FixedFolds,
+    FoldScheme,
+    FoldsOfFile,
+    HBlock,
+    HVBlock,
+    KFold,
+    LeaveFutureOut,
+    LeaveOneGroupOut,
+    LeaveOneLocationOut,
+    LeaveOneOut,
+    LeavePOut,
+    SpatialBlocks,
+    Splitter,
+)
+from pcv.config.reading import load, parse
+from pcv.config.schema import SCHEMA, json_schema
+from pcv.config.sections import (
+    MANY_CHAINS,
+    CompareConfig,
+    Config,
+    CvConfig,
+    DataConfig,
+    DecideConfig,
+    Experiment,
+    FitConfig,
+    ModelConfig,
+    ReportConfig,
+    UntilConfig,
+)
+from pcv.config.values import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
+
+__all__ = [
+    "MANY_CHAINS",
+    "MAX_SEED",
+    "MODEL",
+    "OBJECT",
+    "SCHEMA",
+    "SCHEMES",
+    "SCORES",
+    "STAGES",
+    "Blocks",
+    "CompareConfig",
+    "Config",
+    "Coordinates",
+    "CvConfig",
+    "DataConfig",
+    "DecideConfig",
+    "Experiment",
+    "FitConfig",
+    "FixedFolds",
+    "FoldScheme",
+    "FoldsOfFile",
+    "HBlock",
+    "HVBlock",
+    "KFold",
+    "LeaveFutureOut",
+    "LeaveOneGroupOut",
+    "LeaveOneLocationOut",
+    "LeaveOneOut",
+    "LeavePOut",
+    "ModelConfig",
+    "ReportConfig",
+    "Score",
+    "Section",
+    "SpatialBlocks",
+    "Splitter",
+    "UntilConfig",
+    "json_schema",
+    "load",
+    "parse",
+    "stage_config",
+]

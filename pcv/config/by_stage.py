@@ -1,0 +1,60 @@
+"""What of a config the result of each stage depends on."""
+
+from typing import Any
+
+from pcv.config.sections import Config
+from pcv.config.values import nearest
+from pcv.errors import PcvError
+
+STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
+    "data": (set(), {"data": True}),
+    "fit": ({"seed", "precision"}, {"fit": {"chains", "warmup", "draws", "target_accept"}}),
+    "folds": ({"seed"}, {"folds": True}),
+    "cut": (
+        set(),
+        {"predictive": True, "scores": True}
+        | {"cv": {"chains", "batch_size", "fold_batches", "memory_share"}},
+    ),
+    "warmup": (
+        {"seed", "precision"},
+        {"predictive": True} | {"cv": {"chains", "warmup", "batch_size", "superchains", "adapt"}},
+    ),
+    "sample": (set(), {"scores": True, "cv": {"draws", "until", "store"}}),
+    "plan": (set(), {"cv": {"until"}, "compare": True}),
+    "diagnose": ({"seed"}, {}),
+    "compare": (set(), {"compare": True}),
+    "report": (set(), {"report": True}),
+}
+"""for each stage, the keys of the config and of the experiment that its result depends on"""
+
+
+def stage_config(
+    config: Config, experiment: str, stage: str, model: str | None = None
+) -> dict[str, Any]:
+    """The part of the config that a stage's result depends on, beyond that of the stages before.
+
+    Args:
+        config: the whole config.
+        experiment: name of the experiment.
+        stage: name of the stage, one of `STAGES`.
+        model: name of the model; `fit` needs it, the other stages' parts are common to all models.
+
+    Returns:
+        Nested dicts of plain values, to be hashed or given to Snakemake as `params`.
+
+    Raises:
+        PcvError: no such experiment or model; the nearest name is suggested.
+    """
+    if experiment not in config.experiments:
+        raise PcvError(f"no experiment {experiment!r}; {nearest(experiment, config.experiments)}")
+    chosen = config.experiments[experiment]
+    if (stage == "fit" or model is not None) and model not in chosen.models:
+        near = nearest(str(model), chosen.models)
+        raise PcvError(f"experiment {experiment}: no model {model!r}; {near}")
+    whole, part = STAGES[stage]
+    result = config.model_dump(include=whole) | chosen.model_dump(include=part)
+    if stage == "sample" and chosen.cv.until is not None:
+        del result["cv"]["draws"]
+    if stage == "fit":
+        result["model"] = chosen.models[str(model)].model_dump()
+    return result

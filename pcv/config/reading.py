@@ -1,0 +1,188 @@
+"""From a YAML file to a config, or to one line for each thing that is wrong with it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pcv.config.folds import SCHEMES, Coordinates
+from pcv.config.sections import Config, DecideConfig, Experiment, ModelConfig, UntilConfig
+from pcv.config.values import NAME, nearest
+from pcv.errors import PcvError
+
+
+def _shown(value: object) -> str:
+    if value is None or value in ({}, []):
+        return "empty"
+    if isinstance(value, dict | list):
+        return "a list" if isinstance(value, list) else "a section"
+    return repr(value) if isinstance(value, str) else str(value).lower()
+
+
+def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
+    """The class of the section at a path."""
+    match path:
+        case ("experiments", _):
+            return Experiment
+        case ("experiments", _, "models", _):
+            return ModelConfig
+        case ("experiments", _, "folds", str(scheme)):
+            return SCHEMES[scheme]
+        case ("experiments", _, "folds", _, "coordinates"):
+            return Coordinates
+        case ("experiments", _, "cv", "until"):
+            return UntilConfig
+        case ("experiments", _, "cv", "until", "decide"):
+            return DecideConfig
+        case ("experiments", _, str(key)):
+            return Experiment.model_fields[key].annotation  # type: ignore[return-value]
+    return Config
+
+
+SECTION = "a section (lines of key: value)"
+EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list such as [a, b]",
+    "dict_type": SECTION,
+    "model_type": SECTION,
+    "model_attributes_type": SECTION,
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "greater_than": "above {gt}",
+    "less_than": "below {lt}",
+    "literal_error": "{expected}",
+    "string_pattern_mismatch": "package.module:function or file.py:function",
+}
+
+
+def _line(error: ErrorDetails) -> str:
+    """An error of pydantic's in plain words: key path, what is wrong, what to do."""
+    path, value, context = error["loc"], error["input"], error.get("ctx", {})
+    if path[2:3] == ("folds",):
+        path = path[:3] + path[4:]  # without the scheme's name, which pydantic puts in
+    match error["type"]:
+        case "extra_forbidden" | "invalid_key":
+            known = _section(error["loc"][:-1]).model_fields
+            path = (*path[:-1], str(path[-1]))
+            what = f"unknown key; {nearest(str(path[-1]), known)}"
+        case "missing":
+            what = "missing; add it (config/README.md says what it is)"
+        case "too_short" | "string_too_short":
+            what = "is empty; fill it in"
+        case "union_tag_not_found":
+            what = f"missing; add one of {', '.join(SCHEMES)}"
+            path += ("scheme",)
+        case "union_tag_invalid":
+            what = f"unknown scheme {value['scheme']!r}; {nearest(str(value['scheme']), SCHEMES)}"
+            path += ("scheme",)
+        case "string_pattern_mismatch" if context["pattern"] == NAME:
+            allowed = "letters a to z, digits, '_' and '-', and no '-' in front"
+            what = f"names have only {allowed}; rename it"
+        case "config":
+            what = context["what"]
+            path += context["at"]
+        case kind if kind in EXPECTED:
+            instead = f" or {context['instead']}" if "instead" in context else ""
+            what = f"must be {EXPECTED[kind].format(**context)}{instead}, is {_shown(value)}"
+            if kind == "string_type" and isinstance(value, bool | int | float):
+                what += "; put it in quotes"
+            elif EXPECTED[kind] == SECTION and value is None:
+                what += "; write {} for one without keys"
+            elif kind in ("int_type", "float_type") and isinstance(value, str):
+                what += "; write numbers without quotes, exponents as in 1.0e-3"
+        case _:
+            what = error["msg"]
+    if path[-1:] == ("[key]",):
+        path = (*path[:-2], _shown(value))
+    keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+    return f"{keys[1:]}: {what}"
+
+
+def _one_each(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Errors of a number that may also be a word, one in place of one for either."""
+    kept: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for i, error in enumerate(errors):
+        tag = str(error["loc"][-1]) if error["loc"] else ""
+        if tag not in ("int", "constrained-int") and not tag.startswith("literal["):
+            kept[*error["loc"], i] = error
+        elif (place := error["loc"][:-1]) not in kept:
+            kept[place] = {**error, "loc": place}
+        else:
+            instead = error.get("ctx", {}).get("expected", "")
+            kept[place]["ctx"] = {**kept[place].get("ctx", {}), "instead": instead}
+    return list(kept.values())
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key given twice in one section, of which YAML would silently take the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in first:
+                raise PcvError(
+                    f"line {line}: the key {name!r} is given twice in one section,"
+                    f" first on line {first[name]}; keep one"
+                )
+            first[name] = line
+        return node
+
+
+def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
+    """Check a config that is read already, such as Snakemake's.
+
+    Args:
+        mapping: the config as nested dicts and lists.
+        source: what messages call it, such as its file's name.
+
+    Raises:
+        PcvError: one line per problem: source, key path, what is wrong, what to do.
+
+    >>> parse({"seed": -1, "experimnts": {}})
+    Traceback (most recent call last):
+    pcv.errors.PcvError: config: seed: must be at least 0, is -1
+    config: experiments: missing; add it (config/README.md says what it is)
+    config: experimnts: unknown key; did you mean 'experiments'?
+    """
+    try:
+        return Config.model_validate(dict(mapping))
+    except ValidationError as error:
+        lines = [f"{source}: {_line(detail)}" for detail in _one_each(error.errors())]
+        raise PcvError("\n".join(lines)) from None
+
+
+def load(path: Path) -> Config:
+    """Read and check a YAML config.
+
+    Raises:
+        PcvError: no such file, no YAML (the line is given), a key given twice, nothing in it, or
+            the problems of `parse`.
+    """
+    try:
+        content = yaml.load(path.read_bytes(), _Loader)
+    except PcvError as error:
+        raise PcvError(f"{path}: {error}") from None
+    except OSError as error:
+        why = error.strerror
+        raise PcvError(f"{path}: cannot be read ({why}); give the path of a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise PcvError(
+            f"{path}: line {line}: not valid YAML ({error.problem}); check colons, quotes and"
+            " indentation (spaces, no tabs) on this line and the ones before"
+        ) from None
+    except yaml.reader.ReaderError as error:
+        raise PcvError(f"{path}: not a text file ({error.reason}); save it as UTF-8") from None
+    if not isinstance(content, dict):
+        raise PcvError(
+            f"{path}: must be {SECTION}, is {_shown(content)}; config/README.md has an example"
+        )
+    return parse(content, str(path))

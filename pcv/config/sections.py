@@ -1,0 +1,231 @@
+"""A config from its sections: data, folds, models, fit, cross-validation, report."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pcv.config.folds import FoldScheme
+from pcv.config.values import (
+    MAX_SEED,
+    MODEL,
+    NAMED,
+    OBJECT,
+    Count,
+    Dataset,
+    Name,
+    Score,
+    Section,
+    Text,
+    nearest,
+    plain,
+    problem,
+)
+
+
+class DataConfig(Section):
+    file: Text | None = None
+    dataset: Dataset | None = None
+    outcome: Text
+    order: list[Text] = []
+    units: list[Text] = []  # none: each row is a unit
+    columns: list[Text] | None = None  # None: all
+    labels: dict[Text, Text] = {}
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "DataConfig":
+        if (self.file is None) == (self.dataset is None):
+            raise problem("name either a file or a registered dataset")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_of_keys(self) -> "DataConfig":
+        for name in self.labels:
+            if name not in (*self.order, *self.units):
+                raise problem(f"labels: '{name}' is in neither order nor units, which name units")
+        return self
+
+
+class ModelConfig(Section):
+    model: Annotated[str, Field(pattern=f"{MODEL}|^{OBJECT}")]
+    args: Annotated[dict[str, Any], AfterValidator(plain)] = {}
+
+
+class FitConfig(Section):
+    chains: Annotated[int, Field(ge=4)] = 4
+    warmup: Annotated[int, Field(ge=100)] = 1000
+    draws: Annotated[int, Field(ge=100)] = 1000
+    target_accept: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
+    allow_bad_fit: bool = False
+
+
+MANY_CHAINS = 32
+"""chains of a fold from which `superchains: auto` lets several start at one point"""
+
+
+class DecideConfig(Section):
+    probability: Annotated[float, Field(gt=0.5, lt=1)] = 0.99
+
+
+class UntilConfig(Section):
+    fold_mcse: Annotated[float, Field(gt=0)] | None = None
+    fold_mcse_over_se: Annotated[float, Field(gt=0)] | None = None
+    mcse_over_se: Annotated[float, Field(gt=0)] | None = None
+    decide: DecideConfig | None = None
+    rhat: Annotated[float, Field(gt=1)] = 1.05
+    min_draws: Count = 200
+    max_draws: Count
+
+    @model_validator(mode="after")
+    def _one_tolerance(self) -> "UntilConfig":
+        of_folds = [self.fold_mcse, self.fold_mcse_over_se]
+        rules = sum(x is not None for x in of_folds) + self.of_comparison
+        if rules != 1:
+            raise problem(
+                "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)"
+            )
+        if self.max_draws < self.min_draws:
+            raise problem(f"must be at least min_draws, {self.min_draws}", "max_draws")
+        return self
+
+    @property
+    def of_comparison(self) -> bool:
+        """Does the comparison of all models decide, rather than each fold for itself?"""
+        return self.mcse_over_se is not None or self.decide is not None
+
+
+class CvConfig(Section):
+    chains: Annotated[int, Field(ge=2)] = 8
+    warmup: Count = 50
+    draws: Count = 200
+    until: UntilConfig | None = None  # None: all folds make `draws`
+    batch_size: Count = 50
+    store: Literal["draws", "sums"] = "draws"
+    fold_batches: Count | Literal["auto"] = 1
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
+    adapt: Literal["auto", "always", "never"] = "auto"
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> "CvConfig":
+        fewest = 1 if self.num_superchains else 2
+        batches = max(fewest, -(-self.draws // self.batch_size))
+        if self.draws != batches * self.batch_size:
+            raise problem(
+                f"must be a multiple of batch_size and at least two batches, is {self.draws} with"
+                f" batch_size {self.batch_size}; take {batches * self.batch_size}",
+                "draws",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _equal_superchains(self) -> "CvConfig":
+        if isinstance(self.superchains, int) and self.chains % self.superchains:
+            raise problem(
+                f"{self.superchains} superchains of {self.chains} chains: they must be of one size",
+                "superchains",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _until_in_batches(self) -> "CvConfig":
+        if self.until is None:
+            return self
+        for name in ("min_draws", "max_draws"):
+            number = getattr(self.until, name)
+            if number % self.batch_size or number < 2 * self.batch_size:
+                raise problem(
+                    f"must be a multiple of batch_size, {self.batch_size}, and at least two "
+                    f"batches, is {number}",
+                    "until",
+                    name,
+                )
+        if self.until.fold_mcse_over_se is not None and self.fold_batches != 1:
+            raise problem(
+                "needs all folds in one job (fold_batches: 1); take fold_mcse or mcse_over_se",
+                "until",
+                "fold_mcse_over_se",
+            )
+        return self
+
+    @property
+    def most_draws(self) -> int:
+        """Draws per chain, of folds that do not end earlier."""
+        return self.until.max_draws if self.until else self.draws
+
+    @property
+    def lengths(self) -> list[int]:
+        """Draws per chain at which folds may end for themselves."""
+        from pcv.stopping import looks
+
+        if self.until is None:
+            return [self.draws]
+        return looks(self.until.min_draws, self.until.max_draws, self.batch_size)
+
+    @property
+    def rounds(self) -> list[int]:
+        """Draws per chain after each round of sampling; the comparison decides who goes on."""
+        from pcv.stopping import doubling
+
+        if self.until is None or not self.until.of_comparison:
+            return [self.most_draws]
+        return doubling(self.until.min_draws, self.until.max_draws)
+
+    @property
+    def num_superchains(self) -> int:
+        """Sets of chains that start at one point; 0: every chain starts at a point of its own."""
+        if self.superchains != "auto":
+            return self.superchains or 0
+        most = max(4, self.chains // 16) if self.chains >= MANY_CHAINS else 0
+        return max((k for k in range(3, most + 1) if self.chains % k == 0), default=0)
+
+
+class CompareConfig(Section):
+    reference: str | None = None  # None: the best model
+
+
+class ReportConfig(Section):
+    title: str | None = None  # None: the experiment's name
+
+
+class Experiment(Section):
+    data: DataConfig
+    folds: FoldScheme
+    models: Annotated[dict[Name, ModelConfig], NAMED]
+    predictive: Literal["auto", "marginal", "plain"] = "auto"
+    scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
+    fit: FitConfig = FitConfig()
+    cv: CvConfig = CvConfig()
+    compare: CompareConfig = CompareConfig()
+    report: ReportConfig = ReportConfig()
+
+    @model_validator(mode="after")
+    def _known_reference(self) -> "Experiment":
+        name = self.compare.reference
+        if name is not None and name not in self.models:
+            near = nearest(name, self.models)
+            raise problem(f"no model {name!r}; {near}", "compare", "reference")
+        return self
+
+    @model_validator(mode="after")
+    def _until_can_be_met(self) -> "Experiment":
+        until = self.cv.until
+        if until and until.decide and not until.mcse_over_se and len(self.models) == 1:
+            raise problem("needs another model to decide against", "cv", "until", "decide")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_enough(self) -> "Experiment":
+        across = {"crps", "energy", "interval"} & set(self.scores)
+        if across and self.cv.most_draws < 2 * self.cv.batch_size:
+            raise problem(
+                f"{min(across)} has no Monte Carlo error with one batch of draws; take two, "
+                f"draws: {2 * self.cv.batch_size}",
+                "scores",
+            )
+        return self
+
+
+class Config(Section):
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+    precision: Literal["float64", "float32", "auto"] = "float64"
+    experiments: Annotated[dict[Name, Experiment], NAMED]
