@@ -3,18 +3,20 @@
 import json
 import re
 import zipfile
+from typing import get_args
 
 import pandas as pd
 import pooch
 import pytest
 
-from pcv import config, registry, store
+from pcv import registry, store
+from pcv.config import values
 from pcv.errors import PcvError
 from tests.test_zoo import DATA, needs_data
 
 
 def test_names_are_those_of_the_config():
-    assert set(config.Dataset.__args__) == set(registry.SOURCES)
+    assert set(get_args(values.Dataset)) == set(registry.SOURCES)
 
 
 def test_radon_is_read_from_its_archive(tmp_path):
