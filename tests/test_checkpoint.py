@@ -183,12 +183,16 @@ def test_more_draws_go_on(project):
     assert sampled(project).identical(shorter)
 
 
+CHANGES = {"scores": {"scores": ["log"]}, "seed": {"seed": 2}, "chains": {"cv.chains": 5}}
+QUICK, *MORE = CHANGES
+
+
 @pytest.mark.parametrize(
-    "change", [{"seed": 2}, {"scores": ["log"]}, {"cv.chains": 5}], ids=["seed", "scores", "chains"]
+    "change", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)]
 )
 def test_draws_of_something_else_are_dropped(project, change):
     sampled(project)
-    changes = {**DRAWS, **change}
+    changes = {**DRAWS, **CHANGES[change]}
     run(project.job(changes, "flat"), "data", "folds", "fit", "warmup")
     project.said.clear()
     sampled(project, changes)

@@ -95,7 +95,7 @@ def in_pymc(y, group):
     return pcv.from_pymc(model, columns={"place": np.array(SITES)[group]})
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
     """Under the plain predictive; values have the names of their units and folds, sorted or not."""
     problem = hierarchy("plain")

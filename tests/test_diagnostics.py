@@ -826,7 +826,10 @@ def test_of_one_draw_it_is_what_the_theory_says():
     assert squared.mean() == pytest.approx(expected, abs=4 * squared.std() / np.sqrt(4000))
 
 
-@pytest.mark.parametrize("num_draws", [1, 3, 20])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("num_draws", [1, *(pytest.param(n, marks=SLOW) for n in (3, 20))])
 def test_nested_benchmark_is_a_test_of_its_level(num_draws):
     shares, power = [], []
     for seed in range(80):

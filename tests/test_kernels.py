@@ -224,6 +224,7 @@ def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     assert kernels.unlike(draws[:, :, :5], full).tolist() == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
 @pytest.mark.parametrize("build", [air.yearly, air.monthly])
 def test_all_one_step_ahead_folds_of_the_air_passengers(build):

@@ -132,6 +132,7 @@ def test_a_given_number_needs_no_measuring(project):
     assert project.said == ["cut flat: nothing to measure, cv.fold_batches is 3"]
 
 
+@pytest.mark.slow
 def test_from_python(project, monkeypatch):
     of_machine(monkeypatch, 1000)
     job = project.job(SETTINGS)._replace(results=Path("python"))

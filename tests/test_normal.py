@@ -118,6 +118,7 @@ class TestFromPython:
         assert abs(found.elpd - np.nansum(answer.pointwise)) < 4 * found.mcse
         assert found.mcse < 0.2
 
+    @pytest.mark.slow
     def test_an_autoregression_in_two_ways(self):
         """By its covariance, and by a filter that skips what is missing."""
         y, time = PROBLEM.data["y"] - 2, np.arange(N)

@@ -515,9 +515,10 @@ EXACT = {
 class TestExactAnswer:
     """The estimates of the stages themselves, from fit to diagnose, against closed forms."""
 
-    def test_within_their_error(self, project):
+    @pytest.mark.parametrize("seeds", [(1, 2), pytest.param((3, 4, 5), marks=pytest.mark.slow)])
+    def test_within_their_error(self, project, seeds):
         errors = []
-        for seed in (1, 2, 3):
+        for seed in seeds:
             changes = EXACT | {"seed": seed}
             run(project.job(changes), "data", "folds")
             errors.append(z_of_estimates(project, project.job(changes, model="exact")))
@@ -589,6 +590,7 @@ class TestSuperchains:
         assert all("Nested R-hat" in words for words in found["verdict"].values)
         assert float(found["rhat"].min()) > 2
 
+    @pytest.mark.slow
     def test_the_report_names_nested_rhat(self, project):
         changes = {"cv": self.changes(1)["cv"]}
         run(project.job(changes), *ALL[3:])

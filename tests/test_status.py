@@ -108,6 +108,7 @@ def test_what_is_out_of_date_and_why(project):
     assert changed["diagnose linear"] == "done"
 
 
+@pytest.mark.slow
 def test_a_comparison_of_older_diagnostics(project):
     job = project.job(SETTINGS)
     run(job, "sample", "diagnose", "compare", "report")

@@ -1,5 +1,6 @@
 """The workflow on a SLURM of this machine: time limits, kills, GPUs."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -47,13 +48,6 @@ def slurm(tmp_path_factory):
         yield env
 
 
-@pytest.fixture
-def project(tmp_path):
-    """A folder with a config, and settings of the profile for one small machine."""
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(RATS))
-    return tmp_path
-
-
 @contextmanager
 def submitted(project, env, *options, changes=None):
     """The workflow, as a user starts it; what it says is in a file."""
@@ -92,13 +86,22 @@ def since(env, before):
     return {number: job for number, job in jobs(env).items() if number not in before}
 
 
-def test_three_batches_one_gpu(slurm, project):
+@pytest.fixture(scope="module")
+def three_batches(slurm, tmp_path_factory):
+    """A folder after its workflow, whose warmup and sampling asked for the one GPU; its jobs."""
+    project = tmp_path_factory.mktemp("rats") / "project"
+    project.mkdir()
+    (project / "config.yaml").write_text(yaml.safe_dump(RATS))
     before = jobs(slurm)
     gpus = ("--set-resources", "warmup:gpu=1", "sample:gpu=1")
     with submitted(project, slurm, *gpus) as run:
         assert run.wait(LIMIT_S) == 0, (project / "said.txt").read_text()
+    return project, since(slurm, before)
+
+
+def test_three_batches_one_gpu(three_batches):
+    project, made = three_batches
     assert (project / "results/rats/report.html").exists()
-    made = since(slurm, before)
     names = [name for name, *_ in made.values()]
     assert names.count("pcv-sample") == names.count("pcv-warmup") == 3
     assert {state for _, state, *_ in made.values()} == {"COMPLETED"}
@@ -107,9 +110,10 @@ def test_three_batches_one_gpu(slurm, project):
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
-def test_a_time_limit_and_a_kill(slurm, project):
+def test_a_time_limit_and_a_kill(slurm, three_batches, tmp_path):
     """More draws until this machine takes longer than the limit of a minute; one job is killed as
     soon as it has draws."""
+    project = Path(shutil.copytree(three_batches[0], tmp_path / "project"))
     long = {"batch_size": 200, "fold_batches": 1, "store": "sums"}
     options = ("--set-resources", "sample:runtime=1", "--set-threads", "sample=1", "--retries=30")
     before, signalled, deadline = jobs(slurm), set(), time.monotonic() + LIMIT_S
