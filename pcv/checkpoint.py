@@ -290,10 +290,10 @@ def folders(model: Path) -> list[Path]:
     return [file.parent for file in sorted(model.rglob(MADE_OF))]
 
 
-def remove(folder: Path) -> bool:
-    """Remove a job's folder, unless a process holds it."""
+def remove(folder: Path, dry_run: bool = False) -> bool:
+    """Remove a job's folder, unless a process holds it; or, in a dry run, see whether one does."""
     with _locked(folder) as is_free:
-        if is_free:
+        if is_free and not dry_run:
             shutil.rmtree(folder)
         return is_free
 

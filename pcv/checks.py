@@ -3,6 +3,7 @@
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,10 +306,11 @@ def check_gap(
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
     trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
-    params = jax.jit(one.init)(jax.random.key(0))
+    once = partial(jax.jit, compiler_options=RUN_ONCE)
+    params = once(one.init)(jax.random.key(0))
     if isinstance(one, Target) and isinstance(other, Target):
         fold = Fold(jnp.asarray(trained), jnp.asarray(folds.test[middle]))
-        before, after = (jax.jit(jax.grad(x.log_density))(params, fold) for x in (one, other))
+        before, after = (once(jax.grad(x.log_density))(params, fold) for x in (one, other))
         moved = [param for param, x in before.items() if not np.allclose(x, after[param])]
         if moved:
             return (
@@ -317,8 +319,8 @@ def check_gap(
                 "let outcomes outside fold.train play no part in it"
             )
     elif isinstance(one, Model) and isinstance(other, Model):
-        before = np.asarray(jax.jit(one.log_lik)(params, numeric(data)))
-        after = np.asarray(jax.jit(other.log_lik)(params, numeric(changed)))
+        before = np.asarray(once(one.log_lik)(params, numeric(data)))
+        after = np.asarray(once(other.log_lik)(params, numeric(changed)))
         of_units = np.flatnonzero(trained & (before != after))
         if of_units.size:
             return (

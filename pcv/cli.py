@@ -284,22 +284,32 @@ def status(
 
 @app.command(epilog="Example: pcv clean config/config.yaml")
 def clean(
-    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+    config: ConfigFile,
+    experiment: Experiment = "",
+    results: Results = HERE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what would be removed, and keep it.")
+    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Remove the blocks of draws of finished samples, which more draws would go on from."""
     from pcv import status
 
     removed, freed, kept = map(
-        sum, zip(*(status.clean(job) for job in _jobs(config, experiment, results)))
+        sum, zip(*(status.clean(job, dry_run) for job in _jobs(config, experiment, results)))
     )
     print(
-        f"Removed {removed} checkpoints of models whose samples are finished, "
-        f"{status.in_bytes(freed)}; with more draws, folds or scores these are sampled anew."
+        f"{'Would remove' if dry_run else 'Removed'} {removed} checkpoints of models whose samples "
+        f"are finished, {status.in_bytes(freed)}; with more draws, folds or scores these "
+        f"{'would be' if dry_run else 'are'} sampled anew."
         if removed
         else "No model whose samples are finished has a checkpoint."
     )
     if kept:
-        print(f"Kept {kept} of models whose samples are not finished: a rerun goes on from them.")
+        print(
+            f"{'Would keep' if dry_run else 'Kept'} {kept} of models whose samples are not "
+            "finished: a rerun goes on from them."
+        )
 
 
 def _has_round(job: "Job", round: int) -> bool:

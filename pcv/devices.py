@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pcv.cores import all_cores
 
@@ -82,6 +82,13 @@ def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
     """
     mesh = Mesh(np.array(in_use()), ("chain",))
     return jax.shard_map(function, mesh=mesh, in_specs=places, out_specs=BY_CHAIN, check_vma=False)
+
+
+def laid(tree: Any) -> Any:
+    """Arrays over chains as functions that are `laid_out` return them: for others, these would be
+    compiled once more."""
+    mesh = Mesh(np.array(in_use()), ("chain",))
+    return jax.device_put(tree, NamedSharding(mesh, BY_CHAIN))
 
 
 def found() -> str:

@@ -58,7 +58,8 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     """
     arrays = numeric(data)
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-    positions = jax.jit(jax.vmap(lambda key: ravel_pytree(model.init(key))[0]))(keys)
+    draw = jax.vmap(lambda key: ravel_pytree(model.init(key))[0])
+    positions = jax.jit(draw, compiler_options=RUN_ONCE)(keys)
     unravel = unravel_of(model.init)
     num_units = datasets.num_units(arrays)
     num_params = positions.shape[1]

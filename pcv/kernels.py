@@ -20,7 +20,7 @@ from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import sampler
-from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, in_use, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, in_use, laid, laid_out
 from pcv.errors import PcvError
 from pcv.model import Fold, Target
 from pcv.sampler import (
@@ -226,6 +226,7 @@ def adapt(
 
     run = jax.jit(laid_out(all_folds, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
     stretch, place, chains = spread((np.ones((num_folds, dim), position.dtype), position, chains))
+    stretch, place = laid((stretch, place))
     made = 0
     for length in WINDOWS:
         stretch, _, place = run(kernel, jnp.int32(made), jnp.int32(length), stretch, place, chains)
@@ -323,7 +324,7 @@ def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -
         varying = part.kernel[2:] if own_kernels else ()
         some = jax.tree.map(partial(jnp.take, indices=rows, axis=0), (part.state, varying))
         state, varying, chains = spread((*some, Chains(*(x[rows] for x in part.chains))))
-        state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), state, part.state)
+        state = laid(state)
         kernel = Kernel(*part.kernel[:2], *varying) if own_kernels else part.kernel
         found.append(Part(place[part.fold[own]], kernel, state, chains, part.most))
     return found
@@ -422,7 +423,7 @@ def resumed(parts: list[Part], stored: Mapping[str, np.ndarray]) -> list[Part]:
     for part in parts:
         leaves, structure = jax.tree.flatten(part.state)
         own = [fitted(stored[str(i)][part.fold], like) for i, like in enumerate(leaves)]
-        found.append(part._replace(state=jax.tree.unflatten(structure, own)))
+        found.append(part._replace(state=laid(jax.tree.unflatten(structure, own))))
     return found
 
 

@@ -108,7 +108,8 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
         num_units = datasets.num_units(arrays)
         if len(arrays[model.outcome.name]) != num_units:
             return False
-        draws = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(0), PRIOR_DRAWS))
+        keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
+        draws = jax.jit(jax.vmap(model.init), compiler_options=RUN_ONCE)(keys)
 
         def terms(arrays: Data) -> Float[Array, "draw row"]:
             return jax.lax.map(lambda params: model.log_lik(params, arrays), draws)

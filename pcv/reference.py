@@ -139,12 +139,9 @@ def load(reference: str) -> Callable[..., Any]:
         raise _does_not_import(reference, path, error) from error
     found = getattr(module, function, None)
     if not callable(found):
-        own = [
-            name
-            for name, x in vars(module).items()
-            if callable(x) and getattr(x, "__module__", "") == module.__name__ and name[0] != "_"
-        ]
-        raise _has_no(reference, path, own)
+        public = {n: x for n, x in vars(module).items() if callable(x) and n[0] != "_"}
+        own = [n for n, x in public.items() if getattr(x, "__module__", "") == module.__name__]
+        raise _has_no(reference, path, own or list(public))
     return found
 
 

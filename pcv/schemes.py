@@ -42,6 +42,13 @@ def _complete(values: Values, name: str, units: Units | None = None) -> np.ndarr
     return found
 
 
+def _whole(scheme: str, **numbers: Any) -> None:
+    """Raises PcvError for what is not a whole number."""
+    for name, number in numbers.items():
+        if not isinstance(number, int | np.integer) or isinstance(number, bool):
+            raise PcvError(f"{scheme}: {name} is {number!r}; give a whole number")
+
+
 def _checked(made: Folds, units: Units, cover: bool = False, time: Values | None = None) -> Folds:
     folds.check(made, names_of(units), cover)
     if time is not None:
@@ -91,12 +98,13 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
         Folds "split 1", "split 2", ...
 
     Raises:
-        PcvError: p leaves no unit to train on, a single split, or more splits than there are sets;
-            for "all", more than 100,000 sets.
+        PcvError: p is not whole, or leaves no unit to train on; a single split, or more splits than
+            there are sets; for "all", more than 100,000 sets.
 
     >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
     """
+    _whole("leave-p-out", p=p, splits=0 if splits == "all" else splits)
     number = None if splits == "all" else splits
     return _checked(folds.leave_p_out(names_of(units), p, number, _rng(seed)), units)
 
@@ -133,15 +141,16 @@ def kfold(
         Folds "fold 1" to "fold k".
 
     Raises:
-        PcvError: two of these are asked for, or k is below 2 or above what there is to deal out;
-            a group, value or time is missing, or there are more or fewer of them than units; a
-            time that does not increase, naming the fold, or without `contiguous`.
+        PcvError: two of these are asked for, or k is not whole, below 2 or above what there is to
+            deal out; a group, value or time is missing, or there are more or fewer of them than
+            units; a time that does not increase, naming the fold, or without `contiguous`.
 
     >>> kfold(5, k=2, contiguous=True).test.tolist()
     [[0, 1, 2], [3, 4, -1]]
     >>> kfold(4, k=2, group_by=["a", "b", "b", "a"], seed=1).test.tolist()
     [[0, 3], [1, 2]]
     """
+    _whole("kfold", k=k)
     names = names_of(units)
     asked = {"group_by": group_by, "stratify_by": stratify_by, "contiguous": contiguous or None}
     given = [name for name, x in asked.items() if x is not None]
@@ -204,12 +213,13 @@ def block(units: Units, size: int, time: Values | None = None) -> Folds:
         Folds named after their first and last unit.
 
     Raises:
-        PcvError: size is below 1, or one block holds all units; a time that does not increase,
-            naming the fold.
+        PcvError: size is not whole or below 1, or one block holds all units; a time that does not
+            increase, naming the fold.
 
     >>> block(["A", "B", "C"], size=2).id.tolist()
     ['A to B', 'C']
     """
+    _whole("block", size=size)
     return _checked(folds.blocks(names_of(units), size), units, True, time)
 
 
@@ -258,13 +268,14 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = 
         Folds named after the first and last unit that they test.
 
     Raises:
-        PcvError: v, h or skip is negative; fewer than two units have v on both sides; a fold is
-            left nothing to train on; a time that does not increase, naming the fold.
+        PcvError: v, h or skip is negative or not whole; fewer than two units have v on both sides;
+            a fold is left nothing to train on; a time that does not increase, naming the fold.
 
     >>> folds = hv_block(6, v=1, h=1)
     >>> folds.test.tolist(), folds.held_out[:2].tolist()
     ([[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]], [[[0, 4]], [[0, 5]]])
     """
+    _whole("hv-block", v=v, h=h, skip=skip)
     return _checked(folds.hv_block(names_of(units), v, h, skip), units, time=time)
 
 
@@ -297,13 +308,20 @@ def leave_future_out(
         Folds named after the first and last unit that they test.
 
     Raises:
-        PcvError: a number below 1; fewer than two test sets; a time that does not increase, naming
-            the fold.
+        PcvError: a number below 1 or not whole; fewer than two test sets; a time that does not
+            increase, naming the fold.
 
     >>> folds = leave_future_out(["A", "B", "C", "D"], min_observations=2)
     >>> folds.test.tolist(), folds.held_out.tolist()
     ([[2], [3]], [[[2, 4]], [[3, 4]]])
     """
+    _whole(
+        "leave-future-out",
+        min_observations=min_observations,
+        forecast_horizon=forecast_horizon,
+        step=step,
+        window=1 if window is None else window,
+    )
     made = folds.leave_future_out(names_of(units), min_observations, forecast_horizon, step, window)
     return _checked(made, units, time=time)
 

@@ -92,20 +92,23 @@ def _state(
     """Of an artifact whose inputs are done."""
     path = job.path(stage)
     if not path.exists():
-        return _begun(job, known) if stage == "sample" else "to do", None
+        return _begun("to do", stage, job, known), None
     if stage == "report":  # a page has no stamp
         newer = path.stat().st_mtime >= max(a.path.stat().st_mtime for a in inputs)
         return "done" if newer else "again: the comparison is newer", None
     try:
         stamp = store.read_stamp(path, stage)
     except PcvError:
-        return "again: damaged, or not of this stage", None
-    why = outdated(job, stage, stamp, known)
-    return (f"again: {why}", None) if why else ("done", stamp)
+        return _begun("again: damaged, or not of this stage", stage, job, known), None
+    if why := outdated(job, stage, stamp, known):
+        return _begun(f"again: {why}", stage, job, known), None
+    return "done", stamp
 
 
-def _begun(job: Job, known: Mapping[str, Stamp]) -> str:
-    """Of samples that are not there: how many of their blocks are."""
+def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
+    """What is to be made, and of samples how many of their blocks are there."""
+    if stage != "sample":
+        return state
     inputs = {name: known[name] for name in ("data", "fit", "folds", "warmup")}
     if job.round:
         before = sample_name(job._replace(round=job.round - 1))
@@ -118,7 +121,7 @@ def _begun(job: Job, known: Mapping[str, Stamp]) -> str:
     words = f"{number} of {'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size} blocks"
     if checkpoint.is_held(job.checkpoints, made_of):
         return f"running: {words}"
-    return f"to do: goes on from {words}" if number else "to do"
+    return f"{state}; goes on from {words}" if number else state
 
 
 def table(found: list[Artifact]) -> str:
@@ -159,8 +162,8 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def clean(job: Job) -> tuple[int, int, int]:
-    """Remove the checkpoints of models whose samples are done.
+def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
+    """Remove the checkpoints of models whose samples are done; or count them, in a dry run.
 
     Returns:
         How many were removed, how many bytes they had, and how many are kept, of work that goes on
@@ -171,7 +174,7 @@ def clean(job: Job) -> tuple[int, int, int]:
     for model in job.settings.models:
         for folder in checkpoint.folders(layout.checkpoints(job.results, job.experiment, model)):
             size = size_of(folder)
-            if model not in unfinished and checkpoint.remove(folder):
+            if model not in unfinished and checkpoint.remove(folder, dry_run):
                 removed, freed = removed + 1, freed + size
             else:
                 kept += 1

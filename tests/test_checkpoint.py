@@ -18,6 +18,7 @@ import xarray as xr
 
 from pcv import checkpoint, store
 from pcv.errors import PcvError
+from pcv.stages import sampling
 from tests.test_stages import run, set_up
 
 DRAWS = {
@@ -173,12 +174,16 @@ def test_out_of_memory_in_warmup_and_for_good(project, monkeypatch):
     run(project.job(DRAWS, "flat"), "warmup")
 
 
-def test_more_draws_go_on(project):
+def test_more_draws_go_on(project, monkeypatch):
+    runs, as_it_is = [], sampling.run_of
+    monkeypatch.setattr(sampling, "run_of", lambda *x: runs.append(as_it_is(*x)) or runs[-1])
     longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 120}}
     at_once = sampled(project, longer)
+    compiled = runs[-1].engine.advance._cache_size()
     shutil.rmtree("results/.checkpoints")
     shorter = sampled(project)
     assert sampled(project, longer).identical(at_once)
+    assert runs[-1].engine.advance._cache_size() == compiled
     assert shorter["log_joint_draws"].identical(at_once["log_joint_draws"][..., :60])
     assert sampled(project).identical(shorter)
 

@@ -316,11 +316,16 @@ class TestMachine:
 
     def test_clean(self, pcv, monkeypatch):
         found = {"yields": (2, 1_500_000, 1), "small": (1, 500_000, 0)}
-        monkeypatch.setattr(status, "clean", lambda job: found[job.experiment])
+        monkeypatch.setattr(status, "clean", lambda job, dry_run: found[job.experiment])
         assert pcv("clean", "my.yaml")[1].splitlines() == [
             "Removed 3 checkpoints of models whose samples are finished, 2.00 MB; with more "
             "draws, folds or scores these are sampled anew.",
             "Kept 1 of models whose samples are not finished: a rerun goes on from them.",
+        ]
+        assert pcv("clean", "my.yaml", "--dry-run")[1].splitlines() == [
+            "Would remove 3 checkpoints of models whose samples are finished, 2.00 MB; with more "
+            "draws, folds or scores these would be sampled anew.",
+            "Would keep 1 of models whose samples are not finished: a rerun goes on from them.",
         ]
         found = dict.fromkeys(found, (0, 0, 0))
         assert pcv("clean", "my.yaml")[1].splitlines() == [

@@ -1,5 +1,6 @@
 """Schemes of time and space, and leave-p-out, against brute enumeration."""
 
+import inspect
 import itertools
 import math
 import re
@@ -444,6 +445,8 @@ def test_configs_that_do_not_fit_the_data():
         "'tests.test_schemes:EvryOther': "
         f"{__file__} has no function 'EvryOther'; did you mean 'EveryOther'?"
     )
+    said = refusal(make, scheme("splitter", splitter="sklearn.model_selection:GruopKFold"), DATA, 1)
+    assert said.endswith("has no function 'GruopKFold'; did you mean 'GroupKFold'?")
     said = refusal(make, scheme("splitter", splitter="tests.test_schemes:EveryOther"), DATA, 1)
     assert "called as EveryOther() it fails: TypeError" in said
     said = refusal(
@@ -590,6 +593,25 @@ def test_missing_groups_are_refused(make, name):
 )
 def test_nonsense_is_refused_from_python(make, words):
     assert refusal(make).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "arguments", "words"),
+    [
+        (pcv.hv_block, {"units": 9, "v": 1, "h": 0.5}, "hv-block: h is 0.5"),
+        (pcv.kfold, {"units": 6, "k": "2"}, "kfold: k is '2'"),
+        (pcv.block, {"units": 6, "size": 2.0}, "block: size is 2.0"),
+        (pcv.leave_p_out, {"units": 6, "p": 2, "splits": None}, "leave-p-out: splits is None"),
+        (
+            pcv.leave_future_out,
+            {"units": 9, "min_observations": 3, "forecast_horizon": 1.5},
+            "leave-future-out: forecast_horizon is 1.5",
+        ),
+    ],
+)
+def test_numbers_that_are_not_whole_are_refused(scheme, arguments, words):
+    """By the function that users call, which has no types checked around it as here."""
+    assert refusal(inspect.unwrap(scheme), **arguments) == f"{words}; give a whole number"
 
 
 def test_numbers_of_numpy_count_units():

@@ -1288,6 +1288,15 @@ class TestLags:
             assert said[0].startswith("model 'lagged': terms of 1 unit(s) that fold ")
             assert "leave out a wider gap (folds.h)" in said[0]
 
+    @pytest.mark.filterwarnings("ignore:model 'lagged'")
+    @pytest.mark.parametrize(
+        ("h", "said"), [(0, "runs, but see the warning"), (1, "is fit to run")]
+    )
+    def test_a_check_points_to_the_warning(self, fresh, h, said):
+        folds = self.SETTINGS["folds"] | {"h": h}
+        stages.check(fresh.job(self.SETTINGS | {"folds": folds}))
+        assert fresh.said[-1] == f"yields: model 'lagged' {said}"
+
 
 class TestBadModels:
     @pytest.mark.parametrize("function", BAD_MODELS)

@@ -85,7 +85,7 @@ def test_samples_that_were_begun(project, monkeypatch):
     found = states(project.job(SETTINGS))
     assert found["warmup flat 1-of-2"] == found["data"] == "done"
     assert found["sample flat 1-of-2"] == "to do"
-    assert found["sample flat 2-of-2"] == "to do: goes on from 2 of 5 blocks"
+    assert found["sample flat 2-of-2"] == "to do; goes on from 2 of 5 blocks"
     assert found["diagnose flat"] == "to do"
     other = {"cv": {**SETTINGS["cv"], "chains": 5}}
     assert states(project.job(other))["sample flat 2-of-2"] == "to do"
@@ -106,6 +106,10 @@ def test_what_is_out_of_date_and_why(project):
     assert changed["sample flat 1-of-2"] == "again, after warmup"
     assert changed["report"] == "again, after compare"
     assert changed["diagnose linear"] == "done"
+    longer = states(project.job({"cv": {**SETTINGS["cv"], "draws": 120}}))
+    assert longer["sample flat 1-of-2"] == (
+        "again: config.cv.draws was 60, is 120; goes on from 5 of 10 blocks"
+    )
 
 
 @pytest.mark.slow
@@ -125,7 +129,9 @@ def test_what_was_damaged(project):
     job = project.job(SETTINGS)
     run(job, "sample")
     next(iter(chunks(project.path("models/flat/sample/1-of-2.zarr")))).write_bytes(b"")
-    assert states(job)["sample flat 1-of-2"] == "again: damaged, or not of this stage"
+    assert states(job)["sample flat 1-of-2"] == (
+        "again: damaged, or not of this stage; goes on from 5 of 5 blocks"
+    )
     assert states(job)["sample flat 2-of-2"] == "done"
 
 
@@ -152,10 +158,13 @@ def test_clean_keeps_what_a_rerun_goes_on_from(project, monkeypatch):
     job = project.job(SETTINGS)
     stopped(project, monkeypatch, 2)
     run(job._replace(model="linear"), "sample")
+    told = clean(job, dry_run=True)
+    assert clean(job, dry_run=True) == told
     removed, freed, kept = clean(job)
+    assert (removed, freed, kept) == told
     assert (removed, kept) == (2, 1)
     assert freed > 1000
-    assert states(job)["sample flat 2-of-2"] == "to do: goes on from 2 of 5 blocks"
+    assert states(job)["sample flat 2-of-2"] == "to do; goes on from 2 of 5 blocks"
     assert states(job)["sample linear 1-of-2"] == "done"
     assert clean(job) == (0, 0, 1)
 
@@ -174,6 +183,7 @@ def test_clean_leaves_what_is_held(project):
     part = job._replace(model="linear")
     run(part, "sample")
     with held(part):
+        assert clean(job, dry_run=True)[::2] == (1, 1)
         assert clean(job)[::2] == (1, 1)
 
 

@@ -23,7 +23,7 @@ def inline(self: Any, node: nodes.math) -> None:
 def block(self: Any, node: nodes.math_block) -> None:
     text = node.astext().strip()
     if "\\\\" in text and "\\begin" not in text:
-        text = rf"\begin{{aligned}}{text}\end{{aligned}}"
+        text = rf"\begin{{align*}}{text}\end{{align*}}"
     self.body.append(f'<div class="formula">{rendered(text, "block")}</div>')
     raise nodes.SkipNode
 

@@ -141,10 +141,10 @@ def check(job: Job, leaks: bool = True) -> None:
                 check_shapes(model, arrays, num_units, settings.data.outcome, name)
                 check_values(model, arrays, name, data_set["unit"].values.tolist())
                 check_prior(model, num_units, name)
-                if leaks:
-                    warn_of_leaks(part, data_set, folds)
+                warned = leaks and warn_of_leaks(part, data_set, folds)
                 outcomes[name] = str(model.outcome)
-                job.say(f"{job.experiment}: model '{name}' is fit to run")
+                fit = "runs, but see the warning" if warned else "is fit to run"
+                job.say(f"{job.experiment}: model '{name}' {fit}")
             except PcvError as error:
                 problems.append(str(error))
         if problems:

@@ -1,0 +1,243 @@
+"""The models of an experiment side by side: comparison.zarr."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv import comparison as comparing
+from pcv import diagnostics as diag
+from pcv import wording
+from pcv.comparison import Comparison, Scores
+from pcv.config import UntilConfig
+from pcv.results.planned import needed
+from pcv.results.scored import KINDS, Kind, distinct_kinds, listed, scores
+
+
+def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """The same at the lengths after which every model was looked at, or had ended: those that no
+    fold reached are left out, and a model that ended keeps its last values."""
+    reached = [
+        d.isel(point=slice(int((d["point"] < d["n_draws"].max()).sum()) + 1))
+        for d in diagnostics.values()
+    ]
+    lengths = [d["point"].values for d in reached]
+    common = [
+        n
+        for n in np.unique(np.concatenate(lengths)).tolist()
+        if all(n in own or n > own[-1] for own in lengths)
+    ]
+    return {
+        name: d.sel(point=common, method="ffill").assign_coords(point=common)
+        for name, d in zip(diagnostics, reached)
+    }
+
+
+class Compared(NamedTuple):
+    """All comparisons of an experiment."""
+
+    comparisons: dict[Kind, Comparison]
+    dataset: xr.Dataset
+    frame: pd.DataFrame
+    others: list[Comparison]
+    """by scores besides the log score"""
+
+
+def compare(
+    diagnostics: Mapping[str, xr.Dataset],
+    data: str,
+    folds: str,
+    reference: str | None,
+    experiment: str,
+    until: UntilConfig | None = None,
+) -> Compared:
+    """The models of an experiment side by side, joint and pointwise, and over draws.
+
+    Args:
+        diagnostics: contents of the diagnostics artifact of each model, by its name.
+        data, folds: fingerprints that all models share.
+        reference: the comparator, or None for the best model.
+        experiment: its name.
+        until: what ended the folds, or None.
+
+    Returns:
+        The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
+        unit, point, replicate.
+    """
+    diagnostics = trimmed(diagnostics)
+    models = list(diagnostics)
+    comparisons: dict[Kind, Comparison] = {}
+    by_kind = []
+    for kind in KINDS:
+        all_scores = [scores(d, kind, data, folds) for d in diagnostics.values()]
+        comparisons[kind] = result = comparing.compare(all_scores, reference)
+        at = _progressive(diagnostics, all_scores, result)
+        fold_sums = [np.bincount(s.fold_of_term, s.elpd, len(s.fold)) for s in all_scores]
+        fold_mcse = np.stack([s.mcse for s in all_scores])
+        comparator = models.index(result.reference)
+        is_other = np.arange(len(models))[:, None] != comparator
+        fold_mcse_diff = np.where(is_other, np.hypot(fold_mcse, fold_mcse[comparator]), 0.0)
+        by_model = [result.models.index(name) for name in models]
+        columns = ("rank", "elpd", "se", "mcse", "elpd_diff", "dse", "dse_folds", "mcse_diff")
+        by_kind.append(
+            xr.Dataset(
+                {
+                    **{
+                        name: ("model", getattr(result, name)[by_model])
+                        for name in (*columns, "p_better")
+                    },
+                    "fold_diff": (("model", "fold"), result.elpd_diff_folds[by_model]),
+                    "fold_elpd": (("model", "fold"), np.stack(fold_sums)),
+                    "fold_mcse": (("model", "fold"), fold_mcse),
+                    "fold_mcse_diff": (("model", "fold"), fold_mcse_diff),
+                    **{name: (("model", "point"), x) for name, x in at.items()},
+                }
+            )
+        )
+    dataset = xr.concat(by_kind, xr.DataArray(list(KINDS), dims="kind", name="kind"))
+    pointwise = comparisons["pointwise"]
+    order = [pointwise.models.index(name) for name in models]
+    dataset["unit_diff"] = (("model", "unit"), pointwise.elpd_diff_terms[order])
+    dataset["rhat_max"] = np.max([float(d["rhat_max"]) for d in diagnostics.values()])
+    if all("ess_at" in d for d in diagnostics.values()):
+        dataset["ess_diff_at"] = (
+            ("model", "point"),
+            _ess_of_differences(diagnostics, comparisons["joint"].reference),
+        )
+    if all("benchmark" in d for d in diagnostics.values()):
+        benchmark = _benchmark(diagnostics)
+        dataset["benchmark"] = ("replicate", benchmark.replicates)
+        dataset["benchmark_share"] = benchmark.share_above
+    first = next(iter(diagnostics.values()))
+    dataset = dataset.assign_coords(
+        model=models, fold=first["fold"].values, point=first["point"].values, unit=pointwise.term
+    )
+    dataset.attrs = {
+        "experiment": experiment,
+        "outcome": first.attrs["outcome"],
+        "predictive": comparisons["joint"].predictive,
+        "integration": ", ".join(
+            dict.fromkeys(
+                d.attrs["integration"] for d in diagnostics.values() if d.attrs["integration"]
+            )
+        ),
+        "superchains": first.attrs["superchains"],
+        "verdict": _verdict(comparisons, "pointwise" in distinct_kinds(diagnostics)),
+        "until": _ended(comparisons["joint"], diagnostics, until) if until else "",
+        **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
+    }
+    others = [
+        comparing.compare(
+            [scores(d, kind, data, folds, score) for d in diagnostics.values()], reference
+        )
+        for score, kind in _shared_scores(diagnostics)
+    ]
+    return Compared(comparisons, dataset, wording.frame(list(comparisons.values())), others)
+
+
+def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:
+    """ESS of the joint differences from the draws so far (model, point), NaN of the comparator."""
+    curves = np.full((len(diagnostics), next(iter(diagnostics.values())).sizes["point"]), np.nan)
+    for m, name in enumerate(diagnostics):
+        if name != comparator:
+            both = (diagnostics[name], diagnostics[comparator])
+            ess, mcse = (
+                np.concatenate([folds[of].values for folds in both])
+                for of in ("ess_at", "joint_mcse_at")
+            )
+            curves[m] = diag.ess_total(ess, mcse)
+    return curves
+
+
+def _benchmark(diagnostics: Mapping[str, xr.Dataset]) -> diag.Benchmark:
+    return diag.benchmark_of_models(
+        [
+            diag.Benchmark(
+                float(d["rhat_max"]),
+                d["benchmark"].values,
+                float(d["benchmark_share"]),
+                float(d["rhat_limit"]),
+            )
+            for d in diagnostics.values()
+        ]
+    )
+
+
+def _shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
+    """Names and kinds of the scores besides the log score that all models have."""
+    first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())
+    keys = [key for key in first if all(key in other for other in others)]
+    return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
+
+
+def _verdict(comparisons: Mapping[Kind, Comparison], by_unit: bool) -> str:
+    """The joint comparison in words, and of which models single units are flagged alone."""
+    joint = comparisons["joint"]
+    trust = dict(zip(joint.models, joint.verdict))
+    if len(trust) > 1:
+        words = wording.in_words(joint)
+    else:
+        words = (
+            f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
+            f"MCSE {joint.mcse[0]:.2f}). "
+            + ("No fold is flagged." if joint.verdict == ["ok"] else joint.verdict[0])
+        )
+    units = [
+        name
+        for name, said in zip(comparisons["pointwise"].models, comparisons["pointwise"].verdict)
+        if by_unit and said != "ok" and trust[name] == "ok"
+    ]
+    if not units:
+        return words
+    return f"{words} Single units of {' and '.join(units)} are flagged, see the pointwise table."
+
+
+def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: UntilConfig) -> str:
+    """Was the comparison settled, and after how many draws did the folds end?"""
+    made = {name: d["n_draws"].values for name, d in diagnostics.items()}
+    stopped = {name: int((number == until.max_draws).sum()) for name, number in made.items()}
+    each = [
+        f"{name} {number.min()}"
+        + f" to {number.max()}, {number.mean():.0f} on average" * bool(np.ptp(number))
+        + f", {stopped[name]} of {number.size} folds stopped by max_draws"
+        for name, number in made.items()
+    ]
+    draws = f"Draws per chain: {'; '.join(each)}."
+    if not until.of_comparison:
+        return draws
+    words = needed(joint, until).words
+    if words != "settled" and any(stopped.values()):
+        words += f", stopped by max_draws, {until.max_draws}"
+    return f"cv.until: {words}. {draws}"
+
+
+def _progressive(
+    diagnostics: Mapping[str, xr.Dataset], final: Sequence[Scores], result: Comparison
+) -> dict[str, np.ndarray]:
+    """The comparison from the draws so far, against the final comparator (model, point)."""
+    kind = result.kind
+    models = [s.model for s in final]
+    num_points = next(iter(diagnostics.values())).sizes["point"]
+    renamed = {
+        "elpd_at": "elpd",
+        "se_at": "se",
+        "mcse_at": "mcse",
+        "diff_at": "elpd_diff",
+        "dse_at": "dse",
+        "mcse_diff_at": "mcse_diff",
+        "p_better_at": "p_better",
+    }
+    curves = {name: np.full((len(models), num_points), np.nan) for name in renamed}
+    for i in range(num_points):
+        so_far = []
+        for s, d in zip(final, diagnostics.values()):
+            elpd = d[f"{kind}_elpd_at"].values[..., i]
+            present = np.ones(elpd.shape, bool) if kind == "joint" else d["unit_name"].values != ""
+            so_far.append(s._replace(elpd=elpd[present], mcse=d[f"{kind}_mcse_at"].values[:, i]))
+        then = comparing.compare(so_far, result.reference)
+        order = [then.models.index(name) for name in models]
+        for name, field in renamed.items():
+            curves[name][:, i] = getattr(then, field)[order]
+    return curves

@@ -1,0 +1,80 @@
+"""Which folds need more draws for the comparison to be settled: a round's plan."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from pcv import comparison as comparing
+from pcv import diagnostics as diag
+from pcv.comparison import Comparison, Scores
+from pcv.config import Experiment, UntilConfig
+from pcv.stopping import Needs, Rule, finished, needs
+from pcv.sums import log_sums
+
+
+def plan(
+    samples: Mapping[str, Sequence[xr.Dataset]],
+    folds: xr.Dataset,
+    until: UntilConfig,
+    settings: Experiment,
+    going: np.ndarray | None,
+) -> xr.Dataset:
+    """Which folds of which models need more draws for the comparison to be settled.
+
+    Args:
+        samples: by model, the samples so far of all batches of folds.
+        folds: the folds artifact.
+        until: the rule.
+        settings: of the experiment.
+        going: (model, fold), those that the round before went on with; None: all.
+
+    Returns:
+        ``more`` (model, fold); attribute ``words``.
+    """
+    joint = {name: log_sums(parts, "joint") for name, parts in samples.items()}
+    first = next(iter(samples.values()))[0].attrs
+    ids = folds["fold"].values.tolist()
+    scored = [
+        Scores(
+            model=name,
+            kind="joint",
+            score="log",
+            outcome=first["outcome"],
+            predictive=first["predictive"],
+            data="",
+            folds="",
+            fold=ids,
+            elpd=diag.elpd(sums),
+            mcse=diag.mcse(sums),
+            fold_of_term=np.arange(len(ids)),
+            term=ids,
+            verdict="ok",
+        )
+        for name, sums in joint.items()
+    ]
+    compared = comparing.compare(scored, settings.compare.reference)
+    wanted = needed(compared, until)
+    more = np.stack(
+        [
+            ~finished(
+                joint[name],
+                Rule(
+                    np.full(len(ids), wanted.tolerance[compared.models.index(name)]),
+                    until.rhat,
+                    settings.cv.num_superchains,
+                ),
+            )
+            for name in samples
+        ]
+    )
+    return xr.Dataset(
+        {"more": (("model", "fold"), more if going is None else more & going)},
+        {"model": list(samples), "fold": ids},
+        {"words": wanted.words},
+    )
+
+
+def needed(joint: Comparison, until: UntilConfig) -> Needs:
+    """What the rule asks of the joint comparison."""
+    return needs(joint, until.mcse_over_se, until.decide.probability if until.decide else None)

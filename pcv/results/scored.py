@@ -1,0 +1,93 @@
+"""A model's scores, read from its diagnostics."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from pcv.comparison import Scores
+
+Kind = Literal["joint", "pointwise"]
+KINDS: tuple[Kind, ...] = ("joint", "pointwise")
+
+
+def listed(attribute: Any) -> list[str]:
+    """A list that was stored as an attribute: one of a single text comes back as the text."""
+    return [attribute] if isinstance(attribute, str) else list(attribute)
+
+
+def scores(
+    diagnostics: xr.Dataset, kind: Kind, data: str, folds: str, score: str = "log"
+) -> Scores:
+    """A model's scores, as `pcv.comparison.compare` takes them.
+
+    Args:
+        diagnostics: the contents of a diagnostics artifact.
+        kind: joint or pointwise.
+        data, folds: fingerprints of the data and the folds that were scored.
+        score: name of the score.
+    """
+    names = diagnostics["fold"].values
+    units = diagnostics["unit_name"].values
+    present = units != ""
+    joint = kind == "joint"
+    variable = diagnostics[f"{kind}_elpd" if score == "log" else f"{score}_{kind}"]
+    mcse = diagnostics[f"{kind}_mcse" if score == "log" else f"{score}_{kind}_mcse"].values
+    terms = variable.values if joint else variable.values[present]
+    slope, constant = _in_total(terms, str(variable.attrs.get("total", "sum")))
+    return Scores(
+        model=diagnostics.attrs["model"],
+        kind=kind,
+        score=score,
+        outcome=diagnostics.attrs["outcome"],
+        predictive=diagnostics.attrs["predictive"],
+        data=data,
+        folds=folds,
+        fold=names.tolist(),
+        elpd=constant + slope * terms,
+        mcse=slope * mcse,
+        fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
+        term=names.tolist() if joint else units[present].tolist(),
+        verdict=_trust(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
+        shared=float(diagnostics.attrs.get(f"{kind}_shared", 0.0)) if score == "log" else 0.0,
+    )
+
+
+def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
+    """What is to be said of a score besides the log score, or of the chains of all."""
+    keys, notes = (listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
+    own, chains = dict(zip(keys, notes))[f"{score}_{kind}"], _trust(diagnostics, kind)
+    return " ".join(words for words in (own, chains) if words != "ok") or "ok"
+
+
+def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
+    r"""Slope and constant that make terms add up to the model's score, with its errors.
+
+    A function g of the mean of T terms :math:`x_i` is the sum of
+    :math:`g(\bar x)/T + g'(\bar x)(x_i - \bar x)/T`, and to first order has its SE and MCSE.
+    """
+    size = len(terms)
+    if total == "sum":
+        return 1.0, 0.0
+    if total == "mean":
+        return 1 / size, 0.0
+    assert total == "root mean"
+    mean = terms.mean()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        root = np.sqrt(-mean)
+        return 1 / (2 * root * size), (-root - mean / (2 * root)) / size
+
+
+def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
+    """The verdict on the chains of all folds, after that on the full-data fit if it is bad."""
+    chains = diagnostics.attrs["verdict" if kind == "joint" else "pointwise_verdict"]
+    if not diagnostics.attrs["bad_fit"]:
+        return chains
+    fit = f"The full-data fit is bad: {diagnostics.attrs['fit_verdict']}."
+    return fit if chains == "ok" else f"{fit} {chains}"
+
+
+def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
+    """The kinds of scores that differ: joint alone where every fold leaves out one unit."""
+    return ["joint"] if all(d.sizes["slot"] == 1 for d in diagnostics.values()) else list(KINDS)
