@@ -44,9 +44,10 @@ def alarms(
     phi: float,
     spoil: Spoil,
     test: Callable[[np.random.Generator, np.ndarray], Benchmark],
+    replications: int = REPLICATIONS,
 ) -> str:
     shares = []
-    for seed in range(REPLICATIONS):
+    for seed in range(replications):
         rng = np.random.default_rng(seed)
         x = chains(rng, num_chains, num_draws, phi)
         spoil(x)
@@ -83,5 +84,6 @@ if __name__ == "__main__":
             ("one superchain shifted by 1 sd", shift(1.0, 16)),
             ("one superchain shifted by 2 sd", shift(2.0, 16)),
         ):
-            found = alarms(64, num_draws, 0.5, spoil, of_nested_rhat)
+            number = 1000 if spoil is nothing else REPLICATIONS
+            found = alarms(64, num_draws, 0.5, spoil, of_nested_rhat, number)
             print(f"  {name:<34} {num_draws} draw{'s' * (num_draws > 1)} a chain      ", found)

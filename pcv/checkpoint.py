@@ -95,13 +95,13 @@ def held(
         PcvError: another process holds it; its blocks are of another dtype.
     """
     folder = folder_of(jobs, made_of)
-    with store.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, PATIENCE, say) as is_ours:
         if not is_ours:
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
             )
+        for file in folder.glob(".*.new"):  # of writers that were killed
+            file.unlink()
         before = _drop_others(folder, made_of, say)
         saved = Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
         if saved.number and before:
@@ -118,10 +118,25 @@ def _locked(
     """Whether the folder is this process's, perhaps after some seconds; no other can have it
     meanwhile, where there are locks."""
     until = time.monotonic() + patience
-    with (folder / "lock").open("a") as lock:
-        while not (is_ours := _is_granted(lock, fcntl.LOCK_EX, say)) and time.monotonic() < until:
-            time.sleep(patience / 20)
-        yield is_ours
+    while True:
+        with store.explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / "lock").open("a")
+        with file as lock:
+            is_ours = _is_granted(lock, fcntl.LOCK_EX, say)
+            if is_ours and not _is_in_place(lock):  # who held it has removed the folder
+                continue
+            if is_ours or time.monotonic() >= until:
+                yield is_ours
+                return
+        time.sleep(patience / 20)
+
+
+def _is_in_place(lock: TextIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name))
+    except FileNotFoundError:
+        return False
 
 
 def _is_granted(lock: TextIO, kind: int, say: Callable[[str], None]) -> bool:
@@ -329,7 +344,13 @@ def _drop_others(
     known = _made_of(folder / MADE_OF, partial(_moved_aside, say=say))
     if known is not None and _alike(known, made_of):
         return known.get(MADE_ON)
-    for file in (*folder.glob("block-*"), *folder.glob("state-*")):
+    blocks = list(folder.glob("block-*"))
+    if known is not None and blocks:
+        say(
+            f"{folder}: {len(blocks)} blocks of draws are dropped, they were made of something "
+            f"else: {store.difference(known, {**made_of, MADE_ON: known.get(MADE_ON)})}"
+        )
+    for file in (*blocks, *folder.glob("state-*")):
         file.unlink()
     return None
 

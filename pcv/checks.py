@@ -3,7 +3,6 @@
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from pcv import datasets
-from pcv.devices import RUN_ONCE
+from pcv.devices import jit_once
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
 from pcv.model import Data, Fold, Model, Outcome, Params, Scalar, Target, full_data, numeric
@@ -158,7 +157,7 @@ def _kind(x: Any) -> str:
 
 def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`function` over draws, compiled for a single call."""
-    return jax.jit(jax.vmap(function), compiler_options=RUN_ONCE)
+    return jit_once(jax.vmap(function))
 
 
 def _drawn(model: Model | Target, number: int) -> Params:
@@ -257,7 +256,7 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
     def gradient(key: Key[Array, ""]) -> Params:
         return jax.grad(log_prior)(model.init(key))
 
-    gradients = jax.jit(lambda keys: jax.lax.map(gradient, keys), compiler_options=RUN_ONCE)
+    gradients = jit_once(lambda keys: jax.lax.map(gradient, keys))
     worst = {}
     for parameter, grad in gradients(keys).items():
         grad = np.asarray(grad, np.float64)
@@ -306,11 +305,10 @@ def check_gap(
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
     trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
-    once = partial(jax.jit, compiler_options=RUN_ONCE)
-    params = once(one.init)(jax.random.key(0))
+    params = jit_once(one.init)(jax.random.key(0))
     if isinstance(one, Target) and isinstance(other, Target):
         fold = Fold(jnp.asarray(trained), jnp.asarray(folds.test[middle]))
-        before, after = (once(jax.grad(x.log_density))(params, fold) for x in (one, other))
+        before, after = (jit_once(jax.grad(x.log_density))(params, fold) for x in (one, other))
         moved = [param for param, x in before.items() if not np.allclose(x, after[param])]
         if moved:
             return (
@@ -319,8 +317,8 @@ def check_gap(
                 "let outcomes outside fold.train play no part in it"
             )
     elif isinstance(one, Model) and isinstance(other, Model):
-        before = np.asarray(once(one.log_lik)(params, numeric(data)))
-        after = np.asarray(once(other.log_lik)(params, numeric(changed)))
+        before = np.asarray(jit_once(one.log_lik)(params, numeric(data)))
+        after = np.asarray(jit_once(other.log_lik)(params, numeric(changed)))
         of_units = np.flatnonzero(trained & (before != after))
         if of_units.size:
             return (

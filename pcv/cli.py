@@ -32,7 +32,20 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file 
 Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One of the experiments.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="One of the models.")]
 Batch = Annotated[str, typer.Option("--batch", "-b", help="One fold batch, as 1-of-2.")]
-Results = Annotated[Path, typer.Option("--results", help="Folder of the artifacts.")]
+
+
+def _on_disk(folder: Path) -> Path:
+    if ":/" in str(folder):
+        raise typer.BadParameter(
+            f"{folder} is an address; artifacts are made in a folder (results of Python's "
+            "`cross_validate` go elsewhere by `CV.save`)"
+        )
+    return folder
+
+
+Results = Annotated[
+    Path, typer.Option("--results", help="Folder of the artifacts.", callback=_on_disk)
+]
 Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to use.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -298,17 +311,18 @@ def clean(
     removed, freed, kept = map(
         sum, zip(*(status.clean(job, dry_run) for job in _jobs(config, experiment, results)))
     )
+    does, keeps, are = (
+        ("Would remove", "Would keep", "would be") if dry_run else ("Removed", "Kept", "are")
+    )
     print(
-        f"{'Would remove' if dry_run else 'Removed'} {removed} checkpoints of models whose samples "
-        f"are finished, {status.in_bytes(freed)}; with more draws, folds or scores these "
-        f"{'would be' if dry_run else 'are'} sampled anew."
+        f"{does} {removed} checkpoints of models whose samples are finished, "
+        f"{status.in_bytes(freed)}; with more draws, folds or scores these {are} sampled anew."
         if removed
         else "No model whose samples are finished has a checkpoint."
     )
     if kept:
         print(
-            f"{'Would keep' if dry_run else 'Kept'} {kept} of models whose samples are not "
-            "finished: a rerun goes on from them."
+            f"{keeps} {kept} of models whose samples are not finished: a rerun goes on from them."
         )
 
 

@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pcv.cores import all_cores
 
-RUN_ONCE = {"xla_backend_optimization_level": 0}
-"""compiler options of functions that run once: compiling them is all that they cost"""
+jit_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+"""`jax.jit` of functions that run once: compiling them is all that they cost"""
 
 EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
 """where an argument lies: whole on every device, or its first axis cut among them"""
@@ -80,15 +80,19 @@ def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
         function: takes and returns arrays over chains; on each device, over that device's share.
         places: of each argument, `EVERYWHERE` or `BY_CHAIN`, or a tree of them.
     """
-    mesh = Mesh(np.array(in_use()), ("chain",))
-    return jax.shard_map(function, mesh=mesh, in_specs=places, out_specs=BY_CHAIN, check_vma=False)
+    return jax.shard_map(
+        function, mesh=_mesh(), in_specs=places, out_specs=BY_CHAIN, check_vma=False
+    )
 
 
 def laid(tree: Any) -> Any:
     """Arrays over chains as functions that are `laid_out` return them: for others, these would be
     compiled once more."""
-    mesh = Mesh(np.array(in_use()), ("chain",))
-    return jax.device_put(tree, NamedSharding(mesh, BY_CHAIN))
+    return jax.device_put(tree, NamedSharding(_mesh(), BY_CHAIN))
+
+
+def _mesh() -> Mesh:
+    return Mesh(np.array(in_use()), ("chain",))
 
 
 def found() -> str:

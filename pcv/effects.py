@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
 from pcv import datasets
-from pcv.devices import RUN_ONCE
+from pcv.devices import jit_once
 from pcv.folds import Folds
 from pcv.model import Data, Model, numeric, unravel_of
 
@@ -59,7 +59,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     arrays = numeric(data)
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
     draw = jax.vmap(lambda key: ravel_pytree(model.init(key))[0])
-    positions = jax.jit(draw, compiler_options=RUN_ONCE)(keys)
+    positions = jit_once(draw)(keys)
     unravel = unravel_of(model.init)
     num_units = datasets.num_units(arrays)
     num_params = positions.shape[1]
@@ -103,10 +103,13 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     curved = _curvatures(
         lambda x: model.log_prior(unravel(x)), positions, jnp.asarray(padded[:LOOKED_AT])
     )
-    straight = (curved == 0).all(axis=(0, 2)).diagonal(axis1=1, axis2=2)
+    own = curved.diagonal(axis1=3, axis2=4)
+    straight = (own == 0).all(axis=(0, 2))
     if (straight & (padded[:LOOKED_AT] < num_params)).any():
         return None
-    normal = bool(np.allclose(curved, curved[:, :, :1], rtol=1e-4, atol=1e-12))
+    unit = np.sqrt(np.abs(own[:, :, :1]))
+    change = np.abs(curved - curved[:, :, :1])
+    normal = bool((change <= 1e-4 * unit[..., None] * unit[..., None, :]).all())
     return Locals(padded, group, most, normal)
 
 
@@ -120,9 +123,7 @@ def _pattern(
         one = jnp.zeros(size, positions.dtype).at[index].set(1)
         return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
 
-    columns = jax.jit(
-        lambda indices: jax.lax.map(column, indices, batch_size=16), compiler_options=RUN_ONCE
-    )
+    columns = jit_once(lambda indices: jax.lax.map(column, indices, batch_size=16))
     return sparse.csr_array(np.asarray(columns(jnp.arange(size))).astype(np.int64))
 
 
@@ -145,16 +146,18 @@ def _curvatures(
     positions: Float[Array, "draw param"],
     groups: Int[Array, "group dim"],
 ) -> Float[np.ndarray, "draw group move dim dim"]:
-    """Of the log prior in groups' parameters, at and beside some positions: a normal one has the
-    same wherever they are, a straight one (Laplace's, an improper one) none."""
+    """Of the log prior in groups' parameters, at and beside some positions, by their own widths: a
+    normal one has the same wherever they are, a straight one (Laplace's, an improper one) none."""
+    spread = jnp.std(positions, axis=0)
+    widths = jnp.where(spread > 0, spread, 1.0).at[groups].get(mode="fill", fill_value=1.0)
+    moves = np.random.default_rng(0).normal(size=(3, 1, groups.shape[1]))
+    moves[0] = 0.0
 
-    def curvature(position: Position, entries: Array, move: Float[Array, ""]) -> Array:
+    def curvature(position: Position, entries: Array, move: Float[Array, " dim"]) -> Array:
         def moved(x: Array) -> Array:
             return log_prior(position.at[entries].add(move + x, mode="drop"))
 
         return jax.hessian(moved)(jnp.zeros(entries.size, position.dtype))
 
-    over = jax.vmap(
-        jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, None)), (0, None, None)
-    )
-    return np.asarray(jax.jit(over)(positions, groups, jnp.array([0.0, 1.0, -2.0])))
+    over = jax.vmap(jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, 1)), (0, None, None))
+    return np.asarray(jax.jit(over)(positions, groups, jnp.asarray(moves) * widths))

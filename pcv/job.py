@@ -108,8 +108,9 @@ def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[
 
 
 def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping[str, Any]) -> Made:
-    """What a job's draws depend on: all that its samples do, but not how many there are; other
-    folds neither, unless the run stops when the answer is in.
+    """What a job's draws depend on: all that its samples do, but not how many there are, nor other
+    folds; unless folds end where their own answer is in. Those of a round go on from the round
+    before, whatever the reason.
 
     Args:
         job: of a sample.
@@ -122,9 +123,10 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping
     made_of["config"] = {"scores": sorted(scores), "until": None}
     made_of["warmup"] = _of_any_batch(job, "warmup")
     inputs = {name: known[name].fingerprint for name in ("data", "fit")}
-    if cv.until:
+    if cv.until and cv.until.of_comparison:  # how long it is where max_draws leaves it whole
+        made_of["config"]["round"] = cv.until.min_draws * 2**job.round
+    elif cv.until:
         made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
-        made_of["config"]["length"] = cv.rounds[job.round] if len(cv.rounds) > 1 else None
         inputs = {name: stamp.fingerprint for name, stamp in known.items()}
     how = [warmup[name] for name in ("predictive", "integration", "detached")]
     return {**made_of, "inputs": inputs, "how": how, **_of_folds(folds)}

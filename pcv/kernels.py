@@ -20,7 +20,7 @@ from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import sampler
-from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, in_use, laid, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, jit_once, laid, laid_out
 from pcv.errors import PcvError
 from pcv.model import Fold, Target
 from pcv.sampler import (
@@ -135,7 +135,7 @@ def at_full_data(
     def all_folds(*folds: Array) -> Array:
         return in_groups(one_fold, folds, chains_at_once(num_units * at_once))
 
-    run = jax.jit(laid_out(all_folds, BY_CHAIN, BY_CHAIN), compiler_options=RUN_ONCE)
+    run = jit_once(laid_out(all_folds, BY_CHAIN, BY_CHAIN))
     return np.asarray(run(*spread((test, held_out))))[: len(test)]
 
 

@@ -67,12 +67,15 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
         """The step to the maximum, the square of its length, and a root of the covariance."""
         slope = jnp.nan_to_num(jax.grad(function)(x, *constants))
         hessian = jnp.nan_to_num(-jax.hessian(function)(x, *constants))
+        width = jnp.abs(jnp.diagonal(hessian)) ** -0.5  # each parameter's own unit
+        width = jnp.where(jnp.isfinite(width), width, 1.0)
         if x.size == 1:
-            values, vectors = hessian[0], jnp.ones((1, 1), x.dtype)
+            values, vectors = hessian[0] * width**2, jnp.ones((1, 1), x.dtype)
         else:
-            values, vectors = jnp.linalg.eigh(hessian)
+            values, vectors = jnp.linalg.eigh(width[:, None] * hessian * width)
         size = jnp.abs(values)
-        root = vectors / jnp.sqrt(jnp.maximum(size, 1e-6 * jnp.max(size) + 1e-10))
+        floor = 1e-6 * jnp.max(size) + 1e-10
+        root = width[:, None] * vectors / jnp.sqrt(jnp.maximum(size, floor))
         whitened = root.T @ slope
         return root @ whitened, whitened @ whitened, root
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import datasets
 from pcv.checks import check_whole_groups
-from pcv.devices import RUN_ONCE
+from pcv.devices import jit_once
 from pcv.effects import MAX_DIM, PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
@@ -109,12 +109,12 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
         if len(arrays[model.outcome.name]) != num_units:
             return False
         keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-        draws = jax.jit(jax.vmap(model.init), compiler_options=RUN_ONCE)(keys)
+        draws = jit_once(jax.vmap(model.init))(keys)
 
         def terms(arrays: Data) -> Float[Array, "draw row"]:
             return jax.lax.map(lambda params: model.log_lik(params, arrays), draws)
 
-        whole = jax.jit(terms, compiler_options=RUN_ONCE)(arrays)
+        whole = jit_once(terms)(arrays)
 
         def right(test: Int[Array, " slot"]) -> Bool[Array, ""]:
             units = _filled(test)
@@ -124,7 +124,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
             told = jnp.isfinite(expected).any(0)  # terms that are -inf throughout tell nothing
             return jnp.isclose(found, expected).all() & told.all()
 
-        every = jax.jit(lambda tests: jax.lax.map(right, tests), compiler_options=RUN_ONCE)
+        every = jit_once(lambda tests: jax.lax.map(right, tests))
         try:
             return bool(every(jnp.asarray(folds.test)).all())
         except Exception:  # whatever a model's function does with data of another size

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.devices import BY_CHAIN, RUN_ONCE, laid_out
+from pcv.devices import BY_CHAIN, jit_once, laid_out
 from pcv.errors import PcvError
 from pcv.model import Target, full_data
 from pcv.sampler import spread
@@ -99,7 +99,7 @@ def posterior(
 
         return Draws(*jax.lax.scan(draw, state, jax.random.split(draws_key, draws))[1])
 
-    find = jax.jit(candidates, compiler_options=RUN_ONCE)
+    find = jit_once(candidates)
     found = jax.tree.map(
         lambda x: np.asarray(x).reshape(chains, PRIOR_DRAWS, *x.shape[1:]),
         find(jax.random.fold_in(key, 0)),

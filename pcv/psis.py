@@ -62,13 +62,14 @@ def psis(
     from arviz_stats.base import array_stats
 
     chains, draws, folds = joint.shape
-    used = draws - draws % BATCH_SIZE
+    size = min(BATCH_SIZE, draws)
+    used = draws - draws % size
     present = test >= 0
     scores = np.moveaxis(joint[:, :used].reshape(-1, folds), 1, 0)
     units = np.moveaxis(pointwise[:, :used].reshape(-1, *test.shape), 0, 1)
     with np.errstate(all="ignore"):
         log_weight, khat = array_stats.psislw(scores)
-    batches = (folds, chains * used // BATCH_SIZE, BATCH_SIZE)
+    batches = (folds, chains * used // size, size)
     weight = log_weight.reshape(batches)
     of_part = logsumexp(weight, axis=2)
 

@@ -6,6 +6,7 @@ commands, with another config perhaps: their stamps say which. No JAX, no xarray
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
     """The files that the stages' rules take as input, after they were brought up to date.
 
     Each holds the stage's version and its part of the config, and is newer than the artifact if
-    that was made by anything else, else older than any.
+    that was made by anything else, else older than any. Where a job failed that was to make an
+    artifact anew, it is newer than what was made of the former one, which Snakemake would take as
+    done.
 
     Args:
         results: folder of the artifacts.
@@ -55,35 +58,70 @@ def _bring_up_to_date(
     made_of = layout.VERSIONS[stage], stage_config(config, experiment, stage, model or None)
     wanted = json.loads(json.dumps(dict(zip(KEYS, made_of))))
     known = _content(file)
-    cv = config.experiments[experiment].cv
-    rounds = range(stage == "plan", len(cv.rounds))
-    number = layout.num_batches(results, experiment, model, cv.fold_batches) if model else 1
-    artifacts = {
-        layout.path(results, stage, experiment, model, name, r)
-        for name in layout.batches(number or 1)
-        for r in rounds
-    }
+    artifacts, known_batches = _artifacts(results, config, experiment, stage, model)
     existing = [path for path in artifacts if path.exists()]
     if stage == "report":  # a page has no stamp
-        stale = known is not None and known != wanted
+        settled = known is not None and _compared(known) == wanted
+        stale = known is not None and not settled
     else:
+        settled = known == wanted
         stale = any(_made_of(path) != wanted for path in existing)
+    lacking = not known_batches or len(existing) < len(artifacts)
+    after = _time_of_what_follows(results, config, experiment, stage, model) if lacking else 0.0
     try:
-        if stale or known != wanted:
+        if stale or after or not settled:
             file.parent.mkdir(parents=True, exist_ok=True)
             # Snakemake overlooks a newer file whose content is that of its last run.
-            found = {"out of date": datetime.now().isoformat()} if stale else {}
+            found = {"out of date": datetime.now().isoformat()} if stale or after else {}
             file.write_text(json.dumps(wanted | found, indent=1))
-            if not stale:
-                os.utime(file, (0, 0))
+            if not stale:  # other batches that were made since then stay
+                os.utime(file, (0, after + 1 if after else 0))
     except OSError as error:
         raise PcvError(f"{file}: cannot be written: {error.strerror}") from error
 
 
+def _time_of_what_follows(
+    results: Path, config: Config, experiment: str, stage: str, model: str
+) -> float:
+    """When the last artifact of later stages was made; 0 if there is none."""
+    stages = list(layout.FILES)
+    found = [
+        path
+        for later in stages[stages.index("sample" if stage == "plan" else stage) + 1 :]
+        for name in ([model] if model else config.experiments[experiment].models)
+        for path in _artifacts(results, config, experiment, later, name)[0]
+    ]
+    return max((_time(path) for path in found if path.exists()), default=0.0)
+
+
+def _artifacts(
+    results: Path, config: Config, experiment: str, stage: str, model: str
+) -> tuple[set[Path], bool]:
+    """A stage's artifacts, all batches and rounds; and whether it is known how many batches."""
+    cv = config.experiments[experiment].cv
+    if stage == "cut" and cv.fold_batches != "auto":
+        return set(), True
+    rounds = range(stage == "plan", len(cv.rounds))
+    number = layout.num_batches(results, experiment, model, cv.fold_batches) if model else 1
+    found = {
+        layout.path(results, stage, experiment, model, name, r)
+        for name in layout.batches(number or 1)
+        for r in rounds
+    }
+    return found, bool(number)
+
+
+def _time(path: Path) -> float:
+    """When an artifact was made; Snakemake notes it inside of folders."""
+    noted = path / ".snakemake_timestamp"
+    return (noted if noted.exists() else path).stat().st_mtime
+
+
 def _content(file: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(file.read_text())
-        return {key: content[key] for key in KEYS}
+        content: dict[str, Any] = json.loads(file.read_text())
+        _compared(content)
+        return content
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -92,6 +130,10 @@ def _made_of(path: Path) -> dict[str, Any] | None:
     """What the stamp of an artifact says."""
     try:
         made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]
-        return {key: made[key] for key in KEYS}
+        return _compared(made)
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _compared(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: recipe[key] for key in KEYS}

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, total, weighted_means
-from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, in_use, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, jit_once, laid_out
 from pcv.keys import chain_keys, key
 from pcv.model import Fold, Target
 from pcv.scores import Score
@@ -336,7 +336,7 @@ def starting_draws(
     """
     keys = chain_keys(key(seed, model, "start"), folds, 1)[:, 0]
     pick = jax.vmap(lambda k: jax.random.randint(k, (), 0, num_available))
-    first = jax.jit(pick, compiler_options=RUN_ONCE)(keys)
+    first = jit_once(pick)(keys)
     starts = superchains or num_chains
     stride = max(num_available // starts, 1)
     picks = (np.asarray(first)[:, None] + stride * np.arange(starts)) % num_available

@@ -143,6 +143,9 @@ def table(found: list[Artifact]) -> str:
     again = list(dict.fromkeys(a.stage for a in found if a.state != "done"))
     number = sum(a.state != "done" for a in found)
     left = f"A rerun makes {number} of {len(found)} artifacts: {', '.join(again)}."
+    known = {a.job.model for a in found if a.stage == "sample"}
+    if unknown := [name for name in found[0].job.settings.models if name not in known]:
+        left += f" Batches of folds of {', '.join(unknown)} come to these, as many as `cut` says."
     return "\n".join([*(line.rstrip() for line in lines), left if again else "All is done."])
 
 
@@ -170,7 +173,9 @@ def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
         from them.
     """
     removed, freed, kept = 0, 0, 0
-    unfinished = {a.job.model for a in artifacts(job) if a.stage == "sample" and a.state != "done"}
+    samples = [a for a in artifacts(job) if a.stage == "sample"]
+    unfinished = {a.job.model for a in samples if a.state != "done"}
+    unfinished |= set(job.settings.models) - {a.job.model for a in samples}  # batches not known
     for model in job.settings.models:
         for folder in checkpoint.folders(layout.checkpoints(job.results, job.experiment, model)):
             size = size_of(folder)

@@ -167,9 +167,9 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
             wide.append(_nothing(first, (lengths[r] - lengths[r - 1]) / lengths[0]))
     variables: dict[str, tuple] = {}
     for name, x in first.data_vars.items():
-        of_rounds = [part[name].values for part in wide]
         for dim in ("batch", "draw", "tail"):
             if dim in x.dims:
+                of_rounds = [part[name].values for part in wide]
                 variables[str(name)] = (x.dims, np.concatenate(of_rounds, x.dims.index(dim)))
     if "log_joint_tail" in variables:
         tail = variables["log_joint_tail"][1]

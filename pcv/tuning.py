@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.devices import BY_CHAIN, EVERYWHERE, RUN_ONCE, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, jit_once, laid_out
 from pcv.errors import PcvError
 from pcv.model import Target, full_data
 from pcv.nuts import Draws
@@ -98,7 +98,7 @@ def tune(
         return state, functionals(position)
 
     thinned = jnp.asarray(sample[:: max(len(sample) // 1000, 1)])
-    over_draws = jax.jit(lambda x: jax.lax.map(start, x, batch_size=100), compiler_options=RUN_ONCE)
+    over_draws = jit_once(lambda x: jax.lax.map(start, x, batch_size=100))
     at_draws = jax.tree.map(np.asarray, over_draws(thinned))
     variance = at_draws[1].var(0)
     num_pilots = AT_ONCE * PILOTS

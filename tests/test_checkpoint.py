@@ -109,6 +109,47 @@ def test_killed_between_two_files(project, wholes, monkeypatch, writes, changes)
     assert len(going_on) == (writes > 2)  # what it is made of, a block, the state after it
 
 
+def test_a_lock_whose_folder_was_removed_is_none(tmp_path):
+    """`pcv clean` removes what it holds; who waited for it begins in a new folder."""
+    made_of = {"folds": ["a"]}
+    with checkpoint.held(tmp_path, made_of, HERE, print) as saved:
+        folder = saved.folder
+    with (folder / "lock").open("a") as former:
+        fcntl.flock(former, fcntl.LOCK_EX)
+        waiting = Timer(0.3, lambda: (shutil.rmtree(folder), fcntl.flock(former, fcntl.LOCK_UN)))
+        waiting.start()
+        with checkpoint.held(tmp_path, made_of, HERE, print):
+            assert (folder / "lock").exists()
+            assert checkpoint.is_held(tmp_path, made_of)
+            with (
+                pytest.raises(PcvError, match="another process is making these draws"),
+                checkpoint.held(tmp_path, made_of, HERE, print),
+            ):
+                pass
+        waiting.join()
+
+
+def test_files_of_writers_that_were_killed_go(tmp_path):
+    with checkpoint.held(tmp_path, {"folds": ["a"]}, HERE, print) as saved:
+        left = saved.folder / ".block-000000.node.1.new"
+        left.touch()
+    with checkpoint.held(tmp_path, {"folds": ["a"]}, HERE, print):
+        assert not left.exists()
+
+
+def test_draws_of_something_else_are_dropped_and_that_is_said(tmp_path):
+    said = []
+    for scores in (["log"], ["log"], ["crps", "log"]):
+        made_of = {"folds": ["a"], "config": {"scores": scores}}
+        with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
+            saved.save(0, {"x": np.zeros(1)}, {"x": np.zeros(1)})
+    assert len(said) == 1
+    assert said[0].endswith(
+        "1 blocks of draws are dropped, they were made of something else: "
+        'config.scores was ["log"], is ["crps", "log"]'
+    )
+
+
 def test_killed_while_the_artifact_is_written(project, whole, monkeypatch):
     with monkeypatch.context() as patch:
         killed_after(patch, 1, "put")

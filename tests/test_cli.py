@@ -182,6 +182,13 @@ class TestErrors:
                 "error: my.yaml: experiments.yields.cv.drawz: unknown key; did you mean 'draws'?",
             ]
 
+    def test_results_that_are_an_address(self, pcv):
+        status, _, err = pcv("data", "my.yaml", "--results", "memory://bucket/run")
+        assert status == 2
+        words = "error: Invalid value for '--results': memory:/bucket/run is an address; artifacts"
+        assert err[0].startswith(words)
+        assert not Path("memory:").exists()
+
     def test_traceback_only_when_asked_for(self, pcv):
         Path("data.csv").unlink()
         line = f"error: data.csv: no such file (paths are relative to {Path.cwd()})"

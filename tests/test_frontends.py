@@ -288,6 +288,69 @@ def test_another_outcome_goes_into_the_density():
             np.testing.assert_allclose(made.log_lik(params, other), expected, rtol=1e-8)
 
 
+def test_replicates_of_one_distribution_for_all():
+    def coin(y):
+        numpyro.sample("y", dist.Bernoulli(numpyro.sample("p", dist.Beta(2, 2))), obs=y)
+
+    made = from_numpyro(coin, {"y": BINARY})
+    params = {"p": jnp.zeros(())}
+    drawn = jax.vmap(lambda key: made.predict(key, params, {}))(
+        jax.random.split(jax.random.key(1), 400)
+    )
+    assert drawn.shape == (400, len(BINARY))
+    assert abs(drawn.mean() - 0.5) < 4 * 0.5 / np.sqrt(drawn.size)
+    assert 0.3 < drawn.std(1).mean() < 0.6  # each observation has a draw of its own
+
+
+def test_names_that_divide_folders_are_refused():
+    def scoped(y):
+        with handlers.scope(prefix="left"):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("case", len(y)):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    with pytest.raises(PcvError, match=r"site 'left/mu' has a slash in its name.*another divider"):
+        from_numpyro(scoped, {"y": REAL})
+
+
+def test_a_density_of_ones_own_needs_no_replicates():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.CustomDist(
+            "y",
+            mu,
+            logp=lambda value, mu: pm.logp(pm.Normal.dist(mu, 2.0), value),
+            random=lambda mu, rng=None, size=None: rng.normal(mu, 2.0, size),
+            observed=REAL,
+        )
+    made = from_pymc(model)
+    assert made.predict is None
+    params = {"mu": jnp.asarray(0.3)}
+    expected = dist.Normal(0.3, 2.0).log_prob(REAL)
+    np.testing.assert_allclose(made.log_lik(params, {}), expected, rtol=1e-6)
+
+
+def logged(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(mu, 0.5 + 1 / y), obs=jnp.log(y))
+
+
+def lagged(y):
+    rho = numpyro.sample("rho", dist.Normal(0, 0.7))
+    with numpyro.plate("case", len(y) - 2):
+        numpyro.sample("y", dist.Normal(rho * y[1:-1], 1.0), obs=y[2:])
+
+
+@pytest.mark.parametrize("model", [logged, lagged])
+def test_a_site_of_an_arguments_name_observes_a_function_of_it(model):
+    made = from_numpyro(model, {"y": 1.0 + np.abs(REAL)})
+    params = made.init(jax.random.key(1))
+    expected = made.log_lik(params, {})
+    found = made.log_lik(params, numeric(made.data.columns))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_replicates_are_of_the_outcomes_distribution(front_end):
     twin = TWINS["poisson with offset"]

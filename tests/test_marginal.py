@@ -183,6 +183,49 @@ def test_one_effect_by_group_is_exact():
         np.testing.assert_allclose(mine, theirs, atol=5e-3)
 
 
+def slopes_in_units(scale, effects):
+    """A model with an intercept and a slope by group, of which the outcome and the intercepts are
+    measured in another unit than the slopes."""
+    group, x = np.repeat(np.arange(6), 5), np.tile(np.linspace(-1, 1, 5), 6)
+    data = given({"y": scale * np.random.default_rng(3).normal(size=30), "group": group})
+
+    def init(key):
+        keys = jax.random.split(key, 3)
+        return {
+            "mu": scale * jax.random.normal(keys[0]),
+            "a": 1.5 * scale * effects.sample(keys[1], (6,)),
+            "b": 0.5 * effects.sample(keys[2], (6,)),
+        }
+
+    def log_prior(params):
+        a, b = params["a"] / (1.5 * scale), params["b"] / 0.5
+        of_groups = effects.log_prob(a).sum() + effects.log_prob(b).sum()
+        return dist.Normal(0.0, scale).log_prob(params["mu"]) + of_groups
+
+    def log_lik(params, data):
+        mean = params["mu"] + params["a"][group] + scale * params["b"][group] * x
+        return dist.Normal(mean, scale).log_prob(data["y"])
+
+    model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+    return model, data, leave_one_group_out(group, "group"), x[:5]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
+    model, data, folds, x = slopes_in_units(scale, dist.Normal(0.0, 1.0))
+    local = find(model, data, folds)
+    assert local.normal
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), DRAWS))
+    joint, _ = of_folds(integrated(model, data, local, folds, 64), data, params, folds)
+    cov = scale**2 * (2.25 + 0.25 * np.outer(x, x) + np.eye(5))
+    shifted = data["y"].reshape(6, 5) - np.asarray(params["mu"])[:, None, None]
+    ratio = np.exp(joint - multivariate_normal(np.zeros(5), cov).logpdf(shifted))
+    error = (ratio.mean(0) - 1) / (ratio.std(0) / np.sqrt(DRAWS))
+    assert np.abs(error).max() < 4.5
+    assert ratio.std() < 0.2
+    assert not find(*slopes_in_units(scale, dist.StudentT(4.0))[:3]).normal
+
+
 def one_large_group(prior):
     """A normal model whose only group of 1,000 has an effect, and a second group of one."""
     group = np.append(np.zeros(1000, int), 1)

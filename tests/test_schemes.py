@@ -41,6 +41,7 @@ from pcv.folds import (
     title,
     train_mask,
 )
+from pcv.folds.base import names_of
 from pcv.folds.space import EARTH_RADIUS
 from tests.test_folds import assert_partition, names, quick, refusal, scored
 
@@ -199,6 +200,37 @@ def test_times_that_are_not_in_order():
     untested = refusal(check_order, np.array([1, 1, 2]), names, "column 'year'", folds)
     assert untested.startswith("fold 'b': column 'year': 1 is the time of 'a' and of 'b'")
     assert refusal(check_order, months[:2], names, "time", folds) == "time: 2 times of 3 units"
+
+
+def test_training_sizes_are_told_where_they_are_known():
+    assert repr(pcv.leave_p_out(1000, 1, splits=3)) == (
+        "3 folds: test 1, training all other units, no gap"
+    )
+    assert repr(pcv.leave_future_out(20, 5)).startswith("15 folds of units 0 to 19: test 1, train")
+
+
+def test_places_and_units_that_make_no_folds():
+    far = [0.0, 1e6, 2e6]
+    words = "blocks of size 1e-14: too small for places that are 2e+06 apart"
+    assert refusal(pcv.spatial_block, far, [0.0] * 3, size=1e-14) == words
+    near = pcv.leave_one_location_out([500000.0, 500000.02], [4567890.12, 4567890.1])
+    assert near.id.tolist() == ["x 500000, y 4567890.12", "x 500000.02, y 4567890.1"]
+    words = "3.0 units; give a whole number, or their names"
+    assert refusal(inspect.unwrap(names_of), 3.0) == words
+
+
+def test_times_that_are_text():
+    names = ["a", "b", "c"]
+    folds = leave_future_out(names, 1)
+    check_order(np.array(["2020-9", "2020-10", "2020-11"]), names, "time", folds)
+    turned = refusal(check_order, np.array(["2020-10", "2020-11", "2020-9"]), names, "time", folds)
+    assert turned.startswith(
+        "fold 'c': time is not in order: 2020-09-01 ('c') comes after 2020-11-01 ('b')"
+    )
+    assert refusal(check_order, np.array(["Apr", "Feb", "Jan"]), names, "time", folds) == (
+        "time: 'Apr' and the others are not dates as in 2024-03-31, and text has no order in time; "
+        "give dates or numbers"
+    )
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,15 @@ def test_clean_removes_those_of_former_cuts(project):
     run(project.job(SETTINGS, "flat"), "warmup")
 
 
+def test_clean_keeps_what_may_be_of_batches_to_come(project):
+    run(project.job(SETTINGS), "sample")
+    measured = project.job({"cv": {**SETTINGS["cv"], "fold_batches": "auto"}})
+    assert clean(measured)[0] == 0
+    assert table(artifacts(measured)).endswith(
+        " Batches of folds of linear, flat come to these, as many as `cut` says."
+    )
+
+
 def test_clean_leaves_what_is_held(project):
     job = project.job(SETTINGS)
     part = job._replace(model="linear")

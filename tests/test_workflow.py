@@ -323,13 +323,52 @@ def test_artifacts_that_commands_made_rerun_as_well(project, change):
     assert to_do(project) == set()
 
 
-def test_an_artifact_that_a_command_made_of_another_config_is_made_again(project):
+@pytest.mark.parametrize(
+    ("target", "left"),
+    [
+        (["results/tiny/data.zarr"], ALL - {"data"}),
+        pytest.param([], set(), marks=pytest.mark.slow),
+    ],
+    ids=["data", "all"],
+)
+def test_an_artifact_that_a_command_made_of_another_config_is_made_again(project, target, left):
     write_config(project, changed(data__columns=["y"]), "other.yaml")
     command = [sys.executable, "-m", "pcv", "data", "other.yaml"]
     subprocess.run(command, cwd=project, check=True, capture_output=True)
     assert to_do(project) == ALL
-    assert tiny(project, "results/tiny/data.zarr").status == 0
-    assert to_do(project) == ALL - {"data"}
+    assert tiny(project, *target).status == 0
+    assert to_do(project) == left
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ("models/a/sample/2-of-2.zarr", {"sample a", "diagnose a"} | END),
+        ("models/b/fit.zarr", B | END),
+        ("comparison.zarr", END),
+    ],
+)
+def test_what_a_failed_job_was_to_make_anew_is_made_again(project, lost, expected):
+    """Snakemake removes what a job that fails has made; results of the former one stay."""
+    shutil.rmtree(project / "results/tiny" / lost)
+    assert to_do(project) == expected
+    write_config(project, changed(cv__fold_batches=1))
+    assert to_do(project) >= {"sample a", "sample b"}
+    write_config(project, CONFIG)
+    assert to_do(project) == expected
+
+
+def test_a_job_that_fails_fails_again(project):
+    """Results of the former config are there, and are no answer."""
+    write_config(project, changed(models__b__args={"scale": -1.0}))
+    for _ in range(2):
+        run = tiny(project)
+        assert run.status != 0
+        assert "fit failed" in run.err
+    write_config(project, CONFIG)
+    assert to_do(project) == B | END
+    assert tiny(project).status == 0
+    assert to_do(project) == set()
 
 
 def test_what_a_killed_run_was_making_is_made_again(project):

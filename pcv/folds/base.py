@@ -31,10 +31,19 @@ class Folds(NamedTuple):
     maximal, padded with empty ranges (0, 0)"""
 
     def __repr__(self) -> str:
-        """Of the units as far as a fold leaves one out: how many there are is not known here."""
+        """Of units up to the last that a fold leaves out, which is the last of all wherever folds
+        leave all out from some unit on; how many there are is not known here."""
         number = int(self.held_out.max())
-        folds, sizes = describe(self, number, "neither tested nor trained on").split(", ", 1)
-        return f"{folds} of units 0 to {number - 1}: {sizes}"
+        steps = np.zeros(number + 1, int)
+        np.add.at(steps, self.held_out[..., 0], 1)
+        np.add.at(steps, self.held_out[..., 1], -1)
+        out = steps.cumsum()[:-1] > 0
+        folds, test, training, gap = describe(self, number, "neither tested nor trained on").split(
+            ", "
+        )
+        if not out[out.argmax() :].all():
+            return f"{folds}: {test}, training all other units, {gap}"
+        return f"{folds} of units 0 to {number - 1}: {test}, {training}, {gap}"
 
 
 Units = int | np.integer | Sequence[str]
@@ -45,11 +54,13 @@ def names_of(units: Units) -> Sequence[str]:
     """Names of units; counted from 1 where only their number is given.
 
     Raises:
-        PcvError: there are none.
+        PcvError: there are none, or not a whole number.
 
     >>> names_of(2)
     ['1', '2']
     """
+    if isinstance(units, float):
+        raise PcvError(f"{units} units; give a whole number, or their names")
     names = [str(i + 1) for i in range(units)] if isinstance(units, int | np.integer) else units
     if not len(names):
         raise PcvError("folds of no units: there is nothing to test")

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.spatial import cKDTree
 
 from pcv.datasets import label
 from pcv.errors import PcvError
@@ -91,6 +90,9 @@ def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
     if not size > 0:
         raise PcvError(f"spatial blocks of size {size:g}: it must be positive")
     x, y = _plane(places)
+    across = max(np.ptp(x), np.ptp(y))
+    if not across / size < 2**31:
+        raise PcvError(f"blocks of size {size:g}: too small for places that are {across:g} apart")
     column, row = (np.floor((z - z.min()) / size).astype(int) for z in (x, y))
     cells, group = np.unique(np.stack([row, column], axis=1), axis=0, return_inverse=True)
     if len(cells) < 2:
@@ -129,7 +131,7 @@ def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
     if len(distinct) < 2:
         raise PcvError("all units are at one place: folds need at least 2")
     names = ("longitude", "latitude") if places.on_earth else ("x", "y")
-    ids = [f"{names[0]} {a:.8g}, {names[1]} {b:.8g}" for a, b in distinct]
+    ids = [f"{names[0]} {a:.12g}, {names[1]} {b:.12g}" for a, b in distinct]
     return _with_buffer(places, group.reshape(-1), ids, buffer)
 
 
@@ -149,6 +151,8 @@ def _with_buffer(
     tests = np.split(order, np.cumsum(np.bincount(group))[:-1])
     if buffer == 0:
         return from_sets(ids, tests, None, group.size)
+    from scipy.spatial import cKDTree
+
     points, radius = _points(places, buffer)
     tree = cKDTree(points)
     gaps = [

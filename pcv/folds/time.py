@@ -4,6 +4,7 @@ or not at all."""
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Int, Shaped
 
 from pcv.datasets import label
@@ -142,14 +143,16 @@ def check_order(
         folds: of the units, for the fold that is named.
 
     Raises:
-        PcvError: two units of one time, or one that comes before its predecessor; and the first
-            fold that tests it, else the first that trains on it.
+        PcvError: text that is not a date; two units of one time, or one that comes before its
+            predecessor, and the first fold that tests it, else the first that trains on it.
 
     >>> names = ["A", "B", "C"]
     >>> check_order(np.array([1, 2, 4]), names, "column 'year'", blocks(names, 2))
     """
     if len(times) != len(unit_names):
         raise PcvError(f"{name}: {len(times)} times of {len(unit_names)} units")
+    if isinstance(times[0], str):
+        times = _dates(times, name)
     distinct, count = np.unique(times, return_counts=True)
     if (count > 1).any():
         twice = distinct[count > 1][0]
@@ -167,6 +170,18 @@ def check_order(
             f"({unit_names[i + 1]!r}) comes after {label(times[i])} ({unit_names[i]!r}); sort the "
             "data by it (in a config: data.order)"
         )
+
+
+def _dates(texts: Shaped[np.ndarray, " unit"], name: str) -> Shaped[np.ndarray, " unit"]:
+    """Text as the dates that it writes: the order of the alphabet need not be that of time."""
+    try:
+        dates = pd.to_datetime(texts, format="ISO8601", utc=True)
+    except ValueError as error:
+        raise PcvError(
+            f"{name}: {label(texts[0])!r} and the others are not dates as in 2024-03-31, and text"
+            " has no order in time; give dates or numbers"
+        ) from error
+    return dates.tz_localize(None).to_numpy()
 
 
 def _with(unit: int, folds: Folds) -> str:

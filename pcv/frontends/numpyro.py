@@ -88,7 +88,8 @@ def from_numpyro(
     argument = _argument(given, observed[single]) if single else None
     discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
 
-    along = {key for key in given if key in rows.columns and key != argument}
+    # The outcome's column holds the observed values, whatever an argument of its name does.
+    along = {key for key in given if key in rows.columns and key not in (argument, outcome)}
 
     def arguments(data: Data) -> dict[str, Any]:
         """The model's arguments, those that the data have from there."""
@@ -136,7 +137,9 @@ def from_numpyro(
         return sites[single]["fn"]
 
     def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
-        return jnp.ravel(outcome_of(params, data).sample(key)).astype(float)
+        fn, shape = outcome_of(params, data), next(iter(observed.values())).shape
+        each = fn.expand(shape[: len(shape) - fn.event_dim])
+        return jnp.ravel(each.sample(key)).astype(float)
 
     def moments(params: Params, data: Data) -> tuple[Array, Array]:
         fn, shape = outcome_of(params, data), next(iter(observed.values())).shape
@@ -184,6 +187,11 @@ def _traced(model: Callable[..., Any], kwargs: Mapping[str, Any], where: str) ->
     latent = {name: site for name, site in sampled.items() if not site["is_observed"]}
     observed = {name: site for name, site in sampled.items() if site["is_observed"]}
     for name, site in sites.items():
+        if "/" in name:
+            raise PcvError(
+                f"{where}: site '{name}' has a slash in its name, which divides folders of a "
+                "result; give handlers.scope another divider"
+            )
         if site["type"] == "param":
             raise PcvError(
                 f"{where}: '{name}' is a numpyro.param, which has no prior; make it a sample site"

@@ -303,4 +303,9 @@ def _replicates(
         given = [{**s, "jax_state": jax.random.key_data(k)} for s, k in zip(states, keys)]
         return jnp.ravel(drawn(*at(params), *given)[0]).astype(float)
 
+    start = {name: jnp.asarray(x) for name, x in model.initial_point().items()}
+    try:  # some parts tell only when they are traced
+        jax.eval_shape(lambda key: predict(key, start, {}), jax.random.key(0))
+    except NotImplementedError:
+        return None
     return predict

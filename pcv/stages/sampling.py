@@ -108,9 +108,10 @@ def sample(job: Job) -> None:
             done = progress(job, "sample", [block], most)
             job.progress(done._replace(done=draws, divergences=divergences))
             if told():
+                kept = max(number, saved.number)
                 raise PcvError(
                     f"sample {job.model}: stopped by SIGTERM; the blocks of draws made so "
-                    f"far, {number}, are kept, and the same command goes on from them"
+                    f"far, {kept}, are kept, and the same command goes on from them"
                 )
 
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
@@ -145,7 +146,7 @@ def sample(job: Job) -> None:
         if frame:
             for name, x in zip(("location", "scale"), frame):
                 last[f"y_rep_{name}"] = (("fold", "slot"), x)
-        if len(cv.rounds) > 1:
+        if job.round + 1 < len(cv.rounds):
             end = kernels.positions(parts, cv.chains)
             last["state"] = (("fold", "chain", "param"), end)
         attributes = {key: warm.attrs[key] for key in INHERITED}
