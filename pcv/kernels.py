@@ -35,6 +35,7 @@ from pcv.sampler import (
     in_groups,
     spread,
     to_z,
+    with_own,
 )
 from pcv.sums import Block
 
@@ -48,10 +49,15 @@ MIN_DRAWS = 10
 """warmup draws of a chain below which they say nothing"""
 WINDOWS = (25, 50, 100)
 """draws after each of which a fold's scale is learnt anew"""
-LAST_WINDOW = 50
-"""draws after them in which its step size is tuned for the last time"""
+LAST_WINDOW, CHECKED = 50, 100
+"""draws after them in which its step size is tuned for the last time, and then looked at"""
 TARGET_ACCEPT = 0.9
 FIRST_STEP_SIZE, MAX_STEPS = 0.5, 32
+REFUSED, MAX_REFUSED = 0.02, 0.005
+"""acceptance of a proposal below which it counts as refused; and the share of those above which no
+one step size suits the fold's posterior"""
+FINER, MOVES = 4, 16
+"""what the step size of such a fold is divided by, and its transitions for a draw"""
 PRIOR_DRAWS = 5
 """draws that the present scale counts for beside those of a window"""
 
@@ -64,12 +70,14 @@ class Variants(NamedTuple):
     step_size: Float[np.ndarray, " variant"]
     num_steps: Int[np.ndarray, " variant"]
     stretch: Float[np.ndarray, "variant param"]
+    moves: Int[np.ndarray, " variant"]
 
 
 def shared(kernel: Kernel) -> Variants:
     """The full-data kernel alone."""
-    center, scale, step_size, num_steps, _ = (np.asarray(x) for x in kernel)
-    return Variants(center, scale, step_size[None], num_steps[None], np.ones_like(center)[None])
+    center, scale, step_size, num_steps = (np.asarray(x) for x in kernel[:4])
+    one = np.ones_like(center)[None], np.ones(1, int)
+    return Variants(center, scale, step_size[None], num_steps[None], *one)
 
 
 def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
@@ -170,6 +178,13 @@ def adapt(
     all chains of the fold by dual averaging towards .9; a last window tunes it for the final
     stretch. The number of steps is a quarter period. A fold's variant depends on no other fold.
 
+    Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
+    Where more than .5% are (accepted by less than .02; in 100 more draws, and in the later halves
+    of the two windows before them, which try larger steps), scales vary over the posterior, as in a
+    funnel, whose neck chains then hardly enter or leave. Such a fold takes a quarter of the step
+    size, and sixteen transitions for a draw: what moves chains along a funnel are new momenta, not
+    long trajectories.
+
     Args:
         target: the model on flat parameters.
         num_units: number of units.
@@ -187,9 +202,17 @@ def adapt(
     transition = hmc.build_kernel()
 
     def window(
-        kernel: Kernel, first: Array, num_draws: Array, stretch: Array, position: Array, own: Chains
-    ) -> tuple[Array, Array, Array]:
-        """Of one fold: the new stretch, the step size, where the chains end."""
+        kernel: Kernel,
+        first: Array,
+        num_draws: Array,
+        stretch: Array,
+        tuned: Array,
+        position: Array,
+        own: Chains,
+    ) -> tuple[Array, Array, Array, Array]:
+        """Of one fold, whose step size was tuned or is now (0): the new stretch, the step size,
+        where the chains end, and how many proposals were refused: of all, or of the later half.
+        """
         fold = Fold(sampler.train_mask(own.held_out[0], num_units), own.test[0])
         variant = kernel._replace(stretch=stretch)
 
@@ -197,8 +220,8 @@ def adapt(
             return target.log_density(from_z(variant, z), fold)
 
         def draw(i: Int[Array, ""], carry: tuple) -> tuple:
-            states, tuning, total, squares = carry
-            step_size = jnp.exp(tuning.log_step_size)
+            states, tuning, total, squares, refused = carry
+            step_size = jnp.where(tuned > 0, tuned, jnp.exp(tuning.log_step_size))
             shaped = variant._replace(num_steps=quarter_period(step_size))
             steps = sampler.jittered_steps(shaped, jax.random.fold_in(steps_key, first + i))
             keys = jax.vmap(jax.random.fold_in, (0, None))(own.key, first + i)
@@ -207,37 +230,49 @@ def adapt(
             )
             z = states.position
             tuning = update(tuning, info.acceptance_rate.mean())
-            return states, tuning, total + z.sum(0), squares + (z**2).sum(0)
+            low = (info.acceptance_rate < REFUSED).sum(dtype=refused.dtype)
+            refused += jnp.where((tuned > 0) | (i >= num_draws // 2), low, 0)
+            return states, tuning, total + z.sum(0), squares + (z**2).sum(0), refused
 
         z = jax.vmap(to_z, (None, 0))(variant, position)
         states = jax.vmap(hmc.init, (0, None))(z, log_density)
         nothing = jnp.zeros(dim, position.dtype)
-        carry = (states, start(FIRST_STEP_SIZE), nothing, nothing)
-        states, tuning, total, squares = jax.lax.fori_loop(0, num_draws, draw, carry)
+        carry = (states, start(FIRST_STEP_SIZE), nothing, nothing, jnp.int32(0))
+        states, tuning, total, squares, refused = jax.lax.fori_loop(0, num_draws, draw, carry)
         number = num_chains * num_draws
         variance = squares / number - (total / number) ** 2
         wider = (number * variance + PRIOR_DRAWS) / (number + PRIOR_DRAWS)
         end = jax.vmap(from_z, (None, 0))(variant, states.position)
-        return stretch * jnp.sqrt(wider), final(tuning), end
+        return stretch * jnp.sqrt(wider), final(tuning), end, refused
 
     def all_folds(kernel: Kernel, first: Array, num_draws: Array, *folds: Any) -> Any:
         each = partial(window, kernel, first, num_draws)
         return in_groups(each, folds, chains_at_once(num_units * num_chains))
 
-    run = jax.jit(laid_out(all_folds, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
-    stretch, place, chains = spread((np.ones((num_folds, dim), position.dtype), position, chains))
-    stretch, place = laid((stretch, place))
+    run = jax.jit(laid_out(all_folds, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 4))
+    nothing, one = np.zeros(num_folds, position.dtype), np.ones((num_folds, dim), position.dtype)
+    stretch, untuned, place, chains = spread((one, nothing, position, chains))
+    stretch, untuned, place = laid((stretch, untuned, place))
     made = 0
     for length in WINDOWS:
-        stretch, _, place = run(kernel, jnp.int32(made), jnp.int32(length), stretch, place, chains)
+        draws = jnp.int32(made), jnp.int32(length)
+        stretch, _, place, in_window = run(kernel, *draws, stretch, untuned, place, chains)
         made += length
-    last = jnp.int32(made), jnp.int32(LAST_WINDOW)
-    _, step_size, place = run(kernel, *last, stretch, place, chains)
-    found = step_size, quarter_period(step_size), stretch, place
-    *own, place = (np.array(x)[:num_folds] for x in found)
+    draws = jnp.int32(made), jnp.int32(LAST_WINDOW)
+    _, step_size, place, in_last = run(kernel, *draws, stretch, untuned, place, chains)
+    made += LAST_WINDOW
+    draws = jnp.int32(made), jnp.int32(CHECKED)
+    _, _, place, refused = run(kernel, *draws, stretch, step_size, place, chains)
+    refused += in_window + in_last
+    found = step_size, quarter_period(step_size), stretch, refused, place
+    step_size, num_steps, stretch, refused, place = (np.array(x)[:num_folds] for x in found)
+    looked_at = CHECKED + (WINDOWS[-1] + LAST_WINDOW) // 2
+    rough = refused > MAX_REFUSED * num_chains * looked_at
+    step_size[rough] /= FINER
+    own = step_size, num_steps, stretch, np.where(rough, MOVES, 1)
     center, scale, *first = shared(kernel)
     both = (np.concatenate(x) for x in zip(first, own))
-    return Variants(center, scale, *both), place, made + LAST_WINDOW
+    return Variants(center, scale, *both), place, made + CHECKED
 
 
 class Part(NamedTuple):
@@ -259,7 +294,7 @@ def start(
     position: Float[np.ndarray, "fold chain param"],
     chains: Chains,
 ) -> list[Part]:
-    """The chains of all folds, those of variant 0 apart from the others.
+    """The chains of all folds, those of variant 0 apart from the others, and of several moves.
 
     Args:
         engine: from `pcv.sampler.build`.
@@ -269,19 +304,20 @@ def start(
         chains: keys and folds of all chains, fold by fold; more may follow.
     """
     num_chains = position.shape[1]
-    center, scale, *differing = (jnp.asarray(x) for x in variants)
+    center, scale, *differing, moves = (jnp.asarray(x) for x in variants)
+    own, several = variant > 0, variants.moves[variant] > 1
     parts = []
-    for fold in (np.flatnonzero(variant == 0), np.flatnonzero(variant)):
+    for fold in map(np.flatnonzero, (~own, own & ~several, own & several)):
         if fold.size == 0:
             continue
         rows = (fold[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
         places = jnp.asarray(position.reshape(-1, position.shape[-1])[rows])
         places, some = spread((places, Chains(*(x[rows] for x in chains))))
+        kernel = Kernel(center, scale, differing[0][0], differing[1][0])
         if variant[fold[0]]:
             of_chain = np.repeat(variant[fold], num_chains)
-            kernel = Kernel(center, scale, *spread([x[of_chain] for x in differing]))
-        else:
-            kernel = Kernel(center, scale, differing[0][0], differing[1][0])
+            of_fold = spread([x[of_chain] for x in differing])
+            kernel = with_own(kernel._replace(moves=moves[variant[fold[0]]]), of_fold)
         parts.append(Part(fold, kernel, engine.start(kernel, places, some), some, len(fold)))
     return parts
 
@@ -321,11 +357,11 @@ def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -
         folds = compacted(own, part.most)
         rows = (folds[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
         own_kernels = part.kernel.stretch is not None
-        varying = part.kernel[2:] if own_kernels else ()
+        varying = part.kernel[2:5] if own_kernels else ()
         some = jax.tree.map(partial(jnp.take, indices=rows, axis=0), (part.state, varying))
         state, varying, chains = spread((*some, Chains(*(x[rows] for x in part.chains))))
         state = laid(state)
-        kernel = Kernel(*part.kernel[:2], *varying) if own_kernels else part.kernel
+        kernel = with_own(part.kernel, varying) if own_kernels else part.kernel
         found.append(Part(place[part.fold[own]], kernel, state, chains, part.most))
     return found
 

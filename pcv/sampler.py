@@ -5,7 +5,7 @@
 whitened by the kernel's centre and scale, so that its metric is the identity.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class Kernel(NamedTuple):
     r"""An HMC kernel: positions are :math:`\theta = c + L (d \circ z)` with unit mass on z.
 
     One for all chains, or a variant for each: `step_size`, `num_steps` and `stretch` then have a
-    leading axis, while centre and scale stay shared.
+    leading axis, while the others stay shared.
     """
 
     center: Float[Array, " param"]
@@ -45,6 +45,8 @@ class Kernel(NamedTuple):
     """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
     stretch: Float[Array, " param"] | None = None
     """d: how much wider than the full-data posterior; None: 1, the full-data kernel"""
+    moves: Int[Array, ""] | None = None
+    """HMC transitions that make a draw; None: 1"""
 
 
 class Chains(NamedTuple):
@@ -79,11 +81,17 @@ def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
     return kernel.center + (kernel.scale * z if kernel.scale.ndim == 1 else kernel.scale @ z)
 
 
+def with_own(kernel: Kernel, own: Sequence[Any]) -> Kernel:
+    """A kernel with what differs between variants: step size, number of steps, stretch."""
+    step_size, num_steps, stretch = own
+    return kernel._replace(step_size=step_size, num_steps=num_steps, stretch=stretch)
+
+
 def of_variants(kernel: Kernel, common: Any, varying: Any) -> Any:
     """`varying` where a kernel has a leading axis, `common` elsewhere: axes, or places."""
     if kernel.stretch is None:
         return common
-    return Kernel(common, common, varying, varying, varying)
+    return Kernel(common, common, varying, varying, varying, common)
 
 
 def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " unit"]:
@@ -129,12 +137,14 @@ def run_chain(
         center: kind → centring constant of the log score.
 
     Returns:
-        The new state and the block's sums and draws.
+        The new state and the block's sums and draws. Of a draw of several transitions, the last
+        one's acceptance, divergence and energy count, as when draws are thinned.
     """
     by_draw = [score for score in scores if score.per == "draw"]
     replicate = len(by_draw) < len(scores)
     fold = Fold(train_mask(chain.held_out, num_units), chain.test)
     transition = hmc.build_kernel()
+    moves = 1 if kernel.moves is None else kernel.moves
 
     def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(from_z(kernel, z), fold)
@@ -165,16 +175,21 @@ def run_chain(
         },
     }
 
+    def move(t: Int[Array, ""], j: Int[Array, ""], last: tuple) -> tuple:
+        before, number = last[0], t * moves + j
+        move_key = jax.random.split(jax.random.fold_in(chain.key, number))[0]
+        steps = jittered_steps(kernel, jax.random.fold_in(steps_key, number))
+        unit_mass = jnp.ones_like(before.position)
+        after, info = transition(move_key, before, log_density, kernel.step_size, unit_mass, steps)
+        energy = 0.5 * jnp.sum(info.momentum**2) - before.logdensity
+        return after, energy, info.acceptance_rate, info.is_divergent
+
     def draw(i: Int[Array, ""], carry: tuple[State, Any]) -> tuple[State, Any]:
         state, sums = carry
         t = first + i
-        move_key, score_key = jax.random.split(jax.random.fold_in(chain.key, t))
-        steps = jittered_steps(kernel, jax.random.fold_in(steps_key, t))
-        unit_mass = jnp.ones_like(state.hmc.position)
-        moved, info = transition(
-            move_key, state.hmc, log_density, kernel.step_size, unit_mass, steps
-        )
-        energy = 0.5 * jnp.sum(info.momentum**2) - state.hmc.logdensity
+        score_key = jax.random.split(jax.random.fold_in(chain.key, t))[1]
+        last = (state.hmc, state.energy, zero, jnp.zeros((), bool))
+        moved, energy, accepted, diverged = jax.lax.fori_loop(0, moves, partial(move, t), last)
         position = from_z(kernel, moved.position)
         joint, pointwise = target.log_predictive(position, fold)
         now = averaged(score_key, position)
@@ -193,10 +208,8 @@ def run_chain(
             },
             "y_rep": y_rep,
             "stats": {
-                "acceptance": total.update(sums["stats"]["acceptance"], info.acceptance_rate),
-                "divergences": total.update(
-                    sums["stats"]["divergences"], info.is_divergent.astype(dtype)
-                ),
+                "acceptance": total.update(sums["stats"]["acceptance"], accepted),
+                "divergences": total.update(sums["stats"]["divergences"], diverged.astype(dtype)),
                 "energy": energy_sums.update(sums["stats"]["energy"], energy),
             },
         }
@@ -278,10 +291,9 @@ def build(
         def share(kernel: Kernel, common: tuple, *chains: Any) -> Any:
             if kernel.stretch is None:
                 return in_groups(lambda *chain: function(kernel, *common, *chain), chains, together)
-            center, scale, *own = kernel
             return in_groups(
-                lambda own, *chain: function(Kernel(center, scale, *own), *common, *chain),
-                (own, *chains),
+                lambda own, *chain: function(with_own(kernel, own), *common, *chain),
+                (kernel[2:5], *chains),
                 together,
             )
 

@@ -10,11 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from jaxtyping import Bool, Float, Shaped
+from scipy import stats
+from scipy.special import logsumexp
 
 import pcv
 from pcv import datasets, kernels, nuts, sampler
@@ -26,7 +29,7 @@ from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.sampler import Chains, Kernel, Sampler
 from pcv.tuning import tune
-from pcv.verdicts import fold_verdict
+from pcv.verdicts import MAX_RHAT, fold_verdict
 from pcv.zoo import air
 from tests.chains import replicated, whitening
 from tests.problems import LinearGaussian, exact, side_by_side
@@ -196,6 +199,7 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
     few.held_out[1, 0], few.held_out[1, 1:] = (0, NUM_UNITS), 0
     position = starts(problem._replace(folds=few))
     together, places, _ = adapted(problem._replace(folds=few), position, np.ones(3, bool))
+    assert together.moves.tolist() == [1] * 4
     whitened = np.linalg.inv(np.asarray(problem.kernel.scale))
     prior = np.sqrt(np.diag(1.5**2 * whitened @ whitened.T))
     np.testing.assert_allclose(together.stretch[2], prior, rtol=0.2)
@@ -204,6 +208,67 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
     np.testing.assert_allclose(alone.step_size[1], together.step_size[2], rtol=1e-6)
     np.testing.assert_allclose(alone.stretch[1], together.stretch[2], rtol=1e-6)
     np.testing.assert_allclose(place[0], places[1], rtol=1e-5)
+
+
+GROUPS, FUNNELS = 12, 24
+
+
+@cache
+def funnel() -> tuple[Problem, float]:
+    """y ~ N(θ_g, σ), θ ~ N(0, 1), σ ~ N⁺(0, 1): given one unit of each group, σ may be near zero.
+
+    The fold of the next unit, many times, and its elpd by quadrature over σ, θ integrated out.
+    """
+    rng = np.random.default_rng(1)
+    group = np.tile(np.arange(GROUPS), 15)
+    y = rng.normal(size=GROUPS)[group] + 0.5 * rng.normal(size=group.size)
+    priors = dist.Normal(0.0, 1.0), dist.HalfNormal(1.0)
+
+    def log_prior(params):
+        theta, log_sigma = params["theta"], params["log_sigma"]
+        return priors[0].log_prob(theta).sum() + priors[1].log_prob(jnp.exp(log_sigma)) + log_sigma
+
+    def log_lik(params, data):
+        mean = params["theta"][data["group"]]
+        return dist.Normal(mean, jnp.exp(params["log_sigma"])).log_prob(data["y"])
+
+    model = Model(
+        init=lambda key: {"theta": jnp.zeros(GROUPS), "log_sigma": jnp.zeros(())},
+        log_prior=log_prior,
+        log_lik=log_lik,
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+    )
+    data = {"y": y, "group": group}
+    num_units = group.size
+    flat, _ = flat_target(target(model, data, "plain"))
+    full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
+    draws = full.position.reshape(-1, GROUPS + 1)
+    future = leave_future_out([f"unit {i + 1}" for i in range(num_units)], GROUPS)
+    folds = replicated(Folds(*(x[:1] for x in future)), FUNNELS)
+    engine = sampler.build(flat, (), num_units, BATCH_SIZE)
+    problem = Problem(flat, num_units, folds, engine, whitening(draws, 0.6, 3), draws)
+    sigma = np.exp(np.linspace(-14, 3, 20001))
+    first, (place, new) = y[:GROUPS], (group[GROUPS], y[GROUPS])
+    log_weight = np.log(sigma) + priors[1].log_prob(sigma)
+    log_weight += stats.norm.logpdf(first[:, None], 0, np.sqrt(1 + sigma**2)).sum(0)
+    shrunk = 1 / (1 + sigma**2)
+    scale = np.sqrt(sigma**2 * shrunk + sigma**2)
+    log_density = stats.norm.logpdf(new, shrunk * first[place], scale)
+    return problem, float(logsumexp(log_weight + log_density) - logsumexp(log_weight))
+
+
+def test_no_one_step_size_suits_a_funnel(monkeypatch):
+    problem, elpd = funnel()
+    variants, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))
+    assert (variants.moves[1:] == kernels.MOVES).mean() > 0.75
+    several = run(problem, True)
+    estimate, mcse = diag.elpd_pointwise(several.pointwise), diag.mcse_pointwise(several.pointwise)
+    assert np.abs((estimate - elpd) / mcse).max() < MAX_Z
+    assert diag.rhat(several.joint).max() < MAX_RHAT
+    monkeypatch.setattr(kernels, "MOVES", 1)
+    monkeypatch.setattr(kernels, "FINER", 1)
+    assert diag.rhat(run(problem, True).joint).max() > MAX_RHAT
 
 
 def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():

@@ -314,6 +314,7 @@ DOCUMENTED = {
         "kernel_step_size": ("variant",),
         "kernel_num_steps": ("variant",),
         "kernel_stretch": ("variant", "param"),
+        "kernel_moves": ("variant",),
     },
     "models/linear/sample/1-of-1.zarr": {
         **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 EVALUATED_FOLDS, EVALUATED_DRAWS = 3, 1000
 """folds, and draws of a chain of the full-data fit, whose scores check the size of the batches"""
-OF_VARIANT = ("step_size", "num_steps", "stretch")
+OF_VARIANT = ("step_size", "num_steps", "stretch", "moves")
 """fields of `pcv.kernels.Variants` that kernels of folds' own have"""
 
 
@@ -179,9 +179,11 @@ def _ends(
         for name, constants in _centers(made).items():
             center[name][unlike] = constants
         why = ": by their scores in warmup, they are unlike the full data"
+        several = int((variants.moves > 1).sum())
         job.say(
             f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
             + why * (cv.adapt == "auto")
+            + f"; {several} of them make {kernels.MOVES} transitions for a draw" * bool(several)
         )
     own = {name: getattr(variants, name)[variant] for name in OF_VARIANT}
     return {"state": position, "own_kernel": unlike, "center": center, **own}
