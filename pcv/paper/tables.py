@@ -357,7 +357,7 @@ def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
         ),
     ]
     own = (
-        f"{example.own_kernels} of {2 * folds} folds had kernels of their own: some 225 further "
+        f"{example.own_kernels} of {2 * folds} folds had kernels of their own: some 325 further "
         "steps a chain, and a second warmup, within the seconds of the warmup."
     )
     notes = [
