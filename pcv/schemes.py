@@ -22,7 +22,10 @@ from pcv.names import name_bits
 Values = Sequence[Any] | Shaped[np.ndarray, " unit"]
 
 
-def _rng(seed: int) -> np.random.Generator:
+def _rng(scheme: str, seed: int) -> np.random.Generator:
+    _whole(scheme, seed=seed)
+    if seed < 0:
+        raise PcvError(f"{scheme}: seed is {seed}; give 0 or more")
     return np.random.default_rng([seed, name_bits("folds")])
 
 
@@ -99,14 +102,14 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
 
     Raises:
         PcvError: p is not whole, or leaves no unit to train on; a single split, or more splits than
-            there are sets; for "all", more than 100,000 sets.
+            there are sets; for "all", more than 100,000 sets; a seed that is not whole, or below 0.
 
     >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
     """
     _whole("leave-p-out", p=p, splits=0 if splits == "all" else splits)
     number = None if splits == "all" else splits
-    return _checked(folds.leave_p_out(names_of(units), p, number, _rng(seed)), units)
+    return _checked(folds.leave_p_out(names_of(units), p, number, _rng("leave-p-out", seed)), units)
 
 
 def kfold(
@@ -142,8 +145,9 @@ def kfold(
 
     Raises:
         PcvError: two of these are asked for, or k is not whole, below 2 or above what there is to
-            deal out; a group, value or time is missing, or there are more or fewer of them than
-            units; a time that does not increase, naming the fold, or without `contiguous`.
+            deal out; a seed that is not whole, or below 0; a group, value or time is missing, or
+            there are more or fewer of them than units; a time that does not increase, naming the
+            fold, or without `contiguous`.
 
     >>> kfold(5, k=2, contiguous=True).test.tolist()
     [[0, 1, 2], [3, 4, -1]]
@@ -158,14 +162,15 @@ def kfold(
         raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
     if time is not None and not contiguous:
         raise PcvError("kfold: time is of contiguous folds; add contiguous=True, or leave it out")
+    rng = _rng("kfold", seed)
     if group_by is not None:
-        made = folds.k_fold_grouped(_complete(group_by, "group_by", units), k, _rng(seed))
+        made = folds.k_fold_grouped(_complete(group_by, "group_by", units), k, rng)
     elif stratify_by is not None:
-        made = folds.k_fold_stratified(_complete(stratify_by, "stratify_by", units), k, _rng(seed))
+        made = folds.k_fold_stratified(_complete(stratify_by, "stratify_by", units), k, rng)
     elif contiguous:
         made = folds.k_fold_contiguous(names, k)
     else:
-        made = folds.k_fold(names, k, _rng(seed))
+        made = folds.k_fold(names, k, rng)
     return _checked(made, units, cover=True, time=time)
 
 

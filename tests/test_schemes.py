@@ -209,6 +209,13 @@ def test_training_sizes_are_told_where_they_are_known():
     assert repr(pcv.leave_future_out(20, 5)).startswith("15 folds of units 0 to 19: test 1, train")
 
 
+def test_seeds_that_are_none():
+    words = "kfold: seed is -1; give 0 or more"
+    assert refusal(inspect.unwrap(pcv.kfold), 9, k=3, seed=-1) == words
+    words = "leave-p-out: seed is 1.5; give a whole number"
+    assert refusal(inspect.unwrap(pcv.leave_p_out), 9, p=3, seed=1.5) == words
+
+
 def test_places_and_units_that_make_no_folds():
     far = [0.0, 1e6, 2e6]
     words = "blocks of size 1e-14: too small for places that are 2e+06 apart"
