@@ -23,7 +23,6 @@ Values = Sequence[Any] | Shaped[np.ndarray, " unit"]
 
 
 def _rng(scheme: str, seed: int) -> np.random.Generator:
-    _whole(scheme, seed=seed)
     if seed < 0:
         raise PcvError(f"{scheme}: seed is {seed}; give 0 or more")
     return np.random.default_rng([seed, name_bits("folds")])
@@ -107,7 +106,7 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
     >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
     """
-    _whole("leave-p-out", p=p, splits=0 if splits == "all" else splits)
+    _whole("leave-p-out", p=p, splits=0 if splits == "all" else splits, seed=seed)
     number = None if splits == "all" else splits
     return _checked(folds.leave_p_out(names_of(units), p, number, _rng("leave-p-out", seed)), units)
 
@@ -154,7 +153,7 @@ def kfold(
     >>> kfold(4, k=2, group_by=["a", "b", "b", "a"], seed=1).test.tolist()
     [[0, 3], [1, 2]]
     """
-    _whole("kfold", k=k)
+    _whole("kfold", k=k, seed=seed)
     names = names_of(units)
     asked = {"group_by": group_by, "stratify_by": stratify_by, "contiguous": contiguous or None}
     given = [name for name, x in asked.items() if x is not None]
