@@ -39,7 +39,7 @@ from pcv.sampler import (
 )
 from pcv.sums import Block
 
-MAX_TAU = 4.5
+MAX_TAU = 3.5
 """draws that one independent draw is worth, above which a fold's chains are slow"""
 MAX_WIDER = 3
 """variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
@@ -81,9 +81,9 @@ def shared(kernel: Kernel) -> Variants:
 
 
 def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
-    r"""Which folds' chains mix slowly: more than 4.5 draws are worth an independent one.
+    r"""Which folds' chains mix slowly: more than 3.5 draws are worth an independent one.
 
-    .. math:: \tau = (1 + \rho) / (1 - \rho) > 4.5 \quad\text{or}\quad \rho \ge 1
+    .. math:: \tau = (1 + \rho) / (1 - \rho) > 3.5 \quad\text{or}\quad \rho \ge 1
 
     with the lag-1 autocorrelation :math:`\rho` about the mean of all chains, so that chains apart
     count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. Chains
