@@ -3,6 +3,7 @@
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,23 @@ from pcv import datasets
 from pcv.devices import jit_once
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
-from pcv.model import Data, Fold, Model, Outcome, Params, Scalar, Target, full_data, numeric
+from pcv.model import (
+    Data,
+    Fold,
+    Model,
+    Outcome,
+    Params,
+    Scalar,
+    Target,
+    full_data,
+    numeric,
+    points,
+)
 
 CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 """prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
+FAR = 100
+"""log density per unit below the best, from which on no fold's chains are at a point"""
 PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
 """prior draws of `check_prior`, and the z-score that it warns of"""
 
@@ -57,10 +71,37 @@ def check_shapes(
     variables = _traced(where, "constrain", model.constrain, data, params)
     if not isinstance(variables, Mapping) or not variables:
         raise PcvError(f"{where}: constrain returns {_kind(variables)}, not a dict of variables")
+    _check_dims(model, variables, where)
     if isinstance(model, Target):
         _check_target(model, data, num_units, where, params)
     else:
         _check_model(model, data, num_units, where, params)
+
+
+def _check_dims(model: Model | Target, variables: Mapping[str, Any], where: str) -> None:
+    """Do the names of dimensions and of elements fit the variables of the posterior?"""
+    lengths = {name: len(x) for name, x in model.coords.items()}
+    for name, dims in model.dims.items():
+        if name not in variables:
+            there = ", ".join(variables)
+            raise PcvError(f"{where}: dims of '{name}', which is no variable; there are {there}")
+        shape = variables[name].shape
+        if isinstance(dims, str) or len(dims) != len(shape) or len(set(dims)) != len(dims):
+            raise PcvError(
+                f"{where}: dims of '{name}' are {dims!r}; give a list of {len(shape)} different "
+                f"names for its shape {shape}"
+            )
+        for dim, size in zip(dims, shape):
+            if dim in (*variables, "chain", "draw"):
+                raise PcvError(
+                    f"{where}: dimension '{dim}' of '{name}' has the name of something else in the "
+                    "posterior; rename it"
+                )
+            if lengths.setdefault(dim, size) != size:
+                raise PcvError(
+                    f"{where}: dimension '{dim}' has {size} elements in '{name}' and "
+                    f"{lengths[dim]} elsewhere (dims, coords)"
+                )
 
 
 def _check_model(model: Model, data: Data, num_units: int, where: str, params: Any) -> None:
@@ -113,16 +154,17 @@ def _check_replicates(
     """The shapes of replicates and moments, where a model has them."""
     arrays, key = numeric(data), jax.random.key(0)
     every, two = (num_units,), (2,)
-    kinds: list[tuple[str, Callable[..., Any] | None, tuple, list[tuple]]] = [
-        ("predict", model.predict, (key, params, arrays), [every]),
-        ("moments", model.moments, (params, arrays), [every, every]),
-        ("marginal_predict", model.marginal_predict, (key, params, arrays, test), [two]),
-        ("marginal_moments", model.marginal_moments, (params, arrays, test), [two, (2, 2)]),
+    calls: list[tuple[str, Callable[[Any, Params], Any], list[tuple]]] = [
+        ("predict", lambda f, p: f(key, p, arrays), [every]),
+        ("moments", lambda f, p: f(p, arrays), [every, every]),
+        ("marginal_predict", lambda f, p: f(key, p, arrays, test), [two]),
+        ("marginal_moments", lambda f, p: f(p, arrays, test), [two, (2, 2)]),
     ]
-    for part, function, args, wanted in kinds:
+    for part, call, wanted in calls:
+        function = getattr(model, part)
         if function is None:
             continue
-        made = _traced(where, part, function, data, *args)
+        made = _traced(where, part, partial(call, function), data, params)
         found = made if isinstance(made, tuple) else (made,)
         if [getattr(x, "shape", None) for x in found] != wanted:
             raise PcvError(
@@ -169,7 +211,8 @@ def _drawn(model: Model | Target, number: int) -> Params:
 def check_values(model: Model | Target, data: Data, name: str, units: list[str]) -> None:
     """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
 
-    Terms of units that are impossible at some draws may be -inf there, not their gradients. Of a
+    Terms of units that are impossible at some draws may be -inf there, not their gradients. Draws
+    that the data rule out by far, of vague priors, do not count: no fold's chains go there. Of a
     target, the log density given all units.
 
     Raises:
@@ -177,56 +220,80 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
             unit that is impossible at the most of them where no draw makes all units possible.
 
     Warns:
-        UserWarning: units are impossible at some prior draws.
+        UserWarning: at some prior draws units are impossible, or the log likelihood overflows.
     """
     draws, arrays = CHECKED_DRAWS, numeric(data)
-    params = _drawn(model, draws)
     if isinstance(model, Target):
         density, fold = model.log_density, full_data(len(units))
-        _check_gradient(lambda p: density(p, fold), params, name, "log_density")
+        one = jax.value_and_grad(lambda p: density(p, fold))
+        values, grads = (jax.tree.map(np.asarray, x) for x in _once(one)(_drawn(model, draws)))
+        if not np.isfinite(values).all():
+            raise PcvError(_disagree(name, "log_density"))
+        _check_gradients(grads, np.ones(draws, bool), name)
         return
-    terms = np.asarray(_once(lambda p: model.log_lik(p, arrays))(params))
-    impossible = np.isneginf(terms)
-    bad = ~np.isfinite(terms) & ~impossible
+
+    def of_rest(params: Params) -> tuple[Scalar, tuple[Array, Scalar]]:
+        """Log density of all but the terms that are not finite; these terms; the log prior."""
+        terms, prior = model.log_lik(params, arrays), model.log_prior(params)
+        return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
+
+    keys = jax.random.split(jax.random.key(0), draws)
+    one = jax.value_and_grad(of_rest, has_aux=True)
+    at = jit_once(partial(points, model.init))(keys)
+    (rest, (terms, prior)), grads = jax.tree.map(np.asarray, _once(one)(at))
+    usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)
+    if not np.isfinite(prior[:draws][usable[:draws]]).all():
+        raise PcvError(_disagree(name, "log_prior"))
+    possible = usable & np.isfinite(terms).all(1)
+    # Where an overflow spares some terms, these are lower than at any draw from a fold's posterior.
+    best = np.max(rest, where=possible & np.isfinite(rest), initial=-np.inf)
+    few_left = np.isfinite(terms).mean(1) < 0.5
+    lost = ~usable | (rest < best - FAR * len(units)) | (possible.any() & few_left)
+    impossible = np.isneginf(terms) & ~lost[:, None]
+    bad = ~np.isfinite(terms) & ~impossible & ~lost[:, None]
 
     def said(wrong: Bool[np.ndarray, "draw unit"], value: str) -> str:
+        wrong = wrong[:draws]
         unit = int(np.argmax(wrong.sum(0)))
         return (
             f"model '{name}': log_lik of unit '{units[unit]}' is {value} at "
             f"{int(wrong[:, unit].sum())} of {draws} prior draws"
         )
 
-    if bad.any():
+    if bad[:draws].any():
         raise PcvError(f"{said(bad, 'not finite')}; check its data and the priors")
-    if impossible.any(1).all():
+    if not possible.any():
         raise PcvError(
             f"{said(impossible, '-inf')}, and at each of them some unit is impossible; check its "
             "data and the priors"
         )
-
-    def log_density(params: Params) -> Scalar:
-        terms = model.log_lik(params, arrays)
-        return model.log_prior(params) + jnp.sum(jnp.where(jnp.isneginf(terms), 0.0, terms))
-
-    _check_gradient(log_density, params, name, "log_prior")
-    if impossible.any():
+    _check_gradients(jax.tree.map(lambda x: x[:draws], grads), ~lost[:draws], name)
+    if impossible[:draws].any():
         warnings.warn(
             f"{said(impossible, '-inf')}: right if it is impossible there, else check its data",
             stacklevel=2,
         )
-
-
-def _check_gradient(
-    log_density: Callable[[Params], Scalar], params: Params, name: str, part: str
-) -> None:
-    values, grads = _once(jax.value_and_grad(log_density))(params)
-    if not np.isfinite(np.asarray(values)).all():
-        raise PcvError(
-            f"model '{name}': {part} is not finite at draws from `init`; do "
-            "they agree on the supports?"
+    vague = (lost & np.isnan(terms).any(1))[:draws]
+    if vague.any():
+        warnings.warn(
+            f"model '{name}': log_lik overflows at {vague.sum()} of {draws} prior draws: its "
+            "priors reach far beyond the data; if that is not meant, tighten them, or standardise "
+            "predictors",
+            stacklevel=2,
         )
+
+
+def _disagree(name: str, part: str) -> str:
+    return (
+        f"model '{name}': {part} is not finite at draws from `init`; do they agree on the supports?"
+    )
+
+
+def _check_gradients(
+    grads: Mapping[str, np.ndarray], looked_at: Bool[np.ndarray, " draw"], name: str
+) -> None:
     for parameter, grad in grads.items():
-        if not np.isfinite(np.asarray(grad)).all():
+        if not np.isfinite(grad[looked_at]).all():
             raise PcvError(
                 f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws; "
                 "look for sqrt, log or division at a bound"
@@ -305,11 +372,16 @@ def check_gap(
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
     trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
-    params = jit_once(one.init)(jax.random.key(0))
+    params = jit_once(partial(points, one.init))(jax.random.split(jax.random.key(0), 1))
     if isinstance(one, Target) and isinstance(other, Target):
         fold = Fold(jnp.asarray(trained), jnp.asarray(folds.test[middle]))
-        before, after = (jit_once(jax.grad(x.log_density))(params, fold) for x in (one, other))
-        moved = [param for param, x in before.items() if not np.allclose(x, after[param])]
+        before, after = (
+            _once(jax.grad(lambda p: x.log_density(p, fold)))(params)  # noqa: B023
+            for x in (one, other)
+        )
+        moved = [
+            param for param, x in before.items() if not np.allclose(x, after[param], equal_nan=True)
+        ]
         if moved:
             return (
                 f"model '{name}': log_density of fold '{folds.id[middle]}', its gradient in "
@@ -317,9 +389,12 @@ def check_gap(
                 "let outcomes outside fold.train play no part in it"
             )
     elif isinstance(one, Model) and isinstance(other, Model):
-        before = np.asarray(jit_once(one.log_lik)(params, numeric(data)))
-        after = np.asarray(jit_once(other.log_lik)(params, numeric(changed)))
-        of_units = np.flatnonzero(trained & (before != after))
+        before, after = (
+            np.asarray(_once(lambda p: x.log_lik(p, given))(params))  # noqa: B023
+            for x, given in ((one, numeric(data)), (other, numeric(changed)))
+        )
+        differs = (before != after) & ~np.isnan(before)
+        of_units = np.flatnonzero(trained & differs.any(0))
         if of_units.size:
             return (
                 f"model '{name}': terms of {of_units.size} unit(s) that fold '{folds.id[middle]}'"

@@ -1,7 +1,8 @@
 """Which parameters a left-out group has to itself, as derivatives of the log likelihood tell.
 
 In a fold, a parameter that no training unit depends on is a left-out group's own, a rat's slope
-for example. No names are needed: what depends on what is seen at a few draws from the prior.
+for example. No names are needed: what depends on what is seen at a few draws from the prior, or
+near 0 where the density overflows at these.
 """
 
 from collections.abc import Callable
@@ -12,20 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 from scipy.sparse.csgraph import connected_components
 
 from pcv import datasets
 from pcv.devices import jit_once
 from pcv.folds import Folds
-from pcv.model import Data, Model, numeric, unravel_of
+from pcv.model import Data, Model, numeric, points, unravel_of
 
 MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""
 MAX_ENTRIES = 500_000_000
 """derivatives, parameters times units, that are looked at"""
 PRIOR_DRAWS, LOOKED_AT = 8, 5
-"""prior draws at which derivatives are looked at, and groups whose prior's shape is"""
+"""points at which derivatives are looked at, and groups whose prior's shape is"""
 
 Position = Float[Array, " param"]
 
@@ -57,10 +58,8 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
         at.
     """
     arrays = numeric(data)
-    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-    draw = jax.vmap(lambda key: ravel_pytree(model.init(key))[0])
-    positions = jit_once(draw)(keys)
     unravel = unravel_of(model.init)
+    positions = _positions(model, arrays)
     num_units = datasets.num_units(arrays)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
@@ -111,6 +110,23 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     change = np.abs(curved - curved[:, :, :1])
     normal = bool((change <= 1e-4 * unit[..., None] * unit[..., None, :]).all())
     return Locals(padded, group, most, normal)
+
+
+def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
+    """Where dependence is looked at: where the density is finite, of prior draws first."""
+    unravel = unravel_of(model.init)
+
+    def finite(position: Position) -> Bool[Array, ""]:
+        params = unravel(position)
+        return jnp.isfinite(model.log_lik(params, arrays).sum() + model.log_prior(params))
+
+    def all_points(keys: Key[Array, " draw"]) -> tuple[Array, Array]:
+        found = points(lambda key: ravel_pytree(model.init(key))[0], keys)
+        return found, jax.lax.map(finite, found)
+
+    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
+    found, usable = jit_once(all_points)(keys)
+    return found[np.argsort(~np.asarray(usable), kind="stable")[:PRIOR_DRAWS]]
 
 
 def _pattern(

@@ -53,13 +53,14 @@ def tree(
     variables = each(constrained)
     chain_draw = ("chain", "draw")
     index = {name: np.arange(n) for name, n in zip(chain_draw, draws.lp.shape)}
+    named = {dim for name, x in variables.items() for dim in dims_of(target, name, x.ndim - 2)}
     groups = {
         "posterior": xr.Dataset(
             {
-                name: ((*chain_draw, *(f"{name}_dim_{i}" for i in range(x.ndim - 2))), x)
+                name: ((*chain_draw, *dims_of(target, name, x.ndim - 2)), x)
                 for name, x in variables.items()
             },
-            index,
+            index | {name: x for name, x in target.coords.items() if name in named},
         ),
         "sample_stats": xr.Dataset(
             {name: (chain_draw, x) for name, x in draws._asdict().items() if name != "position"},
@@ -95,6 +96,11 @@ def tree(
             {"param": names},
         )
     return xr.DataTree.from_dict(groups)
+
+
+def dims_of(target: Target, name: str, ndim: int) -> list[str]:
+    """Dimensions of a variable, named as ArviZ does where the model does not."""
+    return list(target.dims.get(name, [f"{name}_dim_{i}" for i in range(ndim)]))
 
 
 def kernel(dataset: xr.Dataset) -> Kernel:

@@ -7,7 +7,7 @@ from typing import Literal
 
 VERSIONS = {
     "data": 1,
-    "fit": 2,
+    "fit": 3,
     "folds": 1,
     "cut": 2,
     "warmup": 13,

@@ -114,7 +114,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
         def terms(arrays: Data) -> Float[Array, "draw row"]:
             return jax.lax.map(lambda params: model.log_lik(params, arrays), draws)
 
-        whole = jit_once(terms)(arrays)
+        whole = jit_once(lambda: terms(arrays))()
 
         def right(test: Int[Array, " slot"]) -> Bool[Array, ""]:
             units = _filled(test)
@@ -122,7 +122,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
             if found.shape != expected.shape:
                 return jnp.array(False)
             told = jnp.isfinite(expected).any(0)  # terms that are -inf throughout tell nothing
-            return jnp.isclose(found, expected).all() & told.all()
+            return jnp.isclose(found, expected, equal_nan=True).all() & told.all()
 
         every = jit_once(lambda tests: jax.lax.map(right, tests))
         try:
@@ -152,8 +152,16 @@ def integrated(
         local, folds: of `find`, and what it was given.
         nodes_per_dim: of importance sampling, where a group has two effects or more.
     """
-    # Functions of the user are traced once, however often they are called here.
-    log_lik, own = jax.jit(model.log_lik), model._replace(log_prior=jax.jit(model.log_prior))
+    # Functions of the user are traced once, however often they are called here, and data that stay
+    # as they are remain constants, of which a model may compute sizes.
+    own, known = model._replace(log_prior=jax.jit(model.log_prior)), numeric(data)
+    terms_of = jax.jit(lambda params, changed: model.log_lik(params, {**known, **changed}))
+
+    def log_lik(params: Params, arrays: Data) -> Array:
+        changed = {name: x for name, x in arrays.items() if not _equal(x, known.get(name))}
+        found: Array = terms_of(params, changed)
+        return found
+
     num_units = len(local.group)
     all_entries = jnp.asarray(_with_nobody(local, _size(model)))
     few = sliceable(model, data, folds)
@@ -279,6 +287,13 @@ def detached(
         return log_prior(unravel(base)) + integrals.sum() + in_place.sum()
 
     return scored._replace(model=model._replace(fold_prior=fold_prior))
+
+
+def _equal(x: Array, known: Array | None) -> bool:
+    """Is this known to hold the same values?"""
+    if known is None or isinstance(x, jax.core.Tracer):
+        return False
+    return x is known or np.array_equal(x, known)
 
 
 def _with_nobody(local: Locals, size: int) -> Int[np.ndarray, "group dim"]:

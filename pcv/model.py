@@ -21,7 +21,7 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 ... )
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -120,6 +120,8 @@ class Model(NamedTuple):
         fold_prior: log prior of a fold with these `test` units, in place of `log_prior`, under the
             marginal predictive: any function with the same marginal posterior of the parameters
             that are not integrated out.
+        dims: names of the dimensions of the posterior's variables, one per axis.
+        coords: names of the elements along dimensions.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -139,6 +141,8 @@ class Model(NamedTuple):
     )
     data: Observations | None = None
     fold_prior: Callable[[Params, Int[Array, " slot"]], Scalar] | None = None
+    dims: Mapping[str, Sequence[str]] = {}
+    coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
 
 
 class Target(NamedTuple):
@@ -165,6 +169,7 @@ class Target(NamedTuple):
         density: `log_predictive` of other outcomes of the test set.
         predict: a replicate of the test set.
         moments: mean and variance, or covariance, of the test set given the parameters.
+        dims, coords: as those of a `Model`.
     """
 
     init: Callable[[Key[Array, ""]], Any]
@@ -176,6 +181,8 @@ class Target(NamedTuple):
     density: Callable[[Any, Fold, Float[Array, " slot"]], Predictive] | None = None
     predict: Callable[[Key[Array, ""], Any, Fold], Float[Array, " slot"]] | None = None
     moments: Callable[[Any, Fold], tuple[Array, Array]] | None = None
+    dims: Mapping[str, Sequence[str]] = {}
+    coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
 
 
 class Support(NamedTuple):
@@ -281,6 +288,8 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         density,
         replicate and (lambda key, params, fold: replicate(key, params, arrays, fold.test)),
         moments and (lambda params, fold: moments(params, arrays, fold.test)),
+        model.dims,
+        model.coords,
     )
 
 
@@ -308,6 +317,8 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
         density and (lambda position, fold, y: density(unravel(position), fold, y)),
         predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
         moments and (lambda position, fold: moments(unravel(position), fold)),
+        target.dims,
+        target.coords,
     )
     return flat, unravel
 
@@ -328,6 +339,16 @@ def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Array], Pa
     unravel: Callable[[Array], Params]
     _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
     return unravel
+
+
+def points(init: Callable[[Key[Array, ""]], Any], keys: Key[Array, " draw"]) -> Any:
+    """Draws from the prior, and after them as many points within 2 of 0 on the unconstrained scale,
+    where densities do not overflow under priors however vague."""
+    drawn = jax.lax.map(init, keys)
+    leaves, structure = jax.tree.flatten(drawn)
+    of_leaf = jax.random.split(keys[-1], len(leaves))
+    near = [jax.random.uniform(k, x.shape, x.dtype, -2, 2) for k, x in zip(of_leaf, leaves)]
+    return jax.tree.map(lambda *x: jnp.concatenate(x), drawn, jax.tree.unflatten(structure, near))
 
 
 def full_data(num_units: int) -> Fold:

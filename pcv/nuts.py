@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.devices import BY_CHAIN, jit_once, laid_out
 from pcv.errors import PcvError
-from pcv.model import Target, full_data
+from pcv.model import Target, full_data, points
 from pcv.sampler import spread
 
 MAX_RHAT, WARN_RHAT = 1.05, 1.01
@@ -19,6 +19,8 @@ MIN_ESS_PER_CHAIN = 100
 
 PRIOR_DRAWS = 20
 """prior draws per chain among which a start with finite density and gradient is looked for"""
+FAR = 1e12
+"""log density below the best, from which on a start is passed over: chains may never come back"""
 
 
 class Draws(NamedTuple):
@@ -54,6 +56,9 @@ def posterior(
 ) -> Draws:
     """Draws from the posterior given all units: BlackJAX's NUTS, each chain adapting alone.
 
+    Chains start at draws from the prior, or near 0 on the unconstrained scale where the prior is so
+    vague that the density overflows.
+
     Args:
         target: the model on flat parameters.
         num_units: number of units, all of them in training.
@@ -62,7 +67,7 @@ def posterior(
         target_accept: acceptance rate that the step size is adapted to.
 
     Raises:
-        PcvError: no prior draw of some chain has a finite density and gradient.
+        PcvError: no start of some chain has a finite density and gradient.
     """
     everything = full_data(num_units)
 
@@ -71,7 +76,7 @@ def posterior(
 
     def candidates(key: Key[Array, ""]) -> hmc.HMCState:
         keys = jax.random.split(key, chains * PRIOR_DRAWS)
-        return jax.lax.map(lambda x: hmc.init(x, log_density), jax.lax.map(target.init, keys))
+        return jax.lax.map(lambda x: hmc.init(x, log_density), points(target.init, keys))
 
     def one_chain(key: Key[Array, ""], start: Float[Array, " param"]) -> Draws:
         warmup_key, draws_key = jax.random.split(key)
@@ -101,7 +106,7 @@ def posterior(
 
     find = jit_once(candidates)
     found = jax.tree.map(
-        lambda x: np.asarray(x).reshape(chains, PRIOR_DRAWS, *x.shape[1:]),
+        lambda x: np.concatenate(np.asarray(x).reshape(2, chains, PRIOR_DRAWS, *x.shape[1:]), 1),
         find(jax.random.fold_in(key, 0)),
     )
     finite = np.isfinite(found.logdensity) & np.isfinite(found.logdensity_grad).all(2)
@@ -110,7 +115,9 @@ def posterior(
             f"chain {int(np.argmin(finite.any(1)))}: the log density or its gradient is not finite "
             f"at any of {PRIOR_DRAWS} prior draws; check the model with `pcv check`"
         )
-    starts = found.position[np.arange(chains), finite.argmax(1)]
+    near = finite & (found.logdensity > found.logdensity[finite].max() - FAR)
+    usable = np.where(near.any(1, keepdims=True), near, finite)
+    starts = found.position[np.arange(chains), usable.argmax(1)]
     run = jax.jit(laid_out(jax.vmap(one_chain), BY_CHAIN, BY_CHAIN))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
     result = run(*spread((keys, starts)))

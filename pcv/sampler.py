@@ -5,7 +5,7 @@
 whitened by the kernel's centre and scale, so that its metric is the identity.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -81,17 +81,19 @@ def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
     return kernel.center + (kernel.scale * z if kernel.scale.ndim == 1 else kernel.scale @ z)
 
 
-def with_own(kernel: Kernel, own: Sequence[Any]) -> Kernel:
-    """A kernel with what differs between variants: step size, number of steps, stretch."""
-    step_size, num_steps, stretch = own
-    return kernel._replace(step_size=step_size, num_steps=num_steps, stretch=stretch)
+def own_of(kernel: Kernel) -> dict[str, Any]:
+    """What differs between chains of variants, by name; of the full-data kernel nothing does."""
+    if kernel.stretch is None:
+        return {}
+    return {name: getattr(kernel, name) for name in ("step_size", "num_steps", "stretch")}
 
 
 def of_variants(kernel: Kernel, common: Any, varying: Any) -> Any:
     """`varying` where a kernel has a leading axis, `common` elsewhere: axes, or places."""
     if kernel.stretch is None:
         return common
-    return Kernel(common, common, varying, varying, varying, common)
+    every = Kernel(*(common for _ in Kernel._fields))
+    return every._replace(**dict.fromkeys(own_of(kernel), varying))
 
 
 def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " unit"]:
@@ -289,11 +291,9 @@ def build(
         function: Callable[..., Any], kernel: Kernel, common: tuple, *chains: Any
     ) -> Any:
         def share(kernel: Kernel, common: tuple, *chains: Any) -> Any:
-            if kernel.stretch is None:
-                return in_groups(lambda *chain: function(kernel, *common, *chain), chains, together)
             return in_groups(
-                lambda own, *chain: function(with_own(kernel, own), *common, *chain),
-                (kernel[2:5], *chains),
+                lambda own, *chain: function(kernel._replace(**own), *common, *chain),
+                (own_of(kernel), *chains),
                 together,
             )
 

@@ -80,6 +80,9 @@ def fingerprint(model: Model | Target, name: str, observed: Observations) -> str
         digest.update(repr(np.asarray(model.group).tolist()).encode())
     for constant in closed.consts:
         digest.update(np.asarray(constant).tobytes())
+    coords = {name: np.asarray(x).tolist() for name, x in model.coords.items()}
+    if model.dims or coords:
+        digest.update(repr((dict(model.dims), coords)).encode())
     return digest.hexdigest()[:16]
 
 

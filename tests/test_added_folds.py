@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv import kernels
+from pcv import all_chains
 from pcv.folds import leave_future_out
 from pcv.job import OF_REPLICATES, prints
 from pcv.scores import SCORES
@@ -68,14 +68,14 @@ def sampled(project, changes):
 @pytest.fixture
 def drawn(monkeypatch):
     """How many folds were drawn, by the number of draws: of warmups (20), and of samples."""
-    as_it_is, found = kernels.blocks, []
+    as_it_is, found = all_chains.blocks, []
 
     def blocks(engine, parts, center, key, chains, draws, first=0):
         if draws:
             found.append((sum(len(part.fold) for part in parts), draws))
         return as_it_is(engine, parts, center, key, chains, draws, first)
 
-    monkeypatch.setattr(kernels, "blocks", blocks)
+    monkeypatch.setattr(all_chains, "blocks", blocks)
     return found
 
 

@@ -55,7 +55,7 @@ def flat(y):
 
 def poisson_groups(y, group):
     mu, tau = numpyro.sample("mu", dist.Normal(2, 2)), numpyro.sample("tau", dist.HalfNormal(1))
-    with numpyro.plate("groups", 6):
+    with numpyro.plate("groups", len(np.unique(group))):
         u = numpyro.sample("u", dist.Normal(mu, tau))
     with numpyro.plate("case", len(y)):
         numpyro.sample("y", dist.Poisson(jnp.exp(u[group])), obs=y)

@@ -281,8 +281,10 @@ def test_values_of_the_wrong_kind_are_refused():
         "data.csv: the outcome 'y' must be numbers, not 'Yes' as in the first row;"
         " recode it, for example as 0 and 1"
     )
-    assert refusal(with_x("1", "2", "3", "4,5")) == (
-        "data.csv: column 'x': text among numbers: '4,5' in row 4; correct it,"
+    assert data_of(with_x("1", "2", "3", "K"))["x"].values.tolist() == ["1", "2", "3", "K"]
+    of_csv = with_x("1", "2", "3", "4,5").set_axis(pd.Index(range(2, 6), name="line"))
+    assert refusal(of_csv) == (
+        "data.csv: column 'x': text among numbers: '4,5' in row 4 (line 5); correct it,"
         " or write all values as text"
     )
     assert "values of kind 'mixed-integer' (object) cannot be used" in refusal(with_x(1, "a"))

@@ -396,6 +396,72 @@ class TestNumPyro:
         full = from_numpyro(handlers.scale(reparam, 1.0), kwargs)
         assert full.data.order == ("case",)
 
+    @pytest.mark.parametrize(
+        "size",
+        [
+            lambda group, number: len(np.unique(group)),
+            lambda group, number: int(group.max()) + 1,
+            lambda group, number: number,
+        ],
+        ids=["unique", "largest", "given"],
+    )
+    def test_sizes_are_computed_from_the_data(self, size):
+        def model(y, group, number):
+            with numpyro.plate("group", size(group, number)):
+                theta = numpyro.sample("theta", dist.Normal(0, 1))
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(theta[group], 1), obs=y)
+
+        made = from_numpyro(model, {"y": REAL, "group": GROUP, "number": np.int64(J)})
+        params = {"theta": jnp.arange(J) / J}
+        expected = dist.Normal(params["theta"][GROUP], 1).log_prob(REAL)
+        # data that stay as they are are constants, and outcomes may be others
+        given = {name: jnp.asarray(made.data.columns[name]) for name in ("y", "group")}
+        found = jax.jit(lambda p: made.log_lik(p, given))(params)
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+        other = jax.jit(lambda p, y: made.log_lik(p, given | {"y": y}))(params, REAL + 1)
+        shifted = dist.Normal(params["theta"][GROUP], 1).log_prob(REAL + 1)
+        np.testing.assert_allclose(other, shifted, rtol=1e-8)
+
+    def test_data_are_indexed_by_what_is_drawn(self):
+        def model(y, dose):
+            share = numpyro.sample("share", dist.Beta(2, 2))
+            level = jnp.floor(share * len(dose)).astype(int)
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(dose[level], 1), obs=y)
+
+        made = from_numpyro(model, {"y": REAL, "dose": X[:, 0]})
+        found = jax.jit(lambda p: made.log_lik(p, {}))({"share": jnp.array(0.0)})
+        expected = dist.Normal(X[N // 2, 0], 1).log_prob(REAL)
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+    def test_a_model_that_cannot_be_compiled_is_refused(self):
+        def model(y):
+            mu = numpyro.sample("mu", dist.Normal(0, 1))
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(mu if mu > 0 else 0.0, 1), obs=y)
+
+        with pytest.raises(PcvError, match=r"'model': called with y it fails: .*boolean"):
+            from_numpyro(model, {"y": REAL})
+
+    def test_plates_are_dimensions_of_the_posterior(self):
+        def model(y, group):
+            with numpyro.plate("site", J):
+                theta = numpyro.sample("theta", dist.Normal(0, 1))
+                pair = numpyro.sample("pair", dist.Normal(jnp.zeros(2), 1).to_event(1))
+            numpyro.deterministic("twice", 2 * theta)
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(theta[group] + pair[group, 0], 1), obs=y)
+
+        named = {"coords": {"site": list("abcd")}, "dims": {"twice": ["site"]}}
+        made = from_numpyro(model, {"y": REAL, "group": GROUP}, **named)
+        assert made.dims == {
+            "theta": ["site"],
+            "pair": ["site", "pair_dim_1"],
+            "twice": ["site"],
+        }
+        assert made.coords == {"site": list("abcd")}
+
     def test_units_are_elements_of_a_plate(self):
         def model(y):
             mu = numpyro.sample("mu", dist.Normal(0, 1))
@@ -687,16 +753,26 @@ def test_other_models_need_no_pymc(monkeypatch):
 
 def test_dims_and_deterministics_of_pymc():
     made = from_pymc(hierarchical_pymc())
+    assert made.dims == {"theta": ["group"]}
     assert set(made.constrain(made.init(jax.random.key(1)))) == {
         *("mu", "tau", "sigma", "theta", "best")
     }
     with pm.Model(coords={"week": ["a", "b", "c", "d"], "day": [1, 2, 3]}) as model:
-        pm.Normal("y", pm.Normal("mu", 0, 1), 1, observed=REAL.reshape(4, 3), dims=("week", "day"))
+        mu = pm.Normal("mu", 0, 1)
+        scale = pm.HalfNormal("scale", 1, dims="day")
+        pm.Deterministic("all", pt.outer(pt.ones(4), scale), dims=("week", "day"))
+        pm.Normal("y", mu, 1, observed=REAL.reshape(4, 3), dims=("week", "day"))
     made = from_pymc(model, units="week")
+    assert made.dims == {"scale": ["day"], "all": ["week", "day"]}
+    assert {name: list(x) for name, x in made.coords.items()} == {
+        "week": ["a", "b", "c", "d"],
+        "day": [1, 2, 3],
+    }
     assert made.data.units == ("week",)
     assert made.data.columns["week"].tolist() == np.repeat(list("abcd"), 3).tolist()
     terms = dist.Normal(0.3, 1).log_prob(REAL.reshape(4, 3)).sum(1)
-    np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-8)
+    params = {"mu": jnp.array(0.3), "scale_log__": jnp.zeros(3)}
+    np.testing.assert_allclose(made.log_lik(params, {}), terms, rtol=1e-8)
 
 
 COORDS = {

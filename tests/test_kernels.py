@@ -20,7 +20,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pcv
-from pcv import datasets, kernels, nuts, sampler
+from pcv import all_chains, datasets, kernels, nuts, sampler
 from pcv import diagnostics as diag
 from pcv.config import DataConfig
 from pcv.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
@@ -140,14 +140,14 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     def go_on(variants, variant, position, stage, number):
         ids = folds.id.tolist()
         chains = sampler.chains_of(key(1, stage), ids, CHAINS, folds.test, folds.held_out)
-        parts = kernels.start(engine, variants, variant, position, chains)
+        parts = all_chains.start(engine, variants, variant, position, chains)
         jitter = key(1, stage, "jitter")
-        made = list(kernels.blocks(engine, parts, zero, jitter, CHAINS, number))
+        made = list(all_chains.blocks(engine, parts, zero, jitter, CHAINS, number))
         blocks = [block for block, _ in made]
         draws = np.concatenate([block.draws for block in blocks], axis=2)
         sums = [block.sums["pointwise"] for block in blocks]
         pointwise = LogSums(*(np.stack([x[f] for x in sums], axis=2) for f in LogSums._fields))
-        return draws, pointwise, kernels.positions(made[-1][1], CHAINS)
+        return draws, pointwise, all_chains.positions(made[-1][1], CHAINS)
 
     variants, variant = kernels.shared(problem.kernel), np.zeros(size, int)
     warm, _, position = go_on(variants, variant, starts(problem), "warmup", WARMUP)

@@ -1,5 +1,7 @@
 """What a user writes becomes what the sampler sees: supports, targets, checks."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from numpyro.distributions import constraints
 from scipy.stats import norm
 
-from pcv.checks import CHECKED_DRAWS, check_prior, check_shapes, check_values
+from pcv.checks import CHECKED_DRAWS, check_gap, check_prior, check_shapes, check_values
 from pcv.errors import PcvError
 from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
 from pcv.marginal import choose
@@ -332,6 +334,74 @@ def test_a_unit_that_is_impossible_at_some_draws_is_told():
     said = r"log_lik of unit 'unit 2' is -inf at ([1-9]|1\d) of 20 prior draws: right if it is imp"
     with pytest.warns(UserWarning, match=said):
         check_values(MODEL._replace(log_lik=infinite_at_negative_mu), DATA, "some", UNITS)
+
+
+RATES = {"y": np.array([3, 5, 9, 20, 31]), "x": np.array([1.0, 25.0, 50.0, 75.0, 100.0])}
+
+
+def rates(width, **changes):
+    """A Poisson regression on a predictor that is not standardised."""
+
+    def log_prior(params):
+        return dist.Normal(0.0, width).log_prob(jnp.stack([params["a"], params["b"]])).sum()
+
+    def log_lik(params, data):
+        return dist.Poisson(jnp.exp(params["a"] + params["b"] * data["x"])).log_prob(data["y"])
+
+    def init(key):
+        a, b = width * jax.random.normal(key, (2,))
+        return {"a": a, "b": b}
+
+    return Model(init, log_prior, log_lik, dict, Outcome("y"))._replace(**changes)
+
+
+@pytest.mark.parametrize("width", [10.0, 100.0])
+def test_overflow_under_vague_priors_is_told(width):
+    data = RATES | {"unit": np.arange(5)}
+    with pytest.warns(UserWarning, match=r"'vague': log_lik overflows at \d+ of 20 prior draws"):
+        check_values(rates(width), data, "vague", UNITS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_values(rates(0.1), data, "sound", UNITS)
+
+
+def test_vague_priors_hide_nothing():
+    def nan_at_unit_3(params, data):
+        return rates(100.0).log_lik(params, data).at[3].set(jnp.nan)
+
+    data = RATES | {"unit": np.arange(5)}
+    with pytest.raises(PcvError, match="log_lik of unit 'unit 3' is not finite at"):
+        check_values(rates(100.0, log_lik=nan_at_unit_3), data, "bad", UNITS)
+
+
+def test_overflow_is_no_leak():
+    data = RATES | {"unit": np.arange(5)}
+    folds = leave_one_out(UNITS)
+    assert check_gap(lambda data: rates(100.0), data, "y", folds, UNITS, "vague") == ""
+
+
+DIMS = {
+    "no variable": (
+        {"dims": {"nu": ["a"]}},
+        "dims of 'nu', which is no variable; there are mu",
+    ),
+    "too few": (
+        {"dims": {"theta": []}},
+        r"dims of 'theta' are \[\]; give a list of 1 different names for its shape \(2,\)",
+    ),
+    "a text": ({"dims": {"theta": "site"}}, "dims of 'theta' are 'site'; give a list of 1"),
+    "a variable's name": ({"dims": {"theta": ["mu"]}}, "dimension 'mu' of 'theta' has the name of"),
+    "a number of coords": (
+        {"dims": {"theta": ["site"]}, "coords": {"site": ["a"]}},
+        r"dimension 'site' has 2 elements in 'theta' and 1 elsewhere \(dims, coords\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DIMS.values(), ids=DIMS)
+def test_dimensions_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(PcvError, match=f"model 'bad': {message}"):
+        check_shapes(MODEL._replace(**change), DATA, 5, "y", "bad")
 
 
 def test_the_worst_unit_is_named():

@@ -11,7 +11,7 @@ import pytest
 from arviz_stats.base import array_stats
 from jax import Array
 
-from pcv import sampler
+from pcv import nuts, sampler
 from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
@@ -89,6 +89,29 @@ def test_chains_start_where_the_density_is_finite():
     draws = posterior(half, 5, key(1), CHAINS, 300, 300, 0.9)
     assert np.isfinite(draws.lp).all()
     assert (draws.position > 0).all()
+
+
+def poisson_under_a_vague_prior() -> Target:
+    x, y = jnp.linspace(0, 100, 30), jnp.round(jnp.exp(1 + jnp.linspace(0, 2, 30)))
+
+    def log_density(position, fold):
+        log_rate = position[0] + position[1] * x
+        return (y * log_rate - jnp.exp(log_rate)).sum() - (position**2).sum() / 2e4
+
+    return Target(
+        lambda key: 100 * jax.random.normal(key, (2,)),
+        log_density,
+        lambda position, fold: (position[0], position),
+    )
+
+
+def test_chains_start_where_they_can_come_back_from(monkeypatch):
+    vague = poisson_under_a_vague_prior()
+    draws = posterior(vague, 30, key(1), CHAINS, 500, 500, 0.9)
+    assert not check(draws, ["a", "b"]).problems
+    np.testing.assert_allclose(draws.position.mean((0, 1)), [1, 0.02], atol=0.3)
+    monkeypatch.setattr(nuts, "FAR", np.inf)
+    assert check(posterior(vague, 30, key(1), CHAINS, 500, 500, 0.9), ["a", "b"]).problems
 
 
 def healthy() -> Draws:

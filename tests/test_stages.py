@@ -25,7 +25,7 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import config, diagnostics, kernels, layout, nuts, stages, store, sums
+from pcv import all_chains, config, diagnostics, kernels, layout, nuts, stages, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, batches, recipe, sampled
 from pcv.stages import answers, chains, sampling, warming_up
@@ -564,13 +564,13 @@ class TestSuperchains:
 
     def test_chains_of_a_superchain_start_at_one_point(self, project, monkeypatch):
         seen = []
-        as_it_is = kernels.start
+        as_it_is = all_chains.start
 
         def watched(engine, variants, variant, position, more):
             seen.append(position)
             return as_it_is(engine, variants, variant, position, more)
 
-        monkeypatch.setattr(kernels, "start", watched)
+        monkeypatch.setattr(all_chains, "start", watched)
         run(project.job(self.changes(1), model="exact"), "fit", "warmup")
         starts = seen[0].reshape(4, 4, 16, -1)  # fold, superchain, chain of it
         assert (np.ptp(starts, axis=2) == 0).all()
@@ -617,7 +617,7 @@ class TestUntil:
         monkeypatch.setattr(sampling, "run_of", lambda *x: runs.append(as_it_is(*x)) or runs[-1])
         run(job, "sample", "diagnose")
         # one fold shares the full data's kernel, three have their own: sizes 1, and 3, 2, 1
-        assert runs[0].engine.advance._cache_size() <= 1 + len(kernels.sizes(3))
+        assert runs[0].engine.advance._cache_size() <= 1 + len(all_chains.sizes(3))
         sample = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr")).load()
         number = sample["n_draws"].values
         assert 24 <= number.min() < number.max() <= 240
@@ -729,13 +729,13 @@ class TestRounds:
     def test_rounds_that_are_added_draw_only_what_is_new(self, project, monkeypatch):
         self.run_all(project)
         before = self.rounds(project, "linear")
-        drawn, as_it_is = [], kernels.blocks
+        drawn, as_it_is = [], all_chains.blocks
 
         def blocks(engine, parts, center, key, chains, draws, first=0):
             drawn.append((first, draws))
             return as_it_is(engine, parts, center, key, chains, draws, first)
 
-        monkeypatch.setattr(kernels, "blocks", blocks)
+        monkeypatch.setattr(all_chains, "blocks", blocks)
         more = {"cv.until": ROUNDS | {"max_draws": 192}}
         for round in range(3):
             if round:

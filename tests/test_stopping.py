@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from pcv.all_chains import compacted, sizes
 from pcv.comparison import Comparison, Scores, compare
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
-from pcv.kernels import compacted, sizes
 from pcv.model import flat_target, target
 from pcv.sampler import build
 from pcv.stopping import (

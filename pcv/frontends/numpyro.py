@@ -37,6 +37,8 @@ def from_numpyro(
     *,
     units: str | Sequence[str] | None = None,
     columns: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Model:
     r"""A NumPyro model, conditioned on its data, for cross-validation.
 
@@ -57,6 +59,8 @@ def from_numpyro(
             site is one or, with several observed sites, every element of the plates they share.
         columns: more columns of the data, one value per element of the observed site, to make
             folds of by name.
+        coords: names of the elements along dimensions of the posterior, as ArviZ takes them.
+        dims: names of the dimensions of its variables; sites in plates have these already.
 
     Raises:
         PcvError: the model does not run; it has discrete latent sites, factors, parameters
@@ -77,7 +81,8 @@ def from_numpyro(
     data = {} if data is None else {str(key): x for key, x in data.items()}
     given = {key: _as_array(x) for key, x in data.items()}
     with jax.enable_x64(True):
-        found = _traced(model, _in_jax(given), where)
+        sites, in_jax = _run(model, given, where)
+    found = _traced(sites, where)
     layouts = {site: _layout(x, where) for site, x in found.observed.items()}
     chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
     _refuse_masked(found.observed, layouts, chosen, where)
@@ -93,14 +98,15 @@ def from_numpyro(
 
     def arguments(data: Data) -> dict[str, Any]:
         """The model's arguments, those that the data have from there."""
-        kwargs = _in_jax(given)
         anew = {key: data[key] for key in along if key in data}
         if argument is not None and outcome in data:
             anew[argument] = data[outcome]
+        kwargs = dict(given)
         for key, x in anew.items():
             shape = given[key].shape if np.size(x) == given[key].size else np.shape(x)
-            kwargs[key] = jnp.reshape(jnp.asarray(x, kwargs[key].dtype), shape)
-        return kwargs
+            xp = jnp if isinstance(x, jax.core.Tracer) else np
+            kwargs[key] = xp.reshape(xp.asarray(x, given[key].dtype), shape)
+        return _in_jax(kwargs) if in_jax else kwargs
 
     def init(key: Key[Array, ""]) -> Params:
         kwargs = arguments({})
@@ -154,6 +160,8 @@ def from_numpyro(
         lambda params: constrain_fn(model, (), arguments({}), params, return_deterministic=True),
         Outcome(outcome, discrete=discrete.pop() if len(discrete) == 1 else None),
         data=rows,
+        dims=_dims(found.latent) | dict(dims or {}),
+        coords=coords or {},
     )
     if not by_element:
         return made
@@ -161,28 +169,57 @@ def from_numpyro(
 
 
 def _as_array(x: Any) -> Any:
-    """Tables' columns and lists of numbers as arrays, all else as it is."""
+    """Tables' columns and lists of numbers as arrays, arrays of one number as that, all else as it
+    is."""
     if isinstance(x, str | bytes | bool | int | float | Mapping) or x is None or callable(x):
         return x
     array = np.asarray(x)
-    return array if array.dtype.kind in "biuf" else x
+    if array.dtype.kind not in "biuf":
+        return x
+    return array if array.ndim else array.item()
 
 
 def _in_jax(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays in the precision of the moment."""
-    return {
-        name: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
-        for name, x in arguments.items()
-    }
+    """Arrays as JAX's, in the precision of the moment."""
+    with jax.ensure_compile_time_eval():
+        return {
+            name: jnp.asarray(x) if isinstance(x, np.ndarray) else x
+            for name, x in arguments.items()
+        }
 
 
-def _traced(model: Callable[..., Any], kwargs: Mapping[str, Any], where: str) -> Traced:
-    start = handlers.substitute(handlers.seed(model, 0), substitute_fn=_where_improper)
-    try:
-        sites = handlers.trace(start).get_trace(**kwargs)
-    except Exception as error:
-        given = ", ".join(kwargs) or "no arguments"
-        raise PcvError(f"{where}: called with {given} it fails: {in_one_line(error)}") from error
+def _sites(
+    model: Callable[..., Any], key: Key[Array, ""] | int, kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Site], dict[str, Any]]:
+    """The sites of one run of a model, and the values of all that is sampled."""
+    start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_improper)
+    sites = handlers.trace(start).get_trace(**kwargs)
+    return sites, {name: x["value"] for name, x in sites.items() if x["type"] == "sample"}
+
+
+def _run(
+    model: Callable[..., Any], given: Mapping[str, Any], where: str
+) -> tuple[dict[str, Site], bool]:
+    """The sites of a model, and whether its arrays must be JAX's, to be indexed by what is drawn;
+    of NumPy's, sizes may be computed."""
+    errors = []
+    for in_jax in (False, True):
+        kwargs = _in_jax(given) if in_jax else given
+        try:
+            sites, _ = _sites(model, 0, kwargs)
+            jax.eval_shape(lambda key: _sites(model, key, kwargs)[1], jax.random.key(0))  # noqa: B023
+        except Exception as error:  # whatever a model of the user does
+            errors.append(error)
+        else:
+            return sites, in_jax
+    names = ", ".join(given) or "no arguments"
+    first, last = errors
+    said = in_one_line(last if isinstance(first, jax.errors.JAXTypeError) else first)
+    raise PcvError(f"{where}: called with {names} it fails: {said}") from first
+
+
+def _traced(sites: Mapping[str, Site], where: str) -> Traced:
+    """Which sites are latent and which observed, if folds can be made of them."""
     sampled = {name: site for name, site in sites.items() if site["type"] == "sample"}
     latent = {name: site for name, site in sampled.items() if not site["is_observed"]}
     observed = {name: site for name, site in sampled.items() if site["is_observed"]}
@@ -261,6 +298,22 @@ def _layout(site: Site, where: str) -> Layout:
     ]
     inner = [f"{site['name']}_dim_{axis}" for axis in range(len(batch), len(value))]
     return Layout(tuple(dims), tuple(inner), value)
+
+
+def _dims(latent: Mapping[str, Site]) -> dict[str, list[str]]:
+    """The dimensions of latent sites, by the names of their plates."""
+    found: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    for name, site in latent.items():
+        shape, event = np.shape(site["value"]), len(site["fn"].event_shape)
+        plates = {frame.dim + len(shape) - event: frame.name for frame in site["cond_indep_stack"]}
+        dims = [f"{name}_dim_{axis}" for axis in range(len(shape))]
+        for axis, plate in plates.items():
+            if plate not in latent and sizes.setdefault(plate, shape[axis]) == shape[axis]:
+                dims[axis] = plate
+        if dims:
+            found[name] = dims
+    return found
 
 
 def _refuse_masked(

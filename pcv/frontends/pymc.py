@@ -134,6 +134,8 @@ def from_pymc(
         Outcome(outcome, discrete=all(rv.dtype.startswith("int") for rv in model.observed_RVs)),
         predict=_replicates(model, at) if whole else None,
         data=rows,
+        dims=_dims(model, shown),
+        coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
     )
 
 
@@ -251,6 +253,20 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
         if len(np.unique(coords[name])) == length == len(coords[name])
     }
     return Layout(tuple(named[:size]), tuple(named[size:]), observed.shape, labels)
+
+
+def _dims(model: pm.Model, shown: Sequence[Any]) -> dict[str, list[str]]:
+    """Dimensions of the variables of the posterior, where the model names them."""
+    found = {}
+    for rv in shown:
+        dims = model.named_vars_to_dims.get(rv.name, ())
+        taken = {*model.named_vars, "chain", "draw"}
+        if rv.ndim and len(set(dims)) == rv.ndim:
+            found[rv.name] = [
+                f"{rv.name}_dim_{axis}" if name is None or name in taken else name
+                for axis, name in enumerate(dims)
+            ]
+    return found
 
 
 def _labels(coords: Sequence[Any] | None) -> np.ndarray:

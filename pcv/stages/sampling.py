@@ -30,7 +30,7 @@ from pcv.stages.chains import Run, in_chains, progress, run_of, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.kernels import Part
+    from pcv.all_chains import Part
     from pcv.sums import Block
 
 
@@ -44,7 +44,7 @@ def sample(job: Job) -> None:
     Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
     before this one made, and that still hold, are taken from the job's checkpoint.
     """
-    from pcv import devices, kernels, sums
+    from pcv import all_chains, devices, sums
     from pcv import scores as scoring
     from pcv.diagnostics import largest, tail_size
 
@@ -147,7 +147,7 @@ def sample(job: Job) -> None:
             for name, x in zip(("location", "scale"), frame):
                 last[f"y_rep_{name}"] = (("fold", "slot"), x)
         if job.round + 1 < len(cv.rounds):
-            end = kernels.positions(parts, cv.chains)
+            end = all_chains.positions(parts, cv.chains)
             last["state"] = (("fold", "chain", "param"), end)
         attributes = {key: warm.attrs[key] for key in INHERITED}
         sums.finish(folder, folds.id, num_draws, tail, last, attributes)
@@ -169,12 +169,12 @@ class Begun(NamedTuple):
 
 
 def _begun(run: Run, warm: xr.Dataset, state: np.ndarray) -> Begun:
-    from pcv import kernels
+    from pcv import all_chains, kernels
 
     variants = kernels.Variants(
         *(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)
     )
-    parts = kernels.start(run.engine, variants, warm["variant"].values, state, run.chains)
+    parts = all_chains.start(run.engine, variants, warm["variant"].values, state, run.chains)
     center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
     return Begun(run, parts, center)
 
@@ -192,7 +192,7 @@ def _until_done(
     All folds at first; from each of the lengths on, those whose answer is not in. Blocks that were
     saved before come first, new ones are saved.
     """
-    from pcv import kernels, stopping
+    from pcv import all_chains, stopping
     from pcv.diagnostics import LogSums
     from pcv.sums import block_of
 
@@ -204,16 +204,16 @@ def _until_done(
             block = block_of(saved.block(index))
             index, made = index + 1, made + block.num_draws
             if index == saved.number:
-                parts = kernels.resumed(parts, saved.state())
+                parts = all_chains.resumed(parts, saved.state())
             if cv.until:
                 so_far.append(block.sums["joint"])
             yield block, active, parts
         some = {kind: x[active] for kind, x in center.items()}
         left = cv.chains, length - made, made
-        drawn = kernels.in_memory(engine, parts, some, run.jitter, *left, say)
+        drawn = all_chains.in_memory(engine, parts, some, run.jitter, *left, say)
         for step in drawn:
             block, parts, engine = step
-            saved.save(index, block._asdict(), kernels.states(parts, cv.chains))
+            saved.save(index, block._asdict(), all_chains.states(parts, cv.chains))
             index += 1
             if cv.until:
                 so_far.append(block.sums["joint"])
@@ -229,6 +229,6 @@ def _until_done(
         if not going.any():
             return
         if not going.all():
-            parts = kernels.kept(parts, going, cv.chains)
+            parts = all_chains.kept(parts, going, cv.chains)
             so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
             active = active[going]

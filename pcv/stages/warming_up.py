@@ -145,26 +145,27 @@ def _ends(
     job: Job, run: Run, folds: Folds, kernel: "Kernel", full_draws: np.ndarray
 ) -> dict[str, Any]:
     """Where the warmup of some folds ends: their chains, centring constants, and kernels."""
-    from pcv import kernels, sampler
+    from pcv import all_chains, kernels, sampler
 
     cv, ids = job.settings.cv, [str(fold) for fold in folds.id]
     picks = sampler.starting_draws(
         job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
     )
     variants = kernels.shared(kernel)
-    start = kernels.start(
+    start = all_chains.start(
         run.engine, variants, np.zeros(len(ids), int), full_draws[picks], run.chains
     )
     shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
     zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
     made, draws = [], []
-    drawn = kernels.in_memory(run.engine, start, zero, run.jitter, cv.chains, cv.warmup, 0, job.say)
+    lengths = cv.chains, cv.warmup, 0
+    drawn = all_chains.in_memory(run.engine, start, zero, run.jitter, *lengths, job.say)
     for block, parts, _ in drawn:
         draws.append(block.draws)
         made.append(block._replace(draws=block.draws[..., :0]))
         end = parts
         job.progress(progress(job, "warmup", made, cv.warmup))
-    position = kernels.positions(end, cv.chains)
+    position = all_chains.positions(end, cv.chains)
     center = _centers(made)
     unlike = np.full(len(ids), cv.adapt == "always")
     if cv.adapt == "auto":
@@ -195,7 +196,7 @@ def _adapt(
     """Kernels of some folds' own, where a warmup with them ends, and its blocks."""
     import jax
 
-    from pcv import kernels, sampler
+    from pcv import all_chains, kernels, sampler
     from pcv.keys import key
 
     seed, cv = job.config.seed, job.settings.cv
@@ -207,17 +208,17 @@ def _adapt(
         run.target, run.num_units, kernel, position, by_fold, jitter
     )
     variant = np.arange(1, len(ids) + 1)
-    start = kernels.start(run.engine, variants, variant, position, chains)
+    start = all_chains.start(run.engine, variants, variant, position, chains)
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
     made = []
-    warmup = kernels.in_memory(
+    warmup = all_chains.in_memory(
         run.engine, start, zero, jitter, cv.chains, cv.warmup, first, job.say
     )
     for block, after, _ in warmup:
         made.append(block._replace(draws=block.draws[..., :0]))
         end = after
         job.progress(progress(job, "warmup of own kernels,", made, cv.warmup))
-    return variants, kernels.positions(end, cv.chains), made
+    return variants, all_chains.positions(end, cv.chains), made
 
 
 def _centers(blocks: list["Block"]) -> dict[str, np.ndarray]:
