@@ -12,7 +12,7 @@ VERSIONS = {
     "cut": 2,
     "warmup": 13,
     "sample": 11,
-    "diagnose": 9,
+    "diagnose": 10,
     "compare": 5,
     "report": 3,
     "plan": 2,

@@ -632,7 +632,7 @@ def test_sites_without_a_common_plate_are_refused():
         with numpyro.plate("visit", 3):
             numpyro.sample("z", dist.Normal(mu, 1), obs=y[:3])
 
-    words = r"'y' \(case\) and 'z' \(visit\) share no dimension; say by units=\.\.\."
+    words = r"'y' \(case\) and 'z' \(visit\) share no dimension; give them the same one"
     with pytest.raises(PcvError, match=words):
         from_numpyro(numpyro_model(two), {"y": REAL})
     with pytest.raises(PcvError, match=r"units 'case' is no dimension of 'z'; there are visit"):

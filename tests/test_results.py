@@ -10,6 +10,8 @@ from scipy.stats import norm
 from pcv import results
 from pcv.config import UntilConfig
 from pcv.diagnostics import batch_sums
+from pcv.results import diagnosed as diagnosed_module
+from pcv.scores import Score
 
 CHAINS, DRAWS, BATCH = 4, 400, 50
 TEST = np.array([[0, 1], [2, 3], [4, -1]])
@@ -88,6 +90,26 @@ def test_healthy_chains(draws):
     assert verdict(found, "joint") == verdict(found, "pointwise") == "ok"
     assert found["pointwise_verdict"].values.tolist() == [["ok", "ok"], ["ok", "ok"], ["ok", ""]]
     assert 1200 < float(found["joint_ess_total"]) < 2000
+
+
+@pytest.mark.parametrize("superchains", [0, 2])
+def test_folds_are_diagnosed_alike_few_at_a_time(draws, monkeypatch, superchains):
+    def found() -> xr.Dataset:
+        rng, made = np.random.default_rng(1), sample(draws).assign_attrs(superchains=superchains)
+        means = np.random.default_rng(2).normal(size=(*made["log_joint_mean"].shape, 2))
+        made["mine_pointwise_mean"] = (("fold", "chain", "batch", "slot"), means)
+        made["mine_pointwise_log_weight"] = 0.1 * made["mine_pointwise_mean"]
+        of_fold = results.diagnose([made], FOLDS, UNITS, CHECKS, rng, "m")
+        square = Score("mine", "pointwise", dict, lambda means, y: means["mean"] ** 2, abs)
+        y = np.where(TEST >= 0, TEST.astype(float), np.nan)
+        return results.with_scores(of_fold, [made], [square], y, rng)
+
+    whole = found()
+    assert np.isfinite(whole["mine_pointwise_mcse"]).all()
+    monkeypatch.setattr(diagnosed_module, "GROUP_BYTES", 1)
+    assert len(list(diagnosed_module.groups([sample(draws)]))) == len(TEST)
+    xr.testing.assert_allclose(found(), whole, rtol=1e-10)
+    assert found().attrs == whole.attrs
 
 
 def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):

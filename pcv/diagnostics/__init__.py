@@ -14,6 +14,7 @@ different lengths; every formula takes the fold's own number of draws.
 
 from pcv.diagnostics.convergence import (
     BENCHMARK_LEVEL,
+    BLOCKS,
     Benchmark,
     benchmark_of_models,
     efmi,
@@ -42,6 +43,7 @@ from pcv.diagnostics.tails import good_k, largest, pareto_khat, pareto_khat_from
 __all__ = [
     "BATCH_SIZES",
     "BENCHMARK_LEVEL",
+    "BLOCKS",
     "SHORT_BATCHES",
     "Benchmark",
     "LogSums",

@@ -12,6 +12,10 @@ BENCHMARK_LEVEL = 0.01
 """share of benchmark replicates at or above R-hat max that speaks against mixing"""
 
 
+BLOCKS = 5
+"""that a chain is cut into for the benchmark of R-hat max"""
+
+
 class Benchmark(NamedTuple):
     """R-hat max, and what it is when chains have mixed."""
 
@@ -148,22 +152,22 @@ def nested_benchmark(
     """
     chain = merge(sums, axis=2)
     observed = nested_rhat(sums, superchains)
-    emulated = []
-    for _ in range(replicates):
+    emulated = np.empty((replicates, len(observed)))
+    for replicate in emulated:
         dealt = rng.permuted(
             np.broadcast_to(np.arange(chain.mean.shape[1]), chain.mean.shape), axis=1
         )
         count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
-        emulated.append(_nested_rhat(count, mean, m2, superchains))
+        replicate[:] = _nested_rhat(count, mean, m2, superchains)
     return _benchmark(
         float(np.fmax.reduce(observed)),
-        np.fmax.reduce(np.stack(emulated), axis=1),
-        _limit(observed, np.stack(emulated)),
+        np.fmax.reduce(emulated, axis=1),
+        _limit(observed, emulated),
     )
 
 
 def rhat_max_benchmark(
-    rng: np.random.Generator, sums: LogSums, blocks: int = 5, replicates: int = 500
+    rng: np.random.Generator, sums: LogSums, blocks: int = BLOCKS, replicates: int = 500
 ) -> Benchmark:
     r"""The largest R-hat of all folds, beside its distribution if all chains had mixed.
 
@@ -177,7 +181,7 @@ def rhat_max_benchmark(
 
     Args:
         rng: source of the replicates.
-        sums: joint sums, dims (fold, chain, batch).
+        sums: joint sums, dims (fold, chain, batch), or of them `coarsen` of as many blocks.
         blocks: blocks that a chain is cut into (D); folds of fewer batches use what they have.
         replicates: number of replicates.
 
@@ -202,7 +206,7 @@ def rhat_max_benchmark(
     filled = (block.count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
     fold = np.arange(folds)[:, None, None]
     chunk = max(1, 2**20 // block.count.size)
-    emulated = []
+    emulated = np.empty((replicates, folds))
     for done in range(0, replicates, chunk):
         shape = (min(chunk, replicates - done), folds, chains, blocks)
         drawn = (rng.random(shape) * chains * filled).astype(int)
@@ -210,12 +214,12 @@ def rhat_max_benchmark(
         count, mean, m2 = (x[fold, source, position] for x in block[:3])
         count = np.where(np.arange(blocks) < filled, count, 0)
         merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=3))
-        emulated.append(_rhat(*merged).reshape(-1, folds))
-    observed, replicate = rhat(sums), np.concatenate(emulated)
+        emulated[done : done + chunk] = _rhat(*merged).reshape(-1, folds)
+    observed = rhat(sums)
     return _benchmark(
         float(np.fmax.reduce(observed)),
-        np.fmax.reduce(replicate, axis=1),
-        _limit(observed, replicate),
+        np.fmax.reduce(emulated, axis=1),
+        _limit(observed, emulated),
     )
 
 
@@ -231,7 +235,7 @@ def _limit(
 ) -> float:
     kept = np.full(len(observed), True)
     while True:
-        largest = np.fmax.reduce(replicates[:, kept], axis=1)
+        largest = np.fmax.reduce(replicates, axis=1, where=kept, initial=np.nan)
         limit = np.quantile(largest, 1 - BENCHMARK_LEVEL, method="higher")
         if not (outside := kept & (observed > limit)).any() or (outside == kept).all():
             return float(limit)

@@ -22,7 +22,7 @@ def tail_size(num_draws: int) -> int:
     return int(min(num_draws / 5, 3 * num_draws**0.5))
 
 
-PART = 2**21
+PART = 2**19
 """draws of all folds that are in memory at one time"""
 
 

@@ -65,8 +65,8 @@ def common_units(
     if not shared:
         listed = " and ".join(f"'{name}' ({', '.join(x.dims)})" for name, x in layouts.items())
         raise PcvError(
-            f"{where}: {listed} share no dimension; say by units=... whose elements are left out "
-            "together"
+            f"{where}: {listed} share no dimension; give them the same one (a plate, or dims=...), "
+            "whose elements are left out together"
         )
     return shared
 

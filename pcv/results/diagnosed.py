@@ -1,15 +1,16 @@
 """Estimates and diagnostics of a model's folds: diagnostics.zarr."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from pcv import diagnostics as diag
 from pcv import verdicts
-from pcv.diagnostics import LogSums
+from pcv.diagnostics import Benchmark, LogSums
 from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife
 from pcv.results.scored import KINDS, listed
 from pcv.sums import energy_sums, log_sums, parts
@@ -17,6 +18,8 @@ from pcv.sums import energy_sums, log_sums, parts
 if TYPE_CHECKING:
     from pcv.scores import Score
 
+GROUP_BYTES = 2**23
+"""of the sums that are in memory at one time"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
@@ -43,68 +46,50 @@ def diagnose(
         Dims: fold, slot; point (progressive estimates, coordinate: draws per chain); replicate
         (R-hat max benchmark); param (full-data fit).
     """
-    joint, pointwise = (log_sums(samples, kind) for kind in KINDS)
     predictive = samples[0].attrs["predictive"]
+    superchains = int(samples[0].attrs["superchains"])
     test = folds["test"].values
     present = test >= 0
-    pointwise = LogSums(
-        pointwise.count, *(np.where(present[:, None, None], x, np.nan) for x in pointwise[1:])
-    )
-    num_draws = np.concatenate([s["n_draws"].values for s in samples])
-    chains, batches = joint.count.shape[1:]
-    batch_size = int(joint.count.max())
-    divergences, acceptance = (
-        np.concatenate([s[name].values for s in samples]) for name in ("divergences", "acceptance")
-    )
-    khat = np.concatenate([_khat(s, chains * s["n_draws"].values) for s in samples])
-    superchains = int(samples[0].attrs["superchains"])
-    benchmark = diag.mixing_benchmark(rng, joint, superchains)
-    diverged = np.nansum(divergences, axis=(1, 2))
-    accepted = np.nanmean(acceptance, axis=(1, 2))
-    efmi = diag.efmi(**energy_sums(samples))
-    verdict = verdicts.fold_verdict(
-        joint, khat, diverged, benchmark, predictive, superchains, accepted, efmi
-    )
     ids = folds["fold"].values
     names = np.where(present, unit_names[test], "").astype(str)
-    fold_of_unit = np.nonzero(present)[0]
-    slots = np.broadcast_to(pointwise.count[..., None], pointwise.mean.shape)
-    units = LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *pointwise[1:])))
-    unit_benchmark = diag.mixing_benchmark(rng, units, superchains)
-    alone = np.where(present.sum(axis=1) == 1, khat, np.nan)
-    unit_verdict = np.full(test.shape, "", dtype=object)
-    unit_verdict[present] = verdicts.fold_verdict(
-        units, alone[fold_of_unit], diverged[fold_of_unit], unit_benchmark, predictive, superchains
+    chains, batches = (samples[0].sizes[dim] for dim in ("chain", "batch"))
+    num_draws = np.concatenate([s["n_draws"].values for s in samples])
+    khat = np.concatenate([_khat(s, chains * s["n_draws"].values) for s in samples])
+    in_groups = list(groups(samples))
+    blocks = [_blocks(part, present[rows]) for rows, part in in_groups]
+    benchmark, unit_benchmark = (
+        diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains)
+        for x in zip(*blocks)
     )
+    batch_size = int(max(s["log_joint_count"][:, 0, 0].max() for s in samples))
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
-    joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
-    unit_at = [diag.elpd(diag.first_batches(pointwise, p)) for p in points.tolist()]
-    fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
+    of_groups = [
+        _of_folds(
+            part,
+            present[rows],
+            khat[rows],
+            benchmark,
+            unit_benchmark,
+            predictive,
+            superchains,
+            points,
+        )
+        for rows, part in in_groups
+    ]
+    found = {
+        name: (dims, np.concatenate([x[name][1] for x in of_groups]))
+        for name, (dims, _) in of_groups[0].items()
+    }
+    verdict, unit_verdict = (found[name][1] for name in ("verdict", "pointwise_verdict"))
+    (_, ess), (_, mcse) = found["joint_ess"], found["joint_mcse"]
+    (_, ess_at), (_, mcse_at) = found["ess_at"], found["joint_mcse_at"]
     variables = {
-        "joint_elpd": (fold, diag.elpd(joint)),
-        "joint_mcse": (fold, diag.mcse(joint)),
-        "joint_ess": (fold, diag.ess(joint)),
-        "rhat": (fold, diag.mixing(joint, superchains)),
-        "khat": (fold, khat),
-        "divergences": (fold, diverged),
-        "acceptance": (fold, accepted),
-        "efmi": (fold, efmi),
-        "verdict": (fold, verdict.astype(str)),
-        "n_draws": (fold, num_draws),
-        "unit_name": (fold_slot, names),
-        "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
-        "pointwise_ess": (fold_slot, diag.ess(pointwise)),
-        "pointwise_rhat": (fold_slot, diag.mixing(pointwise, superchains)),
-        "pointwise_verdict": (fold_slot, unit_verdict.astype(str)),
-        "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
-        "joint_elpd_at": (fold_point, joint_at.elpd),
-        "joint_mcse_at": (fold_point, joint_at.mcse),
-        "rhat_at": (fold_point, joint_at.rhat),
-        "ess_at": (fold_point, joint_at.ess),
-        "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
-        "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
-        "joint_ess_total": diag.ess_total(diag.ess(joint), diag.mcse(joint)),
-        "joint_ess_total_at": ("point", diag.ess_total(joint_at.ess, joint_at.mcse)),
+        **found,
+        "khat": ("fold", khat),
+        "n_draws": ("fold", num_draws),
+        "unit_name": (("fold", "slot"), names),
+        "joint_ess_total": diag.ess_total(ess, mcse),
+        "joint_ess_total_at": ("point", diag.ess_total(ess_at, mcse_at)),
         "rhat_max": benchmark.observed,
         "rhat_limit": benchmark.limit,
         "benchmark": ("replicate", benchmark.replicates),
@@ -136,6 +121,89 @@ def diagnose(
     return xr.Dataset(variables, coords, attributes)
 
 
+def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
+    """Few folds at a time, unread, with their places among all: memory does not grow with folds,
+    nor with draws."""
+    start = 0
+    for sample in samples:
+        number = sample.sizes["fold"]
+        size = sum(x.nbytes for x in sample.data_vars.values() if "batch" in x.dims)
+        step = max(number * GROUP_BYTES // max(size, 1), 1)
+        for first in range(0, number, step):
+            stop = min(first + step, number)
+            yield slice(start + first, start + stop), sample.isel(fold=slice(first, stop))
+        start += number
+
+
+def _sums(
+    sample: xr.Dataset, present: Bool[np.ndarray, "fold slot"]
+) -> tuple[LogSums, LogSums, LogSums]:
+    """Joint sums of some folds, pointwise ones (NaN in padded slots), and those of their units."""
+    joint, pointwise = (log_sums([sample], kind) for kind in KINDS)
+    pointwise = LogSums(
+        pointwise.count, *(np.where(present[:, None, None], x, np.nan) for x in pointwise[1:])
+    )
+    slots = np.broadcast_to(pointwise.count[..., None], pointwise.mean.shape)
+    units = LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *pointwise[1:])))
+    return joint, pointwise, units
+
+
+def _blocks(sample: xr.Dataset, present: Bool[np.ndarray, "fold slot"]) -> tuple[LogSums, LogSums]:
+    """What the benchmarks of folds and of units are made of."""
+    joint, _, units = _sums(sample, present)
+    return diag.coarsen(joint, diag.BLOCKS), diag.coarsen(units, diag.BLOCKS)
+
+
+def _of_folds(
+    sample: xr.Dataset,
+    present: Bool[np.ndarray, "fold slot"],
+    khat: Float[np.ndarray, " fold"],
+    benchmark: Benchmark,
+    unit_benchmark: Benchmark,
+    predictive: Literal["plain", "marginal", "either"],
+    superchains: int,
+    points: Int[np.ndarray, " point"],
+) -> dict[str, tuple[Any, np.ndarray]]:
+    """Variables of some folds, each with its dimensions."""
+    joint, pointwise, units = _sums(sample, present)
+    diverged = np.nansum(sample["divergences"].values, axis=(1, 2))
+    accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
+    efmi = diag.efmi(**energy_sums([sample]))
+    verdict = verdicts.fold_verdict(
+        joint, khat, diverged, benchmark, predictive, superchains, accepted, efmi
+    )
+    fold_of_unit = np.nonzero(present)[0]
+    alone = np.where(present.sum(axis=1) == 1, khat, np.nan)
+    unit_verdict = np.full(present.shape, "", dtype=object)
+    unit_verdict[present] = verdicts.fold_verdict(
+        units, alone[fold_of_unit], diverged[fold_of_unit], unit_benchmark, predictive, superchains
+    )
+    joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
+    unit_at = [diag.elpd(diag.first_batches(pointwise, p)) for p in points.tolist()]
+    fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
+    return {
+        "joint_elpd": (fold, diag.elpd(joint)),
+        "joint_mcse": (fold, diag.mcse(joint)),
+        "joint_ess": (fold, diag.ess(joint)),
+        "rhat": (fold, diag.mixing(joint, superchains)),
+        "divergences": (fold, diverged),
+        "acceptance": (fold, accepted),
+        "efmi": (fold, efmi),
+        "verdict": (fold, verdict.astype(str)),
+        "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
+        "pointwise_ess": (fold_slot, diag.ess(pointwise)),
+        "pointwise_rhat": (fold_slot, diag.mixing(pointwise, superchains)),
+        "pointwise_verdict": (fold_slot, unit_verdict.astype(str)),
+        "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
+        "joint_elpd_at": (fold_point, joint_at.elpd),
+        "joint_mcse_at": (fold_point, joint_at.mcse),
+        "rhat_at": (fold_point, joint_at.rhat),
+        "ess_at": (fold_point, joint_at.ess),
+        "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
+        "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
+    }
+
+
 def with_scores(
     diagnostics: xr.Dataset,
     samples: Sequence[xr.Dataset],
@@ -160,24 +228,31 @@ def with_scores(
     present = ~np.isnan(y)
     for score in scores:
         by_unit = score.kind == "pointwise"
-        shown = present if by_unit else None
-        sums = parts(samples, score.key)
-
-        def estimate(means: dict[str, np.ndarray], score: "Score" = score) -> np.ndarray:
-            return score.estimate(means, y)
-
-        if score.smooth:
-            result = batch_jackknife(sums, estimate, shown)
-        else:
-            result = batch_bootstrap(sums, estimate, rng, shown)
-        value = np.where(present, result.value, np.nan) if by_unit else result.value
-        if score.log_weight is not None and (lone := _on_one_batch(sums, shown)):
+        values, errors, lone = [], [], 0
+        for rows, part in groups(samples):
+            sums, there = parts([part], score.key), present[rows]
+            shown = there if by_unit else None
+            estimate = partial(_estimate, score, y[rows])
+            if score.smooth:
+                result = batch_jackknife(sums, estimate, shown)
+            else:
+                result = batch_bootstrap(sums, estimate, rng, shown)
+            if score.log_weight is not None:
+                lone += _on_one_batch(sums, shown)
+            values.append(np.where(there, result.value, np.nan) if by_unit else result.value)
+            errors.append(result.mcse)
+        if lone:
             terms = "units" if by_unit else "folds"
             notes[score.key] = f"{lone} {terms} rest on one batch of draws: more draws."
+        value = np.concatenate(values)
         found[score.key] = (("fold", "slot")[: value.ndim], value, {"total": score.total})
-        found[f"{score.key}_mcse"] = ("fold", result.mcse)
+        found[f"{score.key}_mcse"] = ("fold", np.concatenate(errors))
     attributes = {"scores": list(notes), "score_notes": list(notes.values())} if scores else {}
     return diagnostics.assign(found).assign_attrs(attributes)
+
+
+def _estimate(score: "Score", y: np.ndarray, means: dict[str, np.ndarray]) -> np.ndarray:
+    return score.estimate(means, y)
 
 
 def _on_one_batch(sums: Parts, present: np.ndarray | None) -> int:
