@@ -446,7 +446,7 @@ def test_a_chain_stuck_near_the_mean_is_flagged_by_name():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_bad_fold_does_not_hide_another(seed):
+def test_one_bad_fold_does_not_hide_another(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     draws = healthy(rng, 0.0)
     draws[3, 1] += 5
@@ -455,6 +455,11 @@ def test_one_bad_fold_does_not_hide_another(seed):
     benchmark = diag.rhat_max_benchmark(rng, sums)
     assert np.flatnonzero(diag.rhat(sums) > benchmark.limit).tolist() == [3, 9]
     assert diag.rhat(sums)[9] < np.quantile(benchmark.replicates, 0.99)
+    whole = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
+    monkeypatch.setattr(diag.convergence, "KEPT_APART", 3)
+    found = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
+    np.testing.assert_array_equal(found.replicates, whole.replicates)
+    assert (found.limit, found.share_above) == (whole.limit, whole.share_above)
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 8])

@@ -1,6 +1,6 @@
 """Have the chains of all folds mixed? R-hat, its maximum, and what that is when they have."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ BENCHMARK_LEVEL = 0.01
 
 BLOCKS = 5
 """that a chain is cut into for the benchmark of R-hat max"""
+KEPT_APART = 1000
+"""folds of which the benchmark may leave out some"""
 
 
 class Benchmark(NamedTuple):
@@ -151,19 +153,15 @@ def nested_benchmark(
     0.0
     """
     chain = merge(sums, axis=2)
-    observed = nested_rhat(sums, superchains)
-    emulated = np.empty((replicates, len(observed)))
-    for replicate in emulated:
-        dealt = rng.permuted(
-            np.broadcast_to(np.arange(chain.mean.shape[1]), chain.mean.shape), axis=1
-        )
-        count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
-        replicate[:] = _nested_rhat(count, mean, m2, superchains)
-    return _benchmark(
-        float(np.fmax.reduce(observed)),
-        np.fmax.reduce(emulated, axis=1),
-        _limit(observed, emulated),
-    )
+    places = np.broadcast_to(np.arange(chain.mean.shape[1]), chain.mean.shape)
+
+    def emulated() -> Iterator[np.ndarray]:
+        for _ in range(replicates):
+            dealt = rng.permuted(places, axis=1)
+            count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
+            yield _nested_rhat(count, mean, m2, superchains)[None]
+
+    return _of_largest(nested_rhat(sums, superchains), emulated())
 
 
 def rhat_max_benchmark(
@@ -205,21 +203,42 @@ def rhat_max_benchmark(
     folds, chains, _ = block.count.shape
     filled = (block.count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
     fold = np.arange(folds)[:, None, None]
-    chunk = max(1, 2**20 // block.count.size)
-    emulated = np.empty((replicates, folds))
-    for done in range(0, replicates, chunk):
-        shape = (min(chunk, replicates - done), folds, chains, blocks)
-        drawn = (rng.random(shape) * chains * filled).astype(int)
-        source, position = np.divmod(drawn, np.maximum(filled, 1))
-        count, mean, m2 = (x[fold, source, position] for x in block[:3])
-        count = np.where(np.arange(blocks) < filled, count, 0)
-        merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=3))
-        emulated[done : done + chunk] = _rhat(*merged).reshape(-1, folds)
-    observed = rhat(sums)
+    chunk = max(1, 2**18 // block.count.size)
+
+    def emulated() -> Iterator[np.ndarray]:
+        for done in range(0, replicates, chunk):
+            shape = (min(chunk, replicates - done), folds, chains, blocks)
+            drawn = (rng.random(shape) * chains * filled).astype(int)
+            source, position = np.divmod(drawn, np.maximum(filled, 1))
+            count, mean, m2 = (x[fold, source, position] for x in block[:3])
+            count = np.where(np.arange(blocks) < filled, count, 0)
+            merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=3))
+            yield _rhat(*merged).reshape(-1, folds)
+
+    return _of_largest(rhat(sums), emulated())
+
+
+def _of_largest(
+    observed: Float[np.ndarray, " fold"], emulated: Iterable[Float[np.ndarray, "replicate fold"]]
+) -> Benchmark:
+    """The benchmark of R-hats of folds, beside some replicates of all of them at a time.
+
+    A thousand folds with the largest ones are kept apart, of which any may be left out for the
+    limit; of the others the largest alone.
+    """
+    order = np.argsort(-observed)
+    apart, others = order[:KEPT_APART], order[KEPT_APART:]
+
+    def columns(x: np.ndarray) -> np.ndarray:
+        rest = [np.fmax.reduce(x[:, others], axis=1)[:, None]] if others.size else []
+        return np.concatenate([x[:, apart], *rest], axis=1)
+
+    replicates = np.concatenate([columns(x) for x in emulated])
+    (known,) = columns(observed[None])
     return _benchmark(
         float(np.fmax.reduce(observed)),
-        np.fmax.reduce(emulated, axis=1),
-        _limit(observed, emulated),
+        np.fmax.reduce(replicates, axis=1),
+        _limit(known, replicates),
     )
 
 
@@ -235,7 +254,7 @@ def _limit(
 ) -> float:
     kept = np.full(len(observed), True)
     while True:
-        largest = np.fmax.reduce(replicates, axis=1, where=kept, initial=np.nan)
+        largest = np.fmax.reduce(replicates[:, kept], axis=1)
         limit = np.quantile(largest, 1 - BENCHMARK_LEVEL, method="higher")
         if not (outside := kept & (observed > limit)).any() or (outside == kept).all():
             return float(limit)

@@ -183,7 +183,7 @@ def _in_jax(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays as JAX's, in the precision of the moment."""
     with jax.ensure_compile_time_eval():
         return {
-            name: jnp.asarray(x) if isinstance(x, np.ndarray) else x
+            name: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
             for name, x in arguments.items()
         }
 
