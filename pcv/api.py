@@ -13,7 +13,7 @@ import xarray as xr
 from pcv import config, devices, session, stages, store
 from pcv.cores import all_cores
 from pcv.cv import CV
-from pcv.errors import PcvError
+from pcv.errors import BadFit, PcvError
 from pcv.folds import Folds, describe, title
 from pcv.job import Job, batches, opened, require, rounds, sampled
 from pcv.progress import reporter, say
@@ -113,48 +113,62 @@ def prepared(
     progress: bool,
 ) -> Iterator[Job]:
     """The job of an experiment whose models and data are at hand."""
-    models = {
-        name: session.model_of(x, name)
-        for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()
-    }
-    names, own_scores = session.scores_of(sections.get("scores", ["log"]))
-    observed = session.observations(models, data)
-    prints = {name: session.fingerprint(x, name, observed) for name, x in models.items()}
-    if results is not None and not isinstance(model, Mapping):  # several may be kept there
-        models = {f"model-{prints['model'][:6]}": models["model"]}
-        prints = dict(zip(models, prints.values()))
-    references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
-    outcome = next(iter(models.values())).outcome.name
-    devices.setup(cores or all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
-    with _folder(results) as folder:
-        table = folder / "inputs" / "table.zarr"
-        session.write_table(table, observed, outcome)
-        experiment = {
-            "data": {
-                "file": str(table),
-                "outcome": outcome,
-                "order": list(observed.order),
-                "units": list(observed.units),
-                "labels": dict(observed.labels),
-            },
-            "folds": session.scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr"),
-            "models": {name: {"model": reference} for name, reference in references.items()},
-            **sections,
-            "scores": [*names, *own_scores],
+    with devices.apart():
+        models = {
+            name: session.model_of(x, name)
+            for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()
         }
-        settings = {"seed": seed, "precision": precision, "experiments": {EXPERIMENT: experiment}}
-        try:
-            parsed = config.parse(settings)
-        except PcvError as error:  # in the words of the call, which has no config
-            raise PcvError(str(error).replace(f"config: experiments.{EXPERIMENT}.", "")) from None
-        yield Job(
-            parsed,
-            EXPERIMENT,
-            folder,
-            say=say if progress else silent,
-            progress=reporter() if progress else silent,
-            objects={references[name]: x for name, x in models.items()} | own_scores,
-        )
+        names, own_scores = session.scores_of(sections.get("scores", ["log"]))
+        observed = session.observations(models, data)
+        prints = {name: session.fingerprint(x, name, observed) for name, x in models.items()}
+        if results is not None and not isinstance(model, Mapping):  # several may be kept there
+            models = {f"model-{prints['model'][:6]}": models["model"]}
+            prints = dict(zip(models, prints.values()))
+        references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
+        outcome = next(iter(models.values())).outcome.name
+        devices.setup(cores or all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
+        with _folder(results) as folder:
+            table = folder / "inputs" / "table.zarr"
+            session.write_table(table, observed, outcome)
+            experiment = {
+                "data": {
+                    "file": str(table),
+                    "outcome": outcome,
+                    "order": list(observed.order),
+                    "units": list(observed.units),
+                    "labels": dict(observed.labels),
+                },
+                "folds": session.scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr"),
+                "models": {name: {"model": reference} for name, reference in references.items()},
+                **sections,
+                "scores": [*names, *own_scores],
+            }
+            settings = {
+                "seed": seed,
+                "precision": precision,
+                "experiments": {EXPERIMENT: experiment},
+            }
+            try:
+                parsed = config.parse(settings)
+            except PcvError as error:  # in the words of the call, which has no config
+                raise PcvError(
+                    str(error).replace(f"config: experiments.{EXPERIMENT}.", "")
+                ) from None
+            try:
+                yield Job(
+                    parsed,
+                    EXPERIMENT,
+                    folder,
+                    say=say if progress else silent,
+                    progress=reporter() if progress else silent,
+                    objects={references[name]: x for name, x in models.items()} | own_scores,
+                )
+            except BadFit as error:  # in the words of the call
+                kept = f" The draws are kept in {error.kept}." * (results is not None)
+                raise PcvError(
+                    f"{error.problems}.{kept} In a call: fit={{'target_accept': 0.95}}, or "
+                    "fit={'allow_bad_fit': True} to go on (keywords of pcv.fit)"
+                ) from None
 
 
 def run(job: Job) -> None:

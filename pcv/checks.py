@@ -270,7 +270,8 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     _check_gradients(jax.tree.map(lambda x: x[:draws], grads), ~lost[:draws], name)
     if impossible[:draws].any():
         warnings.warn(
-            f"{said(impossible, '-inf')}: right if it is impossible there, else check its data",
+            f"{said(impossible, '-inf')}: right if it is impossible there, or all but that; else "
+            "check its data",
             stacklevel=2,
         )
     vague = (lost & np.isnan(terms).any(1))[:draws]

@@ -15,6 +15,7 @@ rows of a county are one.
 
 import csv
 import difflib
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from pcv.errors import PcvError
 
 RESERVED = ("row", "unit", "unit_of_row")
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
+DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")
+"""dates, of which the day or the month comes first"""
 MAX_COPIES = 0.3
 """share of rows that are copies of others from which on they are taken for coarse data"""
 
@@ -156,8 +159,8 @@ def make_data(
 
     Raises:
         PcvError: a column that is not there, missing or infinite values, text among numbers, an
-            outcome that is not numbers, rows that the ``order`` columns do not tell apart, units
-            that the ``labels`` do not.
+            outcome that is not numbers, an order by dates whose text has another, rows that the
+            ``order`` columns do not tell apart, units that the ``labels`` do not.
 
     Warns:
         UserWarning: without ``order``, rows that are copies of others.
@@ -178,10 +181,20 @@ def make_data(
     }
     outcome = columns[config.outcome]
     if outcome.dtype.kind not in "bif":
+        written = label(outcome[0])
+        comma = re.fullmatch(r"[-+]?\d+,\d+", written)
+        what = "with a decimal point" if comma else "for example as 0 and 1"
         raise PcvError(
             f"{source}: the outcome {config.outcome!r} must be numbers, not"
-            f" {label(outcome[0])!r} as in the first row; recode it, for example as 0 and 1"
+            f" {written!r} as in the first row; {'write' if comma else 'recode'} it, {what}"
         )
+    for name in config.order:
+        texts = columns[name]
+        if texts.dtype.kind == "U" and all(map(DAY_FIRST.fullmatch, texts.tolist())):
+            raise PcvError(
+                f"{source}: data.order: column {name!r} holds dates as text ({str(texts[0])!r}),"
+                " which sort by their first digits, not by time; write them as in 2024-03-31"
+            )
     repeated = pd.DataFrame(columns).duplicated().to_numpy()
     if not config.order and 0 < repeated.mean() < MAX_COPIES and _has_fractions(columns):
         warnings.warn(

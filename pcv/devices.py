@@ -7,8 +7,8 @@ JAX array starts it: call `setup` first.
 import os
 import shutil
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,20 @@ def precision(name: str) -> AbstractContextManager[object]:
     """The context in which arrays have the named precision; "auto": float64 on CPUs alone."""
     double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")
     return jax.enable_x64(double)
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """What is traced in another precision than the session's is forgotten in the end.
+
+    JAX (0.12) would take it for the session's: a user's own `b * x` in 32 bit, with an array of
+    NumPy in 64, then fails as "Executable expected parameter 1 of size …".
+    """
+    try:
+        yield
+    finally:
+        if not jax.config.jax_enable_x64:
+            jax.clear_caches()
 
 
 def in_use() -> list[jax.Device]:

@@ -1,5 +1,7 @@
 """The one error that a user is meant to read."""
 
+from pathlib import Path
+
 
 class PcvError(ValueError):
     """What is wrong, where, and what to do, in one line each."""
@@ -13,3 +15,14 @@ def in_one_line(error: BaseException) -> str:
     """
     said = str(error).splitlines()
     return f"{type(error).__name__}{f': {said[0].rstrip(".")}' if said else ''}"
+
+
+class BadFit(PcvError):
+    """A full-data fit that cannot be trusted."""
+
+    def __init__(self, problems: str, kept: Path) -> None:
+        super().__init__(
+            f"{problems}. The draws are kept in {kept}; fit.allow_bad_fit: true "
+            "(--allow-bad-fit) goes on"
+        )
+        self.problems, self.kept = problems, kept

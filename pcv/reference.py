@@ -197,9 +197,10 @@ def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
                 f"; recode {' and '.join(text)} as numbers, for example by"
                 " np.unique(…, return_inverse=True)[1]"
             )
+        said = str(error) if isinstance(error, PcvError) else in_one_line(error)
         raise PcvError(
             f"model '{reference}': called as {_split(reference)[1]}({call}) it fails"
-            f"{_line(error, source(reference))}: {in_one_line(error)}{hint}"
+            f"{_line(error, source(reference))}: {said}{hint}"
         ) from error
 
 

@@ -227,7 +227,11 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
         if folds not in SCHEMES:
             near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SCHEMES)}"
-            raise PcvError(f"folds {folds!r}; {hint}, or pcv.kfold(...)")
+            if hasattr(schemes, folds):
+                hint = f"it needs more than its name: pcv.{folds}(...)"
+            else:
+                hint += ", or pcv.kfold(...)"
+            raise PcvError(f"folds {folds!r}; {hint}")
         return SCHEMES[folds]
     if not isinstance(folds, Folds):
         if isinstance(folds, Sequence):

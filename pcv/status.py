@@ -36,6 +36,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 }
 """stages whose artifacts those of a stage are made from"""
 
+DAMAGED = "again: damaged, or not of this stage"
+
 
 class Artifact(NamedTuple):
     """One artifact of an experiment."""
@@ -99,7 +101,7 @@ def _state(
     try:
         stamp = store.read_stamp(path, stage)
     except PcvError:
-        return _begun("again: damaged, or not of this stage", stage, job, known), None
+        return _begun(DAMAGED, stage, job, known), None
     if why := outdated(job, stage, stamp, known):
         return _begun(f"again: {why}", stage, job, known), None
     return "done", stamp
@@ -146,6 +148,12 @@ def table(found: list[Artifact]) -> str:
     known = {a.job.model for a in found if a.stage == "sample"}
     if unknown := [name for name in found[0].job.settings.models if name not in known]:
         left += f" Batches of folds of {', '.join(unknown)} come to these, as many as `cut` says."
+    damaged = [str(a.path) for a in found if a.state.startswith(DAMAGED)]
+    if damaged:
+        left += (
+            " Snakemake does not look inside of artifacts; remove the damaged ones before: rm -r "
+            + " ".join(damaged)
+        )
     return "\n".join([*(line.rstrip() for line in lines), left if again else "All is done."])
 
 

@@ -20,6 +20,7 @@ from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
 from pcv.verdicts import MIN_ESS
 
 GROWTH = 1.5
+SETTLED = "settled"
 
 
 class Rule(NamedTuple):
@@ -161,7 +162,7 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     each[comparator] = each.min()
     waiting = [name for name, x in zip(comparison.models, open_) if x]
     if not waiting:
-        return Needs(each, "settled")
+        return Needs(each, SETTLED)
     listed = ", ".join(
         f"{name}: MCSE {mcse_[i]:.2g}, "
         + (f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide")

@@ -1,5 +1,8 @@
 """From Python: models of all front-ends to a comparison, ArviZ, disk and back; refusals."""
 
+import os
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 
@@ -616,6 +619,9 @@ class TestFolds:
             pcv.cross_validate(model, "LOO", **short)
         with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
             pcv.cross_validate(model, "rats", **short)
+        words = "folds 'block'; it needs more than its name: pcv.block"
+        with pytest.raises(PcvError, match=words):
+            pcv.cross_validate(model, "block", **short)
         with pytest.raises(
             PcvError, match=r"folds: GroupKFold.split fails: .*its pairs: folds=list"
         ):
@@ -694,3 +700,49 @@ def test_data_frames():
     )
     assert cv.joint
     assert cv.folds.index.tolist() == [f"site {x}" for x in "abcdef"]
+
+
+def two_peaks(y):
+    a = numpyro.sample("a", dist.Normal(0, 5))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(jnp.abs(a), 0.5), obs=y)
+
+
+def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
+    """Of draws that are thrown away nothing is said."""
+    model = pcv.from_numpyro(two_peaks, {"y": Y + 3})
+    short = {"fit": {"warmup": 100, "draws": 100}, "progress": False, "seed": 1}
+    words = r"reparameterise\. In a call: fit=\{'target_accept': 0\.95\}, or fit=\{'allow_bad_fit'"
+    with pytest.raises(PcvError, match=words):
+        pcv.cross_validate(model, **short)
+    kept = r"The draws are kept in .*fit_failed\.zarr\. In a call: fit="
+    with pytest.raises(PcvError, match=kept):
+        pcv.cross_validate(model, results=tmp_path / "kept", **short)
+    assert list(tmp_path.glob("kept/**/fit_failed.zarr"))
+
+
+AFTERWARDS = """
+import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, pcv
+
+def slope(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+x = np.linspace(-1, 1, 20)
+data = {"x": x, "y": x + np.cos(7 * x)}
+pcv.fit(pcv.from_numpyro(slope, data), warmup=100, draws=100, allow_bad_fit=True, progress=False)
+sampler = numpyro.infer.MCMC(
+    numpyro.infer.NUTS(slope), num_warmup=10, num_samples=10, progress_bar=False
+)
+sampler.run(jax.random.key(0), **data)
+print(sampler.get_samples()["b"].dtype)
+"""
+
+
+def test_a_session_of_32_bit_goes_on_as_it_was():
+    env = {name: x for name, x in os.environ.items() if name != "JAX_ENABLE_X64"}
+    done = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.stdout.split() == ["float32"], done.stderr[-2000:]

@@ -287,6 +287,15 @@ def test_values_of_the_wrong_kind_are_refused():
         "data.csv: column 'x': text among numbers: '4,5' in row 4 (line 5); correct it,"
         " or write all values as text"
     )
+    assert refusal(pd.DataFrame({"y": ["1,84", "2,5"]})) == (
+        "data.csv: the outcome 'y' must be numbers, not '1,84' as in the first row; write it,"
+        " with a decimal point"
+    )
+    days = pd.DataFrame({"y": range(3), "day": ["25/01/2024", "01/02/2024", "2/2/2024"]})
+    assert refusal(days, order=["day"]) == (
+        "data.csv: data.order: column 'day' holds dates as text ('25/01/2024'), which sort by"
+        " their first digits, not by time; write them as in 2024-03-31"
+    )
     assert "values of kind 'mixed-integer' (object) cannot be used" in refusal(with_x(1, "a"))
     assert "values of kind 'integer' (object) cannot be used" in refusal(with_x(1, 2**70))
     assert "values of kind 'bytes' (object) cannot be used" in refusal(with_x(b"a", b"b"))

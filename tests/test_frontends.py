@@ -547,6 +547,10 @@ REFUSED = {
         lambda mu, y: masked_in_plate(mu, y, False),
         "handlers.mask leaves nothing of 12 of 12 units",
     ),
+    "missing values": (
+        lambda mu, y: in_plate(mu, np.where(y == y[3], np.nan, y)),
+        "observed site 'y' has 1 missing values, the first at [3]; drop these observations",
+    ),
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (
         lambda mu, y: numpyro.factor("extra", -(mu**2)),
@@ -554,7 +558,9 @@ REFUSED = {
     ),
     "one event": (
         lambda mu, y: numpyro.sample("y", dist.Normal(mu, 1).expand([N]).to_event(1), obs=y),
-        "observed site 'y' has shape (12,) but is one element as a whole",
+        "observed site 'y' has shape (12,) but is one element as a whole; declare its observations "
+        "by a plate, or without to_event; outcomes that are jointly normal, as in a Gaussian "
+        "process, are written with pcv.normal_target",
     ),
     "fails": (lambda mu, y: y.nothing(), "called with y it fails: AttributeError"),
 }

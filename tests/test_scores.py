@@ -660,7 +660,7 @@ CLOSED_OVER = poisson()[0]._replace(
             CLOSED_OVER._replace(outcome=Outcome("y", "log", False)),
             "its density is one of log(y)",
         ),
-        ("brier", poisson()[0], "it is for outcomes of 0 and 1; 'y' has 3"),
+        ("brier", poisson()[0], "it is for outcomes of 0 and 1; 'y' is 3 as well"),
     ],
 )
 def test_refusals(name, model, said):

@@ -133,6 +133,8 @@ def test_what_was_damaged(project):
         "again: damaged, or not of this stage; goes on from 5 of 5 blocks"
     )
     assert states(job)["sample flat 2-of-2"] == "done"
+    path = job._replace(model="flat", batch="1-of-2").path("sample")
+    assert table(artifacts(job)).endswith(f"remove the damaged ones before: rm -r {path}")
 
 
 def test_rounds(project):

@@ -1,5 +1,6 @@
 """From a YAML file to a config, or to one line for each thing that is wrong with it."""
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def _line(error: ErrorDetails) -> str:
             what = "is empty; fill it in"
         case "union_tag_not_found":
             what = f"missing; add one of {', '.join(SCHEMES)}"
+            if near := difflib.get_close_matches("scheme", map(str, value), 1):
+                what += f" (for {near[0]!r}, which is unknown?)"
             path += ("scheme",)
         case "union_tag_invalid":
             what = f"unknown scheme {value['scheme']!r}; {nearest(str(value['scheme']), SCHEMES)}"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 from jaxtyping import Array, Key
@@ -17,6 +18,7 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
+from pcv import devices
 from pcv.errors import PcvError, in_one_line
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
@@ -80,7 +82,7 @@ def from_numpyro(
     where = f"NumPyro model '{name}'"
     data = {} if data is None else {str(key): x for key, x in data.items()}
     given = {key: _as_array(x) for key, x in data.items()}
-    with jax.enable_x64(True):
+    with devices.apart(), jax.enable_x64(True):
         sites, in_jax = _run(model, given, where)
     found = _traced(sites, where)
     layouts = {site: _layout(x, where) for site, x in found.observed.items()}
@@ -129,7 +131,8 @@ def from_numpyro(
     def log_lik(params: Params, data: Data) -> Array:
         kwargs = arguments(data)
         values = constrain_fn(model, (), kwargs, params)
-        terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
+        with numpyro.validation_enabled(False):  # `_run` has looked at the observations
+            terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
         if single is not None and argument is None and outcome in data:
             fn, scale = sites[single]["fn"], sites[single]["scale"]
             y = jnp.reshape(data[outcome], observed[single].shape).astype(observed[single].dtype)
@@ -256,6 +259,14 @@ def _traced(sites: Mapping[str, Site], where: str) -> Traced:
                 " the likelihood, write it as an observed site of a distribution; if of the prior,"
                 " as a latent one"
             )
+    for name, site in observed.items():
+        missing_at = np.argwhere(np.isnan(np.asarray(site["value"], float)))
+        if missing_at.size and _mask(site["fn"]) is True:
+            place = ", ".join(map(str, missing_at[0]))
+            raise PcvError(
+                f"{where}: observed site '{name}' has {len(missing_at)} missing values, the first "
+                f"at [{place}]; drop these observations"
+            )
     if not observed:
         raise PcvError(f"{where}: no site is observed; give one obs=..., with its data")
     if not latent:
@@ -290,7 +301,8 @@ def _layout(site: Site, where: str) -> Layout:
     if not batch:
         raise PcvError(
             f"{where}: observed site '{site['name']}' has shape {value} but is one element as a "
-            "whole; declare its observations by a plate, or without to_event"
+            "whole; declare its observations by a plate, or without to_event; outcomes that are "
+            "jointly normal, as in a Gaussian process, are written with pcv.normal_target"
         )
     plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
     dims = [

@@ -242,7 +242,9 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
     if not size:
         raise PcvError(
             f"{where}: '{rv.name}' is one observation as a whole, of shape {observed.shape}; its "
-            "likelihood does not factorise into units"
+            "likelihood does not factorise into units; outcomes that are jointly normal, as in a "
+            "Gaussian process or an autoregression, are written with pcv.normal_target, others "
+            "with pcv.Target"
         )
     dims = model.named_vars_to_dims.get(rv.name) or [None] * observed.ndim
     named = [name or f"{rv.name}_dim_{axis}" for axis, name in enumerate(dims)]

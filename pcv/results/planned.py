@@ -9,8 +9,9 @@ from pcv import comparison as comparing
 from pcv import diagnostics as diag
 from pcv.comparison import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
-from pcv.stopping import Needs, Rule, finished, needs
+from pcv.stopping import SETTLED, Needs, Rule, finished, needs
 from pcv.sums import log_sums
+from pcv.verdicts import MIN_ESS
 
 
 def plan(
@@ -68,10 +69,17 @@ def plan(
             for name in samples
         ]
     )
+    more = more if going is None else more & going
+    words = wanted.words
+    if words == SETTLED and more.any():
+        words += (
+            f", but for folds with R-hat above {until.rhat:g} or an ESS below {MIN_ESS}: their"
+            " errors cannot be trusted yet"
+        )
     return xr.Dataset(
-        {"more": (("model", "fold"), more if going is None else more & going)},
+        {"more": (("model", "fold"), more)},
         {"model": list(samples), "fold": ids},
-        {"words": wanted.words},
+        {"words": words},
     )
 
 

@@ -176,7 +176,7 @@ def _missing(need: Need, whole: Target, y: np.ndarray, wanted: str, reads: str) 
         return f"it needs {wanted}moments=...), or else {wanted}predict=...)"
     if need == "binary outcome" and not np.isin(y, (0, 1)).all():
         other = y[~np.isin(y, (0, 1))][0]
-        return f"it is for outcomes of 0 and 1; '{whole.outcome.name}' has {other}"
+        return f"it is for outcomes of 0 and 1; '{whole.outcome.name}' is {other} as well"
     return _no_derivatives(whole, y, wanted, reads) if need == "derivatives" else ""
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from pcv import store
-from pcv.errors import PcvError
+from pcv.errors import BadFit, PcvError
 from pcv.job import Job, model_of, opened, recipe, require
 
 
@@ -16,7 +16,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     """The full-data posterior of a model and the kernel of its folds: ``fit.zarr``.
 
     Raises:
-        PcvError: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
+        BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
     from pcv import devices, idata, nuts
     from pcv.checks import check_prior, check_shapes
@@ -86,11 +86,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     failed = job.path("fit").with_name("fit_failed.zarr")
     if bad and not allowed:
         store.write(failed, tree, stamp)
-        raise PcvError(
-            f"fit {job.model}: "
-            + "; ".join(checks.problems)
-            + f". The draws are kept in {failed}; fit.allow_bad_fit: true (--allow-bad-fit) goes on"
-        )
+        raise BadFit(f"fit {job.model}: {'; '.join(checks.problems)}", failed)
     store.write(job.path("fit"), tree, stamp)
     shutil.rmtree(failed, ignore_errors=True)
 
