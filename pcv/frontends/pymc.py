@@ -5,6 +5,7 @@ those of the model (``sigma``), deterministics included.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -283,9 +284,8 @@ def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[...
     try:
         return get_jaxified_graph(inputs=inputs, outputs=outputs)
     except NotImplementedError as error:
-        raise PcvError(
-            f"{where}: JAX has no code for a part of it: {in_one_line(error)}"
-        ) from error
+        said = re.sub(r"\{.*\}", "", in_one_line(error))  # without objects' addresses
+        raise PcvError(f"{where}: JAX has no code for a part of it: {said}") from error
 
 
 def _starts(model: pm.Model, where: str) -> dict[str, np.ndarray]:

@@ -129,7 +129,8 @@ def print_errors():
         errors = [line for line in said if line.startswith("error: ")]
         if not errors:
             errors = [
-                "error: none was said; was it interrupted or killed (memory, time limit)?"
+                "error: none was said; was it interrupted or killed (memory, time limit)? "
+                "Draws already made are kept: run again"
             ]
         heading = f"\n{rule_name} failed; all it said is in {log}"
         print(heading, *errors, sep="\n", file=sys.stderr)
