@@ -299,13 +299,16 @@ def _score_table(
         count = f"{units_of(comparison['unit'].values.tolist())} in {count}"
     caption = f"{kind.capitalize()} scores: {count}, {predictives} predictive"
     errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
-    notes = [
-        f"SE of the difference of {model} over folds instead of units: {_error(over_folds)}."
+    over = [
+        f"{model} {_error(over_folds)}"
         for model, over_units, over_folds in zip(
             errors.index, errors["dse"], errors["dse_folds"], strict=True
         )
         if np.isfinite(over_folds) and not np.isclose(over_units, over_folds)
     ]
+    notes = (
+        [f"SE of the difference over folds instead of units: {', '.join(over)}."] if over else []
+    )
     elpd = [
         (plots.number(row["elpd"], row["se"]), _error(row["se"]), _error(row["mcse"]))
         for _, row in rows.iterrows()

@@ -233,13 +233,18 @@ def mcse_notes(comparison: Comparison) -> list[str]:
 
 
 def caveats(comparison: Comparison) -> list[str]:
-    """A line for each `p_better` that is rough, and for each model that needs more draws."""
+    """A line for the `p_better` that are rough, and for each model that needs more draws."""
     rough = {
         "N < 100": f"from fewer than 100 {noun(comparison)}s",
         "|elpd_diff| < 4": "of a difference below 4",
     }
-    said = zip(comparison.models, diag_diff(comparison))
-    found = [f"{m}: its Pr is a rough figure, {rough[why]}." for m, why in said if why]
+    of_why: dict[str, list[str]] = {}
+    for name, why in zip(comparison.models, diag_diff(comparison)):
+        if why:
+            of_why.setdefault(why, []).append(name)
+    found = [
+        f"{', '.join(names)}: Pr is a rough figure, {rough[why]}." for why, names in of_why.items()
+    ]
     return [*found, *(f"{line}." for line in mcse_notes(comparison))]
 
 

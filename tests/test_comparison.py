@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from pcv import PcvError
 from pcv.comparison import Scores, compare, standard_error
-from pcv.wording import COLUMNS, frame, in_words, scores_table, table
+from pcv.wording import COLUMNS, caveats, frame, in_words, scores_table, table
 
 FOLDS = ["rat 1", "rat 2", "rat 3", "rat 4"]
 
@@ -371,6 +371,20 @@ def test_table_as_printed():
         "slopes     0       0.0  0.0       0.0                     -48.04  4.3  0.040",
         "common     1      -8.0  2.8     0.089     0.00   N < 100   -56.0  5.7  0.080",
         "common: 1 of 4 folds is flagged.",
+    ]
+
+
+def test_caveats_name_all_models_that_they_are_of():
+    c = compare(
+        [
+            joint("slopes", (-10.0, -12.0, -11.0, -15.0), mcse=0.02),
+            joint("common", (-12.0, -12.0, -14.0, -18.0), mcse=0.9),
+            joint("flat", (-22.0, -17.0, -24.0, -18.0), mcse=0.02),
+        ]
+    )
+    assert caveats(c) == [
+        "common, flat: Pr is a rough figure, from fewer than 100 folds.",
+        "common: the MCSE of its difference is 64% of the SE: more draws would shrink it.",
     ]
 
 

@@ -242,7 +242,7 @@ def test_one_model_has_scores_but_no_comparison() -> None:
 def test_se_over_folds_is_told_where_it_differs(text: str) -> None:
     comparison, _, _ = results = make_results()
     comparison["dse_folds"].loc["pointwise", "common"] = 9.87
-    assert "SE of the difference of common over folds instead of units: 9.9." in render(results)
+    assert "SE of the difference over folds instead of units: common 9.9." in render(results)
     assert "instead of units" not in text
 
 

@@ -131,8 +131,9 @@ def include(ax: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> None:
 
 def draws_axis(ax: Axes, draws: Num[np.ndarray, " point"], right: float | None = None) -> None:
     ax.set_xlim(0, 1.02 * draws[-1] if right is None else right)
-    ticks = MaxNLocator(5, integer=True).tick_values(0, draws[-1])
-    ax.xaxis.set_major_locator(FixedLocator(ticks[ticks <= draws[-1]]))
+    spaced = MaxNLocator(5, integer=True).tick_values(0, draws[-1])
+    ticks = [0, *draws] if len(draws) <= 5 else [tick for tick in spaced if tick <= draws[-1]]
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
 
 
 def log_ticks(axis: XAxis | YAxis) -> None:
