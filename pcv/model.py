@@ -169,7 +169,8 @@ class Target(NamedTuple):
         density: `log_predictive` of other outcomes of the test set.
         predict: a replicate of the test set.
         moments: mean and variance, or covariance, of the test set given the parameters.
-        dims, coords: as those of a `Model`.
+        dims: names of the dimensions of the posterior's variables, one per axis.
+        coords: names of the elements along dimensions.
     """
 
     init: Callable[[Key[Array, ""]], Any]
