@@ -58,7 +58,7 @@ def start(
     for fold in map(np.flatnonzero, (~own, own & ~several, own & several)):
         if fold.size == 0:
             continue
-        rows = (fold[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
+        rows = _rows(fold, num_chains)
         places = jnp.asarray(position.reshape(-1, position.shape[-1])[rows])
         places, some = spread((places, Chains(*(x[rows] for x in chains))))
         kernel = Kernel(made.center, made.scale, made.step_size[0], made.num_steps[0])
@@ -68,6 +68,11 @@ def start(
             kernel = made._replace(moves=variants.moves[variant[fold[0]]], **each)
         parts.append(Part(fold, kernel, engine.start(kernel, places, some), some, len(fold)))
     return parts
+
+
+def _rows(folds: np.ndarray, num_chains: int) -> np.ndarray:
+    """Places of the folds' chains among those of all folds."""
+    return (folds[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
 
 
 def sizes(num_folds: int) -> list[int]:
@@ -103,7 +108,7 @@ def kept(parts: list[Part], going: Bool[np.ndarray, " fold"], num_chains: int) -
             found.append(part._replace(fold=place[part.fold]))
             continue
         folds = compacted(own, part.most)
-        rows = (folds[:, None] * num_chains + np.arange(num_chains)).reshape(-1)
+        rows = _rows(folds, num_chains)
         varying = own_of(part.kernel)
         some = jax.tree.map(partial(jnp.take, indices=rows, axis=0), (part.state, varying))
         state, varying, chains = spread((*some, Chains(*(x[rows] for x in part.chains))))
@@ -136,7 +141,7 @@ def blocks(
         )
         for part in parts
     ]
-    order = np.argsort(np.concatenate([part.fold for part in parts]))
+    order = _order(parts)
 
     def in_order(*x: Any) -> Any:
         return np.concatenate(x)[order] if np.ndim(x[0]) else x[0]
@@ -215,9 +220,14 @@ def positions(parts: list[Part], num_chains: int) -> Float[np.ndarray, "fold cha
     return _by_fold(parts, ends, num_chains)
 
 
+def _order(parts: list[Part]) -> np.ndarray:
+    """Places of the folds, in their order, among those of the parts in turn."""
+    return np.argsort(np.concatenate([part.fold for part in parts]))
+
+
 def _by_fold(parts: list[Part], values: Sequence[Any], num_chains: int) -> np.ndarray:
     """Values of the parts' chains, padded, as (fold, chain, ...) in the order of the folds."""
-    order = np.argsort(np.concatenate([part.fold for part in parts]))
+    order = _order(parts)
     own = [np.asarray(x)[: len(part.fold) * num_chains] for part, x in zip(parts, values)]
     rows = np.concatenate(own)
     return rows.reshape(len(order), num_chains, *rows.shape[1:])[order]

@@ -227,7 +227,7 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
         if folds not in SCHEMES:
             near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SCHEMES)}"
-            if hasattr(schemes, folds):
+            if folds in config.SCHEMES and hasattr(schemes, folds):
                 hint = f"it needs more than its name: pcv.{folds}(...)"
             else:
                 hint += ", or pcv.kfold(...)"

@@ -619,6 +619,8 @@ class TestFolds:
             pcv.cross_validate(model, "LOO", **short)
         with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
             pcv.cross_validate(model, "rats", **short)
+        with pytest.raises(PcvError, match="folds 'np'; there are loo, kfold"):
+            pcv.cross_validate(model, "np", **short)
         words = "folds 'block'; it needs more than its name: pcv.block"
         with pytest.raises(PcvError, match=words):
             pcv.cross_validate(model, "block", **short)

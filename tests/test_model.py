@@ -10,7 +10,7 @@ import pytest
 from numpyro.distributions import constraints
 from scipy.stats import norm
 
-from pcv.checks import CHECKED_DRAWS, check_gap, check_prior, check_shapes, check_values
+from pcv.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
 from pcv.errors import PcvError
 from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
 from pcv.marginal import choose
@@ -24,6 +24,7 @@ from pcv.model import (
     support,
     target,
 )
+from pcv.shapes import check_shapes
 from tests.problems import PROBLEMS, coin, variance
 
 GROUP = np.array([0, 0, 1, 1, 1])
@@ -372,6 +373,27 @@ def test_vague_priors_hide_nothing():
     data = RATES | {"unit": np.arange(5)}
     with pytest.raises(PcvError, match="log_lik of unit 'unit 3' is not finite at"):
         check_values(rates(100.0, log_lik=nan_at_unit_3), data, "bad", UNITS)
+
+
+def test_a_marginal_that_is_not_finite_names_its_fold():
+    def nan_of_group_b(params, data, test):
+        joint, pointwise = marginal(params, data, test)
+        return jnp.where(data["group"][test[0]] == 1, jnp.nan, joint), pointwise
+
+    model = MODEL._replace(marginal=nan_of_group_b)
+    with pytest.raises(
+        PcvError, match="'bad': marginal of fold 'group 1' is not finite at 20 of 20"
+    ):
+        check_marginal(model, DATA, "bad", WHOLE)
+
+
+def test_a_marginal_may_overflow_where_the_likelihood_does():
+    def of_likelihood(params, data, test):
+        pointwise = jnp.where(test >= 0, rates(100.0).log_lik(params, data)[test], 0.0)
+        return pointwise.sum(), pointwise
+
+    data, folds = RATES | {"unit": np.arange(5)}, leave_one_out(UNITS)
+    check_marginal(rates(100.0, marginal=of_likelihood), data, "vague", folds)
 
 
 def test_overflow_is_no_leak():

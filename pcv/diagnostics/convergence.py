@@ -10,8 +10,6 @@ from pcv.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments, of_
 
 BENCHMARK_LEVEL = 0.01
 """share of benchmark replicates at or above R-hat max that speaks against mixing"""
-
-
 BLOCKS = 5
 """that a chain is cut into for the benchmark of R-hat max"""
 KEPT_APART = 1000

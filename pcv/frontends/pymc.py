@@ -260,10 +260,10 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
 
 def _dims(model: pm.Model, shown: Sequence[Any]) -> dict[str, list[str]]:
     """Dimensions of the variables of the posterior, where the model names them."""
+    taken = {*model.named_vars, "chain", "draw"}
     found = {}
     for rv in shown:
         dims = model.named_vars_to_dims.get(rv.name, ())
-        taken = {*model.named_vars, "chain", "draw"}
         if rv.ndim and len(set(dims)) == rv.ndim:
             found[rv.name] = [
                 f"{rv.name}_dim_{axis}" if name is None or name in taken else name

@@ -19,9 +19,10 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
     from pcv import devices, idata, nuts
-    from pcv.checks import check_prior, check_shapes
+    from pcv.checks import check_prior
     from pcv.keys import key
     from pcv.model import flat_target, full_data, param_names, target, unit_log_lik
+    from pcv.shapes import check_shapes
     from pcv.tuning import tune
 
     started = datetime.now(UTC)

@@ -109,7 +109,8 @@ def check(job: Job, leaks: bool = True) -> None:
     """
     from pcv import devices
     from pcv import scores as scoring
-    from pcv.checks import check_marginal, check_prior, check_shapes, check_values
+    from pcv.checks import check_marginal, check_prior, check_values
+    from pcv.shapes import check_shapes
 
     settings = job.settings
     _obtain(job)
