@@ -97,13 +97,22 @@ def _of_host() -> int:
     groups = [int(text) for file in _limits() if (text := _content(file)).isdigit()]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     own = [] if soft == resource.RLIM_INFINITY else [soft]
-    per_node = os.environ.get("SLURM_MEM_PER_NODE")
-    if per_node:
-        own.append(int(per_node) * 2**20)
+    of_job = _of_slurm()
+    if of_job:
+        own.append(of_job)
     common, devices = min([machine, *groups]), in_use()
-    if devices[0].platform == "cpu" and not per_node:
+    if devices[0].platform == "cpu" and not of_job:
         common = common * min(len(devices), all_cores()) // all_cores()
     return min([common, *own])
+
+
+def _of_slurm() -> int:
+    """What a job of SLURM asked for on this node; 0 where it did not, or asked for all of it."""
+    per_node, per_core, cores = (
+        int(os.environ.get(f"SLURM_{name}") or 0)
+        for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE")
+    )
+    return (per_node or per_core * cores) * 2**20
 
 
 def _limits() -> Iterator[Path]:

@@ -29,6 +29,7 @@ from pcv.frontends.numpyro import from_numpyro
 from pcv.frontends.pymc import from_bambi, from_pymc
 from pcv.job import _of_column
 from pcv.model import Model, numeric, support
+from pcv.shapes import check_shapes
 
 N, J = 12, 4
 RNG = np.random.default_rng(8)
@@ -848,6 +849,41 @@ def test_bambi_is_its_pymc_model_with_columns():
     np.testing.assert_allclose(made.log_lik(params, {}), twin.log_lik(params, {}), rtol=1e-10)
     assert {"Intercept", "x", "1|site"} <= set(made.constrain(params))
     assert from_bambi(model).outcome.name == "y"
+
+
+def test_ordered_variables_begin_in_order():
+    with pm.Model() as model:
+        cut = pm.Normal("cut", 0, 2, shape=3, transform=pm.distributions.transforms.ordered)
+        pm.OrderedLogistic("y", X[:, 0], cut, observed=GRADE, compute_p=False)
+    made = from_pymc(model)
+    starts = jax.vmap(made.init)(jax.random.split(jax.random.key(0), 4000))
+    cuts = np.asarray(jax.vmap(made.constrain)(starts)["cut"])
+    assert np.all(np.diff(cuts) > 0)
+    # Of three normal draws: order statistics. 200 different ones are behind the 4,000.
+    np.testing.assert_allclose(cuts.mean(0), [-1.693, 0, 1.693], atol=4 * 2 * 0.75 / 200**0.5)
+
+
+@pytest.mark.filterwarnings("ignore:The intercept is omitted in ordinal families:UserWarning")
+def test_bambi_cumulative_and_its_twin_by_hand():
+    frame = pd.DataFrame({"y": pd.Categorical(GRADE, ordered=True), "x": X[:, 0]})
+    priors = {"x": bmb.Prior("Normal", mu=0, sigma=1)}
+    made = from_bambi(bmb.Model("y ~ x", frame, family="cumulative", priors=priors))
+    check_shapes(made, {"y": GRADE}, N, "y", "cumulative")
+    assert made.dims == {"threshold": ["threshold_dim"], "p": ["__obs__", "p_dim_1"]}
+
+    def by_hand(params):
+        cut = dist.biject_to(constraints.ordered_vector)(params["threshold_ordered__"])
+        return dist.OrderedLogistic(params["x"] * X[:, 0], cut).log_prob(GRADE)
+
+    for seed in range(3):
+        params = made.init(jax.random.key(seed))
+        np.testing.assert_allclose(made.log_lik(params, {}), by_hand(params), rtol=1e-9)
+        of_made, of_hand = (
+            jax.grad(lambda p: f(p).sum())(params)  # noqa: B023
+            for f in (lambda p: made.log_lik(p, {}), by_hand)
+        )
+        for name, grad in of_hand.items():
+            np.testing.assert_allclose(of_made[name], grad, rtol=1e-7)
 
 
 @pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning")

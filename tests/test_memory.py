@@ -146,7 +146,8 @@ def test_from_python(project, monkeypatch):
 
 
 def test_the_limit_of_a_job_counts(monkeypatch, tmp_path):
-    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE"):
+        monkeypatch.delenv(f"SLURM_{name}", raising=False)
     monkeypatch.setattr(memory, "GROUPS", tmp_path)
     monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
     machine = memory.of_devices().host
@@ -161,6 +162,11 @@ def test_the_limit_of_a_job_counts(monkeypatch, tmp_path):
     assert memory.of_devices() == Step(2**30, 2**30)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
     assert memory.of_devices().host == 2**29
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")
+    assert memory.of_devices().host == 2**30
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "64")
+    assert memory.of_devices().host == 2**28
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import jax
@@ -51,8 +52,8 @@ def _jaxified() -> Callable[..., Any]:
 
 get_jaxified_graph = _jaxified()
 
-PRIOR_DRAWS = 200
-"""draws from the prior among which chains of the full-data fit begin"""
+PRIOR_DRAWS, MOST_TRIES = 200, 4000
+"""draws from the prior among which chains of the full-data fit begin, found among so many"""
 
 
 def from_pymc(
@@ -108,10 +109,11 @@ def from_pymc(
     likelihood = _compiled([*parameters, *inputs.values()], terms, where)
     shown = model.unobserved_RVs
     posterior = _compiled(parameters, model.replace_rvs_by_values(shown), where)
-    starts = _starts(model, where)
+    starts = _starts(model)
+    num_starts = len(starts[names[0]])
 
     def init(key: Key[Array, ""]) -> Params:
-        draw = jax.random.randint(key, (), 0, PRIOR_DRAWS)
+        draw = jax.random.randint(key, (), 0, num_starts)
         return {name: jnp.asarray(starts[name], float)[draw] for name in names}
 
     def at(params: Params) -> list[Array]:
@@ -126,16 +128,22 @@ def from_pymc(
         of_variables = [layouts[name].by_unit(x, chosen) for name, x in zip(observed, found)]
         return jnp.sum(jnp.stack(of_variables), axis=0)
 
+    def constrain(params: Params) -> dict[str, Array]:
+        return {rv.name: jnp.asarray(x) for rv, x in zip(shown, posterior(*at(params)))}
+
+    shapes = {
+        name: x.shape for name, x in jax.eval_shape(constrain, init(jax.random.key(0))).items()
+    }
     whole = single is not None and not rows.units
     return Model(
         init,
         lambda params: jnp.asarray(prior(*at(params))[0]),
         log_lik,
-        lambda params: {rv.name: jnp.asarray(x) for rv, x in zip(shown, posterior(*at(params)))},
+        constrain,
         Outcome(outcome, discrete=all(rv.dtype.startswith("int") for rv in model.observed_RVs)),
         predict=_replicates(model, at) if whole else None,
         data=rows,
-        dims=_dims(model, shown),
+        dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
     )
 
@@ -258,16 +266,24 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
     return Layout(tuple(named[:size]), tuple(named[size:]), observed.shape, labels)
 
 
-def _dims(model: pm.Model, shown: Sequence[Any]) -> dict[str, list[str]]:
-    """Dimensions of the variables of the posterior, where the model names them."""
+def _dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
+    """Dimensions of the variables of the posterior, where the model names them.
+
+    PyMC does not look whether those of a deterministic fit its shape, and Bambi's may not.
+    """
     taken = {*model.named_vars, "chain", "draw"}
+    lengths = {name: len(x) for name, x in model.coords.items() if x is not None}
     found = {}
-    for rv in shown:
-        dims = model.named_vars_to_dims.get(rv.name, ())
-        if rv.ndim and len(set(dims)) == rv.ndim:
-            found[rv.name] = [
-                f"{rv.name}_dim_{axis}" if name is None or name in taken else name
-                for axis, name in enumerate(dims)
+    for variable, shape in shapes.items():
+        dims = model.named_vars_to_dims.get(variable, ())
+        if shape and len(set(dims)) == len(shape):
+            fits = [
+                name is not None and name not in taken and lengths.setdefault(name, size) == size
+                for name, size in zip(dims, shape)
+            ]
+            found[variable] = [
+                name if fit else f"{variable}_dim_{axis}"
+                for axis, (name, fit) in enumerate(zip(dims, fits))
             ]
     return found
 
@@ -288,16 +304,27 @@ def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[...
         raise PcvError(f"{where}: JAX has no code for a part of it: {said}") from error
 
 
-def _starts(model: pm.Model, where: str) -> dict[str, np.ndarray]:
-    """Draws from the prior of all value variables; near its middle where it is improper."""
-    seeds = range(PRIOR_DRAWS)
+def _starts(model: pm.Model) -> dict[str, np.ndarray]:
+    """Draws from the prior of all value variables; near its middle where it is improper, or where
+    no draw can be transformed.
+
+    PyMC draws without regard to transforms: of draws for an ordered variable, those that happen to
+    be in order are from its prior.
+    """
     try:
-        draw = make_initial_point_fn(model=model, default_strategy="prior")
-        found = [draw(seed) for seed in seeds]
+        found = _finite(make_initial_point_fn(model=model, default_strategy="prior"))
     except NotImplementedError:  # Flat priors
-        draw = make_initial_point_fn(model=model, jitter_rvs=set(model.free_RVs))
-        found = [draw(seed) for seed in seeds]
+        found = []
+    if not found:
+        near = make_initial_point_fn(model=model, jitter_rvs=set(model.free_RVs))
+        found = _finite(near) or [near(0)]
     return {name: np.stack([x[name] for x in found]) for name in found[0]}
+
+
+def _finite(draw: Callable[[int], Mapping[str, np.ndarray]]) -> list[Mapping[str, np.ndarray]]:
+    draws = (draw(seed) for seed in range(MOST_TRIES))
+    sound = (x for x in draws if all(np.isfinite(value).all() for value in x.values()))
+    return list(islice(sound, PRIOR_DRAWS))
 
 
 def _replicates(

@@ -199,13 +199,14 @@ def _until_done(
     run, parts, center = begun
     active, tolerance, so_far = np.arange(len(center["joint"])), None, []
     index, engine = 0, run.engine
+    by_fold = bool(cv.until and not cv.until.of_comparison)
     for length in lengths:
         while index < saved.number and made < length:
             block = block_of(saved.block(index))
             index, made = index + 1, made + block.num_draws
             if index == saved.number:
                 parts = all_chains.resumed(parts, saved.state())
-            if cv.until:
+            if by_fold:
                 so_far.append(block.sums["joint"])
             yield block, active, parts
         some = {kind: x[active] for kind, x in center.items()}
@@ -215,12 +216,13 @@ def _until_done(
             block, parts, engine = step
             saved.save(index, block._asdict(), all_chains.states(parts, cv.chains))
             index += 1
-            if cv.until:
+            if by_fold:
                 so_far.append(block.sums["joint"])
             yield block, active, parts
         made = length
-        if cv.until is None or length == lengths[-1]:
+        if not by_fold or length == lengths[-1]:
             return
+        assert cv.until is not None
         sums = LogSums(*(np.stack([x[f] for x in so_far], axis=2) for f in LogSums._fields))
         if tolerance is None:
             tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)

@@ -1,0 +1,141 @@
+"""The report of an experiment: its figures as files, and one self-contained HTML page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from pcv.report.drawing import (
+    CAPTIONS,
+    NESTED_CAPTIONS,
+    figures,
+    inline,
+    models_of,
+    svg,
+    write_figures,
+)
+from pcv.report.tables import (
+    Cells,
+    Table,
+    batch_table,
+    chain_table,
+    fit_table,
+    flagged_table,
+    flagged_units,
+    fold_table,
+    other_scores,
+    score_table,
+)
+
+__all__ = [
+    "CAPTIONS",
+    "Cells",
+    "Table",
+    "figures",
+    "html",
+    "inline",
+    "svg",
+    "template",
+    "write_figures",
+]
+
+QUESTIONS = {
+    "joint": "How well is the test set of a fold predicted as a whole? Log density of all its "
+    "units together, one term per fold.",
+    "pointwise": "How well is each unit predicted on its own? Log density of single units, one "
+    "term per unit, as loo and ArviZ score.",
+}
+
+
+def html(
+    comparison: xr.Dataset,
+    diagnostics: Mapping[str, xr.Dataset],
+    frame: pd.DataFrame,
+    provenance: Mapping[str, Any],
+    figures: Mapping[str, Figure],
+    title: str,
+    marks: Sequence[str],
+    caveats: Mapping[str, Sequence[str]],
+    scores: pd.DataFrame | None = None,
+    score_notes: Sequence[str] = (),
+) -> str:
+    """The report as one HTML page that needs nothing else: no network, scripts or fonts.
+
+    Args:
+        comparison: the contents of comparison.zarr.
+        diagnostics: the contents of each model's diagnostics.zarr, by model name.
+        frame: the rows of comparison.csv.
+        provenance: what to print of the run's origin: `config` (a mapping or YAML text), and by
+            any name texts, numbers, lists or one more level of mappings.
+        figures: from `figures`.
+        title: the heading.
+        marks: warnings to show in a banner at the top, such as that a bad fit was allowed.
+        caveats: of each kind, what is to be said of its numbers besides the verdicts.
+        scores: the rows of scores.csv, where there are scores besides the log score.
+        score_notes: what is to be said of these.
+    """
+    names = models_of(comparison)
+    single = len(names) == 1
+    folds = {name: fold_table(name, diagnostics[name]) for name in names}
+    config = provenance.get("config", {})
+    return template("report.html.j2").render(
+        title=title,
+        marks=marks,
+        single=single,
+        attrs=comparison.attrs,
+        num_models=len(names),
+        num_folds=comparison.sizes["fold"],
+        scores={
+            kind: score_table(comparison, frame, kind, caveats[kind])
+            for kind in map(str, comparison["kind"].values)
+        },
+        questions=QUESTIONS,
+        others=None
+        if scores is None
+        else other_scores(scores.query("score != 'log'"), single, score_notes),
+        figures={
+            name: Markup(inline(figure, name))
+            for name, figure in figures.items()
+            if not (single and name == "probability")
+        },
+        captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),
+        chains=chain_table([diagnostics[name] for name in names], names),
+        batches=batch_table({name: diagnostics[name] for name in names}),
+        flagged=flagged_table(folds),
+        flagged_units=flagged_units(diagnostics, names),
+        folds=folds,
+        fits=fit_table([diagnostics[name] for name in names], names),
+        origin={
+            key: {name: _words(item) for name, item in value.items()}
+            if isinstance(value, Mapping)
+            else _words(value)
+            for key, value in provenance.items()
+            if key != "config"
+        },
+        config=config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False),
+    )
+
+
+def template(name: str) -> Template:
+    """A page of `pcv/templates`, in which every name must be given and all text is escaped."""
+    environment = Environment(
+        loader=PackageLoader("pcv"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_words, value))
+    return str(value)

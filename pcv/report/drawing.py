@@ -1,0 +1,174 @@
+"""The figures of a report: which there are, what is said under them, and their files."""
+
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+import xarray as xr
+from matplotlib.figure import Figure
+
+from pcv import plots, store
+
+DPI = 200
+
+CAPTIONS = {
+    "difference": (
+        "The answer, and its two uncertainties",
+        "Each line is a model's estimate from the draws so far, as a difference to the comparator "
+        "(the horizontal line at 0); negative means that the comparator predicts better. The band "
+        "is ± 2 Monte Carlo standard errors: it shrinks as chains run longer, and the line should "
+        "have settled inside it. The bar at the right is ± 1 standard error of the final estimate, "
+        "which comes from the limited number of folds: only more data make it shorter. A bar that "
+        "reaches 0 leaves the order of the two models open. A single model is shown by its elpd.",
+    ),
+    "uncertainty": (
+        "Have the chains run long enough?",
+        "Solid: the standard error that the limited data leave (epistemic). Dashed: the Monte "
+        "Carlo standard error that the limited number of draws adds. Once the dashed line is far "
+        "below the solid one (a tenth, say), longer chains no longer change the answer. The axis "
+        "is logarithmic.",
+    ),
+    "probability": (
+        "Probability of predicting better",
+        "The probability that a model predicts new data better than the comparator, given the "
+        "draws so far. 50% is a toss-up. It should have settled; close to 0% or 100%, the order of "
+        "the models is clear.",
+    ),
+    "fold_differences": (
+        "Which folds make the difference?",
+        "One mark per fold and model, ± 2 Monte Carlo standard errors (often hidden by the mark), "
+        "in the order of the joint differences. To the left of 0 (or below it), the comparator "
+        "predicts that fold better. Look for single folds that carry the total. Beyond "
+        f"{plots.MAX_NAMED_FOLDS} folds, each model's folds stand in order of value and only the "
+        "extremes are named. With a single model, the elpd of each fold is shown.",
+    ),
+    "rhat": (
+        "Do the chains of each fold agree?",
+        "Thin lines: R-hat of the log score of each fold, over draws. Bold: the largest of them, "
+        f"R-hat max. The dashed line is the usual limit of {plots.GOOD_RHAT:g} for a single "
+        "posterior; the largest of many folds often lies above it though all is well, which is "
+        "what the next figure is for. The axis is linear near 1 and logarithmic far above it.",
+    ),
+    "benchmark": (
+        "Is R-hat max too large?",
+        "The histogram shows what R-hat max would be if all chains had mixed: blocks of draws are "
+        "shuffled between the chains of a fold, again and again. A vertical line inside the "
+        "histogram is what well-mixed chains give. A line to the right of it says that at least "
+        "one chain is stuck, shifted, or still warming up.",
+    ),
+    "ess": (
+        "How many independent draws is each score worth?",
+        "Effective sample size of the joint log score, over all chains of a fold: that many "
+        "independent draws would have the same Monte Carlo error. Thin lines: of each fold. Bold: "
+        "of the model's elpd, where folds weigh by their error; the panel at the top: of the "
+        "differences. Lines should rise steadily; one that levels off comes from a heavy tail or a "
+        "chain that is stuck.",
+    ),
+    "khat": (
+        "Can each fold's Monte Carlo error be trusted?",
+        "Pareto k-hat of the predictive density over the draws of each fold. Above the dotted line "
+        "a few draws dominate the fold's score and its Monte Carlo error is understated; above the "
+        "dashed line at 1, that average has no finite mean to estimate. The remedy is a predictive "
+        "with the left-out effects integrated out (marginal), or far more draws.",
+    ),
+    "full_data": (
+        "Is each model's full-data fit sound?",
+        "One mark per parameter of the fit to all data, which gives cross-validation its starting "
+        f"points and its sampler settings. Sound parameters lie below R-hat {plots.GOOD_RHAT:g} "
+        f"and to the right of an effective sample size of {plots.GOOD_ESS}. The parameters with "
+        "the largest R-hat and with the smallest sample size are named.",
+    ),
+}
+
+NESTED_CAPTIONS = {
+    "rhat": (
+        "Do chains from different starts agree?",
+        "Thin lines: nested R-hat of the log score of each fold, over draws, which compares sets "
+        "of chains that start at one point (superchains). Bold: the largest of them, nested R-hat "
+        "max. It exceeds 1 by chance alone, the more so the fewer draws and chains a superchain "
+        f"has, so that the dashed line at {plots.GOOD_RHAT:g} is no limit; the next figure has "
+        "one. The axis is linear near 1 and logarithmic far above it.",
+    ),
+    "benchmark": (
+        "Is nested R-hat max too large?",
+        "The histogram shows what nested R-hat max would be if it did not matter where chains "
+        "start: whole chains of a fold are dealt out anew to its superchains, again and again. A "
+        "vertical line inside the histogram is what well-mixed chains give. A line to the right "
+        "of it says that chains from at least one start differ from the others.",
+    ),
+}
+"""where chains start together"""
+
+
+def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
+    """All figures of an experiment by name, the same names for every experiment.
+
+    Args:
+        comparison: the contents of comparison.zarr.
+        diagnostics: the contents of each model's diagnostics.zarr, by model name.
+    """
+    ordered = {name: diagnostics[name] for name in models_of(comparison)}
+    runs = {"all models": comparison, **ordered} if len(ordered) > 1 else ordered
+    return {
+        "difference": plots.difference(comparison),
+        "uncertainty": plots.uncertainty(comparison),
+        "probability": plots.probability(comparison),
+        "fold_differences": plots.fold_differences(comparison),
+        "rhat": plots.rhat(ordered),
+        "benchmark": plots.benchmark(runs),
+        "ess": plots.ess(ordered, comparison),
+        "khat": plots.khat(ordered),
+        "full_data": plots.full_data(ordered),
+    }
+
+
+def write_figures(figs: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write each figure as PNG (200 dpi) and SVG into a folder, which is made if need be.
+
+    Returns:
+        the paths written.
+
+    Raises:
+        PcvError: the folder or a file cannot be written.
+    """
+    paths = []
+    for name, figure in figs.items():
+        png = io.BytesIO()
+        figure.savefig(png, dpi=DPI)
+        for content, suffix in [(png.getvalue(), "png"), (svg(figure, name).encode(), "svg")]:
+            paths.append(folder / f"{name}.{suffix}")
+            store.write_bytes(paths[-1], content)
+    return paths
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as SVG with selectable text; all its ids begin with `name`.
+
+    The same figure gives the same text, whenever and wherever it is drawn.
+
+    >>> '<svg ' in svg(Figure(), "empty")
+    True
+    """
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata=nothing)
+
+    def prefix(tag: re.Match[str]) -> str:
+        return re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", tag[0])
+
+    return re.sub(r"<[^>]+>", prefix, buffer.getvalue())
+
+
+def inline(figure: Figure, name: str) -> str:
+    """The svg element alone, sized by the page, and named for who cannot see it."""
+    text = svg(figure, name)
+    head, body = text[text.index("<svg") :].split(">", 1)
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    return f'{head} role="img" aria-labelledby="caption-{name}">{body}'
+
+
+def models_of(comparison: xr.Dataset) -> list[str]:
+    return [str(name) for name in comparison["model"].to_numpy()]

@@ -1,0 +1,270 @@
+"""The tables of a report, as they are printed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv import plots
+from pcv.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
+from pcv.wording import units_of
+
+MAX_ROWS = 100
+"""flagged folds, or units, that the report lists"""
+
+Cells = tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """A table as it is printed: the first column names the row, the last one is in words."""
+
+    caption: str
+    head: Cells
+    rows: Sequence[Cells]
+    flagged: Sequence[bool]
+    """rows that stand out"""
+    notes: Sequence[str] = ()
+
+
+def score_table(
+    comparison: xr.Dataset, frame: pd.DataFrame, kind: str, caveats: Sequence[str]
+) -> Table:
+    rows = frame[frame["kind"] == kind].sort_values("rank")
+    comparator = str(comparison.attrs[f"reference_{kind}"])
+    single = len(rows) == 1
+    predictives = " and ".join(dict.fromkeys(rows["predictive"]))
+    count = f"{rows['n_folds'].max()} folds"
+    if kind == "pointwise":
+        count = f"{units_of(comparison['unit'].values.tolist())} in {count}"
+    caption = f"{kind.capitalize()} scores: {count}, {predictives} predictive"
+    errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
+    over = [
+        f"{model} {_error(over_folds)}"
+        for model, over_units, over_folds in zip(
+            errors.index, errors["dse"], errors["dse_folds"], strict=True
+        )
+        if np.isfinite(over_folds) and not np.isclose(over_units, over_folds)
+    ]
+    notes = (
+        [f"SE of the difference over folds instead of units: {', '.join(over)}."] if over else []
+    )
+    elpd = [
+        (plots.number(row["elpd"], row["se"]), _error(row["se"]), _error(row["mcse"]))
+        for _, row in rows.iterrows()
+    ]
+    if single:
+        head: Cells = ("model", "elpd", "SE", "MCSE", "verdict")
+        differences: list[Cells] = [()]
+    else:
+        head = ("model", "difference", "SE", "MCSE", f"Pr(beats {comparator})")
+        head += ("elpd", "SE of elpd", "MCSE of elpd", "verdict")
+        differences = [
+            ("0", "–", "–", "–")
+            if row["model"] == comparator
+            else (
+                plots.number(row["elpd_diff"], row["dse"]),
+                _error(row["dse"]),
+                _error(row["mcse_diff"]),
+                plots.percent(row["p_better"]),
+            )
+            for _, row in rows.iterrows()
+        ]
+    flagged = [verdict != "ok" for verdict in rows["verdict"]]
+    notes += caveats
+    notes += [f"{model}: {v}" for model, v in zip(rows["model"], rows["verdict"]) if v != "ok"]
+    cells = [
+        (model, *difference, *own, "see below" if flag else "ok")
+        for model, difference, own, flag in zip(
+            rows["model"], differences, elpd, flagged, strict=True
+        )
+    ]
+    return Table(caption, head, cells, flagged, notes)
+
+
+def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Table:
+    differences: Cells = () if single else ("difference", "SE", "MCSE", "Pr")
+    head: Cells = ("score", "model", *differences, "score of model", "its SE", "its MCSE", "kind")
+    cells = [
+        (
+            row["score"],
+            row["model"],
+            *(
+                ()
+                if single
+                else ("0", "–", "–", "–")
+                if row["score_diff"] == 0 and row["dse"] == 0
+                else (
+                    plots.number(row["score_diff"], row["dse"]),
+                    _error(row["dse"]),
+                    _error(row["mcse_diff"]),
+                    plots.percent(row["p_better"]),
+                )
+            ),
+            plots.number(row["estimate"], row["se"]),
+            _error(row["se"]),
+            _error(row["mcse"]),
+            row["kind"],
+        )
+        for _, row in rows.iterrows()
+    ]
+    caption = "Higher is better: errors and distances are negative"
+    if not single:
+        comparators = set(rows["model"][(rows["score_diff"] == 0) & (rows["dse"] == 0)])
+        named = comparators.pop() if len(comparators) == 1 else "the model whose own is 0"
+        caption += f"; differences from {named}"
+    return Table(caption, head, cells, [False] * len(cells), notes)
+
+
+def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
+    rhat = plots.rhat_name(models[0])
+    head: Cells = ("model", "chains × draws", f"{rhat} max", "benchmark share", "min ESS")
+    head += ("total ESS", "max k-hat", "divergences", "folds flagged")
+    rows = [
+        (
+            name,
+            f"{folds.attrs['num_chains']} × {_range(folds['n_draws'])}",
+            _at(folds["rhat"], "max", ".3f"),
+            plots.percent(float(folds["benchmark_share"])),
+            _at(folds["joint_ess"], "min", ",.0f"),
+            f"{float(folds['joint_ess_total']):,.0f}".replace("nan", "–"),
+            _at(folds["khat"], "max", ".2f"),
+            f"{int(folds['divergences'].sum()):,}",
+            f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
+        )
+        for name, folds in zip(names, models, strict=True)
+    ]
+    flagged = [
+        bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_LEVEL)
+        for folds in models
+    ]
+    note = (
+        f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "
+        f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
+    )
+    return Table("Chains of all folds", head, rows, flagged, [note])
+
+
+def batch_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
+    """Are batches long enough? None where there were too few full-data draws to tell."""
+    checked = {name: d for name, d in diagnostics.items() if "batch_check" in d}
+    if not checked:
+        return None
+    sizes = next(iter(checked.values()))["size"].to_numpy()
+    rows, flagged = [], []
+    for name, folds in checked.items():
+        used = int(folds.attrs["batch_size"])
+        share = float(folds["batch_check"].sel(size=used))
+        short = share < SHORT_BATCHES
+        ratios = [f"{x:.2f}".replace("nan", "–") for x in folds["batch_check"].values]
+        flagged.append(short)
+        rows.append(
+            (name, *ratios, f"batches of {used} are " + ("too short" if short else "long enough"))
+        )
+    note = (
+        "MCSE by batches of so many draws, over that by a windowed ESS, at full-data draws: the "
+        "median over some folds of the score that is reported. Near 1 batches are long enough; "
+        f"below {SHORT_BATCHES:g}, draws stay correlated for longer: set cv.batch_size."
+    )
+    return Table("Length of batches", ("model", *map(str, sizes), "verdict"), rows, flagged, [note])
+
+
+def fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
+    head: Cells = ("model", "parameters", "max R-hat", "min ESS", "divergences")
+    head += ("min E-FMI", "verdict")
+    rows = [
+        (
+            name,
+            str(fit.sizes["param"]),
+            _at(fit["fit_rhat"], "max", ".3f"),
+            _at(fit["fit_ess"], "min", ",.0f"),
+            str(fit.attrs["fit_divergences"]),
+            f"{np.min(fit.attrs['fit_efmi']):.2f}",
+            str(fit.attrs["fit_verdict"]),
+        )
+        for name, fit in zip(names, models, strict=True)
+    ]
+    return Table("Fits to all data", head, rows, [bool(fit.attrs["bad_fit"]) for fit in models])
+
+
+def fold_table(name: str, folds: xr.Dataset) -> Table:
+    differ = len(np.unique(folds["n_draws"])) > 1
+    head: Cells = ("fold", *("draws",) * differ, "joint elpd", "MCSE", "ESS")
+    head += (plots.rhat_name(folds), "k-hat", "divergences", "acceptance")
+    head += ("pointwise elpd, summed", "its MCSE", "verdict")
+    summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
+    columns = folds[
+        ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
+        + ["n_draws", "pointwise_mcse", "verdict"]
+    ].to_dataframe()
+    rows = [
+        (
+            str(fold),
+            *(f"{row['n_draws']:,}",) * differ,
+            plots.number(row["joint_elpd"], row["joint_mcse"]),
+            _error(row["joint_mcse"]),
+            f"{row['joint_ess']:,.0f}",
+            f"{row['rhat']:.3f}",
+            f"{row['khat']:.2f}",
+            f"{row['divergences']:,.0f}",
+            f"{row['acceptance']:.2f}",
+            plots.number(pointwise, row["pointwise_mcse"]),
+            _error(row["pointwise_mcse"]),
+            str(row["verdict"]),
+        )
+        for (fold, row), pointwise in zip(columns.iterrows(), summed, strict=True)
+    ]
+    return Table(f"Folds of {name}", head, rows, [row[-1] != "ok" for row in rows])
+
+
+def flagged_table(folds: Mapping[str, Table]) -> Table:
+    rows = [
+        (row[0], f"{name}: {row[-1]}")
+        for name, table in folds.items()
+        for row, flag in zip(table.rows, table.flagged, strict=True)
+        if flag
+    ]
+    return _to_look_at("fold", rows, "the table of all folds")
+
+
+def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
+    """Units whose chains disagree, where folds hold several."""
+    rows = [
+        (str(unit), f"{name}: {words}")
+        for name in names
+        if diagnostics[name].sizes["slot"] > 1
+        for unit, words in zip(
+            diagnostics[name]["unit_name"].to_numpy().ravel(),
+            diagnostics[name]["pointwise_verdict"].to_numpy().ravel(),
+            strict=True,
+        )
+        if words not in ("", "ok")
+    ]
+    return _to_look_at("unit", rows, "pointwise_verdict in diagnostics.zarr")
+
+
+def _to_look_at(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
+    notes = [f"And {len(rows) - MAX_ROWS} more: {elsewhere}."] if len(rows) > MAX_ROWS else []
+    rows = rows[:MAX_ROWS]
+    return Table(
+        f"{what.capitalize()}s to look at", (what, "verdict"), rows, [True] * len(rows), notes
+    )
+
+
+def _error(error: float) -> str:
+    return plots.number(error, error)
+
+
+def _range(values: xr.DataArray) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:
+    """The largest or smallest value and its name; an infinite one counts, a missing one not."""
+    known = values.to_series().dropna()
+    if known.empty:
+        return "–"
+    row = int(known.argmax() if which == "max" else known.argmin())
+    return f"{known.iloc[row]:{form}} ({known.index[row]})"
