@@ -15,7 +15,7 @@ from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import sampler
-from pcv.devices import in_use, laid
+from pcv.devices import in_use, laid, out_of_memory
 from pcv.errors import PcvError
 from pcv.kernels import Variants
 from pcv.sampler import Centers, Chains, Kernel, Sampler, State, filled, own_of, spread
@@ -177,7 +177,7 @@ def in_memory(
                 made, parts = made + block.num_draws, after
                 yield block, parts, engine
         except JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not out_of_memory(error):
                 raise
             most = max(len(part.chains.test) for part in parts) // len(in_use())
             together = min(engine.at_once, most)

@@ -15,9 +15,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pcv.cores import all_cores
+from pcv.errors import PcvError
 
 jit_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 """`jax.jit` of functions that run once: compiling them is all that they cost"""
@@ -62,6 +64,31 @@ def precision(name: str) -> AbstractContextManager[object]:
     """The context in which arrays have the named precision; "auto": float64 on CPUs alone."""
     double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")
     return jax.enable_x64(double)
+
+
+@contextmanager
+def at_work(name: str) -> Iterator[None]:
+    """Arrays in the named precision, while a stage is at work.
+
+    Raises:
+        PcvError: a device's memory is too small, and no smaller step was tried.
+    """
+    try:
+        with precision(name):
+            yield
+    except JaxRuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise PcvError(
+            f"out of memory on {in_use()[0].device_kind}; cut the folds into batches that fit "
+            "(cv.fold_batches: auto), or use precision: float32; a full-data fit with fewer chains "
+            "or draws (fit.chains, fit.draws) is smaller"
+        ) from error
+
+
+def out_of_memory(error: JaxRuntimeError) -> bool:
+    """Is that what XLA says?"""
+    return "RESOURCE_EXHAUSTED" in str(error)
 
 
 @contextmanager

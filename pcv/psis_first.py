@@ -84,7 +84,7 @@ def loo(
         for stage in (stages.data, stages.folds, stages.fit):
             stage(part)
         everything = stored_folds(part)
-        with devices.precision(precision):
+        with devices.at_work(precision):
             model_scored, draws_of = _full_data_scores(part, everything)
         found = psis(*draws_of, everything.test)
         number = draws_of[0].shape[0] * draws_of[0].shape[1]

@@ -156,6 +156,7 @@ def make_results(
                 "khat": ("fold", khat),
                 "divergences": ("fold", rng.poisson(0.2, folds)),
                 "acceptance": ("fold", rng.beta(80, 12, folds)),
+                "efmi": ("fold", np.linspace(0.8, 1.2, folds)),
                 "verdict": ("fold", verdict),
                 "n_draws": ("fold", np.full(folds, 20 * batches)),
                 "pointwise_verdict": (("fold", "slot"), np.full((folds, slots), "ok", "U99")),

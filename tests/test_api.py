@@ -122,7 +122,9 @@ class TestOneModel:
         assert lines[1].startswith("Pointwise log score of y, plain predictive, 8 chains x 200")
         assert lines[3].split() == ["Estimate", "SE", "MCSE"]
         assert lines[4].split()[0] == "elpd"
-        assert found["slopes"]._repr_html_().startswith("<pre>")
+        page = found["slopes"]._repr_html_()
+        assert page.startswith("<pre>")
+        assert page.count("<tr") == N + 1
 
     def test_it_is_drawn(self, found):
         for name in ("elpd", "rhat", "benchmark", "khat", "full_data"):
@@ -285,12 +287,20 @@ class TestComparison:
         np.testing.assert_allclose(
             theirs["weight"], pcv.compare(found).weights()[theirs.index], atol=1e-3
         )
+        bootstrapped = pcv.compare(found).weights("pseudo-bma+", seed=1)
+        assert bootstrapped.idxmax() == "slopes"
+        assert bootstrapped.sum() == pytest.approx(1)
+        assert not bootstrapped.equals(pcv.compare(found).weights())
 
     def test_it_prints_itself(self, found):
         text = repr(pcv.compare(found, reference="flat"))
         assert "differences from flat" in text
         assert "crps (pointwise)" in text
         assert "slopes" in text.splitlines()[-1]
+        page = pcv.compare(found)._repr_html_()
+        assert page.startswith("<pre>")
+        assert "<summary>all columns, in full</summary>" in page
+        assert page.count("<tr") > 2
         for name in ("difference", "probability", "folds"):
             assert getattr(pcv.compare(found), f"plot_{name}")().axes
 
@@ -305,6 +315,12 @@ class TestComparison:
             pcv.compare({"slopes": found["slopes"], "folds": other})
         with pytest.raises(PcvError, match=r"no model 'slope'; did you mean 'slopes'"):
             pcv.compare(found, reference="slope")
+        with pytest.raises(PcvError, match="'b' is float, not what cross_validate gives"):
+            pcv.compare({"a": found["slopes"], "b": found["flat"].elpd})
+        tree = found["flat"].tree.copy()
+        tree.attrs["outcome_print"] = "of other values"
+        with pytest.raises(PcvError, match="'flat' was scored on other data than 'slopes'; compa"):
+            pcv.compare({"slopes": found["slopes"], "flat": CV(tree, joint=False)})
 
 
 def test_models_keep_to_their_own_columns():
@@ -589,7 +605,7 @@ class TestFolds:
             pcv.kfold(N, 2, group_by=GROUP, contiguous=True)
 
     @pytest.mark.slow
-    def test_columns_splitters_and_what_is_none(self):
+    def test_columns_and_splitters(self):
         model = pcv.from_numpyro(flat, {"y": Y}, columns={"site": GROUP})
         scheme = {"scheme": "leave_one_group_out", "group": "site"}
         short = QUICK | {"chains": 2, "warmup": 5, "draws": 20}
@@ -615,6 +631,9 @@ class TestFolds:
         pairs = list(Halves().split(None))
         in_pairs = pcv.cross_validate(model, pairs, **short)
         assert in_pairs.folds.index.tolist() == ["fold 1", "fold 2"]
+
+    def test_what_is_none(self):
+        model, short = pcv.from_numpyro(flat, {"y": Y}), QUICK
         with pytest.raises(PcvError, match=r"folds 'LOO'; did you mean 'loo'\?, or pcv"):
             pcv.cross_validate(model, "LOO", **short)
         with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
@@ -635,6 +654,22 @@ class TestFolds:
 
 
 class TestRefusals:
+    def test_effects_that_are_integrated_out_beside_others_that_are_not(self):
+        def groups(y, group, prior):
+            tau = numpyro.sample("tau", dist.HalfNormal(1))
+            with numpyro.plate("groups", 6):
+                u = numpyro.sample("u", prior(0, tau))
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", dist.Normal(u[group], 1), obs=y)
+
+        models = {
+            prior.__name__: pcv.from_numpyro(groups, {"y": Y, "group": GROUP, "prior": prior})
+            for prior in (dist.Normal, dist.Laplace)
+        }
+        words = "different predictives .Normal: marginal, Laplace: plain. and could not be compared"
+        with pytest.raises(PcvError, match=words):
+            pcv.cross_validate(models, pcv.leave_one_group_out(GROUP), **QUICK)
+
     def test_models(self):
         with pytest.raises(PcvError, match=r"is function, .* give pcv\.from_numpyro"):
             pcv.cross_validate(flat, **QUICK)

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from jax.errors import JaxRuntimeError
 
-from pcv import checkpoint, store
+from pcv import all_chains, checkpoint, store
 from pcv.errors import PcvError
 from pcv.stages import sampling
 from tests.test_stages import run, set_up
@@ -161,7 +162,6 @@ def test_killed_while_the_artifact_is_written(project, whole, monkeypatch):
 
 def test_nothing_is_sampled_twice(project, monkeypatch):
     sampled(project)
-    from pcv import all_chains
 
     def none_are_left(*args):
         assert args[5] == 0
@@ -173,10 +173,6 @@ def test_nothing_is_sampled_twice(project, monkeypatch):
 
 def of_small_device(monkeypatch, room):
     """A device that has room for so many chains at a time, as far as blocks after the first go."""
-    from jax.errors import JaxRuntimeError
-
-    from pcv import all_chains
-
     as_it_is, tried = all_chains.blocks, []
 
     def blocks(engine, *rest):
@@ -216,7 +212,15 @@ def test_out_of_memory_in_warmup_and_for_good(project, monkeypatch):
     words = r"out of memory with one chain of a device at a time; .*fold_batches: auto"
     with pytest.raises(PcvError, match=words):
         run(job, "sample")
+    with monkeypatch.context() as patch:
+        patch.setattr(all_chains, "start", exhausted)
+        with pytest.raises(PcvError, match=r"^out of memory on cpu; cut the folds into batches"):
+            run(job, "sample")
     run(project.job(DRAWS, "flat"), "warmup")
+
+
+def exhausted(*args):
+    raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
 
 def test_more_draws_go_on(project, monkeypatch):

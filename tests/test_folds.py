@@ -94,6 +94,13 @@ def test_held_out_is_test_and_gap_as_maximal_ranges(given_sets):
     np.testing.assert_array_equal(train_mask(folds, num_units, slice(1, 2)), train[1:2])
 
 
+@given(st.integers(2, 40))
+def test_leave_one_out_leaves_out_each_unit_alone(num_units):
+    folds = leave_one_out(names(num_units))
+    assert_partition(folds, num_units)
+    assert scored(folds) == [[unit] for unit in range(num_units)]
+
+
 def test_leave_one_out_of_many_units_stays_small():
     num_units = 12_573
     folds = leave_one_out(names(num_units))

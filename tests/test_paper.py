@@ -227,6 +227,26 @@ def test_figures_are_drawn(number):
     ]
 
 
+def test_figures_13_and_14_show_the_series_and_its_seasons():
+    """Seasons are at whole cycles a year, and only in the growth from month to month."""
+    made = example("example4")
+    swings = np.exp(0.05 * np.sin(np.pi * np.arange(48) / 12))  # one in two years
+    made = made._replace(data=made.data.assign(outbound=made.data["outbound"] * swings))
+    (ax,) = FIGURES[13].draw(made, 1).axes
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), made.data["outbound"] / 1e6)
+    np.testing.assert_allclose(
+        ax.lines[1].get_ydata()[0],
+        np.average(made.data["outbound"][:13], weights=[1] + [2] * 11 + [1]) / 1e6,
+    )
+    shares = []
+    for panel in FIGURES[14].draw(made, 1).axes:
+        cycles, share = panel.lines[-1].get_data()
+        shares.append(share[np.abs(cycles - np.maximum(cycles.round(), 1)) < 0.3].sum())
+    assert shares[0] > 0.9
+    assert cycles[np.argmax(share)] == pytest.approx(0.5, abs=0.2)
+    assert shares[1] < 0.1
+
+
 def test_figure_5_flags_both_and_not_the_run_itself():
     made = example("example1", folds=30)
     shares = [float(run["benchmark_share"]) for run in pathologies(made, 1).values()]

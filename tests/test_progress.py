@@ -1,12 +1,53 @@
-"""What a log gets of a run of chains, where there is no terminal to draw a bar on."""
+"""A bar for a run of chains on a terminal or in a notebook, and what a log gets of it."""
 
 import sys
-from types import SimpleNamespace
+from io import StringIO
+from types import ModuleType, SimpleNamespace
 
 import pytest
+from tqdm import tqdm
 
 from pcv import progress
 from pcv.progress import Progress
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def two_blocks(show):
+    for done, divergences in ((50, 0), (100, 3)):
+        show(Progress("sample a", 16, done, 100, 0.806, divergences))
+
+
+def test_a_bar_on_a_terminal(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    two_blocks(progress.reporter())
+    last = sys.stderr.getvalue().strip().split("\r")[-1]
+    assert last.startswith("sample a: 16 chains: 100%")
+    assert "| 100/100 [" in last
+    assert last.endswith("acceptance 0.81, 3 divergences]")
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_bar_in_a_notebook(monkeypatch, widgets):
+    """A widget, or where these are not installed the text of a terminal."""
+    made = []
+
+    class Bar(tqdm):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            made.append(self)
+
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    if widgets:
+        monkeypatch.setitem(sys.modules, "tqdm.autonotebook", SimpleNamespace(tqdm=Bar))
+    two_blocks(progress.reporter())
+    assert [bar.n for bar in made] == [100] * widgets
+    assert "100/100" in sys.stderr.getvalue()
 
 
 @pytest.fixture

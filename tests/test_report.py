@@ -126,6 +126,7 @@ def test_every_fold_and_its_numbers_are_listed(page: Page) -> None:
             assert page.words.count(fold) >= 2
             assert f"{float(folds['rhat'][k]):.3f}" in page.words
             assert f"{float(folds['khat'][k]):.2f}" in page.words
+            assert f"{float(folds['efmi'][k]):.2f}" in page.words
     assert "No fold is flagged." in page.words
 
 

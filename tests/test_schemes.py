@@ -592,7 +592,15 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
         spatial_blocks(places, far / 3, far / 20),
         leave_one_location_out(places, far / 9),
     ):
-        assert pixels(plot.on_map(folds, places, "x"), plot.GAP) > 0
+        figure = plot.on_map(folds, places, "x")
+        assert pixels(figure, plot.GAP) > 0
+        middle = len(folds.id) // 2
+        test = folds.test[middle][folds.test[middle] >= 0]
+        trained = np.flatnonzero(train_mask(folds, 200)[middle])
+        gap = np.setdiff1d(np.arange(200), [*test, *trained])
+        for drawn, units in zip(figure.axes[-1].collections, (trained, gap, np.sort(test))):
+            there = np.stack([places.first[units], places.second[units]], axis=1)
+            np.testing.assert_array_equal(drawn.get_offsets(), there)
 
 
 @pytest.mark.parametrize(

@@ -953,6 +953,23 @@ class TestSameAnswer:
             found.append(drawn.isel(batch=0))
         for name in (v for v in found[0] if "batch" in drawn[v].dims):
             np.testing.assert_allclose(*(x[name] for x in found), rtol=1e-6, err_msg=name)
+        # The first block of one device, and three go on from there.
+        for file in Path("on_1/.checkpoints").rglob("*-00000[1-9]"):
+            file.unlink()
+        sample = project.path("models/flat/sample/1-of-1.zarr", "on_1")
+        alone = xr.open_dataset(sample).load()
+        shutil.rmtree(sample)
+        command = "-m pcv sample config.yaml --model flat --cores 3 --results on_1"
+        done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True)
+        assert "draws made on 1 x cpu are there, any more are made on 3 x cpu" in done.stderr
+        assert "goes on from 1 blocks" in done.stderr
+        drawn = xr.open_dataset(sample).load()
+        for name in (v for v in found[0] if "batch" in drawn[v].dims):
+            first, second = (
+                [x[name].isel(batch=i).values for x in (alone, drawn)] for i in range(2)
+            )
+            np.testing.assert_array_equal(*first, err_msg=name)
+            np.testing.assert_allclose(*second, rtol=1e-6, err_msg=name)
 
     @pytest.mark.slow
     def test_kernels_of_their_own_in_one_batch_or_two(self, project):

@@ -191,12 +191,12 @@ def fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
 def fold_table(name: str, folds: xr.Dataset) -> Table:
     differ = len(np.unique(folds["n_draws"])) > 1
     head: Cells = ("fold", *("draws",) * differ, "joint elpd", "MCSE", "ESS")
-    head += (plots.rhat_name(folds), "k-hat", "divergences", "acceptance")
+    head += (plots.rhat_name(folds), "k-hat", "divergences", "acceptance", "E-FMI")
     head += ("pointwise elpd, summed", "its MCSE", "verdict")
     summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
     columns = folds[
         ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
-        + ["n_draws", "pointwise_mcse", "verdict"]
+        + ["efmi", "n_draws", "pointwise_mcse", "verdict"]
     ].to_dataframe()
     rows = [
         (
@@ -209,6 +209,7 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
             f"{row['khat']:.2f}",
             f"{row['divergences']:,.0f}",
             f"{row['acceptance']:.2f}",
+            f"{row['efmi']:.2f}",
             plots.number(pointwise, row["pointwise_mcse"]),
             _error(row["pointwise_mcse"]),
             str(row["verdict"]),

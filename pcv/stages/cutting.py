@@ -28,7 +28,7 @@ def cut(job: Job) -> None:
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
     folds, known["folds"] = folds_of(job, known)
-    with devices.precision(job.config.precision):
+    with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
         model, predictive, _, _ = in_chains(scored(job, arrays, folds), fitted)

@@ -28,7 +28,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     started = datetime.now(UTC)
     config, settings = job.config, job.settings.fit
     known = {"data": require(job, "data", {})}
-    with devices.precision(config.precision):
+    with devices.at_work(config.precision):
         arrays, model = model_of(job)
         data_set = opened(job, "data")
         num_units = data_set.sizes["unit"]

@@ -134,7 +134,7 @@ def check(job: Job, leaks: bool = True) -> None:
     arrays = datasets.model_data(data_set)
     problems = []
     outcomes = {}
-    with devices.precision(job.config.precision):
+    with devices.at_work(job.config.precision):
         for name in settings.models:
             part = job._replace(model=name)
             try:

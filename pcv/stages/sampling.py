@@ -85,7 +85,7 @@ def sample(job: Job) -> None:
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
     num_draws, divergences = np.zeros(len(folds.id), int), 0
     with (
-        devices.precision(config.precision),
+        devices.at_work(config.precision),
         checkpoint.held(job.checkpoints, made_of, devices.made_on(), job.say) as saved,
         checkpoint.told_to_stop() as told,
         store.new(job.path("sample"), stamp) as folder,

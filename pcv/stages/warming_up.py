@@ -53,7 +53,7 @@ def warmup(job: Job) -> None:
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     by_chain = fitted["unconstrained/position"].transpose("chain", "draw", ...).values
     full_draws = by_chain.reshape(-1, by_chain.shape[-1])
-    with devices.precision(job.config.precision):
+    with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted_kernel = fitted["kernel"].dataset
         chosen = scored_alike(job, arrays, all_folds)[job.model]
