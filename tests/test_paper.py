@@ -254,6 +254,16 @@ def test_figure_5_flags_both_and_not_the_run_itself():
     assert max(shares[1:]) <= BENCHMARK_LEVEL
 
 
+def test_a_stuck_chain_that_rhat_misses_is_named_all_the_same(monkeypatch):
+    missed = xr.Dataset({"rhat_max": 1.014, "benchmark_share": 0.12})
+    runs = dict.fromkeys(("chains as drawn", "a stuck chain", "a shifted chain"), missed)
+    monkeypatch.setattr(tables, "pathologies", lambda *_: runs)
+    stuck, shifted = tables.mixing_table(example("example1"), 1).rows[3:5]
+    found = "1.014, reached by 12% of the benchmark: not noticed"
+    assert stuck[2:] == (f"{found}; named as one that never moved", tables.MISSED)
+    assert shifted[2:] == (found, tables.LATER)
+
+
 def test_mixing_is_set_beside_the_papers_words():
     """Healthy chains have mixed at every length, those with one shifted chain at none."""
     made = example("example1")
