@@ -147,6 +147,7 @@ def adapt(
     position: Float[np.ndarray, "fold chain param"],
     chains: Chains,
     steps_key: Key[Array, ""],
+    target_accept: float = TARGET_ACCEPT,
 ) -> tuple[Variants, Float[np.ndarray, "fold chain param"], int]:
     r"""A variant of the kernel for each fold, from short windows of draws of its own chains.
 
@@ -158,8 +159,9 @@ def adapt(
     with their variance :math:`v_j` in the coordinates of the present variant. (One scale for each
     coordinate rather than a covariance: it takes few draws whatever the number of parameters, and
     all chains share the full-data metric.) Within a window the step size follows the acceptance of
-    all chains of the fold by dual averaging towards .9; a last window tunes it for the final
-    stretch. The number of steps is a quarter period. A fold's variant depends on no other fold.
+    all chains of the fold by dual averaging towards .9, or `target_accept` if that is more; a last
+    window tunes it for the final stretch. The number of steps is a quarter period. A fold's variant
+    depends on no other fold.
 
     Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
     Where more than .5% are (accepted by less than .02; in 100 more draws, and in the later halves
@@ -175,13 +177,14 @@ def adapt(
         position: where the chains stand.
         chains: their keys and folds; axes (fold, chain).
         steps_key: key of the trajectories' jitter.
+        target_accept: of the full-data fit.
 
     Returns:
         The full-data kernel and a variant for each fold; where the chains stand, and how many
         draws they made.
     """
     num_folds, num_chains, dim = position.shape
-    start, update, final = dual_averaging_adaptation(TARGET_ACCEPT)
+    start, update, final = dual_averaging_adaptation(max(TARGET_ACCEPT, target_accept))
     transition = hmc.build_kernel()
 
     def window(

@@ -7,10 +7,10 @@ from typing import Literal
 
 VERSIONS = {
     "data": 1,
-    "fit": 3,
+    "fit": 4,
     "folds": 1,
     "cut": 2,
-    "warmup": 13,
+    "warmup": 14,
     "sample": 11,
     "diagnose": 10,
     "compare": 5,

@@ -29,6 +29,8 @@ AT_ONCE, PILOTS, PILOT_DRAWS = 4, 16, 40
 FINALISTS = 4
 """kernels that all pilots try once more"""
 MIN_ACCEPTANCE, MAX_PILOTS_DIVERGENT = 0.65, 0.005
+USUAL_TARGET = 0.8
+"""acceptance that NUTS aims at by default: where more is asked of it, folds accept as much"""
 MAX_PILOT_TERMS = 1000
 MIN_DRAWS_PER_PARAM = 5
 
@@ -51,6 +53,7 @@ def tune(
     draws: Draws,
     ess: Float[np.ndarray, " param"],
     key: Key[Array, ""],
+    target_accept: float = USUAL_TARGET,
 ) -> Kernel:
     r"""The HMC kernel with the most effective draws per gradient, on the full data.
 
@@ -74,11 +77,14 @@ def tune(
         draws: of the full-data posterior.
         ess: effective number of draws of every parameter.
         key: of this tuning.
+        target_accept: of the full-data fit; above .8, the kernel accepts as much on the full data,
+            which steps of the most effective draws seldom do.
 
     Raises:
         PcvError: the pilots accept no step size.
     """
     sample = draws.position.reshape(-1, draws.position.shape[-1])
+    least = target_accept if target_accept > USUAL_TARGET else MIN_ACCEPTANCE
     dense = bool(np.median(ess) >= MIN_DRAWS_PER_PARAM * sample.shape[1])
     center, scale = jnp.asarray(sample.mean(0)), jnp.asarray(_scale(sample, dense))
     num_terms = jax.eval_shape(score, jnp.asarray(sample[0])).size
@@ -156,7 +162,7 @@ def tune(
             tau = np.fmax(np.fmax((1 + rho) / (1 - rho), PILOT_DRAWS * v / (1 - v)), 1.0)
         n = some.size
         longest = np.max([tau[:, :n].mean(1), tau[:, n], tau[:, n + 1 :].mean(1)], axis=0)
-        usable = accepted.mean(1) >= MIN_ACCEPTANCE
+        usable = accepted.mean(1) >= least
         efficiency = np.where(usable, 1 / (longest * (num_steps + 1)), 0.0)
         sound = diverged.mean(1) <= MAX_PILOTS_DIVERGENT
         return [

@@ -317,10 +317,7 @@ def _compiled_quickly():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-QUICK, *MORE = EXAMPLES
-
-
-@pytest.mark.parametrize("name", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_front_ends_agree_and_another_model_does_not(name):
     example = EXAMPLES[name]
     table = example.table()

@@ -380,7 +380,6 @@ def test_a_groups_effects_are_integrated_out_by_themselves(seed):
     assert rough.mcse > 1.5 * cv.mcse
 
 
-@pytest.mark.slow
 def test_k_hat_falls_where_effects_are_integrated_out():
     model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
     folds = pcv.leave_one_group_out(GROUP)
@@ -518,7 +517,6 @@ class TestPsisFirst:
         assert found.diagnostics.attrs["bad_fit"]
         assert "The full-data fit is bad: " in found.verdict
 
-    @pytest.mark.slow
     def test_groups_from_the_full_fit(self):
         model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
         mixed = pcv.loo(model, group_by="group", seed=1, **QUICK)

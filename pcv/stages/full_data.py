@@ -69,6 +69,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                     draws,
                     checks.ess,
                     key(config.seed, job.model, "tune"),
+                    settings.target_accept,
                 )
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "

@@ -205,7 +205,13 @@ def _adapt(
     chains = sampler.chains_of(parent, ids, cv.chains, folds.test, folds.held_out)
     by_fold = jax.tree.map(lambda x: x.reshape(len(ids), cv.chains, *x.shape[1:]), chains)
     variants, position, first = kernels.adapt(
-        run.target, run.num_units, kernel, position, by_fold, jitter
+        run.target,
+        run.num_units,
+        kernel,
+        position,
+        by_fold,
+        jitter,
+        job.settings.fit.target_accept,
     )
     variant = np.arange(1, len(ids) + 1)
     start = all_chains.start(run.engine, variants, variant, position, chains)
