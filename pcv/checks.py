@@ -274,10 +274,11 @@ def check_gap(
 def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -> None:
     """Is the model's own `marginal` finite at prior draws, for folds from first to last?
 
-    Draws at which some unit is impossible, or its likelihood overflows, do not count.
+    And at points near zero. Where some unit is impossible, or its likelihood overflows, it may be
+    anything.
 
     Raises:
-        PcvError: naming the fold in which it is not finite at the most prior draws.
+        PcvError: naming the fold in which it is not finite at the most of them.
     """
     assert isinstance(model, Model)
     assert model.marginal is not None
@@ -289,13 +290,15 @@ def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -
         terms = jax.vmap(lambda units: marginal(params, arrays, units)[0])(test)
         return terms, jnp.isfinite(model.log_lik(params, arrays)).all()
 
-    terms, possible = jax.tree.map(np.asarray, _once(of_folds)(_drawn(model, CHECKED_DRAWS)))
+    keys = jax.random.split(jax.random.key(0), CHECKED_DRAWS)
+    at = jit_once(partial(points, model.init))(keys)
+    terms, possible = jax.tree.map(np.asarray, _once(of_folds)(at))
     bad = ~np.isfinite(terms) & possible[:, None]
     if bad.any():
         fold = int(np.argmax(bad.sum(0)))
         raise PcvError(
             f"model '{name}': marginal of fold '{folds.id[some[fold]]}' is not finite at "
-            f"{int(bad[:, fold].sum())} of {CHECKED_DRAWS} prior draws"
+            f"{int(bad[:, fold].sum())} of {len(bad)} prior draws and points near zero"
         )
 
 

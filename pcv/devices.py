@@ -87,7 +87,7 @@ def at_work(name: str) -> Iterator[None]:
 
 
 def out_of_memory(error: JaxRuntimeError) -> bool:
-    """Is that what XLA says?"""
+    """Does XLA's error say that a device's memory ran out?"""
     return "RESOURCE_EXHAUSTED" in str(error)
 
 

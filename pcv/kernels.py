@@ -147,7 +147,7 @@ def adapt(
     position: Float[np.ndarray, "fold chain param"],
     chains: Chains,
     steps_key: Key[Array, ""],
-    target_accept: float = TARGET_ACCEPT,
+    target_accept: float,
 ) -> tuple[Variants, Float[np.ndarray, "fold chain param"], int]:
     r"""A variant of the kernel for each fold, from short windows of draws of its own chains.
 

@@ -53,7 +53,7 @@ def tune(
     draws: Draws,
     ess: Float[np.ndarray, " param"],
     key: Key[Array, ""],
-    target_accept: float = USUAL_TARGET,
+    target_accept: float,
 ) -> Kernel:
     r"""The HMC kernel with the most effective draws per gradient, on the full data.
 
@@ -78,7 +78,7 @@ def tune(
         ess: effective number of draws of every parameter.
         key: of this tuning.
         target_accept: of the full-data fit; above .8, the kernel accepts as much on the full data,
-            which steps of the most effective draws seldom do.
+            which steps of the most effective draws seldom do; else at least .65.
 
     Raises:
         PcvError: the pilots accept no step size.
@@ -188,6 +188,11 @@ def tune(
         again = [trials(np.array([x.step_size]), x.num_steps, 1)[0] for x in ranked[:FINALISTS]]
         confirmed = [trial for trial in again if trial.efficiency > 0]
         ranked = ranked[FINALISTS:]
+    if not confirmed and target_accept > USUAL_TARGET:
+        raise PcvError(
+            f"no step size of HMC is accepted in {target_accept:g} of proposals on the full data: "
+            "lower fit.target_accept, use precision: float64, or reparameterise (non-centred)"
+        )
     if not confirmed:
         raise PcvError(
             "no step size of HMC is accepted on the full data: the posterior's scales vary too "

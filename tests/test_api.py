@@ -124,7 +124,7 @@ class TestOneModel:
         assert lines[4].split()[0] == "elpd"
         page = found["slopes"]._repr_html_()
         assert page.startswith("<pre>")
-        assert page.count("<tr") == N + 1
+        assert page.count("<tr") == 2 + N  # names of columns, name of the index, folds
 
     def test_it_is_drawn(self, found):
         for name in ("elpd", "rhat", "benchmark", "khat", "full_data"):

@@ -863,6 +863,16 @@ def test_ordered_variables_begin_in_order():
     np.testing.assert_allclose(cuts.mean(0), [-1.693, 0, 1.693], atol=4 * 2 * 0.75 / 200**0.5)
 
 
+def test_variables_that_are_hardly_ever_in_order_begin_apart_all_the_same():
+    with pm.Model() as model:
+        cut = pm.Normal("cut", 0, 2, shape=10, transform=pm.distributions.transforms.ordered)
+        pm.OrderedLogistic("y", X[:, 0], cut, observed=GRADE, compute_p=False)
+    starts = jax.vmap(from_pymc(model).init)(jax.random.split(jax.random.key(0), 50))
+    (cuts,) = starts.values()
+    assert np.isfinite(cuts).all()
+    assert len(np.unique(cuts, axis=0)) > 20
+
+
 @pytest.mark.filterwarnings("ignore:The intercept is omitted in ordinal families:UserWarning")
 def test_bambi_cumulative_and_its_twin_by_hand():
     frame = pd.DataFrame({"y": pd.Categorical(GRADE, ordered=True), "x": X[:, 0]})

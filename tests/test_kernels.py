@@ -98,13 +98,24 @@ def regression() -> Regression:
     return Regression(problem, np.tile(scheme, REPLICATIONS), np.tile(elpd, REPLICATIONS))
 
 
-def adapted(problem: Problem, position: np.ndarray, chosen: Bool[np.ndarray, " fold"]):
+def adapted(
+    problem: Problem,
+    position: np.ndarray,
+    chosen: Bool[np.ndarray, " fold"],
+    target_accept: float = 0.8,
+):
     ids, test, held_out = (x[chosen] for x in problem.folds)
     chains = sampler.chains_of(key(1, "adapt"), ids.tolist(), CHAINS, test, held_out)
     by_fold = Chains(*(x.reshape(-1, CHAINS, *x.shape[1:]) for x in chains))
     jitter = key(1, "adapt", "jitter")
     return kernels.adapt(
-        problem.target, problem.num_units, problem.kernel, position[chosen], by_fold, jitter
+        problem.target,
+        problem.num_units,
+        problem.kernel,
+        position[chosen],
+        by_fold,
+        jitter,
+        target_accept,
     )
 
 
@@ -208,6 +219,9 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
     np.testing.assert_allclose(alone.step_size[1], together.step_size[2], rtol=1e-6)
     np.testing.assert_allclose(alone.stretch[1], together.stretch[2], rtol=1e-6)
     np.testing.assert_allclose(place[0], places[1], rtol=1e-5)
+    every = np.ones(3, bool)
+    finer, *_ = adapted(problem._replace(folds=few), position, every, target_accept=0.99)
+    assert (finer.step_size[1:] < 0.8 * together.step_size[1:]).all()
 
 
 GROUPS, FUNNELS = 12, 24
@@ -306,7 +320,7 @@ def test_all_one_step_ahead_folds_of_the_air_passengers(build):
     full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
     ess = nuts.check(full, [""] * full.position.shape[2]).ess
     log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
-    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"))
+    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"), 0.8)
     folds = leave_future_out(data_set["unit"].values.tolist(), 26)
     assert len(folds.id) == 394
     engine = sampler.build(flat, (), num_units, BATCH_SIZE)

@@ -382,7 +382,7 @@ def test_a_marginal_that_is_not_finite_names_its_fold():
 
     model = MODEL._replace(marginal=nan_of_group_b)
     with pytest.raises(
-        PcvError, match="'bad': marginal of fold 'group 1' is not finite at 20 of 20"
+        PcvError, match="'bad': marginal of fold 'group 1' is not finite at 40 of 40 prior"
     ):
         check_marginal(model, DATA, "bad", WHOLE)
 
@@ -394,6 +394,14 @@ def test_a_marginal_may_overflow_where_the_likelihood_does():
 
     data, folds = RATES | {"unit": np.arange(5)}, leave_one_out(UNITS)
     check_marginal(rates(100.0, marginal=of_likelihood), data, "vague", folds)
+
+    def nowhere(params, data, test):
+        joint, pointwise = of_likelihood(params, data, test)
+        return joint * jnp.nan, pointwise
+
+    for width in (100.0, 1e6):  # at whose draws some unit, or all, overflow
+        with pytest.raises(PcvError, match="'bad': marginal of fold 'unit 0' is not finite at"):
+            check_marginal(rates(width, marginal=nowhere), data, "bad", folds)
 
 
 def test_overflow_is_no_leak():

@@ -598,7 +598,9 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
         test = folds.test[middle][folds.test[middle] >= 0]
         trained = np.flatnonzero(train_mask(folds, 200)[middle])
         gap = np.setdiff1d(np.arange(200), [*test, *trained])
-        for drawn, units in zip(figure.axes[-1].collections, (trained, gap, np.sort(test))):
+        for drawn, units in zip(
+            figure.axes[-1].collections, (trained, gap, np.sort(test)), strict=True
+        ):
             there = np.stack([places.first[units], places.second[units]], axis=1)
             np.testing.assert_array_equal(drawn.get_offsets(), there)
 

@@ -971,6 +971,16 @@ class TestSameAnswer:
             np.testing.assert_array_equal(*first, err_msg=name)
             np.testing.assert_allclose(*second, rtol=1e-6, err_msg=name)
 
+    def test_target_accept_counts_for_all_folds(self, project):
+        steps = []
+        for target_accept in (0.8, 0.99):
+            changes = {"fit.target_accept": target_accept, "cv.adapt": "always"}
+            run(project.job(changes, model="flat"), "fit", "warmup")
+            warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr")).load()
+            coarser = np.where(warm["kernel_moves"] > 1, kernels.FINER, 1)
+            steps.append(warm["kernel_step_size"].values * coarser)
+        assert (steps[1] < 0.8 * steps[0]).all()
+
     @pytest.mark.slow
     def test_kernels_of_their_own_in_one_batch_or_two(self, project):
         before = estimates(project, "flat")

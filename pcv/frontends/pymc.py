@@ -52,8 +52,11 @@ def _jaxified() -> Callable[..., Any]:
 
 get_jaxified_graph = _jaxified()
 
-PRIOR_DRAWS, MOST_TRIES = 200, 4000
-"""draws from the prior among which chains of the full-data fit begin, found among so many"""
+PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000
+"""draws from the prior among which chains of the full-data fit begin: as many, or at least so many,
+found among the last number"""
+NEAR_ZERO = 2.0
+"""how far from zero, unconstrained, they begin where there is nothing better"""
 
 
 def from_pymc(
@@ -131,9 +134,8 @@ def from_pymc(
     def constrain(params: Params) -> dict[str, Array]:
         return {rv.name: jnp.asarray(x) for rv, x in zip(shown, posterior(*at(params)))}
 
-    shapes = {
-        name: x.shape for name, x in jax.eval_shape(constrain, init(jax.random.key(0))).items()
-    }
+    made = jax.eval_shape(lambda key: constrain(init(key)), jax.random.key(0))
+    shapes = {name: x.shape for name, x in made.items()}
     whole = single is not None and not rows.units
     return Model(
         init,
@@ -305,24 +307,32 @@ def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[...
 
 
 def _starts(model: pm.Model) -> dict[str, np.ndarray]:
-    """Draws from the prior of all value variables; near its middle where it is improper, or where
-    no draw can be transformed.
+    """Draws from the prior of all value variables; where it is improper, or too few of them can be
+    transformed, points near its middle, or near zero.
 
     PyMC draws without regard to transforms: of draws for an ordered variable, those that happen to
     be in order are from its prior.
     """
     try:
-        found = _finite(make_initial_point_fn(model=model, default_strategy="prior"))
+        found = _finite(make_initial_point_fn(model=model, default_strategy="prior"), MOST_TRIES)
     except NotImplementedError:  # Flat priors
         found = []
-    if not found:
+    if len(found) < FEWEST:
         near = make_initial_point_fn(model=model, jitter_rvs=set(model.free_RVs))
-        found = _finite(near) or [near(0)]
+        found = _finite(near, PRIOR_DRAWS)
+    if not found:
+        shapes, rng = {name: x.shape for name, x in near(0).items()}, np.random.default_rng(0)
+        found = [
+            {name: rng.uniform(-NEAR_ZERO, NEAR_ZERO, shape) for name, shape in shapes.items()}
+            for _ in range(PRIOR_DRAWS)
+        ]
     return {name: np.stack([x[name] for x in found]) for name in found[0]}
 
 
-def _finite(draw: Callable[[int], Mapping[str, np.ndarray]]) -> list[Mapping[str, np.ndarray]]:
-    draws = (draw(seed) for seed in range(MOST_TRIES))
+def _finite(
+    draw: Callable[[int], Mapping[str, np.ndarray]], tries: int
+) -> list[Mapping[str, np.ndarray]]:
+    draws = (draw(seed) for seed in range(tries))
     sound = (x for x in draws if all(np.isfinite(value).all() for value in x.values()))
     return list(islice(sound, PRIOR_DRAWS))
 

@@ -25,7 +25,7 @@ from pcv.plots import GOOD_RHAT, number, percent
 from pcv.report import Cells, Table
 
 ALIKE, SOONER, LATER = "as in the paper", "sooner", "not as in the paper: see the report of the run"
-MISSED = "not by R-hat, which compares means: a chain near the middle of the others moves it little"
+MISSED = "not by R-hat, which compares means, and one chain of one fold moves its mean too little"
 READING, READING_PR = 0.5, 0.01
 """how far a number that was read off a plot may be off: Δ and SE (nats), and a probability"""
 
