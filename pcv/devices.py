@@ -46,7 +46,7 @@ def setup(cores: int, cache: Path | None = None) -> None:
             )
     if cache is not None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def setup_if_new() -> None:

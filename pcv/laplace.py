@@ -33,7 +33,24 @@ class Laplace(NamedTuple):
     mean: Float[Array, " dim"]
     scale: Float[Array, "dim dim"]
     """a square root of the covariance"""
+    whiten: Float[Array, "dim dim"]
+    """its inverse"""
+    log_det: Float[Array, ""]
+    """the log of its determinant"""
     log_integral: Float[Array, ""]
+
+
+class Newton(NamedTuple):
+    """A density at one point, as far as its second derivatives tell."""
+
+    value: Float[Array, ""]
+    step: Float[Array, " dim"]
+    """to the maximum"""
+    length: Float[Array, ""]
+    """of the step, squared, in standard deviations"""
+    scale: Float[Array, "dim dim"]
+    whiten: Float[Array, "dim dim"]
+    log_det: Float[Array, ""]
 
 
 def log_mean(
@@ -45,7 +62,7 @@ def log_mean(
     nodes_per_dim: int = NODES_PER_DIM,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
     """Log of the mean of exp(terms) over the prior: of their sum, and of each."""
-    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean)
+    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean, False)
     key, for_prior = jax.random.split(key)
     x, log_weight = _nodes(key, posterior, prior, nodes_per_dim)
     log_density, at_nodes = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
@@ -58,15 +75,21 @@ def log_mean(
     return joint - total, pointwise - total
 
 
-def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
-    """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall."""
+def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> Laplace:
+    """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall.
+
+    Of a function that is `normal` one step finds all there is to know.
+    """
     function, constants = jax.closure_convert(function, start)
     constants = jax.lax.stop_gradient(constants)  # nodes stay where they are
 
-    def at(x: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
-        """The step to the maximum, the square of its length, and a root of the covariance."""
-        slope = jnp.nan_to_num(jax.grad(function)(x, *constants))
-        hessian = jnp.nan_to_num(-jax.hessian(function)(x, *constants))
+    def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
+        value, slope = jax.value_and_grad(function)(x, *constants)
+        return slope, (value, slope)
+
+    def at(x: Float[Array, " dim"]) -> Newton:
+        hessian, (value, slope) = jax.jacfwd(value_and_slope, has_aux=True)(x)
+        slope, hessian = jnp.nan_to_num(slope), jnp.nan_to_num(-hessian)
         width = jnp.abs(jnp.diagonal(hessian)) ** -0.5  # each parameter's own unit
         width = jnp.where(jnp.isfinite(width), width, 1.0)
         if x.size == 1:
@@ -74,27 +97,40 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
         else:
             values, vectors = jnp.linalg.eigh(width[:, None] * hessian * width)
         size = jnp.abs(values)
-        floor = 1e-6 * jnp.max(size) + 1e-10
-        root = width[:, None] * vectors / jnp.sqrt(jnp.maximum(size, floor))
-        whitened = root.T @ slope
-        return root @ whitened, whitened @ whitened, root
+        sharp = jnp.sqrt(jnp.maximum(size, 1e-6 * jnp.max(size) + 1e-10))
+        scale = width[:, None] * vectors / sharp
+        whitened = scale.T @ slope
+        return Newton(
+            value,
+            scale @ whitened,
+            whitened @ whitened,
+            scale,
+            (vectors / width[:, None] * sharp).T,
+            jnp.sum(jnp.log(width)) - jnp.sum(jnp.log(sharp)),
+        )
 
     def improve(carry: tuple) -> tuple:
-        step, x, (direction, _, _) = carry
-        tried = x + jnp.asarray(STEP_SIZES, x.dtype)[:, None] * direction
+        steps, x, here = carry
+        tried = x + jnp.asarray(STEP_SIZES, x.dtype)[:, None] * here.step
         values = jax.vmap(lambda x: function(x, *constants))(tried)
         x = tried[jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values))]
-        return step + 1, x, at(x)
+        return steps + 1, x, at(x)
 
     def unsettled(carry: tuple) -> Bool[Array, ""]:
-        step, _, (_, length, _) = carry
-        return (step < MAX_STEPS) & (length > CLOSE)
+        steps, _, here = carry
+        return (steps <= MAX_STEPS) & (here.length > CLOSE)
 
     start = jax.lax.stop_gradient(start)
-    _, mean, (_, left, root) = jax.lax.while_loop(unsettled, improve, (0, start, at(start)))
-    log_det = jnp.linalg.slogdet(root)[1]
-    peak = function(mean, *constants) + left / 2
-    return Laplace(mean, root, peak + mean.size / 2 * jnp.log(2 * jnp.pi) + log_det)
+    if normal:
+        here = at(start)
+        mean = start + here.step
+    else:
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at, start))
+        nowhere = nothing._replace(length=jnp.full_like(nothing.length, jnp.inf))
+        _, mean, here = jax.lax.while_loop(unsettled, improve, (0, start, nowhere))
+    peak = here.value + here.length / 2
+    log_integral = peak + mean.size / 2 * jnp.log(2 * jnp.pi) + here.log_det
+    return Laplace(mean, here.scale, here.whiten, here.log_det, log_integral)
 
 
 def _nodes(
@@ -132,5 +168,4 @@ def sampled(
 def _log_density(
     standard: dist.Distribution, at: Laplace, x: Float[Array, "node dim"]
 ) -> Float[Array, " node"]:
-    z = (x - at.mean) @ jnp.linalg.inv(at.scale).T
-    return standard.log_prob(z) - jnp.linalg.slogdet(at.scale)[1]
+    return standard.log_prob((x - at.mean) @ at.whiten.T) - at.log_det

@@ -178,7 +178,7 @@ def integrated(
                 found = log_lik(unravel(position.at[entries].set(x, mode="drop")), arrays)
                 return jnp.where(mine, found if few else found[test], 0.0)
 
-            log_prior, prior = _prior(own, unravel, position, entries)
+            log_prior, prior = _prior(own, local.normal, unravel, position, entries)
             key = jax.random.fold_in(_key_of(position), group)
             joint, pointwise = log_mean(key, log_prior, terms, prior, local.normal, nodes_per_dim)
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
@@ -196,7 +196,7 @@ def integrated(
 
         def anew(group: Int[Array, ""]) -> Float[Array, " dim"]:
             own_key = jax.random.fold_in(for_effects, group)
-            log_prior, prior = _prior(own, unravel, position, all_entries[group])
+            log_prior, prior = _prior(own, local.normal, unravel, position, all_entries[group])
             if local.normal:
                 return prior.mean + prior.scale @ jax.random.normal(own_key, prior.mean.shape)
             of_nodes, of_choice = jax.random.split(own_key)
@@ -269,10 +269,15 @@ def detached(
                 penalty = jnp.sum(jnp.where(entries >= size, x**2, 0.0)) / 2
                 return log_prior(unravel(base.at[entries].add(x, mode="drop"))) - penalty
 
+            def slope_twice(x: Float[Array, " dim"]) -> tuple[Array, Array]:
+                slope = jax.grad(moved)(x)
+                return slope, slope
+
             zero = jnp.zeros(entries.shape, position.dtype)
-            slope, curvature = jax.grad(moved)(zero), -jax.hessian(moved)(zero)
-            log_det = jnp.linalg.slogdet(curvature)[1]
-            return (slope @ jnp.linalg.solve(curvature, slope) - log_det) / 2
+            hessian, slope = jax.jacfwd(slope_twice, has_aux=True)(zero)
+            root = jnp.linalg.cholesky(-hessian)
+            whitened = jax.scipy.linalg.solve_triangular(root, slope, lower=True)
+            return whitened @ whitened / 2 - jnp.sum(jnp.log(jnp.diagonal(root)))
 
         def log_q(value: Array, mean: Array, root: Array) -> Float[Array, ""]:
             return (
@@ -349,7 +354,7 @@ def _key_of(position: Position) -> Key[Array, ""]:
 
 
 def _prior(
-    model: Model, unravel: Any, position: Position, entries: Int[Array, " dim"]
+    model: Model, normal: bool, unravel: Any, position: Position, entries: Int[Array, " dim"]
 ) -> tuple[Function, Laplace]:
     """Log prior as a function of a group's own parameters, padded ones standard normal."""
     padded = entries >= position.size
@@ -359,4 +364,4 @@ def _prior(
         return model.log_prior(moved) - jnp.sum(jnp.where(padded, x**2, 0.0)) / 2
 
     now = jnp.where(padded, 0.0, position[jnp.where(padded, 0, entries)])
-    return log_prior, laplace(log_prior, now)
+    return log_prior, laplace(log_prior, now, normal)

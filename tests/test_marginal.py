@@ -361,7 +361,7 @@ def test_a_prior_that_is_not_normal():
         units = test[test >= 0]
         np.testing.assert_allclose(pointwise[:, k, : len(units)], one[:, units], atol=5e-3)
     taken = integrated(model, data, local._replace(normal=True), GROUPS)
-    assert np.abs(of_folds(taken, data, params, GROUPS)[0] - exact).min() > 1e-3
+    assert np.median(np.abs(of_folds(taken, data, params, GROUPS)[0] - exact)) > 0.1
 
 
 def test_replicates_have_effects_drawn_anew():
