@@ -31,7 +31,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 class Example(NamedTuple):
-    """A model, what it is of, and which rows a fold leaves out."""
+    """A model, its data, and which rows a fold leaves out."""
 
     model: Callable[[Columns], None]
     """made in a `pm.Model`, of columns that may be `pm.Data`"""
@@ -39,6 +39,7 @@ class Example(NamedTuple):
     """of draws (first axis) and rows that were left out"""
     table: Callable[[], pd.DataFrame]
     group: str | None = None
+    """the column whose values are left out one by one; None: each row"""
 
 
 class Answer(NamedTuple):
@@ -139,15 +140,15 @@ def by_nutpie(name: str) -> Answer:
 
 
 def by_pcv(name: str) -> Answer:
-    import pcv
+    from pcv import cross_validate, leave_one_group_out
 
     example = EXAMPLES[name]
     table = example.table().reset_index(drop=True)
     begun = time.perf_counter()
     with pm.Model() as model:
         example.model({name: column.to_numpy() for name, column in table.items()})
-    folds = pcv.leave_one_group_out(table[example.group]) if example.group else "loo"
-    found = pcv.cross_validate(model, folds, seed=1, progress=False)
+    folds = leave_one_group_out(table[example.group]) if example.group else "loo"
+    found = cross_validate(model, folds, seed=1, progress=False)
     seconds = time.perf_counter() - begun
     return Answer(len(found.folds), found.elpd, found.mcse, seconds)
 
@@ -157,6 +158,7 @@ def alone(call: Callable[[str], Answer], name: str) -> Answer:
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1, mp_context=spawn) as pool:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        os.environ["PYTENSOR_FLAGS"] = f"base_compiledir={folder}"
         return pool.submit(call, name).result()
 
 

@@ -34,9 +34,9 @@ class Laplace(NamedTuple):
     scale: Float[Array, "dim dim"]
     """a square root of the covariance"""
     whiten: Float[Array, "dim dim"]
-    """its inverse"""
+    """inverse of `scale`"""
     log_det: Float[Array, ""]
-    """the log of its determinant"""
+    """log of the determinant of `scale`"""
     log_integral: Float[Array, ""]
 
 
@@ -49,6 +49,7 @@ class Newton(NamedTuple):
     length: Float[Array, ""]
     """of the step, squared, in standard deviations"""
     scale: Float[Array, "dim dim"]
+    """this and the rest: as in `Laplace`"""
     whiten: Float[Array, "dim dim"]
     log_det: Float[Array, ""]
 
@@ -62,7 +63,7 @@ def log_mean(
     nodes_per_dim: int = NODES_PER_DIM,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
     """Log of the mean of exp(terms) over the prior: of their sum, and of each."""
-    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean, False)
+    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean, normal=False)
     key, for_prior = jax.random.split(key)
     x, log_weight = _nodes(key, posterior, prior, nodes_per_dim)
     log_density, at_nodes = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
@@ -78,10 +79,11 @@ def log_mean(
 def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> Laplace:
     """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall.
 
-    Of a function that is `normal` one step finds all there is to know.
+    Where the function is the log of a normal density (`normal`), one step finds all.
     """
     function, constants = jax.closure_convert(function, start)
     constants = jax.lax.stop_gradient(constants)  # nodes stay where they are
+    least = (jnp.finfo(start.dtype).eps, 0.0) if normal else (1e-6, 1e-10)
 
     def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
         value, slope = jax.value_and_grad(function)(x, *constants)
@@ -97,7 +99,7 @@ def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> La
         else:
             values, vectors = jnp.linalg.eigh(width[:, None] * hessian * width)
         size = jnp.abs(values)
-        sharp = jnp.sqrt(jnp.maximum(size, 1e-6 * jnp.max(size) + 1e-10))
+        sharp = jnp.sqrt(jnp.maximum(size, least[0] * jnp.max(size) + least[1]))
         scale = width[:, None] * vectors / sharp
         whitened = scale.T @ slope
         return Newton(
@@ -124,11 +126,14 @@ def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> La
     if normal:
         here = at(start)
         mean = start + here.step
+        peak = function(mean, *constants)  # of value and length, the leading digits would cancel
     else:
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at, start))
-        nowhere = nothing._replace(length=jnp.full_like(nothing.length, jnp.inf))
+        zero, far = jnp.zeros((), start.dtype), jnp.array(jnp.inf, start.dtype)
+        square = jnp.eye(start.size, dtype=start.dtype)
+        nowhere = Newton(zero, jnp.zeros_like(start), far, square, square, zero)
+        # The first pass stays where it is, so that `at` is compiled once.
         _, mean, here = jax.lax.while_loop(unsettled, improve, (0, start, nowhere))
-    peak = here.value + here.length / 2
+        peak = here.value + here.length / 2
     log_integral = peak + mean.size / 2 * jnp.log(2 * jnp.pi) + here.log_det
     return Laplace(mean, here.scale, here.whiten, here.log_det, log_integral)
 

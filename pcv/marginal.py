@@ -269,6 +269,7 @@ def detached(
                 penalty = jnp.sum(jnp.where(entries >= size, x**2, 0.0)) / 2
                 return log_prior(unravel(base.at[entries].add(x, mode="drop"))) - penalty
 
+            # The slope comes with its derivatives, in one pass.
             def slope_twice(x: Float[Array, " dim"]) -> tuple[Array, Array]:
                 slope = jax.grad(moved)(x)
                 return slope, slope

@@ -330,7 +330,7 @@ def test_front_ends_agree_and_another_model_does_not(name):
         data=data,
         seed=1,
         fit=fit,
-        cv={"adapt": "never"},
+        cv={"adapt": "never"},  # kernels of folds' own know nothing of front-ends
         progress=False,
     )
     for joint in (True, False):

@@ -17,6 +17,7 @@ from pcv.effects import find
 from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
 from pcv.frontends.numpyro import from_numpyro
+from pcv.laplace import laplace
 from pcv.marginal import choose, integrated, sliceable
 from pcv.model import Fold, Model, Outcome, numeric, support, target
 from pcv.psis_first import NODES_PER_DIM
@@ -259,6 +260,28 @@ def test_a_prior_without_curvature_is_left_to_the_chains(prior):
     assert choose("auto", model, "m", data, folds).predictive == "plain"
     with pytest.raises(PcvError, match="or a prior without curvature; write a `marginal`"):
         choose("marginal", model, "m", data, folds)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "correlation", "far", "error"),
+    [("float64", 1 - 1e-8, 10.0, 1e-6), ("float64", 0.9, 1e5, 1e-6), ("float32", 0.9, 1e3, 1e-2)],
+)
+def test_one_step_finds_all_of_a_normal_density(dtype, correlation, far, error):
+    scale, mean = np.array([0.1, 30.0]), np.array([1.0, -2.0])
+    cov = np.array([[1, correlation], [correlation, 1]]) * np.outer(scale, scale)
+    precision, at = (jnp.asarray(x, dtype) for x in (np.linalg.inv(cov), mean))
+    start = jnp.asarray(mean + far * scale * np.array([1.0, -1.0]), dtype)
+
+    def log_density(x):
+        return -(x - at) @ precision @ (x - at) / 2
+
+    exact = np.log(2 * np.pi) + np.linalg.slogdet(cov)[1] / 2
+    found = laplace(log_density, start, normal=True)
+    assert abs(found.log_integral - exact) < error
+    np.testing.assert_allclose(found.whiten @ found.scale, np.eye(2), atol=1e-3)
+    assert found.log_det == pytest.approx(np.linalg.slogdet(cov)[1] / 2, abs=error)
+    safeguarded = laplace(log_density, start, normal=False)
+    assert (abs(safeguarded.log_integral - exact) > 0.1) == (correlation > 0.999)
 
 
 def test_more_nodes_for_means_of_one_over_the_integral():
