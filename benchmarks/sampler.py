@@ -50,7 +50,7 @@ def seconds(num_units: int, room: int) -> float:
     scale = jnp.full(5, 1 / np.sqrt(num_units))
     kernel = sampler.Kernel(jnp.zeros(5), scale, jnp.asarray(0.5), jnp.asarray(STEPS))
     chains = sampler.spread(chains)
-    state = engine.start(kernel, sampler.spread(jnp.zeros((CHAINS, 5))), chains)
+    state = sampler.start(kernel, sampler.spread(jnp.zeros((CHAINS, 5))))
     center = {"joint": np.zeros(CHAINS), "pointwise": np.zeros((CHAINS, 1))}
     run = partial(sampler.blocks, engine, kernel, state, chains, center, key(1, "steps"), 1)
     list(run(DRAWS))

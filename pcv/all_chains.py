@@ -35,7 +35,6 @@ class Part(NamedTuple):
 
 
 def start(
-    engine: Sampler,
     variants: Variants,
     variant: Int[np.ndarray, " fold"],
     position: Float[np.ndarray, "fold chain param"],
@@ -44,7 +43,6 @@ def start(
     """The chains of all folds, those of variant 0 apart from the others, and of several moves.
 
     Args:
-        engine: from `pcv.sampler.build`.
         variants: of the kernel, the full-data one first.
         variant: of each fold.
         position: where the chains stand.
@@ -66,7 +64,7 @@ def start(
             of_chain = np.repeat(variant[fold], num_chains)
             each = spread({name: x[of_chain] for name, x in differing.items()})
             kernel = made._replace(moves=variants.moves[variant[fold[0]]], **each)
-        parts.append(Part(fold, kernel, engine.start(kernel, places, some), some, len(fold)))
+        parts.append(Part(fold, kernel, sampler.start(kernel, places), some, len(fold)))
     return parts
 
 

@@ -162,6 +162,7 @@ def prepared(
                     say=say if progress else silent,
                     progress=reporter() if progress else silent,
                     objects={references[name]: x for name, x in models.items()} | own_scores,
+                    made={},
                 )
             except BadFit as error:  # in the words of the call
                 kept = f" The draws are kept in {error.kept}." * (results is not None)

@@ -42,6 +42,8 @@ class Locals(NamedTuple):
     """groups in a test set, at most"""
     normal: bool
     """whether their prior given the other parameters is normal, so that its integral is known"""
+    exact: bool
+    """whether the outcome is normal as well, and its mean linear in them"""
 
 
 def find(model: Model, data: Data, folds: Folds) -> Locals | None:
@@ -78,7 +80,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     with_own = np.concatenate([of_unit.any(0) for of_unit in of_unit_of])
     group = np.full(num_units, -1)
     if not with_own.any():
-        return Locals(np.empty((0, 1), np.int64), group, 0, True)
+        return Locals(np.empty((0, 1), np.int64), group, 0, True, True)
     if not with_own.all():
         return None
     linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
@@ -109,7 +111,13 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     unit = np.sqrt(np.abs(own[:, :, :1]))
     change = np.abs(curved - curved[:, :, :1])
     normal = bool((change <= 1e-4 * unit[..., None] * unit[..., None, :]).all())
-    return Locals(padded, group, most, normal)
+    tested_units = group >= 0
+    exact = normal and _quadratic(
+        lambda x: model.log_lik(unravel(x), arrays)[tested_units],
+        positions,
+        np.unique(padded[padded < num_params]),
+    )
+    return Locals(padded, group, most, normal, exact)
 
 
 def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
@@ -164,8 +172,7 @@ def _curvatures(
 ) -> Float[np.ndarray, "draw group move dim dim"]:
     """Of the log prior in groups' parameters, at and beside some positions, by their own widths: a
     normal one has the same wherever they are, a straight one (Laplace's, an improper one) none."""
-    spread = jnp.std(positions, axis=0)
-    widths = jnp.where(spread > 0, spread, 1.0).at[groups].get(mode="fill", fill_value=1.0)
+    widths = _widths(positions).at[groups].get(mode="fill", fill_value=1.0)
     moves = np.random.default_rng(0).normal(size=(3, 1, groups.shape[1]))
     moves[0] = 0.0
 
@@ -177,3 +184,34 @@ def _curvatures(
 
     over = jax.vmap(jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, 1)), (0, None, None))
     return np.asarray(jax.jit(over)(positions, groups, jnp.asarray(moves) * widths))
+
+
+def _quadratic(
+    terms: Callable[[Position], Float[Array, " unit"]],
+    positions: Float[Array, "draw param"],
+    entries: Int[np.ndarray, " entry"],
+) -> bool:
+    """Are all terms concave and quadratic in some parameters? As far as second derivatives along
+    random directions tell, at and beside some positions."""
+    rng = np.random.default_rng(1)
+    widths = _widths(positions)[entries]
+    moves = rng.normal(size=(4, len(entries)))
+    moves[0] = 0.0
+    directions = jnp.asarray(rng.normal(size=moves.shape)) * widths
+
+    def bend(position: Position, move: Array, direction: Array) -> Float[Array, " unit"]:
+        along = lambda x: terms(position.at[entries].add(move + x * direction))  # noqa: E731
+        slope = lambda x: jax.jvp(along, (x,), (jnp.ones_like(x),))[1]  # noqa: E731
+        zero = jnp.zeros((), position.dtype)
+        return jax.jvp(slope, (zero,), (jnp.ones_like(zero),))[1]
+
+    over = jax.vmap(jax.vmap(jax.vmap(bend, (None, None, 0)), (None, 0, None)), (0, None, None))
+    found = np.asarray(jit_once(over)(positions, jnp.asarray(moves) * widths, directions))
+    same = np.abs(found - found[:, :1]) <= 1e-4 * np.abs(found[:, :1])
+    return bool((same & (found <= 0)).all())
+
+
+def _widths(positions: Float[Array, "draw param"]) -> Position:
+    """How far prior draws of each parameter spread."""
+    spread = jnp.std(positions, axis=0)
+    return jnp.where(spread > 0, spread, 1.0)

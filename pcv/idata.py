@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from pcv.model import Params, Target
 from pcv.nuts import Checks, Draws
 from pcv.sampler import Kernel
+from pcv.tuning import Tuned
 
 AT_ONCE = 100
 """draws that are turned into named variables at one time"""
@@ -23,7 +24,7 @@ def tree(
     names: list[str],
     draws: Draws,
     checks: Checks,
-    kernel: Kernel | None,
+    tuned: Tuned | None,
 ) -> xr.DataTree:
     """ArviZ's groups (posterior, sample_stats, log_likelihood, observed_data) and ours.
 
@@ -34,7 +35,7 @@ def tree(
         names: of the flat parameters.
         draws: of the full-data posterior.
         checks: their diagnostics.
-        kernel: of the folds, if the fit was good enough to tune one.
+        tuned: the kernel of the folds, if the fit was good enough to tune one.
 
     Returns:
         Additional groups: ``unconstrained`` (position: chain, draw, param), ``checks``,
@@ -86,14 +87,15 @@ def tree(
             {target.outcome.name: ((*chain_draw, "unit"), each(log_lik))},
             index | {"unit": dataset["unit"].values},
         )
-    if kernel is not None:
+    if tuned is not None:
         groups["kernel"] = xr.Dataset(
             {
                 name: (("param", "column")[: x.ndim], np.asarray(x))
-                for name, x in kernel._asdict().items()
+                for name, x in tuned.kernel._asdict().items()
                 if x is not None
             },
             {"param": names},
+            {"slowest": tuned.slowest},
         )
     return xr.DataTree.from_dict(groups)
 

@@ -40,6 +40,17 @@ class Job(NamedTuple):
     """models and scores of a Python session by their references, where the API makes the job"""
     given: str = ""
     """what follows `pcv <stage>` on the command line, for advice"""
+    made: dict[Any, Any] | None = None
+    """what later stages of this process can use again; None: nothing"""
+
+    def once(self, key: tuple, make: Callable[[], Any]) -> Any:
+        """What `make` makes, or made when it was called for the same before."""
+        if self.made is None:
+            return make()
+        key = (self.experiment, self.model, *key)
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     @property
     def settings(self) -> Experiment:
@@ -393,7 +404,13 @@ def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
     """The job's model as its folds score it."""
     from pcv.marginal import choose
 
-    return choose(job.settings.predictive, build(job, arrays), job.model, arrays, folds)
+    setting = job.settings.predictive
+
+    def make() -> "Scored":
+        return choose(setting, build(job, arrays), job.model, arrays, folds)
+
+    found: Scored = job.once(("scored", setting, *(x.tobytes() for x in folds[1:])), make)
+    return found
 
 
 def scored_alike(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> dict[str, "Scored"]:

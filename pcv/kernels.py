@@ -18,16 +18,31 @@ from blackjax.adaptation.step_size import dual_averaging_adaptation
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import sampler
-from pcv.devices import BY_CHAIN, EVERYWHERE, jit_once, laid, laid_out
-from pcv.model import Fold, Target
-from pcv.sampler import Chains, Kernel, chains_at_once, from_z, in_groups, spread, to_z
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
+from pcv.model import Fold
+from pcv.sampler import (
+    Chains,
+    Kernel,
+    Sampler,
+    chains_at_once,
+    filled,
+    from_z,
+    in_groups,
+    spread,
+    to_z,
+)
 
-MAX_TAU = 3.5
-"""draws that one independent draw is worth, above which a fold's chains are slow"""
+MAX_TAU, MOST_TAU = 3.5, 7.0
+"""draws that an independent one is worth, above which a fold's chains are slow; and where the
+kernel is slow on the full data as well"""
+SLOWER = 1.5
+"""times that they are worth less than on the full data"""
 MAX_WIDER = 3
 """variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
 FULL_DRAWS = 100
 """full-data draws at which scores are evaluated, at one time or at all"""
+ITEMS = 64
+"""folds at so many draws that are evaluated by one call"""
 MIN_DRAWS = 10
 """warmup draws of a chain below which they say nothing"""
 WINDOWS = (25, 50, 100)
@@ -63,21 +78,24 @@ def shared(kernel: Kernel) -> Variants:
     return Variants(center, scale, step_size[None], num_steps[None], *one)
 
 
-def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold"]:
-    r"""Which folds' chains mix slowly: more than 3.5 draws are worth an independent one.
+def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np.ndarray, " fold"]:
+    r"""Which folds' chains mix slowly: many draws are worth an independent one.
 
-    .. math:: \tau = (1 + \rho) / (1 - \rho) > 3.5 \quad\text{or}\quad \rho \ge 1
+    .. math:: \tau = \frac{1 + \rho}{1 - \rho} > \min(\max(3.5, 1.5 \tau_0), 7)
+              \quad\text{or}\quad \rho \ge 1
 
-    with the lag-1 autocorrelation :math:`\rho` about the mean of all chains, so that chains apart
-    count as slow; of the draws or of their ranks, whichever is larger, for outliers hide it. Chains
-    that never moved are not slow.
+    with that of the slowest parameter on the full data, :math:`\tau_0`, and the lag-1
+    autocorrelation :math:`\rho` about the mean of all chains, so that chains apart count as slow;
+    of the draws or of their ranks, whichever is larger, for outliers hide it. Chains that never
+    moved are not slow.
 
     Args:
         draws: of a score, from a warmup with the full-data kernel.
+        slowest: of `pcv.tuning.tune`.
 
     >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
     >>> walk[1] = walk[1].cumsum(axis=1)
-    >>> slow(walk)
+    >>> slow(walk, 1.0)
     array([False,  True])
     """
     from scipy.stats import rankdata
@@ -85,11 +103,14 @@ def slow(draws: Float[np.ndarray, "fold chain draw"]) -> Bool[np.ndarray, " fold
     ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))
-        return rho > (MAX_TAU - 1) / (MAX_TAU + 1)
+        tau = np.clip(SLOWER * slowest, MAX_TAU, MOST_TAU)
+        return rho > (tau - 1) / (tau + 1)
 
 
 def unlike(
-    draws: Float[np.ndarray, "fold chain draw"], full: Float[np.ndarray, "fold full_draw"]
+    draws: Float[np.ndarray, "fold chain draw"],
+    full: Float[np.ndarray, "fold full_draw"],
+    slowest: float,
 ) -> Bool[np.ndarray, " fold"]:
     """Which folds are unlike the full data: slow ones, or whose score varies three times as much.
 
@@ -98,36 +119,33 @@ def unlike(
     Args:
         draws: of a score, from a warmup with the full-data kernel.
         full: the same score at full-data draws, of `at_full_data`.
+        slowest: of `pcv.tuning.tune`.
     """
     if draws.shape[2] < MIN_DRAWS:
         return np.zeros(len(draws), bool)
     with np.errstate(invalid="ignore"):
-        return slow(draws) | (draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1))
+        return slow(draws, slowest) | (draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1))
 
 
 def at_full_data(
-    target: Target,
-    num_units: int,
+    engine: Sampler,
     draws: Float[np.ndarray, "draw param"],
+    picks: Int[np.ndarray, " pick"],
     test: Int[np.ndarray, "fold slot"],
     held_out: Int[np.ndarray, "fold run 2"],
-) -> Float[np.ndarray, "fold draw"]:
-    """Joint log predictive of every fold's test set at draws given the full data."""
-    at_once = min(len(draws), FULL_DRAWS)
+) -> Float[np.ndarray, "fold pick"]:
+    """Joint log predictive of every fold's test set at some draws given the full data.
 
-    def one_fold(test: Int[Array, " slot"], held_out: Int[Array, "run 2"]) -> Array:
-        fold = Fold(sampler.train_mask(held_out, num_units), test)
-        return jax.lax.map(
-            lambda position: target.log_predictive(position, fold)[0],
-            jnp.asarray(draws),
-            batch_size=at_once,
-        )
-
-    def all_folds(*folds: Array) -> Array:
-        return in_groups(one_fold, folds, chains_at_once(num_units * at_once))
-
-    run = jit_once(laid_out(all_folds, BY_CHAIN, BY_CHAIN))
-    return np.asarray(run(*spread((test, held_out))))[: len(test)]
+    In parts of one size, for any number of folds and draws, so that it is compiled once.
+    """
+    some = picks[filled(len(picks), -(-len(picks) // FULL_DRAWS) * FULL_DRAWS)]
+    some = some.reshape(-1, FULL_DRAWS)
+    num_items, size = len(test) * len(some), -(-ITEMS // len(in_use())) * len(in_use())
+    everywhere, found = jnp.asarray(draws), []
+    for first in range(0, num_items, size):
+        fold, part = np.divmod(np.minimum(first + np.arange(size), num_items - 1), len(some))
+        found.append(np.asarray(engine.predict(everywhere, some[part], test[fold], held_out[fold])))
+    return np.concatenate(found)[:num_items].reshape(len(test), -1)[:, : len(picks)]
 
 
 def _autocorrelation(x: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
@@ -141,8 +159,7 @@ def quarter_period(step_size: Float[Array, "..."]) -> Int[Array, "..."]:
 
 
 def adapt(
-    target: Target,
-    num_units: int,
+    engine: Sampler,
     kernel: Kernel,
     position: Float[np.ndarray, "fold chain param"],
     chains: Chains,
@@ -171,8 +188,7 @@ def adapt(
     long trajectories.
 
     Args:
-        target: the model on flat parameters.
-        num_units: number of units.
+        engine: of the model.
         kernel: of the full data.
         position: where the chains stand.
         chains: their keys and folds; axes (fold, chain).
@@ -183,6 +199,7 @@ def adapt(
         The full-data kernel and a variant for each fold; where the chains stand, and how many
         draws they made.
     """
+    target, num_units = engine.target, engine.num_units
     num_folds, num_chains, dim = position.shape
     start, update, final = dual_averaging_adaptation(max(TARGET_ACCEPT, target_accept))
     transition = hmc.build_kernel()
@@ -210,21 +227,24 @@ def adapt(
             step_size = jnp.where(tuned > 0, tuned, jnp.exp(tuning.log_step_size))
             shaped = variant._replace(num_steps=quarter_period(step_size))
             steps = sampler.jittered_steps(shaped, jax.random.fold_in(steps_key, first + i))
+            step_size, steps = sampler.go_nowhere(i < 0, step_size, steps)
             keys = jax.vmap(jax.random.fold_in, (0, None))(own.key, first + i)
             states, info = jax.vmap(transition, (0, 0, None, None, None, None))(
                 keys, states, log_density, step_size, jnp.ones(dim, position.dtype), steps
             )
             z = states.position
-            tuning = update(tuning, info.acceptance_rate.mean())
+            tuning = jax.tree.map(
+                partial(jnp.where, i < 0), tuning, update(tuning, info.acceptance_rate.mean())
+            )
             low = (info.acceptance_rate < REFUSED).sum(dtype=refused.dtype)
-            refused += jnp.where((tuned > 0) | (i >= num_draws // 2), low, 0)
-            return states, tuning, total + z.sum(0), squares + (z**2).sum(0), refused
+            refused += jnp.where((i >= 0) & ((tuned > 0) | (i >= num_draws // 2)), low, 0)
+            drawn = (i >= 0) * z
+            return states, tuning, total + drawn.sum(0), squares + (drawn**2).sum(0), refused
 
-        z = jax.vmap(to_z, (None, 0))(variant, position)
-        states = jax.vmap(hmc.init, (0, None))(z, log_density)
+        states = jax.vmap(sampler.unseen)(jax.vmap(to_z, (None, 0))(variant, position))
         nothing = jnp.zeros(dim, position.dtype)
         carry = (states, start(FIRST_STEP_SIZE), nothing, nothing, jnp.int32(0))
-        states, tuning, total, squares, refused = jax.lax.fori_loop(0, num_draws, draw, carry)
+        states, tuning, total, squares, refused = jax.lax.fori_loop(-1, num_draws, draw, carry)
         number = num_chains * num_draws
         variance = squares / number - (total / number) ** 2
         wider = (number * variance + PRIOR_DRAWS) / (number + PRIOR_DRAWS)

@@ -2,7 +2,8 @@ r"""Integrals over a few parameters, by nodes around a Laplace approximation.
 
 Newton's method finds the approximation, by automatic differentiation; the integral is a sum over a
 grid with a random offset in one dimension, and importance sampling in more. Both are unbiased, so
-that their error is part of the variance of whatever they are averaged over.
+that their error is part of the variance of whatever they are averaged over. Where all is normal,
+derivatives at one point give it exactly.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key
 
 MAX_STEPS, CLOSE = 20, 0.01
@@ -63,7 +65,7 @@ def log_mean(
     nodes_per_dim: int = NODES_PER_DIM,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
     """Log of the mean of exp(terms) over the prior: of their sum, and of each."""
-    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean, normal=False)
+    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean)
     key, for_prior = jax.random.split(key)
     x, log_weight = _nodes(key, posterior, prior, nodes_per_dim)
     log_density, at_nodes = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
@@ -76,14 +78,94 @@ def log_mean(
     return joint - total, pointwise - total
 
 
-def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> Laplace:
-    """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall.
+class Expansion(NamedTuple):
+    """Functions as far as their second derivatives at one point tell."""
 
-    Where the function is the log of a normal density (`normal`), one step finds all.
+    value: Float[Array, "*function"]
+    slope: Float[Array, "*function dim"]
+    curvature: Float[Array, "*function dim dim"]
+
+
+def expansion(
+    functions: Callable[[Float[Array, " dim"]], Float[Array, "*function"]], x: Float[Array, " dim"]
+) -> Expansion:
+    """In forward mode throughout: for few dimensions the smallest to compile."""
+
+    def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
+        slope, value = jax.jacfwd(lambda x: (functions(x),) * 2, has_aux=True)(x)
+        return slope, (value, slope)
+
+    curvature, (value, slope) = jax.jacfwd(value_and_slope, has_aux=True)(x)
+    return Expansion(value, slope, curvature)
+
+
+def normal_log_mean(
+    log_prior: Function,
+    terms: Callable[[Float[Array, " dim"]], Float[Array, " slot"]],
+    start: Float[Array, " dim"],
+) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
+    r"""`log_mean` of quadratic terms over a normal prior, exactly.
+
+    A quadratic function with value :math:`t`, slope :math:`a` and curvature :math:`-P` anywhere has
+
+    .. math:: \log \int e^{t + a^\top u - u^\top P u / 2} \, du =
+              t + \frac{a^\top P^{-1} a}{2} - \frac{\log \det P}{2} + c
+
+    In single precision "anywhere" is the mode of all terms, where no large numbers cancel.
     """
+
+    def both(x: Float[Array, " dim"]) -> Float[Array, " term"]:
+        return jnp.append(log_prior(x), terms(x))
+
+    found = expansion(both, jax.lax.stop_gradient(start))
+    if start.dtype == jnp.float32:
+        step = jnp.linalg.solve(-found.curvature.sum(0), found.slope.sum(0))
+        found = expansion(both, jax.lax.stop_gradient(start + step))
+
+    def sums(x: Float[Array, "term ..."]) -> Float[Array, "sum ..."]:
+        """The prior's, with all terms, and with each."""
+        prior, of_terms = x[:1], x[1:]
+        return jnp.concatenate([prior, prior + of_terms.sum(0), prior + of_terms])
+
+    integrals = jax.vmap(_log_integral)(*(sums(x) for x in found))
+    return integrals[1] - integrals[0], integrals[2:] - integrals[0]
+
+
+def _log_integral(value: Array, slope: Array, curvature: Array) -> Float[Array, ""]:
+    """Of a normal density, up to a constant of its dimension."""
+    root = _root(-curvature)
+    w = slope / root[0] if slope.size == 1 else solve_triangular(root, slope, lower=True)
+    return value + w @ w / 2 - jnp.sum(jnp.log(jnp.diagonal(root)))
+
+
+def _root(precision: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+    return jnp.sqrt(precision) if precision.size == 1 else jnp.linalg.cholesky(precision)
+
+
+def normal(function: Function, start: Float[Array, " dim"]) -> Laplace:
+    """The normal density of which a function is the logarithm, by one step of Newton's method."""
+    function, constants = jax.closure_convert(function, start)
+    constants = jax.lax.stop_gradient(constants)
+    start = jax.lax.stop_gradient(start)
+    _, slope, curvature = expansion(lambda x: function(x, *constants), start)
+    root = _root(-curvature)
+    scale = 1 / root if start.size == 1 else jnp.linalg.inv(root).T
+    mean = start + scale @ (scale.T @ slope)
+    log_det = -jnp.sum(jnp.log(jnp.diagonal(root)))
+    peak = function(mean, *constants)  # not by the step's length: leading digits would cancel
+    return Laplace(mean, scale, root.T, log_det, _of_normal(peak, mean, log_det))
+
+
+def _of_normal(peak: Array, mean: Array, log_det: Array) -> Float[Array, ""]:
+    """Log integral of a normal density from its logarithm at the mode."""
+    return peak + mean.size / 2 * jnp.log(2 * jnp.pi) + log_det
+
+
+def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
+    """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall."""
     function, constants = jax.closure_convert(function, start)
     constants = jax.lax.stop_gradient(constants)  # nodes stay where they are
-    least = (jnp.finfo(start.dtype).eps, 0.0) if normal else (1e-6, 1e-10)
+    start = jax.lax.stop_gradient(start)
 
     def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
         value, slope = jax.value_and_grad(function)(x, *constants)
@@ -99,7 +181,7 @@ def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> La
         else:
             values, vectors = jnp.linalg.eigh(width[:, None] * hessian * width)
         size = jnp.abs(values)
-        sharp = jnp.sqrt(jnp.maximum(size, least[0] * jnp.max(size) + least[1]))
+        sharp = jnp.sqrt(jnp.maximum(size, 1e-6 * jnp.max(size) + 1e-10))
         scale = width[:, None] * vectors / sharp
         whitened = scale.T @ slope
         return Newton(
@@ -122,19 +204,12 @@ def laplace(function: Function, start: Float[Array, " dim"], normal: bool) -> La
         steps, _, here = carry
         return (steps <= MAX_STEPS) & (here.length > CLOSE)
 
-    start = jax.lax.stop_gradient(start)
-    if normal:
-        here = at(start)
-        mean = start + here.step
-        peak = function(mean, *constants)  # of value and length, the leading digits would cancel
-    else:
-        zero, far = jnp.zeros((), start.dtype), jnp.array(jnp.inf, start.dtype)
-        square = jnp.eye(start.size, dtype=start.dtype)
-        nowhere = Newton(zero, jnp.zeros_like(start), far, square, square, zero)
-        # The first pass stays where it is, so that `at` is compiled once.
-        _, mean, here = jax.lax.while_loop(unsettled, improve, (0, start, nowhere))
-        peak = here.value + here.length / 2
-    log_integral = peak + mean.size / 2 * jnp.log(2 * jnp.pi) + here.log_det
+    zero, far = jnp.zeros((), start.dtype), jnp.array(jnp.inf, start.dtype)
+    square = jnp.eye(start.size, dtype=start.dtype)
+    nowhere = Newton(zero, jnp.zeros_like(start), far, square, square, zero)
+    # The first pass stays where it is, so that `at` is compiled once.
+    _, mean, here = jax.lax.while_loop(unsettled, improve, (0, start, nowhere))
+    log_integral = _of_normal(here.value + here.length / 2, mean, here.log_det)
     return Laplace(mean, here.scale, here.whiten, here.log_det, log_integral)
 
 

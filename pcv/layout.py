@@ -7,11 +7,11 @@ from typing import Literal
 
 VERSIONS = {
     "data": 1,
-    "fit": 4,
+    "fit": 5,
     "folds": 1,
-    "cut": 2,
-    "warmup": 15,
-    "sample": 12,
+    "cut": 3,
+    "warmup": 16,
+    "sample": 13,
     "diagnose": 10,
     "compare": 5,
     "report": 3,

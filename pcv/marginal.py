@@ -28,7 +28,16 @@ from pcv.devices import jit_once
 from pcv.effects import MAX_DIM, PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
-from pcv.laplace import NODES_PER_DIM, Function, Laplace, laplace, log_mean, sampled
+from pcv.laplace import (
+    NODES_PER_DIM,
+    Function,
+    Laplace,
+    laplace,
+    log_mean,
+    normal,
+    normal_log_mean,
+    sampled,
+)
 from pcv.model import Data, Model, Params, Predictive, Target, numeric, unravel_of
 
 MUCH_WIDER = 2.0
@@ -94,6 +103,7 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
     if not len(local.entries):
         return Scored(model, "either", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
+    by = "exactly" if local.exact else by
     return Scored(integrated(model, data, local, folds), "marginal", by, local)
 
 
@@ -163,11 +173,10 @@ def integrated(
         return found
 
     num_units = len(local.group)
-    all_entries = jnp.asarray(_with_nobody(local, _size(model)))
+    all_entries, put = jnp.asarray(_with_nobody(local, _size(model))), _put(model, local)
     few = sliceable(model, data, folds)
 
     def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
-        position, unravel = ravel_pytree(params)
         arrays = _rows(data, _filled(test), num_units) if few else data
         of_slot, present = _groups_of(local, test)
 
@@ -175,12 +184,18 @@ def integrated(
             entries, mine = all_entries[group], (of_slot == group) & (test >= 0)
 
             def terms(x: Float[Array, " dim"]) -> Float[Array, " slot"]:
-                found = log_lik(unravel(position.at[entries].set(x, mode="drop")), arrays)
+                found = log_lik(put(params, entries, x), arrays)
                 return jnp.where(mine, found if few else found[test], 0.0)
 
-            log_prior, prior = _prior(own, local.normal, unravel, position, entries)
-            key = jax.random.fold_in(_key_of(position), group)
-            joint, pointwise = log_mean(key, log_prior, terms, prior, local.normal, nodes_per_dim)
+            log_prior, now = _prior(own, put, params, entries)
+            if local.exact:
+                joint, pointwise = normal_log_mean(log_prior, terms, now)
+            else:
+                key = jax.random.fold_in(_key_of(params), group)
+                prior = (normal if local.normal else laplace)(log_prior, now)
+                joint, pointwise = log_mean(
+                    key, log_prior, terms, prior, local.normal, nodes_per_dim
+                )
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
         joint, pointwise = _over_groups(of_group, present)
@@ -190,13 +205,13 @@ def integrated(
         key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"]
     ) -> Float[Array, " slot"]:
         assert model.predict is not None
-        position, unravel = ravel_pytree(params)
         for_effects, for_outcome = jax.random.split(key)
         _, present = _groups_of(local, test)
 
         def anew(group: Int[Array, ""]) -> Float[Array, " dim"]:
             own_key = jax.random.fold_in(for_effects, group)
-            log_prior, prior = _prior(own, local.normal, unravel, position, all_entries[group])
+            log_prior, now = _prior(own, put, params, all_entries[group])
+            prior = (normal if local.normal else laplace)(log_prior, now)
             if local.normal:
                 return prior.mean + prior.scale @ jax.random.normal(own_key, prior.mean.shape)
             of_nodes, of_choice = jax.random.split(own_key)
@@ -205,8 +220,8 @@ def integrated(
             return x[chosen]
 
         effects = _over_groups(anew, present)
-        moved = position.at[all_entries[present].ravel()].set(effects.ravel(), mode="drop")
-        return model.predict(for_outcome, unravel(moved), data)[test]
+        moved = put(params, all_entries[present].ravel(), effects.ravel())
+        return model.predict(for_outcome, moved, data)[test]
 
     return model._replace(
         marginal=marginal,
@@ -242,55 +257,40 @@ def detached(
         return scored
     if not _much_wider(model, local, center, cov):
         return scored
-    log_prior = jax.jit(model.log_prior)
-    size = len(center)
+    own = model._replace(log_prior=jax.jit(model.log_prior))
+    size, dim, put = len(center), local.entries.shape[1], _put(model, local)
     all_entries = _with_nobody(local, size)
     padded = np.append(center, 0.0)
     wide = np.eye(size + 1)
     wide[:size, :size] = cov
     means = jnp.asarray(padded[all_entries])
-    own = jnp.asarray(wide[all_entries[:, :, None], all_entries[:, None, :]])
+    covs = jnp.asarray(wide[all_entries[:, :, None], all_entries[:, None, :]])
     present_dims = jnp.asarray(all_entries < size)
     both = present_dims[:, :, None] & present_dims[:, None, :]
-    roots = jnp.linalg.cholesky(jnp.where(both, own, jnp.eye(own.shape[1])))
+    whiten = jnp.linalg.inv(jnp.linalg.cholesky(jnp.where(both, covs, jnp.eye(dim))))
     entries_of = jnp.asarray(all_entries)
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
-        position, unravel = ravel_pytree(params)
         _, present = _groups_of(local, test)
         entries = entries_of[present]
-        values = position.at[entries].get(mode="fill", fill_value=0.0)
-        base = position.at[entries.ravel()].set(means[present].ravel(), mode="drop")
 
-        def log_integral(entries: Int[Array, " dim"]) -> Float[Array, ""]:
-            """Of the prior over a group's effects, over its value at their means."""
+        def prior_of(entries: Int[Array, " dim"]) -> Laplace:
+            return normal(*_prior(own, put, params, entries))
 
-            def moved(x: Float[Array, " dim"]) -> Float[Array, ""]:
-                penalty = jnp.sum(jnp.where(entries >= size, x**2, 0.0)) / 2
-                return log_prior(unravel(base.at[entries].add(x, mode="drop"))) - penalty
+        priors = _over_groups(prior_of, entries)
 
-            # The slope comes with its derivatives, in one pass.
-            def slope_twice(x: Float[Array, " dim"]) -> tuple[Array, Array]:
-                slope = jax.grad(moved)(x)
-                return slope, slope
+        def log_prior(offset: Float[Array, " dim"]) -> Float[Array, ""]:
+            moved = (priors.mean + priors.scale @ offset).ravel()
+            return own.log_prior(put(params, entries.ravel(), moved))
 
-            zero = jnp.zeros(entries.shape, position.dtype)
-            hessian, slope = jax.jacfwd(slope_twice, has_aux=True)(zero)
-            root = jnp.linalg.cholesky(-hessian)
-            whitened = jax.scipy.linalg.solve_triangular(root, slope, lower=True)
-            return whitened @ whitened / 2 - jnp.sum(jnp.log(jnp.diagonal(root)))
-
-        def log_q(value: Array, mean: Array, root: Array) -> Float[Array, ""]:
-            return (
-                -jnp.sum(jax.scipy.linalg.solve_triangular(root, value - mean, lower=True) ** 2) / 2
-            )
-
+        # The log integral is the mean of the log prior over λ plus the entropy of λ, of which the
+        # former alone has a slope in φ where q is the prior. It is a mean over points as far out
+        # as λ is on average, as the log prior is quadratic in λ.
+        apart = jnp.sqrt(1.0 * dim) * jnp.eye(dim, dtype=priors.mean.dtype)
+        mean = jnp.mean(jax.vmap(log_prior)(jnp.concatenate([apart, -apart])))
         there = present < len(local.entries)
-        integrals = jnp.where(there, _over_groups(log_integral, entries), 0.0)
-        in_place = jnp.where(
-            there, _over_groups(log_q, values, means[present], roots[present]), 0.0
-        )
-        return log_prior(unravel(base)) + integrals.sum() + in_place.sum()
+        z = jnp.einsum("gij,gj->gi", whiten[present], _get(params, entries) - means[present])
+        return mean + jnp.sum(jnp.where(there, priors.log_det - jnp.sum(z**2, 1) / 2, 0.0))
 
     return scored._replace(model=model._replace(fold_prior=fold_prior))
 
@@ -313,6 +313,8 @@ def _groups_of(
     """The group of each slot and those of the test set, both padded by the one without any."""
     nobody = len(local.entries)
     of_slot = jnp.where(test >= 0, jnp.asarray(local.group)[test], nobody)
+    if local.most == 1:
+        return of_slot, of_slot[:1]
     return of_slot, jnp.unique(of_slot, size=local.most + 1, fill_value=nobody)[:-1]
 
 
@@ -347,22 +349,55 @@ def _size(model: Model) -> int:
     return sum(int(np.prod(x.shape)) for x in shapes.values())
 
 
-def _key_of(position: Position) -> Key[Array, ""]:
+def _key_of(params: Params) -> Key[Array, ""]:
     """Random numbers that a position has for itself: the nodes of its integrals."""
+    position = ravel_pytree(params)[0]
     bits = jax.lax.bitcast_convert_type(position.astype(jnp.float32), jnp.uint32)
     odd = 2 * jnp.arange(position.size, dtype=jnp.uint32) + 1
     return jax.random.fold_in(jax.random.key(0), jnp.sum(bits * odd, dtype=jnp.uint32))
 
 
+def _get(params: Params, entries: Int[Array, "*dims"]) -> Float[Array, "*dims"]:
+    """Some entries of the flat vector, 0 beyond its end."""
+    position: Position = ravel_pytree(params)[0]
+    return position.at[entries].get(mode="fill", fill_value=0.0)
+
+
+def _put(model: Model, local: Locals) -> Callable[[Params, Array, Array], Params]:
+    """The way to other values of local entries; parameters that have none are left alone, so that
+    nothing is derived in them."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    first, ranges = 0, {}
+    for name in sorted(shapes):
+        size = int(np.prod(shapes[name].shape))
+        if ((local.entries >= first) & (local.entries < first + size)).any():
+            ranges[name] = first, size
+        first += size
+
+    def put(params: Params, entries: Int[Array, " dim"], x: Float[Array, " dim"]) -> Params:
+        moved = {}
+        for name, (first, size) in ranges.items():
+            inside = (entries >= first) & (entries < first + size)
+            place = jnp.where(inside, entries - first, size)
+            flat = params[name].reshape(-1).at[place].set(x, mode="drop")
+            moved[name] = flat.reshape(params[name].shape)
+        return {**params, **moved}
+
+    return put
+
+
 def _prior(
-    model: Model, normal: bool, unravel: Any, position: Position, entries: Int[Array, " dim"]
-) -> tuple[Function, Laplace]:
-    """Log prior as a function of a group's own parameters, padded ones standard normal."""
-    padded = entries >= position.size
+    model: Model,
+    put: Callable[[Params, Array, Array], Params],
+    params: Params,
+    entries: Int[Array, " dim"],
+) -> tuple[Function, Float[Array, " dim"]]:
+    """Log prior as a function of a group's own parameters, padded ones standard normal, and what
+    these are now."""
+    there = entries < ravel_pytree(params)[0].size
 
     def log_prior(x: Float[Array, " dim"]) -> Float[Array, ""]:
-        moved = unravel(position.at[entries].set(x, mode="drop"))
-        return model.log_prior(moved) - jnp.sum(jnp.where(padded, x**2, 0.0)) / 2
+        prior = model.log_prior(put(params, entries, x))
+        return prior - jnp.sum(jnp.where(there, 0.0, x**2)) / 2
 
-    now = jnp.where(padded, 0.0, position[jnp.where(padded, 0, entries)])
-    return log_prior, laplace(log_prior, now, normal)
+    return log_prior, _get(params, entries)

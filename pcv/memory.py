@@ -14,7 +14,7 @@ from pcv.cores import all_cores
 from pcv.devices import in_use
 from pcv.errors import PcvError
 from pcv.keys import key
-from pcv.sampler import Kernel, Sampler, chains_of
+from pcv.sampler import Kernel, Sampler, State, chains_of
 
 HOST_COPIES = 9
 """of the results of a block of draws, on the host: as they come, by fold, saved, and written; as
@@ -64,7 +64,7 @@ def of_step(
     one = chains_of(key(0), ["any"], 1, test, held_out)
     chains = jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[1:]), x.dtype), one)
     center = {"joint": all_chains(), "pointwise": all_chains(test.shape[1])}
-    state = jax.eval_shape(engine.start, kernel, all_chains(kernel.center.size), chains)
+    state = State._make([all_chains(kernel.center.size), all_chains()])
     draws = jnp.int32(0), jnp.int32(0)
     step = engine.advance.lower(kernel, key(0), *draws, state, chains, center)
     found = step.compile().memory_analysis()

@@ -1,11 +1,19 @@
 """The full-data posterior: NUTS with window adaptation, and its checks."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import blackjax
 import blackjax.mcmc.hmc as hmc
 import jax
+import jax.numpy as jnp
 import numpy as np
+from blackjax.adaptation.mass_matrix import MassMatrixAdaptationState, mass_matrix_adaptation
+from blackjax.adaptation.step_size import (
+    DualAveragingAdaptationState,
+    dual_averaging_adaptation,
+)
+from blackjax.adaptation.window_adaptation import build_schedule
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.devices import BY_CHAIN, jit_once, laid_out
@@ -78,22 +86,20 @@ def posterior(
         keys = jax.random.split(key, chains * PRIOR_DRAWS)
         return jax.lax.map(lambda x: hmc.init(x, log_density), points(target.init, keys))
 
-    def one_chain(key: Key[Array, ""], start: Float[Array, " param"]) -> Draws:
-        warmup_key, draws_key = jax.random.split(key)
-        adaptation = blackjax.window_adaptation(
-            blackjax.nuts,
-            log_density,
-            target_acceptance_rate=target_accept,
-            adaptation_info_fn=lambda *_: (),
-        )
-        (state, tuned), _ = adaptation.run(warmup_key, start, warmup)
-        transition = blackjax.mcmc.nuts.build_kernel()
+    begin, adapted = _adaptation(warmup, target_accept)
+    transition = blackjax.mcmc.nuts.build_kernel()
 
-        def draw(state: hmc.HMCState, key: Key[Array, ""]) -> tuple[hmc.HMCState, tuple]:
+    def one_chain(key: Key[Array, ""], start: hmc.HMCState) -> Draws:
+        """Warmup and draws in one loop: what it goes through is compiled once."""
+
+        def step(i: Int[Array, ""], carry: tuple) -> tuple[hmc.HMCState, Tuning, Draws]:
+            state, tuning, made = carry
+            metric = tuning.metric.inverse_mass_matrix
             state, info = transition(
-                key, state, log_density, tuned["step_size"], tuned["inverse_mass_matrix"]
+                jax.random.fold_in(key, i), state, log_density, tuning.step_size, metric
             )
-            return state, (
+            tuning = adapted(i, tuning, state.position, info.acceptance_rate)
+            drawn = Draws(
                 state.position,
                 state.logdensity,
                 info.energy,
@@ -101,8 +107,14 @@ def posterior(
                 info.num_integration_steps,
                 info.is_divergent,
             )
+            place = jnp.maximum(i - warmup, 0)  # draws of the warmup are overwritten
+            return state, tuning, jax.tree.map(lambda x, now: x.at[place].set(now), made, drawn)
 
-        return Draws(*jax.lax.scan(draw, state, jax.random.split(draws_key, draws))[1])
+        number = jnp.zeros(draws, start.logdensity.dtype)
+        place = jnp.zeros((draws, *start.position.shape), number.dtype)
+        room = Draws._make([place, *(number,) * 3, number.astype(int), number.astype(bool)])
+        carry = start, begin(start.position), room
+        return jax.lax.fori_loop(0, warmup + draws, step, carry)[2]
 
     find = jit_once(candidates)
     found = jax.tree.map(
@@ -117,11 +129,63 @@ def posterior(
         )
     near = finite & (found.logdensity > found.logdensity[finite].max() - FAR)
     usable = np.where(near.any(1, keepdims=True), near, finite)
-    starts = found.position[np.arange(chains), usable.argmax(1)]
+    starts = jax.tree.map(lambda x: x[np.arange(chains), usable.argmax(1)], found)
     run = jax.jit(laid_out(jax.vmap(one_chain), BY_CHAIN, BY_CHAIN))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
     result = run(*spread((keys, starts)))
     return jax.tree.map(lambda x: np.asarray(x)[:chains], result)
+
+
+class Tuning(NamedTuple):
+    """Of one chain, as Stan's warmup adapts it."""
+
+    step_size: Float[Array, ""]
+    search: DualAveragingAdaptationState
+    metric: MassMatrixAdaptationState
+
+
+def _adaptation(warmup: int, target_accept: float) -> tuple[Callable, Callable]:
+    """Stan's windows by BlackJAX's parts: how a chain begins, and goes on after its i-th draw.
+
+    The step size follows the acceptance in all of them, the metric is of the draws of each slow
+    window, after which the search for a step size begins anew.
+    """
+    begin_search, search, found = dual_averaging_adaptation(target_accept)
+    begin_metric, observe, finish = mass_matrix_adaptation(is_diagonal_matrix=True)
+    in_slow, is_last = np.asarray(build_schedule(warmup)).T
+    stages = np.append(in_slow + is_last, 4)
+    stages[warmup - 1] = 3
+
+    def begin(position: Float[Array, " param"]) -> Tuning:
+        return Tuning(jnp.ones((), position.dtype), begin_search(1.0), begin_metric(position.size))
+
+    def fast(tuning: Tuning, position: Array, acceptance: Array) -> Tuning:
+        state = search(tuning.search, acceptance)
+        return tuning._replace(step_size=jnp.exp(state.log_step_size), search=state)
+
+    def in_window(tuning: Tuning, position: Array, acceptance: Array) -> Tuning:
+        return fast(tuning, position, acceptance)._replace(metric=observe(tuning.metric, position))
+
+    def end_window(*now: Any) -> Tuning:
+        tuning = in_window(*now)
+        state = begin_search(found(tuning.search))
+        return Tuning(jnp.exp(state.log_step_size), state, finish(tuning.metric))
+
+    def end(*now: Any) -> Tuning:
+        tuning = fast(*now)
+        return tuning._replace(step_size=found(tuning.search))
+
+    def after(tuning: Tuning, *_: Any) -> Tuning:
+        return tuning
+
+    def adapted(i: Int[Array, ""], *now: Any) -> Tuning:
+        return jax.lax.switch(
+            jnp.asarray(stages)[jnp.minimum(i, warmup)],
+            (fast, in_window, end_window, end, after),
+            *now,
+        )
+
+    return begin, adapted
 
 
 def check(draws: Draws, names: list[str]) -> Checks:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, total, weighted_means
-from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, jit_once, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, jit_once, laid, laid_out
 from pcv.keys import chain_keys, key
 from pcv.model import Fold, Target
 from pcv.scores import Score
@@ -58,9 +58,10 @@ class Chains(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next draw of a chain needs."""
+    """What the next block of a chain needs."""
 
-    hmc: hmc.HMCState
+    z: Float[Array, " param"]
+    """where it stands, whitened by the kernel"""
     energy: Float[Array, ""]
     """of the last draw, NaN before the first"""
 
@@ -79,6 +80,20 @@ def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
     """The position θ of whitened coordinates z."""
     z = z if kernel.stretch is None else kernel.stretch * z
     return kernel.center + (kernel.scale * z if kernel.scale.ndim == 1 else kernel.scale @ z)
+
+
+def unseen(z: Float[Array, " param"]) -> hmc.HMCState:
+    """A position at which the density is not known yet; a first transition that goes nowhere finds
+    it (`go_nowhere`), so that no second copy of its gradient is compiled."""
+    return hmc.HMCState(z, jnp.full((), -jnp.inf, z.dtype), jnp.zeros_like(z))
+
+
+def go_nowhere(
+    here: Bool[Array, ""], step_size: Float[Array, ""], num_steps: Int[Array, ""]
+) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Step size and leapfrog steps of a transition, which stays where it is if `here`: it is always
+    accepted, for the energy of an unseen position is infinite."""
+    return jnp.where(here, 0.0, step_size), jnp.where(here, 1, num_steps)
 
 
 def own_of(kernel: Kernel) -> dict[str, Any]:
@@ -106,7 +121,8 @@ def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " u
 def jittered_steps(kernel: Kernel, key: Key[Array, ""]) -> Int[Array, ""]:
     """A uniform number of leapfrog steps within half of the kernel's, shared by all chains."""
     half = kernel.num_steps // 2
-    return jax.random.randint(key, (), kernel.num_steps - half, kernel.num_steps + half + 1)
+    many = jnp.floor(jax.random.uniform(key) * (2 * half + 1)).astype(half.dtype)
+    return kernel.num_steps - half + many
 
 
 def run_chain(
@@ -161,7 +177,7 @@ def run_chain(
 
     dtype = state.energy.dtype
     zero = jnp.zeros((), dtype)
-    example = jax.eval_shape(averaged, chain.key, state.hmc.position)
+    example = jax.eval_shape(averaged, chain.key, state.z)
     carries = {
         "log": {kind: log_sums.init(x) for kind, x in center.items()},
         "draws": jnp.full(buffer, jnp.nan, dtype),
@@ -179,19 +195,21 @@ def run_chain(
 
     def move(t: Int[Array, ""], j: Int[Array, ""], last: tuple) -> tuple:
         before, number = last[0], t * moves + j
-        move_key = jax.random.split(jax.random.fold_in(chain.key, number))[0]
+        move_key = jax.random.fold_in(chain.key, 2 * number)
         steps = jittered_steps(kernel, jax.random.fold_in(steps_key, number))
+        size, steps = go_nowhere(j < 0, kernel.step_size, steps)
         unit_mass = jnp.ones_like(before.position)
-        after, info = transition(move_key, before, log_density, kernel.step_size, unit_mass, steps)
+        after, info = transition(move_key, before, log_density, size, unit_mass, steps)
         energy = 0.5 * jnp.sum(info.momentum**2) - before.logdensity
         return after, energy, info.acceptance_rate, info.is_divergent
 
-    def draw(i: Int[Array, ""], carry: tuple[State, Any]) -> tuple[State, Any]:
-        state, sums = carry
+    def draw(i: Int[Array, ""], carry: tuple[hmc.HMCState, Array, Any]) -> tuple:
+        state, energy, sums = carry
         t = first + i
-        score_key = jax.random.split(jax.random.fold_in(chain.key, t))[1]
-        last = (state.hmc, state.energy, zero, jnp.zeros((), bool))
-        moved, energy, accepted, diverged = jax.lax.fori_loop(0, moves, partial(move, t), last)
+        score_key = jax.random.fold_in(chain.key, 2 * t + 1)
+        last = (state, energy, zero, jnp.zeros((), bool))
+        begin = jnp.where(i == 0, -1, 0)
+        moved, energy, accepted, diverged = jax.lax.fori_loop(begin, moves, partial(move, t), last)
         position = from_z(kernel, moved.position)
         joint, pointwise = target.log_predictive(position, fold)
         now = averaged(score_key, position)
@@ -215,9 +233,11 @@ def run_chain(
                 "energy": energy_sums.update(sums["stats"]["energy"], energy),
             },
         }
-        return State(moved, energy), sums
+        return moved, energy, sums
 
-    return jax.lax.fori_loop(0, num_draws, draw, (state, carries))
+    begun = (unseen(state.z), state.energy, carries)
+    end, energy, sums = jax.lax.fori_loop(0, num_draws, draw, begun)
+    return State(end.position, energy), sums
 
 
 def filled(number: int, size: int) -> Int[np.ndarray, " place"]:
@@ -251,10 +271,13 @@ def in_groups(function: Callable[..., Any], chains: Any, at_once: int) -> Any:
 
 
 class Sampler(NamedTuple):
-    """The two compiled functions of a model: where chains start, and how they go on."""
+    """What is compiled of a model: how chains go on, and what draws predict."""
 
-    start: Callable[[Kernel, Float[Array, "chain param"], Chains], State]
     advance: jax.stages.Wrapped
+    predict: jax.stages.Wrapped
+    """joint log predictive of test sets, at some of many draws"""
+    target: Target
+    num_units: int
     scores: tuple[Score, ...]
     buffer: int
     at_once: int
@@ -281,39 +304,43 @@ def build(
     """
     together = at_once or chains_at_once(num_units)
 
-    def start_one(kernel: Kernel, position: Array, chain: Chains) -> State:
-        fold = Fold(train_mask(chain.held_out, num_units), chain.test)
-        z = to_z(kernel, position)
-        state = hmc.init(z, lambda z: target.log_density(from_z(kernel, z), fold))
-        return State(state, jnp.full((), jnp.nan, z.dtype))
+    one_chain = partial(run_chain, target, scores, num_units, buffer)
 
-    def all_chains(
-        function: Callable[..., Any], kernel: Kernel, common: tuple, *chains: Any
-    ) -> Any:
+    def advance(
+        kernel: Kernel, steps_key: Any, first: Array, num_draws: Array, *chains: Any
+    ) -> tuple[State, dict[str, Any]]:
         def share(kernel: Kernel, common: tuple, *chains: Any) -> Any:
             return in_groups(
-                lambda own, *chain: function(kernel._replace(**own), *common, *chain),
+                lambda own, *chain: one_chain(kernel._replace(**own), *common, *chain),
                 (own_of(kernel), *chains),
                 together,
             )
 
         places = of_variants(kernel, EVERYWHERE, BY_CHAIN)
         run = laid_out(share, places, EVERYWHERE, *(BY_CHAIN for _ in chains))
-        return run(kernel, common, *chains)
+        return run(kernel, (steps_key, first, num_draws), *chains)
 
-    one_chain = partial(run_chain, target, scores, num_units, buffer)
+    def predict(
+        draws: Float[Array, "draw param"],
+        picks: Int[Array, "item place"],
+        test: Int[Array, "item slot"],
+        held_out: Int[Array, "item run 2"],
+    ) -> Float[Array, "item place"]:
+        def of_item(draws: Array, picks: Array, test: Array, held_out: Array) -> Array:
+            fold = Fold(train_mask(held_out, num_units), test)
+            return jax.vmap(lambda x: target.log_predictive(x, fold)[0])(draws[picks])
 
-    def start(kernel: Kernel, position: Array, chains: Chains) -> State:
-        return all_chains(start_one, kernel, (), position, chains)
+        def share(draws: Array, *items: Array) -> Array:
+            at_once = chains_at_once(num_units * picks.shape[1])
+            return in_groups(partial(of_item, draws), items, at_once)
 
-    def advance(
-        kernel: Kernel, steps_key: Any, first: Array, num_draws: Array, *chains: Any
-    ) -> tuple[State, dict[str, Any]]:
-        return all_chains(one_chain, kernel, (steps_key, first, num_draws), *chains)
+        return laid_out(share, EVERYWHERE, *(BY_CHAIN,) * 3)(draws, picks, test, held_out)
 
     return Sampler(
-        jax.jit(start),
         jax.jit(advance),
+        jit_once(predict),
+        target,
+        num_units,
         scores,
         buffer,
         together,
@@ -382,7 +409,7 @@ def blocks(
     Args:
         sampler: from `build`.
         kernel: shared by all chains, or a variant for each; `spread`.
-        state: of all chains, from `sampler.start` or from an earlier block; `spread`.
+        state: of all chains, from `start` or from an earlier block; `spread`.
         chains: keys and folds of all chains; `spread`.
         center: kind → centring constants of the log score (fold[, slot]).
         steps_key: key of the trajectories' jitter.
@@ -423,6 +450,12 @@ def blocks(
         yield Block(sums, draws, means, y_rep, stats, size), state
 
 
+def start(kernel: Kernel, position: Float[Array, "chain param"]) -> State:
+    """Chains that begin where they are put; `spread`."""
+    z = jax.jit(jax.vmap(to_z, (of_variants(kernel, None, 0), 0)))(kernel, position)
+    return laid(State(z, jnp.full(len(z), jnp.nan, z.dtype)))
+
+
 def positions(kernel: Kernel, state: State) -> Float[Array, "chain param"]:
     """Where the chains stand, on the unconstrained scale of the model."""
-    return jax.vmap(from_z, (of_variants(kernel, None, 0), 0))(kernel, state.hmc.position)
+    return jax.vmap(from_z, (of_variants(kernel, None, 0), 0))(kernel, state.z)

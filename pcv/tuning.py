@@ -44,6 +44,16 @@ class Trial(NamedTuple):
     """effective draws per gradient; 0 if too few proposals were accepted"""
     step_size: float
     num_steps: int
+    slowest: float
+    """draws that an independent one of the slowest parameter is worth"""
+
+
+class Tuned(NamedTuple):
+    """A kernel, and how it does on the full data."""
+
+    kernel: Kernel
+    slowest: float
+    """draws that an independent one of the slowest parameter is worth"""
 
 
 def tune(
@@ -54,7 +64,7 @@ def tune(
     ess: Float[np.ndarray, " param"],
     key: Key[Array, ""],
     target_accept: float,
-) -> Kernel:
+) -> Tuned:
     r"""The HMC kernel with the most effective draws per gradient, on the full data.
 
     The metric is the draws' covariance, or its diagonal where there are fewer than five effective
@@ -165,9 +175,10 @@ def tune(
         usable = accepted.mean(1) >= least
         efficiency = np.where(usable, 1 / (longest * (num_steps + 1)), 0.0)
         sound = diverged.mean(1) <= MAX_PILOTS_DIVERGENT
+        slowest = np.nanmax(tau[:, n + 1 :], axis=1)
         return [
-            Trial(bool(s), float(e), float(x), num_steps)
-            for s, e, x in zip(sound, efficiency, step_sizes)
+            Trial(bool(s), float(e), float(x), num_steps, float(t))
+            for s, e, x, t in zip(sound, efficiency, step_sizes, slowest)
         ]
 
     found: list[Trial] = []
@@ -199,7 +210,8 @@ def tune(
             "much; reparameterise the model (non-centred)"
         )
     best = max(confirmed)
-    return Kernel(center, scale, jnp.asarray(best.step_size), jnp.asarray(best.num_steps))
+    kernel = Kernel(center, scale, jnp.asarray(best.step_size), jnp.asarray(best.num_steps))
+    return Tuned(kernel, best.slowest)
 
 
 def _scale(sample: Float[np.ndarray, "draw param"], dense: bool) -> np.ndarray:

@@ -13,7 +13,7 @@ from pcv.diagnostics import LogSums
 from pcv.folds import Folds
 from pcv.jackknife import Parts
 from pcv.keys import key
-from pcv.sampler import Kernel, Sampler, blocks, chains_of, spread
+from pcv.sampler import Kernel, Sampler, blocks, chains_of, spread, start
 from pcv.scores import Replicates, across, frame
 from pcv.sums import batch_of, parts
 
@@ -82,7 +82,7 @@ def run(
 
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
     flat = spread(jnp.asarray(starts.reshape(-1, starts.shape[-1])))
-    state = sampler.start(kernel, flat, chains("warmup"))
+    state = start(kernel, flat)
     jitter = key(seed, "model", "warmup", "jitter")
     for block, after in blocks(
         sampler, kernel, state, chains("warmup"), zero, jitter, num_chains, warmup

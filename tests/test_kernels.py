@@ -109,8 +109,7 @@ def adapted(
     by_fold = Chains(*(x.reshape(-1, CHAINS, *x.shape[1:]) for x in chains))
     jitter = key(1, "adapt", "jitter")
     return kernels.adapt(
-        problem.target,
-        problem.num_units,
+        problem.engine,
         problem.kernel,
         position[chosen],
         by_fold,
@@ -151,7 +150,7 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     def go_on(variants, variant, position, stage, number):
         ids = folds.id.tolist()
         chains = sampler.chains_of(key(1, stage), ids, CHAINS, folds.test, folds.held_out)
-        parts = all_chains.start(engine, variants, variant, position, chains)
+        parts = all_chains.start(variants, variant, position, chains)
         jitter = key(1, stage, "jitter")
         made = list(all_chains.blocks(engine, parts, zero, jitter, CHAINS, number))
         blocks = [block for block, _ in made]
@@ -164,8 +163,9 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     warm, _, position = go_on(variants, variant, starts(problem), "warmup", WARMUP)
     own = np.zeros(size, bool)
     if adapt:
-        at = problem.target, problem.num_units, problem.draws, folds.test, folds.held_out
-        own = kernels.unlike(warm, kernels.at_full_data(*at))
+        thinned = np.arange(0, len(problem.draws), len(problem.draws) // 100)
+        at = engine, problem.draws, thinned, folds.test, folds.held_out
+        own = kernels.unlike(warm, kernels.at_full_data(*at), 1.0)
         variants, position[own], _ = adapted(problem, position, own)
         variant = np.where(own, np.cumsum(own), 0)
         _, _, position = go_on(variants, variant, position, "settle", WARMUP)
@@ -292,15 +292,15 @@ def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
     draws[3, :, ::10] -= 1000
     draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
     draws[5] = np.arange(4.0)[:, None]  # stuck apart
-    assert kernels.slow(draws).tolist() == [False, True, False, False, True, True]
+    assert kernels.slow(draws, 1.0).tolist() == [False, True, False, False, True, True]
 
 
 def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     rng = np.random.default_rng(1)
     draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
     full[1] /= 3
-    assert kernels.unlike(draws, full).tolist() == [False, True]
-    assert kernels.unlike(draws[:, :, :5], full).tolist() == [False, False]
+    assert kernels.unlike(draws, full, 1.0).tolist() == [False, True]
+    assert kernels.unlike(draws[:, :, :5], full, 1.0).tolist() == [False, False]
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_all_one_step_ahead_folds_of_the_air_passengers(build):
     full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
     ess = nuts.check(full, [""] * full.position.shape[2]).ess
     log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
-    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"), 0.8)
+    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"), 0.8).kernel
     folds = leave_future_out(data_set["unit"].values.tolist(), 26)
     assert len(folds.id) == 394
     engine = sampler.build(flat, (), num_units, BATCH_SIZE)

@@ -17,7 +17,7 @@ from pcv.effects import find
 from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
 from pcv.frontends.numpyro import from_numpyro
-from pcv.laplace import laplace
+from pcv.laplace import laplace, normal, normal_log_mean
 from pcv.marginal import choose, integrated, sliceable
 from pcv.model import Fold, Model, Outcome, numeric, support, target
 from pcv.psis_first import NODES_PER_DIM
@@ -115,7 +115,7 @@ class TestWhatIsLocal:
         np.testing.assert_array_equal(
             local.entries, np.stack([np.arange(30), 30 + np.arange(30)]).T
         )
-        assert (local.most, local.normal) == (1, True)
+        assert (local.most, local.normal, local.exact) == (1, True, True)
         np.testing.assert_array_equal(local.group, np.repeat(np.arange(30), 5))
         several = k_fold_grouped(rats_data()["rat"], 10, np.random.default_rng(1))
         assert find(model, rats_data(), several).most == 3
@@ -167,21 +167,88 @@ class TestWhatIsLocal:
         assert local.most == 1
 
 
-def test_one_effect_by_group_is_exact():
+ON_A_GRID, EXACTLY = {"exact": False}, {"exact": True}
+
+
+@pytest.mark.parametrize(("how", "error"), [(ON_A_GRID, 5e-3), (EXACTLY, 1e-9)])
+def test_one_effect_by_group(how, error):
     problem = hierarchy("marginal")
     model, data = problem.model, given(problem.data)
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(1), DRAWS))
-    found = integrated(model, data, find(model, data, GROUPS), GROUPS)
+    found = integrated(model, data, find(model, data, GROUPS)._replace(**how), GROUPS)
     exact = of_folds(model, data, params, GROUPS)
     for mine, theirs in zip(of_folds(found, data, params, GROUPS), exact):
-        np.testing.assert_allclose(mine, theirs, atol=2e-3)
+        np.testing.assert_allclose(mine, theirs, atol=error)
         assert abs(np.mean(np.exp(mine - theirs)) - 1) < 1e-5
     three = from_sets(["0 and 2", "1"], [np.r_[0, 1, 5:9], np.arange(2, 5)], None, 14)
-    found = integrated(model, data, find(model, data, three), three)
+    found = integrated(model, data, find(model, data, three)._replace(**how), three)
     for mine, theirs in zip(
         of_folds(found, data, params, three), of_folds(model, data, params, three)
     ):
-        np.testing.assert_allclose(mine, theirs, atol=5e-3)
+        np.testing.assert_allclose(mine, theirs, atol=error)
+
+
+def test_normal_outcomes_are_integrated_exactly():
+    """Intercept and slope of each rat, wherever the chain has them; of one and of several."""
+    data = rats_data()
+    model = rats.random_slopes(data)
+    keys = jax.random.split(jax.random.key(5), DRAWS)
+    params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
+    moved = {**params, "alpha": params["alpha"] + 1e3, "beta": params["beta"] - 100}
+    several = k_fold_grouped(data["rat"], 10, np.random.default_rng(1))
+    for folds in (leave_one_group_out(data["rat"], "rat"), several):
+        found = integrated(model, data, find(model, data, folds), folds)
+        exact = of_folds(model, data, params, folds)
+        for mine, theirs in zip(of_folds(found, data, moved, folds), exact):
+            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float64", 1e-9), ("float32", 1e-3)])
+def test_far_from_the_mode_no_digits_are_lost(dtype, error):
+    x, y = np.linspace(-1, 1, 6), 0.1 * np.random.default_rng(4).normal(size=6)
+    design = np.c_[np.ones(6), x]
+
+    def terms(effects):
+        mean = jnp.asarray(design, dtype) @ effects
+        return jax.scipy.stats.norm.logpdf(jnp.asarray(y, dtype), mean, 0.1)
+
+    def log_prior(effects):
+        return jax.scipy.stats.norm.logpdf(effects).sum()
+
+    joint, pointwise = normal_log_mean(log_prior, terms, jnp.asarray([30.0, -30.0], dtype))
+    cov = design @ design.T + 0.01 * np.eye(6)
+    assert joint == pytest.approx(multivariate_normal(np.zeros(6), cov).logpdf(y), abs=error)
+    np.testing.assert_allclose(pointwise, norm.logpdf(y, 0, np.sqrt(np.diag(cov))), atol=error)
+
+
+def test_what_is_not_normal_is_not_integrated_as_if_it_were():
+    group, y = GROUP_OF_UNIT, np.random.default_rng(1).normal(size=14)
+    outcomes = {
+        "normal": lambda mean, y: dist.Normal(mean, 1.0).log_prob(y),
+        "student": lambda mean, y: dist.StudentT(30.0, mean, 1.0).log_prob(y),
+        "one censored": lambda mean, y: jnp.where(
+            jnp.arange(14) == 13,
+            jax.scipy.stats.norm.logcdf(mean - 0.5),
+            dist.Normal(mean, 1.0).log_prob(y),
+        ),
+        "curved mean": lambda mean, y: dist.Normal(jnp.exp(mean / 5), 1.0).log_prob(y),
+        "scale": lambda mean, y: dist.Normal(0.0, jnp.exp(mean)).log_prob(y),
+        "logistic": lambda mean, y: dist.BernoulliLogits(mean).log_prob(1.0 * (y > 0)),
+    }
+    problem = hierarchy("plain")
+    for name, log_prob in outcomes.items():
+        model = problem.model._replace(
+            log_lik=lambda params, data: log_prob(params["theta"][group], data["y"])  # noqa: B023
+        )
+        data = given({"y": y})
+        local = find(model, data, GROUPS)
+        assert (local.normal, local.exact) == (True, name == "normal"), name
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(1), DRAWS))
+    right, taken = (
+        of_folds(integrated(model, data, x, GROUPS), data, params, GROUPS)[0]
+        for x in (local, local._replace(exact=True))
+    )
+    assert np.median(np.abs(taken - right)) > 0.02
 
 
 def slopes_in_units(scale, effects):
@@ -217,10 +284,13 @@ def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
     local = find(model, data, folds)
     assert local.normal
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), DRAWS))
-    joint, _ = of_folds(integrated(model, data, local, folds, 64), data, params, folds)
     cov = scale**2 * (2.25 + 0.25 * np.outer(x, x) + np.eye(5))
     shifted = data["y"].reshape(6, 5) - np.asarray(params["mu"])[:, None, None]
-    ratio = np.exp(joint - multivariate_normal(np.zeros(5), cov).logpdf(shifted))
+    exact = multivariate_normal(np.zeros(5), cov).logpdf(shifted)
+    joint, _ = of_folds(integrated(model, data, local, folds), data, params, folds)
+    np.testing.assert_allclose(joint, exact, atol=1e-6)
+    by_nodes = integrated(model, data, local._replace(exact=False), folds, 64)
+    ratio = np.exp(of_folds(by_nodes, data, params, folds)[0] - exact)
     error = (ratio.mean(0) - 1) / (ratio.std(0) / np.sqrt(DRAWS))
     assert np.abs(error).max() < 4.5
     assert ratio.std() < 0.2
@@ -244,7 +314,7 @@ def one_large_group(prior):
 def test_single_units_of_a_large_group_vary_over_the_whole_prior():
     model, data, folds = one_large_group(dist.Normal(0.0, 1.0))
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 20))
-    found = integrated(model, data, find(model, data, folds), folds)
+    found = integrated(model, data, find(model, data, folds)._replace(exact=False), folds)
     _, pointwise = of_folds(found, data, params, folds)
     exact = norm.logpdf(data["y"][:1000], 0, np.sqrt(2))
     np.testing.assert_allclose(pointwise[:, 0, :1000], exact[None].repeat(20, 0), atol=2e-3)
@@ -276,11 +346,11 @@ def test_one_step_finds_all_of_a_normal_density(dtype, correlation, far, error):
         return -(x - at) @ precision @ (x - at) / 2
 
     exact = np.log(2 * np.pi) + np.linalg.slogdet(cov)[1] / 2
-    found = laplace(log_density, start, normal=True)
+    found = normal(log_density, start)
     assert abs(found.log_integral - exact) < error
     np.testing.assert_allclose(found.whiten @ found.scale, np.eye(2), atol=1e-3)
     assert found.log_det == pytest.approx(np.linalg.slogdet(cov)[1] / 2, abs=error)
-    safeguarded = laplace(log_density, start, normal=False)
+    safeguarded = laplace(log_density, start)
     assert (abs(safeguarded.log_integral - exact) > 0.1) == (correlation > 0.999)
 
 
@@ -290,7 +360,7 @@ def test_more_nodes_for_means_of_one_over_the_integral():
     folds = leave_one_group_out(data["rat"], "rat")
     keys = jax.random.split(jax.random.key(5), DRAWS)
     params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
-    local = find(model, data, folds)
+    local = find(model, data, folds)._replace(exact=False)
     exact, _ = of_folds(model, data, params, folds)
     bias = {}
     for nodes in (16, NODES_PER_DIM):
@@ -307,7 +377,7 @@ def test_two_effects_by_group_are_right_on_average(seed):
     folds = leave_one_group_out(data["rat"], "rat")
     keys = jax.random.split(jax.random.key(seed), DRAWS)
     params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
-    found = integrated(model, data, find(model, data, folds), folds)
+    found = integrated(model, data, find(model, data, folds)._replace(exact=False), folds)
     mine, exact = (of_folds(x, data, params, folds) for x in (found, model))
     for approximate, true in zip(mine, exact):
         ratio = np.exp(approximate - true)
@@ -399,8 +469,8 @@ def test_replicates_have_effects_drawn_anew():
     present = GROUPS.test[2] >= 0
     cov = 1.2**2 + np.eye(present.sum())
     spread = np.sqrt((cov**2 + np.outer(np.diag(cov), np.diag(cov))) / len(keys))
-    for normal in (True, False):
-        found = integrated(model, data, local._replace(normal=normal), GROUPS)
+    for is_normal in (True, False):
+        found = integrated(model, data, local._replace(normal=is_normal), GROUPS)
         anew = jax.vmap(found.marginal_predict, (0, None, None, None))
         drawn = np.asarray(anew(keys, params, numeric(data), test))[:, present]
         error = np.sqrt(np.diag(cov) / len(keys))
@@ -464,7 +534,8 @@ def test_terms_that_depend_on_other_rows_have_all_of_them(scale, monkeypatch):
             pointwise[draw, k, : len(units)] = by_unit
 
     def errors():
-        found = of_folds(integrated(model, data, local, folds), data, params, folds)
+        numerically = local._replace(exact=False)
+        found = of_folds(integrated(model, data, numerically, folds), data, params, folds)
         return [np.abs(mine - exact).max() for mine, exact in zip(found, (joint, pointwise))]
 
     assert max(errors()) < 5e-3
@@ -482,7 +553,7 @@ def test_too_many_effects_are_left_to_the_chains(monkeypatch):
     data = rats_data()
     model = rats.random_slopes(data)._replace(marginal=None, group=None)
     folds = leave_one_group_out(data["rat"], "rat")
-    assert choose("auto", model, "rats", data, folds).integration == "by importance sampling"
+    assert choose("auto", model, "rats", data, folds).integration == "exactly"
     monkeypatch.setattr(effects, "MAX_DIM", 1)
     assert choose("auto", model, "rats", data, folds).predictive == "plain"
     with pytest.raises(PcvError, match=r"model 'rats': predictive 'marginal' is asked for, but .*"):

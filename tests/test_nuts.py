@@ -218,7 +218,7 @@ def tuned(
     it: Gaussian, ess: float = NUM_DRAWS * CHAINS, seed: int = 1, target_accept: float = 0.8
 ) -> sampler.Kernel:
     each, own = np.full(len(it.center), float(ess)), key(seed, "model", "tune")
-    return tune(it.target, it.log_lik, 2, it.draws, each, own, target_accept)
+    return tune(it.target, it.log_lik, 2, it.draws, each, own, target_accept).kernel
 
 
 rng = np.random.default_rng(2)
@@ -265,7 +265,7 @@ def efficiency_of(it: Gaussian) -> Callable[[sampler.Kernel], tuple[float, float
     zero = {"joint": np.zeros(1), "pointwise": np.zeros((1, 1))}
 
     def run(kernel: sampler.Kernel) -> tuple[float, float]:
-        state = engine.start(kernel, sampler.spread(jnp.asarray(starts)), spread)
+        state = sampler.start(kernel, sampler.spread(jnp.asarray(starts)))
         blocks = sampler.blocks(engine, kernel, state, spread, zero, key(6), chains, num_draws)
         [(block, _)] = blocks
         z = block.draws[0]

@@ -61,7 +61,7 @@ def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, state=
     spread = sampler.spread(keys)
     if state is None:
         starts = jax.vmap(TARGET.init)(keys.key)
-        state = engine.start(kernel, sampler.spread(starts), spread)
+        state = sampler.start(kernel, sampler.spread(starts))
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
     jitter = key(1, "jitter")
     return sampler.blocks(engine, kernel, state, spread, zero, jitter, chains, num_draws, first)
@@ -142,7 +142,7 @@ def test_all_chains_of_a_draw_take_as_many_steps():
     ids = folds.id.tolist()
     chains = sampler.chains_of(key(1, "m"), ids, CHAINS, folds.test, folds.held_out)
     chains = sampler.spread(chains)
-    state = engine.start(kernel, jnp.zeros((len(chains.key), 1)), chains)
+    state = sampler.start(kernel, jnp.zeros((len(chains.key), 1)))
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros((len(ids), 1))}
     drawn = sampler.blocks(engine, kernel, state, chains, zero, key(2), CHAINS, 40)
     blocks = [block for block, _ in drawn]

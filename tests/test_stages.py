@@ -566,9 +566,9 @@ class TestSuperchains:
         seen = []
         as_it_is = all_chains.start
 
-        def watched(engine, variants, variant, position, more):
+        def watched(variants, variant, position, more):
             seen.append(position)
-            return as_it_is(engine, variants, variant, position, more)
+            return as_it_is(variants, variant, position, more)
 
         monkeypatch.setattr(all_chains, "start", watched)
         run(project.job(self.changes(1), model="exact"), "fit", "warmup")

@@ -21,56 +21,54 @@ if TYPE_CHECKING:
 class Run(NamedTuple):
     """What warmup and sampling of a fold batch share."""
 
-    target: "Target"
-    num_units: int
     engine: "Sampler"
     chains: "Chains"
     jitter: Any
-    outcome: str
 
 
-def run_of(
+def engine_of(
     job: Job,
-    stage: str,
-    folds: Folds,
     predictive: str,
     arrays: Any,
     model: "Model | Target",
     scores: "tuple[Score, ...]" = (),
-) -> Run:
+) -> "Sampler":
+    """The compiled functions of a model."""
     import jax
 
     from pcv import sampler
-    from pcv.keys import key
     from pcv.model import flat_target, target
 
-    seed, cv = job.config.seed, job.settings.cv
-    flat, _ = flat_target(target(model, arrays, predictive))
-    # Traced once, however many functions of the sampler call them.
-    flat = flat._replace(
-        log_density=jax.jit(flat.log_density), log_predictive=jax.jit(flat.log_predictive)
-    )
-    ids = [str(fold) for fold in folds.id]
-    chains = sampler.chains_of(
-        key(seed, job.model, stage), ids, cv.chains, folds.test, folds.held_out
-    )
-    num_units = datasets.num_units(arrays)
-    return Run(
-        flat,
-        num_units,
-        sampler.build(flat, scores, num_units, cv.batch_size),
-        sampler.spread(chains),
-        key(seed, job.model, stage, "jitter"),
-        str(model.outcome),
-    )
+    def make() -> "Sampler":
+        flat, _ = flat_target(target(model, arrays, predictive))
+        # Traced once, however many functions of the sampler call them.
+        flat = flat._replace(
+            log_density=jax.jit(flat.log_density), log_predictive=jax.jit(flat.log_predictive)
+        )
+        return sampler.build(flat, scores, datasets.num_units(arrays), job.settings.cv.batch_size)
+
+    found: Sampler = job.once(("engine", predictive, id(model), scores), make)
+    return found
 
 
-def in_chains(how: "Scored", kernel: xr.Dataset) -> "Scored":
+def run_of(job: Job, stage: str, folds: Folds, engine: "Sampler") -> Run:
+    from pcv import sampler
+    from pcv.keys import key
+
+    seed, ids = job.config.seed, [str(fold) for fold in folds.id]
+    parent, number = key(seed, job.model, stage), job.settings.cv.chains
+    chains = sampler.chains_of(parent, ids, number, folds.test, folds.held_out)
+    return Run(engine, sampler.spread(chains), key(seed, job.model, stage, "jitter"))
+
+
+def in_chains(job: Job, how: "Scored", kernel: xr.Dataset) -> "Scored":
     """A model as chains sample it, whose kernel is that of the full-data fit."""
     from pcv.marginal import detached
 
     center, scale = kernel["center"].values, kernel["scale"].values
-    return detached(how, center, np.diag(scale**2) if scale.ndim == 1 else scale @ scale.T)
+    cov = np.diag(scale**2) if scale.ndim == 1 else scale @ scale.T
+    found: Scored = job.once(("in chains", id(how)), lambda: detached(how, center, cov))
+    return found
 
 
 def says(job: Job, stage: str) -> Say:

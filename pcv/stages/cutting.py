@@ -7,7 +7,7 @@ import xarray as xr
 from pcv import datasets, store
 from pcv.folds import Folds
 from pcv.job import Job, folds_of, opened, recipe, require, scored
-from pcv.stages.chains import in_chains, run_of
+from pcv.stages.chains import engine_of, in_chains
 
 
 def cut(job: Job) -> None:
@@ -31,12 +31,12 @@ def cut(job: Job) -> None:
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
-        model, predictive, _, _ = in_chains(scored(job, arrays, folds), fitted)
+        model, predictive, _, _ = in_chains(job, scored(job, arrays, folds), fitted)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         first = Folds(*(x[:1] for x in folds))
-        engine = run_of(job, "sample", first, predictive, arrays, model, scores).engine
+        engine = engine_of(job, predictive, arrays, model, scores)
         kernel, there = idata.kernel(fitted), memory.of_devices()
         taken: dict[int, memory.Step] = {}
 

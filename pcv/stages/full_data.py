@@ -59,10 +59,10 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         bad = bool(checks.problems)
         for problem in checks.problems if allowed else []:
             job.say(f"warning: fit {job.model} is bad: {problem}")
-        kernel = None
+        tuned = None
         if not bad or allowed:
             with _naming(f"fit {job.model}"):
-                kernel = tune(
+                tuned = tune(
                     flat,
                     log_lik or (lambda x: flat.log_density(x, full_data(num_units))[None]),
                     num_units,
@@ -74,9 +74,10 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
                 f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
-                f"step size {float(kernel.step_size):.2f}, leapfrog steps {int(kernel.num_steps)}"
+                f"step size {float(tuned.kernel.step_size):.2f}, "
+                f"leapfrog steps {int(tuned.kernel.num_steps)}"
             )
-        tree = idata.tree(flat, log_lik, data_set, names, draws, checks, kernel)
+        tree = idata.tree(flat, log_lik, data_set, names, draws, checks, tuned)
         marks = [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
         stamp = store.stamp(
             "fit",

@@ -26,7 +26,7 @@ from pcv.job import (
     sample_name,
     scored,
 )
-from pcv.stages.chains import Run, in_chains, progress, run_of, says
+from pcv.stages.chains import Run, engine_of, in_chains, progress, run_of, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
@@ -92,16 +92,16 @@ def sample(job: Job) -> None:
     ):
         arrays = datasets.model_data(opened(job, "data"))
         kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
-        model, predictive, _, _ = in_chains(scored(job, arrays, all_folds), kernel)
+        model, predictive, _, _ = in_chains(job, scored(job, arrays, all_folds), kernel)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
+        engine = engine_of(job, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
 
         def begun(rows: np.ndarray) -> Begun:
             some, ends = Folds(*(x[rows] for x in folds)), warm.isel(fold=rows)
-            run = run_of(job, "sample", some, predictive, arrays, model, scores)
-            return _begun(run, ends, state.values[rows])
+            return _begun(run_of(job, "sample", some, engine), ends, state.values[rows])
 
         def after(number: int, block: "Block", draws: int, most: int) -> None:
             """Tell how far it is, and end here if that was asked for."""
@@ -174,7 +174,7 @@ def _begun(run: Run, warm: xr.Dataset, state: np.ndarray) -> Begun:
     variants = kernels.Variants(
         *(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)
     )
-    parts = all_chains.start(run.engine, variants, warm["variant"].values, state, run.chains)
+    parts = all_chains.start(variants, warm["variant"].values, state, run.chains)
     center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
     return Begun(run, parts, center)
 

@@ -21,13 +21,12 @@ from pcv.job import (
     scored_alike,
     starts_of,
 )
-from pcv.stages.chains import Run, in_chains, progress, run_of, says
+from pcv.stages.chains import Run, engine_of, in_chains, progress, run_of, says
 from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
     from pcv.kernels import Variants
-    from pcv.model import Model, Target
-    from pcv.sampler import Kernel
+    from pcv.sampler import Kernel, Sampler
     from pcv.sums import Block
 
 
@@ -57,19 +56,20 @@ def warmup(job: Job) -> None:
         arrays = datasets.model_data(opened(job, "data"))
         fitted_kernel = fitted["kernel"].dataset
         chosen = scored_alike(job, arrays, all_folds)[job.model]
-        model, predictive, integration, _ = how = in_chains(chosen, fitted_kernel)
+        model, predictive, integration, _ = how = in_chains(job, chosen, fitted_kernel)
         detached = int(how.model is not chosen.model)
+        engine = engine_of(job, predictive, arrays, model)
         leaks, checked = [], None
         if folds.id[0] == all_folds.id[0]:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in fitted:
-                checked = _at_full_data(model, predictive, arrays, all_folds, by_chain)
-        kernel = idata.kernel(fitted_kernel)
+                checked = _at_full_data(engine, all_folds, by_chain)
+        kernel, slowest = idata.kernel(fitted_kernel), fitted_kernel.attrs["slowest"]
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             some = Folds(*(x[rows] for x in folds))
-            run = run_of(job, "warmup", some, predictive, arrays, model)
-            own.save(0, _ends(job, run, some, kernel, full_draws), {})
+            run = run_of(job, "warmup", some, engine)
+            own.save(0, _ends(job, run, some, kernel, slowest, full_draws), {})
 
         made_of = starts_of(job, known, folds, [predictive, integration, detached])
         pool = job.checkpoints.with_name("warmup")
@@ -118,31 +118,22 @@ def warmup(job: Job) -> None:
 
 
 def _at_full_data(
-    model: "Model | Target",
-    predictive: str,
-    arrays: Any,
-    folds: Folds,
-    draws: Float[np.ndarray, "chain draw param"],
+    engine: "Sampler", folds: Folds, draws: Float[np.ndarray, "chain draw param"]
 ) -> Float[np.ndarray, "checked_fold chain draw"]:
     """Joint log predictive of some folds' test sets at draws of the full-data fit."""
     from pcv import kernels
-    from pcv.model import flat_target, target
 
-    flat, _ = flat_target(target(model, arrays, predictive))
     some = evenly(len(folds.id), EVALUATED_FOLDS)
-    draws = draws[:, :EVALUATED_DRAWS]
-    found = kernels.at_full_data(
-        flat,
-        datasets.num_units(arrays),
-        draws.reshape(-1, draws.shape[-1]),
-        folds.test[some],
-        folds.held_out[some],
-    )
-    return found.reshape(len(some), *draws.shape[:2])
+    chains, length, dim = draws.shape
+    number = min(length, EVALUATED_DRAWS)
+    picks = (length * np.arange(chains)[:, None] + np.arange(number)).reshape(-1)
+    tested = folds.test[some], folds.held_out[some]
+    found = kernels.at_full_data(engine, draws.reshape(-1, dim), picks, *tested)
+    return found.reshape(len(some), chains, number)
 
 
 def _ends(
-    job: Job, run: Run, folds: Folds, kernel: "Kernel", full_draws: np.ndarray
+    job: Job, run: Run, folds: Folds, kernel: "Kernel", slowest: float, full_draws: np.ndarray
 ) -> dict[str, Any]:
     """Where the warmup of some folds ends: their chains, centring constants, and kernels."""
     from pcv import all_chains, kernels, sampler
@@ -152,9 +143,7 @@ def _ends(
         job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
     )
     variants = kernels.shared(kernel)
-    start = all_chains.start(
-        run.engine, variants, np.zeros(len(ids), int), full_draws[picks], run.chains
-    )
+    start = all_chains.start(variants, np.zeros(len(ids), int), full_draws[picks], run.chains)
     shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
     zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
     made, draws = [], []
@@ -169,9 +158,9 @@ def _ends(
     center = _centers(made)
     unlike = np.full(len(ids), cv.adapt == "always")
     if cv.adapt == "auto":
-        thinned = full_draws[:: -(-len(full_draws) // kernels.FULL_DRAWS)]
-        full = kernels.at_full_data(run.target, run.num_units, thinned, folds.test, folds.held_out)
-        unlike = kernels.unlike(np.concatenate(draws, axis=2), full)
+        thinned = np.arange(0, len(full_draws), -(-len(full_draws) // kernels.FULL_DRAWS))
+        full = kernels.at_full_data(run.engine, full_draws, thinned, folds.test, folds.held_out)
+        unlike = kernels.unlike(np.concatenate(draws, axis=2), full, slowest)
     variant = np.zeros(len(ids), int)
     if unlike.any():
         variant = np.where(unlike, np.cumsum(unlike), 0)
@@ -205,8 +194,7 @@ def _adapt(
     chains = sampler.chains_of(parent, ids, cv.chains, folds.test, folds.held_out)
     by_fold = jax.tree.map(lambda x: x.reshape(len(ids), cv.chains, *x.shape[1:]), chains)
     variants, position, first = kernels.adapt(
-        run.target,
-        run.num_units,
+        run.engine,
         kernel,
         position,
         by_fold,
@@ -214,7 +202,7 @@ def _adapt(
         job.settings.fit.target_accept,
     )
     variant = np.arange(1, len(ids) + 1)
-    start = all_chains.start(run.engine, variants, variant, position, chains)
+    start = all_chains.start(variants, variant, position, chains)
     zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
     made = []
     warmup = all_chains.in_memory(
