@@ -1,6 +1,7 @@
 """Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
 
 import hashlib
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ import xarray as xr
 from pcv import config, devices, session, stages, store
 from pcv.cores import all_cores
 from pcv.cv import CV
-from pcv.errors import BadFit, PcvError
+from pcv.errors import BadFit, PcvError, Stopped
 from pcv.folds import Folds, describe, title
 from pcv.job import Job, batches, opened, require, rounds, sampled
 from pcv.progress import reporter, say
@@ -164,6 +165,8 @@ def prepared(
                     objects={references[name]: x for name, x in models.items()} | own_scores,
                     made={},
                 )
+            except Stopped:  # what ends a process is no error that a script goes on from
+                raise SystemExit(128 + signal.SIGTERM) from None
             except BadFit as error:  # in the words of the call
                 kept = f" The draws are kept in {error.kept}." * (results is not None)
                 raise PcvError(

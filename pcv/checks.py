@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from pcv import datasets
 from pcv.devices import jit_once
-from pcv.errors import PcvError
+from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
 from pcv.model import (
     Data,
@@ -28,8 +28,9 @@ from pcv.model import (
 
 CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 """prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
-FAR = 100
-"""log density per unit below the best, from which on no fold's chains are at a point"""
+FAR, NEAR = 100, 10
+"""log density per unit below the best, from which on no fold's chains are at a point, for certain;
+and most likely"""
 PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
 """prior draws of `check_prior`, and the z-score that it warns of"""
 
@@ -79,9 +80,10 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
         values, grads = (jax.tree.map(np.asarray, x) for x in _once(one)(_drawn(model, draws)))
         if not np.isfinite(values).all():
             raise PcvError(_disagree(name, "log_density"))
-        _check_gradients(grads, np.ones(draws, bool), name)
+        everywhere = np.ones(draws, bool)
+        _check_gradients(grads, everywhere, everywhere, name)
         return
-    looked = _look(model, data)
+    looked = _look(model, data, name)
     possible = looked.usable & np.isfinite(looked.terms).all(1)
     lost = _ruled_out(looked, possible)
     at_draws: Looked = jax.tree.map(lambda x: x[:draws], looked)
@@ -105,7 +107,9 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
             f"{said(impossible, '-inf')}, and at each of them some unit is impossible; check its "
             "data and the priors"
         )
-    _check_gradients(at_draws.gradients, ~lost, name)
+    best = np.max(looked.rest, where=possible & np.isfinite(looked.rest), initial=-np.inf)
+    near = at_draws.rest > best - NEAR * len(units)
+    _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name)
     if impossible.any():
         warnings.warn(
             f"{said(impossible, '-inf')}: right if it is impossible there, or all but that; else "
@@ -122,7 +126,7 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
         )
 
 
-def _look(model: Model, data: Data) -> Looked:
+def _look(model: Model, data: Data, name: str) -> Looked:
     arrays = numeric(data)
 
     def of_rest(params: Params) -> tuple[Scalar, tuple[Array, Scalar]]:
@@ -131,9 +135,19 @@ def _look(model: Model, data: Data) -> Looked:
 
     at = jit_once(partial(points, model.init))(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
     one = jax.value_and_grad(of_rest, has_aux=True)
-    (rest, (terms, prior)), gradients = jax.tree.map(np.asarray, _once(one)(at))
+    (rest, (terms, prior)), gradients = _derived(one, at, name)
     usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)
     return Looked(usable, rest, terms, prior, gradients)
+
+
+def _derived(function: Callable[[Any], Any], at: Any, name: str) -> Any:
+    """`function` at draws, whose own error, as of what JAX has no derivative of, is one line."""
+    try:
+        return jax.tree.map(np.asarray, _once(function)(at))
+    except (ValueError, NotImplementedError) as error:
+        raise PcvError(
+            f"model '{name}': the gradient of its log_lik fails: {in_one_line(error)}"
+        ) from error
 
 
 def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:
@@ -155,14 +169,29 @@ def _disagree(name: str, part: str) -> str:
 
 
 def _check_gradients(
-    grads: Mapping[str, np.ndarray], looked_at: Bool[np.ndarray, " draw"], name: str
+    grads: Mapping[str, np.ndarray],
+    looked_at: Bool[np.ndarray, " draw"],
+    in_reach: Bool[np.ndarray, " draw"],
+    name: str,
 ) -> None:
-    for parameter, grad in grads.items():
-        if not np.isfinite(grad[looked_at]).all():
-            raise PcvError(
-                f"model '{name}': the gradient in '{parameter}' is not finite at some prior draws; "
-                "look for sqrt, log or division at a bound"
-            )
+    """Chains turn back where a gradient is not finite. That is wrong where a fold leads them there:
+    where the units that it leaves out are impossible, and the others are not (`in_reach`)."""
+    bad = {k: ~np.isfinite(x).reshape(len(x), -1).all(1) & looked_at for k, x in grads.items()}
+    parameter = max(bad, key=lambda k: int(bad[k].sum()))
+    where = bad[parameter]
+    if not where.any():
+        return
+    said = (
+        f"model '{name}': the gradient in '{parameter}' is not finite at {where.sum()} of "
+        f"{len(where)} prior draws"
+    )
+    if (where & in_reach).any() or where.sum() > looked_at.sum() / 2:
+        raise PcvError(f"{said}; look for sqrt, log or division at a bound")
+    warnings.warn(
+        f"{said}, perhaps by overflow: chains turn back there; if that is not far from the data, "
+        "tighten the priors, or look for sqrt, log or division at a bound",
+        stacklevel=3,
+    )
 
 
 def check_prior(model: Model | Target, num_units: int, name: str) -> None:

@@ -78,11 +78,16 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
 
     _prepare(1, HERE)
     problems = []
-    for job in _jobs(config, experiment, HERE):
+    jobs = _jobs(config, experiment, HERE)
+    for job in jobs:
         try:
             stages.check(job)
         except PcvError as error:
-            problems.append(str(error))
+            where = f"experiment '{job.experiment}': " * (len(jobs) > 1)
+            problems += [
+                line if line.startswith("experiment") else where + line
+                for line in str(error).splitlines()
+            ]
     if problems:
         raise PcvError("\n".join(problems))
 
@@ -352,7 +357,8 @@ def _jobs(
     names = _chosen(config, "experiment", experiment, list(settings.experiments))
     given = f" {config}" + f" --results {results}" * (results != HERE)
     jobs = [
-        Job(settings, name, results, say=say, progress=reporter(), given=given) for name in names
+        Job(settings, name, results, say=say, progress=reporter(), given=given, made={})
+        for name in names
     ]
     if per:
         known = list(dict.fromkeys(name for job in jobs for name in job.settings.models))

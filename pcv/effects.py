@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import connected_components
 from pcv import datasets
 from pcv.devices import jit_once
 from pcv.folds import Folds
+from pcv.laplace import expansion
 from pcv.model import Data, Model, numeric, points, unravel_of
 
 MAX_DIM = 8
@@ -180,10 +181,10 @@ def _curvatures(
         def moved(x: Array) -> Array:
             return log_prior(position.at[entries].add(move + x, mode="drop"))
 
-        return jax.hessian(moved)(jnp.zeros(entries.size, position.dtype))
+        return expansion(moved, jnp.zeros(entries.size, position.dtype)).curvature
 
     over = jax.vmap(jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, 1)), (0, None, None))
-    return np.asarray(jax.jit(over)(positions, groups, jnp.asarray(moves) * widths))
+    return np.asarray(jit_once(over)(positions, groups, jnp.asarray(moves) * widths))
 
 
 def _quadratic(

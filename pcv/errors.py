@@ -26,3 +26,7 @@ class BadFit(PcvError):
             "(--allow-bad-fit) goes on"
         )
         self.problems, self.kept = problems, kept
+
+
+class Stopped(PcvError):
+    """SIGTERM has come, and a block of draws was finished."""

@@ -87,13 +87,13 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
         "config": stage_config(job.config, job.experiment, stage, job.model or None),
     }
     if stage == "data":
-        made_of["files"] = _hashes([job.table])
+        made_of["files"] = _hashes(job, [job.table])
     if stage == "folds" and job.settings.folds.scheme == "file":
-        made_of["files"] = _hashes([Path(job.settings.folds.file)])
+        made_of["files"] = _hashes(job, [Path(job.settings.folds.file)])
     if stage in ("fit", "warmup", "sample") and not job.model_config.model.startswith(OBJECT):
-        made_of["files"] = _hashes(reference.sources(job.model_config.model))
+        made_of["files"] = _hashes(job, reference.sources(job.model_config.model))
     if stage == "sample":
-        made_of["score files"] = _hashes(score_files(job.settings))
+        made_of["score files"] = _hashes(job, score_files(job.settings))
     if stage in ("warmup", "sample"):
         made_of["batch"] = job.batch
     if job.round and stage in layout.ROUND_FILES:
@@ -166,12 +166,18 @@ def score_files(settings: Experiment) -> list[Path]:
     return [path for name in own for path in reference.sources(name)]
 
 
-def _hashes(paths: list[Path]) -> dict[str, str]:
+def _hashes(job: Job, paths: list[Path]) -> dict[str, str]:
+    """Of files as they were when the job first looked: what changes later is no part of it."""
     for path in paths:
         if not path.exists():
             raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
     folder = paths[0].parent if paths else Path()
-    return {os.path.relpath(path, folder): store.file_hash(path) for path in paths}
+
+    def of(path: Path) -> str:
+        found: str = job.once(("hash", path), lambda: store.file_hash(path))
+        return found
+
+    return {os.path.relpath(path, folder): of(path) for path in paths}
 
 
 def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:

@@ -32,6 +32,7 @@ from pcv.laplace import (
     NODES_PER_DIM,
     Function,
     Laplace,
+    expansion,
     laplace,
     log_mean,
     normal,
@@ -329,16 +330,12 @@ def _much_wider(
     model: Model, local: Locals, center: Float[np.ndarray, " param"], cov: np.ndarray
 ) -> bool:
     """Is the prior of some group's effects, given the others, much wider than their posterior?"""
-    unravel, position = unravel_of(model.init), jnp.asarray(center)
+    params, put = unravel_of(model.init)(jnp.asarray(center)), _put(model, local)
 
     def precision(entries: Int[Array, " dim"]) -> Array:
-        return -jnp.diag(
-            jax.hessian(
-                lambda x: model.log_prior(unravel(position.at[entries].add(x, mode="drop")))
-            )(jnp.zeros(entries.shape, position.dtype))
-        )
+        return -jnp.diag(expansion(*_prior(model, put, params, entries)).curvature)
 
-    found = np.asarray(jax.jit(jax.vmap(precision))(jnp.asarray(local.entries)))
+    found = np.asarray(jit_once(jax.vmap(precision))(jnp.asarray(local.entries)))
     there = local.entries < len(center)
     posterior = np.diag(cov)[np.where(there, local.entries, 0)]
     return bool((there & (found * posterior < 1 / MUCH_WIDER**2)).any())

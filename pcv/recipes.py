@@ -6,17 +6,25 @@ commands, with another config perhaps: their stamps say which. No JAX, no xarray
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from hashlib import sha256
+from html import unescape
 from pathlib import Path
 from typing import Any
 
-from pcv import layout
+from pcv import layout, reference
 from pcv.config import Config, stage_config
 from pcv.errors import PcvError
 
 KEYS = ("stage version", "config")
-"""what of a recipe is compared: Snakemake itself looks at the files"""
+"""what of a recipe is compared"""
+OF_MODEL_FILES = ("fit", "warmup", "sample")
+"""stages of whose model's files it is asked too whether they are those that were read; whether any
+file is newer, Snakemake itself looks"""
+HEAD = 4096
+"""characters of a page that say what it was made of"""
 
 
 def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, str, str], Path]:
@@ -60,12 +68,9 @@ def _bring_up_to_date(
     known = _content(file)
     artifacts, known_batches = _artifacts(results, config, experiment, stage, model)
     existing = [path for path in artifacts if path.exists()]
-    if stage == "report":  # a page has no stamp
-        settled = known is not None and _compared(known) == wanted
-        stale = known is not None and not settled
-    else:
-        settled = known == wanted
-        stale = any(_made_of(path) != wanted for path in existing)
+    settled = known == wanted
+    files = _files(config, experiment, model) if stage in OF_MODEL_FILES else None
+    stale = any(_made_of(path, files) != wanted for path in existing)
     lacking = not known_batches or len(existing) < len(artifacts)
     after = _time_of_what_follows(results, config, experiment, stage, model) if lacking else 0.0
     try:
@@ -126,10 +131,27 @@ def _content(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _made_of(path: Path) -> dict[str, Any] | None:
-    """What the stamp of an artifact says."""
+def _files(config: Config, experiment: str, model: str) -> dict[str, str]:
+    """Hashes of a model's files, as stamps have them."""
+    paths = reference.sources(config.experiments[experiment].models[model].model)
+    return {
+        os.path.relpath(path, paths[0].parent): sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
+
+
+def _made_of(path: Path, files: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """What the stamp of an artifact says, or the page's head; nothing where it was made of other
+    files than these, as by a job that ran while they were edited."""
     try:
-        made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]
+        if path.is_dir():
+            made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]
+        else:
+            with path.open() as page:
+                (found,) = re.findall(r'<meta name="pcv" content="(.*)">', page.read(HEAD))
+            made = json.loads(unescape(found))
+        if files is not None and made["files"] != files:
+            return None
         return _compared(made)
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -226,11 +226,10 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
     if isinstance(folds, str):
         if folds not in SCHEMES:
             near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SCHEMES)}"
+            hint = "there are 'loo', 'kfold', pcv.kfold(...)"
+            hint = f"did you mean {near[0]!r}?" if near else hint
             if folds in config.SCHEMES and hasattr(schemes, folds):
                 hint = f"it needs more than its name: pcv.{folds}(...)"
-            else:
-                hint += ", or pcv.kfold(...)"
             raise PcvError(f"folds {folds!r}; {hint}")
         return SCHEMES[folds]
     if not isinstance(folds, Folds):

@@ -17,7 +17,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -220,6 +220,11 @@ def explained(path: Path) -> Iterator[None]:
             raise PcvError(
                 f"{path}: the disk is full; free some room and run again (nothing was changed)"
             ) from error
+        if error.errno == errno.EFBIG:
+            raise PcvError(
+                f"{path}: a file larger than this process may write (ulimit -f): raise the limit "
+                "and run again (nothing was changed)"
+            ) from error
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise PcvError(
                 f"{path}: a file stands where a folder is needed; move it away, or choose another "
@@ -234,7 +239,10 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, data: xr.Dataset | xr.DataTree, stamp: Stamp) -> None:
-    """Write a whole artifact at once."""
+    """Write a whole artifact at once; one that is there, whole and of the same inputs, stays."""
+    with suppress(PcvError):
+        if read_stamp(path, stamp.stage).fingerprint == stamp.fingerprint:
+            return
     with new(path, lambda: stamp) as folder:
         put(folder, data, mode="w")
 

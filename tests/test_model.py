@@ -312,7 +312,7 @@ VALUES = {
     ),
     "gradient of an impossible unit": (
         {"log_lik": root_of_an_impossible_unit},
-        r"model 'bad': the gradient in 'mu' is not finite at some prior draws; look for sqrt",
+        r"model 'bad': the gradient in 'mu' is not finite at 1\d of 20 prior draws; look for sqrt",
     ),
     "supports disagree": (
         {"log_prior": lambda params: jnp.log(params["mu"])},
@@ -320,7 +320,7 @@ VALUES = {
     ),
     "gradient": (
         {"log_prior": root_at_its_bound},
-        r"model 'bad': the gradient in 'mu' is not finite at some prior draws; look for sqrt",
+        r"model 'bad': the gradient in 'mu' is not finite at 20 of 20 prior draws; look for sqrt",
     ),
 }
 
@@ -329,6 +329,25 @@ VALUES = {
 def test_values_that_are_not_finite_are_refused(change, message):
     with pytest.raises(PcvError, match=message):
         check_values(MODEL._replace(**change), DATA, "bad", UNITS)
+
+
+def test_a_gradient_that_overflows_at_some_draws_is_told():
+    def far_away(params, data):
+        return log_lik(params, data).at[2].add(0.0 * jnp.sqrt(jnp.maximum(params["mu"] + 0.5, 0.0)))
+
+    said = r"the gradient in 'mu' is not finite at [1-9] of 20 prior draws, perhaps by overflow"
+    with pytest.warns(UserWarning, match=said):
+        check_values(MODEL._replace(log_lik=far_away), DATA, "some", UNITS)
+
+
+def test_what_jax_cannot_derive_is_refused():
+    def by_beta(params, data):
+        terms = log_lik(params, data)
+        return terms + jax.scipy.special.betainc(1.0 + params["mu"] ** 2, 2.0, 0.3)
+
+    said = r"model 'beta': the gradient of its log_lik fails: ValueError: Betainc gradient .*"
+    with pytest.raises(PcvError, match=said):
+        check_values(MODEL._replace(log_lik=by_beta), DATA, "beta", UNITS)
 
 
 def test_a_unit_that_is_impossible_at_some_draws_is_told():

@@ -1126,6 +1126,33 @@ class TestOutOfDate:
         """What does not bear on a model's results leaves them be."""
         run(project.job(changes, model="flat"), "diagnose")
 
+    def test_a_model_is_what_was_read_of_its_file(self, project, monkeypatch):
+        """Whatever becomes of the file while the job runs."""
+        job, file = project.job({"fit.draws": 300}, "flat"), Path("models.py")
+        as_it_is = nuts.posterior
+
+        def edited_meanwhile(*args):
+            file.write_text(file.read_text() + "\n")
+            return as_it_is(*args)
+
+        monkeypatch.setattr(nuts, "posterior", edited_meanwhile)
+        read = store.file_hash(file)
+        stages.fit(job._replace(made={}))
+        stamp = store.read_stamp(job.path("fit"), "fit")
+        assert stamp.recipe["files"] == {"models.py": read}
+        assert "models.py has changed" in message(job, "warmup")
+
+    def test_what_is_made_of_the_same_stays(self, project):
+        job = project.job()
+        before = {name: job.path(name).stat().st_ino for name in ("data", "folds", "compare")}
+        run(job, *before)
+        assert {name: job.path(name).stat().st_ino for name in before} == before
+        damaged = job.path("folds") / "test" / "zarr.json"
+        damaged.write_text(damaged.read_text() + " ")
+        run(job, "folds")
+        assert store.read_stamp(job.path("folds"), "folds")
+        assert job.path("folds").stat().st_ino != before["folds"]
+
     def test_data_file(self, project):
         changed_file(project, "data.csv", "12,a", "13,a")
         path = project.path("data.zarr")
@@ -1307,8 +1334,8 @@ BAD_VALUES = {
     "lik_nan": "log_lik of unit 'plot 3' is not finite at 20 of 20 prior draws; check its data "
     "and the priors",
     "prior_nan": "log_prior is not finite at draws from `init`; do they agree on the supports?",
-    "gradient_nan": "the gradient in 'a' is not finite at some prior draws; look for sqrt, log or "
-    "division at a bound",
+    "gradient_nan": "the gradient in 'a' is not finite at 20 of 20 prior draws; look for sqrt, "
+    "log or division at a bound",
 }
 
 

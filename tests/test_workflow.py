@@ -310,7 +310,7 @@ def test_a_change_of_file_reruns_what_depends_on_it(project, file, expected):
     assert to_do(project) == expected
 
 
-@pytest.mark.parametrize("change", ["draws", "a prior", "data", "reference"])
+@pytest.mark.parametrize("change", ["draws", "a prior", "data", "reference", "title"])
 def test_artifacts_that_commands_made_rerun_as_well(project, change):
     """Snakemake knows nothing of the settings of jobs that it did not run."""
     shutil.rmtree(project / ".snakemake")
@@ -321,6 +321,29 @@ def test_artifacts_that_commands_made_rerun_as_well(project, change):
     assert to_do(project) == expected
     write_config(project, CONFIG)
     assert to_do(project) == set()
+
+
+def test_commands_that_make_the_same_again_rerun_nothing(project):
+    for stage in ("data", "folds", "compare"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pcv", stage, "tiny.yaml", *["--plot"] * (stage == "folds")],
+            cwd=project,
+            env=variables(),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert (project / "results/tiny/figures/folds.png").exists()
+    assert to_do(project) == set()
+
+
+def test_a_model_that_was_edited_while_it_was_fitted_is_fitted_again(project):
+    """Its file is older than the artifact, whose stamp says which one was read."""
+    path = project / "b.py"
+    before = path.stat()
+    path.write_text(path.read_text().replace("0.3", "0.2"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert to_do(project) == B | END
 
 
 @pytest.mark.parametrize(

@@ -254,12 +254,20 @@ def places(data: xr.Dataset, scheme: SpatialBlocks | LeaveOneLocationOut) -> Pla
     """
     columns = {key: column for key, column in scheme.coordinates if column}
     first, second = (
-        unit_column(data, column, f"folds.coordinates.{key}").astype(float)
+        _numbers(unit_column(data, column, f"folds.coordinates.{key}"), key, column)
         for key, column in columns.items()
     )
     found = Places(first, second, "longitude" in columns)
     check_places(found)
     return found
+
+
+def _numbers(values: np.ndarray, key: str, column: str) -> np.ndarray:
+    if values.dtype.kind not in "biuf":
+        raise PcvError(
+            f"folds.coordinates.{key}: column '{column}' holds {values[0]!s}, which is no number"
+        )
+    return values.astype(float)
 
 
 def title(scheme: FoldScheme) -> str:

@@ -1,5 +1,6 @@
 """The report of an experiment: its figures as files, and one self-contained HTML page."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ def html(
     caveats: Mapping[str, Sequence[str]],
     scores: pd.DataFrame | None = None,
     score_notes: Sequence[str] = (),
+    made_of: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as one HTML page that needs nothing else: no network, scripts or fonts.
 
@@ -78,6 +80,7 @@ def html(
         caveats: of each kind, what is to be said of its numbers besides the verdicts.
         scores: the rows of scores.csv, where there are scores besides the log score.
         score_notes: what is to be said of these.
+        made_of: the recipe of the page, which its head keeps.
     """
     names = models_of(comparison)
     single = len(names) == 1
@@ -85,6 +88,7 @@ def html(
     config = provenance.get("config", {})
     return template("report.html.j2").render(
         title=title,
+        made_of=json.dumps(made_of),
         marks=marks,
         single=single,
         attrs=comparison.attrs,

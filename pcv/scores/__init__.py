@@ -149,6 +149,7 @@ def check(
     wanted = f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}"
     of_model = "marginal" if predictive == "marginal" else "log_lik"
     reads = "density" if isinstance(model, Target) else of_model
+    by_front_end = isinstance(model, Model) and model.data is not None
     y = np.asarray(data.get(whole.outcome.name, ()))
     for score in scores:
         where = f"score '{score.name}' of model '{name}'"
@@ -158,7 +159,7 @@ def check(
                 "several rows have only the log score"
             )
         for need in score.needs:
-            missing = _missing(need, whole, y, wanted, reads)
+            missing = _missing(need, whole, y, wanted, reads, by_front_end)
             if missing:
                 raise PcvError(f"{where}: {missing}")
         if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
@@ -169,7 +170,14 @@ def check(
         _check_functions(score, whole, where)
 
 
-def _missing(need: Need, whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
+def _missing(
+    need: Need, whole: Target, y: np.ndarray, wanted: str, reads: str, by_front_end: bool
+) -> str:
+    if by_front_end and need in ("predict", "moments or predict") and whole.predict is None:
+        return (
+            "it needs replicates of the outcome, and the distribution observed here gives none (as "
+            "one that is censored, or pm.CustomDist): take other scores"
+        )
     if need == "predict" and whole.predict is None:
         return f"it needs replicates of the outcome: {wanted}predict=...)"
     if need == "moments or predict" and whole.predict is None and whole.moments is None:

@@ -214,6 +214,7 @@ def report(job: Job) -> None:
         {kind: caveats(compared.comparisons[kind]) for kind in kinds},
         scores_frame(compared.others) if compared.others else None,
         scores_notes(compared.others),
+        recipe(job, "report"),
     )
     store.write_text(job.path("report"), page)
     job.say(f"report: {job.path('report')}")

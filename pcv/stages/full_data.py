@@ -27,6 +27,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
     started = datetime.now(UTC)
     config, settings = job.config, job.settings.fit
+    made_of = recipe(job, "fit")
     known = {"data": require(job, "data", {})}
     with devices.at_work(config.precision):
         arrays, model = model_of(job)
@@ -74,14 +75,14 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
                 f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
-                f"step size {float(tuned.kernel.step_size):.2f}, "
+                f"step size {float(tuned.kernel.step_size):.2g}, "
                 f"leapfrog steps {int(tuned.kernel.num_steps)}"
             )
         tree = idata.tree(flat, log_lik, data_set, names, draws, checks, tuned)
         marks = [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
         stamp = store.stamp(
             "fit",
-            recipe(job, "fit"),
+            made_of,
             known,
             marks,
             store.provenance(started, devices.describe()),

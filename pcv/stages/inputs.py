@@ -51,10 +51,10 @@ def _units(job: Job) -> xr.Dataset:
 def folds(job: Job, plot: bool = False) -> None:
     """Lay out the folds, once for all models: ``folds.zarr``; and draw them: ``figures/folds``."""
     started = datetime.now(UTC)
-    known = {"data": require(job, "data", {})}
+    made_of, known = recipe(job, "folds"), {"data": require(job, "data", {})}
     data_set = opened(job, "data").load()
     result = make_folds(job.settings.folds, data_set, job.config.seed)
-    stamp = store.stamp("folds", recipe(job, "folds"), known, None, store.provenance(started))
+    stamp = store.stamp("folds", made_of, known, None, store.provenance(started))
     store.write(job.path("folds"), folds_dataset(result), stamp)
     scheme, name = job.settings.folds, title(job.settings.folds)
     job.say(f"{name}: {describe(result, data_set.sizes['unit'], left_out(scheme))}")
@@ -138,11 +138,16 @@ def check(job: Job, leaks: bool = True) -> None:
         for name in settings.models:
             part = job._replace(model=name)
             try:
-                model = build(part, arrays)
-                check_shapes(model, arrays, num_units, settings.data.outcome, name)
-                check_values(model, arrays, name, data_set["unit"].values.tolist())
-                check_prior(model, num_units, name)
-                warned = leaks and warn_of_leaks(part, data_set, folds)
+                with warnings.catch_warnings(record=True) as warned:
+                    warnings.simplefilter("always")
+                    model = build(part, arrays)
+                    check_shapes(model, arrays, num_units, settings.data.outcome, name)
+                    check_values(model, arrays, name, data_set["unit"].values.tolist())
+                    check_prior(model, num_units, name)
+                    if leaks:
+                        warn_of_leaks(part, data_set, folds)
+                for one in warned:
+                    warnings.warn(one.message, one.category, stacklevel=2)
                 outcomes[name] = str(model.outcome)
                 fit = "runs, but see the warning" if warned else "is fit to run"
                 job.say(f"{job.experiment}: model '{name}' {fit}")

@@ -10,7 +10,7 @@ import xarray as xr
 from pcv import checkpoint, datasets, store
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
-from pcv.errors import PcvError
+from pcv.errors import Stopped
 from pcv.folds import Folds
 from pcv.job import (
     Job,
@@ -109,7 +109,7 @@ def sample(job: Job) -> None:
             job.progress(done._replace(done=draws, divergences=divergences))
             if told():
                 kept = max(number, saved.number)
-                raise PcvError(
+                raise Stopped(
                     f"sample {job.model}: stopped by SIGTERM; the blocks of draws made so "
                     f"far, {kept}, are kept, and the same command goes on from them"
                 )
@@ -124,7 +124,8 @@ def sample(job: Job) -> None:
         say = says(job, "sample")
         saved = checkpoint.completed(saved, made_of, devices.made_on(), catch_up, say)
         if saved.number:
-            say(f"goes on from {saved.number} blocks of draws that are there")
+            plural = "s" * (saved.number > 1)
+            say(f"goes on from {saved.number} block{plural} of draws that are there")
         drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)
         for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
             across: dict[str, dict[str, np.ndarray]] = {}

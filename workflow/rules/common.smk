@@ -129,8 +129,8 @@ def print_errors():
         errors = [line for line in said if line.startswith("error: ")]
         if not errors:
             errors = [
-                "error: none was said; was it interrupted or killed (memory, time limit)? "
-                "Draws already made are kept: run again"
+                "error: none was said; was it interrupted or killed (memory, time limit)? Run "
+                "again: what was finished stays, and sampling goes on from its last block of draws"
             ]
         heading = f"\n{rule_name} failed; all it said is in {log}"
         print(heading, *errors, sep="\n", file=sys.stderr)
