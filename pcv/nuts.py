@@ -204,13 +204,15 @@ def check(draws: Draws, names: list[str]) -> Checks:
         ess = np.asarray(array_stats.ess(draws.position, method="bulk", **axes))
         efmi = np.asarray(array_stats.bfmi(draws.energy, **axes))
     problems, warnings = [], []
-    for chain in range(num_chains):
-        distinct = np.unique(draws.lp[chain]).size
-        if distinct < 0.05 * num_draws:
-            problems.append(
-                f"chain {chain} is stuck ({distinct} distinct draws of {num_draws}): other "
-                "priors or a non-centred parameterisation may help"
-            )
+    distinct = np.array([np.unique(x).size for x in draws.lp])
+    stuck = np.flatnonzero(distinct < 0.05 * num_draws)
+    if stuck.size:
+        several, number = stuck.size > 1, distinct[stuck].max()
+        problems.append(
+            f"chain{'s' * several} {', '.join(map(str, stuck))} {'are' if several else 'is'} stuck "
+            f"({'at most ' * several}{number} distinct draws of {num_draws}): other priors or a "
+            "non-centred parameterisation may help"
+        )
     worst = int(np.argmax(np.where(np.isnan(rhat), np.inf, rhat)))
     if not rhat[worst] <= MAX_RHAT:
         means = draws.position[..., worst].mean(1)

@@ -60,7 +60,7 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         excess_at = np.minimum(rhat_at - 1, ax.get_ylim()[1])
         worst_at = _max(excess_at)
         ax.axhline(GOOD_RHAT - 1, color=INK, lw=0.9, ls=DASHED)
-        _fold_lines(ax, draws, excess_at, styles[name])
+        _fold_lines(ax, folds, excess_at, styles[name])
         ax.plot(draws, worst_at, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
         labels = [Label(GOOD_RHAT - 1, f"{GOOD_RHAT:g}", INK)]
         if np.isfinite(worst_at[-1]):
@@ -83,12 +83,13 @@ def rhat_name(run: xr.Dataset) -> str:
 
 
 def _fold_lines(
-    ax: Axes,
-    draws: Num[np.ndarray, " point"],
-    values: Float[np.ndarray, "fold point"],
-    style: Style,
+    ax: Axes, folds: xr.Dataset, values: Float[np.ndarray, "fold point"], style: Style
 ) -> None:
-    """One thin line per fold."""
+    """One thin line per fold, as far as its draws go."""
+    draws = folds["point"].to_numpy()
+    if "n_draws" in folds:
+        reached = draws[:-1] < folds["n_draws"].to_numpy()[:, None]
+        values = np.where(np.pad(reached, ((0, 0), (1, 0)), constant_values=True), values, np.nan)
     thin = len(values) > MAX_NAMED_FOLDS
     ax.plot(
         np.tile(np.append(draws, np.nan), len(values)),
@@ -138,7 +139,7 @@ def ess(diagnostics: Mapping[str, xr.Dataset], comparison: xr.Dataset | None = N
         label_right(axes[0], ends, height)
     for ax, (name, folds) in zip(axes[bool(curves) :], diagnostics.items(), strict=True):
         total = folds["joint_ess_total_at"].to_numpy()
-        _fold_lines(ax, draws, folds["ess_at"].to_numpy(), styles[name])
+        _fold_lines(ax, folds, folds["ess_at"].to_numpy(), styles[name])
         ax.plot(draws, total, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
         label_right(ax, [Label(total[-1], f"elpd\n{total[-1]:,.0f}", INK)], height)
         titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")

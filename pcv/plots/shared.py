@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from pcv.plots.words import shorten
+from pcv.plots.words import shorten, span
 
 WIDTH = 4.8
 MAX_NAMED_FOLDS = 40
@@ -190,7 +190,7 @@ def label_right(ax: Axes, labels: Sequence[Label], height: float) -> None:
 
 
 def fold_labels(folds: xr.Dataset | xr.DataArray) -> Shaped[np.ndarray, " fold"]:
-    return np.array(shorten(folds["fold"].to_numpy(), 20))
+    return np.array(shorten(map(span, folds["fold"].to_numpy()), 20))
 
 
 def positive(values: Num[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

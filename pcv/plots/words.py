@@ -36,6 +36,19 @@ def shorten(names: Iterable[str], width: int = 18) -> list[str]:
     return short
 
 
+def span(name: str) -> str:
+    """A name of the form "first to last", where what both begin with is said once.
+
+    >>> span("day 2024-01-08 to day 2024-01-10"), span("9 to 11"), span("room to let")
+    ('day 2024-01-08 to 10', '9 to 11', 'room to let')
+    """
+    first, to, last = name.partition(" to ")
+    same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(first, last))))
+    while same and last[same - 1].isalnum():
+        same -= 1
+    return f"{first}{to}{last[same:]}"
+
+
 def number(value: float, error: float = np.nan) -> str:
     """A number with as many decimals as give its error two figures, at least one, and one more
     where it would be rounded to 0.
