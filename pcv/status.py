@@ -94,7 +94,8 @@ def _state(
     """Of an artifact whose inputs are done."""
     path = job.path(stage)
     if not path.exists():
-        return _begun("to do", stage, job, known), None
+        failed = _failed(job, known) if stage == "fit" else ""
+        return _begun(f"to do{failed}", stage, job, known), None
     if stage == "report":  # a page has no stamp
         newer = path.stat().st_mtime >= max(a.path.stat().st_mtime for a in inputs)
         return "done" if newer else "again: the comparison is newer", None
@@ -105,6 +106,15 @@ def _state(
     if why := outdated(job, stage, stamp, known):
         return _begun(f"again: {why}", stage, job, known), None
     return "done", stamp
+
+
+def _failed(job: Job, known: Mapping[str, Stamp]) -> str:
+    """Why the same fit failed before, if it did."""
+    try:
+        stamp = store.read_stamp(job.path("fit").with_name("fit_failed.zarr"), "fit")
+    except PcvError:
+        return ""
+    return "" if outdated(job, "fit", stamp, known) else f"; failed: {'; '.join(stamp.marks)}"
 
 
 def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:

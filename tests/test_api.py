@@ -1,6 +1,7 @@
 """From Python: models of all front-ends to a comparison, ArviZ, disk and back; refusals."""
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -24,7 +25,7 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import datasets, session, weights
+from pcv import checkpoint, datasets, session, weights
 from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.errors import PcvError
@@ -735,6 +736,20 @@ def test_data_frames():
     )
     assert cv.joint
     assert cv.folds.index.tolist() == [f"site {x}" for x in "abcdef"]
+
+
+def test_sigterm_ends_a_script_that_goes_on_from_errors(monkeypatch):
+    as_it_is = checkpoint.Checkpoint.save
+
+    def save(self, *args):
+        as_it_is(self, *args)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    with pytest.raises(SystemExit) as caught:
+        pcv.cross_validate(pcv.from_numpyro(flat, {"y": Y}), pcv.kfold(N, 3), seed=1, **QUICK)
+    assert caught.value.code == 128 + signal.SIGTERM
 
 
 def two_peaks(y):

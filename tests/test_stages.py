@@ -25,7 +25,7 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import all_chains, config, diagnostics, kernels, layout, nuts, stages, store, sums
+from pcv import all_chains, config, diagnostics, kernels, layout, nuts, stages, status, store, sums
 from pcv.errors import PcvError
 from pcv.job import Job, batches, recipe, sampled
 from pcv.stages import answers, chains, sampling, warming_up
@@ -1462,6 +1462,10 @@ class TestBadFits:
             said,
         )
         assert not job.path("fit").exists()
+        states = {(a.stage, a.job.model): a.state for a in status.artifacts(job)}
+        assert states["fit", "mine"].startswith(
+            "to do; failed: full-data fit of 'mine' is bad: R-hat of 'a'"
+        )
         kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
         means = kept["posterior/a"].mean("draw")
         assert {round(float(m)) for m in abs(means)} == {3}
