@@ -16,7 +16,7 @@ from pcv.cores import all_cores
 from pcv.cv import CV
 from pcv.errors import BadFit, PcvError, Stopped
 from pcv.folds import Folds, describe, title
-from pcv.job import Job, batches, opened, require, rounds, sampled
+from pcv.job import Job, batches, opened, prints, require, rounds, sampled
 from pcv.progress import reporter, say
 from pcv.scores import Score
 from pcv.session import AnyModel
@@ -232,7 +232,7 @@ def _folder(results: str | Path | None) -> Iterator[Path]:
 
 def with_folds(job: Job, folds: Folds) -> Job:
     """The same job over other folds."""
-    path = job.results / "inputs" / "folds.zarr"
+    path = job.results / "inputs" / f"folds-{store.fingerprint(prints(folds))}.zarr"
     experiment = job.settings.model_dump(mode="json")
     experiment["folds"] = session.stored(folds, path)
     settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}

@@ -192,24 +192,38 @@ def _quadratic(
     positions: Float[Array, "draw param"],
     entries: Int[np.ndarray, " entry"],
 ) -> bool:
-    """Are all terms concave and quadratic in some parameters? As far as second derivatives along
-    random directions tell, at and beside some positions."""
-    rng = np.random.default_rng(1)
-    widths = _widths(positions)[entries]
-    moves = rng.normal(size=(4, len(entries)))
-    moves[0] = 0.0
-    directions = jnp.asarray(rng.normal(size=moves.shape)) * widths
+    """Are all terms concave and quadratic in some parameters? As far as moves in random directions
+    tell: they end where the second derivatives at their beginning say."""
+    size = 4, len(entries)
+    moves = jnp.asarray(np.random.default_rng(1).normal(size=size)) * _widths(positions)[entries]
 
-    def bend(position: Position, move: Array, direction: Array) -> Float[Array, " unit"]:
-        along = lambda x: terms(position.at[entries].add(move + x * direction))  # noqa: E731
-        slope = lambda x: jax.jvp(along, (x,), (jnp.ones_like(x),))[1]  # noqa: E731
-        zero = jnp.zeros((), position.dtype)
-        return jax.jvp(slope, (zero,), (jnp.ones_like(zero),))[1]
+    def derivatives(position: Position, move: Array) -> tuple[Array, Array, Array]:
+        """Value, slope and curvature along a move, at its beginning and at its end."""
 
-    over = jax.vmap(jax.vmap(jax.vmap(bend, (None, None, 0)), (None, 0, None)), (0, None, None))
-    found = np.asarray(jit_once(over)(positions, jnp.asarray(moves) * widths, directions))
-    same = np.abs(found - found[:, :1]) <= 1e-4 * np.abs(found[:, :1])
-    return bool((same & (found <= 0)).all())
+        def along(t: Array) -> Float[Array, " unit"]:
+            return terms(position.at[entries].add(t * move))
+
+        def slope(t: Array) -> tuple[Array, Array]:
+            return jax.jvp(along, (t,), (jnp.ones_like(t),))
+
+        def at(t: Array) -> tuple[Array, Array, Array]:
+            (value, first), (_, second) = jax.jvp(slope, (t,), (jnp.ones_like(t),))
+            return value, first, second
+
+        return jax.vmap(at)(jnp.arange(2, dtype=position.dtype))
+
+    over = jax.vmap(jax.vmap(derivatives, (None, 0)), (0, None))
+    value, slope, curvature = (
+        np.moveaxis(np.asarray(x), 2, 0) for x in jit_once(over)(positions, moves)
+    )
+    scale = 1e-4 * (np.abs(value[0]) + np.abs(slope[0]) + np.abs(curvature[0]))
+    as_said = (
+        np.abs(value[1] - (value[0] + slope[0] + curvature[0] / 2)) <= scale,
+        np.abs(slope[1] - (slope[0] + curvature[0])) <= scale,
+        np.abs(curvature[1] - curvature[0]) <= 1e-4 * np.abs(curvature[0]),
+        curvature[0] <= 0,
+    )
+    return bool(np.all(as_said))
 
 
 def _widths(positions: Float[Array, "draw param"]) -> Position:

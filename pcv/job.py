@@ -44,7 +44,10 @@ class Job(NamedTuple):
     """what later stages of this process can use again; None: nothing"""
 
     def once(self, key: tuple, make: Callable[[], Any]) -> Any:
-        """What `make` makes, or made when it was called for the same before."""
+        """What `make` makes, or made when it was called for the same before.
+
+        What is kept stays alive, so that the `id` of a part of it may be part of a key.
+        """
         if self.made is None:
             return make()
         key = (self.experiment, self.model, *key)
@@ -415,7 +418,8 @@ def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
     def make() -> "Scored":
         return choose(setting, build(job, arrays), job.model, arrays, folds)
 
-    found: Scored = job.once(("scored", setting, *(x.tobytes() for x in folds[1:])), make)
+    of_folds = ((x.shape, x.tobytes()) for x in folds[1:])
+    found: Scored = job.once(("scored", setting, *of_folds), make)
     return found
 
 

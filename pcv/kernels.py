@@ -227,11 +227,12 @@ def adapt(
             step_size = jnp.where(tuned > 0, tuned, jnp.exp(tuning.log_step_size))
             shaped = variant._replace(num_steps=quarter_period(step_size))
             steps = sampler.jittered_steps(shaped, jax.random.fold_in(steps_key, first + i))
-            step_size, steps = sampler.go_nowhere(i < 0, step_size, steps)
+            step_size, steps = sampler.nowhere(i < 0, step_size, steps)
             keys = jax.vmap(jax.random.fold_in, (0, None))(own.key, first + i)
-            states, info = jax.vmap(transition, (0, 0, None, None, None, None))(
+            after, info = jax.vmap(transition, (0, 0, None, None, None, None))(
                 keys, states, log_density, step_size, jnp.ones(dim, position.dtype), steps
             )
+            states = sampler.found(i < 0, states, after, info)
             z = states.position
             tuning = jax.tree.map(
                 partial(jnp.where, i < 0), tuning, update(tuning, info.acceptance_rate.mean())

@@ -122,6 +122,9 @@ def normal_log_mean(
         step = jnp.linalg.solve(-found.curvature.sum(0), found.slope.sum(0))
         found = expansion(both, jax.lax.stop_gradient(start + step))
 
+    # The prior's value, which may be large, is part of both integrals.
+    found = found._replace(value=found.value.at[0].set(0.0))
+
     def sums(x: Float[Array, "term ..."]) -> Float[Array, "sum ..."]:
         """The prior's, with all terms, and with each."""
         prior, of_terms = x[:1], x[1:]

@@ -83,17 +83,24 @@ def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
 
 
 def unseen(z: Float[Array, " param"]) -> hmc.HMCState:
-    """A position at which the density is not known yet; a first transition that goes nowhere finds
-    it (`go_nowhere`), so that no second copy of its gradient is compiled."""
+    """A position at which the density is not known yet: a first transition that goes nowhere finds
+    it (`nowhere`, `found`), so that no second copy of its gradient is compiled."""
     return hmc.HMCState(z, jnp.full((), -jnp.inf, z.dtype), jnp.zeros_like(z))
 
 
-def go_nowhere(
+def nowhere(
     here: Bool[Array, ""], step_size: Float[Array, ""], num_steps: Int[Array, ""]
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Step size and leapfrog steps of a transition, which stays where it is if `here`: it is always
-    accepted, for the energy of an unseen position is infinite."""
+    """Step size and leapfrog steps of a transition, which stays where it is if `here`."""
     return jnp.where(here, 0.0, step_size), jnp.where(here, 1, num_steps)
+
+
+def found(
+    here: Bool[Array, ""], before: hmc.HMCState, after: hmc.HMCState, info: hmc.HMCInfo
+) -> hmc.HMCState:
+    """The state after a transition; if it stayed `here`, with what it saw, accepted or not."""
+    seen = hmc.HMCState(before.position, info.proposal.logdensity, info.proposal.logdensity_grad)
+    return jax.tree.map(partial(jnp.where, here), seen, after)
 
 
 def own_of(kernel: Kernel) -> dict[str, Any]:
@@ -197,11 +204,11 @@ def run_chain(
         before, number = last[0], t * moves + j
         move_key = jax.random.fold_in(chain.key, 2 * number)
         steps = jittered_steps(kernel, jax.random.fold_in(steps_key, number))
-        size, steps = go_nowhere(j < 0, kernel.step_size, steps)
+        size, steps = nowhere(j < 0, kernel.step_size, steps)
         unit_mass = jnp.ones_like(before.position)
         after, info = transition(move_key, before, log_density, size, unit_mass, steps)
         energy = 0.5 * jnp.sum(info.momentum**2) - before.logdensity
-        return after, energy, info.acceptance_rate, info.is_divergent
+        return found(j < 0, before, after, info), energy, info.acceptance_rate, info.is_divergent
 
     def draw(i: Int[Array, ""], carry: tuple[hmc.HMCState, Array, Any]) -> tuple:
         state, energy, sums = carry

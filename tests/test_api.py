@@ -25,11 +25,12 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import checkpoint, datasets, session, weights
+from pcv import checkpoint, datasets, session, stages, weights
 from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.folds import train_mask
+from pcv.job import opened
 from pcv.model import Model, Outcome, numeric, support
 from pcv.psis import psis, shared
 from pcv.psis_first import _at_least_two
@@ -529,6 +530,24 @@ class TestPsisFirst:
             mixed.folds["mcse"].values, brute.folds["mcse"].values
         )
         assert np.abs(z).max() < 4.5
+
+    def test_groups_that_fail_are_sampled_alone(self, monkeypatch):
+        """Groups given as a vector, whose folds are laid out in a file."""
+        model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
+        sampled, as_it_is = [], stages.sample
+
+        def watched(job):
+            as_it_is(job)
+            sampled.extend(opened(job, "folds")["fold"].values.tolist())
+
+        monkeypatch.setattr(stages, "sample", watched)
+        khat = pcv.loo(model, group_by=GROUP, brute_force=False, seed=1, **QUICK).folds["khat"]
+        assert not sampled
+        limit = float(np.sort(khat)[-3])
+        mixed = pcv.loo(model, group_by=GROUP, good_k=limit, seed=1, **QUICK)
+        bad = khat.index[khat > limit].tolist()
+        assert sampled == bad
+        assert mixed.folds.index[mixed.folds["source"] != "psis"].tolist() == bad
 
 
 class TestWeights:

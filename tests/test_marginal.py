@@ -221,6 +221,41 @@ def test_far_from_the_mode_no_digits_are_lost(dtype, error):
     np.testing.assert_allclose(pointwise, norm.logpdf(y, 0, np.sqrt(np.diag(cov))), atol=error)
 
 
+def test_chains_are_spared_the_prior_of_left_out_effects_alone():
+    """Its integral is taken out, as without the terms of that prior, and its gradient is right."""
+    data = rats_data()
+    model = rats.random_slopes(data)
+    several = k_fold_grouped(data["rat"], 10, np.random.default_rng(1))
+    keys = jax.random.split(jax.random.key(5), 20)
+    params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
+    center = np.r_[np.full(30, 242.0), np.full(30, 6.2), 242.0, 6.2, np.log([14.5, 0.5, 6.1])]
+    sd = np.r_[np.full(30, 2.0), np.full(30, 0.2), np.full(5, 0.1)]
+    for folds in (leave_one_group_out(data["rat"], "rat"), several):
+        how = choose("auto", model._replace(marginal=None, group=None), "rats", data, folds)
+        chains = marginal.detached(how, center, np.diag(sd**2)).model
+        test = jnp.asarray(folds.test[3])
+        own = np.unique(data["rat"][folds.test[3][folds.test[3] >= 0]]) - 1
+
+        def by_hand(params):
+            theta, total = params, model.log_prior(params)
+            for name, place in (("alpha", 0), ("beta", 30)):
+                prior = dist.Normal(theta[f"mu_{name}"], jnp.exp(theta[f"sigma_{name}"]))
+                stay = dist.Normal(center[own + place], sd[own + place])  # noqa: B023
+                total += stay.log_prob(theta[name][own]).sum()  # noqa: B023
+                total -= prior.log_prob(theta[name][own]).sum()  # noqa: B023
+            return total
+
+        found, exact = (
+            jax.vmap(jax.value_and_grad(f))(params)
+            for f in (lambda x: chains.fold_prior(x, test), by_hand)  # noqa: B023
+        )
+        assert np.ptp(found[0] - exact[0]) < 1e-8
+        for name in params:
+            np.testing.assert_allclose(found[1][name], exact[1][name], rtol=1e-7, atol=1e-7)
+        attached = jax.vmap(jax.grad(model.log_prior))(params)["mu_alpha"]
+        assert np.abs(attached - exact[1]["mu_alpha"]).max() > 1e-3
+
+
 def test_what_is_not_normal_is_not_integrated_as_if_it_were():
     group, y = GROUP_OF_UNIT, np.random.default_rng(1).normal(size=14)
     outcomes = {
@@ -233,6 +268,9 @@ def test_what_is_not_normal_is_not_integrated_as_if_it_were():
         ),
         "curved mean": lambda mean, y: dist.Normal(jnp.exp(mean / 5), 1.0).log_prob(y),
         "scale": lambda mean, y: dist.Normal(0.0, jnp.exp(mean)).log_prob(y),
+        "laplace": lambda mean, y: dist.Laplace(mean, 1.0).log_prob(y),
+        "quantile": lambda mean, y: dist.AsymmetricLaplaceQuantile(mean, 1.0, 0.9).log_prob(y),
+        "folded mean": lambda mean, y: dist.Normal(jnp.abs(mean), 1.0).log_prob(y),
         "logistic": lambda mean, y: dist.BernoulliLogits(mean).log_prob(1.0 * (y > 0)),
     }
     problem = hierarchy("plain")

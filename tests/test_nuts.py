@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arviz_stats.base import array_stats
+from blackjax.adaptation import window_adaptation
 from jax import Array
 
 from pcv import nuts, sampler
@@ -51,6 +52,28 @@ def test_draws_are_of_the_posterior(name, seed):
     draws = fitted(problem, seed)
     assert worst(problem, draws) < MAX_Z
     assert not check(draws, ["x"] * draws.position.shape[-1]).problems
+
+
+def test_windows_are_those_of_blackjax():
+    """Step size and metric after every draw of a warmup, from the same draws and acceptances."""
+    rng, warmup = np.random.default_rng(1), 300
+    position, acceptance = rng.normal(0, [1.0, 5.0], (warmup, 2)), rng.uniform(0.5, 1, warmup)
+    begin, adapted = nuts._adaptation(warmup, 0.8)
+    with pytest.warns(DeprecationWarning, match="base"):
+        init, update, final = window_adaptation.base(True, 0.8)
+    schedule = np.asarray(window_adaptation.build_schedule(warmup))
+    mine, theirs = begin(jnp.zeros(2)), init(jnp.zeros(2), 1.0)
+    for i in range(warmup):
+        now = jnp.asarray(position[i]), jnp.asarray(acceptance[i])
+        mine = adapted(jnp.asarray(i), mine, *now)
+        theirs = update(theirs, tuple(schedule[i]), position[i], acceptance[i])
+        if i < warmup - 1:
+            assert mine.step_size == pytest.approx(theirs.step_size)
+        np.testing.assert_allclose(mine.metric.inverse_mass_matrix, theirs.inverse_mass_matrix)
+    assert mine.step_size == pytest.approx(final(theirs)[0])
+    assert np.ptp(mine.metric.inverse_mass_matrix) > 1
+    after = adapted(jnp.asarray(warmup), mine, jnp.zeros(2), jnp.zeros(()))
+    assert after.step_size == mine.step_size
 
 
 def test_a_missing_jacobian_is_noticed():

@@ -1,5 +1,6 @@
 """Names and numbers as figures and tables print them."""
 
+import re
 from collections.abc import Iterable
 from itertools import takewhile
 
@@ -37,16 +38,15 @@ def shorten(names: Iterable[str], width: int = 18) -> list[str]:
 
 
 def span(name: str) -> str:
-    """A name of the form "first to last", where what both begin with is said once.
+    """A name of the form "first to last", where words and dates that both begin with are said once.
 
-    >>> span("day 2024-01-08 to day 2024-01-10"), span("9 to 11"), span("room to let")
-    ('day 2024-01-08 to 10', '9 to 11', 'room to let')
+    >>> span("day 2024-01-08 to day 2024-01-10"), span("t -1.5 to t -1.25"), span("room to let")
+    ('day 2024-01-08 to 10', 't -1.5 to -1.25', 'room to let')
     """
     first, to, last = name.partition(" to ")
     same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(first, last))))
-    while same and last[same - 1].isalnum():
-        same -= 1
-    return f"{first}{to}{last[same:]}"
+    said = re.match(r".*(\s|\b\d{4}-(\d\d-)?)", last[:same])
+    return f"{first}{to}{last[said.end() :] if said else last}"
 
 
 def number(value: float, error: float = np.nan) -> str:

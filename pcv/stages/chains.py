@@ -47,7 +47,7 @@ def engine_of(
         )
         return sampler.build(flat, scores, datasets.num_units(arrays), job.settings.cv.batch_size)
 
-    found: Sampler = job.once(("engine", predictive, id(model), scores), make)
+    found: Sampler = job.once(("engine", predictive, id(model), *(s.key for s in scores)), make)
     return found
 
 

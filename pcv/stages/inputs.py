@@ -1,6 +1,8 @@
 """The stages before the first draw: the data, the folds, and a check of all that is known."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -138,16 +140,13 @@ def check(job: Job, leaks: bool = True) -> None:
         for name in settings.models:
             part = job._replace(model=name)
             try:
-                with warnings.catch_warnings(record=True) as warned:
-                    warnings.simplefilter("always")
+                with _watched() as warned:
                     model = build(part, arrays)
                     check_shapes(model, arrays, num_units, settings.data.outcome, name)
                     check_values(model, arrays, name, data_set["unit"].values.tolist())
                     check_prior(model, num_units, name)
                     if leaks:
                         warn_of_leaks(part, data_set, folds)
-                for one in warned:
-                    warnings.warn(one.message, one.category, stacklevel=2)
                 outcomes[name] = str(model.outcome)
                 fit = "runs, but see the warning" if warned else "is fit to run"
                 job.say(f"{job.experiment}: model '{name}' {fit}")
@@ -167,6 +166,22 @@ def check(job: Job, leaks: bool = True) -> None:
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
+
+
+@contextmanager
+def _watched() -> Iterator[list[warnings.WarningMessage]]:
+    """The warnings that a user is meant to read, which are given afterwards."""
+    said: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as every:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                yield said
+            finally:
+                said += [one for one in every if issubclass(one.category, UserWarning)]
+    finally:
+        for one in every:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _warn_of_few_batches(job: Job) -> None:
