@@ -26,6 +26,7 @@ def settings(min_observations, **changes):
 
 
 FEW, MORE = 8, 6  # four folds, and the two before them
+MADE = "warmup", "sample"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def project(folder, monkeypatch):
     """After the fit, with nothing of any folds."""
     monkeypatch.chdir(folder.folder)
     folder.said.clear()
-    for left in ("results/.checkpoints", "results/yields/models/flat/sample"):
+    for left in ("results/.checkpoints", *(f"results/yields/models/flat/{x}" for x in MADE)):
         shutil.rmtree(left, ignore_errors=True)
     with jax.enable_x64(True):
         yield folder
