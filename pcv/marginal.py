@@ -7,10 +7,11 @@ Here each draw's density is the mean over all of them instead:
 .. math:: p(y_\mathrm{test} \mid \varphi) = \frac{\int p(y_\mathrm{test} \mid \varphi, \lambda)\,
           p(\varphi, \lambda) \, d\lambda}{\int p(\varphi, \lambda) \, d\lambda}
 
-which estimates the same elpd with far less noise. Integrals are done by nodes around a Laplace
-approximation at every draw (`pcv.laplace`). They are unbiased (where the prior of λ is not normal,
-but for the error of its own integral), so that their error is part of the variance of the draws,
-and of the MCSE. What is local is found by `pcv.effects`; λ is on the unconstrained scale.
+which estimates the same elpd with far less noise. Where outcome and effects are normal, integrals
+are exact; else they are done by nodes around a Laplace approximation at every draw (`pcv.laplace`),
+and unbiased (where the prior of λ is not normal, but for the error of its own integral), so that
+their error is part of the variance of the draws, and of the MCSE. What is local is found by
+`pcv.effects`; λ is on the unconstrained scale.
 """
 
 from collections.abc import Callable
