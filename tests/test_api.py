@@ -370,7 +370,7 @@ def test_a_groups_effects_are_integrated_out_by_themselves(seed):
     model = model._replace(marginal_moments=None)
     folds = pcv.leave_one_group_out(problem.data["group"])
     cv = pcv.cross_validate(model, folds, data=problem.data, seed=seed, **QUICK)
-    assert "marginal predictive (integrated on a grid)" in repr(cv)
+    assert "marginal predictive (integrated exactly)" in repr(cv)
     truth = exact(problem, folds)
     z = (cv.folds["elpd"] - truth.joint) / cv.folds["mcse"]
     assert np.abs(z).max() < 4
