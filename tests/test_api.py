@@ -652,11 +652,11 @@ class TestFolds:
 
     def test_what_is_none(self):
         model, short = pcv.from_numpyro(flat, {"y": Y}), QUICK
-        with pytest.raises(PcvError, match=r"folds 'LOO'; did you mean 'loo'\?, or pcv"):
+        with pytest.raises(PcvError, match=r"folds 'LOO'; did you mean 'loo'\?$"):
             pcv.cross_validate(model, "LOO", **short)
-        with pytest.raises(PcvError, match="folds 'rats'; there are loo, kfold"):
+        with pytest.raises(PcvError, match="folds 'rats'; there are 'loo', 'kfold', pcv.kfold"):
             pcv.cross_validate(model, "rats", **short)
-        with pytest.raises(PcvError, match="folds 'np'; there are loo, kfold"):
+        with pytest.raises(PcvError, match="folds 'np'; there are 'loo', 'kfold', pcv.kfold"):
             pcv.cross_validate(model, "np", **short)
         words = "folds 'block'; it needs more than its name: pcv.block"
         with pytest.raises(PcvError, match=words):
