@@ -654,9 +654,9 @@ class TestFolds:
         model, short = pcv.from_numpyro(flat, {"y": Y}), QUICK
         with pytest.raises(PcvError, match=r"folds 'LOO'; did you mean 'loo'\?$"):
             pcv.cross_validate(model, "LOO", **short)
-        with pytest.raises(PcvError, match="folds 'rats'; there are 'loo', 'kfold', pcv.kfold"):
+        with pytest.raises(PcvError, match=r"folds 'rats'; there are 'loo', 'kfold', pcv"):
             pcv.cross_validate(model, "rats", **short)
-        with pytest.raises(PcvError, match="folds 'np'; there are 'loo', 'kfold', pcv.kfold"):
+        with pytest.raises(PcvError, match=r"folds 'np'; there are 'loo', 'kfold', pcv"):
             pcv.cross_validate(model, "np", **short)
         words = "folds 'block'; it needs more than its name: pcv.block"
         with pytest.raises(PcvError, match=words):

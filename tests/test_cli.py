@@ -373,10 +373,10 @@ class TestCheck:
         status, _, err = pcv("check", "my.yaml")
         assert status == 1
         assert [line for line in err if line.startswith("error: ")] == [
-            "error: experiment 'yields': data.csv: no column 'yeild_t' (data.outcome); did you mean "
-            "'yield_t'?",
-            "error: experiment 'small': model 'models.py:flt': models.py has no function 'flt'; did "
-            "you mean 'flat'?",
+            "error: experiment 'yields': data.csv: no column 'yeild_t' (data.outcome); did you "
+            "mean 'yield_t'?",
+            "error: experiment 'small': model 'models.py:flt': models.py has no function 'flt'; "
+            "did you mean 'flat'?",
             "error: experiment 'small': model 'other': log_lik returns an array of float64, shape "
             "(11,); it must return one term per unit of the data, an array of shape (12,)",
         ]
