@@ -239,12 +239,18 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, data: xr.Dataset | xr.DataTree, stamp: Stamp) -> None:
-    """Write a whole artifact at once; one that is there, whole and of the same inputs, stays."""
+    """Write a whole artifact at once."""
+    with new(path, lambda: stamp) as folder:
+        put(folder, data, mode="w")
+
+
+def renew(path: Path, data: xr.Dataset, stamp: Stamp) -> None:
+    """Write an artifact that follows from its stamp; one that is there, whole and of the same
+    stamp, stays, so that nothing after it is made again."""
     with suppress(PcvError):
         if read_stamp(path, stamp.stage).fingerprint == stamp.fingerprint:
             return
-    with new(path, lambda: stamp) as folder:
-        put(folder, data, mode="w")
+    write(path, data, stamp)
 
 
 def exists(path: str | Path) -> bool:

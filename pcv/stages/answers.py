@@ -173,7 +173,7 @@ def compare(job: Job) -> str:
     diagnosed, known = diagnosed_of(job)
     compared = _compared(job, diagnosed, known)
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
-    store.write(job.path("compare"), compared.dataset, stamp)
+    store.renew(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
     tables = [table(compared.comparisons[kind]) for kind in results.distinct_kinds(diagnosed)]
     scores = scores_frame([*compared.comparisons.values(), *compared.others])

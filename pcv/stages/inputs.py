@@ -31,7 +31,7 @@ def data(job: Job) -> None:
     made_of = recipe(job, "data")
     result = _units(job)
     stamp = store.stamp("data", made_of, provenance=store.provenance(started))
-    store.write(job.path("data"), result, stamp)
+    store.renew(job.path("data"), result, stamp)
     rows = "" if "unit_of_row" not in result else f" of {result.sizes['row']} rows"
     job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{job.settings.data.outcome}'")
 
@@ -57,7 +57,7 @@ def folds(job: Job, plot: bool = False) -> None:
     data_set = opened(job, "data").load()
     result = make_folds(job.settings.folds, data_set, job.config.seed)
     stamp = store.stamp("folds", made_of, known, None, store.provenance(started))
-    store.write(job.path("folds"), folds_dataset(result), stamp)
+    store.renew(job.path("folds"), folds_dataset(result), stamp)
     scheme, name = job.settings.folds, title(job.settings.folds)
     job.say(f"{name}: {describe(result, data_set.sizes['unit'], left_out(scheme))}")
     if plot:
