@@ -773,7 +773,7 @@ class TestRounds:
         assert np.isfinite(comparison["diff_at"]).all()
 
     def test_a_settled_comparison_makes_no_more_draws(self, project):
-        until = {"decide": {"probability": 0.51}, "min_draws": 60, "max_draws": 120, "rhat": 5.0}
+        until = {"decide": {"probability": 0.51}, "min_draws": 120, "max_draws": 240, "rhat": 5.0}
         job = project.job({"cv.until": until})
         for model in ("linear", "flat"):
             run(project.job({"cv.until": until}, model=model), "sample")
@@ -962,7 +962,7 @@ class TestSameAnswer:
         command = "-m pcv sample config.yaml --model flat --cores 3 --results on_1"
         done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True)
         assert "draws made on 1 x cpu are there, any more are made on 3 x cpu" in done.stderr
-        assert "goes on from 1 blocks" in done.stderr
+        assert "goes on from 1 block of" in done.stderr
         drawn = xr.open_dataset(sample).load()
         for name in (v for v in found[0] if "batch" in drawn[v].dims):
             first, second = (
@@ -1334,7 +1334,7 @@ BAD_VALUES = {
     "lik_nan": "log_lik of unit 'plot 3' is not finite at 20 of 20 prior draws; check its data "
     "and the priors",
     "prior_nan": "log_prior is not finite at draws from `init`; do they agree on the supports?",
-    "gradient_nan": "the gradient in 'a' is not finite at 20 of 20 prior draws; look for sqrt, "
+    "gradient_nan": "the gradient in 'a' is not finite at 16 of 20 prior draws; look for sqrt, "
     "log or division at a bound",
 }
 
@@ -1492,7 +1492,8 @@ class TestBadFits:
     def test_divergences(self, project):
         job = project.job(with_model("funnel") | {"fit.target_accept": 0.6}, model="mine")
         said = message(job, "fit")
-        assert said.startswith("fit mine: R-hat of 'v' is ")
+        assert said.startswith("fit mine: ")
+        assert "R-hat of 'v' is " in said
         number = re.search(
             r"(\d+) of 800 draws diverged, more than 1%: raise fit\.target_accept, or "
             r"reparameterise \(non-centred\)",
