@@ -69,7 +69,7 @@ def _bring_up_to_date(
     artifacts, known_batches = _artifacts(results, config, experiment, stage, model)
     existing = [path for path in artifacts if path.exists()]
     settled = known == wanted
-    files = _files(config, experiment, model) if stage in OF_MODEL_FILES else None
+    files = _files(config, experiment, model) if existing and stage in OF_MODEL_FILES else None
     stale = any(_made_of(path, files) != wanted for path in existing)
     lacking = not known_batches or len(existing) < len(artifacts)
     after = _time_of_what_follows(results, config, experiment, stage, model) if lacking else 0.0
@@ -131,9 +131,13 @@ def _content(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _files(config: Config, experiment: str, model: str) -> dict[str, str]:
-    """Hashes of a model's files, as stamps have them."""
-    paths = reference.sources(config.experiments[experiment].models[model].model)
+def _files(config: Config, experiment: str, model: str) -> dict[str, str] | None:
+    """Hashes of a model's files, as stamps have them; None where there are none yet, as those that
+    another rule makes."""
+    try:
+        paths = reference.sources(config.experiments[experiment].models[model].model)
+    except PcvError:
+        return None
     return {
         os.path.relpath(path, paths[0].parent): sha256(path.read_bytes()).hexdigest()
         for path in paths
