@@ -1,8 +1,11 @@
 """What is loaded when: NumPy stages and `--help` never wait for JAX."""
 
 import importlib
+import shutil
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +30,7 @@ LIGHT = (
     "pcv.cli",
 )
 LOADED = "import sys; print('jaxlib' in sys.modules)"
+ROOT = Path(__file__).parents[1]
 
 
 def python(code: str) -> list[str]:
@@ -74,3 +78,22 @@ def test_bare_import_loads_nothing_else():
 def test_help_says_what_each_field_is(name):
     given = getattr(pcv, name)
     assert all(f"\n        {field}: " in given.__doc__ for field in given._fields)
+
+
+def test_an_editable_install_is_found_beside_a_clone_of_the_same_name(tmp_path):
+    """A folder `pcv` beside the script is a namespace package, which hides what an import hook
+    finds, and not what a path does."""
+    clone, site = tmp_path / "pcv", tmp_path / "site"
+    (clone / "pcv").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "pcv/__init__.py"):
+        shutil.copy(ROOT / name, clone / name)
+    build = "from setuptools.build_meta import build_editable; build_editable('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
+    (wheel,) = (clone / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    script = tmp_path / "script.py"
+    begin = f"import site; site.addsitedir({str(site)!r}); "
+    script.write_text(begin + "import pcv; print(pcv.__file__)")
+    alone = [sys.executable, "-E", "-S", script]  # without what is installed here
+    done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(clone / "pcv/__init__.py")
