@@ -208,10 +208,12 @@ def test_says_how_far_it_is_and_not_much_else(finished):
         assert chatter not in after
 
 
-def test_then_there_is_nothing_to_do(project):
+def test_then_there_is_nothing_to_do_but_to_show_the_table_again(finished, project):
     run = tiny(project)
     assert run.status == 0
     assert "Nothing to be done" in run.err
+    assert run.out == finished[1].out[finished[1].out.index("Joint log score of y") :]
+    assert "Report" not in tiny(project, "--dry-run").out
 
 
 def test_rounds_until_the_comparison_is_settled(project):

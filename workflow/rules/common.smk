@@ -1,3 +1,4 @@
+import atexit
 import logging
 import shutil
 import subprocess
@@ -6,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
@@ -120,6 +122,17 @@ def print_tables():
             print(f"Report: {page}", flush=True)
     if PAPER_ASKED_FOR:
         print("Paper: results/paper/index.html", flush=True)
+
+
+def shows_what_is_done(record):
+    """Snakemake calls no hook where nothing is to be done: the tables are shown then, too."""
+    if record.getMessage() == NOTHING_TO_BE_DONE_MSG and not workflow.dryrun:
+        atexit.register(print_tables)
+    return True
+
+
+if workflow.is_main_process:
+    logger.addFilter(shows_what_is_done)
 
 
 def print_errors():
