@@ -1,6 +1,7 @@
 # make run: the default config, from data to report. make test: the tests; make test-all: those too
 # that repeat others on further models and seeds. make lint: the quality gates. make docs: the
-# documentation, into docs/_build/html; its tutorials are run.
+# documentation, into docs/_build/html; its tutorials are run, once for each state of pcv. make
+# docs-fast: without running them, into docs/_build/fast.
 # Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run test test-all lint docs clean-venv
+.PHONY: run test test-all lint docs docs-fast clean-venv
 
 run: $(VENV)/.ready
 	@$(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
@@ -29,6 +30,9 @@ lint: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/sphinx-build --fail-on-warning --keep-going docs docs/_build/html
+
+docs-fast: $(VENV)/.ready
+	$(BIN)/sphinx-build --fail-on-warning --keep-going -D nb_execution_mode=off docs docs/_build/fast
 
 version = $(shell $(PYTHON) -c 'import sys; v = sys.version_info; print("new" if v >= (3, 12) else "is %d.%d" % v[:2])' 2>/dev/null || echo does not run)
 advice = install one, and name it: make PYTHON=python3.12 $(or $(MAKECMDGOALS),run)

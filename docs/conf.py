@@ -8,6 +8,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 
+import execution  # noqa: E402
+
 project = "pcv"
 author = "The pcv developers"
 copyright = author
@@ -20,6 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "cli",
     "docstrings",
+    "execution",
     "mathml",
     "repository",
 ]
@@ -42,9 +45,9 @@ napoleon_numpy_docstring = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-nb_execution_mode = "force"  # a cache would not see that pcv has changed
-nb_execution_raise_on_error = True
-nb_execution_timeout = 1800
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build/outputs" / execution.state())
+nb_execution_timeout = 600  # seconds, of a page
 nb_execution_show_tb = True
 nb_merge_streams = True
 nb_output_stderr = "remove"
