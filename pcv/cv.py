@@ -15,6 +15,7 @@ from pcv import comparison as comparing
 from pcv import results, store, weights, wording
 from pcv.errors import PcvError
 from pcv.results import Compared, Kind
+from pcv.storable import true_names
 
 if TYPE_CHECKING:
     from arviz_stats import ELPDData
@@ -155,7 +156,7 @@ class CV:
         """Log predictive density of every term by the full-data posterior; of a target, none."""
         if "log_likelihood" not in self.tree:
             return np.full(len(self.scores.elpd), np.nan)
-        draws = self.tree["log_likelihood"].dataset[self.tree.attrs["outcome"]]
+        draws = true_names(self.tree["log_likelihood"].to_dataset())[self.tree.attrs["outcome"]]
         by_unit = draws.stack(draw_of=("chain", "draw")).values
         test = self.tree["folds"].dataset["test"].values
         if self.joint:

@@ -17,7 +17,7 @@ import csv
 import difflib
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from jaxtyping import Bool, Shaped
 
 from pcv.config import DataConfig
 from pcv.errors import PcvError
+from pcv.storable import true_names
 
 RESERVED = ("row", "unit", "unit_of_row")
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
@@ -68,7 +69,7 @@ def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.nda
         if path.suffix.lower() == ".parquet":
             return _read_parquet(path), {}
         with xr.open_dataset(path, decode_timedelta=False) as stored:
-            dataset = stored.load()
+            dataset = true_names(stored.load())
     except PcvError:
         raise
     except (OSError, ValueError, ImportError, csv.Error) as error:
@@ -98,11 +99,17 @@ def _read_csv(path: Path) -> pd.DataFrame:
                     f"{len(header)}{hint}"
                 )
             lines.append(line)
-    repeated = {name for name in header if header.count(name) > 1}
-    if repeated:
-        raise PcvError(f"{path}: two columns are named {min(repeated)!r}; rename one")
-    table = pd.read_csv(path, low_memory=False)
+    names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]  # as pandas does
+    refuse_twice(names, str(path))
+    table = pd.read_csv(path, low_memory=False, header=0, names=names)
     return table.set_axis(pd.Index(lines, name="line"), axis=0)
+
+
+def refuse_twice(names: list[str], where: str) -> None:
+    """Columns of the same name, of which one would hide the other."""
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise PcvError(f"{where}: two columns are named {name!r}; rename one")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -233,7 +240,7 @@ def make_data(
         if name in kept:
             constant = constants[name]
             values = _values(pd.Series(constant.ravel()), f"{source}: constant {name!r}")
-            dims = tuple(f"{name}_dim_{axis}" for axis in range(constant.ndim))
+            dims = tuple(free(f"{name}_dim_{axis}", kept) for axis in range(constant.ndim))
             variables[name] = (dims, values.reshape(constant.shape))
     return xr.Dataset(
         variables,
@@ -298,6 +305,17 @@ def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
 def num_units(arrays: Mapping[str, Any]) -> int:
     """How many units there are in what `model_data` gives."""
     return int(arrays["unit"].max()) + 1
+
+
+def free(dim: str, names: Collection[str]) -> str:
+    """A dimension's name that no variable has: xarray would take that for its coordinate.
+
+    >>> free("x_dim_0", ["x", "y"]), free("x_dim_0", ["x", "x_dim_0"])
+    ('x_dim_0', 'x_dim_0_')
+    """
+    while dim in names:
+        dim += "_"
+    return dim
 
 
 def label(value: object) -> str:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from pcv.model import Params, Target
 from pcv.nuts import Checks, Draws
 from pcv.sampler import Kernel
+from pcv.storable import storable
 from pcv.tuning import Tuned
 
 AT_ONCE = 100
@@ -97,7 +98,7 @@ def tree(
             {"param": names},
             {"slowest": tuned.slowest},
         )
-    return xr.DataTree.from_dict(groups)
+    return xr.DataTree.from_dict({name: storable(group) for name, group in groups.items()})
 
 
 def dims_of(target: Target, name: str, ndim: int) -> list[str]:

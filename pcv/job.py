@@ -305,7 +305,7 @@ def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
     from pcv.sums import joined
 
     def unread(job: Job) -> xr.Dataset:
-        return xr.open_dataset(job.path("sample"), engine="zarr", consolidated=True, cache=False)
+        return store.opened(job.path("sample"), cache=False)
 
     lengths = job.settings.cv.rounds
     return [
@@ -313,8 +313,8 @@ def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
     ]
 
 
-def opened(job: Job, stage: str) -> xr.Dataset:
-    return xr.open_dataset(job.path(stage), engine="zarr", consolidated=True)
+def opened(job: Job, stage: str, group: str | None = None) -> xr.Dataset:
+    return store.opened(job.path(stage), group)
 
 
 def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:

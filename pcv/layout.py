@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 VERSIONS = {
-    "data": 1,
+    "data": 2,
     "fit": 5,
     "folds": 1,
     "cut": 3,

@@ -116,7 +116,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     made = scored(job, arrays, folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
     if made.predictive != "marginal" and "log_likelihood" in fitted:
-        by_unit = fitted["log_likelihood"].dataset[job.settings.data.outcome].values
+        by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome].values
         pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
         return made, (pointwise.sum(-1), pointwise)
     model = build(job, arrays)
@@ -156,7 +156,7 @@ def _diagnostics(
     fold, slot = "fold", ("fold", "slot")
     units = opened(job, "data")["unit"].values
     present = folds.test >= 0
-    fitted = xr.open_dataset(job.path("fit"), group="checks", engine="zarr")
+    fitted = opened(job, "fit", "checks")
     problems, warnings = (listed(fitted.attrs[name]) for name in ("problems", "warnings"))
     shape, nothing = found.khat.shape, (fold, np.full(found.khat.shape, np.nan))
     verdict = np.where(

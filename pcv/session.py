@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, schemes, stages, store
+from pcv import config, datasets, schemes, stages, store
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 from pcv.frontends import as_model
@@ -123,7 +123,9 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
                 f"'{outcomes[name]}'; they cannot share folds"
             )
     outcome = outcomes[first]
-    given = {} if data is None else {str(name): np.asarray(data[name]) for name in data}
+    names = [] if data is None else list(data)
+    datasets.refuse_twice([str(name) for name in names], "data")
+    given = {str(name): np.asarray(data[name]) for name in names}
     parts = {
         name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
     }
@@ -192,22 +194,19 @@ def _agreed(
 
 def write_table(path: Path, observed: Observations, outcome: str) -> None:
     """Rows of the outcome's length as columns, all else as constants."""
-    dims = {
-        name: ("row",) if np.shape(x) == np.shape(observed.columns[outcome]) else None
-        for name, x in observed.columns.items()
-    }
-    table = xr.Dataset(
-        {
-            name: (dims[name] or [f"{name}_{axis}" for axis in range(np.ndim(x))], np.asarray(x))
-            for name, x in observed.columns.items()
-        }
-    )
-    _keep(path, table)
+    columns = observed.columns
+
+    def dims(name: str, x: Any) -> list[str]:
+        if np.shape(x) == np.shape(columns[outcome]):
+            return [datasets.free("row", columns)]
+        return [datasets.free(f"{name}_{axis}", columns) for axis in range(np.ndim(x))]
+
+    _keep(path, xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()}))
 
 
 def _keep(path: Path, dataset: xr.Dataset) -> None:
     """Write an input, unless it is there as it should be."""
-    if not (path.exists() and xr.open_dataset(path, engine="zarr").identical(dataset)):
+    if not (path.exists() and store.opened(path).identical(dataset)):
         store.put(path, dataset, mode="w")
 
 

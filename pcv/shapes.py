@@ -14,6 +14,10 @@ from jaxtyping import Array
 from pcv.errors import PcvError, in_one_line
 from pcv.model import Data, Model, Outcome, Params, Target, full_data, numeric
 
+OF_DRAWS = ("chain", "draw")
+"""dimensions of the full-data fit"""
+_TAKEN = "has the name of a dimension of the draws"
+
 
 def check_shapes(
     model: Model | Target, data: Data, num_units: int, outcome: str, name: str
@@ -37,6 +41,8 @@ def check_shapes(
             f"{where}: its outcome is '{model.outcome.name}', that of the data is '{outcome}' "
             "(data.outcome); they must be the same"
         )
+    if outcome in OF_DRAWS:
+        raise PcvError(f"{where}: its outcome '{outcome}' {_TAKEN}; rename the column")
     params = _traced(where, "init", model.init, data, jax.random.key(0))
     if not isinstance(params, dict) or not params:
         raise PcvError(f"{where}: init returns {_kind(params)}, not a dict of named parameters")
@@ -49,6 +55,9 @@ def check_shapes(
     variables = _traced(where, "constrain", model.constrain, data, params)
     if not isinstance(variables, Mapping) or not variables:
         raise PcvError(f"{where}: constrain returns {_kind(variables)}, not a dict of variables")
+    for name in OF_DRAWS:
+        if name in variables:
+            raise PcvError(f"{where}: its variable '{name}' {_TAKEN}; rename it")
     _check_dims(model, variables, where)
     if isinstance(model, Target):
         _check_target(model, data, num_units, where, params)
@@ -70,7 +79,7 @@ def _check_dims(model: Model | Target, variables: Mapping[str, Any], where: str)
                 f"names for its shape {shape}"
             )
         for dim, size in zip(dims, shape):
-            if dim in (*variables, "chain", "draw"):
+            if dim in (*variables, *OF_DRAWS):
                 raise PcvError(
                     f"{where}: dimension '{dim}' of '{name}' has the name of something else in the "
                     "posterior; rename it"

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv.errors import PcvError
+from pcv.storable import storable, true_names
 
 TIMESTAMP = ".snakemake_timestamp"
 """left by Snakemake in folders that are outputs of its rules"""
@@ -271,10 +272,21 @@ def exists(path: str | Path) -> bool:
 
 
 def put(folder: str | Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> None:
-    """xarray's `to_zarr`, format 3, consolidated: users' plain `open_datatree` stays silent."""
+    """xarray's `to_zarr`, format 3, consolidated: users' plain `open_datatree` stays silent.
+
+    Variables may have any name; `opened` gives it back.
+    """
+    data = storable(data) if isinstance(data, xr.Dataset) else data.map_over_datasets(storable)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
         data.to_zarr(folder, zarr_format=3, consolidated=True, **kwargs)
+
+
+def opened(path: Path, group: str | None = None, cache: bool = True) -> xr.Dataset:
+    """What `put` has written, or a group of it; read where it is looked at."""
+    return true_names(
+        xr.open_dataset(path, group=group, engine="zarr", consolidated=True, cache=cache)
+    )
 
 
 def _seal(folder: Path, stamp: Stamp) -> None:

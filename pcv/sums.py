@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from pcv import store
 from pcv.diagnostics import LogSums
 from pcv.jackknife import Parts
+from pcv.storable import storable
 
 MAX_CHUNKS = 32
 """chunks along the batches of a run, so that long runs do not leave thousands of files"""
@@ -97,14 +98,14 @@ def create(folder: Path, first: xr.Dataset, num_batches: int) -> None:
     """An empty store for `num_batches` like the first; its memory does not grow with them."""
     grown = {"batch": num_batches, "draw": num_batches * first.sizes.get("draw", 0)}
     most = -(-num_batches // MAX_CHUNKS)
-    variables, encoding = {}, {}
+    variables: dict[str, tuple] = {}
     for name, x in first.data_vars.items():
         shape = [grown.get(str(d), n) for d, n in x.sizes.items()]
         per_chunk = max(min(most, CHUNK_BYTES // x.nbytes), 1)
         chunks = [n * per_chunk if d in grown else n for d, n in x.sizes.items()]
-        variables[name] = (x.dims, np.broadcast_to(np.nan, shape))
-        encoding[name] = {"chunks": [min(c, n) for c, n in zip(chunks, shape)]}
-    store.put(folder, xr.Dataset(variables), mode="w", encoding=encoding, write_empty_chunks=False)
+        encoding = {"chunks": [min(c, n) for c, n in zip(chunks, shape)]}
+        variables[str(name)] = (x.dims, np.broadcast_to(np.nan, shape), {}, encoding)
+    store.put(folder, xr.Dataset(variables), mode="w", write_empty_chunks=False)
 
 
 def among_all(batch: xr.Dataset, active: np.ndarray, num_folds: int) -> xr.Dataset:
@@ -126,7 +127,7 @@ def put(folder: Path, batch: xr.Dataset, index: int) -> None:
     region = {"batch": slice(index, index + 1)}
     if size:
         region["draw"] = slice(index * size, (index + 1) * size)
-    batch.to_zarr(folder, region=region)
+    storable(batch).to_zarr(folder, region=region)
 
 
 def finish(

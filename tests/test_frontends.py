@@ -303,17 +303,6 @@ def test_replicates_of_one_distribution_for_all():
     assert 0.3 < drawn.std(1).mean() < 0.6  # each observation has a draw of its own
 
 
-def test_names_that_divide_folders_are_refused():
-    def scoped(y):
-        with handlers.scope(prefix="left"):
-            mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("case", len(y)):
-            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-    with pytest.raises(PcvError, match=r"site 'left/mu' has a slash in its name.*another divider"):
-        from_numpyro(scoped, {"y": REAL})
-
-
 def test_a_density_of_ones_own_needs_no_replicates():
     with pm.Model() as model:
         mu = pm.Normal("mu", 0, 1)

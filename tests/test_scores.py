@@ -720,6 +720,22 @@ def test_an_estimate_that_does_not_fit(broken, words):
         scores.check([own], MODEL, "m", PROBLEM.data, NUM_UNITS, "plain", 2)
 
 
+@pytest.mark.parametrize("field", ["p/q", "", "log_weight"])
+def test_fields_that_artifacts_cannot_hold(field):
+    def above(key, target, params, fold):
+        return {field: target.predict(key, params, fold)}
+
+    own = Score("own", "pointwise", above, lambda means, y: means[field])
+    with pytest.raises(PcvError, match=re.escape(f"its statistic gives {field!r}")):
+        scores.check([own], MODEL, "m", PROBLEM.data, NUM_UNITS, "plain", 2)
+
+
+def test_the_name_of_a_score_of_a_session():
+    own = heavy()._replace(name="a/b")
+    with pytest.raises(PcvError, match=r"score 'a/b': its name 'a/b' must be letters"):
+        scores.named(["python 1f"], {"python 1f": own})
+
+
 def test_units_of_several_rows_have_only_the_log_score():
     with pytest.raises(PcvError, match="units of several rows have only the log score"):
         scores.check(scores.named(["rmse"]), poisson()[0], "m", poisson()[1], 3, "plain", 2)

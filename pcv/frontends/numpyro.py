@@ -19,6 +19,7 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
 from pcv import devices
+from pcv.datasets import refuse_twice
 from pcv.errors import PcvError, in_one_line
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
@@ -80,7 +81,9 @@ def from_numpyro(
     """
     name = getattr(model, "__name__", type(model).__name__)
     where = f"NumPyro model '{name}'"
-    data = {} if data is None else {str(key): x for key, x in data.items()}
+    items = [] if data is None else [(str(key), x) for key, x in data.items()]
+    refuse_twice([key for key, _ in items], where)
+    data = dict(items)
     given = {key: _as_array(x) for key, x in data.items()}
     with devices.apart(), jax.enable_x64(True):
         sites, in_jax = _run(model, given, where)
@@ -227,11 +230,6 @@ def _traced(sites: Mapping[str, Site], where: str) -> Traced:
     latent = {name: site for name, site in sampled.items() if not site["is_observed"]}
     observed = {name: site for name, site in sampled.items() if site["is_observed"]}
     for name, site in sites.items():
-        if "/" in name:
-            raise PcvError(
-                f"{where}: site '{name}' has a slash in its name, which divides folders of a "
-                "result; give handlers.scope another divider"
-            )
         if site["type"] == "param":
             raise PcvError(
                 f"{where}: '{name}' is a numpyro.param, which has no prior; make it a sample site"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from pcv import layout, store
 from pcv.config import Config
@@ -94,7 +93,7 @@ def read(job: Job) -> Example:
         if "log_joint_draws" not in samples[0]:
             raise PcvError(f"{where}.cv.store: must be draws for the paper")
         draws[name] = np.concatenate([x["log_joint_draws"].to_numpy() for x in samples])
-        fit = xr.open_dataset(part.path("fit"), group="posterior", engine="zarr", consolidated=True)
+        fit = opened(part, "fit", "posterior")
         wanted = [m.variable for m in MEANS if (m.experiment, m.model) == (job.experiment, i)]
         means[name] = summary(fit, wanted)
         seconds[name] = {stage: sum(p["seconds"] for p in made) for stage, made in stamps.items()}

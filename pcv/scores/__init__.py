@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pcv import reference
+from pcv.config import OBJECT
 from pcv.errors import PcvError, in_one_line
 from pcv.model import Data, Fold, Model, Target, target
 from pcv.scores.binary import accuracy, brier
@@ -68,6 +69,7 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
         if name == "log":
             continue
         for score in _of(name, objects or {}):
+            _check_fields(score, score.name if name.startswith(OBJECT) else name)
             if score.key in found or score.name == "log":
                 raise PcvError(
                     f"score '{name}': there is a {score.kind} score '{score.name}'; rename one"
@@ -95,20 +97,22 @@ def _own(name: str) -> tuple[Score, ...]:
             f"score '{name}': it must return a pcv.scores.Score, or a tuple of them, not "
             f"{type(made).__name__}"
         )
-    for score in scores:
-        if not score.name.isidentifier():
-            raise PcvError(f"score '{name}': its name {score.name!r} must be letters, digits, _")
-        for field in ("kind", "per", "total"):
-            known = get_args(get_type_hints(Score)[field])
-            if getattr(score, field) not in known:
-                raise PcvError(
-                    f"score '{name}': {field} {getattr(score, field)!r}; known: {', '.join(known)}"
-                )
-        if unknown := set(score.needs) - set(get_args(Need)):
-            raise PcvError(
-                f"score '{name}': needs {min(unknown)!r}; known: {', '.join(get_args(Need))}"
-            )
     return scores
+
+
+def _check_fields(score: Score, name: str) -> None:
+    if not score.name.isidentifier():
+        raise PcvError(f"score '{name}': its name {score.name!r} must be letters, digits, _")
+    for field in ("kind", "per", "total"):
+        known = get_args(get_type_hints(Score)[field])
+        if getattr(score, field) not in known:
+            raise PcvError(
+                f"score '{name}': {field} {getattr(score, field)!r}; known: {', '.join(known)}"
+            )
+    if unknown := set(score.needs) - set(get_args(Need)):
+        raise PcvError(
+            f"score '{name}': needs {min(unknown)!r}; known: {', '.join(get_args(Need))}"
+        )
 
 
 def check(
@@ -239,6 +243,12 @@ def _check_functions(score: Score, whole: Target, where: str) -> None:
             shape = np.shape(score.estimate(means, y))
     except Exception as error:
         raise PcvError(f"{where}: it fails: {in_one_line(error)}") from error
+    for field in means:
+        if not str(field).isidentifier() or field == "log_weight":
+            raise PcvError(
+                f"{where}: its statistic gives {field!r}; use letters, digits and _ for names of "
+                "fields, and not log_weight, which is pcv's"
+            )
     if shape != wanted:
         raise PcvError(
             f"{where}: its estimate has shape {shape} for two folds of two slots; a {score.kind} "

@@ -77,7 +77,7 @@ def diagnose(job: Job) -> None:
     known["fit"] = require(job, "fit", known)
     known |= sampled(job, known)
     drawn = samples(job)
-    checks = xr.open_dataset(job.path("fit"), group="checks", engine="zarr", consolidated=True)
+    checks = opened(job, "fit", "checks")
     rng = np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)])
     units = opened(job, "data")["unit"].values
     dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model)
@@ -116,8 +116,7 @@ def _of_some_folds(job: Job) -> np.ndarray:
     first = opened(batches(job)[0], "warmup")
     if "log_score_full" in first:
         return first["log_score_full"].values
-    tree = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    fit = tree["log_likelihood"].dataset
+    fit = opened(job, "fit", "log_likelihood")
     test = opened(job, "folds")["test"].values
     some = test[evenly(len(test), CHECKED_FOLDS)]
     units, place = np.unique(some[some >= 0], return_inverse=True)

@@ -30,7 +30,7 @@ def cut(job: Job) -> None:
     folds, known["folds"] = folds_of(job, known)
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
-        fitted = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
+        fitted = opened(job, "fit", "kernel")
         model, predictive, _, _ = in_chains(job, scored(job, arrays, folds), fitted)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)

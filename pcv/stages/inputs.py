@@ -1,5 +1,6 @@
 """The stages before the first draw: the data, the folds, and a check of all that is known."""
 
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,13 @@ def _units(job: Job) -> xr.Dataset:
     settings = job.settings.data
     table, constants = datasets.read_table(job.table, settings.outcome)
     return datasets.make_data(table, constants, settings, str(job.table))
+
+
+def _as_stored(data_set: xr.Dataset) -> xr.Dataset:
+    """What later stages will read of it."""
+    with tempfile.TemporaryDirectory(prefix="pcv-") as folder:
+        store.put(folder, data_set, mode="w")
+        return store.opened(Path(folder)).load()
 
 
 def folds(job: Job, plot: bool = False) -> None:
@@ -116,7 +124,7 @@ def check(job: Job, leaks: bool = True) -> None:
 
     settings = job.settings
     _obtain(job)
-    data_set = _units(job)
+    data_set = _as_stored(_units(job))
     num_units = data_set.sizes["unit"]
     folds = make_folds(settings.folds, data_set, job.config.seed)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")

@@ -91,7 +91,7 @@ def sample(job: Job) -> None:
         store.new(job.path("sample"), stamp) as folder,
     ):
         arrays = datasets.model_data(opened(job, "data"))
-        kernel = xr.open_dataset(job.path("fit"), group="kernel", engine="zarr", consolidated=True)
+        kernel = opened(job, "fit", "kernel")
         model, predictive, _, _ = in_chains(job, scored(job, arrays, all_folds), kernel)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
