@@ -114,7 +114,7 @@ def prepared(
     progress: bool,
 ) -> Iterator[Job]:
     """The job of an experiment whose models and data are at hand."""
-    with devices.apart():
+    with devices.precision(precision):
         models = {
             name: session.model_of(x, name)
             for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()

@@ -8,7 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,24 @@ def _say_once(line: str) -> None:
     warnings.warn(line, stacklevel=3)
 
 
-def precision(name: str) -> AbstractContextManager[object]:
-    """The context in which arrays have the named precision; "auto": float64 on CPUs alone."""
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """The context in which arrays have the named precision; "auto": float64 on CPUs alone.
+
+    What was traced in another one is forgotten, on the way in and out. JAX (0.12) would take it for
+    the present one's: a user's own jitted `b * x`, with an array of NumPy, then fails as "got
+    float64, float32", "verifier errors" or "Executable expected parameter 1 of size …".
+    """
     double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")
-    return jax.enable_x64(double)
+    other = double != jax.config.jax_enable_x64
+    try:
+        if other:
+            jax.clear_caches()
+        with jax.enable_x64(double):
+            yield
+    finally:
+        if other:
+            jax.clear_caches()
 
 
 @contextmanager
@@ -89,20 +103,6 @@ def at_work(name: str) -> Iterator[None]:
 def out_of_memory(error: JaxRuntimeError) -> bool:
     """Does XLA's error say that a device's memory ran out?"""
     return "RESOURCE_EXHAUSTED" in str(error)
-
-
-@contextmanager
-def apart() -> Iterator[None]:
-    """What is traced in another precision than the session's is forgotten in the end.
-
-    JAX (0.12) would take it for the session's: a user's own `b * x` in 32 bit, with an array of
-    NumPy in 64, then fails as "Executable expected parameter 1 of size …".
-    """
-    try:
-        yield
-    finally:
-        if not jax.config.jax_enable_x64:
-            jax.clear_caches()
 
 
 def in_use() -> list[jax.Device]:

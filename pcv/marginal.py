@@ -23,7 +23,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv import datasets
+from pcv import datasets, devices
 from pcv.checks import check_whole_groups
 from pcv.devices import jit_once
 from pcv.effects import MAX_DIM, PRIOR_DRAWS, Locals, Position, find
@@ -115,7 +115,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
     It does not where a term depends on other rows too, as by a covariate scaled by the range of all
     of them. Looked at in every fold, at some draws from the prior.
     """
-    with jax.enable_x64(True):
+    with devices.precision("float64"):
         arrays = numeric(data)
         num_units = datasets.num_units(arrays)
         if len(arrays[model.outcome.name]) != num_units:

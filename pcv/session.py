@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, datasets, schemes, stages, store
+from pcv import config, datasets, devices, schemes, stages, store
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 from pcv.frontends import as_model
@@ -70,7 +70,7 @@ def fingerprint(model: Model | Target, name: str, observed: Observations) -> str
         return model.constrain(params), made
 
     try:
-        with jax.enable_x64(True):
+        with devices.precision("float64"):
             closed = jax.make_jaxpr(everything)(jax.random.key(0))
     except Exception:  # `check` says what is wrong
         return hashlib.sha256(name.encode()).hexdigest()[:16]

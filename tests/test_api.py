@@ -793,14 +793,24 @@ def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
 AFTERWARDS = """
 import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, pcv
 
+x = np.linspace(-1, 1, 20)
+data = {"x": x, "y": x + np.cos(7 * x)}
+
+@jax.jit
+def mean(b):
+    return b * x
+
 def slope(x, y):
     b = numpyro.sample("b", dist.Normal(0, 1))
     with numpyro.plate("case", len(y)):
-        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+        numpyro.sample("y", dist.Normal(mean(b), 1), obs=y)
 
-x = np.linspace(-1, 1, 20)
-data = {"x": x, "y": x + np.cos(7 * x)}
-pcv.fit(pcv.from_numpyro(slope, data), warmup=100, draws=100, allow_bad_fit=True, progress=False)
+assert mean(1.0).dtype == "float32"
+short = {"warmup": 100, "draws": 100, "allow_bad_fit": True, "progress": False}
+for precision in ("float64", "float32"):
+    fitted = pcv.fit(pcv.from_numpyro(slope, data), precision=precision, **short)
+    assert fitted["posterior"]["b"].dtype == precision
+assert mean(1.0).dtype == "float32"
 sampler = numpyro.infer.MCMC(
     numpyro.infer.NUTS(slope), num_warmup=10, num_samples=10, progress_bar=False
 )

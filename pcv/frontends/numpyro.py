@@ -34,6 +34,7 @@ class Traced(NamedTuple):
     observed: dict[str, Site]
 
 
+@devices.precision("float64")
 def from_numpyro(
     model: Callable[..., Any],
     data: Mapping[str, Any] | pd.DataFrame | None = None,
@@ -85,8 +86,7 @@ def from_numpyro(
     refuse_twice([key for key, _ in items], where)
     data = dict(items)
     given = {key: _as_array(x) for key, x in data.items()}
-    with devices.apart(), jax.enable_x64(True):
-        sites, in_jax = _run(model, given, where)
+    sites, in_jax = _run(model, given, where)
     found = _traced(sites, where)
     layouts = {site: _layout(x, where) for site, x in found.observed.items()}
     chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
