@@ -25,6 +25,7 @@ from pcv.model import (
     numeric,
     points,
 )
+from pcv.slopes import check_slopes
 
 CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 """prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""
@@ -49,6 +50,7 @@ def _drawn(model: Model | Target, number: int) -> Params:
 class Looked(NamedTuple):
     """A model at prior draws, then at points near zero."""
 
+    at: Params
     usable: Bool[np.ndarray, " point"]
     """the point itself is finite"""
     rest: Float[np.ndarray, " point"]
@@ -77,11 +79,13 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     if isinstance(model, Target):
         density, fold = model.log_density, full_data(len(units))
         one = jax.value_and_grad(lambda p: density(p, fold))
-        values, grads = (jax.tree.map(np.asarray, x) for x in _once(one)(_drawn(model, draws)))
+        at = _drawn(model, draws)
+        values, grads = (jax.tree.map(np.asarray, x) for x in _once(one)(at))
         if not np.isfinite(values).all():
             raise PcvError(_disagree(name, "log_density"))
         everywhere = np.ones(draws, bool)
         _check_gradients(grads, everywhere, everywhere, name)
+        check_slopes(lambda p: density(p, fold), at, values, grads, data, model.outcome.name, name)
         return
     looked = _look(model, data, name)
     possible = looked.usable & np.isfinite(looked.terms).all(1)
@@ -108,6 +112,9 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
             "data and the priors"
         )
     best = np.max(looked.rest, where=possible & np.isfinite(looked.rest), initial=-np.inf)
+    whole = np.where(possible, looked.rest, np.nan)
+    density_of = partial(_density, model, numeric(data))
+    check_slopes(density_of, looked.at, whole, looked.gradients, data, model.outcome.name, name)
     near = at_draws.rest > best - NEAR * len(units)
     _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name)
     if impossible.any():
@@ -137,7 +144,7 @@ def _look(model: Model, data: Data, name: str) -> Looked:
     one = jax.value_and_grad(of_rest, has_aux=True)
     (rest, (terms, prior)), gradients = _derived(one, at, name)
     usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)
-    return Looked(usable, rest, terms, prior, gradients)
+    return Looked(at, usable, rest, terms, prior, gradients)
 
 
 def _derived(function: Callable[[Any], Any], at: Any, name: str) -> Any:
@@ -148,6 +155,10 @@ def _derived(function: Callable[[Any], Any], at: Any, name: str) -> Any:
         raise PcvError(
             f"model '{name}': the gradient of its log_lik fails: {in_one_line(error)}"
         ) from error
+
+
+def _density(model: Model, arrays: Data, params: Params) -> Scalar:
+    return model.log_prior(params) + jnp.sum(model.log_lik(params, arrays))
 
 
 def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:
@@ -232,6 +243,29 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
             "missing, or does `init` return constrained values?",
             stacklevel=2,
         )
+
+
+def centred(model: Model | Target) -> list[str]:
+    """Parameters of several elements whose prior hangs on others: a non-centred one would not.
+
+    Where a prior is a product over parameters, exchanging one between two draws leaves the sum of
+    the two log priors as it is.
+    """
+    if isinstance(model, Target):
+        return []
+
+    def gaps(keys: Key[Array, " 2"]) -> dict[str, Scalar]:
+        one, other = model.init(keys[0]), model.init(keys[1])
+        apart = model.log_prior(one) + model.log_prior(other)
+
+        def gap(name: str) -> Scalar:
+            exchanged = {**one, name: other[name]}, {**other, name: one[name]}
+            return jnp.abs(sum(map(model.log_prior, exchanged)) - apart) / (1 + jnp.abs(apart))
+
+        return {name: gap(name) for name, x in one.items() if x.size > 1}
+
+    found = _once(gaps)(jax.random.split(jax.random.key(0), (3, 2)))
+    return [name for name, gap in found.items() if (gap > 1e-3).any()]
 
 
 def check_gap(

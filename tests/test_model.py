@@ -318,6 +318,10 @@ VALUES = {
         {"log_prior": lambda params: jnp.log(params["mu"])},
         r"model 'bad': log_prior is not finite at draws from `init`; do they agree",
     ),
+    "an index beyond the end": (
+        {"log_lik": lambda params, data: params["theta"][data["group"] + 1]},
+        r"model 'bad': an index into 'theta', .* does one count from 1\? \(indices count from 0\)",
+    ),
     "gradient": (
         {"log_prior": root_at_its_bound},
         r"model 'bad': the gradient in 'mu' is not finite at 20 of 20 prior draws; look for sqrt",

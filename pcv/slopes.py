@@ -1,0 +1,138 @@
+"""Is the gradient of a model's log density its slope?
+
+It is not where an index reaches beyond the end of an array of parameters: JAX reads the last
+element there, and leaves it out of the gradient.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float
+
+from pcv.devices import jit_once
+from pcv.errors import PcvError
+from pcv.model import Data, Params, Scalar
+
+POINTS = 3
+"""where slopes are looked at: at the points of the highest density"""
+STEPS = 10.0 ** -np.arange(2.0, 6)
+"""of central differences, in nats for each parameter"""
+TOLERANCE, ROUNDING = 1e-3, 1e4
+"""share of a slope by which the gradient must be off, and units of rounding error"""
+
+
+def check_slopes(
+    density: Callable[[Params], Scalar],
+    at: Params,
+    values: Float[np.ndarray, " point"],
+    gradients: Mapping[str, np.ndarray],
+    data: Data,
+    outcome: str,
+    name: str,
+) -> None:
+    """Is the gradient along a random direction the slope of central differences? In 64 bit alone.
+
+    Args:
+        density: log density of the parameters.
+        at: points, where `values` and `gradients` are those of the density; not all are finite.
+        data, outcome, name: of the model, for the message.
+
+    Raises:
+        PcvError: it is not, but the forward derivative is, of which JAX leaves nothing out: an
+            index reaches beyond the end of a parameter.
+
+    Warns:
+        UserWarning: it is not for some other reason.
+    """
+    if not jax.config.jax_enable_x64:
+        return
+    _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], at))
+    points, slopes = (_flat(x) for x in (at, gradients))
+    finite = np.isfinite(values) & np.isfinite(points).all(1) & np.isfinite(slopes).all(1)
+    best = np.argsort(np.where(finite, -values, np.inf), kind="stable")[: min(POINTS, finite.sum())]
+    signs: np.ndarray = np.random.default_rng(0).normal(size=(points.shape[1],))
+    along = jit_once(jax.vmap(lambda x: density(unravel(x))))
+
+    def off(inside: Bool[np.ndarray, " param"]) -> Bool[np.ndarray, " point"]:
+        """At which points is it another along the parameters `inside`?"""
+        return np.array([_off(along, points[i], slopes[i], signs * inside) for i in best], bool)
+
+    if not best.size or not off(np.ones_like(signs, bool)).all():
+        return
+    places = unravel(jnp.arange(signs.size, dtype=float))
+    wrong = [
+        parameter
+        for parameter, own in places.items()
+        if off(np.isin(np.arange(signs.size), np.asarray(own))).all()
+    ] or list(places)
+    said = " and ".join(f"'{parameter}'" for parameter in wrong)
+    x, move = points[best[0]], _move(slopes[best[0]], signs)
+    try:
+        forward = jit_once(lambda x, v: jax.jvp(lambda x: density(unravel(x)), (x,), (v,))[1])
+        in_reverse_alone = not _differs(along, x, move, float(forward(x, move)))
+    except TypeError:  # of a custom_vjp
+        in_reverse_alone = False
+    if not in_reverse_alone:
+        warnings.warn(
+            f"model '{name}': its gradient in {said} is not the slope of its log density: chains "
+            "will be slow, or stuck; look for stop_gradient and derivatives of your own",
+            stacklevel=3,
+        )
+        return
+    sizes = {size for parameter in wrong for size in at[parameter].shape[1:]}
+    columns = [
+        column for column, x in data.items() if column != outcome and _counts_from_one(x, sizes)
+    ]
+    cause = " or ".join(f"column '{column}'" for column in columns)
+    cause = f"{cause} counts from 1: subtract 1" if cause else "does one count from 1?"
+    raise PcvError(
+        f"model '{name}': an index into {said}, or what is made of it, reaches beyond its "
+        f"end, where JAX takes the last element; {cause} (indices count from 0)"
+    )
+
+
+def _flat(params: Mapping[str, Any]) -> np.ndarray:
+    flat: Array = jax.vmap(lambda x: ravel_pytree(x)[0])(dict(params))
+    return np.asarray(flat)
+
+
+def _counts_from_one(x: object, sizes: set[int]) -> bool:
+    values = np.asarray(x)
+    if values.dtype.kind not in "iuf" or not values.size or not (values == np.round(values)).all():
+        return False
+    return bool(values.min() >= 1) and int(values.max()) in sizes
+
+
+def _move(gradient: Float[np.ndarray, " param"], signs: np.ndarray) -> np.ndarray:
+    """A direction in which every parameter counts, whatever its unit."""
+    size = np.abs(gradient)
+    usual = np.median(size[size > 0]) if (size > 0).any() else 1.0
+    return signs / (size + usual / 10)
+
+
+def _off(
+    along: Callable[..., Array], x: np.ndarray, gradient: np.ndarray, signs: np.ndarray
+) -> bool:
+    move = _move(gradient, signs)
+    return _differs(along, x, move, float(gradient @ move))
+
+
+def _differs(
+    along: Callable[..., Array], x: np.ndarray, move: np.ndarray, derivative: float
+) -> bool:
+    """Is the slope along a move another than the derivative, beyond all error of differences? Of
+    the steps, the two next to each other that agree best tell."""
+    values = np.asarray(along(x + np.outer([*STEPS, *-STEPS], move)))
+    plus, minus = values.reshape(2, -1)
+    with np.errstate(invalid="ignore"):
+        slope = (plus - minus) / (2 * STEPS)
+        apart = np.nan_to_num(np.abs(np.diff(slope)), nan=np.inf)
+    i = int(np.argmin(apart))
+    rounding = ROUNDING * np.finfo(float).eps * abs(plus[i]) / STEPS[i]
+    tolerated = 100 * apart[i] + rounding + TOLERANCE * max(abs(slope[i]), abs(derivative))
+    return bool(abs(slope[i] - derivative) > tolerated)
