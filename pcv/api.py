@@ -170,8 +170,8 @@ def prepared(
             except BadFit as error:  # in the words of the call
                 kept = f" The draws are kept in {error.kept}." * (results is not None)
                 raise PcvError(
-                    f"{error.problems}.{kept} In a call: fit={{'target_accept': 0.95}}, or "
-                    "fit={'allow_bad_fit': True} to go on (keywords of pcv.fit)"
+                    f"{error.problems}.{kept} In a call: fit={{'allow_bad_fit': True}} goes on "
+                    "(keywords of pcv.fit)"
                 ) from None
 
 
@@ -284,7 +284,7 @@ def fit(
     chains: int = 4,
     warmup: int = 1000,
     draws: int = 1000,
-    target_accept: float = 0.8,
+    target_accept: float | None = None,
     allow_bad_fit: bool = False,
     precision: str = "float64",
     cores: int | None = None,
@@ -295,7 +295,8 @@ def fit(
     Args:
         model, data, seed, precision, cores, progress: as for `cross_validate`.
         chains, warmup, draws: of NUTS; the last two per chain.
-        target_accept: acceptance rate that the step size is adapted to.
+        target_accept: acceptance rate that the step size is adapted to; None: .8, and where more
+            than 1% of draws diverge .95, then .99.
         allow_bad_fit: go on where chains disagree or diverge.
 
     Returns:

@@ -96,7 +96,7 @@ def tree(
                 if x is not None
             },
             {"param": names},
-            {"slowest": tuned.slowest},
+            {"slowest": tuned.slowest, "target_accept": tuned.target_accept},
         )
     return xr.DataTree.from_dict({name: storable(group) for name, group in groups.items()})
 

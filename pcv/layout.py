@@ -7,7 +7,7 @@ from typing import Literal
 
 VERSIONS = {
     "data": 2,
-    "fit": 5,
+    "fit": 6,
     "folds": 1,
     "cut": 3,
     "warmup": 16,

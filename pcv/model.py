@@ -122,6 +122,7 @@ class Model(NamedTuple):
             that are not integrated out.
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
+        notes: what readers of its scores must know, a line each.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -143,6 +144,7 @@ class Model(NamedTuple):
     fold_prior: Callable[[Params, Int[Array, " slot"]], Scalar] | None = None
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
+    notes: Sequence[str] = ()
 
 
 class Target(NamedTuple):

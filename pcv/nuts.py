@@ -1,6 +1,6 @@
 """The full-data posterior: NUTS with window adaptation, and its checks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import blackjax
@@ -16,7 +16,7 @@ from blackjax.adaptation.step_size import (
 from blackjax.adaptation.window_adaptation import build_schedule
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.devices import BY_CHAIN, jit_once, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, jit_once, laid_out
 from pcv.errors import PcvError
 from pcv.model import Target, full_data, points
 from pcv.sampler import spread
@@ -24,6 +24,11 @@ from pcv.sampler import spread
 MAX_RHAT, WARN_RHAT = 1.05, 1.01
 MAX_DIVERGENT = 0.01
 MIN_ESS_PER_CHAIN = 100
+TARGETS = (0.8, 0.95, 0.99)
+"""acceptance rates that are aimed at in turn where none was asked for, while draws diverge"""
+APART = 0.5
+"""standard deviations, and four of their mean's, by which divergent draws must differ in a
+parameter that is named"""
 
 PRIOR_DRAWS = 20
 """prior draws per chain among which a start with finite density and gradient is looked for"""
@@ -62,6 +67,19 @@ def posterior(
     draws: int,
     target_accept: float,
 ) -> Draws:
+    """The draws of `posteriors` for one acceptance rate."""
+    return next(posteriors(target, num_units, key, chains, warmup, draws, [target_accept]))
+
+
+def posteriors(
+    target: Target,
+    num_units: int,
+    key: Key[Array, ""],
+    chains: int,
+    warmup: int,
+    draws: int,
+    targets: Sequence[float],
+) -> Iterator[Draws]:
     """Draws from the posterior given all units: BlackJAX's NUTS, each chain adapting alone.
 
     Chains start at draws from the prior, or near 0 on the unconstrained scale where the prior is so
@@ -72,7 +90,11 @@ def posterior(
         num_units: number of units, all of them in training.
         key: of this fit.
         chains, warmup, draws: how many, the last two per chain.
-        target_accept: acceptance rate that the step size is adapted to.
+        targets: acceptance rates that the step size is adapted to, in turn; all by what is compiled
+            for the first, and from the same starts.
+
+    Yields:
+        The draws of each.
 
     Raises:
         PcvError: no start of some chain has a finite density and gradient.
@@ -86,11 +108,13 @@ def posterior(
         keys = jax.random.split(key, chains * PRIOR_DRAWS)
         return jax.lax.map(lambda x: hmc.init(x, log_density), points(target.init, keys))
 
-    begin, adapted = _adaptation(warmup, target_accept)
     transition = blackjax.mcmc.nuts.build_kernel()
 
-    def one_chain(key: Key[Array, ""], start: hmc.HMCState) -> Draws:
+    def one_chain(
+        target_accept: Float[Array, ""], key: Key[Array, ""], start: hmc.HMCState
+    ) -> Draws:
         """Warmup and draws in one loop: what it goes through is compiled once."""
+        begin, adapted = _adaptation(warmup, target_accept)
 
         def step(i: Int[Array, ""], carry: tuple) -> tuple[hmc.HMCState, Tuning, Draws]:
             state, tuning, made = carry
@@ -130,10 +154,12 @@ def posterior(
     near = finite & (found.logdensity > found.logdensity[finite].max() - FAR)
     usable = np.where(near.any(1, keepdims=True), near, finite)
     starts = jax.tree.map(lambda x: x[np.arange(chains), usable.argmax(1)], found)
-    run = jax.jit(laid_out(jax.vmap(one_chain), BY_CHAIN, BY_CHAIN))
+    every_chain = jax.vmap(one_chain, (None, 0, 0))
+    run = jax.jit(laid_out(every_chain, EVERYWHERE, BY_CHAIN, BY_CHAIN))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
-    result = run(*spread((keys, starts)))
-    return jax.tree.map(lambda x: np.asarray(x)[:chains], result)
+    for target_accept in targets:
+        result = run(jnp.asarray(target_accept), *spread((keys, starts)))
+        yield jax.tree.map(lambda x: np.asarray(x)[:chains], result)
 
 
 class Tuning(NamedTuple):
@@ -144,7 +170,7 @@ class Tuning(NamedTuple):
     metric: MassMatrixAdaptationState
 
 
-def _adaptation(warmup: int, target_accept: float) -> tuple[Callable, Callable]:
+def _adaptation(warmup: int, target_accept: float | Float[Array, ""]) -> tuple[Callable, Callable]:
     """Stan's windows by BlackJAX's parts: how a chain begins, and goes on after its i-th draw.
 
     The step size follows the acceptance in all of them, the metric is of the draws of each slow
@@ -152,7 +178,8 @@ def _adaptation(warmup: int, target_accept: float) -> tuple[Callable, Callable]:
     """
     begin_search, search, found = dual_averaging_adaptation(target_accept)
     begin_metric, observe, finish = mass_matrix_adaptation(is_diagonal_matrix=True)
-    in_slow, is_last = np.asarray(build_schedule(warmup)).T
+    with jax.ensure_compile_time_eval():
+        in_slow, is_last = np.asarray(build_schedule(warmup)).T
     stages = np.append(in_slow + is_last, 4)
     stages[warmup - 1] = 3
 
@@ -188,12 +215,24 @@ def _adaptation(warmup: int, target_accept: float) -> tuple[Callable, Callable]:
     return begin, adapted
 
 
-def check(draws: Draws, names: list[str]) -> Checks:
+def diverged(draws: Draws) -> bool:
+    """Are there more divergences than a fit may have?"""
+    return bool(draws.diverging.mean() > MAX_DIVERGENT)
+
+
+def check(
+    draws: Draws,
+    names: list[str],
+    target_accept: float = TARGETS[0],
+    centred: Sequence[str] = (),
+) -> Checks:
     """R-hat, bulk ESS, divergences and E-FMI of a full-data fit, and what they mean.
 
     Args:
         draws: at least two chains.
         names: of the parameters, for the messages.
+        target_accept: of the fit, for advice.
+        centred: parameters that could be written non-centred.
     """
     from arviz_stats.base import array_stats
 
@@ -204,14 +243,17 @@ def check(draws: Draws, names: list[str]) -> Checks:
         ess = np.asarray(array_stats.ess(draws.position, method="bulk", **axes))
         efmi = np.asarray(array_stats.bfmi(draws.energy, **axes))
     problems, warnings = [], []
+    other = "another parameterisation"
+    if centred:
+        other = f"a non-centred {' and '.join(repr(x) for x in centred)}"
     distinct = np.array([np.unique(x).size for x in draws.lp])
     stuck = np.flatnonzero(distinct < 0.05 * num_draws)
     if stuck.size:
         several, number = stuck.size > 1, distinct[stuck].max()
         problems.append(
             f"chain{'s' * several} {', '.join(map(str, stuck))} {'are' if several else 'is'} stuck "
-            f"({'at most ' * several}{number} distinct draws of {num_draws}): other priors or a "
-            "non-centred parameterisation may help"
+            f"({'at most ' * several}{number} distinct draws of {num_draws}): other priors or "
+            f"{other} may help"
         )
     worst = int(np.argmax(np.where(np.isnan(rhat), np.inf, rhat)))
     if not rhat[worst] <= MAX_RHAT:
@@ -233,12 +275,28 @@ def check(draws: Draws, names: list[str]) -> Checks:
             "more fit.draws"
         )
     divergences = int(draws.diverging.sum())
-    if divergences > MAX_DIVERGENT * draws.diverging.size:
+    more = "a higher fit.target_accept, " * (target_accept < TARGETS[-1])
+    if diverged(draws):
         problems.append(
             f"{divergences} of {draws.diverging.size} draws diverged, more than "
-            f"{MAX_DIVERGENT:.0%}: raise fit.target_accept, or reparameterise (non-centred)"
+            f"{MAX_DIVERGENT:.0%}, at target_accept {target_accept:g}{_where(draws, names)}: "
+            f"{more}tighter priors or {other} may help"
         )
     elif divergences:
         plural = "s" * (divergences > 1)
-        warnings.append(f"{divergences} divergence{plural}: raise fit.target_accept")
+        warnings.append(
+            f"{divergences} divergence{plural}{_where(draws, names)}: {more}tighter priors or "
+            f"{other} may help"
+        )
     return Checks(rhat, ess, efmi, divergences, problems, warnings)
+
+
+def _where(draws: Draws, names: list[str]) -> str:
+    """The parameter in which divergent draws differ most from all, if they do."""
+    mean, sd = draws.position.mean((0, 1)), draws.position.std((0, 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.nan_to_num((draws.position[draws.diverging].mean(0) - mean) / sd, posinf=0, neginf=0)
+    worst = int(np.argmax(np.abs(z)))
+    if abs(z[worst]) < max(APART, 4 / np.sqrt(max(draws.diverging.sum(), 1))):
+        return ""
+    return f", mostly where '{names[worst]}' is {'high' if z[worst] > 0 else 'low'}"

@@ -54,6 +54,8 @@ class Tuned(NamedTuple):
     kernel: Kernel
     slowest: float
     """draws that an independent one of the slowest parameter is worth"""
+    target_accept: float
+    """of the full-data fit, which kernels of folds follow"""
 
 
 def tune(
@@ -202,16 +204,16 @@ def tune(
     if not confirmed and target_accept > USUAL_TARGET:
         raise PcvError(
             f"no step size of HMC is accepted in {target_accept:g} of proposals on the full data: "
-            "lower fit.target_accept, use precision: float64, or reparameterise (non-centred)"
+            "set a lower fit.target_accept, use precision: float64, or reparameterise"
         )
     if not confirmed:
         raise PcvError(
             "no step size of HMC is accepted on the full data: the posterior's scales vary too "
-            "much; reparameterise the model (non-centred)"
+            "much; reparameterise the model"
         )
     best = max(confirmed)
     kernel = Kernel(center, scale, jnp.asarray(best.step_size), jnp.asarray(best.num_steps))
-    return Tuned(kernel, best.slowest)
+    return Tuned(kernel, best.slowest, target_accept)
 
 
 def _scale(sample: Float[np.ndarray, "draw param"], dense: bool) -> np.ndarray:

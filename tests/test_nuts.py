@@ -1,22 +1,27 @@
 """The full-data fit: its draws against exact posteriors, its checks, and the folds' kernel."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from arviz_stats.base import array_stats
 from blackjax.adaptation import window_adaptation
 from jax import Array
 
 from pcv import nuts, sampler
+from pcv.checks import centred
 from pcv.errors import PcvError
+from pcv.job import Job
 from pcv.keys import key
-from pcv.model import Target, flat_target, target
+from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.nuts import Draws, check, posterior
+from pcv.stages import full_data
 from pcv.tuning import MIN_ACCEPTANCE, tune
 from tests.problems import PROBLEMS, Problem, coin
 
@@ -174,7 +179,11 @@ SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the 
     [
         (spoilt(shift=5), SHIFTED),
         (spoilt(stuck=True), r"chain 2 is stuck \(1 distinct draws of 1000\): other priors or a "),
-        (spoilt(diverging=41), r"41 of 4000 draws diverged, more than 1%: raise fit.target_accept"),
+        (
+            spoilt(diverging=41),
+            r"41 of 4000 draws diverged, more than 1%, at target_accept 0\.8: a higher fit\.target_"
+            "accept, tighter priors or another parameterisation may help",
+        ),
         (spoilt(shift=np.nan), r"R-hat of 'b' is nan, above 1.05"),
     ],
     ids=["shifted", "stuck", "divergent", "nan"],
@@ -188,8 +197,8 @@ def test_fits_that_cannot_be_trusted(draws, said):
     ("draws", "said"),
     [
         (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d{3}, above 1.01: more fit.draws"),
-        (spoilt(diverging=40), "40 divergences: raise fit.target_accept"),
-        (spoilt(diverging=1), "1 divergence: raise fit.target_accept"),
+        (spoilt(diverging=40), "40 divergences: a higher fit.target_accept, tighter priors or "),
+        (spoilt(diverging=1), "1 divergence: a higher fit.target_accept, tighter priors or "),
         (correlated(), r"ESS of 'a' is \d\d\d, below 100 per chain: more fit.draws"),
     ],
     ids=["shifted a little", "few divergent", "one divergent", "correlated"],
@@ -198,6 +207,103 @@ def test_fits_that_warn(draws, said):
     checks = check(draws, ["a", "b"])
     assert not checks.problems
     assert any(re.match(said, warning) for warning in checks.warnings)
+
+
+def funnelled() -> Draws:
+    """Divergences where 'b' is low."""
+    draws = spoilt(diverging=100)
+    draws.position[2, :100, 1] -= 2
+    return draws
+
+
+def test_advice_fits_the_model():
+    """No higher target than the highest, and non-centred is said of what is centred alone."""
+    (problem,) = check(funnelled(), ["a", "b"], 0.99).problems
+    assert problem == (
+        "100 of 4000 draws diverged, more than 1%, at target_accept 0.99, mostly where 'b' is low: "
+        "tighter priors or another parameterisation may help"
+    )
+    (problem,) = check(funnelled(), ["a", "b"], 0.95, ["theta", "nu"]).problems
+    assert problem.endswith(
+        ": a higher fit.target_accept, tighter priors or a non-centred 'theta' and 'nu' may help"
+    )
+    (stuck, *_) = check(spoilt(stuck=True), ["a", "b"]).problems
+    assert "non-centred" not in stuck
+
+
+def hierarchical(centred: bool) -> Model:
+    """Four effects, their scale, and two coefficients that hang on nothing."""
+
+    def log_prior(params):
+        scale = jnp.exp(params["log_tau"]) if centred else 1.0
+        effects = dist.Normal(params["mu"] * centred, scale).log_prob(params["effect"]).sum()
+        rest = dist.Normal(0, 1).log_prob(params["mu"]) + dist.Normal(0, 1).log_prob(
+            params["log_tau"]
+        )
+        return effects + rest + dist.Normal(0, 5).log_prob(params["beta"]).sum()
+
+    def init(key):
+        shapes = {"mu": (), "log_tau": (), "effect": (4,), "beta": (2,)}
+        keys = jax.random.split(key, len(shapes))
+        return {name: jax.random.normal(k, x) for k, (name, x) in zip(keys, shapes.items())}
+
+    return Model(init, log_prior, lambda params, data: params["effect"], dict, Outcome("y"))
+
+
+def test_what_is_centred():
+    assert centred(hierarchical(centred=True)) == ["effect"]
+    assert centred(hierarchical(centred=False)) == []
+
+
+def test_a_higher_target_compiles_nothing():
+    """And gives the draws that it gives alone, as the first one does."""
+    it = POSTERIORS["both"]
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    settings = it.target, 2, key(1, "model", "fit"), CHAINS, 100, 100
+    made = nuts.posteriors(*settings, [0.8, 0.99])
+    first = next(made)
+    before = len(compiled)
+    assert before
+    second = next(made)
+    assert len(compiled) == before
+    assert second.acceptance_rate.mean() > first.acceptance_rate.mean()
+    for draws, target_accept in ((first, 0.8), (second, 0.99)):
+        alone = posterior(*settings, target_accept)
+        np.testing.assert_array_equal(draws.position, alone.position)
+
+
+def attempts(*divergent: int) -> Iterator[Draws]:
+    for number in divergent:
+        yield spoilt(diverging=number)
+
+
+@pytest.mark.parametrize(
+    ("divergent", "target_accept", "shares"),
+    [
+        ((40,), 0.8, []),
+        ((41, 40), 0.95, ["1.0%"]),
+        ((80, 60, 0), 0.99, ["2.0%", "1.5%"]),
+        ((80, 60, 50), 0.99, ["2.0%", "1.5%"]),
+    ],
+)
+def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shares):
+    said = []
+    job = Job(None, "", Path(), "m", say=said.append)
+    found, draws = full_data._without_divergences(job, attempts(*divergent), nuts.TARGETS)
+    assert found == target_accept
+    assert draws.diverging.sum() == divergent[-1]
+    assert said == [
+        f"fit m: target_accept {low:g}: {share} of draws diverged; again at {high:g}"
+        for low, high, share in zip(nuts.TARGETS, nuts.TARGETS[1:], shares)
+    ]
+
+
+def test_a_target_that_was_asked_for_is_kept():
+    found, _ = full_data._without_divergences(Job(None, "", Path()), attempts(41), [0.8])
+    assert found == 0.8
 
 
 def test_a_healthy_fit_is_told_so():

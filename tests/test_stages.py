@@ -130,6 +130,10 @@ def funnel(data):
     return model._replace(log_prior=log_prior)
 
 
+def noted(data):
+    return flat(data)._replace(notes=["its scores are of half a log density"])
+
+
 def bad(part, function):
     return lambda data: flat(data)._replace(**{part: function})
 
@@ -1489,32 +1493,52 @@ class TestBadFits:
         run(job, "fit")
         assert len(store.read_stamp(job.path("fit"), "fit").marks) == 1
 
+    def test_notes_of_a_model_go_with_its_results(self, project):
+        job = project.job(with_model("noted"), model="mine", batch="1-of-1")
+        run(job, "fit", "warmup")
+        note = "model 'mine': its scores are of half a log density"
+        assert f"note: {note}" in project.said
+        for stage in ("fit", "warmup"):
+            assert store.read_stamp(job.path(stage), stage).marks == [note]
+
     def test_divergences(self, project):
         job = project.job(with_model("funnel") | {"fit.target_accept": 0.6}, model="mine")
         said = message(job, "fit")
         assert said.startswith("fit mine: ")
         assert "R-hat of 'v' is " in said
         number = re.search(
-            r"(\d+) of 800 draws diverged, more than 1%: raise fit\.target_accept, or "
-            r"reparameterise \(non-centred\)",
+            r"(\d+) of 800 draws diverged, more than 1%, at target_accept 0\.6.*: a higher "
+            r"fit\.target_accept, tighter priors or a non-centred 'x' may help",
             said,
         )
         assert int(number[1]) > 8
+        assert "again at" not in "".join(project.said)
         kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
         assert int(kept["sample_stats/diverging"].sum()) == int(number[1])
 
+    def test_the_target_is_raised_by_itself(self, project):
+        """What is tuned afterwards follows it, and the artifact says so."""
+        changes = with_model("funnel") | {"fit.allow_bad_fit": True}
+        job = project.job(changes, model="mine", batch="1-of-1")
+        run(job, "fit")
+        for low, high in ((0.8, 0.95), (0.95, 0.99)):
+            said = rf"fit mine: target_accept {low}: \d+\.\d% of draws diverged; again at {high}"
+            assert len(re.findall(said, "\n".join(project.said))) == 1
+        kernel = xr.open_dataset(job.path("fit"), group="kernel")
+        assert kernel.attrs["target_accept"] == 0.99
+
     def test_chain_that_is_stuck(self, project, monkeypatch):
         def stuck(*args, **kwargs):
-            draws = posterior(*args, **kwargs)
-            position, lp = draws.position.copy(), draws.lp.copy()
-            position[2], lp[2] = position[2, :1], lp[2, 0]
-            return draws._replace(position=position, lp=lp)
+            for draws in posteriors(*args, **kwargs):
+                position, lp = draws.position.copy(), draws.lp.copy()
+                position[2], lp[2] = position[2, :1], lp[2, 0]
+                yield draws._replace(position=position, lp=lp)
 
-        posterior = nuts.posterior
-        monkeypatch.setattr(nuts, "posterior", stuck)
+        posteriors = nuts.posteriors
+        monkeypatch.setattr(nuts, "posteriors", stuck)
         said = message(project.job(model="flat"), "fit")
         assert said.startswith(
-            "fit flat: chain 2 is stuck (1 distinct draws of 200): other priors or a non-centred "
+            "fit flat: chain 2 is stuck (1 distinct draws of 200): other priors or another "
             "parameterisation may help; R-hat of "
         )
         assert project.path("models/flat/fit_failed.zarr").exists()

@@ -54,7 +54,7 @@ class FitConfig(Section):
     chains: Annotated[int, Field(ge=4)] = 4
     warmup: Annotated[int, Field(ge=100)] = 1000
     draws: Annotated[int, Field(ge=100)] = 1000
-    target_accept: Annotated[float, Field(gt=0.5, lt=1)] = 0.8
+    target_accept: Annotated[float, Field(gt=0.5, lt=1)] | None = None
     allow_bad_fit: bool = False
 
 

@@ -1,15 +1,21 @@
 """The stage of the full-data posterior: ``fit.zarr``."""
 
 import shutil
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pcv import store
 from pcv.errors import BadFit, PcvError
 from pcv.job import Job, model_of, opened, recipe, require
+
+if TYPE_CHECKING:
+    from pcv.model import Model, Target
+    from pcv.nuts import Draws
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -19,7 +25,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
     from pcv import devices, idata, nuts
-    from pcv.checks import check_prior
+    from pcv.checks import centred, check_prior
     from pcv.keys import key
     from pcv.model import flat_target, full_data, param_names, target, unit_log_lik
     from pcv.shapes import check_shapes
@@ -39,21 +45,30 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         flat, _ = flat_target(named)
         names = param_names(named)
         log_lik = unit_log_lik(model, arrays)
+        notes = [f"model '{job.model}': {x}" for x in getattr(model, "notes", ())]
+        for note in notes:
+            job.say(f"note: {note}")
         job.say(
             f"fit {job.model}: NUTS on the full data, {settings.chains} chains x "
             f"({settings.warmup} + {settings.draws}) draws, {len(names)} parameters"
         )
+        targets = nuts.TARGETS if settings.target_accept is None else (settings.target_accept,)
         with _naming(f"fit {job.model}"):
-            draws = nuts.posterior(
+            attempts = nuts.posteriors(
                 flat,
                 num_units,
                 key(config.seed, job.model, "fit"),
                 settings.chains,
                 settings.warmup,
                 settings.draws,
-                settings.target_accept,
+                targets,
             )
-        checks = nuts.check(draws, names)
+            target_accept, draws = _without_divergences(job, attempts, targets)
+        checks = nuts.check(draws, names, target_accept)
+        if checks.problems:
+            checks = nuts.check(draws, names, target_accept, centred(model))
+            units = data_set["unit"].values.tolist()
+            checks.problems[:0] = _cause(model, arrays, job.model, units)
         for warning in checks.warnings:
             job.say(f"warning: fit {job.model}: {warning}")
         allowed = allow_bad_fit or settings.allow_bad_fit
@@ -70,7 +85,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                     draws,
                     checks.ess,
                     key(config.seed, job.model, "tune"),
-                    settings.target_accept,
+                    target_accept,
                 )
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
@@ -79,7 +94,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 f"leapfrog steps {int(tuned.kernel.num_steps)}"
             )
         tree = idata.tree(flat, log_lik, data_set, names, draws, checks, tuned)
-        marks = [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
+        marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
         stamp = store.stamp(
             "fit",
             made_of,
@@ -93,6 +108,39 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         raise BadFit(f"fit {job.model}: {'; '.join(checks.problems)}", failed)
     store.write(job.path("fit"), tree, stamp)
     shutil.rmtree(failed, ignore_errors=True)
+
+
+def _without_divergences(
+    job: Job, attempts: "Iterator[Draws]", targets: Sequence[float]
+) -> "tuple[float, Draws]":
+    """The first attempt with few divergences, or the last, and the acceptance it aimed at."""
+    from pcv.nuts import diverged
+
+    for target_accept, higher in zip(targets, [*targets[1:], None]):
+        draws = next(attempts)
+        if higher is None or not diverged(draws):
+            break
+        share = draws.diverging.mean()
+        job.say(
+            f"fit {job.model}: target_accept {target_accept:g}: {share:.1%} of draws diverged; "
+            f"again at {higher:g}"
+        )
+    return target_accept, draws
+
+
+def _cause(
+    model: "Model | Target", arrays: dict[str, np.ndarray], name: str, units: list[str]
+) -> list[str]:
+    """What `pcv check` finds wrong with a model whose fit is bad."""
+    from pcv.checks import check_values
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check_values(model, arrays, name, units)
+    except PcvError as error:
+        return [str(error)]
+    return []
 
 
 @contextmanager

@@ -156,6 +156,8 @@ def check(job: Job, leaks: bool = True) -> None:
                     if leaks:
                         warn_of_leaks(part, data_set, folds)
                 outcomes[name] = str(model.outcome)
+                for note in getattr(model, "notes", ()):
+                    job.say(f"note: model '{name}': {note}")
                 fit = "runs, but see the warning" if warned else "is fit to run"
                 job.say(f"{job.experiment}: model '{name}' {fit}")
             except PcvError as error:

@@ -26,8 +26,9 @@ from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
     from pcv.kernels import Variants
-    from pcv.sampler import Kernel, Sampler
+    from pcv.sampler import Sampler
     from pcv.sums import Block
+    from pcv.tuning import Tuned
 
 
 EVALUATED_FOLDS, EVALUATED_DRAWS = 3, 1000
@@ -41,7 +42,7 @@ def warmup(job: Job) -> None:
 
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
-    from pcv import devices, idata, kernels
+    from pcv import devices, idata, kernels, tuning
 
     started = datetime.now(UTC)
     cv = job.settings.cv
@@ -64,12 +65,12 @@ def warmup(job: Job) -> None:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in fitted:
                 checked = _at_full_data(engine, all_folds, by_chain)
-        kernel, slowest = idata.kernel(fitted_kernel), fitted_kernel.attrs["slowest"]
+        tuned = tuning.Tuned(idata.kernel(fitted_kernel), **fitted_kernel.attrs)
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             some = Folds(*(x[rows] for x in folds))
             run = run_of(job, "warmup", some, engine)
-            own.save(0, _ends(job, run, some, kernel, slowest, full_draws), {})
+            own.save(0, _ends(job, run, some, tuned, full_draws), {})
 
         made_of = starts_of(job, known, folds, [predictive, integration, detached])
         pool = job.checkpoints.with_name("warmup")
@@ -81,7 +82,7 @@ def warmup(job: Job) -> None:
             ends = saved.block(0)
         provenance = store.provenance(started, devices.describe())
     own = ends["own_kernel"]
-    first = kernels.shared(kernel)
+    first = kernels.shared(tuned.kernel)
     per_variant = {
         name: np.concatenate([getattr(first, name), ends[name][own]]) for name in OF_VARIANT
     }
@@ -133,7 +134,7 @@ def _at_full_data(
 
 
 def _ends(
-    job: Job, run: Run, folds: Folds, kernel: "Kernel", slowest: float, full_draws: np.ndarray
+    job: Job, run: Run, folds: Folds, tuned: "Tuned", full_draws: np.ndarray
 ) -> dict[str, Any]:
     """Where the warmup of some folds ends: their chains, centring constants, and kernels."""
     from pcv import all_chains, kernels, sampler
@@ -142,7 +143,7 @@ def _ends(
     picks = sampler.starting_draws(
         job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
     )
-    variants = kernels.shared(kernel)
+    variants = kernels.shared(tuned.kernel)
     start = all_chains.start(variants, np.zeros(len(ids), int), full_draws[picks], run.chains)
     shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
     zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
@@ -160,12 +161,12 @@ def _ends(
     if cv.adapt == "auto":
         thinned = np.arange(0, len(full_draws), -(-len(full_draws) // kernels.FULL_DRAWS))
         full = kernels.at_full_data(run.engine, full_draws, thinned, folds.test, folds.held_out)
-        unlike = kernels.unlike(np.concatenate(draws, axis=2), full, slowest)
+        unlike = kernels.unlike(np.concatenate(draws, axis=2), full, tuned.slowest)
     variant = np.zeros(len(ids), int)
     if unlike.any():
         variant = np.where(unlike, np.cumsum(unlike), 0)
         some = Folds(*(x[unlike] for x in folds))
-        variants, position[unlike], made = _adapt(job, run, some, kernel, position[unlike])
+        variants, position[unlike], made = _adapt(job, run, some, tuned, position[unlike])
         for name, constants in _centers(made).items():
             center[name][unlike] = constants
         why = ": by their scores in warmup, they are unlike the full data"
@@ -180,7 +181,7 @@ def _ends(
 
 
 def _adapt(
-    job: Job, run: Run, folds: Folds, kernel: "Kernel", position: np.ndarray
+    job: Job, run: Run, folds: Folds, tuned: "Tuned", position: np.ndarray
 ) -> tuple["Variants", np.ndarray, list["Block"]]:
     """Kernels of some folds' own, where a warmup with them ends, and its blocks."""
     import jax
@@ -195,11 +196,11 @@ def _adapt(
     by_fold = jax.tree.map(lambda x: x.reshape(len(ids), cv.chains, *x.shape[1:]), chains)
     variants, position, first = kernels.adapt(
         run.engine,
-        kernel,
+        tuned.kernel,
         position,
         by_fold,
         jitter,
-        job.settings.fit.target_accept,
+        tuned.target_accept,
     )
     variant = np.arange(1, len(ids) + 1)
     start = all_chains.start(variants, variant, position, chains)
