@@ -576,6 +576,61 @@ def test_what_is_masked_of_a_unit_is_not_scored():
     np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-6)
 
 
+class WithoutSample(dist.Normal):
+    def sample(self, key, sample_shape=()):
+        raise NotImplementedError
+
+
+def test_distributions_without_sample():
+    """Latent ones begin near 0 on the unconstrained scale, observed ones have no replicates."""
+
+    def model(y):
+        mu = numpyro.sample("mu", WithoutSample(1000.0, 1e-3))
+        with numpyro.plate("case", len(y)):
+            numpyro.sample("y", WithoutSample(mu, 2.0), obs=y)
+
+    made = from_numpyro(model, {"y": REAL})
+    assert made.predict is None
+    check_shapes(made, dict(made.data.columns), N, "y", "model")
+    starts = jax.vmap(made.init)(jax.random.split(jax.random.key(1), 50))["mu"]
+    assert np.abs(starts).max() < 2
+    assert np.ptp(starts) > 1
+    terms = dist.Normal(0.3, 2.0).log_prob(REAL)
+    np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-6)
+
+
+def scaled(mu, y, by):
+    with numpyro.plate("case", len(y)), handlers.scale(scale=by):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+NOTES = {
+    "as they are": (in_plate, []),
+    "by one": (lambda mu, y: scaled(mu, y, 1.0), []),
+    "scaled": (
+        lambda mu, y: scaled(mu, y, 0.5),
+        ["the scores of 'y' are of its log density times 0.5 (handlers.scale), not of its log "],
+    ),
+    "scaled each": (
+        lambda mu, y: scaled(mu, y, np.arange(1.0, N + 1)),
+        ["the scores of 'y' are of its log density times factors of its own (handlers.scale)"],
+    ),
+    "improper": (
+        lambda mu, y: in_plate(
+            mu + numpyro.sample("b", dist.ImproperUniform(constraints.real, (), ())), y
+        ),
+        ["the prior of 'b' is improper (ImproperUniform): the posterior of a fold may be so too"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "notes"), NOTES.values(), ids=NOTES)
+def test_what_readers_of_scores_must_know(body, notes):
+    made = from_numpyro(numpyro_model(body), {"y": REAL})
+    assert len(made.notes) == len(notes)
+    assert all(map(str.startswith, made.notes, notes))
+
+
 def test_shapes_that_do_not_fit_are_refused():
     def beside(y):
         mu = numpyro.sample("mu", dist.Normal(0, 1))

@@ -115,7 +115,7 @@ def from_numpyro(
 
     def init(key: Key[Array, ""]) -> Params:
         kwargs = arguments({})
-        start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_improper)
+        start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_not_drawn)
         sites = handlers.trace(start).get_trace(**kwargs)
         values = {site: sites[site]["value"] for site in found.latent}
         return unconstrain_fn(model, (), kwargs, values)
@@ -168,10 +168,15 @@ def from_numpyro(
         data=rows,
         dims=_dims(found.latent) | dict(dims or {}),
         coords=coords or {},
+        notes=_notes(found),
     )
     if not by_element:
         return made
-    return made._replace(predict=predict, moments=moments if _works(moments, init) else None)
+    replicates = _works(lambda key: predict(key, init(key), {}))
+    averages = _works(lambda key: moments(init(key), {}))
+    return made._replace(
+        predict=predict if replicates else None, moments=moments if averages else None
+    )
 
 
 def _as_array(x: Any) -> Any:
@@ -198,7 +203,7 @@ def _sites(
     model: Callable[..., Any], key: Key[Array, ""] | int, kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Site], dict[str, Any]]:
     """The sites of one run of a model, and the values of all that is sampled."""
-    start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_improper)
+    start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_not_drawn)
     sites = handlers.trace(start).get_trace(**kwargs)
     return sites, {name: x["value"] for name, x in sites.items() if x["type"] == "sample"}
 
@@ -272,14 +277,41 @@ def _traced(sites: Mapping[str, Site], where: str) -> Traced:
     return Traced(latent, observed)
 
 
-def _where_improper(site: Site) -> Any:
+def _where_not_drawn(site: Site) -> Any:
     """A start for latent sites that cannot be drawn from their prior."""
     if site["type"] != "sample" or site["is_observed"]:
         return None
-    fn = site["fn"]
+    try:
+        jax.eval_shape(site["fn"].sample, jax.random.key(0))
+    except NotImplementedError:
+        return init_to_uniform(site)
+    return None
+
+
+def _notes(found: Traced) -> list[str]:
+    """What readers of the scores must know."""
+    notes = []
+    for name, site in found.observed.items():
+        by = np.unique(1.0 if site["scale"] is None else np.asarray(site["scale"]))
+        if (by != 1).any():
+            times = f"times {by[0]:g}" if by.size == 1 else "times factors of its own"
+            notes.append(
+                f"the scores of '{name}' are of its log density {times} (handlers.scale), not of "
+                "its log density"
+            )
+    improper = [f"'{name}'" for name, site in found.latent.items() if _improper(site["fn"])]
+    if improper:
+        notes.append(
+            f"the prior of {', '.join(improper)} is improper (ImproperUniform): the posterior of a "
+            "fold may be so too, where it leaves out what tells of it"
+        )
+    return notes
+
+
+def _improper(fn: dist.Distribution) -> bool:
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
-    return init_to_uniform(site) if isinstance(fn, dist.ImproperUniform) else None
+    return isinstance(fn, dist.ImproperUniform)
 
 
 def _layout(site: Site, where: str) -> Layout:
@@ -357,9 +389,10 @@ def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> str | None:
     return None
 
 
-def _works(moments: Callable[..., Any], init: Callable[..., Params]) -> bool:
+def _works(function: Callable[[Key[Array, ""]], Any]) -> bool:
+    """Does what NumPyro may have no code for run?"""
     try:
-        jax.eval_shape(lambda key: moments(init(key), {}), jax.random.key(0))
+        jax.eval_shape(function, jax.random.key(0))
     except (NotImplementedError, TypeError, AttributeError):
         return False
     return True
