@@ -1,6 +1,7 @@
 """Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
 
 import hashlib
+import re
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pcv import config, devices, session, stages, store
 from pcv.cores import all_cores
 from pcv.cv import CV
 from pcv.errors import BadFit, PcvError, Stopped
-from pcv.folds import Folds, describe, title
+from pcv.folds import Folds, describe, stored, title
 from pcv.job import Job, batches, opened, prints, require, rounds, sampled
 from pcv.progress import reporter, say
 from pcv.scores import Score
@@ -89,9 +90,10 @@ def cross_validate(
     sections = {
         "predictive": predictive,
         "scores": scores,
-        "fit": dict(fit or {}),
-        "cv": cv_section(chains, draws, warmup, until, cv or {}),
+        "fit": fit or {},
+        "cv": cv_section(chains, draws, warmup, until, cv),
     }
+    check_joint(joint)
     with prepared(model, folds, data, sections, seed, precision, results, cores, progress) as job:
         stages.check(job._replace(say=silent), leaks=False)
         run(job)
@@ -114,11 +116,19 @@ def prepared(
     progress: bool,
 ) -> Iterator[Job]:
     """The job of an experiment whose models and data are at hand."""
-    with devices.precision(precision):
-        models = {
-            name: session.model_of(x, name)
-            for name, x in (model if isinstance(model, Mapping) else {"model": model}).items()
-        }
+    used, kept = _cores(cores), _kept(results)
+    if isinstance(model, Mapping) and not model:
+        raise PcvError("no models; give one, or several by their names")
+    with (
+        devices.precision(precision),
+        _folder(kept) as folder,
+        _in_words_of_a_call(folder, kept is None),
+    ):
+        models = (
+            {name: session.model_of(x, name) for name, x in model.items()}
+            if isinstance(model, Mapping)
+            else {"model": session.model_of(model, "")}
+        )
         names, own_scores = session.scores_of(sections.get("scores", ["log"]))
         observed = session.observations(models, data)
         prints = {name: session.fingerprint(x, name, observed) for name, x in models.items()}
@@ -127,52 +137,82 @@ def prepared(
             prints = dict(zip(models, prints.values()))
         references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
         outcome = next(iter(models.values())).outcome.name
-        devices.setup(cores or all_cores(), Path(tempfile.gettempdir()) / "pcv-jax-cache")
-        with _folder(results) as folder:
-            table = folder / "inputs" / "table.zarr"
+        devices.setup(used, Path(tempfile.gettempdir()) / "pcv-jax-cache")
+        table = folder / "inputs" / "table.zarr"
+        with store.explained(folder):
             session.write_table(table, observed, outcome)
-            experiment = {
-                "data": {
-                    "file": str(table),
-                    "outcome": outcome,
-                    "order": list(observed.order),
-                    "units": list(observed.units),
-                    "labels": dict(observed.labels),
-                },
-                "folds": session.scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr"),
-                "models": {name: {"model": reference} for name, reference in references.items()},
-                **sections,
-                "scores": [*names, *own_scores],
-            }
-            settings = {
-                "seed": seed,
-                "precision": precision,
-                "experiments": {EXPERIMENT: experiment},
-            }
-            try:
-                parsed = config.parse(settings)
-            except PcvError as error:  # in the words of the call, which has no config
-                raise PcvError(
-                    str(error).replace(f"config: experiments.{EXPERIMENT}.", "")
-                ) from None
-            try:
-                yield Job(
-                    parsed,
-                    EXPERIMENT,
-                    folder,
-                    say=say if progress else silent,
-                    progress=reporter() if progress else silent,
-                    objects={references[name]: x for name, x in models.items()} | own_scores,
-                    made={},
-                )
-            except Stopped:  # what ends a process is no error that a script goes on from
-                raise SystemExit(128 + signal.SIGTERM) from None
-            except BadFit as error:  # in the words of the call
-                kept = f" The draws are kept in {error.kept}." * (results is not None)
-                raise PcvError(
-                    f"{error.problems}.{kept} In a call: fit={{'allow_bad_fit': True}} goes on "
-                    "(keywords of pcv.fit)"
-                ) from None
+            chosen = session.scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr")
+        experiment = {
+            "data": {
+                "file": str(table),
+                "outcome": outcome,
+                "order": list(observed.order),
+                "units": list(observed.units),
+                "labels": dict(observed.labels),
+            },
+            "folds": chosen,
+            "models": {name: {"model": reference} for name, reference in references.items()},
+            **sections,
+            "scores": [*names, *own_scores],
+        }
+        settings = {
+            "seed": seed,
+            "precision": precision,
+            "experiments": {EXPERIMENT: experiment},
+        }
+        yield Job(
+            config.parse(settings),
+            EXPERIMENT,
+            folder,
+            say=say if progress else silent,
+            progress=reporter() if progress else silent,
+            objects={references[name]: x for name, x in models.items()} | own_scores,
+            made={},
+        )
+
+
+def check_joint(joint: Any) -> None:
+    """Raises PcvError for what is neither of the scores, before anything is drawn."""
+    if joint not in (None, True, False):
+        raise PcvError(f"joint is {joint!r}; give True, False, or None to have it chosen")
+
+
+def _cores(cores: Any) -> int:
+    """How many a call uses."""
+    if cores is None:
+        return all_cores()
+    if isinstance(cores, int | np.integer) and not isinstance(cores, bool) and cores > 0:
+        return int(cores)
+    raise PcvError(f"cores is {cores!r}; give 1 or more, or leave it out for all {all_cores()}")
+
+
+def _kept(results: Any) -> Path | None:
+    """The folder of the artifacts that stay."""
+    try:
+        return None if results is None else Path(results)
+    except TypeError:
+        raise PcvError(f"results is {results!r}; give the path of a folder") from None
+
+
+@contextmanager
+def _in_words_of_a_call(folder: Path, temporary: bool) -> Iterator[None]:
+    """Errors as they read in Python, where there is no config and no command."""
+    try:
+        yield
+    except Stopped:  # what ends a process is no error that a script goes on from
+        raise SystemExit(128 + signal.SIGTERM) from None
+    except BadFit as error:
+        kept = "" if temporary else f" The draws are kept in {error.kept}."
+        raise PcvError(
+            f"{error.problems}.{kept} In a call: fit={{'allow_bad_fit': True}} goes on "
+            "(keywords of pcv.fit)"
+        ) from None
+    except PcvError as error:
+        said = session.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", ""))
+        if temporary:
+            said = re.sub(rf"{re.escape(str(folder))}[^:\s]*", str(folder.parent), said)
+        error.args = (said,)
+        raise
 
 
 def run(job: Job) -> None:
@@ -212,19 +252,22 @@ def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
     return require(job, stage, known)
 
 
-def cv_section(
-    chains: int, draws: int, warmup: int, until: Mapping[str, Any] | None, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    fewest = until.get("min_draws", 200) if until else draws
-    batch = next(b for b in range(min(50, max(fewest // 2, 1)), 0, -1) if fewest % b == 0)
-    section = {"chains": chains, "draws": draws, "warmup": warmup, "batch_size": batch}
-    return {**section, **({"until": dict(until)} if until else {}), **more}
+def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> Any:
+    """The section of a config that the arguments of a call make, right or wrong."""
+    fewest = until.get("min_draws", 200) if isinstance(until, Mapping) else draws
+    section = {"chains": chains, "draws": draws, "warmup": warmup}
+    if isinstance(fewest, int):
+        batches = range(min(50, max(fewest // 2, 1)), 0, -1)
+        section["batch_size"] = next(b for b in batches if fewest % b == 0)
+    if until is not None:
+        section["until"] = until
+    return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
 
 
 @contextmanager
-def _folder(results: str | Path | None) -> Iterator[Path]:
-    if results is not None:
-        yield Path(results)
+def _folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        yield kept
         return
     with tempfile.TemporaryDirectory(prefix="pcv-") as folder:
         yield Path(folder)
@@ -245,9 +288,7 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
     diagnosed = opened(job, "diagnose").load() if diagnosed is None else diagnosed
     outcome = job.settings.data.outcome
     tree = xr.DataTree.from_dict({**_groups(job), "folds": folds, "diagnostics": diagnosed})
-    test = folds["test"].values
-    laid_out = Folds(folds["fold"].values, test, folds["held_out"].values)
-    said = describe(laid_out, data.sizes["unit"])
+    said = describe(stored(folds), data.sizes["unit"])
     scheme = job.settings.folds
     stamp = store.read_stamp(job.path("fit"), "fit")
     rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
@@ -257,9 +298,9 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
         "seed": job.config.seed,
         "marks": stamp.marks,
         "outcome_print": _hash(*rows),
-        "folds_print": _hash(test, folds["held_out"].values),
+        "folds_print": _hash(folds["test"].values, folds["held_out"].values),
     }
-    return CV(tree, bool((test >= 0).sum(1).max() > 1) if joint is None else joint)
+    return CV(tree, bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint)
 
 
 def _groups(job: Job) -> dict[str, xr.Dataset]:

@@ -375,7 +375,7 @@ def check_whole_groups(model: Model, name: str, folds: Folds) -> None:
     if model.group is None:
         return
     group = np.asarray(model.group)
-    for fold, test, runs in zip(*folds):
+    for fold, test, runs in zip(folds.id, folds.test, folds.held_out):
         tested = np.isin(group, group[test[test >= 0]])
         left_out = np.zeros(group.size, bool)
         for start, stop in runs:

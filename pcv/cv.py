@@ -187,7 +187,7 @@ class CV:
         return "\n".join([*lines, *(f"Warning: {mark}" for mark in self._marks())])
 
     def _repr_html_(self) -> str:
-        return _foldable(repr(self), "fold by fold", self.folds)
+        return foldable(repr(self), "fold by fold", self.folds)
 
     def _drawn(self) -> str:
         d = self.diagnostics
@@ -351,7 +351,7 @@ class Comparisons:
         return "\n\n".join([*tables, wording.in_words(self.shown)])
 
     def _repr_html_(self) -> str:
-        return _foldable(repr(self), "all columns, in full", self.frame)
+        return foldable(repr(self), "all columns, in full", self.frame)
 
     def plot_difference(self) -> "Figure":
         """Differences over draws, with both errors."""
@@ -372,7 +372,7 @@ class Comparisons:
         return plots.fold_differences(self.dataset)
 
 
-def _foldable(text: str, title: str, table: pd.DataFrame) -> str:
+def foldable(text: str, title: str, table: pd.DataFrame) -> str:
     """For notebooks: the text, and a table that opens on a click."""
     return (
         f"<pre>{html.escape(text)}</pre>"

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from pcv import datasets, layout, reference, store
 from pcv.config import OBJECT, Config, Experiment, ModelConfig, stage_config
 from pcv.errors import PcvError
-from pcv.folds import Folds
+from pcv.folds import Folds, stored
 from pcv.progress import Progress
 from pcv.store import Stamp
 
@@ -73,6 +73,11 @@ class Job(NamedTuple):
         if self.settings.data.dataset is not None:
             return layout.dataset(self.results, self.settings.data.dataset)
         return Path(str(self.settings.data.file))
+
+    @property
+    def source(self) -> str:
+        """What messages call the data: their file, or what a Python session calls them."""
+        return "data" if self.objects else str(self.table)
 
     @property
     def checkpoints(self) -> Path:
@@ -159,7 +164,7 @@ def prints(folds: Folds) -> list[str]:
     """A hash of each fold: of its name, what it tests and what it leaves out."""
     return [
         store.fingerprint(str(name), test[test >= 0].tolist(), runs[runs[:, 1] > 0].tolist())
-        for name, test, runs in zip(*folds)
+        for name, test, runs in zip(folds.id, folds.test, folds.held_out)
     ]
 
 
@@ -375,8 +380,7 @@ def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
 
 def stored_folds(job: Job) -> Folds:
     """All folds of the experiment, whose stamp was required before."""
-    stored = opened(job, "folds")
-    return Folds(*(stored[v].values for v in ("fold", "test", "held_out")))
+    return stored(opened(job, "folds"))
 
 
 def batch_of(job: Job, folds: Folds) -> Folds:
@@ -390,7 +394,7 @@ def batch_of(job: Job, folds: Folds) -> Folds:
         if job.settings.cv.fold_batches == "auto":
             advice = f"run `{_command(job, 'cut')}` again"
         raise PcvError(f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; {advice}")
-    return Folds(*(x[places] for x in folds))
+    return folds.some(places)
 
 
 def going(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
@@ -418,7 +422,7 @@ def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
     def make() -> "Scored":
         return choose(setting, build(job, arrays), job.model, arrays, folds)
 
-    of_folds = ((x.shape, x.tobytes()) for x in folds[1:])
+    of_folds = ((x.shape, x.tobytes()) for x in (folds.test, folds.held_out))
     found: Scored = job.once(("scored", setting, *of_folds), make)
     return found
 

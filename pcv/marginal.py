@@ -96,6 +96,12 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
     local = find(model, data, folds)
     if local is None or (setting == "marginal" and not len(local.entries)):
         if setting == "marginal":
+            if local is not None:
+                raise PcvError(
+                    f"model '{name}': predictive 'marginal' is asked for, but no fold leaves out "
+                    "a whole group that has effects of its own; let folds leave out whole groups, "
+                    "or set predictive: plain"
+                )
             raise PcvError(
                 f"model '{name}': predictive 'marginal' is asked for, but some tested unit has no "
                 f"parameters of its own, or its group has more than {MAX_DIM}, or a prior without "

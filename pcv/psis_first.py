@@ -68,6 +68,7 @@ def loo(
     Raises:
         PcvError: what is wrong, where, and what to do.
     """
+    api.check_joint(joint)
     folds: Any = "loo"
     if isinstance(group_by, str):
         folds = {"scheme": "leave_one_group_out", "group": group_by}
@@ -75,8 +76,8 @@ def loo(
         folds = schemes.leave_one_group_out(group_by)
     sections = {
         "predictive": predictive,
-        "fit": dict(fit or {}),
-        "cv": api.cv_section(chains, draws, warmup, None, cv or {}),
+        "fit": fit or {},
+        "cv": api.cv_section(chains, draws, warmup, None, cv),
     }
     with api.prepared(model, folds, data, sections, seed, precision, None, cores, progress) as job:
         stages.check(job._replace(say=api.silent))
@@ -100,7 +101,7 @@ def loo(
         }
         whole = api.collected(part, joint, diagnosed)
         if again:
-            others = api.with_folds(part, Folds(*(x[sampled] for x in everything)))
+            others = api.with_folds(part, everything.some(sampled))
             api.run(others)
             brute = opened(others, "diagnose").load().sel(fold=everything.id[bad])
             whole = CV(

@@ -34,13 +34,23 @@ def _complete(values: Values, name: str, units: Units | None = None) -> np.ndarr
     Raises:
         PcvError: that of a unit is missing, or there are not as many as units.
     """
+    if isinstance(values, str):
+        raise PcvError(
+            f"{name} is {values!r}; give a value for each unit, or name columns of the data as in "
+            "folds={'scheme': 'leave_one_group_out', 'group': 'rat'}"
+        )
     found = np.asarray(values)
+    if found.ndim != 1:
+        raise PcvError(f"{name} has shape {found.shape}; give a flat array, a value for each unit")
     number = found.size if units is None else len(names_of(units))
     if not found.size or found.size != number:
         raise PcvError(f"{name}: {found.size} values, of {number} units; give one for each unit")
     missing = pd.isna(found)
     if missing.any():
-        raise PcvError(f"{name}: the value of unit {int(missing.argmax())} (from 0) is missing")
+        raise PcvError(
+            f"{name}: the value of unit {int(missing.argmax()) + 1} is missing; fill it in, or "
+            "leave the unit out of the data"
+        )
     return found
 
 

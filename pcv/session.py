@@ -6,6 +6,7 @@ import marshal
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -32,12 +33,55 @@ SCHEMES: dict[str, dict[str, Any]] = {
 """schemes that need no more than their name"""
 
 
+OF_YAML = {
+    r"config: ": "",
+    r"; (put it in quotes|write \{\} for one without keys)": "",
+    r"; write numbers without quotes, exponents as in 1\.0e-3": "",
+    r" \(config/README\.md says what it is\)| \((data|folds|compare)\.\w+\)": "",
+    r"a section \(lines of key: value\)": "a dict",
+    r"true or false": "True or False",
+    r"\b(fit|cv)\.(\w+): (auto|always|true)\b": r"\1={'\2': \3}",
+    r"\b(predictive|precision): (plain|float32|float64)\b": r"\1='\2'",
+    r"choose another( folder)? with --results": r"choose another\1",
+    r"'(\w+)': true\b": r"'\1': True",
+    r"'(\w+)': (auto|always)\b": r"'\1': '\2'",
+}
+"""what messages say of configs, as it reads in Python"""
+
+
+def in_python(said: str) -> str:
+    """A message in words of Python.
+
+    >>> in_python("config: seed: must be text, is 1; put it in quotes")
+    'seed: must be text, is 1'
+    >>> in_python("out of memory; cut the folds (cv.fold_batches: auto)")
+    "out of memory; cut the folds (cv={'fold_batches': 'auto'})"
+    """
+    for pattern, words in OF_YAML.items():
+        said = re.sub(pattern, words, said)
+    return said
+
+
 def model_of(made: AnyModel, name: str) -> Model | Target:
     found = as_model(made)
     if found is not None:
         return found
-    hint = "give pcv.from_numpyro(model, data)" if callable(made) else "see pcv.Model"
-    raise PcvError(f"model '{name}' is {type(made).__name__}, not a model that pcv knows; {hint}")
+    which = f"model '{name}'" if name else "the model"
+    hint = "pcv.from_numpyro(function, data), a model of PyMC or Bambi, or a pcv.Model"
+    raise PcvError(f"{which} is {_kind(made)}; give {hint}")
+
+
+def _kind(x: Any) -> str:
+    """What an argument is, in a few words.
+
+    >>> _kind("rats.csv"), _kind(len), _kind(3.0)
+    ("'rats.csv', text", 'a function, len', 'of type float')
+    """
+    if isinstance(x, str):
+        return f"{x!r}, text"
+    if callable(x) and hasattr(x, "__name__"):
+        return f"a function, {x.__name__}"
+    return f"of type {type(x).__name__}"
 
 
 def fingerprint(model: Model | Target, name: str, observed: Observations) -> str:
@@ -123,9 +167,11 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
                 f"'{outcomes[name]}'; they cannot share folds"
             )
     outcome = outcomes[first]
-    names = [] if data is None else list(data)
-    datasets.refuse_twice([str(name) for name in names], "data")
-    given = {str(name): np.asarray(data[name]) for name in names}
+    if not isinstance(data, Mapping | pd.DataFrame | xr.Dataset | None):
+        raise PcvError(f"data is {_kind(data)}; give arrays by name, or a table")
+    table = {} if data is None else data
+    datasets.refuse_twice([str(name) for name in table], "data")
+    given = {str(name): np.asarray(table[name]) for name in table}
     parts = {
         name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
     }
@@ -135,6 +181,12 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
             raise PcvError(
                 f"model '{name}': its outcome '{outcome}' is not in the data ({there}); give them "
                 "by data=..."
+            )
+        if np.ndim(part.columns[outcome]) != 1:
+            shape = np.shape(part.columns[outcome])
+            raise PcvError(
+                f"data: the outcome '{outcome}' has shape {shape}; give a flat array, a value for "
+                "each row"
             )
         own = models[name]
         holds_its_own = isinstance(own, Model) and own.data is not None and outcome in given
@@ -206,8 +258,10 @@ def write_table(path: Path, observed: Observations, outcome: str) -> None:
 
 def _keep(path: Path, dataset: xr.Dataset) -> None:
     """Write an input, unless it is there as it should be."""
-    if not (path.exists() and store.opened(path).identical(dataset)):
-        store.put(path, dataset, mode="w")
+    with suppress(OSError, ValueError, LookupError, TypeError):  # it is damaged
+        if store.opened(path).identical(dataset):
+            return
+    store.put(path, dataset, mode="w")
 
 
 def _num_units(observed: Observations, outcome: str) -> int:
@@ -250,7 +304,8 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
                 f"folds: {type(folds).__name__}.split fails: {in_one_line(error)}; one that takes "
                 "groups can give its pairs: folds=list(splitter.split(X, y, groups))"
             ) from error
-    _warn_of_a_rest(folds, _num_units(observed, outcome))
+    if folds.num_units is None:
+        _warn_of_a_rest(folds, _num_units(observed, outcome))
     return stored(folds, path)
 
 
@@ -264,7 +319,7 @@ class _Pairs(NamedTuple):
 
 
 def _warn_of_a_rest(folds: Folds, num_units: int) -> None:
-    """Were the folds made for fewer units, or of a group vector that is too short?"""
+    """Were folds that do not say of how many units they are made for fewer?"""
     used = max(int(folds.test.max()) + 1, int(folds.held_out.max()))
     if used < num_units:
         warnings.warn(

@@ -8,7 +8,6 @@ from tqdm import tqdm
 
 from pcv import checkpoint, layout, store
 from pcv.errors import PcvError
-from pcv.folds import Folds
 from pcv.job import (
     Job,
     batch_of,
@@ -126,7 +125,7 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
         before = sample_name(job._replace(round=job.round - 1))
         inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
     folds = batch_of(job, stored_folds(job))
-    some = Folds(*(x[going(job, folds)] for x in folds))
+    some = folds.some(going(job, folds))
     made_of = draws_of(job, inputs, some, opened(job, "warmup").attrs)
     number = checkpoint.count(job.checkpoints, made_of)
     cv = job.settings.cv

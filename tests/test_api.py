@@ -644,8 +644,6 @@ class TestFolds:
         test = shuffled.tree["folds"]["test"].values[place].tolist()
         terms = shuffled.diagnostics["pointwise_elpd"].values[place]
         assert by_unit.values[3] == terms[test.index(3)]
-        with pytest.warns(UserWarning, match="folds test none of the last 4 of 24 units"):
-            pcv.cross_validate(model, pcv.leave_one_group_out(GROUP[:20]), **short)
         pairs = list(Halves().split(None))
         in_pairs = pcv.cross_validate(model, pairs, **short)
         assert in_pairs.folds.index.tolist() == ["fold 1", "fold 2"]
@@ -689,9 +687,9 @@ class TestRefusals:
             pcv.cross_validate(models, pcv.leave_one_group_out(GROUP), **QUICK)
 
     def test_models(self):
-        with pytest.raises(PcvError, match=r"is function, .* give pcv\.from_numpyro"):
+        with pytest.raises(PcvError, match=r"is a function, flat; give pcv\.from_numpyro"):
             pcv.cross_validate(flat, **QUICK)
-        with pytest.raises(PcvError, match="'model' is str, not a model that pcv knows; see"):
+        with pytest.raises(PcvError, match=r"^the model is 'flat', text; give pcv"):
             pcv.cross_validate("flat", **QUICK)
 
     def test_data_beside_a_models_own(self):

@@ -120,9 +120,9 @@ def test_leave_future_out_stays_small():
 
 def test_sets_outside_the_units_are_refused():
     assert refusal(from_sets, ["a"], [array(0, 3)], None, 3) == (
-        "fold 'a' names unit 3; the 3 units are 0 to 2"
+        "fold 'a': index 3 of a unit; indices of the 3 units are 0 to 2"
     )
-    assert "names unit -1" in refusal(from_sets, ["a"], [array(0)], [array(-1)], 3)
+    assert "index -1 of a unit" in refusal(from_sets, ["a"], [array(0)], [array(-1)], 3)
     assert refusal(from_sets, ["a"], [array(1, 1)], None, 3) == "fold 'a' tests a unit twice"
 
 
@@ -164,7 +164,12 @@ def test_many_units_are_counted_not_listed():
     assert refusal(check, folds, names(9), True) == (
         "7 of 9 units are in no fold: '3', '4', '5' and 4 more"
     )
-    assert refusal(check, folds, ["1"], True) == "folds are of at least 2 units, the data have 1"
+    assert refusal(check, folds, ["1"], True) == (
+        "folds of 9 units, but the data have 1 (rows that dropna removes are none); make them of "
+        "these 1, in the order of the data"
+    )
+    unsaid = folds._replace(num_units=None)
+    assert refusal(check, unsaid, ["1"], True) == "folds are of at least 2 units, the data have 1"
 
 
 @pytest.mark.parametrize("unit", [0, 3, 5])
@@ -354,7 +359,7 @@ def test_splitters_that_leak_or_index_otherwise_are_refused():
     assert refusal(from_splitter, Fixed(np.array([True, False]), [1]), names(2)) == (
         "'fold 1' of the splitter: integer indices needed, not bool"
     )
-    assert "names unit 4" in refusal(from_splitter, Fixed([0], [4]), names(4))
+    assert "index 4 of a unit" in refusal(from_splitter, Fixed([0], [4]), names(4))
 
 
 # From a config and data

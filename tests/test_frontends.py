@@ -531,7 +531,7 @@ REFUSED = {
     ),
     "masked": (
         handlers.mask(in_plate, mask=np.arange(N) != 4),
-        "handlers.mask leaves nothing of 1 of 12 units (the first is number 4), which cannot be sc",
+        "handlers.mask leaves nothing of 1 of 12 units (the first is unit 5), which cannot be sc",
     ),
     "masked altogether": (
         lambda mu, y: masked_in_plate(mu, y, False),
@@ -539,7 +539,7 @@ REFUSED = {
     ),
     "missing values": (
         lambda mu, y: in_plate(mu, np.where(y == y[3], np.nan, y)),
-        "observed site 'y' has 1 missing values, the first at [3]; drop these observations",
+        "observed site 'y' has 1 missing values, the first is y[3]; drop these observations",
     ),
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (

@@ -204,9 +204,11 @@ def test_times_that_are_not_in_order():
 
 def test_training_sizes_are_told_where_they_are_known():
     assert repr(pcv.leave_p_out(1000, 1, splits=3)) == (
-        "3 folds: test 1, training all other units, no gap"
+        "3 folds of 1000 units: test 1, training 999, no gap"
     )
-    assert repr(pcv.leave_future_out(20, 5)).startswith("15 folds of units 0 to 19: test 1, train")
+    unsaid = pcv.leave_p_out(1000, 1, splits=3)._replace(num_units=None)
+    assert repr(unsaid) == "3 folds: test 1, training all other units, no gap"
+    assert repr(pcv.leave_future_out(20, 5)).startswith("15 folds of 20 units: test 1, train")
 
 
 def test_seeds_that_are_none():
@@ -222,7 +224,7 @@ def test_places_and_units_that_make_no_folds():
     assert refusal(pcv.spatial_block, far, [0.0] * 3, size=1e-14) == words
     near = pcv.leave_one_location_out([500000.0, 500000.02], [4567890.12, 4567890.1])
     assert near.id.tolist() == ["x 500000, y 4567890.12", "x 500000.02, y 4567890.1"]
-    words = "3.0 units; give a whole number, or their names"
+    words = "units is 3.0; give how many there are, or a list of their names"
     assert refusal(inspect.unwrap(names_of), 3.0) == words
 
 
@@ -257,7 +259,7 @@ def test_schemes_of_an_order_are_told_the_times(scheme):
         f"fold '{scheme().id[-1]}': time is not in order: 2003 ('4') comes after 2004 ('3')"
     )
     assert "2002 is the time of '2' and of '3'" in refusal(scheme, time=[2001, 2002, 2002, 2003])
-    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit 1")
+    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit 2")
 
 
 def test_folds_at_random_have_no_order():
@@ -615,7 +617,7 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
 )
 def test_missing_groups_are_refused(make, name):
     for group in ([1.0, np.nan, 2.0, 2.0], ["a", None, "b", "b"]):
-        with pytest.raises(PcvError, match=f"^{name}: the value of unit 1 .from 0. is missing"):
+        with pytest.raises(PcvError, match=f"^{name}: the value of unit 2 is missing"):
             make(group)
 
 
@@ -668,7 +670,12 @@ def test_numbers_of_numpy_count_units():
 
 
 def test_folds_print_themselves():
-    assert repr(pcv.kfold(40, 5)) == "5 folds of units 0 to 39: test 8, training 32, no gap"
+    assert repr(pcv.kfold(40, 5)) == "5 folds of 40 units: test 8, training 32, no gap"
     assert repr(pcv.h_block(10, 2)) == (
-        "10 folds of units 0 to 9: test 1, training 5 to 7, neither tested nor trained on 2 to 4"
+        "10 folds of 10 units: test 1, training 5 to 7, neither tested nor trained on 2 to 4"
     )
+    page = pcv.h_block(10, 2)._repr_html_()
+    assert page.startswith("<pre>10 folds of 10 units: ")
+    assert page.count("<tr") == 12  # names of columns, name of the index, folds
+    first = page.partition("<th>1</th>")[2].partition("</tr>")[0]
+    assert re.findall(r"<td>(\d+)</td>", first) == ["1", "2", "7"]

@@ -1423,9 +1423,9 @@ class TestBadModels:
 
     def test_marginal_is_asked_for(self, done):
         assert message(done.job({"predictive": "marginal"}), "check") == (
-            "model 'linear': predictive 'marginal' is asked for, but some tested unit has no "
-            "parameters of its own, or its group has more than 8, or a prior without curvature; "
-            "write a `marginal`, or set predictive: plain"
+            "model 'linear': predictive 'marginal' is asked for, but no fold leaves out a whole "
+            "group that has effects of its own; let folds leave out whole groups, or set "
+            "predictive: plain"
         )
 
     def test_good_models(self, fresh):

@@ -26,7 +26,7 @@ from pcv import reference
 from pcv.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 from pcv.datasets import unit_column
 from pcv.errors import PcvError
-from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, train_mask
+from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, stored, train_mask
 from pcv.folds.exchangeable import (
     k_fold,
     k_fold_contiguous,
@@ -64,6 +64,7 @@ __all__ = [
     "make",
     "places",
     "spatial_blocks",
+    "stored",
     "title",
     "train_mask",
 ]
@@ -100,7 +101,7 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
     >>> from pcv.config import LeaveOneOut
     >>> data = xr.Dataset(coords={"unit": ["A", "B", "C"]})
     >>> make(LeaveOneOut(scheme="leave_one_out"), data, seed=1)
-    3 folds of units 0 to 2: test 1, training 2, no gap
+    3 folds of 3 units: test 1, training 2, no gap
     """
     rng = np.random.default_rng([seed, name_bits("folds")])
     names = data["unit"].values.tolist()
@@ -184,8 +185,8 @@ def from_file(path: Path) -> Folds:
     if not path.exists():
         raise PcvError(f"{path}: no such file; folds.file is relative to the working directory")
     try:
-        with xr.open_dataset(path) as stored:
-            return Folds(*(stored[name].values for name in ("fold", "test", "held_out")))
+        with xr.open_dataset(path) as file:
+            return stored(file)
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise PcvError(

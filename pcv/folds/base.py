@@ -2,9 +2,11 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from jaxtyping import Bool, Int, Shaped
 
 from pcv.errors import PcvError
@@ -18,8 +20,8 @@ class Folds(NamedTuple):
 
     Three units, of which the first fold leaves one out as a gap:
 
-    >>> Folds(np.array(["a", "b"]), np.array([[0], [2]]), np.array([[[0, 2]], [[2, 3]]]))
-    2 folds of units 0 to 2: test 1, training 1 to 2, neither tested nor trained on 0 to 1
+    >>> Folds(np.array(["a", "b"]), np.array([[0], [2]]), np.array([[[0, 2]], [[2, 3]]]), 3)
+    2 folds of 3 units: test 1, training 1 to 2, neither tested nor trained on 0 to 1
     """
 
     id: Shaped[np.ndarray, " fold"]
@@ -29,24 +31,32 @@ class Folds(NamedTuple):
     held_out: Int[np.ndarray, "fold run 2"]
     """ranges [start, stop) of units that are not trained on, test and gap: sorted, disjoint,
     maximal, padded with empty ranges (0, 0)"""
+    num_units: int | None = None
+    """how many units there are, where that is known: more than folds leave out, if need be"""
+
+    def some(self, which: Any) -> "Folds":
+        """Those at some places, or where a mask holds."""
+        return Folds(self.id[which], self.test[which], self.held_out[which], self.num_units)
 
     def __repr__(self) -> str:
-        """Of units up to the last that a fold leaves out, which is the last of all wherever folds
-        leave all out from some unit on; how many there are is not known here."""
-        number = int(self.held_out.max())
-        steps = np.zeros(number + 1, int)
-        np.add.at(steps, self.held_out[..., 0], 1)
-        np.add.at(steps, self.held_out[..., 1], -1)
-        out = steps.cumsum()[:-1] > 0
-        folds, test, training, gap = describe(self, number, "neither tested nor trained on").split(
-            ", "
-        )
-        if not out[out.argmax() :].all():
+        words = describe(self, self.num_units or 0, "neither tested nor trained on")
+        folds, test, training, gap = words.split(", ")
+        if self.num_units is None:
             return f"{folds}: {test}, training all other units, {gap}"
-        return f"{folds} of units 0 to {number - 1}: {test}, {training}, {gap}"
+        return f"{folds} of {self.num_units} units: {test}, {training}, {gap}"
+
+    def _repr_html_(self) -> str:
+        from pcv.cv import foldable
+
+        test, gap = _sizes(self)
+        sizes = {"test": test, "neither tested nor trained on": gap}
+        if self.num_units is not None:
+            sizes["training"] = self.num_units - test - gap
+        table = pd.DataFrame(sizes, pd.Index(self.id, name="fold"))
+        return foldable(repr(self), "units of each fold", table)
 
 
-Units = int | np.integer | Sequence[str]
+Units = int | np.integer | Sequence[str] | Shaped[np.ndarray, " unit"]
 """how many units there are, or their names"""
 
 
@@ -59,12 +69,26 @@ def names_of(units: Units) -> Sequence[str]:
     >>> names_of(2)
     ['1', '2']
     """
-    if isinstance(units, float):
-        raise PcvError(f"{units} units; give a whole number, or their names")
-    names = [str(i + 1) for i in range(units)] if isinstance(units, int | np.integer) else units
+    if isinstance(units, int | np.integer) and not isinstance(units, bool) and units >= 0:
+        names: Sequence[str] = [str(i + 1) for i in range(units)]
+    elif isinstance(units, str) or np.ndim(units) != 1:
+        raise PcvError(f"units is {units!r}; give how many there are, or a list of their names")
+    else:
+        names = cast(Sequence[str], units)
     if not len(names):
         raise PcvError("folds of no units: there is nothing to test")
     return names
+
+
+def stored(dataset: xr.Dataset) -> Folds:
+    """Folds of a dataset such as folds.zarr holds: `fold`, `test` and `held_out`."""
+    number = dataset.attrs.get("num_units")
+    return Folds(
+        dataset["fold"].values,
+        dataset["test"].values,
+        dataset["held_out"].values,
+        None if number is None else int(number),
+    )
 
 
 def from_sets(
@@ -98,11 +122,12 @@ def from_sets(
         if out.size and not 0 <= out[0] <= out[-1] < num_units:
             wrong = out[0] if out[0] < 0 else out[-1]
             raise PcvError(
-                f"fold {name!r} names unit {wrong}; the {num_units} units are 0 to {num_units - 1}"
+                f"fold {name!r}: index {wrong} of a unit; indices of the {num_units} units are 0 "
+                f"to {num_units - 1}"
             )
         tests.append(unique)
         runs.append(_runs(out))
-    return Folds(np.array(ids, str), _padded(tests, (), -1), _padded(runs, (2,), 0))
+    return Folds(np.array(ids, str), _padded(tests, (), -1), _padded(runs, (2,), 0), num_units)
 
 
 def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> Folds:
@@ -206,15 +231,21 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
         cover: every unit must be tested by exactly one fold.
 
     Raises:
-        PcvError: fewer than two folds; two folds of one name; a fold that tests nothing, trains on
-            nothing, trains on a unit that it tests, or names a unit that there is not; with
-            ``cover``, units that no fold tests or that several do.
+        PcvError: fewer than two folds; folds of another number of units; two folds of one name; a
+            fold that tests nothing, trains on nothing, trains on a unit that it tests, or names a
+            unit that there is not; with ``cover``, units that no fold tests or that several do.
 
     >>> check(from_labels(np.array([0, 0, 1]), ["a", "b"]), ["A", "B", "C"], cover=True)
     """
     num_units = len(unit_names)
     if len(folds.id) < 2:
         raise PcvError(f"{len(folds.id)} fold(s): cross-validation needs at least 2")
+    if folds.num_units not in (None, num_units):
+        dropped = " (rows that dropna removes are none)" * (folds.num_units > num_units)
+        raise PcvError(
+            f"folds of {folds.num_units} units, but the data have {num_units}{dropped}; make them "
+            f"of these {num_units}, in the order of the data"
+        )
     ids, times = np.unique(folds.id, return_counts=True)
     if (times > 1).any():
         raise PcvError(f"two folds have one name: {_some(ids[times > 1])}")
@@ -229,7 +260,7 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
     untrained = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) >= num_units
     if untrained.any():
         raise PcvError(f"folds that leave no unit to train on: {_some(folds.id[untrained])}")
-    for name, test, ranges in zip(*folds, strict=True):
+    for name, test, ranges in zip(folds.id, folds.test, folds.held_out, strict=True):
         units = test[test >= 0]
         starts, stops = ranges[ranges[:, 1] > 0].T
         run = np.searchsorted(starts, units, side="right") - 1

@@ -204,6 +204,7 @@ def _of_ranges(
         np.array(_spans(unit_names, tested), str),
         tested[:, :1] + np.arange(length),
         held_out,
+        len(unit_names),
     )
 
 

@@ -218,7 +218,10 @@ def _run(
         kwargs = _in_jax(given) if in_jax else given
         try:
             sites, _ = _sites(model, 0, kwargs)
+            _refuse_text(sites, where)
             jax.eval_shape(lambda key: _sites(model, key, kwargs)[1], jax.random.key(0))  # noqa: B023
+        except PcvError:
+            raise
         except Exception as error:  # whatever a model of the user does
             errors.append(error)
         else:
@@ -226,7 +229,29 @@ def _run(
     names = ", ".join(given) or "no arguments"
     first, last = errors
     said = in_one_line(last if isinstance(first, jax.errors.JAXTypeError) else first)
-    raise PcvError(f"{where}: called with {names} it fails: {said}") from first
+    hint = next((f"; {name}{wrong}" for name, x in given.items() if (wrong := _unusable(x))), "")
+    raise PcvError(f"{where}: called with {names} it fails: {said}{hint}") from first
+
+
+def _refuse_text(sites: Mapping[str, Site], where: str) -> None:
+    for name, site in sites.items():
+        if site["type"] == "sample" and np.asarray(site["value"]).dtype.kind in "OSU":
+            shown = np.ravel(np.asarray(site["value"]))[0]
+            raise PcvError(
+                f"{where}: site '{name}' holds {str(shown)!r}, which is no number; recode it, for "
+                "example as 0 and 1"
+            )
+
+
+def _unusable(x: Any) -> str:
+    """Why a model may fail with an argument, if that is seen at once."""
+    array = np.asarray(x)
+    if array.dtype.kind in "OSU" and array.size and isinstance(np.ravel(array)[0], str):
+        return f" holds text ({str(np.ravel(array)[0])!r}): recode it as numbers"
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return ""
+    place = np.argwhere(~np.isfinite(array))[0].tolist()
+    return f"{place} is {array[tuple(place)]}: fill it in, or drop its observation"
 
 
 def _traced(sites: Mapping[str, Site], where: str) -> Traced:
@@ -265,10 +290,10 @@ def _traced(sites: Mapping[str, Site], where: str) -> Traced:
     for name, site in observed.items():
         missing_at = np.argwhere(np.isnan(np.asarray(site["value"], float)))
         if missing_at.size and _mask(site["fn"]) is True:
-            place = ", ".join(map(str, missing_at[0]))
+            place = missing_at[0].tolist()
             raise PcvError(
                 f"{where}: observed site '{name}' has {len(missing_at)} missing values, the first "
-                f"at [{place}]; drop these observations"
+                f"is {name}{place}; drop these observations"
             )
     if not observed:
         raise PcvError(f"{where}: no site is observed; give one obs=..., with its data")
@@ -371,7 +396,7 @@ def _refuse_masked(
     if masked.size:
         raise PcvError(
             f"{where}: handlers.mask leaves nothing of {masked.size} of {present[0].size} units "
-            f"(the first is number {masked[0]}), which cannot be scored; drop their observations"
+            f"(the first is unit {masked[0] + 1}), which cannot be scored; drop their observations"
         )
 
 

@@ -174,7 +174,16 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     response = made.observed_RVs[0].name
     rows = model.data
     if model.dropna:  # as Bambi does it, where a column of the formula has no value
-        rows = rows.dropna(subset=list(rows.columns.intersection(_named(model.formula.main))))
+        kept, *others = (
+            rows.dropna(subset=list(rows.columns.intersection(_named(formula))))
+            for formula in (model.formula.main, *model.formula.additionals)
+        )
+        if any(len(other) != len(kept) for other in others):
+            raise PcvError(
+                "Bambi model: dropna removes other rows for one formula than for another; remove "
+                "rows of missing values from its data first (data.dropna())"
+            )
+        rows = kept
     table = {
         str(name): np.asarray(column.astype(str) if column.dtype.kind == "O" else column)
         for name, column in rows.items()

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 import xarray as xr
 
 from pcv import datasets, store
-from pcv.folds import Folds
 from pcv.job import Job, folds_of, opened, recipe, require, scored
 from pcv.stages.chains import engine_of, in_chains
 
@@ -35,7 +34,7 @@ def cut(job: Job) -> None:
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
-        first = Folds(*(x[:1] for x in folds))
+        first = folds.some(slice(1))
         engine = engine_of(job, predictive, arrays, model, scores)
         kernel, there = idata.kernel(fitted), memory.of_devices()
         taken: dict[int, memory.Step] = {}

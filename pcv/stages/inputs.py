@@ -48,7 +48,7 @@ def _units(job: Job) -> xr.Dataset:
     """The job's table as checked units."""
     settings = job.settings.data
     table, constants = datasets.read_table(job.table, settings.outcome)
-    return datasets.make_data(table, constants, settings, str(job.table))
+    return datasets.make_data(table, constants, settings, job.source)
 
 
 def _as_stored(data_set: xr.Dataset) -> xr.Dataset:
@@ -88,6 +88,7 @@ def folds_dataset(folds: Folds) -> xr.Dataset:
             "held_out": (("fold", "run", "bound"), folds.held_out),
         },
         coords={"fold": folds.id.astype(str)},
+        attrs={} if folds.num_units is None else {"num_units": folds.num_units},
     )
 
 

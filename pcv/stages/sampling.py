@@ -11,7 +11,6 @@ from pcv import checkpoint, datasets, store
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
 from pcv.errors import Stopped
-from pcv.folds import Folds
 from pcv.job import (
     Job,
     Say,
@@ -68,7 +67,7 @@ def sample(job: Job) -> None:
             state, made = earlier["state"], cv.rounds[job.round - 1]
             if "y_rep_location" in earlier:
                 frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
-        folds = Folds(*(x[keep] for x in folds))
+        folds = folds.some(keep)
     warm, tail = warm.isel(fold=keep), None
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.most_draws) + 1
@@ -100,7 +99,7 @@ def sample(job: Job) -> None:
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
 
         def begun(rows: np.ndarray) -> Begun:
-            some, ends = Folds(*(x[rows] for x in folds)), warm.isel(fold=rows)
+            some, ends = folds.some(rows), warm.isel(fold=rows)
             return _begun(run_of(job, "sample", some, engine), ends, state.values[rows])
 
         def after(number: int, block: "Block", draws: int, most: int) -> None:

@@ -68,7 +68,7 @@ def warmup(job: Job) -> None:
         tuned = tuning.Tuned(idata.kernel(fitted_kernel), **fitted_kernel.attrs)
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
-            some = Folds(*(x[rows] for x in folds))
+            some = folds.some(rows)
             run = run_of(job, "warmup", some, engine)
             own.save(0, _ends(job, run, some, tuned, full_draws), {})
 
@@ -165,7 +165,7 @@ def _ends(
     variant = np.zeros(len(ids), int)
     if unlike.any():
         variant = np.where(unlike, np.cumsum(unlike), 0)
-        some = Folds(*(x[unlike] for x in folds))
+        some = folds.some(unlike)
         variants, position[unlike], made = _adapt(job, run, some, tuned, position[unlike])
         for name, constants in _centers(made).items():
             center[name][unlike] = constants

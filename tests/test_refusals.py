@@ -1,0 +1,269 @@
+"""What is wrong in a call is told in one line, in words of Python, before anything is drawn."""
+
+import json
+import subprocess
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+import xarray as xr
+
+import pcv
+from pcv import stages, store
+from pcv.errors import PcvError
+from pcv.model import Model, Outcome
+
+N = 12
+Y, X, GROUP = np.linspace(-1, 1, N), np.linspace(0, 1, N) ** 2, np.repeat(np.arange(4), 3)
+
+
+def with_a(values, i, value):
+    return np.where(np.arange(N) == i, value, values)
+
+
+def line(y, x):
+    a, b = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("case", len(y)):
+        numpyro.sample("y", dist.Normal(a + b * x, 1.0), obs=y)
+
+
+def numpyro_line(y=Y, x=X):
+    return pcv.from_numpyro(line, {"y": y, "x": x})
+
+
+def by_hand():
+    return Model(
+        lambda key: {"b": jax.random.normal(key)},
+        lambda params: dist.Normal(0.0, 1.0).log_prob(params["b"]),
+        lambda params, data: dist.Normal(params["b"] * data["x"], 1.0).log_prob(data["y"]),
+        lambda params: params,
+        Outcome("y"),
+    )
+
+
+def grouped(y, x):
+    with numpyro.plate("rats", 4):
+        u = numpyro.sample("u", dist.Normal(0, 1))
+    with numpyro.plate("case", N):
+        numpyro.sample("y", dist.Normal(u[jnp.asarray(GROUP)], 1.0), obs=y)
+
+
+def validate(model=None, folds="loo", **given):
+    given = {"progress": False, **given}
+    return pcv.cross_validate(numpyro_line() if model is None else model, folds, **given)
+
+
+CALLS = {
+    "no models": (lambda: validate({}), "no models; give one, or several by their names"),
+    "text for a model": (lambda: validate("rats.csv"), "the model is 'rats.csv', text; give pcv."),
+    "a function for a model": (
+        lambda: validate({"line": line}),
+        "model 'line' is a function, line; give pcv.from_numpyro",
+    ),
+    "cores 0": (lambda: validate(cores=0), "cores is 0; give 1 or more"),
+    "cores below 0": (lambda: pcv.loo(numpyro_line(), cores=-2), "cores is -2; give 1 or more"),
+    "half a core": (lambda: pcv.fit(numpyro_line(), cores=0.5), "cores is 0.5; give 1 or more"),
+    "folds of fewer units": (
+        lambda: validate(folds=pcv.leave_p_out(N - 4, 2, splits=3)),
+        "folds of 8 units, but the data have 12; make them of these 12",
+    ),
+    "groups of fewer units": (
+        lambda: pcv.loo(numpyro_line(), group_by=GROUP[:9]),
+        "folds of 9 units, but the data have 12; make them of these 12",
+    ),
+    "folds of more units": (
+        lambda: validate(folds=pcv.kfold(N + 1, 2)),
+        "folds of 13 units, but the data have 12 (rows that dropna removes are none)",
+    ),
+    "text for groups": (
+        lambda: pcv.leave_one_group_out("rat"),
+        "group_by is 'rat'; give a value for each unit, or name columns of the data as in folds={",
+    ),
+    "a table of groups": (
+        lambda: pcv.leave_one_group_out(GROUP.reshape(4, 3)),
+        "group_by has shape (4, 3); give a flat array, a value for each unit",
+    ),
+    "a column of groups": (
+        lambda: pcv.loo(numpyro_line(), group_by=GROUP[:, None]),
+        "group_by has shape (12, 1); give a flat array",
+    ),
+    "a missing group": (
+        lambda: pcv.leave_one_group_out([1.0, np.nan]),
+        "group_by: the value of unit 2 is missing; fill it in, or leave the unit out of the data",
+    ),
+    "text for units": (
+        lambda: pcv.kfold("40", 5),
+        "units is '40'; give how many there are, or a list of their names",
+    ),
+    "no units": (lambda: pcv.leave_one_out(None), "units is None; give how many there are"),
+    "text for a seed": (lambda: validate(seed="a"), "seed: must be a whole number, is 'a'"),
+    "text for draws": (
+        lambda: validate(draws="200"),
+        "cv.draws: must be a whole number, is '200'",
+    ),
+    "a number for a section": (lambda: validate(fit=3), "fit: must be a dict, is 3"),
+    "a word for joint": (lambda: validate(joint="joint"), "joint is 'joint'; give True, False"),
+    "a covariate that is missing": (
+        lambda: numpyro_line(x=with_a(X, 5, np.nan)),
+        "NumPyro model 'line': called with y, x it fails: ValueError: Normal distribution got "
+        "invalid loc parameter; x[5] is nan: fill it in",
+    ),
+    "a column that is missing": (
+        lambda: validate(by_hand(), data={"y": Y, "x": with_a(X, 5, np.nan)}),
+        "data: column 'x': missing value in row 6; fill or drop it, or leave the column out",
+    ),
+    "an outcome that is infinite": (
+        lambda: validate(by_hand(), data={"y": with_a(Y, 3, np.inf), "x": X}),
+        "data: column 'y': infinite value in row 4",
+    ),
+    "an outcome of text": (
+        lambda: numpyro_line(y=["a"] * N),
+        "NumPyro model 'line': site 'y' holds 'a', which is no number; recode it, for example as",
+    ),
+    "a column of text": (
+        lambda: numpyro_line(x=np.array(["a"] * N)),
+        "NumPyro model 'line': called with y, x it fails: ",
+    ),
+    "an outcome of text beside a model": (
+        lambda: validate(by_hand(), data={"y": ["a"] * N, "x": X}),
+        "data: the outcome 'y' must be numbers, not 'a' as in the first row; recode it",
+    ),
+    "a list for data": (
+        lambda: validate(by_hand(), data=[Y, X]),
+        "data is of type list; give arrays by name, or a table",
+    ),
+    "a single outcome": (
+        lambda: validate(by_hand(), data={"y": 1.0, "x": X}),
+        "data: the outcome 'y' has shape (); give a flat array, a value for each row",
+    ),
+    "marginal without effects": (
+        lambda: validate(predictive="marginal"),
+        "model 'model': predictive 'marginal' is asked for, but no fold leaves out a whole group",
+    ),
+    "marginal with parts of groups": (
+        lambda: validate(
+            pcv.from_numpyro(grouped, {"y": Y, "x": X}),
+            pcv.block(N, 4),
+            predictive="marginal",
+        ),
+        "model 'model': predictive 'marginal' is asked for, but some tested unit has no parameters",
+    ),
+    "a column that is not there": (
+        lambda: validate(folds={"scheme": "leave_one_group_out", "group": "hospital"}),
+        "the data: no column 'hospital'; there are 'case', 'x', 'y'",
+    ),
+    "a scheme without its group": (
+        lambda: validate(folds={"scheme": "leave_one_group_out"}),
+        "folds.group: missing; add it",
+    ),
+    "a number for results": (
+        lambda: validate(results=3),
+        "results is 3; give the path of a folder",
+    ),
+}
+pytestmark = pytest.mark.filterwarnings("ignore:JAX is running already")
+
+OF_A_CONFIG = (
+    "config",
+    ": true",
+    ": plain",
+    ": auto",
+    "--",
+    "quotes",
+    "YAML",
+    tempfile.gettempdir(),
+)
+
+
+@pytest.fixture
+def _nothing_is_drawn(monkeypatch):
+    def fit(job):
+        raise AssertionError("it was not refused")
+
+    monkeypatch.setattr(stages, "fit", fit)
+
+
+def told():
+    """What each call raises, where no types are checked around the functions of pcv, as here."""
+    stages.fit = lambda job: None
+    found = {}
+    for name, (call, _) in CALLS.items():
+        try:
+            call()
+        except Exception as error:
+            found[name] = [type(error).__name__, str(error)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def messages():
+    command = [sys.executable, "-W", "ignore", "-m", "tests.test_refusals"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_one_line_that_says_what_where_and_what_to_do(messages, call):
+    kind, said = messages[call]
+    assert (kind, said[: len(CALLS[call][1])]) == ("PcvError", CALLS[call][1])
+    assert len(said.splitlines()) == 1
+    assert not [word for word in OF_A_CONFIG if word in said]
+
+
+@pytest.mark.usefixtures("_nothing_is_drawn")
+def test_folds_that_leave_the_last_units_alone_are_what_they_say():
+    """Sets drawn at random test not all units, and leave-future-out may end before the last."""
+    folds = (pcv.leave_p_out(N, 1, splits=2, seed=1), pcv.leave_future_out(N, 6, step=4))
+    assert all(x.test.max() < N - 1 for x in folds)
+    for some in folds:
+        with pytest.raises(AssertionError, match="it was not refused"):
+            validate(folds=some)
+
+
+@pytest.mark.usefixtures("_nothing_is_drawn")
+def test_folds_in_a_file_are_of_as_many_units_as_they_were_made_for(tmp_path):
+    folds = {"scheme": "file", "file": str(tmp_path / "folds.zarr")}
+    few = pcv.leave_p_out(N - 4, 2, splits=3)
+    store.put(tmp_path / "folds.zarr", stages.folds_dataset(few))
+    with pytest.raises(PcvError, match="folds of 8 units, but the data have 12; make them"):
+        validate(folds=folds)
+
+
+@pytest.mark.usefixtures("_nothing_is_drawn")
+def test_results_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "taken").write_text("precious")
+    with pytest.raises(PcvError, match=r"/taken: a file stands where a folder is needed; move it"):
+        validate(results=tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "precious"
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(xr.Dataset, "to_zarr", refuse)
+    with pytest.raises(PcvError, match=r"/locked: no permission .* or choose another$"):
+        validate(results=tmp_path / "locked")
+
+
+@pytest.mark.usefixtures("_nothing_is_drawn")
+def test_an_input_that_was_damaged_is_written_again(tmp_path):
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="it was not refused"):
+            validate(results=tmp_path)
+        (tmp_path / "inputs" / "table.zarr" / "zarr.json").write_text("[]")
+
+
+def test_bambi_models_that_drop_rows():
+    bambi = pytest.importorskip("bambi")
+    table = pd.DataFrame({"y": Y, "x": X, "s": with_a(X, 5, np.nan)})
+    model = bambi.Model(bambi.Formula("y ~ x", "sigma ~ s"), table, dropna=True)
+    with pytest.raises(PcvError, match=r"dropna removes other rows for one formula than for anoth"):
+        pcv.from_bambi(model)
+
+
+if __name__ == "__main__":
+    print(json.dumps(told()))
