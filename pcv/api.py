@@ -137,7 +137,8 @@ def prepared(
             prints = dict(zip(models, prints.values()))
         references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
         outcome = next(iter(models.values())).outcome.name
-        devices.setup(used, Path(tempfile.gettempdir()) / "pcv-jax-cache")
+        devices.setup(used)
+        devices.keep_compiled()
         table = folder / "inputs" / "table.zarr"
         with store.explained(folder):
             session.write_table(table, observed, outcome)

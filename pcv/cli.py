@@ -76,7 +76,7 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
     """Check all that can be known before sampling: config, data, folds, models."""
     from pcv import stages
 
-    _prepare(1, HERE)
+    _prepare(1)
     problems = []
     jobs = _jobs(config, experiment, HERE)
     for job in jobs:
@@ -136,7 +136,7 @@ def fit(
     """Fit the models to the full data and tune the kernels of their folds: fit.zarr."""
     from pcv import stages
 
-    _prepare(cores, results)
+    _prepare(cores)
     for job in _jobs(config, experiment, results, model, per="model"):
         stages.fit(job, allow_bad_fit)
 
@@ -168,7 +168,7 @@ def cut(
     """Cut the folds into batches that fit the memory (cv.fold_batches: auto): batches.zarr."""
     from pcv import stages
 
-    _prepare(cores, results)
+    _prepare(cores)
     for job in _jobs(config, experiment, results, model, per="model"):
         stages.cut(job)
 
@@ -186,7 +186,7 @@ def warmup(
     """Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr."""
     from pcv import stages
 
-    _prepare(cores, results)
+    _prepare(cores)
     for job in _jobs(config, experiment, results, model, batch, per="batch"):
         stages.warmup(job)
 
@@ -207,7 +207,7 @@ def sample(
     """Sample all chains of all folds and keep the sums of their scores: sample/<batch>.zarr."""
     from pcv import stages
 
-    _prepare(cores, results)
+    _prepare(cores)
     for job in _jobs(config, experiment, results, model, batch, per="batch"):
         if _has_round(job, round):
             stages.sample(job._replace(round=round))
@@ -340,10 +340,11 @@ def _has_round(job: "Job", round: int) -> bool:
     return round <= last
 
 
-def _prepare(cores: int, results: Path) -> None:
+def _prepare(cores: int) -> None:
     from pcv import devices
 
-    devices.setup(cores, (results / ".cache" / "jax").absolute())
+    devices.setup(cores)
+    devices.keep_compiled()
 
 
 def _jobs(

@@ -6,6 +6,7 @@ JAX array starts it: call `setup` first.
 
 import os
 import shutil
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import platformdirs
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -28,13 +30,12 @@ EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
 """where an argument lies: whole on every device, or its first axis cut among them"""
 
 
-def setup(cores: int, cache: Path | None = None) -> None:
-    """As many host devices as `cores`, and compiled functions kept between processes.
+def setup(cores: int) -> None:
+    """As many host devices as `cores`.
 
     Args:
         cores: CPU cores to use; each becomes a device that a share of the chains runs on.
             Without effect on GPUs.
-        cache: folder for compiled functions; JAX_COMPILATION_CACHE_DIR takes precedence.
     """
     try:
         jax.config.update("jax_num_cpu_devices", cores)
@@ -44,9 +45,35 @@ def setup(cores: int, cache: Path | None = None) -> None:
                 f"JAX is running already, on {len(in_use())} host device(s) instead of {cores}: "
                 "use pcv before the first JAX array is made"
             )
-    if cache is not None and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def keep_compiled() -> None:
+    """Keep compiled functions between processes, in the user's own cache folder.
+
+    What lies there is run: a folder that another user can write to is not used. The environment's
+    JAX_COMPILATION_CACHE_DIR takes precedence.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    own = platformdirs.user_cache_path("pcv", appauthor=False)
+    try:
+        for folder in (own, own / "jax"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_own(folder)
+    except OSError as error:
+        _say_once(f"compiled functions are not kept between processes: {error}")
+        return
+    jax.config.update("jax_compilation_cache_dir", str(own / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _check_own(folder: Path) -> None:
+    """Raises OSError for a folder that others can write to, or that is a link."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(f"{folder} is no folder; remove it")
+    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+        raise OSError(f"{folder} can be written by others; remove it, or set XDG_CACHE_HOME")
 
 
 def setup_if_new() -> None:

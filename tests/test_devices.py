@@ -1,0 +1,83 @@
+"""Where compiled functions are kept: what lies there is run, so nobody else may write to it."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import jax
+import pytest
+
+from pcv import api, cli, devices
+from tests.test_refusals import numpyro_line
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """What JAX is told of the cache, with the user's own cache folder elsewhere."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setattr(devices, "setup", lambda cores: None)
+    devices._say_once.cache_clear()
+    told = {}
+    monkeypatch.setattr(jax.config, "update", told.__setitem__)
+    return told
+
+
+def ours(tmp_path):
+    return tmp_path / "caches" / "pcv" / "jax"
+
+
+def from_python():
+    with api.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, None, progress=False):
+        pass
+
+
+@pytest.mark.parametrize("prepare", [from_python, lambda: cli._prepare(1)])
+def test_python_and_the_command_use_the_users_own_folder(kept, tmp_path, monkeypatch, prepare):
+    planted = tmp_path / "shared"
+    (planted / "pcv-jax-cache").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(planted))
+    before = os.umask(0)
+    try:
+        prepare()
+    finally:
+        os.umask(before)
+    assert kept["jax_compilation_cache_dir"] == str(ours(tmp_path))
+    for folder in (ours(tmp_path), ours(tmp_path).parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def writable(folder: Path, monkeypatch):
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+
+
+def linked(folder: Path, monkeypatch):
+    folder.parent.mkdir(parents=True, mode=0o700)
+    (folder.parents[2] / "planted").mkdir()
+    folder.symlink_to(folder.parents[2] / "planted")
+
+
+def of_another(folder: Path, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: folder.parents[2].stat().st_uid + 1)
+
+
+def in_the_way(folder: Path, monkeypatch):
+    folder.parents[1].write_text("a file")
+
+
+@pytest.mark.parametrize("spoil", [writable, linked, of_another, in_the_way])
+def test_a_folder_that_others_can_write_to_is_not_used(kept, tmp_path, monkeypatch, spoil):
+    spoil(ours(tmp_path), monkeypatch)
+    with pytest.warns(UserWarning, match=r"^compiled functions are not kept between processes: "):
+        devices.keep_compiled()
+    devices.keep_compiled()  # a second warning would be an error
+    assert not kept
+
+
+def test_the_environment_takes_precedence(kept, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "chosen"))
+    devices.keep_compiled()
+    assert not kept
+    assert not ours(tmp_path).exists()
