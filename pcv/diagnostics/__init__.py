@@ -17,6 +17,7 @@ from pcv.diagnostics.convergence import (
     BLOCKS,
     Benchmark,
     benchmark_of_models,
+    drift,
     efmi,
     mixing,
     mixing_benchmark,
@@ -38,7 +39,14 @@ from pcv.diagnostics.estimates import (
 )
 from pcv.diagnostics.log_sums import LogSums, batch_sums, coarsen, first_batches, merge
 from pcv.diagnostics.over_draws import Progressive, progressive
-from pcv.diagnostics.tails import good_k, largest, pareto_khat, pareto_khat_from_tail, tail_size
+from pcv.diagnostics.tails import (
+    good_k,
+    hidden_variance,
+    largest,
+    pareto_khat,
+    pareto_khat_from_tail,
+    tail_size,
+)
 
 __all__ = [
     "BATCH_SIZES",
@@ -52,6 +60,7 @@ __all__ = [
     "batch_sums",
     "benchmark_of_models",
     "coarsen",
+    "drift",
     "efmi",
     "elpd",
     "elpd_pointwise",
@@ -59,6 +68,7 @@ __all__ = [
     "ess_total",
     "first_batches",
     "good_k",
+    "hidden_variance",
     "largest",
     "mcse",
     "mcse_pointwise",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtr
 
 from pcv.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments, of_slots
 
@@ -109,6 +110,47 @@ def _nested_rhat(
         within = (over_chains + over_draws.mean(axis=2)).mean(axis=1)
         between = mean.mean(axis=2).var(axis=1, ddof=1)
         return np.sqrt(1 + between / within)
+
+
+def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+    r"""Have chains arrived? The p-value of the means of s in their first and second halves.
+
+    .. math:: t = \frac{\bar s_2 - \bar s_1}{\hat\sigma \sqrt{1/B_1 + 1/B_2}}
+
+    is Student's t with :math:`B_1 + B_2 - 2` degrees of freedom, where :math:`\bar s_1` and
+    :math:`\bar s_2` are the means of the fold's batches in the first and in the second halves of
+    its chains, and :math:`\hat\sigma` their standard deviation within halves. What all chains of a
+    fold do together R-hat does not see unless chains are split.
+
+    Args:
+        sums: dims (fold, chain, batch[, slot]).
+
+    Returns:
+        Two-sided; NaN with fewer than two batches of a chain, or where s is constant.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(size=(2, 4, 400))
+    >>> draws[1] += np.linspace(-1, 1, 400)
+    >>> rhat(batch_sums(draws, 50)).round(2), drift(batch_sums(draws, 50)) < 1e-4
+    (array([1., 1.]), array([False,  True]))
+    """
+    present = sums.count > 0
+    rank, number = np.cumsum(present, axis=2) - 1, present.sum(axis=2, keepdims=True)
+    late = 2 * rank >= number
+    with np.errstate(invalid="ignore", divide="ignore"):
+        halves = [
+            merge_moments(
+                of_slots((present & half).astype(float), sums.mean),
+                sums.mean,
+                np.zeros_like(sums.mean),
+                (1, 2),
+            )
+            for half in (~late, late)
+        ]
+        (n1, mean1, m1), (n2, mean2, m2) = halves
+        freedom = n1 + n2 - 2
+        t = (mean2 - mean1) / np.sqrt((m1 + m2) / freedom * (1 / n1 + 1 / n2))
+        return 2 * stdtr(freedom, -np.abs(t))
 
 
 def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:

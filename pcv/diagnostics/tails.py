@@ -1,8 +1,12 @@
 """Can the mean of exp(s) be trusted? The Pareto shape of its largest draws."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
+
+from pcv.diagnostics.log_sums import LogSums, merge
 
 
 def tail_size(num_draws: int) -> int:
@@ -60,9 +64,7 @@ def pareto_khat(
     made = np.full(folds, chains * longest) if num_draws is None else num_draws
     top = np.full((folds, tail_size(int(made.max())) + 1), -np.inf)
     known = np.zeros(folds, int)
-    step = max(PART // (folds * chains), 1)
-    for start in range(0, longest, step):
-        part = np.asarray(draws[:, :, start : start + step])
+    for part in _parts(draws):
         unknown = np.isnan(part)
         known += (~unknown).sum(axis=(1, 2))
         top = largest(top, np.where(unknown, -np.inf, part))
@@ -99,6 +101,51 @@ def pareto_khat_from_tail(
         with np.errstate(all="ignore"):
             khat[k] = array_stats.psislw(-scores)[1]
     return khat
+
+
+def hidden_variance(
+    draws: Float[np.ndarray, "fold chain draw"] | Float[xr.DataArray, "fold chain draw"],
+    sums: LogSums,
+) -> Float[np.ndarray, " fold"]:
+    r"""Variance of exp(s) that the bulk of s lets expect, over that of the draws.
+
+    .. math:: \frac{\exp(v + \gamma v^{3/2}) - 1}
+              {LN \sum_{l,t} e^{2 s_{lt}} / (\sum_{l,t} e^{s_{lt}})^2 - 1}
+
+    with the variance v and the skewness γ of s: the first terms of
+    :math:`\log \mathrm{E} e^{2s} - 2 \log \mathrm{E} e^{s}` in cumulants. Draws that happen to
+    lack the largest densities make `elpd`, `mcse` and k-hat too small together; the variance of s
+    hardly changes by that, and this ratio is then far above 1.
+
+    Args:
+        draws: log scores s (nats); those in a store are read part by part. NaN past a fold's end.
+        sums: of these draws.
+
+    Returns:
+        Near 1 where s is normal and its variance below 1; near 0 with a long tail to the left.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 4, 1000))
+    >>> hidden_variance(draws, batch_sums(draws, 50)).round(1)
+    array([1.])
+    """
+    whole = merge(sums, axis=(1, 2))
+    center, size = whole.mean, np.sqrt(whole.m2 / whole.count)
+    cubes = np.zeros(len(center))
+    for part in _parts(draws):
+        cubes += np.nansum((part - center[:, None, None]) ** 3, axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        expected = np.expm1(size**2 + cubes / whole.count)
+        seen = whole.count * np.exp(whole.log_sum_sq - 2 * whole.log_sum) - 1
+        return np.maximum(expected, 0) / seen
+
+
+def _parts(draws: np.ndarray | xr.DataArray) -> Iterator[np.ndarray]:
+    """Some draws of all chains at a time, read."""
+    folds, chains, longest = draws.shape
+    step = max(PART // (folds * chains), 1)
+    for start in range(0, longest, step):
+        yield np.asarray(draws[:, :, start : start + step])
 
 
 def good_k(num_draws: int | np.ndarray) -> float | np.ndarray:
