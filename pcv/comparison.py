@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr
 
 from pcv.errors import PcvError
@@ -45,6 +45,8 @@ class Scores(NamedTuple):
     """names of the terms: of folds (joint) or units (pointwise)"""
     verdict: str
     """whether the run can be trusted: "ok", or why not"""
+    mcse_is_bound: Bool[np.ndarray, " fold"] | bool = False
+    """whether a fold's MCSE is only a lower bound, since its draws have a heavy tail (k-hat)"""
     shared: float = 0.0
     """what draws that folds share add to the variance of the sum of all terms"""
 
@@ -59,7 +61,8 @@ class Comparison(NamedTuple):
     kind: Literal["joint", "pointwise"]
     score: str
     outcome: str
-    predictive: Literal["plain", "marginal"]
+    predictive: list[str]
+    """of each model: plain or marginal; plain where both are the same"""
     reference: str
     """name of the comparator"""
     models: list[str]
@@ -71,6 +74,8 @@ class Comparison(NamedTuple):
     """SE of `elpd`, NaN with a single term"""
     mcse: Float[np.ndarray, " model"]
     """MCSE of `elpd`"""
+    mcse_is_bound: Bool[np.ndarray, " model"]
+    """whether `mcse` is only a lower bound"""
     elpd_diff: Float[np.ndarray, " model"]
     dse: Float[np.ndarray, " model"]
     """SE of `elpd_diff` over terms, NaN with a single term"""
@@ -78,6 +83,8 @@ class Comparison(NamedTuple):
     """SE of `elpd_diff` over the folds' sums, NaN with a single fold"""
     mcse_diff: Float[np.ndarray, " model"]
     """MCSE of `elpd_diff`"""
+    mcse_diff_is_bound: Bool[np.ndarray, " model"]
+    """whether `mcse_diff` is only a lower bound"""
     p_better: Float[np.ndarray, " model"]
     """probability that the model predicts better than the comparator"""
     term: list[str]
@@ -149,6 +156,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     first = scores[0]
     terms = np.array([s.elpd[_order(first, s)] for s in scores])
     mcse = np.array([total_mcse(s) for s in scores])
+    is_bound = np.array([np.any(s.mcse_is_bound) for s in scores])
     elpd = terms.sum(axis=1)
     best_first = np.argsort(-elpd, kind="stable")
     names = [scores[i].model for i in best_first]
@@ -157,7 +165,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         hint = f"did you mean '{near[0]}'?" if near else f"there is {', '.join(names)}"
         raise PcvError(f"compare.reference: no model '{reference}'; {hint}")
     comparator = 0 if reference is None else names.index(reference)
-    terms, mcse, elpd = terms[best_first], mcse[best_first], elpd[best_first]
+    terms, mcse, is_bound, elpd = (x[best_first] for x in (terms, mcse, is_bound, elpd))
 
     is_other = np.arange(len(names)) != comparator
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -172,17 +180,19 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         kind=first.kind,
         score=first.score,
         outcome=first.outcome,
-        predictive="marginal" if "marginal" in {s.predictive for s in scores} else "plain",
+        predictive=[scores[i].predictive.replace("either", "plain") for i in best_first],
         reference=names[comparator],
         models=names,
         rank=np.arange(len(names)),
         elpd=elpd,
         se=standard_error(terms),
         mcse=mcse,
+        mcse_is_bound=is_bound,
         elpd_diff=elpd_diff,
         dse=dse,
         dse_folds=np.where(is_other, standard_error(diff_folds), 0.0),
         mcse_diff=np.where(is_other, np.hypot(mcse, mcse[comparator]), 0.0),
+        mcse_diff_is_bound=is_other & (is_bound | is_bound[comparator]),
         p_better=p_better,
         term=list(first.term),
         elpd_diff_terms=diff_terms,

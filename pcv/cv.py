@@ -110,23 +110,24 @@ class CV:
 
     @property
     def folds(self) -> pd.DataFrame:
-        """One row per fold: elpd and its MCSE, ESS, R-hat, k-hat, divergences, verdict."""
+        """One row per fold: elpd and its MCSE (and whether that is only a lower bound), ESS, R-hat,
+        k-hat, divergences, verdict."""
         diagnostics = self.diagnostics
         names = ["rhat", "khat", "divergences", "acceptance", "efmi", "n_draws", "verdict"]
         names += ["source"] * ("source" in diagnostics)
-        kind = {"elpd": "joint_elpd", "mcse": "joint_mcse", "ess": "joint_ess"}
+        of_kind = {
+            "elpd": diagnostics[f"{self.kind}_elpd"],
+            "mcse": diagnostics[f"{self.kind}_mcse"],
+            "mcse_is_bound": diagnostics[f"{self.kind}_mcse_is_bound"],
+            "ess": diagnostics["joint_ess"],
+        }
         if not self.joint:
-            by_unit = diagnostics["pointwise_elpd"].sum("slot").values
-            kind = {"ess": "joint_ess"}
-        table = pd.DataFrame(
-            {name: diagnostics[key].values for name, key in kind.items()}
+            of_kind["elpd"] = of_kind["elpd"].sum("slot")
+        return pd.DataFrame(
+            {name: x.values for name, x in of_kind.items()}
             | {name: diagnostics[name].values for name in names},
             pd.Index(diagnostics["fold"].values, name="fold"),
         )
-        if not self.joint:
-            table.insert(0, "elpd", by_unit)
-            table.insert(1, "mcse", diagnostics["pointwise_mcse"].values)
-        return table
 
     @property
     def verdict(self) -> str:
@@ -173,7 +174,7 @@ class CV:
             f"{self._drawn()}",
             "",
             f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
-            f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self.mcse:8.2f}",
+            f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self._mcse_in_words():>8}",
         ]
         if not np.isnan(p := self.p):
             lines.append(f"{'p':12}{p:10.1f}")
@@ -182,9 +183,14 @@ class CV:
             estimate, se, mcse = self.score(name, "joint" if kind == "joint" else "pointwise")
             lines.append(f"{key:20}  {estimate:.4g}  (SE {se:.2g}, MCSE {mcse:.2g})")
         trust = "all folds are ok" if self.verdict == "ok" else self.verdict
-        rhat = float(d["rhat_max"])
-        lines += ["", trust if np.isnan(rhat) else f"R-hat max {rhat:.3f}: {trust}"]
-        return "\n".join([*lines, *(f"Warning: {mark}" for mark in self._marks())])
+        if not np.isnan(d["rhat_max"]):
+            rhat = results.rhat_max_in_words(d)
+            trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
+        words = [trust, *(f"Warning: {mark}" for mark in self._marks())]
+        return "\n".join([*lines, "", *map(wording.wrapped, words)])
+
+    def _mcse_in_words(self) -> str:
+        return wording.mcse_in_words(self.mcse, bool(np.any(self.scores.mcse_is_bound)))
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "fold by fold", self.folds)
@@ -348,7 +354,7 @@ class Comparisons:
         tables = [wording.table(self.shown)]
         if self.compared.others:
             tables.append(wording.scores_table(self.compared.others))
-        return "\n\n".join([*tables, wording.in_words(self.shown)])
+        return "\n\n".join([*tables, wording.wrapped(wording.in_words(self.shown))])
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "all columns, in full", self.frame)
@@ -373,10 +379,12 @@ class Comparisons:
 
 
 def foldable(text: str, title: str, table: pd.DataFrame) -> str:
-    """For notebooks: the text, and a table that opens on a click."""
+    """For notebooks: the text, whose lines wrap, and a table that opens on a click."""
+    with pd.option_context("display.max_colwidth", None):
+        cells = table.to_html(max_rows=MAX_ROWS)
     return (
-        f"<pre>{html.escape(text)}</pre>"
-        f"<details><summary>{title}</summary>{table.to_html(max_rows=MAX_ROWS)}</details>"
+        f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+        f"<details><summary>{title}</summary>{cells}</details>"
     )
 
 
@@ -432,8 +440,9 @@ def compare(
         .assign(unit_name=names["unit_name"].variable)
         for name, cv in models.items()
     }
-    compared = results.compare(named, data, folds, reference, "")
-    return Comparisons(compared, shown.pop())
+    leading: Kind = "joint" if (is_joint := shown.pop()) else "pointwise"
+    compared = results.compare(named, data, folds, reference, "", leading=leading)
+    return Comparisons(compared, is_joint)
 
 
 def _alone(cv: CV) -> xr.Dataset:

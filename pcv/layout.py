@@ -12,9 +12,9 @@ VERSIONS = {
     "cut": 3,
     "warmup": 16,
     "sample": 13,
-    "diagnose": 10,
-    "compare": 5,
-    "report": 3,
+    "diagnose": 11,
+    "compare": 6,
+    "report": 4,
     "plan": 2,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""

@@ -171,6 +171,10 @@ def _diagnostics(
             "joint_mcse": (fold, found.joint_mcse),
             "pointwise_elpd": (slot, found.pointwise_elpd),
             "pointwise_mcse": (fold, found.pointwise_mcse),
+            **{
+                f"{kind}_mcse_is_bound": (fold, ~(found.khat <= limit))
+                for kind in ("joint", "pointwise")
+            },
             "khat": (fold, found.khat),
             "source": (fold, np.full(shape, "psis")),
             "verdict": (fold, verdict),
@@ -191,6 +195,7 @@ def _diagnostics(
         {
             "model": job.model,
             **dict.fromkeys(("verdict", "pointwise_verdict"), _flagged(folds.id, verdict)),
+            "units_verdict": "ok",
             "predictive": made.predictive,
             "integration": made.integration,
             "outcome": str(made.model.outcome),
@@ -237,7 +242,7 @@ def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
             dtype = str if variable.dtype.kind == "U" else variable.dtype
             patched[name] = (variable.dims, values.astype(dtype))
     patched["source"][place] = "mcmc"
-    patched["rhat_max"] = brute["rhat_max"]
+    patched = patched.assign({name: brute[name] for name in ("rhat_max", "benchmark_share")})
     for kind in ("joint", "pointwise"):
         patched[f"{kind}_mcse_at"] = (("fold", "point"), patched[f"{kind}_mcse"].values[:, None])
     patched["joint_elpd_at"] = (("fold", "point"), patched["joint_elpd"].values[:, None])
@@ -249,11 +254,11 @@ def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
         float(brute["benchmark_share"]),
         float(brute["rhat_limit"]),
     )
-    of_units = np.where(patched["unit_name"] == "", "", "ok").astype(object)
-    of_units[place] = brute["pointwise_verdict"].values
-    units, present = patched["unit_name"].values, of_units != ""
+    folds = run_verdict(patched["fold"].values, patched["verdict"].values, benchmark)
+    units = brute.attrs["units_verdict"]
     verdicts = {
-        "verdict": run_verdict(patched["fold"].values, patched["verdict"].values, benchmark),
-        "pointwise_verdict": run_verdict(units[present], of_units[present], benchmark, "unit"),
+        "verdict": folds,
+        "units_verdict": units,
+        "pointwise_verdict": " ".join(x for x in (folds, units) if x != "ok") or "ok",
     }
     return patched.assign_attrs(verdicts)

@@ -1,28 +1,63 @@
 """What the diagnostics mean, in words: of every fold or unit, and of a run. No JAX."""
 
+import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from pcv.diagnostics import BENCHMARK_LEVEL, Benchmark, LogSums, elpd, ess, good_k, merge, mixing
+from pcv.diagnostics import (
+    BENCHMARK_LEVEL,
+    Benchmark,
+    LogSums,
+    drift,
+    elpd,
+    ess,
+    good_k,
+    merge,
+    mixing,
+)
 
 MAX_RHAT = 1.2
 """R-hat above which chains disagree, whatever the benchmark: few blocks cannot tell"""
+ROUGH_RHAT, ENOUGH_ESS = 1.05, 400
+"""R-hat above which chains are not said to agree, whatever the benchmark, unless the effective
+draws are as many as these: chance alone explains it, but no referee would believe it"""
 MIN_DRAWS = 10
 """draws of one value that make a chain stuck; fewer may be chance"""
 MIN_ESS = 50
 """effective draws below which a fold's estimates and diagnostics say little"""
+LIGHT_KHAT, MAX_HIDDEN, MIN_WEIGHTS = 0.3, 2.0, 2.5
+"""k-hat below which no more variance is suspected, and the ratio of variances above which it is;
+draws that carry a mean, over the root of all draws, below which k-hat would be too large"""
 MAX_SHARE_DIVERGENT = 0.01
 """share of a fold's draws that may diverge"""
 MIN_ACCEPTANCE, MIN_EFMI = 0.5, 0.2
 """acceptance and E-FMI of a fold below which its sampler does badly"""
+FOLD_FLAGGED = "the chains of its fold are flagged"
+"""verdict of a unit, of which the fold's own says more"""
 NUM_NAMED = 3
 """flagged folds or units that the verdict of a run spells out"""
 
 
-def fold_verdict(
+class Faults(NamedTuple):
+    """What is wrong with each fold, or unit, and what to do about it: no reasons where nothing is.
+
+    Chains are counted from 0, as in the artifacts.
+    """
+
+    chains: list[list[str]]
+    """with its chains, whatever they are scored by"""
+    score: list[list[str]]
+    """with what is estimated from them"""
+
+    def words(self) -> np.ndarray:
+        """Of each "ok", or its reasons joined by "; "."""
+        return np.array(["; ".join(x + y) or "ok" for x, y in zip(*self, strict=True)])
+
+
+def faults(
     sums: LogSums,
     khat: Float[np.ndarray, " fold"],
     divergences: Float[np.ndarray, " fold"] | Int[np.ndarray, " fold"],
@@ -31,76 +66,76 @@ def fold_verdict(
     superchains: int = 0,
     acceptance: Float[np.ndarray, " fold"] | None = None,
     efmi: Float[np.ndarray, " fold"] | None = None,
-) -> np.ndarray:
+    hidden: Float[np.ndarray, " fold"] | None = None,
+    among: int | None = None,
+) -> Faults:
     """What is wrong with each fold, and what to do about it.
 
-    A fold is flagged when its elpd is not finite; when a chain never moved; when its R-hat is
-    undefined or above the benchmark's limit (which a long run may put well below 1.01: `mcse` is
-    too small as soon as chains disagree by more than their own error), at most 1.2 (with
-    superchains of M chains :math:`\\sqrt{1.2^2 + 1/M}`); when its ESS is below 50;
-    when its k-hat exceeds `good_k`; when more than 1% of its draws diverged, fewer than half of its
-    proposals were accepted, or its E-FMI is below 0.2.
+    Of chains: one never moved; R-hat is above the benchmark's limit (which a long run may put well
+    below 1.01: `mcse` is too small as soon as chains disagree by more than their own error), at
+    most 1.2 (with superchains of M chains :math:`\\sqrt{1.2^2 + 1/M}`), or, whatever the
+    benchmark, above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
+    p-value of .01 over the number of folds; neither this nor the rule before with superchains);
+    more than 1% of the draws diverged, fewer than half of the proposals were accepted, or E-FMI is
+    below 0.2.
+
+    Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`.
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
-        khat: of `pareto_khat`; NaN is not flagged.
+        khat: of `pareto_khat`, or NaN.
         divergences: number of divergent draws of each fold.
         benchmark: of `rhat_max_benchmark`, for these sums.
         predictive: which one was scored: a heavy tail asks for different remedies.
         superchains: number of superchains, whose nested R-hat is judged; 0: there are none.
         acceptance, efmi: mean acceptance probability and E-FMI of each fold; None: not judged.
-
-    Returns:
-        For each fold "ok", or its reasons joined by "; ". Chains are counted from 0, as in the
-        artifacts.
+        hidden: of `hidden_variance`; None: unknown.
+        among: number of all folds of the run, where these are some of them.
 
     >>> from pcv.diagnostics import batch_sums, rhat_max_benchmark
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
     >>> draws[1, 2] = 0.3
     >>> sums = batch_sums(draws, 20)
     >>> benchmark = rhat_max_benchmark(np.random.default_rng(2), sums)
-    >>> for words in fold_verdict(sums, np.zeros(2), np.zeros(2), benchmark, "marginal"):
+    >>> for words in faults(sums, np.zeros(2), np.zeros(2), benchmark, "marginal").words():
     ...     print(words)
     ok
     chain 2 never moved: longer warmup, or a smaller step size (higher target_accept)
     """
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
     estimate, effective = elpd(sums), ess(sums)
-    mixed, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
-    heavy = khat > good_k(num_draws)
+    rhat, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
+    heavy, carry = heavy_tail(sums, khat, hidden), effective_weights(sums)
+    good = np.asarray(good_k(num_draws))
+    drifts = np.full(len(khat), np.nan) if superchains else drift(sums)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
     each = chain.mean.shape[1] // superchains if superchains else np.inf
     limit = min(benchmark.limit, np.sqrt(MAX_RHAT**2 + 1 / each))
     lighter_tail = {
-        "plain": "more draws or, where whole groups are left out, the marginal predictive",
-        "marginal": "more draws, or a model less surprised by this fold",
-        "either": "more draws, or a model less surprised by this fold",
+        "plain": "smaller test sets or, where whole groups are left out, the marginal predictive",
+        "marginal": "smaller test sets, or a model less surprised by them",
+        "either": "smaller test sets, or a model less surprised by them",
     }[predictive]
 
-    def reasons(k: int) -> list[str]:
-        if not np.isfinite(estimate[k]):
-            return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
-        stuck = np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
-        if np.isnan(mixed[k]) and len(stuck) == chain.mean.shape[1]:
-            constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
-            return [f"{constant}: no chain moved, or the predictive ignores the parameters"]
-        found = []
+    def of_chains(k: int) -> list[str]:
+        found, stuck = [], never_moved(k)
         if len(stuck):
             names = ", ".join(map(str, stuck))
             found.append(
                 f"chain{'s' * (len(stuck) > 1)} {names} never moved:"
                 " longer warmup, or a smaller step size (higher target_accept)"
             )
-        elif np.isnan(mixed[k]):
-            found.append(f"{word} undefined: predictive density 0 at some draws; check log_lik")
-        elif mixed[k] > limit:
-            found.append(f"{word} {mixed[k]:.4g}: chains disagree; longer warmup, then more draws")
-        if effective[k] < MIN_ESS:
-            found.append(f"ESS {effective[k]:.0f}: too few; more draws")
-        if heavy[k]:
+        elif rhat[k] > limit:
+            found.append(f"{word} {rhat[k]:.4g}: chains disagree; longer warmup, then more draws")
+        elif not superchains and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
             found.append(
-                f"k-hat {khat[k]:.2f}: heavy-tailed predictive, its MCSE cannot be trusted;"
-                f" {lighter_tail}"
+                f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few draws to say that"
+                " chains agree; more draws"
+            )
+        if drifts[k] < BENCHMARK_LEVEL / (among or len(drifts)):
+            found.append(
+                f"first and second half of the draws differ (p {drifts[k]:.0e}): chains are still"
+                " on their way; longer warmup"
             )
         if too_many[k]:
             found.append(
@@ -110,30 +145,117 @@ def fold_verdict(
         if acceptance is not None and acceptance[k] < MIN_ACCEPTANCE:
             found.append(
                 f"acceptance {acceptance[k]:.2f}: the kernel does not fit this fold;"
-                " cv.adapt: always, or more draws"
+                " set cv.adapt to always, or more draws"
             )
         if efmi is not None and efmi[k] < MIN_EFMI:
             found.append(f"E-FMI {efmi[k]:.2f}: heavy tails are explored slowly; reparameterise")
         return found
 
-    return np.array(["; ".join(reasons(k)) or "ok" for k in range(len(khat))])
+    def of_score(k: int) -> list[str]:
+        found = []
+        if np.isnan(rhat[k]) and not len(never_moved(k)):
+            found.append(f"{word} undefined: predictive density 0 at some draws; check log_lik")
+        if effective[k] < MIN_ESS:
+            found.append(f"ESS {effective[k]:.0f}: too few; more draws")
+        if heavy[k]:
+            sign = f"k-hat {khat[k]:.2f}"
+            if np.isnan(khat[k]):
+                sign = f"{carry[k]:.0f} of {num_draws[k]:.0f} draws carry the mean"
+            elif not khat[k] > good[k]:
+                sign += ", and larger densities are to be expected than were drawn"
+            more_draws = "" if khat[k] > 1 else "more draws, "
+            found.append(
+                f"{sign}: heavy-tailed predictive, its MCSE is a lower bound;"
+                f" {more_draws}{lighter_tail}"
+            )
+        return found
+
+    def never_moved(k: int) -> np.ndarray:
+        return np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
+
+    def nothing_moved(k: int) -> list[str]:
+        if not np.isfinite(estimate[k]):
+            return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
+        if np.isnan(rhat[k]) and len(never_moved(k)) == chain.mean.shape[1]:
+            constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
+            return [f"{constant}: no chain moved, or the predictive ignores the parameters"]
+        return []
+
+    useless = [nothing_moved(k) for k in range(len(khat))]
+    return Faults(
+        [[] if words else of_chains(k) for k, words in enumerate(useless)],
+        [words or of_score(k) for k, words in enumerate(useless)],
+    )
+
+
+def heavy_tail(
+    sums: LogSums,
+    khat: Float[np.ndarray, " fold"],
+    hidden: Float[np.ndarray, " fold"] | None = None,
+) -> Bool[np.ndarray, " fold"]:
+    """Whether the MCSE is only a lower bound, since the mean of exp(s) hangs on few draws.
+
+    That is so where k-hat exceeds `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where
+    no k-hat is known, with less than 2.5 times the root of the number of draws as
+    `effective_weights` (docs/mixing.md has how often each is wrong).
+
+    Args:
+        sums: joint sums, or those of single units.
+        khat: of `pareto_khat`, or NaN.
+        hidden: of `hidden_variance`; None: unknown.
+    """
+    num_draws = sums.count.sum(axis=(1, 2))
+    heavy = khat > good_k(num_draws)
+    if hidden is not None:
+        heavy |= (khat > LIGHT_KHAT) & (hidden > MAX_HIDDEN)
+    few = effective_weights(sums) < MIN_WEIGHTS * np.sqrt(num_draws)
+    return np.where(np.isnan(khat), few, heavy)
+
+
+def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:
+    r"""How many draws carry the mean of exp(s): :math:`(\sum e^s)^2 / \sum e^{2s}`."""
+    whole = merge(sums, axis=(1, 2))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.exp(2 * whole.log_sum - whole.log_sum_sq)
+
+
+def of_units(
+    units: Faults, folds: Faults, fold_of_unit: Int[np.ndarray, " unit"]
+) -> tuple[list[str], list[str]]:
+    """Of each unit the verdict, and what of it is its own.
+
+    Units share the draws of their fold: what is wrong with its chains is so for all of them,
+    whatever each of them says of the chains.
+
+    Args:
+        units, folds: of `faults`.
+        fold_of_unit: the fold of every unit.
+    """
+    verdict, own = [], []
+    for k, chains, score in zip(fold_of_unit, *units, strict=True):
+        shared = [FOLD_FLAGGED] if folds.chains[k] else []
+        mine = score if shared else chains + score
+        own.append("; ".join(mine) or "ok")
+        verdict.append("; ".join(shared + mine) or "ok")
+    return verdict, own
 
 
 def run_verdict(
     name: Sequence[str] | np.ndarray,
     verdict: Sequence[str] | np.ndarray,
-    benchmark: Benchmark,
-    noun: Literal["fold", "unit"] = "fold",
+    benchmark: Benchmark | None,
     superchains: int = 0,
+    of_fold: Sequence[str] | np.ndarray | None = None,
 ) -> str:
     """Whether a run can be trusted, in one or two sentences.
 
     Args:
         name: of the folds, or of the units.
-        verdict: of `fold_verdict`.
-        benchmark: of `rhat_max_benchmark`.
-        noun: what they are.
+        verdict: of each, of `Faults.words`.
+        benchmark: of `rhat_max_benchmark`; None: said elsewhere.
         superchains: number of superchains, whose nested R-hat it is; 0: there are none.
+        of_fold: the fold of each, where they are units: flagged units of one fold are named
+            together, by the first one's reasons.
 
     Returns:
         "ok" when no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
@@ -142,23 +264,54 @@ def run_verdict(
     >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
     >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too few; more draws"], fine)
     '1 of 2 folds is flagged: rat 2 (ESS 23: too few; more draws).'
+    >>> run_verdict(["a", "b", "c"], ["ok", "ESS 23", "ESS 9"], fine, of_fold=["1", "2", "2"])
+    '2 of 3 units are flagged: 2 units of 2 (ESS 23).'
     """
-    flagged = [(each, words) for each, words in zip(name, verdict, strict=True) if words != "ok"]
+    flagged = [i for i, words in enumerate(verdict) if words != "ok"]
+    groups: dict[str, list[int]] = {}
+    for i in flagged:
+        groups.setdefault(str(i if of_fold is None else of_fold[i]), []).append(i)
     sentences = []
     if flagged:
-        named = [f"{each} ({words})" for each, words in flagged[:NUM_NAMED]]
-        if len(flagged) > NUM_NAMED:
-            named.append(f"and {len(flagged) - NUM_NAMED} more")
-        verb = "is" if len(flagged) == 1 else "are"
+        shown, left = list(groups.items())[:NUM_NAMED], list(groups.values())[NUM_NAMED:]
+        said: set[str] = set()
+        named = [
+            f"{name[i] if not more else f'{len(more) + 1} units of {fold}'}"
+            f" ({_remedies_once(verdict[i], said)})"
+            for fold, (i, *more) in shown
+        ]
+        named += [f"and {sum(map(len, left))} more"] if left else []
         sentences.append(
-            f"{len(flagged)} of {len(name)} {noun}s {verb} flagged: {', '.join(named)}."
+            f"{len(flagged)} of {len(name)} {'folds' if of_fold is None else 'units'}"
+            f" {'is' if len(flagged) == 1 else 'are'} flagged: {', '.join(named)}."
         )
-    word = "Nested R-hat" if superchains else "R-hat"
-    if np.isnan(benchmark.observed):
-        sentences.append(f"{word} max is undefined: one chain alone, or none moved.")
-    elif not benchmark.share_above > BENCHMARK_LEVEL:
+    if benchmark is not None and not mixed(benchmark):
+        word = "Nested R-hat max" if superchains else "R-hat max"
+        word += " of units" * (of_fold is not None)
         sentences.append(
-            f"{word} max {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
+            f"{word} is undefined: one chain alone, or none moved."
+            if np.isnan(benchmark.observed)
+            else f"{word} {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
             " benchmark: the chains have not mixed; longer warmup, then more draws."
         )
     return " ".join(sentences) or "ok"
+
+
+def _remedies_once(words: str, said: set[str]) -> str:
+    """The reasons without remedies that were said before, and to which new ones are added.
+
+    >>> said = {"too few; more draws"}
+    >>> _remedies_once("ESS 9: too few; more draws; 40 divergences: higher target_accept", said)
+    'ESS 9; 40 divergences: higher target_accept'
+    """
+    found = []
+    for reason in re.split("; (?=[^;]*: )", words):
+        what, _, remedy = reason.partition(": ")
+        found.append(what if remedy in said else reason)
+        said.add(remedy)
+    return "; ".join(found)
+
+
+def mixed(benchmark: Benchmark) -> bool:
+    """Whether R-hat max is what it would be if chains had mixed; not where it is undefined."""
+    return benchmark.share_above > BENCHMARK_LEVEL

@@ -1,12 +1,13 @@
 """A comparison as rows of a file, as a table, and in words."""
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from pcv.comparison import Comparison, noun
+from pcv.comparison import Comparison, noun, standard_error
 
 COLUMNS = (
     "model",
@@ -15,15 +16,21 @@ COLUMNS = (
     "elpd_diff",
     "dse",
     "mcse_diff",
+    "mcse_diff_is_bound",
     "p_better",
+    "diag_diff",
     "elpd",
     "se",
     "mcse",
+    "mcse_is_bound",
     "n_folds",
     "predictive",
     "verdict",
 )
 """columns of comparison.csv"""
+
+FIELDS = {"model": "models"}
+"""of `Comparison`, where they are not named as the column is"""
 
 SCORE_COLUMNS = {
     "model": "models",
@@ -31,10 +38,12 @@ SCORE_COLUMNS = {
     "score_diff": "elpd_diff",
     "dse": "dse",
     "mcse_diff": "mcse_diff",
+    "mcse_diff_is_bound": "mcse_diff_is_bound",
     "p_better": "p_better",
     "estimate": "elpd",
     "se": "se",
     "mcse": "mcse",
+    "mcse_is_bound": "mcse_is_bound",
     "n_folds": "n_folds",
     "predictive": "predictive",
     "verdict": "verdict",
@@ -47,6 +56,23 @@ MAX_MCSE_SHARE = 0.1
 MIN_TERMS = 20
 """terms below which a probability is called rough"""
 
+MIN_FOLDS = 5
+"""folds below which each of them decides"""
+
+WIDTH = 160
+"""letters of a line of prose"""
+
+
+def wrapped(text: str) -> str:
+    """Prose in lines of at most `WIDTH` letters, broken at blanks; the further ones are indented.
+
+    >>> max(len(line) for line in wrapped("a fold is flagged; " * 20).splitlines()) <= WIDTH
+    True
+    """
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
 
 def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """Comparisons as rows of comparison.csv, joint ones first, in full precision.
@@ -58,7 +84,12 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         One row per model and kind, best first: the columns `COLUMNS`.
     """
     rows = [
-        pd.DataFrame({name: getattr(c, {"model": "models"}.get(name, name)) for name in COLUMNS})
+        pd.DataFrame(
+            {
+                name: diag_diff(c) if name == "diag_diff" else getattr(c, FIELDS.get(name, name))
+                for name in COLUMNS
+            }
+        )
         for c in sorted(comparisons, key=lambda c: c.kind)
     ]
     return pd.concat(rows, ignore_index=True)
@@ -94,11 +125,11 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
             "model": name,
             "score_diff": _by_error(c.elpd_diff[m], c.mcse_diff[m]),
             "dse": _two_figures(c.dse[m]),
-            "mcse_diff": _two_figures(c.mcse_diff[m]),
+            "mcse_diff": mcse_in_words(c.mcse_diff[m], c.mcse_diff_is_bound[m]),
             "p_better": "" if name == c.reference else f"{c.p_better[m]:.2f}",
             "estimate": _by_error(c.elpd[m], c.mcse[m]),
             "se": _two_figures(c.se[m]),
-            "mcse": _two_figures(c.mcse[m]),
+            "mcse": mcse_in_words(c.mcse[m], c.mcse_is_bound[m]),
         }
         for c in comparisons
         for m, name in enumerate(c.models)
@@ -119,7 +150,9 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
 def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """What is to be said of scores other than the log score: too few draws, undefined values."""
     unsettled = [
-        f"{c.score} ({c.kind})" for c in comparisons if (c.mcse_diff > MAX_MCSE_SHARE * c.dse).any()
+        f"{c.score} ({c.kind})"
+        for c in comparisons
+        if ((c.mcse_diff > MAX_MCSE_SHARE * c.dse) & (c.dse > 0)).any()
     ]
     notes = [f"MCSE above {MAX_MCSE_SHARE:.0%} of the SE: {', '.join(unsettled)}; more draws"]
     undefined = [
@@ -134,6 +167,15 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
 def _two_figures(x: float) -> str:
     """An error with two figures, and at least one decimal."""
     return _fixed(x, x, 1)
+
+
+def mcse_in_words(mcse: float, is_bound: bool | np.bool_) -> str:
+    """An MCSE with two figures; behind a sign where it is only known to be larger.
+
+    >>> mcse_in_words(0.2134, False), mcse_in_words(0.2134, True)
+    ('0.21', '> 0.21')
+    """
+    return "> " * bool(is_bound) + _two_figures(mcse)
 
 
 def _by_error(x: float, error: float) -> str:
@@ -159,7 +201,7 @@ def units_of(terms: Sequence[str]) -> str:
     return units if len(set(terms)) == len(terms) else f"{len(terms)} terms of {units}"
 
 
-def table(comparison: Comparison) -> str:
+def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
     """The comparison as text, laid out and rounded as ArviZ prints `az.compare`.
 
     `elpd` and `elpd_diff` have one decimal, or as many as their MCSE allows; errors have two
@@ -168,6 +210,7 @@ def table(comparison: Comparison) -> str:
 
     Args:
         comparison: of `compare`.
+        verdict: of each model what is said under the table; None: the comparison's own.
 
     Returns:
         A heading, the table, and a line for each model that needs more draws, or that cannot be
@@ -185,33 +228,57 @@ def table(comparison: Comparison) -> str:
     common: the MCSE of its difference is 28% of the SE: more draws would shrink it
     """
     c = comparison
-    errors = {"se": c.se, "mcse": c.mcse}
+    errors = {
+        "se": [_two_figures(x) for x in c.se],
+        "mcse": [mcse_in_words(x, bound) for x, bound in zip(c.mcse, c.mcse_is_bound)],
+    }
     printed = pd.DataFrame(
         {
             "rank": c.rank,
             "elpd_diff": [_by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
             "dse": [_two_figures(x) for x in c.dse],
-            "mcse_diff": [_two_figures(x) for x in c.mcse_diff],
+            "mcse_diff": [
+                mcse_in_words(x, bound) for x, bound in zip(c.mcse_diff, c.mcse_diff_is_bound)
+            ],
             "p_better": [
                 "" if m == c.reference else f"{p:.2f}" for m, p in zip(c.models, c.p_better)
             ],
             "diag_diff": diag_diff(c),
             "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
-            **{name: [_two_figures(x) for x in error] for name, error in errors.items()},
+            **errors,
         },
         index=c.models,
     )
     folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
     size = folds if c.kind == "joint" else f"{units_of(c.term)} in {folds}"
     heading = (
-        f"{c.kind.capitalize()} {c.score} score of {c.outcome}, {c.predictive} predictive: {size}"
+        f"{c.kind.capitalize()} {c.score} score of {c.outcome},"
+        f" {predictive_in_words(c.models, c.predictive)} predictive: {size}"
     )
     if len(c.models) == 1:
         printed = printed[["elpd", *errors]]
     else:
         heading += f"; differences from {c.reference}"
-    flagged = [f"{m}: {words}" for m, words in zip(c.models, c.verdict) if words != "ok"]
-    return "\n".join([heading, printed.to_string(), *mcse_notes(c), *flagged])
+    said = c.verdict if verdict is None else verdict
+    flagged = [f"{m}: {words}" for m, words in zip(c.models, said) if words != "ok"]
+    notes = [wrapped(line) for line in (*mcse_notes(c), *flagged)]
+    return "\n".join([heading, printed.to_string(), *notes])
+
+
+def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str:
+    """Which predictive was scored, and of which models where they differ.
+
+    >>> predictive_in_words(["a", "b"], ["plain", "plain"])
+    'plain'
+    >>> predictive_in_words(["a", "b", "c"], ["marginal", "plain", "marginal"])
+    'marginal (a, c) and plain (b)'
+    """
+    of: dict[str, list[str]] = {}
+    for model, own in zip(models, predictive, strict=True):
+        of.setdefault(own, []).append(model)
+    if len(of) == 1:
+        return next(iter(of))
+    return " and ".join(f"{own} ({', '.join(of[own])})" for own in sorted(of))
 
 
 def diag_diff(comparison: Comparison) -> list[str]:
@@ -226,9 +293,10 @@ def mcse_notes(comparison: Comparison) -> list[str]:
     """A line for each model whose difference needs more draws."""
     c = comparison
     return [
-        f"{m}: the MCSE of its difference is {mcse / dse:.0%} of the SE: more draws would shrink it"
-        for m, dse, mcse in zip(c.models, c.dse, c.mcse_diff)
-        if mcse > MAX_MCSE_SHARE * dse
+        f"{m}: the MCSE of its difference is {'at least ' * bool(bound)}{mcse / dse:.0%} of the"
+        " SE: more draws would shrink it"
+        for m, dse, mcse, bound in zip(c.models, c.dse, c.mcse_diff, c.mcse_diff_is_bound)
+        if mcse > MAX_MCSE_SHARE * dse > 0
     ]
 
 
@@ -276,11 +344,14 @@ def in_words(comparison: Comparison) -> str:
     other, row = (comparator, 0) if comparator else (1, 1)
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
     best, next_best = c.models[0], c.models[other]
-    size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {_two_figures(mcse)})"
+    error = mcse_in_words(mcse, c.mcse_diff_is_bound[row])
+    size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {error})"
+    if c.mcse_diff_is_bound[row]:
+        trust += " The MCSE is a lower bound: the k-hat of some folds is too high."
     if not np.isfinite(diff):
         return f"{best} and {next_best} cannot be compared: an elpd is not finite. {trust}"
-    if diff == 0:
-        return f"{best} and {next_best} predict left-out {noun(c)}s alike. {trust}"
+    if not c.elpd_diff_terms[row].any():
+        return f"{best} and {next_best} have the same score in every {noun(c)}. {trust}"
     if not dse > 0:
         return (
             f"{best} predicts better than {next_best} {size}, but how sure that is cannot be told"
@@ -302,5 +373,22 @@ def in_words(comparison: Comparison) -> str:
         )
     return (
         f"{best} predicts left-out {noun(c)}s better than {next_best}, with probability"
-        f" {certain}{few} {size}. {trust}"
+        f" {certain}{few} {size}. {_decided_by(c, row)}{trust}"
     )
+
+
+def _decided_by(comparison: Comparison, row: int) -> str:
+    """The fold without which the best model would not be said to predict better; or nothing.
+
+    It makes up more than half of the difference, and that of the other folds is within its SE.
+    """
+    c = comparison
+    folds = c.elpd_diff_folds[row] * np.sign(c.elpd_diff[row])
+    if len(folds) < MIN_FOLDS:
+        return ""
+    largest = int(np.argmax(folds))
+    others = np.delete(folds, largest)
+    if others.sum() > min(folds[largest], standard_error(others[None])[0]):
+        return ""
+    left = _by_error(others.sum(), c.mcse_diff[row])
+    return f"One fold decides that: without {c.fold[largest]} the difference would be {left}. "

@@ -124,8 +124,10 @@ class TestOneModel:
         assert lines[1].startswith("Pointwise log score of y, plain predictive, 8 chains x 200")
         assert lines[3].split() == ["Estimate", "SE", "MCSE"]
         assert lines[4].split()[0] == "elpd"
+        share = float(found["slopes"].diagnostics["benchmark_share"])
+        assert f"(reached by {share:.0%} of its benchmark): " in lines[-1]
         page = found["slopes"]._repr_html_()
-        assert page.startswith("<pre>")
+        assert page.startswith('<pre style="white-space: pre-wrap">')
         assert page.count("<tr") == 2 + N  # names of columns, name of the index, folds
 
     def test_it_is_drawn(self, found):
@@ -295,12 +297,13 @@ class TestComparison:
         assert not bootstrapped.equals(pcv.compare(found).weights())
 
     def test_it_prints_itself(self, found):
+        assert pcv.compare(found).shown.reference == "slopes"
         text = repr(pcv.compare(found, reference="flat"))
         assert "differences from flat" in text
         assert "crps (pointwise)" in text
         assert "slopes" in text.splitlines()[-1]
         page = pcv.compare(found)._repr_html_()
-        assert page.startswith("<pre>")
+        assert page.startswith('<pre style="white-space: pre-wrap">')
         assert "<summary>all columns, in full</summary>" in page
         assert page.count("<tr") > 2
         for name in ("difference", "probability", "folds"):

@@ -12,7 +12,16 @@ from scipy.stats import norm
 
 from pcv import PcvError
 from pcv.comparison import Scores, compare, standard_error
-from pcv.wording import COLUMNS, caveats, frame, in_words, scores_table, table
+from pcv.wording import (
+    COLUMNS,
+    WIDTH,
+    caveats,
+    frame,
+    in_words,
+    scores_notes,
+    scores_table,
+    table,
+)
 
 FOLDS = ["rat 1", "rat 2", "rat 3", "rat 4"]
 
@@ -237,6 +246,8 @@ def test_equal_models_say_nothing():
     assert c.models == ["a", "b"]
     assert c.elpd_diff.tolist() == c.dse.tolist() == [0, 0]
     assert np.isnan(c.p_better).all()
+    assert "inf" not in table(c)
+    assert not scores_notes([c])
 
 
 # Refusals
@@ -353,6 +364,8 @@ def test_frame_has_the_columns_of_the_csv():
     assert rows["verdict"].tolist()[:2] == ["flagged", "ok"]
     assert (rows["n_folds"] == 4).all()
     assert (rows["predictive"] == "marginal").all()
+    assert rows["diag_diff"].tolist() == ["", "N < 100"] * 2
+    assert not rows[["mcse_is_bound", "mcse_diff_is_bound"]].any(axis=None)
     for name in ("elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se", "mcse"):
         expected = [*getattr(by_fold, name), *getattr(by_unit, name)]
         np.testing.assert_array_equal(rows[name], expected)
@@ -372,6 +385,56 @@ def test_table_as_printed():
         "common     1      -8.0  2.8     0.089     0.00   N < 100   -56.0  5.7  0.080",
         "common: 1 of 4 folds is flagged.",
     ]
+
+
+def test_an_mcse_that_is_a_lower_bound_is_printed_so():
+    heavy = joint("b", (-11.0, -12.5, -12.0, -16.0))._replace(mcse_is_bound=np.arange(4) == 2)
+    c = compare([joint("a"), heavy])
+    rows = [line.split() for line in table(c).splitlines()[2:4]]
+    assert rows[0][-1] == "0.20"
+    assert rows[1][-2:] == [">", "0.20"]
+    assert rows[1][4:6] == [">", "0.28"]
+    assert "b: the MCSE of its difference is at least 57% of the SE" in table(c)
+    assert "MCSE > 0.28" in in_words(c)
+    assert "The MCSE is a lower bound" in in_words(c)
+    other = compare([joint("a")._replace(mcse_is_bound=True), joint("b", (-11, -12.5, -12, -16))])
+    assert other.mcse_diff_is_bound.tolist() == [False, True]
+    assert "> 0.28" in scores_table([other._replace(score="crps")])
+
+
+def test_predictives_that_differ_are_named():
+    plain = joint("b")._replace(predictive="either")
+    assert "weight_g, marginal (a) and plain (b) predictive: 4" in table(
+        compare([joint("a"), plain])
+    )
+    assert "weight_g, plain predictive: 4" in table(compare([plain]))
+
+
+def test_prose_has_lines_of_bounded_length():
+    words = "30 of 30 folds are flagged: " + ", ".join(f"rat {k} (ESS {k})" for k in range(90))
+    printed = table(compare([joint("a"), joint("b", (-9.0, -9.0, -9.0, -9.0), verdict=words)]))
+    assert max(map(len, printed.splitlines())) <= WIDTH
+    assert " ".join(line.strip() for line in printed.splitlines()[4:]).endswith(words)
+
+
+def test_a_fold_that_decides_is_named():
+    def said(differences):
+        names = [f"rat {k}" for k in range(len(differences))]
+        best = joint("a")._replace(fold=names, term=names, fold_of_term=np.arange(len(names)))
+        size = np.full(len(names), 0.01)
+        a = best._replace(elpd=np.array(differences), mcse=size)
+        return in_words(compare([a, a._replace(model="b", elpd=np.zeros(len(names)))]))
+
+    even = np.tile([0.5, 1.5], 10)
+    one = np.append(np.tile([-0.4, 0.5], 10), 8.0)
+    assert "a predicts left-out folds better than b" in said(even)
+    assert "decides" not in said(even)
+    assert "a predicts left-out folds better than b" in said(one)
+    assert "One fold decides that: without rat 20 the difference would be 1.0. No fold" in said(one)
+    assert (
+        said(one).replace("a predicts", "b predicts").split(" than")[0]
+        == said(-one).split(" than")[0]
+    )
 
 
 def test_caveats_name_all_models_that_they_are_of():
@@ -403,7 +466,7 @@ def test_table_of_pointwise_scores_says_units_and_cautions():
 
 def test_in_words_of_models_that_cannot_be_told_apart():
     assert in_words(compare([joint("a"), joint("b")])).startswith(
-        "a and b predict left-out folds alike. No fold"
+        "a and b have the same score in every fold. No fold"
     )
     lost = compare([joint("a"), joint("b", (-1.0, -np.inf, -1.0, -1.0))])
     assert in_words(lost).startswith("a and b cannot be compared: an elpd is not finite.")

@@ -198,6 +198,6 @@ def test_chains_of_one_fold_kept_apart_are_flagged(seed):
 def all_verdicts(joint: LogSums, draws: np.ndarray, seed: int) -> tuple[list[str], str]:
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(seed), joint)
     khat, divergences = diag.pareto_khat(draws), np.zeros(len(draws))
-    verdict = verdicts.fold_verdict(joint, khat, divergences, benchmark, "plain")
+    verdict = verdicts.faults(joint, khat, divergences, benchmark, "plain").words()
     names = [f"fold {k + 1}" for k in range(len(draws))]
     return verdict.tolist(), verdicts.run_verdict(names, verdict, benchmark)

@@ -29,7 +29,7 @@ from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.sampler import Chains, Kernel, Sampler
 from pcv.tuning import tune
-from pcv.verdicts import MAX_RHAT, fold_verdict
+from pcv.verdicts import MAX_RHAT, faults
 from pcv.zoo import air
 from tests.chains import replicated, whitening
 from tests.problems import LinearGaussian, exact, side_by_side
@@ -138,7 +138,7 @@ class Ran(NamedTuple):
     @property
     def verdict(self) -> np.ndarray:
         none = np.zeros(len(self.own))
-        return fold_verdict(self.joint, none, none, self.benchmark, "plain")
+        return faults(self.joint, none, none, self.benchmark, "plain").words()
 
 
 def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:

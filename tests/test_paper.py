@@ -49,7 +49,7 @@ def flagged(draws: np.ndarray, seed: int) -> tuple[float, set[int]]:
     sums = batch_sums(draws, 50)
     found = rhat_max_benchmark(np.random.default_rng(seed), sums)
     nothing = np.zeros(len(draws))
-    said = verdicts.fold_verdict(sums, nothing, nothing, found, "marginal")
+    said = verdicts.faults(sums, nothing, nothing, found, "marginal").words()
     return found.share_above, set(np.flatnonzero(said != "ok").tolist())
 
 

@@ -261,7 +261,7 @@ def cross_validated(name: str, predictive: str, seed: int) -> Sampled:
 def all_verdicts(sampled: Sampled, predictive: str) -> np.ndarray:
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), sampled.joint)
     khat = diag.pareto_khat(sampled.draws)
-    return verdicts.fold_verdict(sampled.joint, khat, sampled.divergences, benchmark, predictive)
+    return verdicts.faults(sampled.joint, khat, sampled.divergences, benchmark, predictive).words()
 
 
 @pytest.mark.parametrize("seed", [1, 2])

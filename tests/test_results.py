@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from scipy.stats import norm
 
-from pcv import results
+from pcv import results, wording
 from pcv.config import UntilConfig
 from pcv.diagnostics import batch_sums
 from pcv.results import diagnosed as diagnosed_module
@@ -117,8 +117,9 @@ def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):
     found = diagnosed(draws)
     assert verdict(found, "joint") == "ok"
     said = verdict(found, "pointwise")
-    assert said.startswith("2 of 5 units are flagged: unit 2 (R-hat 2.")
-    assert "unit 3 (R-hat 2." in said
+    assert said.startswith("2 of 5 units are flagged: 2 units of b (R-hat 2.")
+    assert said.count("chains disagree") == 1
+    assert all("R-hat 2." in words for words in found["pointwise_verdict"].values[1])
 
 
 def test_the_headline_names_flagged_units(draws):
@@ -162,10 +163,65 @@ def test_what_ended_the_folds_is_told(draws):
     assert unmet.endswith(number)
 
 
-def test_divergences_flag_the_units_of_their_fold(draws):
-    assert verdict(diagnosed(draws, divergences=1), "pointwise").startswith(
-        "5 of 5 units are flagged: unit 0 (32 divergences (2.0% of draws): "
+def test_what_is_wrong_with_chains_is_wrong_with_the_units_of_their_fold(draws):
+    """Divergences, rare acceptance and R-hat of the joint score are properties of the chains."""
+    remedy = "higher target_accept, or reparameterise"
+    assert verdict(diagnosed(draws, divergences=1), "pointwise") == (
+        f"3 of 3 folds are flagged: a (32 divergences (2.0% of draws): {remedy}), b (32 divergences"
+        " (2.0% of draws)), c (32 divergences (2.0% of draws))."
     )
+    made = sample(draws)
+    made["acceptance"][1] = 0.3
+    rarely = results.diagnose([made], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m")
+    draws[1, 0] += 0.5
+    for found in (diagnosed(draws), rarely):
+        assert verdict(found, "pointwise").startswith("1 of 3 folds is flagged: b (")
+        assert found["pointwise_verdict"].values.tolist() == [
+            ["ok", "ok"],
+            ["the chains of its fold are flagged"] * 2,
+            ["ok", ""],
+        ]
+        assert found.attrs["units_verdict"] == "ok"
+
+
+def test_an_mcse_that_is_a_lower_bound_is_told_everywhere(draws):
+    heavy = draws * np.array([1.0, 1.0, 6.0])[:, None, None, None]
+    found = {m: diagnosed(x).assign_attrs(model=m) for m, x in (("a", draws), ("h", heavy))}
+    for kind in ("joint", "pointwise"):
+        assert found["a"][f"{kind}_mcse_is_bound"].values.tolist() == [False] * 3
+        assert found["h"][f"{kind}_mcse_is_bound"].values.tolist() == [False, False, True]
+    compared = results.compare(found, "d", "f", "a", "t")
+    for kind, comparison in compared.comparisons.items():
+        assert comparison.mcse_diff_is_bound.tolist() == [m == "h" for m in comparison.models]
+        of = compared.dataset.sel(kind=kind, model="h")
+        assert of["mcse_is_bound"]
+        assert of["fold_mcse_is_bound"].values.tolist() == [False, False, True]
+        assert f"> {comparison.mcse.max():.1f}" in wording.table(comparison)
+    assert compared.frame["mcse_is_bound"].tolist() == (compared.frame["model"] == "h").tolist()
+    assert "MCSE > " in compared.dataset.attrs["verdict"]
+    alone = results.compare({"h": found["h"]}, "d", "f", None, "t").dataset
+    assert "MCSE > " in alone.attrs["verdict"]
+
+
+def test_one_model_is_the_comparator_by_both_scores(draws):
+    """The joint score favours a, whose units go together, the pointwise one b."""
+    together = 0.5 * draws[..., [0, 0]]
+    models = {
+        name: diagnosed(x).assign_attrs(model=name)
+        for name, x in (("a", together), ("b", 0.5 * draws + 0.05))
+    }
+    joint, pointwise = (
+        {name: float(d[f"{kind}_elpd"].sum()) for name, d in models.items()}
+        for kind in ("joint", "pointwise")
+    )
+    assert (joint["a"] - joint["b"]) * (pointwise["a"] - pointwise["b"]) < 0
+    for reference, leading, expected in (
+        (None, "joint", max(joint, key=joint.get)),
+        (None, "pointwise", max(pointwise, key=pointwise.get)),
+        ("b", "joint", "b"),
+    ):
+        found = results.compare(models, "d", "f", reference, "t", leading=leading).comparisons
+        assert {c.reference for c in found.values()} == {expected}
 
 
 def test_padded_slots_are_unknown(draws):

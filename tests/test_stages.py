@@ -336,6 +336,10 @@ DOCUMENTED = {
     "models/linear/diagnostics.zarr": {
         "joint_elpd": ("fold",),
         "joint_mcse": ("fold",),
+        "joint_mcse_is_bound": ("fold",),
+        "pointwise_mcse_is_bound": ("fold",),
+        "hidden_variance": ("fold",),
+        "drift": ("fold",),
         "rhat": ("fold",),
         "khat": ("fold",),
         "verdict": ("fold",),
@@ -353,6 +357,7 @@ DOCUMENTED = {
         "elpd": ("kind", "model"),
         "elpd_diff": ("kind", "model"),
         "mcse_diff": ("kind", "model"),
+        "mcse_diff_is_bound": ("kind", "model"),
         "p_better": ("kind", "model"),
         "fold_diff": ("kind", "model", "fold"),
         "unit_diff": ("model", "unit"),
@@ -446,11 +451,17 @@ class TestArtifacts:
     def test_table_and_report(self, done):
         rows = pd.read_csv(done.path("comparison.csv"))
         assert list(rows.columns) == [
-            "model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se",
-            "mcse", "n_folds", "predictive", "verdict",
+            "model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound",
+            "p_better", "diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds",
+            "predictive", "verdict",
         ]  # fmt: skip
         assert rows["kind"].tolist() == ["joint", "joint", "pointwise", "pointwise"]
-        assert (rows["elpd_diff"] <= 0).all()
+        assert (rows["elpd_diff"][rows["kind"] == "joint"] <= 0).all()
+        comparators = {
+            str(xr.open_dataset(done.path("comparison.zarr")).attrs[f"reference_{kind}"])
+            for kind in ("joint", "pointwise")
+        }
+        assert comparators == {rows["model"][0]}
         stored = xr.open_dataset(done.path("comparison.zarr"))["elpd"]
         for _, row in rows.iterrows():
             expected = float(stored.sel(kind=row["kind"], model=row["model"]))

@@ -110,7 +110,7 @@ def html(
         captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),
         chains=chain_table([diagnostics[name] for name in names], names),
         batches=batch_table({name: diagnostics[name] for name in names}),
-        flagged=flagged_table(folds),
+        flagged=flagged_table(diagnostics, names),
         flagged_units=flagged_units(diagnostics, names),
         folds=folds,
         fits=fit_table([diagnostics[name] for name in names], names),

@@ -9,7 +9,8 @@ import xarray as xr
 
 from pcv import plots
 from pcv.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
-from pcv.wording import units_of
+from pcv.verdicts import FOLD_FLAGGED
+from pcv.wording import predictive_in_words, units_of
 
 MAX_ROWS = 100
 """flagged folds, or units, that the report lists"""
@@ -29,16 +30,16 @@ class Table(NamedTuple):
 
 
 def score_table(
-    comparison: xr.Dataset, frame: pd.DataFrame, kind: str, caveats: Sequence[str]
+    comparison: xr.Dataset, frame: pd.DataFrame, kind: str, notes: Sequence[str]
 ) -> Table:
     rows = frame[frame["kind"] == kind].sort_values("rank")
     comparator = str(comparison.attrs[f"reference_{kind}"])
     single = len(rows) == 1
-    predictives = " and ".join(dict.fromkeys(rows["predictive"]))
+    predictive = predictive_in_words(rows["model"].tolist(), rows["predictive"].tolist())
     count = f"{rows['n_folds'].max()} folds"
     if kind == "pointwise":
         count = f"{units_of(comparison['unit'].values.tolist())} in {count}"
-    caption = f"{kind.capitalize()} scores: {count}, {predictives} predictive"
+    caption = f"{kind.capitalize()} scores: {count}, {predictive} predictive"
     errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
     over = [
         f"{model} {_error(over_folds)}"
@@ -47,11 +48,10 @@ def score_table(
         )
         if np.isfinite(over_folds) and not np.isclose(over_units, over_folds)
     ]
-    notes = (
-        [f"SE of the difference over folds instead of units: {', '.join(over)}."] if over else []
-    )
+    if over:
+        notes = [f"SE of the difference over folds instead of units: {', '.join(over)}.", *notes]
     elpd = [
-        (plots.number(row["elpd"], row["se"]), _error(row["se"]), _error(row["mcse"]))
+        (plots.number(row["elpd"], row["se"]), _error(row["se"]), _mcse(row, "mcse"))
         for _, row in rows.iterrows()
     ]
     if single:
@@ -66,16 +66,14 @@ def score_table(
             else (
                 plots.number(row["elpd_diff"], row["dse"]),
                 _error(row["dse"]),
-                _error(row["mcse_diff"]),
+                _mcse(row, "mcse_diff"),
                 plots.percent(row["p_better"]),
             )
             for _, row in rows.iterrows()
         ]
     flagged = [verdict != "ok" for verdict in rows["verdict"]]
-    notes += caveats
-    notes += [f"{model}: {v}" for model, v in zip(rows["model"], rows["verdict"]) if v != "ok"]
     cells = [
-        (model, *difference, *own, "see below" if flag else "ok")
+        (model, *difference, *own, "see Computation" if flag else "ok")
         for model, difference, own, flag in zip(
             rows["model"], differences, elpd, flagged, strict=True
         )
@@ -98,13 +96,13 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
                 else (
                     plots.number(row["score_diff"], row["dse"]),
                     _error(row["dse"]),
-                    _error(row["mcse_diff"]),
+                    _mcse(row, "mcse_diff"),
                     plots.percent(row["p_better"]),
                 )
             ),
             plots.number(row["estimate"], row["se"]),
             _error(row["se"]),
-            _error(row["mcse"]),
+            _mcse(row, "mcse"),
             row["kind"],
         )
         for _, row in rows.iterrows()
@@ -197,13 +195,14 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
     columns = folds[
         ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
         + ["efmi", "n_draws", "pointwise_mcse", "verdict"]
+        + ["joint_mcse_is_bound", "pointwise_mcse_is_bound"]
     ].to_dataframe()
     rows = [
         (
             str(fold),
             *(f"{row['n_draws']:,}",) * differ,
             plots.number(row["joint_elpd"], row["joint_mcse"]),
-            _error(row["joint_mcse"]),
+            _mcse(row, "joint_mcse"),
             f"{row['joint_ess']:,.0f}",
             f"{row['rhat']:.3f}",
             f"{row['khat']:.2f}",
@@ -211,26 +210,26 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
             f"{row['acceptance']:.2f}",
             f"{row['efmi']:.2f}",
             plots.number(pointwise, row["pointwise_mcse"]),
-            _error(row["pointwise_mcse"]),
-            str(row["verdict"]),
+            _mcse(row, "pointwise_mcse"),
+            "ok" if row["verdict"] == "ok" else "flagged",
         )
         for (fold, row), pointwise in zip(columns.iterrows(), summed, strict=True)
     ]
     return Table(f"Folds of {name}", head, rows, [row[-1] != "ok" for row in rows])
 
 
-def flagged_table(folds: Mapping[str, Table]) -> Table:
+def flagged_table(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
     rows = [
-        (row[0], f"{name}: {row[-1]}")
-        for name, table in folds.items()
-        for row, flag in zip(table.rows, table.flagged, strict=True)
-        if flag
+        (str(fold), f"{name}: {words}")
+        for name in names
+        for fold, words in diagnostics[name]["verdict"].to_series().items()
+        if words != "ok"
     ]
-    return _to_look_at("fold", rows, "the table of all folds")
+    return _to_look_at("fold", rows, "verdict in diagnostics.zarr")
 
 
 def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
-    """Units whose chains disagree, where folds hold several."""
+    """Units that are flagged themselves, where folds hold several."""
     rows = [
         (str(unit), f"{name}: {words}")
         for name in names
@@ -240,7 +239,7 @@ def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -
             diagnostics[name]["pointwise_verdict"].to_numpy().ravel(),
             strict=True,
         )
-        if words not in ("", "ok")
+        if words not in ("", "ok", FOLD_FLAGGED)
     ]
     return _to_look_at("unit", rows, "pointwise_verdict in diagnostics.zarr")
 
@@ -255,6 +254,11 @@ def _to_look_at(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
 
 def _error(error: float) -> str:
     return plots.number(error, error)
+
+
+def _mcse(row: pd.Series, name: str) -> str:
+    """Behind a sign where it is only a lower bound."""
+    return "> " * bool(row[f"{name}_is_bound"]) + _error(row[name])
 
 
 def _range(values: xr.DataArray) -> str:

@@ -1,18 +1,20 @@
 """What diagnostics.zarr and comparison.zarr hold, computed from the stored sums alone. No JAX."""
 
-from pcv.results.compared import Compared, compare, trimmed
+from pcv.results.compared import Compared, below_the_joint_table, compare, trimmed
 from pcv.results.diagnosed import diagnose, with_batch_check, with_scores
 from pcv.results.planned import plan
-from pcv.results.scored import Kind, distinct_kinds, listed, scores
+from pcv.results.scored import Kind, distinct_kinds, listed, rhat_max_in_words, scores
 
 __all__ = [
     "Compared",
     "Kind",
+    "below_the_joint_table",
     "compare",
     "diagnose",
     "distinct_kinds",
     "listed",
     "plan",
+    "rhat_max_in_words",
     "scores",
     "trimmed",
     "with_batch_check",

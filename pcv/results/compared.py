@@ -52,15 +52,17 @@ def compare(
     reference: str | None,
     experiment: str,
     until: UntilConfig | None = None,
+    leading: Kind = "joint",
 ) -> Compared:
     """The models of an experiment side by side, joint and pointwise, and over draws.
 
     Args:
         diagnostics: contents of the diagnostics artifact of each model, by its name.
         data, folds: fingerprints that all models share.
-        reference: the comparator, or None for the best model.
+        reference: the comparator, or None for the best model by the leading score.
         experiment: its name.
         until: what ended the folds, or None.
+        leading: the score that finds the comparator of all.
 
     Returns:
         The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
@@ -68,6 +70,9 @@ def compare(
     """
     diagnostics = trimmed(diagnostics)
     models = list(diagnostics)
+    if reference is None:
+        found = [scores(d, leading, data, folds) for d in diagnostics.values()]
+        reference = comparing.compare(found).reference
     comparisons: dict[Kind, Comparison] = {}
     by_kind = []
     for kind in KINDS:
@@ -76,21 +81,21 @@ def compare(
         at = _progressive(diagnostics, all_scores, result)
         fold_sums = [np.bincount(s.fold_of_term, s.elpd, len(s.fold)) for s in all_scores]
         fold_mcse = np.stack([s.mcse for s in all_scores])
+        is_bound = np.stack([s.mcse_is_bound for s in all_scores])
         comparator = models.index(result.reference)
         is_other = np.arange(len(models))[:, None] != comparator
         fold_mcse_diff = np.where(is_other, np.hypot(fold_mcse, fold_mcse[comparator]), 0.0)
         by_model = [result.models.index(name) for name in models]
-        columns = ("rank", "elpd", "se", "mcse", "elpd_diff", "dse", "dse_folds", "mcse_diff")
+        columns = ["rank", "elpd", "se", "mcse", "mcse_is_bound", "elpd_diff", "dse", "dse_folds"]
+        columns += ["mcse_diff", "mcse_diff_is_bound", "p_better"]
         by_kind.append(
             xr.Dataset(
                 {
-                    **{
-                        name: ("model", getattr(result, name)[by_model])
-                        for name in (*columns, "p_better")
-                    },
+                    **{name: ("model", getattr(result, name)[by_model]) for name in columns},
                     "fold_diff": (("model", "fold"), result.elpd_diff_folds[by_model]),
                     "fold_elpd": (("model", "fold"), np.stack(fold_sums)),
                     "fold_mcse": (("model", "fold"), fold_mcse),
+                    "fold_mcse_is_bound": (("model", "fold"), is_bound),
                     "fold_mcse_diff": (("model", "fold"), fold_mcse_diff),
                     **{name: (("model", "point"), x) for name, x in at.items()},
                 }
@@ -117,14 +122,16 @@ def compare(
     dataset.attrs = {
         "experiment": experiment,
         "outcome": first.attrs["outcome"],
-        "predictive": comparisons["joint"].predictive,
+        "predictive": wording.predictive_in_words(
+            comparisons["joint"].models, comparisons["joint"].predictive
+        ),
         "integration": ", ".join(
             dict.fromkeys(
                 d.attrs["integration"] for d in diagnostics.values() if d.attrs["integration"]
             )
         ),
         "superchains": first.attrs["superchains"],
-        "verdict": _verdict(comparisons, "pointwise" in distinct_kinds(diagnostics)),
+        "verdict": _verdict(comparisons, diagnostics),
         "until": _ended(comparisons["joint"], diagnostics, until) if until else "",
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }
@@ -172,24 +179,40 @@ def _shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kin
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
-def _verdict(comparisons: Mapping[Kind, Comparison], by_unit: bool) -> str:
+def below_the_joint_table(
+    comparison: Comparison, diagnostics: Mapping[str, xr.Dataset]
+) -> list[str]:
+    """What is said of each model under the table of pointwise scores, below that of joint ones."""
+    said = []
+    for name, words in zip(comparison.models, comparison.verdict):
+        units = str(diagnostics[name].attrs["units_verdict"])
+        said.append(words if words in ("ok", units) else f"as above. {units}".removesuffix(" ok"))
+    return said
+
+
+def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, xr.Dataset]) -> str:
     """The joint comparison in words, and of which models single units are flagged alone."""
     joint = comparisons["joint"]
     trust = dict(zip(joint.models, joint.verdict))
     if len(trust) > 1:
         words = wording.in_words(joint)
     else:
+        mcse = wording.mcse_in_words(joint.mcse[0], joint.mcse_is_bound[0])
         words = (
             f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
-            f"MCSE {joint.mcse[0]:.2f}). "
-            + ("No fold is flagged." if joint.verdict == ["ok"] else joint.verdict[0])
+            f"MCSE {mcse}). "
+            + (
+                "No fold is flagged."
+                if joint.verdict == ["ok"]
+                else "It is flagged, see the table."
+            )
         )
     units = [
         name
-        for name, said in zip(comparisons["pointwise"].models, comparisons["pointwise"].verdict)
-        if by_unit and said != "ok" and trust[name] == "ok"
+        for name in comparisons["pointwise"].models
+        if diagnostics[name].attrs["units_verdict"] != "ok" and trust[name] == "ok"
     ]
-    if not units:
+    if not units or "pointwise" not in distinct_kinds(diagnostics):
         return words
     return f"{words} Single units of {' and '.join(units)} are flagged, see the pointwise table."
 

@@ -73,6 +73,7 @@ def diagnose(
             predictive,
             superchains,
             points,
+            (len(ids), int(present.sum())),
         )
         for rows, part in in_groups
     ]
@@ -80,7 +81,8 @@ def diagnose(
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()
     }
-    verdict, unit_verdict = (found[name][1] for name in ("verdict", "pointwise_verdict"))
+    verdict = found["verdict"][1]
+    (_, of_chains), (_, of_units) = (found.pop(f"{x}_verdict") for x in ("chains", "units"))
     (_, ess), (_, mcse) = found["joint_ess"], found["joint_mcse"]
     (_, ess_at), (_, mcse_at) = found["ess_at"], found["joint_mcse_at"]
     variables = {
@@ -97,16 +99,23 @@ def diagnose(
         "fit_rhat": ("param", checks["rhat"].values),
         "fit_ess": ("param", checks["ess"].values),
     }
+    on_chains = verdicts.run_verdict(ids, of_chains, benchmark, superchains)
+    on_units = verdicts.run_verdict(
+        names[present],
+        of_units[present],
+        unit_benchmark if verdicts.mixed(benchmark) else None,
+        superchains,
+        ids[np.nonzero(present)[0]],
+    )
     problems, warnings = (listed(checks.attrs[name]) for name in ("problems", "warnings"))
     attributes = {
         "model": model,
         "predictive": predictive,
         "integration": samples[0].attrs["integration"],
         "outcome": samples[0].attrs["outcome"],
-        "verdict": verdicts.run_verdict(ids, verdict, benchmark, "fold", superchains),
-        "pointwise_verdict": verdicts.run_verdict(
-            names[present], unit_verdict[present], unit_benchmark, "unit", superchains
-        ),
+        "verdict": verdicts.run_verdict(ids, verdict, benchmark, superchains),
+        "units_verdict": on_units,
+        "pointwise_verdict": " ".join(x for x in (on_chains, on_units) if x != "ok") or "ok",
         "num_chains": int(chains),
         "superchains": superchains,
         "num_draws": int(num_draws.max()),
@@ -163,38 +172,65 @@ def _of_folds(
     predictive: Literal["plain", "marginal", "either"],
     superchains: int,
     points: Int[np.ndarray, " point"],
+    among: tuple[int, int],
 ) -> dict[str, tuple[Any, np.ndarray]]:
-    """Variables of some folds, each with its dimensions."""
+    """Variables of some folds, each with its dimensions, among so many folds and units."""
     joint, pointwise, units = _sums(sample, present)
     diverged = np.nansum(sample["divergences"].values, axis=(1, 2))
     accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
     efmi = diag.efmi(**energy_sums([sample]))
-    verdict = verdicts.fold_verdict(
-        joint, khat, diverged, benchmark, predictive, superchains, accepted, efmi
+    hidden = _hidden_variance(sample, joint)
+    faults = verdicts.faults(
+        joint,
+        khat,
+        diverged,
+        benchmark,
+        predictive,
+        superchains,
+        accepted,
+        efmi,
+        hidden,
+        among[0],
     )
     fold_of_unit = np.nonzero(present)[0]
-    alone = np.where(present.sum(axis=1) == 1, khat, np.nan)
-    unit_verdict = np.full(present.shape, "", dtype=object)
-    unit_verdict[present] = verdicts.fold_verdict(
-        units, alone[fold_of_unit], diverged[fold_of_unit], unit_benchmark, predictive, superchains
+    alone = present.sum(axis=1) == 1
+    tails = [np.where(alone, x, np.nan)[fold_of_unit] for x in (khat, hidden)]
+    unit_faults = verdicts.faults(
+        units,
+        tails[0],
+        np.zeros(len(fold_of_unit)),
+        unit_benchmark,
+        predictive,
+        superchains,
+        hidden=tails[1],
+        among=among[1],
     )
+    unit_verdict, own = np.full((2, *present.shape), "", dtype=object)
+    unit_verdict[present], own[present] = verdicts.of_units(unit_faults, faults, fold_of_unit)
+    heavy_units = np.bincount(fold_of_unit, verdicts.heavy_tail(units, *tails), minlength=len(khat))
     joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
     unit_at = [diag.elpd(diag.first_batches(pointwise, p)) for p in points.tolist()]
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     return {
         "joint_elpd": (fold, diag.elpd(joint)),
         "joint_mcse": (fold, diag.mcse(joint)),
+        "hidden_variance": (fold, hidden),
+        "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden)),
         "joint_ess": (fold, diag.ess(joint)),
         "rhat": (fold, diag.mixing(joint, superchains)),
+        "drift": (fold, diag.drift(joint)),
         "divergences": (fold, diverged),
         "acceptance": (fold, accepted),
         "efmi": (fold, efmi),
-        "verdict": (fold, verdict.astype(str)),
+        "verdict": (fold, faults.words()),
+        "chains_verdict": (fold, np.array(["; ".join(x) or "ok" for x in faults.chains])),
         "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
         "pointwise_ess": (fold_slot, diag.ess(pointwise)),
         "pointwise_rhat": (fold_slot, diag.mixing(pointwise, superchains)),
         "pointwise_verdict": (fold_slot, unit_verdict.astype(str)),
+        "units_verdict": (fold_slot, own.astype(str)),
         "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
+        "pointwise_mcse_is_bound": (fold, heavy_units > 0),
         "joint_elpd_at": (fold_point, joint_at.elpd),
         "joint_mcse_at": (fold_point, joint_at.mcse),
         "rhat_at": (fold_point, joint_at.rhat),
@@ -281,3 +317,10 @@ def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
     if "log_joint_draws" in sample:
         return diag.pareto_khat(sample["log_joint_draws"], num_draws)
     return diag.pareto_khat_from_tail(sample["log_joint_tail"].values, num_draws)
+
+
+def _hidden_variance(sample: xr.Dataset, joint: LogSums) -> np.ndarray:
+    """NaN where the draws are not kept."""
+    if "log_joint_draws" in sample:
+        return diag.hidden_variance(sample["log_joint_draws"], joint)
+    return np.full(sample.sizes["fold"], np.nan)

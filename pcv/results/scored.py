@@ -50,6 +50,7 @@ def scores(
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
         verdict=_trust(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
+        mcse_is_bound=diagnostics[f"{kind}_mcse_is_bound"].values if score == "log" else False,
         shared=float(diagnostics.attrs.get(f"{kind}_shared", 0.0)) if score == "log" else 0.0,
     )
 
@@ -86,6 +87,15 @@ def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
         return chains
     fit = f"The full-data fit is bad: {diagnostics.attrs['fit_verdict']}."
     return fit if chains == "ok" else f"{fit} {chains}"
+
+
+def rhat_max_in_words(diagnostics: xr.Dataset) -> str:
+    """R-hat max, and how much of its benchmark reaches it; or that no chains were made."""
+    rhat, share = (float(diagnostics.get(name, np.nan)) for name in ("rhat_max", "benchmark_share"))
+    if np.isnan(rhat):
+        return "R-hat max undefined"
+    name = "nested R-hat max" if diagnostics.attrs["superchains"] else "R-hat max"
+    return f"{name} {rhat:.3f} (reached by {share:.0%} of its benchmark)"
 
 
 def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:

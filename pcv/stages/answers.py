@@ -89,8 +89,7 @@ def diagnose(job: Job) -> None:
     flagged = int((dataset["verdict"].values != "ok").sum())
     job.say(
         f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), "
-        f"{'nested ' * bool(dataset.attrs['superchains'])}R-hat max "
-        f"{float(dataset['rhat_max']):.3f}, {flagged} of {dataset.sizes['fold']} folds flagged"
+        f"{results.rhat_max_in_words(dataset)}, {flagged} of {dataset.sizes['fold']} folds flagged"
     )
 
 
@@ -166,7 +165,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
     from pcv import results
-    from pcv.wording import scores_frame, scores_table, table
+    from pcv.wording import scores_frame, scores_table, table, wrapped
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -174,7 +173,13 @@ def compare(job: Job) -> str:
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.renew(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
-    tables = [table(compared.comparisons[kind]) for kind in results.distinct_kinds(diagnosed)]
+    tables = [
+        table(
+            of_kind := compared.comparisons[kind],
+            None if kind == "joint" else results.below_the_joint_table(of_kind, diagnosed),
+        )
+        for kind in results.distinct_kinds(diagnosed)
+    ]
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
     file = job.path("compare").with_name("scores.csv")
     store.write_text(file, scores.to_csv(index=False))
@@ -183,7 +188,7 @@ def compare(job: Job) -> str:
     until = compared.dataset.attrs["until"]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
     words = [compared.dataset.attrs["verdict"], *([until] if until else []), *marks]
-    return "\n\n".join([*tables, *words])
+    return "\n\n".join([*tables, *map(wrapped, words)])
 
 
 def report(job: Job) -> None:

@@ -1,0 +1,245 @@
+"""How often is the whole verdict wrong? `python -m benchmarks.verdicts`, some five minutes.
+
+Log scores whose exact elpd is known, as AR(1) chains of all folds (10 to 1,000 folds, 4 to 64
+chains of 50 to 1,000 draws, φ of 0 to .8): healthy designs, in which every flag is a false alarm,
+and designs in one fold of which something is wrong. There it is a miss where nothing is flagged
+although the estimate of that fold is off by more than four of its MCSEs.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.signal import lfilter
+
+from pcv.diagnostics import (
+    batch_sums,
+    elpd,
+    hidden_variance,
+    mcse,
+    pareto_khat,
+    rhat_max_benchmark,
+)
+from pcv.verdicts import faults, heavy_tail, run_verdict
+
+HEALTHY, FAULTY = 400, 40
+"""designs, of each fault"""
+MOST_DRAWS = 2**21
+"""of all folds of a design"""
+BAD = 3
+"""the fold in which something is wrong"""
+
+
+class Design(NamedTuple):
+    folds: int
+    chains: int
+    draws: int
+    phi: float
+    sd: float
+
+    @property
+    def effective(self) -> float:
+        """Draws of s that would be as good if they were independent."""
+        return self.chains * self.draws * (1 - self.phi) / (1 + self.phi)
+
+
+def drawn(rng: np.random.Generator, enough: float, most: float, sd: tuple[float, ...]) -> Design:
+    """A design whose effective draws are from `enough` to `most`."""
+    while True:
+        design = Design(
+            int(rng.choice([10, 30, 100, 300, 1000])),
+            int(rng.choice([4, 8, 16, 64])),
+            int(rng.choice([50, 100, 200, 400, 1000])),
+            float(rng.choice([0.0, 0.3, 0.5, 0.7, 0.8])),
+            float(rng.choice(sd)),
+        )
+        if (
+            enough <= design.effective < most
+            and design.folds * design.chains * design.draws <= MOST_DRAWS
+        ):
+            return design
+
+
+def chains(rng: np.random.Generator, shape: tuple[int, ...], phi: float) -> np.ndarray:
+    """Stationary AR(1) along the last axis, normal with variance 1."""
+    steps = rng.normal(size=shape)
+    steps[..., 1:] *= np.sqrt(1 - phi**2)
+    return lfilter([1], [1, -phi], steps)
+
+
+def stuck(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """One chain stays at its first draw."""
+    x[0] = x[0, :1]
+
+
+def shifted(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """One chain lies 2 sd above the others."""
+    x[0] += 2
+
+
+def two_modes(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """A second mode lies 4 sd higher, in which one chain of eight stays instead of half of them."""
+    x += 4 * (np.arange(len(x)) < max(len(x) // 8, 1))[:, None]
+
+
+def drifting(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """All chains are still on their way, by 3 sd from the first to the last draw."""
+    x -= 3 * np.linspace(1, 0, x.shape[1])
+
+
+def slow(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """Chains of that fold need as many draws as there are to forget where they started."""
+    x[:] = chains(rng, x.shape, np.exp(-1 / x.shape[1]))
+
+
+def frozen(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """No chain of the fold moves."""
+    x[:] = x[:, :1]
+
+
+def heavy(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """s is normal with an sd of 3, so that few draws carry exp(s)."""
+    x *= 3 / d.sd
+
+
+def pareto(rng: np.random.Generator, d: Design, x: np.ndarray) -> None:
+    """exp(s) has no mean: s is exponential with mean 1.2."""
+    x[:] = rng.exponential(1.2 / d.sd, x.shape)
+
+
+EXACT: dict[Callable, Callable[[Design], float]] = {
+    two_modes: lambda d: d.sd**2 / 2 + np.log((1 + np.exp(4 * d.sd)) / 2),
+    heavy: lambda d: 4.5,
+    pareto: lambda d: np.inf,
+}
+"""elpd of the bad fold, where it is not that of the others"""
+
+
+FAULTS = (stuck, shifted, two_modes, drifting, slow, frozen, heavy, pareto)
+
+
+class Found(NamedTuple):
+    said: str
+    """of the run"""
+    flagged: np.ndarray
+    """which folds"""
+    off: np.ndarray
+    """error of each fold in MCSEs"""
+    total_off: float
+    """error of their sum in MCSEs"""
+
+
+def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
+    rng = np.random.default_rng(seed)
+    x = chains(rng, (design.folds, design.chains, design.draws), design.phi)
+    if fault:
+        fault(rng, design, x[BAD])
+    s = design.sd * x
+    sums = batch_sums(s, min(50, design.draws // 2))
+    exact = np.full(design.folds, design.sd**2 / 2)
+    if fault in EXACT:
+        exact[BAD] = EXACT[fault](design)
+    benchmark = rhat_max_benchmark(rng, sums, replicates=200)
+    words = faults(
+        sums,
+        pareto_khat(s),
+        np.zeros(design.folds),
+        benchmark,
+        "plain",
+        hidden=hidden_variance(s, sums),
+    ).words()
+    said = run_verdict([f"fold {k}" for k in range(design.folds)], words, benchmark)
+    error, size = elpd(sums) - exact, mcse(sums)
+    with np.errstate(divide="ignore"):
+        off = np.abs(error) / size
+    return Found(said, words != "ok", off, float(abs(error.sum()) / np.sqrt((size**2).sum())))
+
+
+def reason(words: str) -> str:
+    """What kind of flag it is, for the table of false alarms."""
+    kinds = {
+        "larger densities": "hidden variance",
+        "k-hat": "k-hat",
+        "with an ESS": "R-hat above 1.05, few draws",
+        "half of the draws": "drift",
+        "chains disagree": "R-hat",
+        "have not mixed": "R-hat max",
+        "ESS": "ESS below 50",
+    }
+    return next((kind for sign, kind in kinds.items() if sign in words), "other")
+
+
+def why(found: list[Found]) -> str:
+    counts = Counter(reason(each.said) for each in found if each.said != "ok")
+    return ", ".join(f"{kind} {number}" for kind, number in counts.most_common())
+
+
+def percent(x: list[bool]) -> str:
+    return f"{np.mean(x):.1%}"
+
+
+def tails(s: np.ndarray, exact: float) -> str:
+    """What 1,600 independent draws of s say of a fold, over and over."""
+    sums, khat = batch_sums(s, 50), pareto_khat(s)
+    z = (elpd(sums) - exact) / mcse(sums)
+    alone = heavy_tail(sums, khat)
+    both = heavy_tail(sums, khat, hidden_variance(s, sums))
+    of_sums = heavy_tail(sums, np.full(len(s), np.nan))
+    far = np.abs(z) > 4
+    cells = [f"{np.median(khat):.2f}", f"{z.mean():.2f}", f"{z.std():.2f}", f"{far.mean():.1%}"]
+    for flagged in (alone, both, of_sums):
+        cells += [f"{flagged.mean():.1%}", f"{(far & ~flagged).mean():.1%}"]
+    return " | ".join(cells)
+
+
+if __name__ == "__main__":
+    rng = np.random.default_rng(1)
+    print("| s | sd | k-hat | mean z | sd of z | over 4 MCSE | by k-hat | missed", end=" ")
+    print("| or hidden variance | missed | by sums alone | missed |")
+    print("|---" * 12 + "|")
+    shape = (1000, 8, 200)
+    for sd in (0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0):
+        words = tails(rng.normal(0, sd, shape), sd**2 / 2)
+        print(f"| normal | {sd} | {words} |", flush=True)
+    for sd in (1.0, 2.0, 4.0):
+        words = tails(-rng.gamma(4, sd / 2, shape), -4 * np.log1p(sd / 2))
+        print(f"| minus gamma, shape 4 | {sd} | {words} |", flush=True)
+    for sd in (0.5, 1.0, 1.5):
+        words = tails(rng.gamma(25, sd / 5, shape), -25 * np.log1p(-sd / 5))
+        print(f"| gamma, shape 25 | {sd} | {words} |", flush=True)
+    print()
+
+    def designs(number: int, fault: Callable | None, *which: Any) -> list[Found]:
+        return [verdict(int(rng.integers(2**32)), drawn(rng, *which), fault) for _ in range(number)]
+
+    head = ("effective draws", "sd of s", "designs", "any flag", "folds flagged")
+    print("|", " | ".join((*head, "sum off by over 4 MCSE", "first reasons")), "|")
+    print("|---" * 7 + "|")
+    for low, high in ((400, 1000), (1000, np.inf), (100, 400)):
+        for sds in ((0.1, 0.3, 0.6, 1.0), (1.25, 1.5), (2.0,)):
+            number = HEALTHY // 2 if low > 100 and sds[0] == 0.1 else HEALTHY // 8
+            found = designs(number, None, low, high, sds)
+            cells = (
+                f"{low} to {high:.0f}".replace("to inf", "and more"),
+                ", ".join(map(str, sds)),
+                str(number),
+                percent([each.said != "ok" for each in found]),
+                f"{np.concatenate([each.flagged for each in found]).mean():.2%}",
+                percent([each.total_off > 4 for each in found]),
+                why(found),
+            )
+            print("|", " | ".join(cells), "|", flush=True)
+    print("\n| fault of one fold | designs | that fold flagged | off by over 4 MCSE | missed |")
+    print("|---" * 5 + "|")
+    for fault in FAULTS:
+        found = designs(FAULTY, fault, 400, np.inf, (0.3, 0.6, 1.0))
+        off = [each for each in found if not each.off[BAD] <= 4]
+        cells = (
+            fault.__doc__.rstrip(".").lower() if fault.__doc__ else "",
+            str(FAULTY),
+            percent([each.flagged[BAD] for each in found]),
+            str(len(off)),
+            str(sum(each.said == "ok" for each in off)),
+        )
+        print("|", " | ".join(cells), "|", flush=True)
