@@ -124,8 +124,25 @@ def path(
     >>> str(path(Path("results"), "fit", "rats", "slopes"))
     'results/rats/models/slopes/fit.zarr'
     """
-    file = (ROUND_FILES if round and stage in ROUND_FILES else FILES)[stage]
-    return results / file.format(experiment=experiment, model=model, batch=batch, round=round)
+    place = {"experiment": experiment, "model": model, "batch": batch, "round": round}
+    return results / _file(stage, round).format(**place)
+
+
+def _file(stage: str, round: int) -> str:
+    return (ROUND_FILES if round and stage in ROUND_FILES else FILES)[stage]
+
+
+def benchmark(
+    results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
+) -> Path:
+    """Where Snakemake notes what the job of an artifact took.
+
+    >>> str(benchmark(Path("results"), "sample", "rats", "slopes", "1-of-1", 2))
+    'results/rats/benchmarks/sample-slopes-1-of-1-round-2.tsv'
+    """
+    fields = {"{model}": model, "{batch}": batch, "{round}": f"round-{round}"}
+    of = [word for field, word in fields.items() if field in _file(stage, round)]
+    return results / experiment / "benchmarks" / f"{'-'.join([stage, *of])}.tsv"
 
 
 def checkpoints(results: Path, experiment: str, model: str) -> Path:

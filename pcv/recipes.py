@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from html import unescape
@@ -68,6 +69,8 @@ def _bring_up_to_date(
     known = _content(file)
     artifacts, known_batches = _artifacts(results, config, experiment, stage, model)
     existing = [path for path in artifacts if path.exists()]
+    for path in existing:
+        _renew_benchmark(artifacts[path], path)
     settled = known == wanted
     files = _files(config, experiment, model) if existing and stage in OF_MODEL_FILES else None
     stale = any(_made_of(path, files) != wanted for path in existing)
@@ -83,6 +86,15 @@ def _bring_up_to_date(
                 os.utime(file, (0, after + 1 if after else 0))
     except OSError as error:
         raise PcvError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def _renew_benchmark(file: Path, artifact: Path) -> None:
+    """Snakemake takes the older of artifact and benchmark: that of an earlier job is no reason to
+    make again what a command has made since."""
+    made = _time(artifact)
+    if file.exists() and file.stat().st_mtime < made:
+        with suppress(OSError):
+            os.utime(file, (made, made))
 
 
 def _time_of_what_follows(
@@ -101,18 +113,20 @@ def _time_of_what_follows(
 
 def _artifacts(
     results: Path, config: Config, experiment: str, stage: str, model: str
-) -> tuple[set[Path], bool]:
-    """A stage's artifacts, all batches and rounds; and whether it is known how many batches."""
+) -> tuple[dict[Path, Path], bool]:
+    """A stage's artifacts, all batches and rounds, and the benchmarks of their jobs; and whether it
+    is known how many batches."""
     cv = config.experiments[experiment].cv
     if stage == "cut" and cv.fold_batches != "auto":
-        return set(), True
+        return {}, True
     rounds = range(stage == "plan", len(cv.rounds))
     number = layout.num_batches(results, experiment, model, cv.fold_batches) if model else 1
-    found = {
-        layout.path(results, stage, experiment, model, name, r)
+    places = [
+        (results, stage, experiment, model, name, r)
         for name in layout.batches(number or 1)
         for r in rounds
-    }
+    ]
+    found = {layout.path(*place): layout.benchmark(*place) for place in places}
     return found, bool(number)
 
 

@@ -155,6 +155,7 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
         {*layout.FILES} - {"cut"}, "ab", layout.batches(2)
     ):
         assert layout.path(results, stage, "tiny", model, batch).exists()
+        assert layout.benchmark(results, stage, "tiny", model, batch).exists()
     for name in layout.FIGURES:
         for suffix in ("png", "svg"):
             assert (results / f"tiny/figures/{name}.{suffix}").stat().st_size > 1000
@@ -337,6 +338,16 @@ def test_commands_that_make_the_same_again_rerun_nothing(project):
         assert done.returncode == 0, done.stderr
     assert (project / "results/tiny/figures/folds.png").exists()
     assert to_do(project) == set()
+
+
+def test_a_changed_model_that_a_command_has_fitted_is_not_fitted_again(project):
+    """Snakemake takes the older of an artifact and the benchmark of the job before."""
+    path = project / "b.py"
+    path.write_text(path.read_text() + "\n")
+    assert to_do(project) == B | END
+    command = [sys.executable, "-m", "pcv", "fit", "tiny.yaml", "--model", "b"]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    assert to_do(project) == (B - {"fit b"}) | END
 
 
 def test_a_model_that_was_edited_while_it_was_fitted_is_fitted_again(project):

@@ -32,9 +32,9 @@ rule plan:
     output:
         directory("results/{experiment}/plan/{round}.zarr"),
     log:
-        "results/{experiment}/logs/plan-{round}.log",
+        "results/{experiment}/logs/plan-round-{round}.log",
     benchmark:
-        "results/{experiment}/benchmarks/plan-{round}.tsv"
+        "results/{experiment}/benchmarks/plan-round-{round}.tsv"
     conda:
         "../../envs/pcv.yaml"
     params:
