@@ -19,7 +19,7 @@ from pcv.folds import Folds
 from pcv.folds.base import Units, names_of
 from pcv.names import name_bits
 
-Values = Sequence[Any] | Shaped[np.ndarray, " unit"]
+Values = Sequence[Any] | pd.Series | Shaped[np.ndarray, " unit"]
 
 
 def _rng(scheme: str, seed: int) -> np.random.Generator:
