@@ -178,7 +178,7 @@ SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the 
     ("draws", "said"),
     [
         (spoilt(shift=5), SHIFTED),
-        (spoilt(stuck=True), r"chain 2 is stuck \(1 distinct draws of 1000\): other priors or a "),
+        (spoilt(stuck=True), r"chain 2 is stuck \(1 distinct draws of 1000\): other priors or an"),
         (
             spoilt(diverging=41),
             r"41 of 4000 draws diverged, more than 1%, at target_accept 0\.8: a higher fit\.target_"

@@ -1505,12 +1505,11 @@ class TestBadFits:
         assert len(store.read_stamp(job.path("fit"), "fit").marks) == 1
 
     def test_notes_of_a_model_go_with_its_results(self, project):
-        job = project.job(with_model("noted"), model="mine", batch="1-of-1")
-        run(job, "fit", "warmup")
+        job = project.job(with_model("noted"), model="mine")
+        run(job, "fit")
         note = "model 'mine': its scores are of half a log density"
         assert f"note: {note}" in project.said
-        for stage in ("fit", "warmup"):
-            assert store.read_stamp(job.path(stage), stage).marks == [note]
+        assert store.read_stamp(job.path("fit"), "fit").marks == [note]
 
     def test_divergences(self, project):
         job = project.job(with_model("funnel") | {"fit.target_accept": 0.6}, model="mine")
