@@ -431,6 +431,25 @@ def test_report_settings_rerun_in_seconds_and_leave_the_rest(project):
     assert to_do(project) == set()
 
 
+def test_a_report_is_made_again_where_logs_were_removed(project):
+    shutil.rmtree(project / "results/tiny/logs")
+    (project / "results/tiny/figures/khat.svg").unlink()
+    run = tiny(project)
+    assert run.status == 0, run.err
+    assert "Traceback" not in run.err
+    assert run.out.strip().splitlines()[-1] == "Report: results/tiny/report.html"
+
+
+def test_a_rule_of_ones_own_that_has_no_log_is_told_of_when_it_fails(project):
+    rule = f'include: "{ROOT}/Snakefile"\nrule mine:\n    output: "mine.txt"\n    shell: "false"\n'
+    (project / "own.smk").write_text(rule)
+    arguments = "mine.txt", "--configfile", "tiny.yaml"
+    run = snakemake(project, *arguments, snakefile=project / "own.smk")
+    assert run.status == 1
+    assert "Error in rule mine" in run.err
+    assert "Traceback" not in run.err
+
+
 def test_a_failing_job_is_told_in_one_line_and_spoils_nothing(project):
     broken = MODEL.replace('.log_prob(data["y"])', '.log_prob(data["y"][:5])')
     (project / "b.py").write_text(broken)

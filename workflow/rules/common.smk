@@ -107,6 +107,8 @@ def is_calm(record):
     """Progress, warnings and errors; failed jobs are kept for the end."""
     event = getattr(record, "event", None)
     if event == LogEvent.JOB_ERROR:
+        if not record.log:  # of another project's rule, which Snakemake tells of
+            return True
         FAILED[record.log[0]] = record.rule_name
         return False
     if "CalledProcessError" in record.getMessage():
@@ -114,11 +116,17 @@ def is_calm(record):
     return record.levelno >= logging.WARNING or event == LogEvent.PROGRESS
 
 
+def said_in(log):
+    """What a job said, as far as its log was kept."""
+    path = Path(log)
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
 def print_tables():
     for experiment in CONFIG.experiments:
         page = Path(f"results/{experiment}/report.html")
         if page.exists():
-            print(Path(f"results/{experiment}/logs/compare.log").read_text())
+            print(said_in(f"results/{experiment}/logs/compare.log"))
             print(f"Report: {page}", flush=True)
     if PAPER_ASKED_FOR:
         print("Paper: results/paper/index.html", flush=True)
@@ -138,7 +146,7 @@ if workflow.is_main_process:
 def print_errors():
     """What failed jobs said, as the last that one sees."""
     for log, rule_name in FAILED.items():
-        said = Path(log).read_text().splitlines() if Path(log).exists() else []
+        said = said_in(log).splitlines()
         errors = [line for line in said if line.startswith("error: ")]
         if not errors:
             errors = [
