@@ -100,9 +100,10 @@ def held(
             raise PcvError(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
             )
-        for file in folder.glob(".*.new"):  # of writers that were killed
-            file.unlink()
-        before = _drop_others(folder, made_of, say)
+        with store.explained(folder):
+            for file in folder.glob(".*.new"):  # of writers that were killed
+                file.unlink()
+            before = _drop_others(folder, made_of, say)
         saved = Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
         if saved.number and before:
             _compare(folder, before, made_on, say)
@@ -172,7 +173,7 @@ def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
     try:
         with (folder_of(jobs, made_of) / "lock").open() as lock:
             return not _is_granted(lock, fcntl.LOCK_SH, lambda words: None)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):  # the latter is told of by who wants to hold it
         return False
 
 
@@ -182,7 +183,8 @@ def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
     known = _made_of(folder / MADE_OF, lambda file: None)
     if known is None or not _alike(known, made_of):
         return 0
-    return max((int(file.name.split("-")[1]) + 1 for file in folder.glob("state-*")), default=0)
+    numbers = [file.name.removeprefix("state-") for file in folder.glob("state-*")]
+    return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
 
 
 class Rows(NamedTuple):
@@ -376,13 +378,23 @@ def _compare(
 def _made_of(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | None:
     """What a job's blocks are made of; None where there are none, or it cannot be read."""
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
+        found = json.loads(file.read_text())
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (ValueError, IsADirectoryError):
+        found = None
+    if not _is_record(found):
         damaged(file)
         return None
-    return found
+    return dict(found)
+
+
+def _is_record(found: Any) -> bool:
+    """Is it what `held` writes, as far as it is read here?"""
+    if not isinstance(found, dict) or not isinstance(found.get("folds"), list):
+        return False
+    made_on = found.get(MADE_ON, dict.fromkeys(("platform", "devices", "dtype")))
+    return isinstance(made_on, dict) and {"platform", "devices", "dtype"} <= made_on.keys()
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any], *but: str) -> bool:

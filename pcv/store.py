@@ -226,6 +226,10 @@ def explained(path: Path) -> Iterator[None]:
                 f"{path}: a file larger than this process may write (ulimit -f): raise the limit "
                 "and run again (nothing was changed)"
             ) from error
+        if error.errno == errno.EISDIR:
+            raise PcvError(
+                f"{error.filename or path}: a folder stands where a file is needed; move it away"
+            ) from error
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise PcvError(
                 f"{path}: a file stands where a folder is needed; move it away, or choose another "

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -355,7 +356,14 @@ def test_a_folder_that_goes_while_it_is_read(tmp_path, monkeypatch, function):
     }
 
 
-@pytest.mark.parametrize("content", [b"", b'{"folds": ["1"', b"\0" * 16, b"\xff\xfe"], ids=range(4))
+TORN = [b"", b'{"folds": ["1"', b"\0" * 16, b"\xff\xfe"]
+OTHER_TYPES = [
+    *(b"[]", b"3", b"null", b'"made of"', b"{}", b'{"folds": 3}', b'{"folds": null}'),
+    *(b'{"folds": ["1", "3"], "made on": []}', b'{"folds": ["1", "3"], "made on": {}}'),
+]
+
+
+@pytest.mark.parametrize("content", TORN + OTHER_TYPES)
 def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
     torn, said = made_by(tmp_path, ["1", "3"], 3) / "made_of.json", []
     torn.write_bytes(content)
@@ -369,15 +377,50 @@ def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
     assert checkpoint.count(tmp_path, {"folds": ["1", "3"]}) == 0
 
 
-def test_ones_own_torn_record_is_moved_aside(tmp_path):
+@pytest.mark.parametrize("content", [b"", *OTHER_TYPES])
+def test_ones_own_torn_record_is_moved_aside(tmp_path, content):
     torn, said = made_by(tmp_path, ["1"], 3) / "made_of.json", []
-    torn.write_bytes(b"")
+    torn.write_bytes(content)
     with checkpoint.held(tmp_path, {"folds": ["1"]}, HERE, said.append) as saved:
         assert saved.number == 0
     assert said == [
         f"warning: {torn}: damaged; it is now damaged-made_of.json, and its draws are made again"
     ]
     made_by(tmp_path, ["1"], 3, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", ".block-000000.node.1.new", "block-000000", "state-000000"]
+)
+def test_a_folder_in_the_place_of_a_file(tmp_path, name):
+    """It is moved aside, or told of in one line."""
+    made_of = {"folds": ["1"], "seed": 1}
+    folder = checkpoint.folder_of(tmp_path, made_of)
+    (folder / name).mkdir(parents=True)
+    assert not checkpoint.is_held(tmp_path, made_of)
+    said = re.escape(f"{folder / name}: a folder stands where a file is needed; move it away")
+    with (
+        pytest.raises(PcvError, match=said),
+        checkpoint.held(tmp_path, made_of, HERE, print),
+    ):
+        pass
+
+
+def test_a_record_that_is_a_folder_is_moved_aside(tmp_path):
+    made_of, said = {"folds": ["1"]}, []
+    folder = checkpoint.folder_of(tmp_path, made_of)
+    (folder / "made_of.json").mkdir(parents=True)
+    with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
+        assert saved.number == 0
+    assert said == [
+        f"warning: {folder / 'made_of.json'}: damaged; it is now damaged-made_of.json, and its "
+        "draws are made again"
+    ]
+
+
+def test_a_file_that_is_called_like_a_state_is_none(tmp_path):
+    (made_by(tmp_path, ["1"], 3) / "state-000002.bak").touch()
+    assert checkpoint.count(tmp_path, {"folds": ["1"]}) == 3
 
 
 def test_states_that_are_kept(project):
