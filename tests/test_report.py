@@ -149,6 +149,25 @@ def test_flagged_folds_stand_out() -> None:
     assert "common: k-hat 7.9: heavy-tailed predictive" in text
     rows = re.findall(r'<tr class="flagged"><th scope="row">([^<]*)', text)
     assert rows == ["common", "rat 11", "rat 11"]
+    assert text.count("k-hat 7.9") == 1
+
+
+def test_the_verdict_of_a_model_is_not_said_under_every_table() -> None:
+    _, _, frame = results = make_results()
+    frame["verdict"] = "1 of 30 folds is flagged: rat 11 (stuck)."
+    page = Page(render(results))
+    assert "stuck" not in " ".join(page.words)
+    assert page.words.count("see Computation") == len(frame)
+
+
+def test_an_mcse_that_is_a_lower_bound_is_shown_so() -> None:
+    _, diagnostics, frame = results = make_results(khat_of_worst=7.9)
+    frame["mcse_diff_is_bound"] = frame["model"] == "common"
+    words = Page(render(results)).words
+    fold = float(diagnostics["common"]["joint_mcse"][10])
+    assert f"> {plots.number(fold, fold)}" in words
+    assert f"> {plots.number(frame['mcse_diff'][1], frame['mcse_diff'][1])}" in words
+    assert sum(word.startswith("> ") for word in words) == 3
 
 
 def test_unmixed_chains_and_bad_fits_stand_out() -> None:

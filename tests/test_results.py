@@ -184,6 +184,17 @@ def test_what_is_wrong_with_chains_is_wrong_with_the_units_of_their_fold(draws):
         assert found.attrs["units_verdict"] == "ok"
 
 
+def test_what_the_joint_table_says_is_not_said_again_below(draws):
+    diverged = diagnosed(draws, divergences=1)
+    draws[1, 2] += [4.0, -4.0]
+    found = {"a": diagnosed(draws[::-1] * 0.9), "d": diverged, "s": diagnosed(draws)}
+    found = {name: d.assign_attrs(model=name) for name, d in found.items()}
+    pointwise = results.compare(found, "d", "f", "s", "t").comparisons["pointwise"]
+    said = dict(zip(pointwise.models, results.below_the_joint_table(pointwise, found)))
+    assert said["d"] == "as above."
+    assert said["s"].startswith("2 of 5 units are flagged: 2 units of b (R-hat 2.")
+
+
 def test_an_mcse_that_is_a_lower_bound_is_told_everywhere(draws):
     heavy = draws * np.array([1.0, 1.0, 6.0])[:, None, None, None]
     found = {m: diagnosed(x).assign_attrs(model=m) for m, x in (("a", draws), ("h", heavy))}
