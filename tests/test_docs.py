@@ -5,6 +5,7 @@ Blocks that name no file follow one another as a reader would paste them. Pages 
 """
 
 import ast
+import importlib.util
 import re
 import shlex
 import sys
@@ -148,18 +149,13 @@ def test_files_of_a_page_pass_its_check(folder, monkeypatch, page):
 
 
 def in_a_config(section: dict) -> dict:
-    """A config that has a section, or a key, of an experiment or of its own."""
+    """A config whose experiment has a section."""
     experiment = {
         "data": {"file": "a.csv", "outcome": "y"},
         "folds": {"scheme": "leave_one_out"},
         "models": {"a": {"model": "a.py:a"}},
     }
-    if "experiments" in section:
-        return section
-    for key, value in section.items():
-        both = isinstance(value, dict) and isinstance(experiment.get(key), dict)
-        experiment[key] = {**experiment[key], **value} if both and key == "data" else value
-    return {"seed": 1, "experiments": {"a": experiment}}
+    return {"seed": 1, "experiments": {"a": experiment | section}}
 
 
 @pytest.mark.parametrize("block", YAML, ids=where)
@@ -208,3 +204,27 @@ def test_indented_blocks_are_commands_or_sections(block):
         return
     text = block.text.partition("args:\n")[2] or block.text  # of a container
     assert all(taken(command) for command in commands(text))
+
+
+def test_the_readme_is_told_where_it_is_not_what_is_printed(folder, monkeypatch):
+    """CI compares it with what `make run` left."""
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "docs/readme.py")
+    readme = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme)
+    told = readme.BLOCK.search(readme.README.read_text())[0]
+    rows = readme.rows(told)
+    assert len(rows) == 4
+    assert readme.wrong(told, told) == []
+    *_, elpd, _, mcse = rows["Joint", "common"]
+    for errors, problems in ((2, 0), (7, 1)):
+        other = told.replace(f"{elpd}", f"{elpd - errors * mcse:.1f}")
+        assert len(readme.wrong(told, other)) == problems
+    monkeypatch.setattr(readme, "RUN", folder)
+    monkeypatch.setattr(sys, "argv", ["readme.py", "--check"])
+    (folder / "logs").mkdir()
+    for printed, said in ((told, ""), (told.replace("slopes predicts", "none predicts"), "none")):
+        Path("logs/compare.log").write_text(printed)
+        with pytest.raises(SystemExit) as left:
+            readme.main()
+        assert said in str(left.value.code)
+        assert bool(left.value.code) == bool(said)
