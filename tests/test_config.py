@@ -278,6 +278,17 @@ def test_bad_values(path, value, what):
             {"seed": 1, "experiments": {False: quickstart()["experiments"]["rats"]}},
             "experiments.false: must be text, is false; put it in quotes",
         ),
+        (
+            {"seed": 1, "experiments": {"x" * 200: quickstart()["experiments"]["rats"]}},
+            f"experiments.'{'x' * 20}…': has 200 letters; names have at most 100: shorten it",
+        ),
+        *(
+            (
+                {"seed": 1, "experiments": {name: quickstart()["experiments"]["rats"]}},
+                f"experiments.{name}: results/{name} is the folder of ",
+            )
+            for name in ("datasets", "inputs", "paper")
+        ),
         ({**quickstart(), 3: 4}, "3: unknown key; known: seed, precision, experiments"),
     ],
 )
@@ -337,6 +348,10 @@ ADVICE = "check colons, quotes and indentation (spaces, no tabs) on this line an
             "- seed: 1\n",
             "my.yaml: must be a section (lines of key: value), is a list;"
             " config/README.md has an example",
+        ),
+        (
+            "seed: 1\n".encode("utf-16"),
+            "my.yaml: not a text file (invalid start byte); save it as UTF-8",
         ),
         (b"seed: \xe9\n", "my.yaml: not a text file (invalid continuation byte); save it as UTF-8"),
     ],

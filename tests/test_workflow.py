@@ -474,6 +474,7 @@ BAD = {
     "unknown key": (changed(cv__drawz=3), "tiny.cv.drawz: unknown key; did you mean 'draws'?"),
     "wrong value": (CONFIG | {"seed": -1}, "seed: must be at least 0, is -1"),
     "no such data": (changed(data__file="date.csv"), "tiny.data.file: no file 'date.csv'"),
+    "braces in a file's name": (changed(data__file="d{x}.csv"), "'d{x}.csv' has braces, which"),
     "no such model file": (changed(models__c={"model": "d.py:normal"}), "no file 'd.py'"),
     "no experiments": ({"seed": 1, "experimnts": {}}, "did you mean 'experiments'?"),
 }

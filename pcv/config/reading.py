@@ -87,6 +87,11 @@ def _line(error: ErrorDetails) -> str:
         case "string_pattern_mismatch" if context["pattern"] == NAME:
             allowed = "letters a to z, digits, '_' and '-', and no '-' in front"
             what = f"names have only {allowed}; rename it"
+        case "string_too_long":
+            what = (
+                f"has {len(value)} letters; names have at most {context['max_length']}: shorten it"
+            )
+            value = f"{value[:20]}…"
         case "config":
             what = context["what"]
             path += context["at"]
@@ -170,7 +175,7 @@ def load(path: Path) -> Config:
             the problems of `parse`.
     """
     try:
-        content = yaml.load(path.read_bytes(), _Loader)
+        content = yaml.load(path.read_bytes().decode("utf-8-sig"), _Loader)
     except PcvError as error:
         raise PcvError(f"{path}: {error}") from None
     except OSError as error:
@@ -182,7 +187,7 @@ def load(path: Path) -> Config:
             f"{path}: line {line}: not valid YAML ({error.problem}); check colons, quotes and"
             " indentation (spaces, no tabs) on this line and the ones before"
         ) from None
-    except yaml.reader.ReaderError as error:
+    except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise PcvError(f"{path}: not a text file ({error.reason}); save it as UTF-8") from None
     if not isinstance(content, dict):
         raise PcvError(

@@ -225,7 +225,26 @@ class Experiment(Section):
         return self
 
 
+FOLDERS = {
+    "datasets": "downloaded data",
+    "inputs": "what a Python session was given",
+    "paper": "the paper's page",
+}
+"""of the results, that are no experiment's"""
+
+
 class Config(Section):
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     precision: Literal["float64", "float32", "auto"] = "float64"
     experiments: Annotated[dict[Name, Experiment], NAMED]
+
+    @model_validator(mode="after")
+    def _folders_of_their_own(self) -> "Config":
+        for name in self.experiments:
+            if name in FOLDERS:
+                raise problem(
+                    f"results/{name} is the folder of {FOLDERS[name]}; rename the experiment",
+                    "experiments",
+                    name,
+                )
+        return self

@@ -15,7 +15,9 @@ OBJECT = "python "
 """how references to objects of a Python session begin, which the API makes"""
 MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above
 Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, Field(pattern=NAME)]
+MAX_NAME = 100
+"""letters of a name, which is part of names of files: file systems allow 255"""
+Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME)]
 Count = Annotated[int, Field(ge=1)]
 NAMED = Field(min_length=1, json_schema_extra={"additionalProperties": False})
 SCORES = (

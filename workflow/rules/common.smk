@@ -1,5 +1,6 @@
 import atexit
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -49,9 +50,24 @@ def check_files(checked):
                 reference.check(score)
 
 
+def check_braces(checked):
+    """Snakemake takes them for a wildcard, whatever function gives the file's name."""
+    for name, experiment in checked.experiments.items():
+        files = [("data.file", experiment.data.file or "")]
+        files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
+        files += [("scores", score) for score in experiment.scores]
+        for key, file in files:
+            if re.search(r"\{.*\}", file):
+                raise PcvError(
+                    f"experiments.{name}.{key}: '{file}' has braces, which Snakemake takes for "
+                    "a wildcard; rename the file"
+                )
+
+
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 try:
     CONFIG = checked_config()
+    check_braces(CONFIG)
     if not IS_MODULE:
         check_files(CONFIG)
     RECIPES = recipe_files(Path("results"), CONFIG, renew=workflow.is_main_process)
