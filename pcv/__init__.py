@@ -4,6 +4,7 @@ Public names are loaded when they are first used: a bare ``import pcv`` loads no
 """
 
 import importlib
+from importlib import metadata
 from typing import Any
 
 _PUBLIC = {
@@ -42,6 +43,8 @@ __all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("pcv")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'pcv' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)

@@ -50,9 +50,29 @@ Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to u
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 HERE = Path("results")
+USUAL = (Path("config.yaml"), Path("config/config.yaml"))
+"""configs of a project of `pcv init`, and of the clone"""
 
 
 ALL_CORES = all_cores()
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        import pcv
+
+        print(f"pcv {pcv.__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Which pcv this is.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(epilog="Example: pcv init my_project --frontend pymc")
@@ -266,6 +286,28 @@ def report(
 
     for job in _jobs(config, experiment, results):
         stages.report(job)
+
+
+@app.command(epilog="Example: pcv show config/config.yaml")
+def show(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="Config file (YAML); one of the usual name if any."
+        ),
+    ] = None,
+    experiment: Experiment = "",
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Print the last comparison of the models again, and where its report is."""
+    from pcv import stages
+
+    chosen = config or next((path for path in USUAL if path.exists()), USUAL[0])
+    jobs = _jobs(chosen, experiment, results)
+    for job in jobs:
+        last = stages.show(job)
+        print(f"Experiment '{job.experiment}'\n{last}" if len(jobs) > 1 else last)
 
 
 @app.command(epilog="Example: pcv paper config/paper/quick.yaml")

@@ -1,5 +1,6 @@
 """What cross-validation of a model gives back, and models side by side: `CV`, `Comparisons`."""
 
+import hashlib
 import html
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import xarray as xr
+import zarr
 from scipy.special import logsumexp
 
 from pcv import comparison as comparing
 from pcv import results, store, weights, wording
-from pcv.errors import PcvError
+from pcv.errors import PcvError, in_one_line
 from pcv.results import Compared, Kind
 from pcv.storable import true_names
 
@@ -222,9 +224,10 @@ class CV:
         return self.tree
 
     def to_arviz(self) -> "ELPDData":
-        """The score as ArviZ's functions take it, `az.compare` and `az.plot_compare` among them.
+        """The score as ArviZ's functions take it, `az.compare` and `az.plot_khat` among them.
 
-        ArviZ's SE divides by T where ours has T − 1 terms: smaller by :math:`\\sqrt{(T-1)/T}`.
+        Its `pareto_k` are of the folds, as `CV.folds` has them. ArviZ's SE divides by T where ours
+        has T − 1 terms: smaller by :math:`\\sqrt{(T-1)/T}`.
         """
         from arviz_stats.utils import ELPDDataLOOKFold
 
@@ -232,6 +235,9 @@ class CV:
         order = np.arange(len(scores.elpd)) if self.joint else self._order
         terms, dim = np.asarray(scores.elpd)[order], "fold" if self.joint else "unit"
         coords = {dim: np.array(scores.term)[order]}
+        khat, of_term = self.diagnostics["khat"], scores.fold_of_term[order]
+        if len(order) == khat.size:  # of folds of one unit each, in the order of the terms
+            khat = xr.DataArray(khat.values[of_term], coords, dim)
         return ELPDDataLOOKFold(
             elpd=float(terms.sum()),
             se=float(np.sqrt(terms.size * terms.var())),
@@ -240,7 +246,8 @@ class CV:
             n_data_points=terms.size,
             scale="log",
             warning=scores.verdict != "ok",
-            good_k=None,  # type: ignore[arg-type]  # as ArviZ's own
+            good_k=float(self.diagnostics.attrs["good_k"]),
+            pareto_k=khat.rename("pareto_k"),
             elpd_i=xr.DataArray(terms, coords, dim, "elpd_i"),
             n_folds=self.diagnostics.sizes["fold"],
             p_kfold_i=xr.DataArray(self._lpd()[order] - terms, coords, dim, "p_kfold_i"),
@@ -256,10 +263,10 @@ class CV:
         Raises:
             PcvError: there is something else.
         """
-        if store.exists(path):
-            _opened(path)
+        if store.exists(path) and not _is_saved(path):
+            raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
         tree = self.tree.copy()
-        tree.attrs["joint"] = self.joint
+        tree.attrs |= {"joint": self.joint, "digest": _digest(tree)}
         store.put(path, tree, mode="w")
 
     def plot_elpd(self) -> "Figure":
@@ -384,7 +391,7 @@ def foldable(text: str, title: str, table: pd.DataFrame) -> str:
         cells = table.to_html(max_rows=MAX_ROWS)
     return (
         f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
-        f"<details><summary>{title}</summary>{cells}</details>"
+        f'<details><summary>{title}</summary><div style="overflow-x: auto">{cells}</div></details>'
     )
 
 
@@ -456,21 +463,44 @@ def load(path: str | Path) -> CV:
         path: of `CV.save`, or its URL.
 
     Raises:
-        PcvError: there is none.
+        PcvError: there is none, or it is damaged.
     """
     if not store.exists(path):
         raise PcvError(f"{path}: not found")
-    tree = _opened(path).load()
+    if not _is_saved(path):
+        raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
+    damaged = f"{path}: damaged; take a copy of it, or cross-validate again"
+    try:
+        tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
+        written = tree.attrs.pop("digest", None)  # none in what earlier versions saved
+        found = _digest(tree)
+    except Exception as error:  # whatever Zarr makes of it
+        raise PcvError(f"{damaged} ({in_one_line(error)})") from error
+    if written not in (None, found):
+        raise PcvError(f"{damaged} (its content does not match its digest)")
     return CV(tree, bool(tree.attrs["joint"]))
 
 
-def _opened(path: str | Path) -> xr.DataTree:
-    """A saved cross-validation, whose values are not read yet."""
+def _digest(tree: xr.DataTree) -> str:
+    """A hash of all values of a tree: of a chunk that is lost, Zarr makes zeros or NaN."""
+    total = hashlib.sha256()
+    for node in tree.subtree:
+        for name, variable in sorted(node.dataset.variables.items(), key=lambda x: str(x[0])):
+            x = np.asarray(variable.values)
+            total.update(f"{node.path} {name} {x.shape} ".encode())
+            if x.dtype.kind in "fc":
+                total.update(np.ascontiguousarray(x + 0).tobytes())  # no -0, which Zarr leaves out
+            elif x.dtype.kind in "biu":
+                total.update(np.ascontiguousarray(x).tobytes())
+            else:
+                total.update("\0".join(map(str, x.ravel().tolist())).encode())
+    return total.hexdigest()
+
+
+def _is_saved(path: str | Path) -> bool:
+    """Does `CV.save` write what is there?"""
     try:
-        tree = xr.open_datatree(path, engine="zarr", consolidated=True)
-        is_saved = "diagnostics" in tree.children and "joint" in tree.attrs
-    except (OSError, ValueError, LookupError):
-        is_saved = False
-    if not is_saved:
-        raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
-    return tree
+        group = zarr.open_group(path, mode="r")
+        return "joint" in group.attrs and "diagnostics" in group
+    except (OSError, ValueError, LookupError, TypeError):
+        return False

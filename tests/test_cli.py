@@ -3,11 +3,13 @@
 import copy
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
 
+import pcv as package
 from pcv import cli, stages, status
 from tests.test_stages import CONFIG, MODELS, table
 
@@ -86,6 +88,29 @@ class TestHelp:
 
     def test_short_names(self, pcv):
         assert pcv("fit", "-h")[0] == 0
+
+
+class TestLastResult:
+    def test_version(self, pcv):
+        assert pcv("--version") == (0, f"pcv {metadata.version('pcv')}\n", [])
+        assert package.__version__ == metadata.version("pcv")
+
+    def test_show(self, pcv, monkeypatch):
+        monkeypatch.setattr(stages, "show", lambda job: f"table of {job.experiment}")
+        said = ["Experiment 'yields'", "table of yields", "Experiment 'small'", "table of small"]
+        assert pcv("show", "my.yaml")[1].splitlines() == said
+        assert pcv("show", "my.yaml", "-e", "small")[1] == "table of small\n"
+        assert pcv("show")[2] == [
+            "error: config.yaml: cannot be read (No such file or directory); give the path of a "
+            "YAML file"
+        ]
+        Path("config").mkdir()
+        Path("my.yaml").rename("config/config.yaml")
+        assert pcv("show")[1].splitlines() == said
+
+    def test_nothing_to_show(self, pcv):
+        line = "error: results/yields/data.zarr: not found; run `pcv data my.yaml` first"
+        assert pcv("show", "my.yaml") == (1, "", [line])
 
 
 class TestUsage:

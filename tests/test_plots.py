@@ -79,7 +79,7 @@ def test_names_beside_lines_do_not_overlap() -> None:
 def test_difference_draws_both_uncertainties() -> None:
     comparison, _, _ = make_results()
     figure = plots.difference(comparison)
-    assert titles(figure) == [f"{k}: elpd difference to slopes" for k in ("Joint", "Pointwise")]
+    assert titles(figure) == [f"{k}: elpd difference from slopes" for k in ("Joint", "Pointwise")]
     for ax, kind in zip(figure.axes, comparison["kind"].values, strict=True):
         common = comparison.sel(kind=kind, model="common")
         line = ax.lines[0]
@@ -99,8 +99,8 @@ def test_each_kind_has_its_own_comparator() -> None:
     comparison, _, _ = make_results()
     comparison.attrs["reference_pointwise"] = "common"
     assert titles(plots.difference(comparison)) == [
-        "Joint: elpd difference to slopes",
-        "Pointwise: elpd difference to common",
+        "Joint: elpd difference from slopes",
+        "Pointwise: elpd difference from common",
     ]
 
 

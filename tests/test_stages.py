@@ -528,6 +528,13 @@ EXACT = {
 }
 
 
+def test_the_last_comparison_is_shown(done):
+    table, page = stages.compare(done.job()), done.job().path("report")
+    assert stages.show(done.job()) == f"{table}\n\nReport: {page}"
+    with pytest.raises(PcvError, match=r"fit\.draws was \d+, is 5000; run `pcv "):
+        stages.show(done.job({"fit.draws": 5000}))
+
+
 class TestExactAnswer:
     """The estimates of the stages themselves, from fit to diagnose, against closed forms."""
 

@@ -60,7 +60,7 @@ class Shown(NamedTuple):
     kind: str
     scores: xr.Dataset
     """value, se (model); value_at, se_at, mcse_at (model, point); fold_value, fold_mcse
-    (model, fold), as far as they are there: differences to the comparator, or elpds"""
+    (model, fold), as far as they are there: differences from the comparator, or elpds"""
     styles: dict[str, Style]
     """of the models shown, by name"""
     comparator: str | None
@@ -70,7 +70,7 @@ class Shown(NamedTuple):
     def quantity(self) -> str:
         if self.comparator is None:
             return f"elpd of {next(iter(self.styles.values())).label}"
-        return f"elpd difference to {self.comparator}"
+        return f"elpd difference from {self.comparator}"
 
 
 def difference(comparison: xr.Dataset) -> Figure:
@@ -320,9 +320,10 @@ def _folds_by_name(panels: Sequence[Shown]) -> Figure:
         if shown.comparator is None:
             what = shown.quantity
         elif len(shown.styles) == 1:
-            what = f"{next(iter(shown.styles.values())).label}\nminus {shown.comparator}"
+            of = next(iter(shown.styles.values())).label
+            what = f"{of}:\ndifference from {shown.comparator}"
         else:
-            what = f"difference\nto {shown.comparator}"
+            what = f"difference\nfrom {shown.comparator}"
         ax.set_xlabel(what, fontsize=SMALL, parse_math=False)
         titled(ax, shown.kind)
     axes[0].set_yticks(rows, fold_labels(first)[order], parse_math=False)

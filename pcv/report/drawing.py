@@ -16,12 +16,13 @@ DPI = 200
 CAPTIONS = {
     "difference": (
         "The answer, and its two uncertainties",
-        "Each line is a model's estimate from the draws so far, as a difference to the comparator "
-        "(the horizontal line at 0); negative means that the comparator predicts better. The band "
-        "is ± 2 Monte Carlo standard errors: it shrinks as chains run longer, and the line should "
-        "have settled inside it. The bar at the right is ± 1 standard error of the final estimate, "
-        "which comes from the limited number of folds: only more data make it shorter. A bar that "
-        "reaches 0 leaves the order of the two models open. A single model is shown by its elpd.",
+        "Each line is a model's estimate from the draws so far, as its difference from the "
+        "comparator (the horizontal line at 0); negative means that the comparator predicts "
+        "better. The band is ± 2 Monte Carlo standard errors: it shrinks as chains run longer, "
+        "and the line should have settled inside it. The bar at the right is ± 1 standard error "
+        "of the final estimate, which comes from the limited number of folds: only more data make "
+        "it shorter. A bar that reaches 0 leaves the order of the two models open. A single model "
+        "is shown by its elpd.",
     ),
     "uncertainty": (
         "Have the chains run long enough?",

@@ -6,7 +6,7 @@ A stage takes a `Job`, reads the artifacts before it, refuses those that do not 
 present config, and writes its own.
 """
 
-from pcv.stages.answers import compare, diagnose, diagnosed_of, plan, report
+from pcv.stages.answers import compare, diagnose, diagnosed_of, plan, report, show
 from pcv.stages.cutting import cut
 from pcv.stages.full_data import fit
 from pcv.stages.inputs import check, data, download, folds, folds_dataset
@@ -27,5 +27,6 @@ __all__ = [
     "plan",
     "report",
     "sample",
+    "show",
     "warmup",
 ]

@@ -164,8 +164,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
-    from pcv import results
-    from pcv.wording import scores_frame, scores_table, table, wrapped
+    from pcv.wording import scores_frame
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -173,6 +172,30 @@ def compare(job: Job) -> str:
     stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
     store.renew(job.path("compare"), compared.dataset, stamp)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
+    scores = scores_frame([*compared.comparisons.values(), *compared.others])
+    file = job.path("compare").with_name("scores.csv")
+    store.write_text(file, scores.to_csv(index=False))
+    return _told(compared, diagnosed, stamp)
+
+
+def show(job: Job) -> str:
+    """The comparison that there is, as `compare` returns it, and where its report is.
+
+    Raises:
+        PcvError: there is none, or what it was made from has changed since.
+    """
+    diagnosed, known = diagnosed_of(job)
+    stamp = require(job, "compare", known)
+    page = job.path("report")
+    report = f"Report: {page}" if page.exists() else f"No report yet: run `pcv report{job.given}`"
+    return f"{_told(_compared(job, diagnosed, known), diagnosed, stamp)}\n\n{report}"
+
+
+def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
+    """A comparison as text: tables, and what they come to."""
+    from pcv import results
+    from pcv.wording import scores_table, table, wrapped
+
     tables = [
         table(
             of_kind := compared.comparisons[kind],
@@ -180,9 +203,6 @@ def compare(job: Job) -> str:
         )
         for kind in results.distinct_kinds(diagnosed)
     ]
-    scores = scores_frame([*compared.comparisons.values(), *compared.others])
-    file = job.path("compare").with_name("scores.csv")
-    store.write_text(file, scores.to_csv(index=False))
     if compared.others:
         tables.append(scores_table(compared.others))
     until = compared.dataset.attrs["until"]

@@ -1,0 +1,66 @@
+"""Results as files, and as ArviZ takes them, of draws made up; no chain is run."""
+
+import shutil
+from itertools import cycle
+
+import arviz_plots
+import numpy as np
+import pytest
+import xarray as xr
+
+import pcv
+from pcv.cv import CV
+from pcv.errors import PcvError
+from tests.test_results import FOLDS, diagnosed
+
+
+@pytest.fixture(scope="module")
+def cv():
+    draws = np.random.default_rng(1).normal(size=(3, 4, 400, 2))
+    return CV(xr.DataTree.from_dict({"diagnostics": diagnosed(draws), "folds": FOLDS}), True)
+
+
+def printed(cv):
+    return cv.tree.attrs | {"outcome_print": "d", "folds_print": "f", "title": "made up"}
+
+
+def test_files_that_are_damaged_are_told(cv, tmp_path):
+    """Of a chunk that is lost, Zarr makes zeros or NaN without a word."""
+    whole, spoilt = tmp_path / "whole.zarr", tmp_path / "spoilt.zarr"
+    cv.save(whole)
+    xr.testing.assert_identical(pcv.load(whole).diagnostics, cv.diagnostics)
+    files = [x.relative_to(whole) for x in whole.rglob("*") if x.is_file() and "/c" in str(x)]
+    assert len(files) > 20
+    shutil.copytree(whole, spoilt)
+    for file, spoil in zip(sorted(files), cycle(("lost", "cut", "changed"))):
+        content = (spoilt / file).read_bytes()
+        if spoil == "lost":
+            (spoilt / file).unlink()
+        else:
+            half = len(content) // 2
+            other = bytes([content[half] ^ 255])
+            rest = b"" if spoil == "cut" else other + content[half + 1 :]
+            (spoilt / file).write_bytes(content[:half] + rest)
+        with pytest.raises(PcvError, match=r"spoilt\.zarr: damaged; take a copy of it, or cross"):
+            pcv.load(spoilt)
+        (spoilt / file).write_bytes(content)
+    pcv.load(spoilt)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "no JSON"])
+def test_what_is_no_saved_result_is_told(cv, tmp_path, content):
+    cv.save(tmp_path / "cv.zarr")
+    (tmp_path / "cv.zarr" / "zarr.json").write_text(content)
+    with pytest.raises(PcvError, match=r"cv\.zarr: not a saved cross-validation \(CV\.save\)$"):
+        pcv.load(tmp_path / "cv.zarr")
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_arviz_draws_k_hat(cv, joint):
+    cv.tree.attrs = printed(cv)
+    elpd = CV(cv.tree, joint).to_arviz()
+    np.testing.assert_array_equal(elpd.pareto_k, cv.diagnostics["khat"])
+    assert elpd.pareto_k["fold"].values.tolist() == cv.diagnostics["fold"].values.tolist()
+    assert elpd.good_k == cv.diagnostics.attrs["good_k"]
+    figure = arviz_plots.plot_khat(elpd, backend="matplotlib").viz["figure"].item()
+    assert any(ax.collections for ax in figure.axes)
