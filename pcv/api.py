@@ -200,8 +200,11 @@ def _in_words_of_a_call(folder: Path, temporary: bool) -> Iterator[None]:
     """Errors as they read in Python, where there is no config and no command."""
     try:
         yield
-    except Stopped:  # what ends a process is no error that a script goes on from
-        raise SystemExit(128 + signal.SIGTERM) from None
+    except Stopped as stopped:  # what ends a process is no error that a script goes on from
+        if stopped.signum != signal.SIGINT:
+            raise SystemExit(stopped.exit_code) from None
+        kept = "" if temporary else "; what was made is kept, and the same call goes on from it"
+        raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
     except BadFit as error:
         kept = "" if temporary else f" The draws are kept in {error.kept}."
         raise PcvError(

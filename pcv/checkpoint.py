@@ -16,8 +16,6 @@ import io
 import json
 import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -313,30 +311,6 @@ def remove(folder: Path, dry_run: bool = False) -> bool:
         if is_free and not dry_run:
             shutil.rmtree(folder)
         return is_free
-
-
-@contextmanager
-def told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM has come: by it a cluster ends jobs at their time limit. It ends nothing by
-    itself meanwhile, so that a block can be kept; who has not looked is ended afterwards.
-    """
-    told = False
-
-    def note(signum: int, frame: Any) -> None:
-        nonlocal told
-        told = True
-
-    of_main = threading.current_thread() is threading.main_thread()
-    if not of_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield lambda: False
-        return
-    signal.signal(signal.SIGTERM, note)
-    try:
-        yield lambda: told
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if told:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _drop_others(

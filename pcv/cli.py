@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pcv.cores import all_cores
-from pcv.errors import PcvError
+from pcv.errors import PcvError, Stopped
 
 if TYPE_CHECKING:
     from pcv.job import Job
@@ -441,6 +441,9 @@ def main() -> None:
             command = error.ctx.command_path if error.ctx else "pcv"
             print(f"error: {said.rstrip('.')}; see {command} --help", file=sys.stderr)
         sys.exit(error.exit_code)
+    except Stopped as stopped:
+        print(f"error: {stopped}", file=sys.stderr)
+        sys.exit(stopped.exit_code)
     except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()

@@ -6,6 +6,7 @@ JAX array starts it: call `setup` first.
 
 import os
 import shutil
+import signal
 import stat
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import platformdirs
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pcv import stops
 from pcv.cores import all_cores
 from pcv.errors import PcvError
 
@@ -109,13 +111,14 @@ def precision(name: str) -> Iterator[None]:
 
 @contextmanager
 def at_work(name: str) -> Iterator[None]:
-    """Arrays in the named precision, while a stage is at work.
+    """Arrays in the named precision, while a stage is at work; Ctrl-C waits for it.
 
     Raises:
         PcvError: a device's memory is too small, and no smaller step was tried.
+        Stopped: Ctrl-C was pressed.
     """
     try:
-        with precision(name):
+        with precision(name), stops.deferred(signal.SIGINT):
             yield
     except JaxRuntimeError as error:
         if not out_of_memory(error):

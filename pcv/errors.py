@@ -1,5 +1,6 @@
 """The one error that a user is meant to read."""
 
+import signal
 from pathlib import Path
 
 
@@ -28,5 +29,18 @@ class BadFit(PcvError):
         self.problems, self.kept = problems, kept
 
 
-class Stopped(PcvError):
-    """SIGTERM has come, and a block of draws was finished."""
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C has come, and a block of draws was finished. No error: what goes on from
+    errors does not go on from this."""
+
+    def __init__(self, signum: int, where: str = "", kept: str = "") -> None:
+        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        super().__init__(
+            f"{where}: " * bool(where) + f"stopped by {name}" + f"; {kept}" * bool(kept)
+        )
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """Of a process that ends by it, as shells have it."""
+        return 128 + self.signum

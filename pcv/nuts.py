@@ -1,6 +1,7 @@
 """The full-data posterior: NUTS with window adaptation, and its checks."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import blackjax
@@ -16,7 +17,7 @@ from blackjax.adaptation.step_size import (
 from blackjax.adaptation.window_adaptation import build_schedule
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.devices import BY_CHAIN, EVERYWHERE, jit_once, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, jit_once, laid, laid_out
 from pcv.errors import PcvError
 from pcv.model import Target, full_data, points
 from pcv.sampler import spread
@@ -30,6 +31,8 @@ APART = 0.5
 """standard deviations, and four of their mean's, by which divergent draws must differ in a
 parameter that is named"""
 
+BLOCK = 25
+"""draws of a chain, those of the warmup among them, between two looks at how far it is"""
 PRIOR_DRAWS = 20
 """prior draws per chain among which a start with finite density and gradient is looked for"""
 FAR = 1e12
@@ -79,6 +82,7 @@ def posteriors(
     warmup: int,
     draws: int,
     targets: Sequence[float],
+    after: Callable[[float, int, Draws], None] = lambda target_accept, made, block: None,
 ) -> Iterator[Draws]:
     """Draws from the posterior given all units: BlackJAX's NUTS, each chain adapting alone.
 
@@ -92,6 +96,8 @@ def posteriors(
         chains, warmup, draws: how many, the last two per chain.
         targets: acceptance rates that the step size is adapted to, in turn; all by what is compiled
             for the first, and from the same starts.
+        after: is told of every block of draws, of the warmup too: which acceptance rate it aims at,
+            how many draws a chain has made by its end, and which.
 
     Yields:
         The draws of each.
@@ -111,10 +117,15 @@ def posteriors(
     transition = blackjax.mcmc.nuts.build_kernel()
 
     def one_chain(
-        target_accept: Float[Array, ""], key: Key[Array, ""], start: hmc.HMCState
-    ) -> Draws:
-        """Warmup and draws in one loop: what it goes through is compiled once."""
-        begin, adapted = _adaptation(warmup, target_accept)
+        target_accept: Float[Array, ""],
+        first: Int[Array, ""],
+        last: Int[Array, ""],
+        key: Key[Array, ""],
+        state: hmc.HMCState,
+        tuning: Tuning,
+    ) -> tuple[hmc.HMCState, Tuning, Draws]:
+        """Warmup and draws by one loop: what it goes through is compiled once."""
+        _, adapted = _adaptation(warmup, target_accept)
 
         def step(i: Int[Array, ""], carry: tuple) -> tuple[hmc.HMCState, Tuning, Draws]:
             state, tuning, made = carry
@@ -131,14 +142,13 @@ def posteriors(
                 info.num_integration_steps,
                 info.is_divergent,
             )
-            place = jnp.maximum(i - warmup, 0)  # draws of the warmup are overwritten
+            place = i - first
             return state, tuning, jax.tree.map(lambda x, now: x.at[place].set(now), made, drawn)
 
-        number = jnp.zeros(draws, start.logdensity.dtype)
-        place = jnp.zeros((draws, *start.position.shape), number.dtype)
+        number = jnp.zeros(BLOCK, state.logdensity.dtype)
+        place = jnp.zeros((BLOCK, *state.position.shape), number.dtype)
         room = Draws._make([place, *(number,) * 3, number.astype(int), number.astype(bool)])
-        carry = start, begin(start.position), room
-        return jax.lax.fori_loop(0, warmup + draws, step, carry)[2]
+        return jax.lax.fori_loop(first, last, step, (state, tuning, room))
 
     find = jit_once(candidates)
     found = jax.tree.map(
@@ -154,12 +164,27 @@ def posteriors(
     near = finite & (found.logdensity > found.logdensity[finite].max() - FAR)
     usable = np.where(near.any(1, keepdims=True), near, finite)
     starts = jax.tree.map(lambda x: x[np.arange(chains), usable.argmax(1)], found)
-    every_chain = jax.vmap(one_chain, (None, 0, 0))
-    run = jax.jit(laid_out(every_chain, EVERYWHERE, BY_CHAIN, BY_CHAIN))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
+    keys, starts = laid(spread((keys, starts)))
+    begin, _ = _adaptation(warmup, targets[0])
+    begun = laid(jax.tree.map(np.asarray, jax.vmap(begin)(starts.position)))
+    every_chain = jax.vmap(one_chain, (None, None, None, 0, 0, 0))
+    run = jax.jit(laid_out(every_chain, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
     for target_accept in targets:
-        result = run(jnp.asarray(target_accept), *spread((keys, starts)))
-        yield jax.tree.map(lambda x: np.asarray(x)[:chains], result)
+        state, tuning, kept = starts, begun, []
+        for first in range(0, warmup + draws, BLOCK):
+            last = min(first + BLOCK, warmup + draws)
+            place = jnp.int32(first), jnp.int32(last)
+            state, tuning, made = run(jnp.asarray(target_accept), *place, keys, state, tuning)
+            block = jax.tree.map(partial(_made, chains, last - first), made)
+            kept.append(jax.tree.map(lambda x: x[:, max(warmup - first, 0) :], block))  # noqa: B023
+            after(target_accept, last, block)
+        yield jax.tree.map(lambda *x: np.concatenate(x, axis=1), *kept)
+
+
+def _made(chains: int, draws: int, x: Array) -> np.ndarray:
+    """Of chains that fill up the devices, and of draws that fill up a block, those that are."""
+    return np.asarray(x)[:chains, :draws]
 
 
 class Tuning(NamedTuple):

@@ -758,18 +758,26 @@ def test_data_frames():
     assert cv.folds.index.tolist() == [f"site {x}" for x in "abcdef"]
 
 
-def test_sigterm_ends_a_script_that_goes_on_from_errors(monkeypatch):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_script_that_goes_on_from_errors(monkeypatch, signum):
+    before = signal.getsignal(signum)
+
     as_it_is = checkpoint.Checkpoint.save
 
     def save(self, *args):
         as_it_is(self, *args)
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # of a sample's block
+            os.kill(os.getpid(), signum)
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
         pcv.cross_validate(pcv.from_numpyro(flat, {"y": Y}), pcv.kfold(N, 3), seed=1, **QUICK)
-    assert caught.value.code == 128 + signal.SIGTERM
+    if signum == signal.SIGTERM:
+        assert caught.value.code == 128 + signal.SIGTERM
+    else:
+        assert caught.type is KeyboardInterrupt
+        assert str(caught.value) == "stopped by Ctrl-C"
+    assert signal.getsignal(signum) is before
 
 
 def two_peaks(y):

@@ -1,6 +1,7 @@
 """The command as a user meets it: help with examples, one line per error, exit status, no JAX."""
 
 import copy
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -11,6 +12,7 @@ import yaml
 
 import pcv as package
 from pcv import cli, stages, status
+from pcv.errors import Stopped
 from tests.test_stages import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -470,3 +472,14 @@ class TestInstalled:
         made = subprocess.run([pcv, "data", "my.yaml"], capture_output=True, text=True)
         assert made.returncode == 0
         assert made.stderr.splitlines() == ["data: 12 units, outcome 'yield_t'"] * 2
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_one_line_and_the_exit_status_of_shells(pcv, monkeypatch, signum):
+    def stopped(job):
+        raise Stopped(signum, "data a", "all of it is kept")
+
+    monkeypatch.setattr(stages, "data", stopped)
+    name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[signum]
+    said = [f"error: data a: stopped by {name}; all of it is kept"]
+    assert pcv("data", "my.yaml") == (128 + signum, "", said)

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from pcv import checkpoint, stages
-from pcv.errors import PcvError
+from pcv.errors import Stopped
 from pcv.status import artifacts, clean, table
 from tests.test_checkpoint import Killed, killed_after
 from tests.test_stages import run, set_up
@@ -198,7 +198,8 @@ def test_clean_leaves_what_is_held(project):
         assert clean(job)[::2] == (1, 1)
 
 
-def test_sigterm_keeps_the_block(project, monkeypatch):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_keeps_the_block(project, monkeypatch, signum):
     job = project.job(SETTINGS, "flat", "1-of-2")
     stages.sample(job)
     whole = job.path("sample")
@@ -209,18 +210,20 @@ def test_sigterm_keeps_the_block(project, monkeypatch):
 
     def save(self, index, *args):
         if index == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signum)
         as_it_is(self, index, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Checkpoint, "save", save)
-        with pytest.raises(PcvError) as caught:
+        with pytest.raises(Stopped) as caught:
             stages.sample(job)
+    name = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}[signum]
     assert str(caught.value) == (
-        "sample flat: stopped by SIGTERM; the blocks of draws made so far, 2, are kept, and the "
+        f"sample flat: stopped by {name}; the blocks of draws made so far, 2, are kept, and the "
         "same command goes on from them"
     )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not whole.exists()
     stages.sample(job)
     assert chunks(whole) == first

@@ -2,16 +2,17 @@
 
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pcv import store
+from pcv import stops, store
 from pcv.errors import BadFit, PcvError
 from pcv.job import Job, model_of, opened, recipe, require
+from pcv.progress import Progress
 
 if TYPE_CHECKING:
     from pcv.model import Model, Target
@@ -62,6 +63,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 settings.warmup,
                 settings.draws,
                 targets,
+                _shown(job, targets[0]),
             )
             target_accept, draws = _without_divergences(job, attempts, targets)
         checks = nuts.check(draws, names, target_accept)
@@ -141,6 +143,28 @@ def _cause(
     except PcvError as error:
         return [str(error)]
     return []
+
+
+def _shown(job: Job, first: float) -> "Callable[[float, int, Draws], None]":
+    """Tell how far the fit is, and end there if that was asked for."""
+    settings, divergences = job.settings.fit, 0
+
+    def after(target_accept: float, made: int, block: "Draws") -> None:
+        nonlocal divergences
+        divergences = divergences + int(block.diverging.sum()) if made > settings.warmup else 0
+        job.progress(
+            Progress(
+                f"fit {job.model}" + f" at {target_accept:g}" * (target_accept != first),
+                settings.chains,
+                made,
+                settings.warmup + settings.draws,
+                float(block.acceptance_rate.mean()),
+                divergences,
+            )
+        )
+        stops.look(f"fit {job.model}")
+
+    return after
 
 
 @contextmanager

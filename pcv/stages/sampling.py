@@ -1,5 +1,6 @@
 """The sampling of a batch of folds, block by block, from where a run before ended."""
 
+import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -7,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pcv import checkpoint, datasets, store
+from pcv import checkpoint, datasets, stops, store
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
-from pcv.errors import Stopped
 from pcv.job import (
     Job,
     Say,
@@ -86,7 +86,7 @@ def sample(job: Job) -> None:
     with (
         devices.at_work(config.precision),
         checkpoint.held(job.checkpoints, made_of, devices.made_on(), job.say) as saved,
-        checkpoint.told_to_stop() as told,
+        stops.deferred(signal.SIGTERM),
         store.new(job.path("sample"), stamp) as folder,
     ):
         arrays = datasets.model_data(opened(job, "data"))
@@ -106,12 +106,12 @@ def sample(job: Job) -> None:
             """Tell how far it is, and end here if that was asked for."""
             done = progress(job, "sample", [block], most)
             job.progress(done._replace(done=draws, divergences=divergences))
-            if told():
-                kept = max(number, saved.number)
-                raise Stopped(
-                    f"sample {job.model}: stopped by SIGTERM; the blocks of draws made so "
-                    f"far, {kept}, are kept, and the same command goes on from them"
-                )
+            kept = max(number, saved.number)
+            stops.look(
+                f"sample {job.model}",
+                f"the blocks of draws made so far, {kept}, are kept, and the same command goes on "
+                "from them",
+            )
 
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             """Draws of folds that are new beside others that were sampled before."""

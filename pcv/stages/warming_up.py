@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv import checkpoint, datasets, store
+from pcv import checkpoint, datasets, stops, store
 from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds
 from pcv.folds.base import evenly
@@ -155,6 +155,7 @@ def _ends(
         made.append(block._replace(draws=block.draws[..., :0]))
         end = parts
         job.progress(progress(job, "warmup", made, cv.warmup))
+        stops.look(f"warmup {job.model}")
     position = all_chains.positions(end, cv.chains)
     center = _centers(made)
     unlike = np.full(len(ids), cv.adapt == "always")
@@ -213,6 +214,7 @@ def _adapt(
         made.append(block._replace(draws=block.draws[..., :0]))
         end = after
         job.progress(progress(job, "warmup of own kernels,", made, cv.warmup))
+        stops.look(f"warmup {job.model}")
     return variants, all_chains.positions(end, cv.chains), made
 
 

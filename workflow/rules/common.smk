@@ -20,10 +20,11 @@ from pcv.recipes import recipe_files
 # The `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is there for
 # `--lint`: that environment is made from the clone (envs/README.md), not by `--sdm conda`.
 # Setting a prefix drops Snakemake's own, without which a job that fails before `| tee` would count
-# as done. A cluster sends SIGTERM to the shell and `tee` too, which wait for what `pcv` says of it.
+# as done. A cluster sends SIGTERM to the shell and `tee` too, a terminal Ctrl-C: they wait for what
+# `pcv` says of it.
 shell.prefix(
     f'set -euo pipefail; export PATH="{Path(sys.executable).parent}:$PATH"; '
-    "trap : TERM; tee() ( trap '' TERM; exec tee \"$@\" ); "
+    "trap : TERM; tee() ( trap '' TERM INT; exec tee \"$@\" ); "
 )
 
 
