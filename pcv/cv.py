@@ -86,7 +86,8 @@ class CV:
     @property
     def p(self) -> float:
         r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
-        log predictive density of the same terms by the full-data posterior; NaN of a target."""
+        log predictive density of the same terms by the full-data posterior; NaN where the fit keeps
+        no log likelihoods: of a target, and where they are more than 512 MiB."""
         return float(np.sum(self._lpd() - self.scores.elpd))
 
     @property

@@ -12,7 +12,7 @@ VERSIONS = {
     "cut": 3,
     "warmup": 16,
     "sample": 13,
-    "diagnose": 11,
+    "diagnose": 12,
     "compare": 6,
     "report": 4,
     "plan": 2,

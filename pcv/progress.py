@@ -32,6 +32,19 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Of many lines, those that come some seconds after the last one, or after the start."""
+    last = time.monotonic()
+
+    def told(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            say(line)
+
+    return told
+
+
 def reporter() -> Callable[[Progress], None]:
     """A function that shows progress: by a bar, or where none can be drawn by lines."""
     if "ipykernel" in sys.modules:

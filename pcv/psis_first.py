@@ -14,7 +14,7 @@ from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
 from pcv.job import Job, build, opened, scored, stored_folds
 from pcv.marginal import Scored, integrated
-from pcv.model import Fold, Model, flat_target, target
+from pcv.model import Fold, Model, flat_target, target, unit_log_lik
 from pcv.psis import Psis, psis, shared
 from pcv.results import listed
 from pcv.sampler import train_mask
@@ -22,7 +22,7 @@ from pcv.session import AnyModel
 from pcv.verdicts import run_verdict
 
 MAX_DRAWS = 1000
-"""full-data draws at which a marginal predictive, or that of a target, is evaluated"""
+"""full-data draws at which a predictive is evaluated that the fit has not kept"""
 NODES_PER_DIM = 256
 """of integrals over a group's own effects: weights are one over them, which their noise biases"""
 FOLDS_AT_ONCE = 50
@@ -52,8 +52,9 @@ def loo(
 
     Importance sampling gives the folds whose weights have a light tail; those with k-hat above
     `good_k` are sampled, all at once. `CV.folds` says by its column "source" which came from where.
-    Where effects are integrated out, and for targets, at most 1,000 full-data draws are used. The
-    log score is the only one.
+    Where effects are integrated out, for targets, and where log likelihoods are more than 512 MiB,
+    so that the fit does not keep them, at most 1,000 full-data draws are used. The log score is the
+    only one.
 
     Args:
         model, data, joint, seed, precision, cores, progress: as for `cross_validate`.
@@ -116,17 +117,23 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     arrays = datasets.model_data(opened(job, "data"))
     made = scored(job, arrays, folds)
     fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    if made.predictive != "marginal" and "log_likelihood" in fitted:
-        by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome].values
-        pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
-        return made, (pointwise.sum(-1), pointwise)
-    model = build(job, arrays)
-    if made.local is not None and isinstance(model, Model):
-        model = integrated(model, arrays, made.local, folds, NODES_PER_DIM)
-    flat, _ = flat_target(target(model, arrays, made.predictive))
     position = np.asarray(fitted["unconstrained/position"].values)
     chains, draws, _ = position.shape
     thin = -(-chains * draws // MAX_DRAWS)
+    model = build(job, arrays)
+    if made.predictive != "marginal" and isinstance(model, Model):
+        if "log_likelihood" in fitted:
+            by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome].values
+        else:
+            log_lik = unit_log_lik(model, arrays)
+            assert log_lik is not None
+            terms = jax.jit(lambda x: jax.lax.map(log_lik, x))
+            by_unit = np.stack([np.asarray(terms(x)) for x in position[:, ::thin]])
+        pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
+        return made, (pointwise.sum(-1), pointwise)
+    if made.local is not None and isinstance(model, Model):
+        model = integrated(model, arrays, made.local, folds, NODES_PER_DIM)
+    flat, _ = flat_target(target(model, arrays, made.predictive))
     num_units = datasets.num_units(arrays)
     every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)
 

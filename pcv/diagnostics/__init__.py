@@ -35,7 +35,9 @@ from pcv.diagnostics.estimates import (
     ess,
     ess_total,
     mcse,
+    mcse_of_units,
     mcse_pointwise,
+    unit_deviations,
 )
 from pcv.diagnostics.log_sums import LogSums, batch_sums, coarsen, first_batches, merge
 from pcv.diagnostics.over_draws import Progressive, progressive
@@ -71,6 +73,7 @@ __all__ = [
     "hidden_variance",
     "largest",
     "mcse",
+    "mcse_of_units",
     "mcse_pointwise",
     "merge",
     "mixing",
@@ -83,4 +86,5 @@ __all__ = [
     "rhat",
     "rhat_max_benchmark",
     "tail_size",
+    "unit_deviations",
 ]

@@ -1,6 +1,6 @@
 """Have the chains of all folds mixed? R-hat, its maximum, and what that is when they have."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ BENCHMARK_LEVEL = 0.01
 """share of benchmark replicates at or above R-hat max that speaks against mixing"""
 BLOCKS = 5
 """that a chain is cut into for the benchmark of R-hat max"""
+EMULATED = 2**16
+"""blocks that are drawn at one time"""
 KEPT_APART = 1000
 """folds of which the benchmark may leave out some"""
 
@@ -61,8 +63,8 @@ def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     >>> rhat(batch_sums(draws, batch_size=20)).round(1)
     array([2.9])
     """
-    chain = merge(sums, axis=2)
-    return _rhat(of_slots(chain.count, chain.mean), chain.mean, chain.m2)
+    count, mean, m2 = merge_moments(*sums[:3], axis=2)
+    return _rhat(of_slots(count, mean), mean, m2)
 
 
 def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
@@ -93,8 +95,8 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
     >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
     array([2.12])
     """
-    chain = merge(sums, axis=2)
-    return _nested_rhat(of_slots(chain.count, chain.mean), chain.mean, chain.m2, superchains)
+    count, mean, m2 = merge_moments(*sums[:3], axis=2)
+    return _nested_rhat(of_slots(count, mean), mean, m2, superchains)
 
 
 def _nested_rhat(
@@ -158,15 +160,25 @@ def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
     return nested_rhat(sums, superchains) if superchains else rhat(sums)
 
 
-def mixing_benchmark(rng: np.random.Generator, sums: LogSums, superchains: int) -> Benchmark:
+Tell = Callable[[str], None]
+"""is told how far something is"""
+
+
+def mixing_benchmark(
+    rng: np.random.Generator, sums: LogSums, superchains: int, tell: Tell = lambda words: None
+) -> Benchmark:
     """`nested_benchmark` where there are superchains, else `rhat_max_benchmark`."""
-    return (
-        nested_benchmark(rng, sums, superchains) if superchains else rhat_max_benchmark(rng, sums)
-    )
+    if superchains:
+        return nested_benchmark(rng, sums, superchains, tell=tell)
+    return rhat_max_benchmark(rng, sums, tell=tell)
 
 
 def nested_benchmark(
-    rng: np.random.Generator, sums: LogSums, superchains: int, replicates: int = 500
+    rng: np.random.Generator,
+    sums: LogSums,
+    superchains: int,
+    replicates: int = 500,
+    tell: Tell = lambda words: None,
 ) -> Benchmark:
     """The largest nested R-hat of all folds, beside its distribution if all chains had mixed.
 
@@ -179,6 +191,7 @@ def nested_benchmark(
         sums: joint sums, dims (fold, chain, batch).
         superchains: number of superchains.
         replicates: number of replicates.
+        tell: is told how many there are.
 
     Returns:
         As `rhat_max_benchmark`.
@@ -201,11 +214,15 @@ def nested_benchmark(
             count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
             yield _nested_rhat(count, mean, m2, superchains)[None]
 
-    return _of_largest(nested_rhat(sums, superchains), emulated())
+    return _of_largest(nested_rhat(sums, superchains), emulated(), tell)
 
 
 def rhat_max_benchmark(
-    rng: np.random.Generator, sums: LogSums, blocks: int = BLOCKS, replicates: int = 500
+    rng: np.random.Generator,
+    sums: LogSums,
+    blocks: int = BLOCKS,
+    replicates: int = 500,
+    tell: Tell = lambda words: None,
 ) -> Benchmark:
     r"""The largest R-hat of all folds, beside its distribution if all chains had mixed.
 
@@ -222,6 +239,7 @@ def rhat_max_benchmark(
         sums: joint sums, dims (fold, chain, batch), or of them `coarsen` of as many blocks.
         blocks: blocks that a chain is cut into (D); folds of fewer batches use what they have.
         replicates: number of replicates.
+        tell: is told how many there are.
 
     Returns:
         The observed value, the replicates, and the share of them that reach it. The limit for a
@@ -241,25 +259,46 @@ def rhat_max_benchmark(
     """
     block = coarsen(sums, blocks)
     folds, chains, _ = block.count.shape
-    filled = (block.count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
-    fold = np.arange(folds)[:, None, None]
-    chunk = max(1, 2**18 // block.count.size)
+    several = max(1, EMULATED // block.count.size)
+    number = max(1, EMULATED // (chains * blocks))
+    parts = [block[:3]]
+    if several == 1:
+        parts = [[x[k : k + number] for x in block[:3]] for k in range(0, folds, number)]
 
     def emulated() -> Iterator[np.ndarray]:
-        for done in range(0, replicates, chunk):
-            shape = (min(chunk, replicates - done), folds, chains, blocks)
-            drawn = (rng.random(shape) * chains * filled).astype(int)
-            source, position = np.divmod(drawn, np.maximum(filled, 1))
-            count, mean, m2 = (x[fold, source, position] for x in block[:3])
-            count = np.where(np.arange(blocks) < filled, count, 0)
-            merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=3))
-            yield _rhat(*merged).reshape(-1, folds)
+        for done in range(0, replicates, several):
+            at_once = min(several, replicates - done)
+            yield np.concatenate([_emulated(rng, *x, at_once) for x in parts], axis=1)
 
-    return _of_largest(rhat(sums), emulated())
+    return _of_largest(rhat(sums), emulated(), tell)
+
+
+def _emulated(
+    rng: np.random.Generator,
+    count: Float[np.ndarray, "fold chain block"],
+    mean: Float[np.ndarray, "fold chain block"],
+    m2: Float[np.ndarray, "fold chain block"],
+    replicates: int,
+) -> Float[np.ndarray, "replicate fold"]:
+    """R-hat of folds whose chains' blocks are drawn from all of the fold's."""
+    folds, chains, blocks = count.shape
+    filled = (count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
+    drawn = (rng.random((replicates, folds, chains, blocks)) * chains * filled).astype(int)
+    if (filled < blocks).any():
+        source, position = np.divmod(drawn, np.maximum(filled, 1))
+        drawn = source * blocks + position
+    drawn += np.arange(folds)[:, None, None] * chains * blocks
+    drawn = np.ascontiguousarray(np.moveaxis(drawn, 3, 0))  # sums over blocks add whole arrays
+    count, mean, m2 = (x.ravel()[drawn] for x in (count, mean, m2))
+    count = np.where(np.arange(blocks)[:, None, None, None] < filled[..., 0], count, 0)
+    merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=0))
+    return _rhat(*merged).reshape(-1, folds)
 
 
 def _of_largest(
-    observed: Float[np.ndarray, " fold"], emulated: Iterable[Float[np.ndarray, "replicate fold"]]
+    observed: Float[np.ndarray, " fold"],
+    emulated: Iterable[Float[np.ndarray, "replicate fold"]],
+    tell: Tell,
 ) -> Benchmark:
     """The benchmark of R-hats of folds, beside some replicates of all of them at a time.
 
@@ -273,7 +312,11 @@ def _of_largest(
         rest = [np.fmax.reduce(x[:, others], axis=1)[:, None]] if others.size else []
         return np.concatenate([x[:, apart], *rest], axis=1)
 
-    replicates = np.concatenate([columns(x) for x in emulated])
+    made = []
+    for x in emulated:
+        made.append(columns(x))
+        tell(f"{sum(map(len, made))} replicates of R-hat max are made")
+    replicates = np.concatenate(made)
     (known,) = columns(observed[None])
     return _benchmark(
         float(np.fmax.reduce(observed)),

@@ -1,8 +1,8 @@
 """Estimates and diagnostics of a model's folds: diagnostics.zarr."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -12,7 +12,7 @@ from pcv import diagnostics as diag
 from pcv import verdicts
 from pcv.diagnostics import Benchmark, LogSums
 from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife
-from pcv.results.scored import KINDS, listed
+from pcv.results.scored import listed
 from pcv.sums import energy_sums, log_sums, parts
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 2**23
 """of the sums that are in memory at one time"""
+SLOTS = 256
+"""of a fold's test set that are looked at together: sums over them are added up by so many, so that
+these do not depend on how many are read at one time"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
@@ -31,6 +34,7 @@ def diagnose(
     checks: xr.Dataset,
     rng: np.random.Generator,
     model: str,
+    tell: Callable[[str], None] = lambda words: None,
 ) -> xr.Dataset:
     """Estimates and diagnostics of all folds of a model.
 
@@ -41,6 +45,7 @@ def diagnose(
         checks: group ``checks`` of the model's fit.
         rng: for the benchmark's replicates.
         model: name of the model.
+        tell: is told how far it is.
 
     Returns:
         Dims: fold, slot; point (progressive estimates, coordinate: draws per chain); replicate
@@ -56,27 +61,33 @@ def diagnose(
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     khat = np.concatenate([_khat(s, chains * s["n_draws"].values) for s in samples])
     in_groups = list(groups(samples))
-    blocks = [_blocks(part, present[rows]) for rows, part in in_groups]
+    blocks = []
+    for rows, part in in_groups:
+        blocks.append(_blocks(part, present[rows]))
+        tell(f"sums of {rows.stop} of {len(ids)} folds are read")
     benchmark, unit_benchmark = (
-        diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains)
+        diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains, tell)
         for x in zip(*blocks)
     )
+    del blocks
     batch_size = int(max(s["log_joint_count"][:, 0, 0].max() for s in samples))
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
-    of_groups = [
-        _of_folds(
-            part,
-            present[rows],
-            khat[rows],
-            benchmark,
-            unit_benchmark,
-            predictive,
-            superchains,
-            points,
-            (len(ids), int(present.sum())),
+    of_groups = []
+    for rows, part in in_groups:
+        of_groups.append(
+            _of_folds(
+                part,
+                present[rows],
+                khat[rows],
+                benchmark,
+                unit_benchmark,
+                predictive,
+                superchains,
+                points,
+                (len(ids), int(present.sum())),
+            )
         )
-        for rows, part in in_groups
-    ]
+        tell(f"{rows.stop} of {len(ids)} folds are done")
     found = {
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()
@@ -144,23 +155,89 @@ def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
         start += number
 
 
-def _sums(
-    sample: xr.Dataset, present: Bool[np.ndarray, "fold slot"]
-) -> tuple[LogSums, LogSums, LogSums]:
-    """Joint sums of some folds, pointwise ones (NaN in padded slots), and those of their units."""
-    joint, pointwise = (log_sums([sample], kind) for kind in KINDS)
-    pointwise = LogSums(
-        pointwise.count, *(np.where(present[:, None, None], x, np.nan) for x in pointwise[1:])
-    )
-    slots = np.broadcast_to(pointwise.count[..., None], pointwise.mean.shape)
-    units = LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *pointwise[1:])))
-    return joint, pointwise, units
+def _slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums]]:
+    """Pointwise sums of few slots at a time: memory does not grow with the units of a fold."""
+    sums = sample[[f"log_pointwise_{field}" for field in LogSums._fields]]
+    number = sample.sizes["slot"]
+    step = max(number * GROUP_BYTES // sums.nbytes // SLOTS, 1) * SLOTS
+    for start in range(0, number, step):
+        read = log_sums([sums.isel(slot=slice(start, start + step))], "pointwise")
+        for first in range(0, read.mean.shape[3], SLOTS):
+            some = slice(first, first + SLOTS)
+            found = LogSums(read.count, *(x[..., some] for x in read[1:]))
+            yield slice(start + first, start + first + SLOTS), found
+
+
+def _units(sums: LogSums, present: Bool[np.ndarray, "fold slot"]) -> LogSums:
+    """Sums of the units that fill slots, as if each were a fold."""
+    slots = np.broadcast_to(sums.count[..., None], sums.mean.shape)
+    return LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *sums[1:])))
 
 
 def _blocks(sample: xr.Dataset, present: Bool[np.ndarray, "fold slot"]) -> tuple[LogSums, LogSums]:
     """What the benchmarks of folds and of units are made of."""
-    joint, _, units = _sums(sample, present)
-    return diag.coarsen(joint, diag.BLOCKS), diag.coarsen(units, diag.BLOCKS)
+    joint = diag.coarsen(log_sums([sample], "joint"), diag.BLOCKS)
+    found = [diag.coarsen(sums, diag.BLOCKS) for _, sums in _slots(sample)]
+    slots = LogSums(found[0].count, *(np.concatenate(x, axis=3) for x in list(zip(*found))[1:]))
+    return joint, _units(slots, present)
+
+
+class _OfUnits(NamedTuple):
+    """Variables of the units of some folds, which draws of a fold are common to."""
+
+    elpd: Float[np.ndarray, "fold slot"]
+    ess: Float[np.ndarray, "fold slot"]
+    rhat: Float[np.ndarray, "fold slot"]
+    elpd_at: Float[np.ndarray, "fold slot point"]
+    verdict: np.ndarray
+    own_verdict: np.ndarray
+
+
+def _of_units(
+    sample: xr.Dataset,
+    present: Bool[np.ndarray, "fold slot"],
+    tails: tuple[Float[np.ndarray, " fold"], Float[np.ndarray, " fold"]],
+    faults: verdicts.Faults,
+    benchmark: Benchmark,
+    predictive: Literal["plain", "marginal", "either"],
+    superchains: int,
+    points: list[int],
+    among: int,
+) -> tuple[_OfUnits, Int[np.ndarray, " fold"], Float[np.ndarray, "fold point"]]:
+    """Variables by slot, how many units have a heavy tail, and the MCSE of the folds' pointwise
+    scores after some batches."""
+    found, deviations, heavy = [], [], np.zeros(len(present), int)
+    alone = present.sum(axis=1) == 1
+    for some, read in _slots(sample):
+        there = present[:, some]
+        padded = (np.where(there[:, None, None], x, np.nan) for x in read[1:])
+        sums = LogSums(read.count, *padded)
+        fold, each = np.nonzero(there)[0], _units(sums, there)
+        own_tails = [np.where(alone, x, np.nan)[fold] for x in tails]
+        unit_faults = verdicts.faults(
+            each,
+            own_tails[0],
+            np.zeros(len(fold)),
+            benchmark,
+            predictive,
+            superchains,
+            hidden=own_tails[1],
+            among=among,
+        )
+        verdict, own = np.full((2, *there.shape), "", dtype=object)
+        verdict[there], own[there] = verdicts.of_units(unit_faults, faults, fold)
+        heavy += np.bincount(fold[verdicts.heavy_tail(each, *own_tails)], minlength=len(heavy))
+        at = [diag.first_batches(sums, p) for p in points]
+        elpd_at = np.stack([diag.elpd(x) for x in at], axis=-1)
+        elpd, ess, rhat = diag.elpd(sums), diag.ess(sums), diag.mixing(sums, superchains)
+        found.append(_OfUnits(elpd, ess, rhat, elpd_at, verdict, own))
+        deviations.append([diag.unit_deviations(x) for x in at])
+    mcse_at = []
+    for of_slots in zip(*deviations):
+        summed, factors = zip(*of_slots)
+        mcse_at.append(diag.mcse_of_units(np.add.reduce(summed), factors[0]))
+    units = _OfUnits(*(np.concatenate(x, axis=1) for x in zip(*found)))
+    return units, heavy, np.stack(mcse_at, axis=1)
 
 
 def _of_folds(
@@ -175,7 +252,7 @@ def _of_folds(
     among: tuple[int, int],
 ) -> dict[str, tuple[Any, np.ndarray]]:
     """Variables of some folds, each with its dimensions, among so many folds and units."""
-    joint, pointwise, units = _sums(sample, present)
+    joint = log_sums([sample], "joint")
     diverged = np.nansum(sample["divergences"].values, axis=(1, 2))
     accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
     efmi = diag.efmi(**energy_sums([sample]))
@@ -192,24 +269,18 @@ def _of_folds(
         hidden,
         among[0],
     )
-    fold_of_unit = np.nonzero(present)[0]
-    alone = present.sum(axis=1) == 1
-    tails = [np.where(alone, x, np.nan)[fold_of_unit] for x in (khat, hidden)]
-    unit_faults = verdicts.faults(
-        units,
-        tails[0],
-        np.zeros(len(fold_of_unit)),
+    joint_at = diag.progressive(joint, points, superchains)
+    units, heavy_units, mcse_at = _of_units(
+        sample,
+        present,
+        (khat, hidden),
+        faults,
         unit_benchmark,
         predictive,
         superchains,
-        hidden=tails[1],
-        among=among[1],
+        points.tolist(),
+        among[1],
     )
-    unit_verdict, own = np.full((2, *present.shape), "", dtype=object)
-    unit_verdict[present], own[present] = verdicts.of_units(unit_faults, faults, fold_of_unit)
-    heavy_units = np.bincount(fold_of_unit, verdicts.heavy_tail(units, *tails), minlength=len(khat))
-    joint_at, pointwise_at = (diag.progressive(x, points, superchains) for x in (joint, pointwise))
-    unit_at = [diag.elpd(diag.first_batches(pointwise, p)) for p in points.tolist()]
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     return {
         "joint_elpd": (fold, diag.elpd(joint)),
@@ -224,19 +295,19 @@ def _of_folds(
         "efmi": (fold, efmi),
         "verdict": (fold, faults.words()),
         "chains_verdict": (fold, np.array(["; ".join(x) or "ok" for x in faults.chains])),
-        "pointwise_elpd": (fold_slot, diag.elpd(pointwise)),
-        "pointwise_ess": (fold_slot, diag.ess(pointwise)),
-        "pointwise_rhat": (fold_slot, diag.mixing(pointwise, superchains)),
-        "pointwise_verdict": (fold_slot, unit_verdict.astype(str)),
-        "units_verdict": (fold_slot, own.astype(str)),
-        "pointwise_mcse": (fold, diag.mcse_pointwise(pointwise)),
+        "pointwise_elpd": (fold_slot, units.elpd),
+        "pointwise_ess": (fold_slot, units.ess),
+        "pointwise_rhat": (fold_slot, units.rhat),
+        "pointwise_verdict": (fold_slot, units.verdict.astype(str)),
+        "units_verdict": (fold_slot, units.own_verdict.astype(str)),
+        "pointwise_mcse": (fold, mcse_at[:, -1]),
         "pointwise_mcse_is_bound": (fold, heavy_units > 0),
         "joint_elpd_at": (fold_point, joint_at.elpd),
         "joint_mcse_at": (fold_point, joint_at.mcse),
         "rhat_at": (fold_point, joint_at.rhat),
         "ess_at": (fold_point, joint_at.ess),
-        "pointwise_elpd_at": (("fold", "slot", "point"), np.stack(unit_at, axis=-1)),
-        "pointwise_mcse_at": (fold_point, pointwise_at.mcse),
+        "pointwise_elpd_at": (("fold", "slot", "point"), units.elpd_at),
+        "pointwise_mcse_at": (fold_point, mcse_at),
     }
 
 

@@ -21,6 +21,8 @@ from pcv.job import (
     stored_folds,
 )
 from pcv.names import name_bits
+from pcv.progress import now_and_then
+from pcv.stages.chains import says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
@@ -80,7 +82,8 @@ def diagnose(job: Job) -> None:
     checks = opened(job, "fit", "checks")
     rng = np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)])
     units = opened(job, "data")["unit"].values
-    dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model)
+    tell = now_and_then(says(job, "diagnose"))
+    dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model, tell)
     dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
     dataset = results.with_batch_check(dataset, _of_some_folds(job))
     _warn_of_short_batches(job, dataset)
@@ -119,10 +122,13 @@ def _of_some_folds(job: Job) -> np.ndarray:
     test = opened(job, "folds")["test"].values
     some = test[evenly(len(test), CHECKED_FOLDS)]
     units, place = np.unique(some[some >= 0], return_inverse=True)
-    by_unit = fit[job.settings.data.outcome].isel(unit=units).values
-    of_slot = np.zeros((*by_unit.shape[:2], *some.shape))
-    of_slot[..., some >= 0] = by_unit[..., place]
-    return np.moveaxis(of_slot.sum(-1), -1, 0)
+    by_unit = fit[job.settings.data.outcome].isel(unit=units)
+    of_slot = np.zeros((by_unit.sizes["draw"], *some.shape))
+    found = []
+    for chain in range(by_unit.sizes["chain"]):  # all of them at a time would be large
+        of_slot[..., some >= 0] = by_unit.isel(chain=chain).values[..., place]
+        found.append(of_slot.sum(-1).T)
+    return np.stack(found, axis=1)
 
 
 def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":

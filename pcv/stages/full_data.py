@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pcv.model import Model, Target
     from pcv.nuts import Draws
 
+LOG_LIK_BYTES = 2**29
+"""of log likelihoods that are kept: of 16,777 units at 4,000 draws"""
+
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
     """The full-data posterior of a model and the kernel of its folds: ``fit.zarr``.
@@ -94,6 +97,14 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
                 f"step size {float(tuned.kernel.step_size):.2g}, "
                 f"leapfrog steps {int(tuned.kernel.num_steps)}"
+            )
+        size = 8 * draws.lp.size * num_units
+        if log_lik and size > LOG_LIK_BYTES:
+            log_lik = None
+            job.say(
+                f"fit {job.model}: the log likelihoods of {num_units} units at {draws.lp.size} "
+                f"draws, {size / 2**30:.1f} GiB, are not kept, so that p and az.loo have none; "
+                "fewer fit.draws would be"
             )
         tree = idata.tree(flat, log_lik, data_set, names, draws, checks, tuned)
         marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
