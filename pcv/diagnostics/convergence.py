@@ -261,14 +261,18 @@ def rhat_max_benchmark(
     folds, chains, _ = block.count.shape
     several = max(1, EMULATED // block.count.size)
     number = max(1, EMULATED // (chains * blocks))
-    parts = [block[:3]]
+    parts = [slice(None)]
     if several == 1:
-        parts = [[x[k : k + number] for x in block[:3]] for k in range(0, folds, number)]
+        parts = [slice(k, k + number) for k in range(0, folds, number)]
 
     def emulated() -> Iterator[np.ndarray]:
         for done in range(0, replicates, several):
             at_once = min(several, replicates - done)
-            yield np.concatenate([_emulated(rng, *x, at_once) for x in parts], axis=1)
+            rhats = [
+                _emulated(rng, block.count[part], block.mean[part], block.m2[part], at_once)
+                for part in parts
+            ]
+            yield np.concatenate(rhats, axis=1)
 
     return _of_largest(rhat(sums), emulated(), tell)
 
