@@ -293,8 +293,12 @@ def mcse_notes(comparison: Comparison) -> list[str]:
     """A line for each model whose difference needs more draws."""
     c = comparison
     return [
-        f"{m}: the MCSE of its difference is {'at least ' * bool(bound)}{mcse / dse:.0%} of the"
-        " SE: more draws would shrink it"
+        f"{m}: the MCSE of its difference is "
+        + (
+            f"at least {mcse / dse:.0%} of the SE: the predictive of some folds has a heavy tail"
+            if bound
+            else f"{mcse / dse:.0%} of the SE: more draws would shrink it"
+        )
         for m, dse, mcse, bound in zip(c.models, c.dse, c.mcse_diff, c.mcse_diff_is_bound)
         if mcse > MAX_MCSE_SHARE * dse > 0
     ]
@@ -347,7 +351,7 @@ def in_words(comparison: Comparison) -> str:
     error = mcse_in_words(mcse, c.mcse_diff_is_bound[row])
     size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {error})"
     if c.mcse_diff_is_bound[row]:
-        trust += " The MCSE is a lower bound: the k-hat of some folds is too high."
+        trust += " The MCSE is a lower bound: the predictive of some folds has a heavy tail."
     if not np.isfinite(diff):
         return f"{best} and {next_best} cannot be compared: an elpd is not finite. {trust}"
     if not c.elpd_diff_terms[row].any():
