@@ -126,7 +126,7 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
             "score_diff": _by_error(c.elpd_diff[m], c.mcse_diff[m]),
             "dse": _two_figures(c.dse[m]),
             "mcse_diff": mcse_in_words(c.mcse_diff[m], c.mcse_diff_is_bound[m]),
-            "p_better": "" if name == c.reference else f"{c.p_better[m]:.2f}",
+            "p_better": "" if np.isnan(c.p_better[m]) else f"{c.p_better[m]:.2f}",
             "estimate": _by_error(c.elpd[m], c.mcse[m]),
             "se": _two_figures(c.se[m]),
             "mcse": mcse_in_words(c.mcse[m], c.mcse_is_bound[m]),
@@ -240,9 +240,7 @@ def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
             "mcse_diff": [
                 mcse_in_words(x, bound) for x, bound in zip(c.mcse_diff, c.mcse_diff_is_bound)
             ],
-            "p_better": [
-                "" if m == c.reference else f"{p:.2f}" for m, p in zip(c.models, c.p_better)
-            ],
+            "p_better": ["" if np.isnan(p) else f"{p:.2f}" for p in c.p_better],
             "diag_diff": diag_diff(c),
             "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
             **errors,
@@ -286,7 +284,7 @@ def diag_diff(comparison: Comparison) -> list[str]:
     c = comparison
     why = "N < 100" if len(c.term) < 100 else "|elpd_diff| < 4"
     rough = (len(c.term) < 100) | (np.abs(c.elpd_diff) < 4)
-    return [why if x and m != c.reference else "" for m, x in zip(c.models, rough)]
+    return [why if x and not np.isnan(p) else "" for x, p in zip(rough, c.p_better)]
 
 
 def mcse_notes(comparison: Comparison) -> list[str]:

@@ -247,6 +247,7 @@ def test_equal_models_say_nothing():
     assert c.elpd_diff.tolist() == c.dse.tolist() == [0, 0]
     assert np.isnan(c.p_better).all()
     assert "inf" not in table(c)
+    assert "nan" not in table(c)
     assert not scores_notes([c])
 
 
