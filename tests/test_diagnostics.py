@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.stats import ttest_ind
 
 from pcv import diagnostics as diag
 from pcv import verdicts
-from pcv.diagnostics import Benchmark, LogSums, batch_sums, tails
+from pcv.diagnostics import Benchmark, LogSums, batch_sums, convergence, tails
 
 SEEDS = (1, 2, 3)
 
@@ -988,3 +989,28 @@ def test_chains_that_are_still_on_their_way_are_flagged_together():
     assert words[4].startswith("first and second half of the draws differ (p ")
     assert (np.delete(words, 4) == "ok").all()
     assert verdict_of(draws[4:5])[0] != "ok"
+
+
+def test_the_benchmark_takes_few_folds_at_a_time(monkeypatch):
+    """The same, bit by bit, in memory that does not grow with them but for what is kept."""
+    sums = batch_sums(np.random.default_rng(1).normal(size=(3000, 4, 20)), batch_size=4)
+    blocks = [x[:50] for x in sums[:3]]
+
+    def peak(function, *args):
+        tracemalloc.start()
+        try:
+            made = function(np.random.default_rng(2), *args)
+            return made, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    told = []
+    all_at_once, most = peak(diag.rhat_max_benchmark, sums, 5, 2, told.append)
+    assert told[-1] == "2 replicates of R-hat max are made"
+    monkeypatch.setattr(convergence, "EMULATED", 50 * 4 * 5)
+    few, least = peak(diag.rhat_max_benchmark, sums, 5, 2)
+    for one, other in zip(few, all_at_once):
+        np.testing.assert_array_equal(one, other)
+    kept = peak(lambda rng: (diag.coarsen(sums, 5), diag.rhat(sums)))[1]
+    assert least < kept + 2 * peak(convergence._emulated, *blocks, 1)[1]
+    assert most > kept + 20 * peak(convergence._emulated, *blocks, 1)[1]

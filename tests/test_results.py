@@ -351,3 +351,14 @@ def test_slow_energies_and_rare_acceptance_are_flagged(draws):
     rare = made.assign(acceptance=0.4 * made["acceptance"])
     found = results.diagnose([rare], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m")
     assert all(words.startswith("acceptance 0.36: the kernel") for words in found["verdict"].values)
+
+
+def test_units_are_diagnosed_alike_few_at_a_time(draws, monkeypatch):
+    """Up to the rounding of sums, and where a part of them is padding alone."""
+    whole = diagnosed(draws)
+    monkeypatch.setattr(diagnosed_module, "GROUP_BYTES", 1)
+    monkeypatch.setattr(diagnosed_module, "SLOTS", 1)
+    parts = [x.mean.shape[3] for _, x in diagnosed_module._slots(sample(draws))]
+    assert parts == [1, 1]
+    xr.testing.assert_allclose(diagnosed(draws), whole, rtol=1e-12)
+    assert diagnosed(draws).attrs == whole.attrs
