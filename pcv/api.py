@@ -345,7 +345,7 @@ def fit(
         allow_bad_fit: go on where chains disagree or diverge.
 
     Returns:
-        ArviZ's groups posterior, sample_stats, log_likelihood and observed_data.
+        ArviZ's groups posterior, sample_stats, log_likelihood (up to 512 MiB) and observed_data.
 
     Raises:
         PcvError: what is wrong with the model, the data or the fit.

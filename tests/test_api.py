@@ -34,6 +34,7 @@ from pcv.job import opened
 from pcv.model import Model, Outcome, numeric, support
 from pcv.psis import psis, shared
 from pcv.psis_first import _at_least_two
+from pcv.stages import full_data
 from tests.problems import LinearGaussian, exact, hierarchy, regression
 from tests.test_results import diagnosed
 
@@ -834,3 +835,23 @@ def test_a_session_of_32_bit_goes_on_as_it_was():
         [sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, env=env, check=False
     )
     assert done.stdout.split() == ["float32"], done.stderr[-2000:]
+
+
+def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
+    """PSIS evaluates what it needs of them, to the same result; p is not known."""
+
+    def found():
+        model = pcv.from_numpyro(flat, {"y": Y})
+        fit = {"warmup": 200, "draws": 200, "allow_bad_fit": True}
+        return pcv.loo(model, brute_force=False, fit=fit, seed=1)
+
+    whole = found()
+    assert "are not kept" not in capsys.readouterr().err
+    monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 0)
+    without = found()
+    said = f"the log likelihoods of {N} units at 800 draws, 0.0 GiB, are not kept, so that p and "
+    assert said in capsys.readouterr().err
+    assert "log_likelihood" not in without.to_datatree()
+    assert np.isnan(without.p)
+    assert np.isfinite(whole.p)
+    assert without.elpd == pytest.approx(whole.elpd, rel=1e-9)
