@@ -486,8 +486,9 @@ def _digest(tree: xr.DataTree) -> str:
     """A hash of all values of a tree: of a chunk that is lost, Zarr makes zeros or NaN."""
     total = hashlib.sha256()
     for node in tree.subtree:
-        for name, variable in sorted(node.dataset.variables.items(), key=lambda x: str(x[0])):
-            x = np.asarray(variable.values)
+        named = true_names(node.to_dataset(inherit=False)).variables
+        for name in sorted(named, key=str):
+            x = np.asarray(named[name].values)
             total.update(f"{node.path} {name} {x.shape} ".encode())
             if x.dtype.kind in "fc":
                 total.update(np.ascontiguousarray(x + 0).tobytes())  # no -0, which Zarr leaves out

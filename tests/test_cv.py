@@ -11,6 +11,7 @@ import xarray as xr
 import pcv
 from pcv.cv import CV
 from pcv.errors import PcvError
+from pcv.storable import true_names
 from tests.test_results import FOLDS, diagnosed
 
 
@@ -45,6 +46,16 @@ def test_files_that_are_damaged_are_told(cv, tmp_path):
             pcv.load(spoilt)
         (spoilt / file).write_bytes(content)
     pcv.load(spoilt)
+
+
+def test_variables_of_any_name_are_no_damage(cv, tmp_path):
+    posterior = xr.Dataset({".dose": ("draw", [0.0, -0.0, np.nan]), "dose_2": ("draw", [1, 2, 3])})
+    named = CV(cv.tree.assign({"posterior": xr.DataTree(posterior)}), True)
+    named.save(tmp_path / "cv.zarr")
+    again = pcv.load(tmp_path / "cv.zarr")
+    again.save(tmp_path / "again.zarr")
+    found = true_names(pcv.load(tmp_path / "again.zarr").tree["posterior"].to_dataset())
+    xr.testing.assert_equal(found, posterior)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "no JSON"])
