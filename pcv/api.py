@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def cross_validate(
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that a call that was interrupted goes on
-            where it was: what was made of other models, data or settings is made anew; None: they
-            are thrown away.
+            where it was: what was made of other models, data or settings is made anew, and what is
+            made of functions that cannot be hashed for certain, which is said; None: they are
+            thrown away.
         cores: of the CPU to use; None: all.
         progress: whether to show what is being done.
 
@@ -129,16 +131,20 @@ def prepared(
             if isinstance(model, Mapping)
             else {"model": session.model_of(model, "")}
         )
-        names, own_scores = session.scores_of(sections.get("scores", ["log"]))
+        names, own_scores = session.scores_of(sections.get("scores", ["log"]), kept)
         observed = session.observations(models, data)
-        prints = {name: session.fingerprint(x, name, observed) for name, x in models.items()}
-        if results is not None and not isinstance(model, Mapping):  # several may be kept there
-            models = {f"model-{prints['model'][:6]}": models["model"]}
-            prints = dict(zip(models, prints.values()))
-        references = {name: f"{config.OBJECT}{x}" for name, x in prints.items()}
         outcome = next(iter(models.values())).outcome.name
         devices.setup(used)
         devices.keep_compiled()
+        prints: dict[str, str | None] = dict.fromkeys(models, "")
+        if kept is not None:
+            for name, x in models.items():
+                hashed = partial(session.fingerprint, x, observed)
+                prints[name] = session.certain(f"model '{name}'", hashed, kept)
+            if not isinstance(model, Mapping) and prints["model"]:  # several may be kept there
+                models = {f"model-{prints['model'][:6]}": models["model"]}
+                prints = dict(zip(models, prints.values()))
+        references = {name: session.reference(name, x) for name, x in prints.items()}
         table = folder / "inputs" / "table.zarr"
         with store.explained(folder):
             session.write_table(table, observed, outcome)

@@ -1,14 +1,13 @@
 """What a Python session has at hand (models, data, scores, folds), as a config names it."""
 
 import difflib
-import hashlib
-import marshal
 import re
+import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +16,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, datasets, devices, schemes, stages, store
+from pcv import config, datasets, digests, schemes, stages, store
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 from pcv.frontends import as_model
-from pcv.model import Model, Observations, Target, full_data, numeric
+from pcv.model import Fold, Model, Observations, Target, full_data, target
 from pcv.scores import Score
 
 AnyModel = Any
@@ -84,73 +83,85 @@ def _kind(x: Any) -> str:
     return f"of type {type(x).__name__}"
 
 
-def fingerprint(model: Model | Target, name: str, observed: Observations) -> str:
-    """A hash of what a model computes."""
+def fingerprint(model: Model | Target, observed: Observations) -> str:
+    """A hash of all that a model computes, in the precision of the moment.
 
-    def everything(key: jax.Array) -> Any:
-        params, test = model.init(key), jnp.zeros(1, int)
-        parts: list[tuple[Any, tuple]]
-        if isinstance(model, Target):
-            fold = full_data(_num_units(observed, model.outcome.name))._replace(test=test)
-            parts = [
-                (model.log_density, (params, fold)),
-                (model.log_predictive, (params, fold)),
-                (model.predict, (key, params, fold)),
-                (model.moments, (params, fold)),
-                (model.density, (params, fold, jnp.zeros(1))),
-            ]
-        else:
-            data = numeric(model.data.columns if model.data else observed.columns)
-            parts = [
-                (model.log_prior, (params,)),
-                (model.log_lik, (params, data)),
-                (model.marginal, (params, data, test)),
-                (model.predict, (key, params, data)),
-                (model.moments, (params, data)),
-                (model.marginal_predict, (key, params, data, test)),
-                (model.marginal_moments, (params, data, test)),
-            ]
-        made = [function and function(*args) for function, args in parts]
-        return model.constrain(params), made
+    Raises:
+        Uncertain: that cannot be told.
+    """
+    units = _num_units(observed, model.outcome.name)
+    own_data = model.data if isinstance(model, Model) else None
+    arrays = dict((own_data or observed).columns)
+    if isinstance(model, Target):
+        targets = [model]
+    else:
+        ways = ["plain"] + ["marginal"] * (model.marginal is not None)
+        own = (target(model, arrays, way) for way in ways)
+        targets = [x._replace(observed=None, density=None) for x in own]  # of other functions
 
+    def everything(key: jax.Array, fold: Fold) -> Any:
+        params, y = model.init(key), jnp.zeros(fold.test.shape)
+        calls = [
+            call
+            for x in targets
+            for call in (
+                (x.log_density, params, fold),
+                (x.log_predictive, params, fold),
+                (x.observed, fold),
+                (x.density, params, fold, y),
+                (x.predict, key, params, fold),
+                (x.moments, params, fold),
+            )
+        ]
+        return model.constrain(params), [function and function(*args) for function, *args in calls]
+
+    def folds(number: int) -> Fold:
+        return full_data(units)._replace(test=jnp.zeros(number, int))
+
+    key, of_fields = jax.random.key(0), (model.outcome, getattr(model, "group", None))
+    programs = [digests.of_program(everything, key, folds(number)) for number in (1, 2)]
+    coords = {name: repr(np.asarray(x).tolist()) for name, x in model.coords.items()}
+    return digests.of(*programs, *of_fields, dict(model.dims), coords)
+
+
+def certain(what: str, hashed: Callable[[], str], results: str | Path) -> str | None:
+    """The hash of a model or a score of which artifacts are kept; None where there is none that
+    tells it from all others, which is said."""
     try:
-        with devices.precision("float64"):
-            closed = jax.make_jaxpr(everything)(jax.random.key(0))
-    except Exception:  # `check` says what is wrong
-        return hashlib.sha256(name.encode()).hexdigest()[:16]
-    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
-    digest = hashlib.sha256(text.encode())
-    if isinstance(model, Model) and model.group is not None:
-        digest.update(repr(np.asarray(model.group).tolist()).encode())
-    for constant in closed.consts:
-        digest.update(np.asarray(constant).tobytes())
-    coords = {name: np.asarray(x).tolist() for name, x in model.coords.items()}
-    if model.dims or coords:
-        digest.update(repr((dict(model.dims), coords)).encode())
-    return digest.hexdigest()[:16]
+        return hashed()
+    except digests.Uncertain as error:
+        warnings.warn(
+            f"{what}: what it computes cannot be hashed for certain ({error}): nothing that was "
+            f"made of it before is taken from {results}",
+            stacklevel=2,
+        )
+        return None
 
 
-def _code(function: Any) -> bytes:
-    """What a function of the session does, as far as can be seen."""
-    if not isinstance(function, FunctionType):
-        return repr(function).encode()
-    bound = [cell.cell_contents for cell in function.__closure__ or ()]
-    values = [x.tolist() if hasattr(x, "tolist") else x for x in bound]
-    return marshal.dumps(function.__code__) + repr((function.__defaults__, values)).encode()
+def reference(name: str, hashed: str | None) -> str:
+    """What a config calls an object of the session: its name, unlike that of any other of the call,
+    and its hash; where it has none, what no other call has."""
+    return f"{config.OBJECT}{name} {uuid.uuid4().hex if hashed is None else hashed}".rstrip()
 
 
-def scores_of(scores: str | Score | Sequence[Any]) -> tuple[list[str], dict[str, Score]]:
+def scores_of(
+    scores: str | Score | Sequence[Any], results: str | Path | None = None
+) -> tuple[list[str], dict[str, Score]]:
     """Scores by name, and those of the session by their references."""
     if isinstance(scores, str | Score):
         scores = [scores]
     names = [score for score in scores if isinstance(score, str)]
-    own = {}
+    own: dict[str, Score] = {}
     for score in scores:
         if isinstance(score, Score):
-            digest = hashlib.sha256(repr((score.key, score.per, score.total)).encode())
-            for function in (score.statistic, score.estimate, score.log_weight):
-                digest.update(_code(function))
-            own[f"{config.OBJECT}{digest.hexdigest()[:16]}"] = score
+            if any(x.key == score.key and x is not score for x in own.values()):
+                raise PcvError(
+                    f"scores: there are two {score.kind} scores '{score.name}'; rename one"
+                )
+            hashed: str | None = ""
+            if results is not None:
+                hashed = certain(f"score '{score.name}'", partial(digests.of, score), results)
+            own[reference(score.key, hashed)] = score
         elif not isinstance(score, str):
             raise PcvError(f"scores: {type(score).__name__} is neither a name nor a pcv.Score")
     return names, own

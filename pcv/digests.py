@@ -1,0 +1,240 @@
+"""Digests of what functions compute: equal ones only where the same comes out.
+
+Of JAX's functions the program is read, with every constant however deep in it (what is printed of a
+program shows few of them); of Python's their code, with all that it holds.
+"""
+
+import builtins
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from functools import cache, partial
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from pcv.errors import in_one_line
+
+ORDERS = 3
+"""derivatives of functions with rules of their own that are read: as many as anything here takes"""
+DERIVED = ("custom_jvp_call", "custom_vjp_call")
+RULES = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees")
+"""parameters of these, which the derivatives stand for"""
+OF_CODE = (
+    *("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"),
+    *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
+)
+
+Seen = dict[tuple[int, int], tuple[bytes, Any]]
+"""digests by the `id` of what they are of, and the order; it is kept, so that no other gets that"""
+
+
+class Uncertain(Exception):
+    """It has parts that cannot be read."""
+
+
+def of_program(function: Callable[..., Any], *args: Any) -> str:
+    """Of a function of JAX, called with arrays of the arguments' shapes.
+
+    Raises:
+        Uncertain: it cannot be traced, or calls what is not JAX's.
+    """
+    try:
+        return of(jax.make_jaxpr(function)(*args))
+    except Uncertain:
+        raise
+    except Exception as error:  # whatever a user's function does
+        raise Uncertain(in_one_line(error)) from error
+
+
+def of(*parts: Any) -> str:
+    """Of programs, functions of Python, arrays and plain values.
+
+    >>> halves = [lambda x, by=by: x / by for by in (2, 2, 3)]
+    >>> of(halves[0]) == of(halves[1]), of(halves[0]) == of(halves[2])
+    (True, False)
+
+    Raises:
+        Uncertain: a part is none of these.
+    """
+    return _digest(parts, {}, ORDERS).hex()[:16]
+
+
+def _digest(x: Any, seen: Seen, order: int) -> bytes:
+    if (id(x), order) in seen:
+        return seen[id(x), order][0]
+    seen[id(x), order] = b"itself", x
+    content = _program(x, seen, order) if hasattr(x, "eqns") else _content(x)
+    if isinstance(content, bytes):
+        whole = content
+    else:
+        whole = b"".join(_digest(part, seen, order) for part in content)
+    found = hashlib.sha256(_kind(x).encode() + b"\0" + whole).digest()
+    seen[id(x), order] = found, x
+    return found
+
+
+def _kind(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"
+
+
+def _content(x: Any) -> bytes | Iterable[Any]:
+    """What a value is: as bytes, or in parts."""
+    if isinstance(x, bytes):
+        return x
+    if x is None or x is ... or isinstance(x, bool | int | float | complex | str | np.dtype):
+        return repr(x).encode()
+    if isinstance(x, Enum | slice | range | jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        return repr(x).encode()
+    if isinstance(x, Mapping):
+        return [part for name in sorted(x, key=repr) for part in (name, x[name])]
+    if isinstance(x, set | frozenset):
+        return sorted(x, key=repr)
+    if _kind(x) == "jax._src.random.prng.PRNGImpl":
+        return str(x.name).encode()
+    if isinstance(x, tuple | list):
+        return list(x)
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return [str(jax.random.key_impl(x)), jax.random.key_data(x)]
+    if hasattr(x, "__array__") and hasattr(x, "dtype") and hasattr(x, "shape"):
+        array = np.asarray(x)
+        if array.dtype.hasobject:
+            raise Uncertain("an array of Python objects")
+        return [array.dtype.str, array.shape, array.tobytes()]
+    if isinstance(x, core.Primitive):
+        return _primitive(x)
+    of_jax = type(x).__module__.split(".")[0] in ("jax", "jaxlib")
+    if of_jax and any(known.__name__ == "HiPrim" for known in type(x).__mro__):
+        return [vars(x)]  # a primitive with its parameters
+    if callable(x) or isinstance(x, CodeType | ModuleType):
+        return _code(x)
+    if of_jax and not ("..." in (said := repr(x)) or " at 0x" in said):
+        return said.encode()  # layouts and trees, which hold no arrays
+    raise Uncertain(f"an object of {_kind(x)}")
+
+
+def _program(closed: Any, seen: Seen, order: int) -> list[Any]:
+    """The steps of a program, with variables numbered as they come."""
+    program = getattr(closed, "jaxpr", closed)
+    number: dict[Any, int] = {}
+
+    def bound(variables: Iterable[Any]) -> list[str]:
+        for x in variables:
+            number[x] = len(number)
+        return [_type(x) for x in variables]
+
+    def used(variables: Iterable[Any]) -> list[Any]:
+        return [(_type(x), x.val) if isinstance(x, core.Literal) else number[x] for x in variables]
+
+    constants = dict(zip(program.constvars, getattr(closed, "consts", ())))
+    steps: list[Any] = [bound(constants), list(constants.values()), bound(program.invars)]
+    for step in program.eqns:
+        of_step = {name: x for name, x in step.params.items() if name not in RULES}
+        steps.append([step.primitive, used(step.invars), of_step])
+        if step.primitive.name in DERIVED and order:
+            if step.params["symbolic_zeros"]:
+                raise Uncertain("a derivative that depends on what it is taken in")
+            steps.append(_digest(_derivative(step, program, constants), seen, order - 1))
+        steps.append(bound(step.outvars))
+    return [*steps, used(program.outvars)]
+
+
+def _type(variable: Any) -> str:
+    return f"{variable.aval} {getattr(variable.aval, 'weak_type', False)}"
+
+
+def _derivative(step: Any, program: Any, constants: Mapping[Any, Any]) -> Any:
+    """The program of a step's derivative, whose rule is Python's until it is called."""
+    given = list(dict.fromkeys(x for x in step.invars if not isinstance(x, core.Literal)))
+    alone = core.Jaxpr((), given, step.outvars, [step], debug_info=program.debug_info)
+    function = core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))
+    free = [x for x in given if x not in constants]
+    arguments = step.invars[step.params["num_consts"] :]  # the others are captured, not given
+    smooth = [
+        i
+        for i, x in enumerate(free)
+        if _is_smooth(x.aval) and any(x is argument for argument in arguments)
+    ]
+    if not smooth or not any(_is_smooth(x.aval) for x in step.outvars):
+        return ()
+
+    def total(*args: Any) -> Any:
+        known = {**constants, **dict(zip(free, args))}
+        outcomes = function(*(known[x] for x in given))
+        return sum(jnp.sum(jnp.real(x)) for x in outcomes if _is_smooth(x))
+
+    return jax.make_jaxpr(jax.grad(total, smooth))(*(x.aval for x in free))
+
+
+def _is_smooth(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _primitive(x: Any) -> bytes:
+    if id(x) not in _of_jax():
+        raise Uncertain(f"the primitive '{x.name}', which is not JAX's")
+    return str(x.name).encode()
+
+
+@cache
+def _of_jax() -> set[int]:
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("jax.")]
+    return {id(x) for m in modules for x in vars(m).values() if isinstance(x, core.Primitive)}
+
+
+def _code(x: Any) -> bytes | list[Any]:
+    """A function of Python: its code and what that refers to; a library's, by its name."""
+    name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', '')}"
+    if isinstance(x, CodeType):
+        return [getattr(x, field) for field in OF_CODE]
+    if isinstance(x, ModuleType) and _is_library(x.__name__):
+        return x.__name__.encode()
+    if _is_library(getattr(x, "__module__", None) or "") and _named(x):
+        return name.encode()
+    if isinstance(x, partial):
+        return [x.func, x.args, x.keywords]
+    if isinstance(x, FunctionType):
+        bound = [cell.cell_contents for cell in x.__closure__ or ()]
+        known = {**vars(builtins), **x.__globals__}
+        if _is_library(known["__name__"]):  # such as what jax.vmap returns
+            known = {}
+        used = {name: known[name] for name in _names(x.__code__) if name in known}
+        return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used]
+    if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
+        return [x.__wrapped__]
+    what = name if isinstance(x, type | BuiltinFunctionType) else f"an object of {_kind(x)}"
+    raise Uncertain(what)
+
+
+def _names(code: CodeType) -> set[str]:
+    """That a function and those inside it use."""
+    inner = [x for x in code.co_consts if isinstance(x, CodeType)]
+    return {*code.co_names}.union(*map(_names, inner))
+
+
+def _named(x: Any) -> bool:
+    """Is it what its module has under its name?"""
+    place: Any = sys.modules.get(x.__module__)
+    for part in getattr(x, "__qualname__", getattr(x, "__name__", "")).split("."):
+        place = getattr(place, part, None)
+    return place is x
+
+
+@cache
+def _is_library(module: str) -> bool:
+    """Installed, or Python's own: not what a user goes on writing."""
+    if module == "__main__" or module not in sys.modules:
+        return False
+    if module.split(".")[0] in ("pcv", *sys.builtin_module_names):
+        return True
+    file = getattr(sys.modules[module], "__file__", None)
+    paths = sysconfig.get_paths()
+    places = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return bool(file) and any(Path(str(file)).is_relative_to(place) for place in places)
