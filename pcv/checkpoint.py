@@ -2,8 +2,9 @@
 
 The jobs of a model's batches have a folder each, named after their folds. It holds a file for each
 block, the chains' state after the last two and every 16th, what they are made of, and a lock. Files
-are written aside and renamed, with a digest in front: one that is cut short, by a power cut for
-example, is told from a sound one. The folders lie outside the artifacts, whose half-made remains
+are written aside and renamed, with two digests in front: one that is cut short, by a power cut for
+example, is told from a sound one, and so is one that belongs elsewhere: to another job, or to
+another place in it. The folders lie outside the artifacts, whose half-made remains
 Snakemake deletes, and stay when they are finished, so that draws and folds can be added: arrays
 have the fold as their first axis, and where a fold is in other company than before its rows are
 taken from there.
@@ -31,6 +32,7 @@ from pcv.errors import PcvError
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""
 MADE_OF, MADE_ON = "made_of.json", "made on"
+DIGEST, MISPLACED = hashlib.sha256().digest_size, "misplaced"
 PATIENCE = 1.0
 """seconds that a job waits for its folder: `pcv status` looks whether it is held in an instant"""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -47,19 +49,21 @@ class Checkpoint(NamedTuple):
     folder: Path
     number: int
     """blocks that were found, after which a state was found"""
+    job: str
+    """a hash of all that its blocks depend on, to which its files are bound"""
 
     def block(self, index: int) -> dict[str, Any]:
         """One of the blocks that were found."""
-        return nested(_read(self._block(index)))
+        return nested(_read(self._block(index), self.job))
 
     def state(self) -> dict[str, np.ndarray]:
         """The chains after the last block that was found."""
-        return _read(self._state(self.number - 1))
+        return _read(self._state(self.number - 1), self.job)
 
     def save(self, index: int, block: Tree, state: Mapping[str, np.ndarray]) -> None:
         """A new block and the state after it; some earlier states are dropped."""
-        store.write_bytes(self._block(index), _packed(flat(block)))
-        store.write_bytes(self._state(index), _packed(state))
+        _write(self._block(index), self.job, flat(block))
+        _write(self._state(index), self.job, state)
         number = index - STATES + 1
         if number > 0 and number % EVERY and number & (number - 1):
             self._state(number - 1).unlink(missing_ok=True)
@@ -86,8 +90,8 @@ def held(
             are dropped.
         made_on: "platform" and number of "devices", recorded; blocks that were made on others agree
             up to rounding, and are gone on from. "dtype", which must stay what it was.
-        say: tells of files that are cut short or damaged, which are moved aside, and of other
-            devices.
+        say: tells of files that are cut short, damaged or of another job or place, which are moved
+            aside, and of other devices.
 
     Raises:
         PcvError: another process holds it; its blocks are of another dtype.
@@ -102,9 +106,10 @@ def held(
             for file in folder.glob(".*.new"):  # of writers that were killed
                 file.unlink()
             before = _drop_others(folder, made_of, say)
-        saved = Checkpoint(folder, _sound(Checkpoint(folder, 0), say))
-        if saved.number and before:
+        if before and any(folder.glob("state-*")):
             _compare(folder, before, made_on, say)
+        saved = Checkpoint(folder, 0, _job(made_of, made_on))
+        saved = saved._replace(number=_sound(saved, say))
         if before != made_on:
             store.write_text(folder / MADE_OF, _in_words({**made_of, MADE_ON: made_on}))
         yield saved
@@ -259,8 +264,8 @@ def _known(
             if dtype != made_on["dtype"]:
                 say(f"{file.parent}: its draws are in {dtype}, and are not used for those here")
                 continue
-            source = Checkpoint(file.parent, _sound(Checkpoint(file.parent, 0)))
-            found.append((source, others["folds"]))
+            source = Checkpoint(file.parent, 0, _job(others, made_on))
+            found.append((source._replace(number=_sound(source)), others["folds"]))
     most = max((source.number for source, _ in found), default=0)
     rows = []
     for source, folds in found if most else ():
@@ -276,15 +281,18 @@ def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint | None:
     went on, or removed it."""
     number = rows[0].source.number
     for index in range(own.number, number):
-        states = [part.source._state(index) for part in rows]
         try:
-            blocks = [_read(part.source._block(index)) for part in rows]
-            ends = [_read(file) for file in states if index == number - 1 or _is_sound(file, None)]
+            blocks = [_read(x._block(index), x.job) for x, *_ in rows]
+            ends = [
+                _read(x._state(index), x.job)
+                for x, *_ in rows
+                if index == number - 1 or _is_sound(x._state(index), x.job, None)
+            ]
         except FileNotFoundError:
             return None
-        store.write_bytes(own._block(index), _packed(_by_fold(blocks, rows)))
+        _write(own._block(index), own.job, _by_fold(blocks, rows))
         if len(ends) == len(rows):
-            store.write_bytes(own._state(index), _packed(_by_fold(ends, rows)))
+            _write(own._state(index), own.job, _by_fold(ends, rows))
     return own._replace(number=number)
 
 
@@ -381,51 +389,69 @@ def _in_words(made_of: Mapping[str, Any]) -> str:
     return json.dumps(made_of, sort_keys=True, indent=1)
 
 
-def _moved_aside(file: Path, say: Callable[[str], None]) -> None:
-    aside = file.with_name(f"damaged-{file.name}")
+def _job(made_of: Mapping[str, Any], made_on: Mapping[str, Any]) -> str:
+    """What files are bound to: all that their content depends on."""
+    recipe = {name: x for name, x in made_of.items() if name != MADE_ON}
+    return store.fingerprint(recipe, made_on["dtype"])
+
+
+def _moved_aside(file: Path, say: Callable[[str], None], fault: str = "damaged") -> None:
+    aside = file.with_name(f"{fault}-{file.name}")
     file.replace(aside)
-    say(f"warning: {file}: damaged; it is now {aside.name}, and its draws are made again")
+    what = "of another job, or of another place in this one" if fault == MISPLACED else fault
+    say(f"warning: {file}: {what}; it is now {aside.name}, and its draws are made again")
 
 
 def _sound(checkpoint: Checkpoint, say: Callable[[str], None] | None = None) -> int:
-    """How many blocks there are with a state after them; damaged files are moved aside, but for
-    those of another job, of which nothing is said."""
+    """How many blocks there are with a state after them; files that are damaged or misplaced are
+    moved aside, but for those of another job, of which nothing is said."""
     number, with_state = 0, 0
-    while _is_sound(checkpoint._block(number), say):
+    while _is_sound(checkpoint._block(number), checkpoint.job, say):
         number += 1
-        if _is_sound(checkpoint._state(number - 1), say):
+        if _is_sound(checkpoint._state(number - 1), checkpoint.job, say):
             with_state = number
     return with_state
 
 
-def _is_sound(file: Path, say: Callable[[str], None] | None) -> bool:
+def _is_sound(file: Path, job: str, say: Callable[[str], None] | None) -> bool:
     try:
-        _content(file)
+        _content(file, job)
     except FileNotFoundError:
         return False
-    except (ValueError, OSError):
+    except (Unsound, OSError) as error:
         if say is not None:
-            _moved_aside(file, say)
+            _moved_aside(file, say, str(error) if isinstance(error, Unsound) else "damaged")
         return False
     return True
 
 
-def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+class Unsound(ValueError):
+    """A file that is damaged, or misplaced."""
+
+
+def _write(file: Path, job: str, arrays: Mapping[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{name: np.asarray(x) for name, x in arrays.items()})
-    content = buffer.getvalue()
-    return hashlib.sha256(content).digest() + content
+    content = _place(file, job) + buffer.getvalue()
+    store.write_bytes(file, hashlib.sha256(content).digest() + content)
 
 
-def _content(file: Path) -> bytes:
+def _place(file: Path, job: str) -> bytes:
+    """A digest of the job and, by the name, of whether it is a block or a state, and which."""
+    return hashlib.sha256(f"{job} {file.name}".encode()).digest()
+
+
+def _content(file: Path, job: str) -> bytes:
     packed = file.read_bytes()
-    if hashlib.sha256(packed[32:]).digest() != packed[:32]:
-        raise ValueError("it does not match its digest")
-    return packed[32:]
+    if hashlib.sha256(packed[DIGEST:]).digest() != packed[:DIGEST]:
+        raise Unsound("damaged")
+    if packed[DIGEST : 2 * DIGEST] != _place(file, job):
+        raise Unsound(MISPLACED)
+    return packed[2 * DIGEST :]
 
 
-def _read(file: Path) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(_content(file))) as arrays:
+def _read(file: Path, job: str) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(_content(file, job))) as arrays:
         return dict(arrays)
 
 

@@ -123,7 +123,8 @@ def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[
         how: the model is scored.
     """
     inputs = {name: known[name].fingerprint for name in ("data", "fit")}
-    return {**_of_any_batch(job, "warmup"), "inputs": inputs, "how": how, **_of_folds(folds)}
+    made_of = _of_any_batch(job, "warmup")
+    return {**made_of, **_named(job, "warmup"), "inputs": inputs, "how": how, **_of_folds(folds)}
 
 
 def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping[str, Any]) -> Made:
@@ -148,7 +149,14 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping
         made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
         inputs = {name: stamp.fingerprint for name, stamp in known.items()}
     how = [warmup[name] for name in ("predictive", "integration", "detached")]
-    return {**made_of, "inputs": inputs, "how": how, **_of_folds(folds)}
+    return {**made_of, **_named(job, "sample"), "inputs": inputs, "how": how, **_of_folds(folds)}
+
+
+def _named(job: Job, stage: str) -> Made:
+    """What random numbers depend on beside the folds, and where blocks lie: those of a job that is
+    made of the same under another name are not its."""
+    of_job = {"experiment": job.experiment, "model": job.model, "round": job.round}
+    return {"job": {"stage": stage, "seed": job.config.seed, **of_job}}
 
 
 def _of_any_batch(job: Job, stage: str) -> Made:

@@ -20,6 +20,8 @@ from jax.errors import JaxRuntimeError
 
 from pcv import all_chains, checkpoint, store
 from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.job import draws_of, starts_of
 from pcv.stages import sampling
 from tests.test_stages import run, set_up
 
@@ -445,6 +447,8 @@ import sys
 from pathlib import Path
 from pcv import checkpoint
 from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.job import draws_of, starts_of
 try:
     with checkpoint.held(Path({str(tmp_path)!r}), {{"folds": ["1"]}}, {HERE!r}, print):
         pass
@@ -558,3 +562,95 @@ def test_a_full_disk(project, whole, monkeypatch):
             sampled(project)
     assert sampled(project).identical(whole)
     assert any("goes on from 2 blocks" in line for line in project.said)
+
+
+JOB = {"stage": "sample", "experiment": "a", "model": "m", "round": 0, "seed": 1}
+OTHERS = {"stage": "warmup", "experiment": "b", "model": "n", "round": 1, "seed": 2}
+JOBS = [
+    ({"job": JOB, "inputs": {"fit": "x"}, "folds": ["1", "2"]}, HERE),
+    *(
+        ({"job": {**JOB, name: x}, "inputs": {"fit": "x"}, "folds": ["1", "2"]}, HERE)
+        for name, x in OTHERS.items()
+    ),
+    ({"job": JOB, "inputs": {"fit": "y"}, "folds": ["1", "2"]}, HERE),
+    ({"job": JOB, "inputs": {"fit": "x"}, "folds": ["3", "4"]}, HERE),
+    ({"job": JOB, "inputs": {"fit": "x"}, "folds": ["2", "1"]}, HERE),
+    ({"job": JOB, "inputs": {"fit": "x"}, "folds": ["1", "2"]}, {**HERE, "dtype": "float32"}),
+]
+"""what blocks are made of, and on: each differs from the first in one thing"""
+
+
+def test_no_file_of_a_job_is_taken_for_another(tmp_path):
+    """Every block and state of every job copied over every other one."""
+    number, contents, places = 2, {}, []
+    for i, (made_of, made_on) in enumerate(JOBS):
+        with checkpoint.held(tmp_path / str(i), made_of, made_on, print) as saved:
+            for j in range(number):
+                saved.save(j, {"x": np.array([i, j])}, {"x": np.array([i, j])})
+        for name in ("block-000000", "state-000000", "block-000001", "state-000001"):
+            contents[i, name] = (saved.folder / name).read_bytes()
+            places.append((i, saved.folder / name))
+    left = {"block-000000": 0, "block-000001": 1, "state-000000": 2, "state-000001": 1}
+    for i, file in places:
+        for source, foreign in contents.items():
+            if source == (i, file.name):
+                continue
+            file.write_bytes(foreign)
+            said = []
+            with checkpoint.held(tmp_path / str(i), *JOBS[i], said.append) as saved:
+                assert saved.number == left[file.name], source
+                found = [saved.block(j)["x"].tolist() for j in range(saved.number)]
+                assert found == [[i, j] for j in range(saved.number)]
+            assert said == [
+                f"warning: {file}: of another job, or of another place in this one; it is now "
+                f"misplaced-{file.name}, and its draws are made again"
+            ]
+            file.with_name(f"misplaced-{file.name}").unlink()
+            file.write_bytes(contents[i, file.name])
+
+
+def test_misplaced_blocks_of_others_are_not_used(tmp_path):
+    """Folds are taken from other jobs' folders only where they are those jobs' own."""
+    one, two = made_by(tmp_path, ["1", "3"], 3), made_by(tmp_path, ["2", "4"], 3)
+    shutil.copy(two / "block-000001", one / "block-000001")
+    whole = put_together(tmp_path, ["1", "2"], made := [])
+    assert (whole.number, made) == (3, [[0]])
+    np.testing.assert_array_equal(whole.block(1)["x"], [1.001, 2.001])
+
+
+def test_a_recipe_names_its_job(project):
+    job = project.job(DRAWS, "flat")
+    known = {name: store.stamp("fit", {}) for name in ("data", "fit")}
+    other = next(name for name in job.settings.models if name != "flat")
+    seed = job._replace(config=job.config.model_copy(update={"seed": 77}))
+    jobs = [job, job._replace(model=other), job._replace(round=1), seed]
+    folds = Folds(np.array(["a"]), np.zeros((1, 1), int), np.ones((1, 1, 2), int))
+    how = {"predictive": "plain", "integration": "none", "detached": 0}
+    recipes = [draws_of(x, known, folds, how)["job"] for x in jobs]
+    recipes += [starts_of(x, known, folds, list(how.values()))["job"] for x in jobs]
+    assert len({json.dumps(x, sort_keys=True) for x in recipes}) == 2 * len(jobs)
+    assert recipes[0] == {
+        "stage": "sample",
+        "experiment": job.experiment,
+        "model": "flat",
+        "round": 0,
+        "seed": job.config.seed,
+    }
+
+
+def test_misplaced_blocks_are_made_again(project, whole):
+    """A block twice, which is sound in itself."""
+    sampled(project)
+    folder = folder_of(project)
+    shutil.copy(folder / "block-000001", folder / "block-000003")
+    assert sampled(project).identical(whole)
+    assert any("block-000003: of another job, or of another place" in x for x in project.said)
+    assert any("goes on from 2 blocks" in line for line in project.said)
+
+
+def test_checkpoints_that_name_no_job_begin_anew(tmp_path):
+    """Those of before."""
+    made_by(tmp_path, ["1"], 3)
+    with checkpoint.held(tmp_path, {"job": JOB, "folds": ["1"]}, HERE, (said := []).append) as own:
+        assert own.number == 0
+    assert "3 blocks of draws are dropped, they were made of something else: job was" in said[0]
