@@ -26,8 +26,10 @@ MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""
 MAX_ENTRIES = 500_000_000
 """derivatives, parameters times units, that are looked at"""
-PRIOR_DRAWS, LOOKED_AT = 8, 5
-"""points at which derivatives are looked at, and groups whose prior's shape is"""
+PRIOR_DRAWS, MOVES = 8, 3
+"""points at which derivatives are looked at, and moves from these by which a prior's shape is"""
+AT_ONCE = 16
+"""groups, or parameters, that are looked at side by side"""
 
 Position = Float[Array, " param"]
 
@@ -41,8 +43,11 @@ class Locals(NamedTuple):
     """the group of each tested unit"""
     most: int
     """groups in a test set, at most"""
+    width: Float[np.ndarray, "group dim"]
+    """roughly how wide their prior is, 1 where padded"""
     normal: bool
-    """whether their prior given the other parameters is normal, so that its integral is known"""
+    """whether the prior of all of them given the other parameters is normal, so that its integral
+    is known; else those of a group are independent, so that it is a product"""
     exact: bool
     """whether the outcome is normal as well, and its mean linear in them"""
 
@@ -56,9 +61,9 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
 
     Returns:
         No groups where no tested unit has any. None where some have and some have not; where a
-        group has more than 8, or is not left out as a whole in another fold; where their log prior
-        is straight, as Laplace's or an improper one; or where there are too many parameters to look
-        at.
+        group has more than 8, or is not left out as a whole in another fold; where the log prior of
+        any is straight, as Laplace's or an improper one; where some group's is not normal and ties
+        its effects; or where there are too many parameters to look at.
     """
     arrays = numeric(data)
     unravel = unravel_of(model.init)
@@ -81,7 +86,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     with_own = np.concatenate([of_unit.any(0) for of_unit in of_unit_of])
     group = np.full(num_units, -1)
     if not with_own.any():
-        return Locals(np.empty((0, 1), np.int64), group, 0, True, True)
+        return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
     if not with_own.all():
         return None
     linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
@@ -102,23 +107,22 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     padded = np.full((len(groups), max(map(len, groups))), num_params)
     for entries, number in groups.items():
         padded[number, : len(entries)] = entries
-    curved = _curvatures(
-        lambda x: model.log_prior(unravel(x)), positions, jnp.asarray(padded[:LOOKED_AT])
+    width = np.append(np.asarray(_widths(positions)), 1.0)[padded]
+    shapes = _shapes(
+        lambda x: model.log_prior(unravel(x)), positions, jnp.asarray(padded), jnp.asarray(width)
     )
-    own = curved.diagonal(axis1=3, axis2=4)
-    straight = (own == 0).all(axis=(0, 2))
-    if (straight & (padded[:LOOKED_AT] < num_params)).any():
+    if (shapes.straight & (padded < num_params)).any():
         return None
-    unit = np.sqrt(np.abs(own[:, :, :1]))
-    change = np.abs(curved - curved[:, :, :1])
-    normal = bool((change <= 1e-4 * unit[..., None] * unit[..., None, :]).all())
+    normal = bool(shapes.normal.all())
+    if not (normal or shapes.independent.all()):
+        return None
     tested_units = group >= 0
     exact = normal and _quadratic(
         lambda x: model.log_lik(unravel(x), arrays)[tested_units],
         positions,
         np.unique(padded[padded < num_params]),
     )
-    return Locals(padded, group, most, normal, exact)
+    return Locals(padded, group, most, width, normal, exact)
 
 
 def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
@@ -148,7 +152,7 @@ def _pattern(
         one = jnp.zeros(size, positions.dtype).at[index].set(1)
         return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
 
-    columns = jit_once(lambda indices: jax.lax.map(column, indices, batch_size=16))
+    columns = jit_once(lambda indices: jax.lax.map(column, indices, batch_size=AT_ONCE))
     return sparse.csr_array(np.asarray(columns(jnp.arange(size))).astype(np.int64))
 
 
@@ -166,25 +170,58 @@ def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse
     return members(out), members(test)
 
 
-def _curvatures(
+class Shapes(NamedTuple):
+    """Of the priors of groups' parameters given the others, as far as some moves tell."""
+
+    straight: Bool[np.ndarray, "group dim"]
+    """its logarithm: Laplace's, or an improper one"""
+    normal: Bool[np.ndarray, " group"]
+    independent: Bool[np.ndarray, " group"]
+
+
+def _shapes(
     log_prior: Callable[[Position], Float[Array, ""]],
     positions: Float[Array, "draw param"],
     groups: Int[Array, "group dim"],
-) -> Float[np.ndarray, "draw group move dim dim"]:
-    """Of the log prior in groups' parameters, at and beside some positions, by their own widths: a
-    normal one has the same wherever they are, a straight one (Laplace's, an improper one) none."""
-    widths = _widths(positions).at[groups].get(mode="fill", fill_value=1.0)
-    moves = np.random.default_rng(0).normal(size=(3, 1, groups.shape[1]))
-    moves[0] = 0.0
+    widths: Float[Array, "group dim"],
+) -> Shapes:
+    """Looked at in every group, from prior draws by moves of the prior's width, which reach its
+    other modes: a normal one has the same curvature everywhere, and the slopes that follow from it;
+    where parameters are independent, what moves of each alone change adds up to what all change."""
+    dim = groups.shape[1]
+    moves = np.random.default_rng(0).normal(size=(MOVES, dim))
 
-    def curvature(position: Position, entries: Array, move: Float[Array, " dim"]) -> Array:
-        def moved(x: Array) -> Array:
-            return log_prior(position.at[entries].add(move + x, mode="drop"))
+    def of_group(group: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+        entries, width = group
 
-        return expansion(moved, jnp.zeros(entries.size, position.dtype)).curvature
+        def at(position: Position) -> tuple[Array, Array, Array]:
+            def moved(x: Array) -> Array:
+                inside = entries < position.size
+                padding = jnp.sum(jnp.where(inside, 0.0, x**2)) / 2
+                return log_prior(position.at[entries].add(x, mode="drop")) - padding
 
-    over = jax.vmap(jax.vmap(jax.vmap(curvature, (None, None, 0)), (None, 0, 1)), (0, None, None))
-    return np.asarray(jit_once(over)(positions, groups, jnp.asarray(moves) * widths))
+            steps = jnp.asarray(moves, position.dtype) * width
+            here = expansion(moved, jnp.zeros(dim, position.dtype))
+            there = jax.vmap(lambda x: expansion(moved, x))(steps)
+            unit = jnp.sqrt(jnp.abs(jnp.diagonal(here.curvature)))
+            bent = jnp.abs(there.curvature - here.curvature) <= 1e-4 * unit[:, None] * unit
+            follows = steps @ here.curvature
+            scale = jnp.sqrt(jnp.sum(((jnp.abs(here.slope) + jnp.abs(follows)) / unit) ** 2, 1))
+            turned = jnp.abs(there.slope - here.slope - follows) / unit <= 1e-4 * scale[:, None]
+            own = jnp.concatenate([here.curvature[None], there.curvature])
+            flat = (jnp.diagonal(own, axis1=1, axis2=2) == 0).all(0)
+            alone = jax.vmap(lambda x: jax.vmap(moved)(jnp.diag(x)))(steps) - here.value
+            excess = jnp.abs(alone.sum(1) - (there.value - here.value))
+            rounded = 100 * jnp.finfo(position.dtype).eps * jnp.abs(here.value)
+            tied = excess > 1e-4 * jnp.abs(alone).sum(1) + rounded
+            apart = ~(tied & jnp.isfinite(excess))
+            return flat, bent.all() & turned.all(), apart.all()
+
+        flat, normal, apart = jax.vmap(at)(positions)
+        return flat.all(0), normal.all(), apart.all()
+
+    every = jit_once(lambda x: jax.lax.map(of_group, x, batch_size=AT_ONCE))
+    return Shapes(*map(np.asarray, every((groups, widths))))
 
 
 def _quadratic(

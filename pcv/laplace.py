@@ -1,9 +1,9 @@
 r"""Integrals over a few parameters, by nodes around a Laplace approximation.
 
 Newton's method finds the approximation, by automatic differentiation; the integral is a sum over a
-grid with a random offset in one dimension, and importance sampling in more. Both are unbiased, so
-that their error is part of the variance of whatever they are averaged over. Where all is normal,
-derivatives at one point give it exactly.
+grid with a random offset in one dimension, and importance sampling in more. Both are unbiased, as
+the integral of the prior is known, so that their error is part of the variance of whatever they are
+averaged over. Where all is normal, derivatives at one point give it exactly.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,17 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key
 
+from pcv.grid import nodes
+
 MAX_STEPS, CLOSE = 20, 0.01
 """Newton steps, and the square of the last one, in standard deviations, with which they end"""
-STEP_SIZES = (1.0, 0.3, 0.05, 0.0)
+STEP_SIZES = (1.0, 0.3, 0.05, *(10.0**-k for k in range(3, 20, 2)), 0.0)
+"""as small as that, since beside an inflection point steps are nearly boundless"""
 NODES_1D, SPACING, BEND = 61, 0.5, 0.4
 """the grid: nodes, their distance in standard deviations at the middle, and how soon it widens; it
 reaches 500 of them, as single units of a large group vary over all of its wide prior"""
 NODES_PER_DIM = 16
-"""of importance sampling, half around the Laplace approximation, half from the prior's"""
+"""of importance sampling, half around the Laplace approximation, half from the prior"""
 TAIL = 5
 """degrees of freedom of the former"""
 
@@ -56,26 +59,78 @@ class Newton(NamedTuple):
     log_det: Float[Array, ""]
 
 
+class Prior(NamedTuple):
+    """A density whose integral is known, and its draws."""
+
+    start: Float[Array, " dim"]
+    """where its density is high"""
+    log_integral: Float[Array, ""]
+    draw: Callable[[Key[Array, ""], int], Float[Array, "draw dim"]]
+
+
+def normal_prior(function: Function, start: Float[Array, " dim"]) -> Prior:
+    """A normal one, of which a function is the logarithm."""
+    found = normal(function, start)
+
+    def draw(key: Key[Array, ""], number: int) -> Float[Array, "draw dim"]:
+        z = jax.random.normal(key, (number, start.size), start.dtype)
+        return found.mean + z @ found.scale.T
+
+    return Prior(found.mean, found.log_integral, draw)
+
+
+def independent_prior(
+    key: Key[Array, ""],
+    function: Function,
+    start: Float[Array, " dim"],
+    width: Float[Array, " dim"],
+) -> Prior:
+    """One of any shape in each dimension, whose dimensions are independent of each other."""
+
+    def along(place: Array, x: Array) -> Float[Array, ""]:
+        return function(start.at[place].set(x))
+
+    def of_dim(key: Key[Array, ""], place: Array) -> tuple[Array, Array, Array]:
+        one = jnp.ones(1, start.dtype)
+        found = nodes(key, lambda x: along(place, x)[None], one, start[place], width[place])
+        density = jax.vmap(lambda x: along(place, x))(found.x)
+        return found.x, density, density + found.log_weight
+
+    dim = start.size
+    keys = jax.random.split(key, dim)
+    x, density, mass = jax.vmap(of_dim)(keys, jnp.arange(dim))
+    mode = jnp.take_along_axis(x, jnp.argmax(density, axis=1)[:, None], axis=1)[:, 0]
+    total = jnp.sum(jax.nn.logsumexp(mass, axis=1)) - (dim - 1) * function(start)
+
+    def draw(key: Key[Array, ""], number: int) -> Float[Array, "draw dim"]:
+        chosen = jax.random.categorical(key, mass[:, None], axis=-1, shape=(dim, number))
+        return jnp.take_along_axis(x, chosen, axis=1).T
+
+    return Prior(mode, total, draw)
+
+
 def log_mean(
     key: Key[Array, ""],
     log_prior: Function,
     terms: Callable[[Float[Array, " dim"]], Float[Array, " slot"]],
-    prior: Laplace,
-    normal: bool,
+    prior: Prior,
     nodes_per_dim: int = NODES_PER_DIM,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
-    """Log of the mean of exp(terms) over the prior: of their sum, and of each."""
-    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.mean)
-    key, for_prior = jax.random.split(key)
-    x, log_weight = _nodes(key, posterior, prior, nodes_per_dim)
-    log_density, at_nodes = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
-    total = prior.log_integral
-    if not normal:
-        y, of_prior = _nodes(for_prior, prior, None, nodes_per_dim)
-        total = jax.nn.logsumexp(jax.vmap(log_prior)(y) + of_prior)
-    joint = jax.nn.logsumexp(log_density + at_nodes.sum(1))
-    pointwise = jax.nn.logsumexp(log_density[:, None] + at_nodes, axis=0)
-    return joint - total, pointwise - total
+    """Log of the mean of exp(terms) over the prior: of their sum, and of each. In one dimension
+    for normal priors alone."""
+    posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.start)
+
+    def log_density(x: Float[Array, "node dim"]) -> Float[Array, " node"]:
+        return jax.vmap(log_prior)(x) - prior.log_integral
+
+    if prior.start.size == 1:
+        x, log_weight = _grid(key, posterior)
+        log_weight += log_density(x)
+    else:
+        x, log_weight = _sampled(key, posterior, prior, log_density, nodes_per_dim)
+    at_nodes = jax.vmap(terms)(x)
+    joint = jax.nn.logsumexp(log_weight + at_nodes.sum(1))
+    return joint, jax.nn.logsumexp(log_weight[:, None] + at_nodes, axis=0)
 
 
 class Expansion(NamedTuple):
@@ -216,12 +271,10 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
     return Laplace(mean, here.scale, here.whiten, here.log_det, log_integral)
 
 
-def _nodes(
-    key: Key[Array, ""], around: Laplace, wide: Laplace | None, per_dim: int
+def _grid(
+    key: Key[Array, ""], around: Laplace
 ) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
     """Points, and log weights by which sums over them are integrals."""
-    if around.mean.size > 1:
-        return sampled(key, around, wide, per_dim)
     offset = jax.random.uniform(key, (), around.mean.dtype) - 0.5
     u = SPACING * (jnp.arange(NODES_1D) - NODES_1D // 2 + offset)
     sd = around.scale[0, 0]
@@ -229,26 +282,29 @@ def _nodes(
     return x, jnp.log(SPACING * sd * jnp.cosh(BEND * u))
 
 
-def sampled(
-    key: Key[Array, ""], around: Laplace, wide: Laplace | None, per_dim: int = NODES_PER_DIM
+def _sampled(
+    key: Key[Array, ""],
+    around: Laplace,
+    prior: Prior,
+    log_density: Callable[[Float[Array, "node dim"]], Float[Array, " node"]],
+    per_dim: int,
 ) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
-    """Draws from a t distribution, and as many from a wider normal one, and their log weights."""
+    """Draws from a t distribution, and as many from the prior, and log weights by which sums over
+    them are means over the prior: none is more than twice its share."""
     dim, dtype = around.mean.size, around.mean.dtype
-    number = per_dim * dim
-    drawn = jax.random.normal(key, (number, dim + TAIL), dtype)
-    z, chi_square = drawn[:, :dim], jnp.sum(drawn[:, dim:] ** 2, 1)
+    half = per_dim * dim // 2
+    of_near, of_prior = jax.random.split(key)
+    near = draws_of_t(of_near, around, TAIL, half)
+    x = jnp.concatenate([near, prior.draw(of_prior, half)])
     tail = dist.MultivariateStudentT(TAIL, jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
-    near = around.mean + z * jnp.sqrt(TAIL / chi_square)[:, None] @ around.scale.T
-    if wide is None:
-        return near, -_log_density(tail, around, near) - jnp.log(float(number))
-    bulk = dist.MultivariateNormal(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
-    half = number // 2
-    x = jnp.concatenate([near[:half], wide.mean + z[half:] @ wide.scale.T])
-    both = jnp.logaddexp(_log_density(tail, around, x), _log_density(bulk, wide, x))
-    return x, -both - jnp.log(float(half))
+    known = log_density(x)
+    of_tail = tail.log_prob((x - around.mean) @ around.whiten.T) - around.log_det
+    return x, known - jnp.logaddexp(known, of_tail) - jnp.log(float(half))
 
 
-def _log_density(
-    standard: dist.Distribution, at: Laplace, x: Float[Array, "node dim"]
-) -> Float[Array, " node"]:
-    return standard.log_prob((x - at.mean) @ at.whiten.T) - at.log_det
+def draws_of_t(
+    key: Key[Array, ""], around: Laplace, degrees: int, number: int
+) -> Float[Array, "draw dim"]:
+    drawn = jax.random.normal(key, (number, around.mean.size + degrees), around.mean.dtype)
+    z, chi_square = drawn[:, :-degrees], jnp.sum(drawn[:, -degrees:] ** 2, 1)
+    return around.mean + z * jnp.sqrt(degrees / chi_square)[:, None] @ around.scale.T

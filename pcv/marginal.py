@@ -8,10 +8,11 @@ Here each draw's density is the mean over all of them instead:
           p(\varphi, \lambda) \, d\lambda}{\int p(\varphi, \lambda) \, d\lambda}
 
 which estimates the same elpd with far less noise. Where outcome and effects are normal, integrals
-are exact; else they are done by nodes around a Laplace approximation at every draw (`pcv.laplace`),
-and unbiased (where the prior of λ is not normal, but for the error of its own integral), so that
-their error is part of the variance of the draws, and of the MCSE. What is local is found by
-`pcv.effects`; λ is on the unconstrained scale.
+are exact; else they are done numerically at every draw. Where the prior of λ is normal, or there
+are several effects, nodes lie around a Laplace approximation (`pcv.laplace`), and the integral is
+unbiased, so that its error is part of the variance of the draws, and of the MCSE. A prior of any
+other shape is integrated one effect after the other, by nodes that it places itself (`pcv.grid`).
+What is local is found by `pcv.effects`; λ is on the unconstrained scale.
 """
 
 from collections.abc import Callable
@@ -29,21 +30,30 @@ from pcv.devices import jit_once
 from pcv.effects import MAX_DIM, PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
+from pcv.grid import log_mean as grid_log_mean
 from pcv.laplace import (
     NODES_PER_DIM,
     Function,
     Laplace,
+    Prior,
     expansion,
-    laplace,
+    independent_prior,
     log_mean,
     normal,
     normal_log_mean,
-    sampled,
+    normal_prior,
 )
 from pcv.model import Data, Model, Params, Predictive, Target, numeric, unravel_of
 
 MUCH_WIDER = 2.0
 """standard deviation of the prior over the posterior's, from which on chains are spared it"""
+
+
+Terms = Callable[[Float[Array, " dim"]], Float[Array, " slot"]]
+Integral = Callable[
+    [Key[Array, ""], Int[Array, ""], Function, Terms, Float[Array, " dim"]], Predictive
+]
+"""of random numbers, a group, the log prior of its effects, its terms, and what its effects are"""
 
 
 class Scored(NamedTuple):
@@ -160,15 +170,14 @@ def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str,
     }
 
 
-def integrated(
-    model: Model, data: Data, local: Locals, folds: Folds, nodes_per_dim: int = NODES_PER_DIM
-) -> Model:
-    """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
+def by_group(
+    model: Model, data: Data, local: Locals, folds: Folds, integral: Integral
+) -> Callable[[Params, Data, Int[Array, " slot"]], Predictive]:
+    """A predictive that is the sum of integrals over the effects of each group that is left out.
 
     Args:
-        model, data: the model.
-        local, folds: of `find`, and what it was given.
-        nodes_per_dim: of importance sampling, where a group has two effects or more.
+        model, data, local, folds: as for `integrated`.
+        integral: of one group: of the sum of its terms, and of each.
     """
     # Functions of the user are traced once, however often they are called here, and data that stay
     # as they are remain constants, of which a model may compute sizes.
@@ -181,7 +190,7 @@ def integrated(
         return found
 
     num_units = len(local.group)
-    all_entries, put = jnp.asarray(_with_nobody(local, _size(model))), _put(model, local)
+    all_entries, put = _entries_and_put(model, local)
     few = sliceable(model, data, folds)
 
     def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
@@ -196,47 +205,114 @@ def integrated(
                 return jnp.where(mine, found if few else found[test], 0.0)
 
             log_prior, now = _prior(own, put, params, entries)
-            if local.exact:
-                joint, pointwise = normal_log_mean(log_prior, terms, now)
-            else:
-                key = jax.random.fold_in(_key_of(params), group)
-                prior = (normal if local.normal else laplace)(log_prior, now)
-                joint, pointwise = log_mean(
-                    key, log_prior, terms, prior, local.normal, nodes_per_dim
-                )
+            key = jax.random.fold_in(_key_of(params), group)
+            joint, pointwise = integral(key, group, log_prior, terms, now)
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
         joint, pointwise = _over_groups(of_group, present)
         return joint.sum(), pointwise.sum(0)
+
+    return marginal
+
+
+def integrated(
+    model: Model, data: Data, local: Locals, folds: Folds, nodes_per_dim: int = NODES_PER_DIM
+) -> Model:
+    """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
+
+    Args:
+        model, data: the model.
+        local, folds: of `find`, and what it was given.
+        nodes_per_dim: of importance sampling, where a group has two effects or more.
+    """
+    prior_of, all_widths = _priors(local), _widths(local)
+
+    def integral(
+        key: Key[Array, ""], group: Array, log_prior: Function, terms: Terms, now: Array
+    ) -> Predictive:
+        if local.exact:
+            return normal_log_mean(log_prior, terms, now)
+        if now.size == 1 and not local.normal:
+            width = all_widths[group, 0].astype(now.dtype)
+            return grid_log_mean(
+                key, lambda x: log_prior(x[None]), lambda x: terms(x[None]), now[0], width
+            )
+        return log_mean(key, log_prior, terms, prior_of(key, log_prior, now, group), nodes_per_dim)
+
+    anew = _drawn_anew(model, local)
 
     def predict(
         key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"]
     ) -> Float[Array, " slot"]:
         assert model.predict is not None
         for_effects, for_outcome = jax.random.split(key)
-        _, present = _groups_of(local, test)
-
-        def anew(group: Int[Array, ""]) -> Float[Array, " dim"]:
-            own_key = jax.random.fold_in(for_effects, group)
-            log_prior, now = _prior(own, put, params, all_entries[group])
-            prior = (normal if local.normal else laplace)(log_prior, now)
-            if local.normal:
-                return prior.mean + prior.scale @ jax.random.normal(own_key, prior.mean.shape)
-            of_nodes, of_choice = jax.random.split(own_key)
-            x, log_weight = sampled(of_nodes, prior, None)
-            chosen = jax.random.categorical(of_choice, log_weight + jax.vmap(log_prior)(x))
-            return x[chosen]
-
-        effects = _over_groups(anew, present)
-        moved = put(params, all_entries[present].ravel(), effects.ravel())
+        moved = anew(for_effects, params, test)
         return model.predict(for_outcome, moved, data)[test]
 
     return model._replace(
-        marginal=marginal,
+        marginal=by_group(model, data, local, folds, integral),
         group=local.group,
         marginal_predict=model.predict and predict,
         marginal_moments=None,
     )
+
+
+def started_anew(
+    scored: Scored, folds: Folds, positions: Float[np.ndarray, "fold chain param"]
+) -> Float[np.ndarray, "fold chain param"]:
+    """The same, but for own effects that chains sample from a prior that is not normal: these are
+    drawn from it. Where the full data have them, far in a tail or in one of its modes, a chain
+    would stay for long, and with it what hangs on them."""
+    model, local = scored.model, scored.local
+    if isinstance(model, Target) or local is None or local.normal:
+        return positions
+    anew, unravel = _drawn_anew(model, local), unravel_of(model.init)
+
+    def of_chain(position: Position, test: Int[Array, " slot"]) -> Position:
+        params = unravel(position)
+        moved = anew(jax.random.fold_in(_key_of(params), 2), params, test)
+        return ravel_pytree(moved)[0]
+
+    every = jit_once(jax.vmap(jax.vmap(of_chain, (0, None))))
+    return np.asarray(every(jnp.asarray(positions), jnp.asarray(folds.test)))
+
+
+def _drawn_anew(
+    model: Model, local: Locals
+) -> Callable[[Key[Array, ""], Params, Int[Array, " slot"]], Params]:
+    """The way to parameters whose own effects of a test set are drawn from their prior."""
+    own = model._replace(log_prior=jax.jit(model.log_prior))
+    (all_entries, put), prior_of = _entries_and_put(model, local), _priors(local)
+
+    def moved(key: Key[Array, ""], params: Params, test: Int[Array, " slot"]) -> Params:
+        _, present = _groups_of(local, test)
+
+        def of_group(group: Int[Array, ""]) -> Float[Array, " dim"]:
+            own_key = jax.random.fold_in(key, group)
+            log_prior, now = _prior(own, put, params, all_entries[group])
+            return prior_of(own_key, log_prior, now, group).draw(own_key, 1)[0]
+
+        effects = _over_groups(of_group, present)
+        return put(params, all_entries[present].ravel(), effects.ravel())
+
+    return moved
+
+
+def _widths(local: Locals) -> Float[Array, "group dim"]:
+    return jnp.asarray(np.append(local.width, np.ones((1, local.width.shape[1])), axis=0))
+
+
+def _priors(local: Locals) -> Callable[[Key[Array, ""], Function, Array, Array], Prior]:
+    """Priors of effects, by their log density, what they are now, and their group."""
+    all_widths = _widths(local)
+
+    def prior_of(key: Key[Array, ""], log_prior: Function, now: Array, group: Array) -> Prior:
+        if local.normal:
+            return normal_prior(log_prior, now)
+        width = all_widths[group].astype(now.dtype)
+        return independent_prior(jax.random.fold_in(key, 1), log_prior, now, width)
+
+    return prior_of
 
 
 def detached(
@@ -308,6 +384,12 @@ def _equal(x: Array, known: Array | None) -> bool:
     if known is None or isinstance(x, jax.core.Tracer):
         return False
     return x is known or np.array_equal(x, known)
+
+
+def _entries_and_put(
+    model: Model, local: Locals
+) -> tuple[Int[Array, "group dim"], Callable[[Params, Array, Array], Params]]:
+    return jnp.asarray(_with_nobody(local, _size(model))), _put(model, local)
 
 
 def _with_nobody(local: Locals, size: int) -> Int[np.ndarray, "group dim"]:

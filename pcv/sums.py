@@ -176,6 +176,8 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
         tail = variables["log_joint_tail"][1]
         largest = np.sort(np.where(np.isnan(tail), -np.inf, tail))
         variables["log_joint_tail"] = (("fold", "tail"), largest[:, -first.sizes["tail"] :])
+    if "integral_gap" in first:
+        variables["integral_gap"] = "fold", first["integral_gap"].values
     made = [np.nan_to_num(part["n_draws"].values) for part in wide]
     variables["n_draws"] = ("fold", np.sum(made, axis=0).astype(int))
     return xr.Dataset(variables, {"fold": first["fold"]}, first.attrs)

@@ -67,6 +67,7 @@ def faults(
     acceptance: Float[np.ndarray, " fold"] | None = None,
     efmi: Float[np.ndarray, " fold"] | None = None,
     hidden: Float[np.ndarray, " fold"] | None = None,
+    integral_gap: Float[np.ndarray, " fold"] | None = None,
     among: int | None = None,
 ) -> Faults:
     """What is wrong with each fold, and what to do about it.
@@ -77,7 +78,7 @@ def faults(
     benchmark, above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
     p-value of .01 over the number of folds; neither this nor the rule before with superchains);
     more than 1% of the draws diverged, fewer than half of the proposals were accepted, or E-FMI is
-    below 0.2.
+    below 0.2; two methods of integrating over its own effects differ.
 
     Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`.
 
@@ -90,6 +91,8 @@ def faults(
         superchains: number of superchains, whose nested R-hat is judged; 0: there are none.
         acceptance, efmi: mean acceptance probability and E-FMI of each fold; None: not judged.
         hidden: of `hidden_variance`; None: unknown.
+        integral_gap: nats by which two integrals over a fold's own effects differ beyond their
+            errors, at any of a few draws; None, or NaN: not looked at.
         among: number of all folds of the run, where these are some of them.
 
     >>> from pcv.diagnostics import batch_sums, rhat_max_benchmark
@@ -149,6 +152,11 @@ def faults(
             )
         if efmi is not None and efmi[k] < MIN_EFMI:
             found.append(f"E-FMI {efmi[k]:.2f}: heavy tails are explored slowly; reparameterise")
+        if integral_gap is not None and integral_gap[k] > 0:
+            found.append(
+                f"two integrals over its own effects differ by {integral_gap[k]:.2g} nats at one"
+                " draw: set predictive to plain"
+            )
         return found
 
     def of_score(k: int) -> list[str]:

@@ -1014,3 +1014,15 @@ def test_the_benchmark_takes_few_folds_at_a_time(monkeypatch):
     kept = peak(lambda rng: (diag.coarsen(sums, 5), diag.rhat(sums)))[1]
     assert least < kept + 2 * peak(convergence._emulated, *blocks, 1)[1]
     assert most > kept + 20 * peak(convergence._emulated, *blocks, 1)[1]
+
+
+def test_integrals_that_disagree_are_flagged():
+    draws = np.random.default_rng(1).normal(size=(3, 4, 200))
+    sums = batch_sums(draws, 20)
+    benchmark = diag.rhat_max_benchmark(np.random.default_rng(2), sums)
+    gap = np.array([0.21, 0.0, np.nan])
+    found = verdicts.faults(
+        sums, np.zeros(3), np.zeros(3), benchmark, "marginal", integral_gap=gap
+    ).words()
+    assert found[0].startswith("two integrals over its own effects differ by 0.21 nats at one draw")
+    assert (found[1:] == "ok").all()

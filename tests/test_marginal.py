@@ -7,12 +7,13 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from jax.flatten_util import ravel_pytree
 from scipy.integrate import quad
 from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv import effects, marginal
+from pcv import effects, marginal, second_look
 from pcv.effects import find
 from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
@@ -493,6 +494,160 @@ def test_a_prior_that_is_not_normal():
         np.testing.assert_allclose(pointwise[:, k, : len(units)], one[:, units], atol=5e-3)
     taken = integrated(model, data, local._replace(normal=True), GROUPS)
     assert np.median(np.abs(of_folds(taken, data, params, GROUPS)[0] - exact)) > 0.1
+
+
+def groups_of_effects(log_priors):
+    """Groups of four with an effect u = mu + tau e each, and a normal outcome.
+
+    Args:
+        log_priors: log density of e, of each group.
+    """
+    number = len(log_priors)
+    group = np.repeat(np.arange(number), 4)
+    rng = np.random.default_rng(3)
+    y = 0.5 + rng.standard_t(3, number)[group] + rng.normal(size=4 * number)
+
+    def init(key):
+        a, b, c = jax.random.split(key, 3)
+        tau, e = 0.5 * jax.random.normal(b), 1.5 * jax.random.t(c, 4.0, (number,))
+        return {"mu": jax.random.normal(a), "tau": tau, "u": e * jnp.exp(tau)}
+
+    def log_prior(params):
+        e = (params["u"] - params["mu"]) / jnp.exp(params["tau"])
+        each = sum(f(e[g]) for g, f in enumerate(log_priors)) - number * params["tau"]
+        return -(params["mu"] ** 2) / 2 - 2 * params["tau"] ** 2 + each
+
+    def log_lik(params, data):
+        return dist.Normal(params["u"][group], 1.0).log_prob(data["y"])
+
+    model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+    return model, given({"y": y}), leave_one_group_out(group, "group")
+
+
+def by_dense_nodes(log_priors, params, y):
+    """Joint and pointwise predictive of groups of four, at every draw."""
+    s = np.linspace(-16, 16, 40_001)
+    e, log_weight = 1e-3 * np.sinh(s), np.log(1e-3 * (s[1] - s[0]) * np.cosh(s))
+    weighted = [np.asarray(jax.vmap(f)(jnp.asarray(e))) + log_weight for f in log_priors]
+
+    def of(mu, tau, g):
+        terms = norm.logpdf(y.reshape(-1, 4, 1)[g], mu + np.exp(tau) * e, 1.0)
+        total = np.logaddexp.reduce(weighted[g])
+        joint = np.logaddexp.reduce(weighted[g] + terms.sum(0))
+        return np.r_[joint, np.logaddexp.reduce(weighted[g] + terms, axis=1)] - total
+
+    every = zip(np.asarray(params["mu"]), np.asarray(params["tau"]))
+    found = np.array([[of(*each, g) for g in range(len(log_priors))] for each in every])
+    return found[..., 0], found[..., 1:]
+
+
+NORMAL, STUDENT = dist.Normal(0.0, 1.0).log_prob, dist.StudentT(3.0, 0.0, 1.0).log_prob
+GUMBEL = dist.Gumbel(0.0, 1.0).log_prob
+
+
+def two_modes(x):
+    return jnp.logaddexp(dist.Normal(-3.0, 0.3).log_prob(x), dist.Normal(2.0, 0.3).log_prob(x))
+
+
+EFFECTS = {
+    "hospitals and clinics": [NORMAL] * 6 + [STUDENT] * 4,
+    "and Gumbel": [NORMAL] * 6 + [GUMBEL] * 4,
+    "Student": [STUDENT] * 12,
+    "two modes": [two_modes] * 5,
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_every_group_is_integrated_as_its_prior_is(name):
+    model, data, folds = groups_of_effects(EFFECTS[name])
+    local = find(model, data, folds)
+    assert not local.normal
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 50))
+    exact = by_dense_nodes(EFFECTS[name], params, data["y"])
+    found = of_folds(integrated(model, data, local, folds), data, params, folds)
+    for mine, theirs in zip(found, exact):
+        np.testing.assert_allclose(mine, theirs, atol=2e-3)
+    taken = local._replace(normal=True, exact=True)
+    wrong, _ = of_folds(integrated(model, data, taken, folds), data, params, folds)
+    assert not np.abs(wrong - exact[0])[:, -4:].max() < 0.1
+
+    position = jax.vmap(lambda x: ravel_pytree(x)[0])(params)[:2]
+    positions = np.broadcast_to(position, (len(folds.id), *position.shape))
+    how = choose("auto", model, "m", data, folds)
+    assert second_look.gaps(how, data, folds, positions).max() == 0
+    as_normal = how._replace(local=local._replace(normal=True))
+    assert second_look.gaps(as_normal, data, folds, positions)[-4:].max() > 0.1
+
+
+def test_two_modes_that_look_normal_beside_each_other():
+    """Each has the same curvature, but not the slope that follows from the other's."""
+
+    def far(x):
+        return jnp.logaddexp(dist.Normal(-9.0, 0.1).log_prob(x), dist.Normal(9.0, 0.1).log_prob(x))
+
+    model, data, folds = groups_of_effects([far] * 4)
+
+    def init(key):
+        sign = jnp.where(jax.random.bernoulli(key, 0.5, (4,)), 9.0, -9.0)
+        zero = jnp.zeros(())
+        return {"mu": zero, "tau": zero, "u": sign + 0.1 * jax.random.normal(key, (4,))}
+
+    assert not find(model._replace(init=init), data, folds).normal
+
+
+def two_effects(log_prior_of_two):
+    """An intercept and a slope of each of four groups, and a normal outcome."""
+    group, x = np.repeat(np.arange(4), 5), np.tile(np.linspace(-1, 1, 5), 4)
+    y = np.random.default_rng(3).normal(size=20)
+
+    def init(key):
+        return {"a": jax.random.t(key, 4.0, (4, 2))}
+
+    def log_lik(params, data):
+        mean = params["a"][group, 0] + params["a"][group, 1] * x
+        return dist.Normal(mean, 1.0).log_prob(data["y"])
+
+    def log_prior(params):
+        return jax.vmap(log_prior_of_two)(params["a"]).sum()
+
+    model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+    return model, given({"y": y}), leave_one_group_out(group, "group"), x[:5]
+
+
+def test_two_independent_effects_that_are_not_normal():
+    log_p = dist.StudentT(3.0, 0.0, jnp.array([1.0, 0.5])).log_prob
+    model, data, folds, x = two_effects(lambda a: log_p(a).sum())
+    local = find(model, data, folds)
+    assert not local.normal
+    s = np.linspace(-9, 9, 601)
+    e, weight = np.sinh(s), (s[1] - s[0]) * np.cosh(s)
+    p = np.exp(np.asarray(dist.StudentT(3.0).log_prob(e))) * weight
+    mean = e[:, None, None] + 0.5 * e[None, :, None] * x
+    exact = [
+        np.log(np.einsum("a,b,ab->", p, p, np.exp(norm.logpdf(y, mean).sum(-1))))
+        for y in data["y"].reshape(4, 5)
+    ]
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 2 * DRAWS))
+
+    def errors(local):
+        joint, _ = of_folds(integrated(model, data, local, folds), data, params, folds)
+        ratio = np.exp(joint - exact)
+        return (ratio.mean(0) - 1) / (ratio.std(0) / np.sqrt(len(ratio)))
+
+    assert np.abs(errors(local)).max() < 4.5
+    assert not np.abs(errors(local._replace(normal=True))).max() < 20
+
+
+def test_effects_that_a_prior_ties_are_left_to_the_chains_unless_normal():
+    together = dist.MultivariateStudentT(4.0, jnp.zeros(2), jnp.linalg.cholesky(_COV))
+    model, data, folds, _ = two_effects(together.log_prob)
+    assert find(model, data, folds) is None
+    assert choose("auto", model, "m", data, folds).predictive == "plain"
+    normal_one = dist.MultivariateNormal(jnp.zeros(2), _COV)
+    assert find(*two_effects(normal_one.log_prob)[:3]).exact
+
+
+_COV = np.array([[1.0, 0.3], [0.3, 0.5]])
 
 
 def test_replicates_have_effects_drawn_anew():

@@ -267,6 +267,7 @@ def _of_folds(
         accepted,
         efmi,
         hidden,
+        sample["integral_gap"].values if "integral_gap" in sample else None,
         among[0],
     )
     joint_at = diag.progressive(joint, points, superchains)

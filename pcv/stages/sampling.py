@@ -143,6 +143,8 @@ def sample(job: Job) -> None:
             divergences += int(block.stats["divergences"]["total"].sum())
             after(i + 1, block, made + int(num_draws.max()), lengths[-1])
         last: dict[str, tuple] = {}
+        if "integral_gap" in warm:
+            last["integral_gap"] = "fold", warm["integral_gap"].values
         if frame:
             for name, x in zip(("location", "scale"), frame):
                 last[f"y_rep_{name}"] = (("fold", "slot"), x)

@@ -26,6 +26,7 @@ from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
     from pcv.kernels import Variants
+    from pcv.marginal import Scored
     from pcv.sampler import Sampler
     from pcv.sums import Block
     from pcv.tuning import Tuned
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 EVALUATED_FOLDS, EVALUATED_DRAWS = 3, 1000
 """folds, and draws of a chain of the full-data fit, whose scores check the size of the batches"""
+CHECKED_CHAINS = 2
+"""of each fold, at whose ends integrals over own effects are looked at a second time"""
 OF_VARIANT = ("step_size", "num_steps", "stretch", "moves")
 """fields of `pcv.kernels.Variants` that kernels of folds' own have"""
 
@@ -42,7 +45,7 @@ def warmup(job: Job) -> None:
 
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
-    from pcv import devices, idata, kernels, tuning
+    from pcv import devices, idata, kernels, second_look, tuning
 
     started = datetime.now(UTC)
     cv = job.settings.cv
@@ -70,7 +73,7 @@ def warmup(job: Job) -> None:
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             some = folds.some(rows)
             run = run_of(job, "warmup", some, engine)
-            own.save(0, _ends(job, run, some, tuned, full_draws), {})
+            own.save(0, _ends(job, how, run, some, tuned, full_draws), {})
 
         made_of = starts_of(job, known, folds, [predictive, integration, detached])
         pool = job.checkpoints.with_name("warmup")
@@ -80,6 +83,7 @@ def warmup(job: Job) -> None:
             if not checkpoint.completed(saved, made_of, made_on, make, say).number:
                 make(np.arange(len(folds.id)), saved, 1)
             ends = saved.block(0)
+        gaps = second_look.gaps(how, arrays, folds, ends["state"][:, :CHECKED_CHAINS])
         provenance = store.provenance(started, devices.describe())
     own = ends["own_kernel"]
     first = kernels.shared(tuned.kernel)
@@ -101,6 +105,8 @@ def warmup(job: Job) -> None:
             f"kernel_{name}": (("variant", "param")[: x.ndim], x) for name, x in per_variant.items()
         },
     }
+    if gaps is not None:
+        variables["integral_gap"] = "fold", gaps
     if checked is not None:
         variables["log_score_full"] = (("checked_fold", "full_chain", "full_draw"), checked)
     dataset = xr.Dataset(
@@ -134,17 +140,24 @@ def _at_full_data(
 
 
 def _ends(
-    job: Job, run: Run, folds: Folds, tuned: "Tuned", full_draws: np.ndarray
+    job: Job,
+    how: "Scored",
+    run: Run,
+    folds: Folds,
+    tuned: "Tuned",
+    full_draws: np.ndarray,
 ) -> dict[str, Any]:
     """Where the warmup of some folds ends: their chains, centring constants, and kernels."""
     from pcv import all_chains, kernels, sampler
+    from pcv.marginal import started_anew
 
     cv, ids = job.settings.cv, [str(fold) for fold in folds.id]
     picks = sampler.starting_draws(
         job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
     )
     variants = kernels.shared(tuned.kernel)
-    start = all_chains.start(variants, np.zeros(len(ids), int), full_draws[picks], run.chains)
+    begin = started_anew(how, folds, full_draws[picks])
+    start = all_chains.start(variants, np.zeros(len(ids), int), begin, run.chains)
     shapes = {"joint": (len(ids),), "pointwise": folds.test.shape}
     zero = {kind: np.zeros(shape) for kind, shape in shapes.items()}
     made, draws = [], []

@@ -1,0 +1,117 @@
+r"""Nodes for means over a density of one effect, placed by what is integrated, without derivatives.
+
+The line is cut into bins, again and again where there is much to integrate, at high temperature
+first, so that other modes are found. The density may have any shape, wherever in it one begins. One
+set of nodes serves numerator and denominator: a mean never exceeds the largest value at a node.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+BINS, PER_BIN = 64, 3
+"""bins, and Gauss–Legendre nodes in each"""
+NEAREST, FURTHEST = 1e-6, 1e6
+"""distances from where it begins at which bins are first, in widths that may be wrong by as much"""
+TEMPERATURES = tuple(6.0 * 4.0**k for k in range(7, -1, -1))
+"""of the densities by which bins are cut; the last one above 1, so that tails have their bins"""
+TO_MASS, TO_PEAKS = 0.6, 0.3
+"""shares of bins that go where the mass is, and to both sides of local maxima, which may be narrow;
+the rest go everywhere"""
+LOWEST = -1e8
+"""log density, from the maximum, that stands for none"""
+
+
+class Nodes(NamedTuple):
+    x: Float[Array, " node"]
+    log_weight: Float[Array, " node"]
+    """sums weighted by these are integrals"""
+
+
+class Bins(NamedTuple):
+    """Edges in x, and where their coordinate s has its middle: x = center + scale sinh(s)."""
+
+    center: Float[Array, ""]
+    scale: Float[Array, ""]
+    edges: Float[Array, " edge"]
+
+
+def nodes(
+    key: Key[Array, ""],
+    functions: Callable[[Float[Array, ""]], Float[Array, " function"]],
+    importance: Float[Array, " function"],
+    start: Float[Array, ""],
+    width: Float[Array, ""],
+) -> Nodes:
+    """Points and weights for integrals of positive functions over the line.
+
+    Args:
+        key: for an offset of all edges.
+        functions: their logarithms at a point; first of them the density that is averaged over.
+        importance: share of the bins of each function; they add up to 1.
+        start: a point at which the density is not 0.
+        width: of the density, to within a factor of a million.
+    """
+    dtype = start.dtype
+    inside = (jnp.arange(1, BINS) + jax.random.uniform(key, (), dtype) - 0.5) / BINS
+    even = jnp.concatenate([jnp.zeros(1, dtype), inside.astype(dtype), jnp.ones(1, dtype)])
+
+    def cut(bins: Bins, temperature: Float[Array, ""]) -> tuple[Bins, None]:
+        s = jnp.arcsinh((bins.edges - bins.center) / bins.scale)
+        found = jax.vmap(functions)(bins.edges) + jnp.log(jnp.cosh(s))[:, None]
+        found = jnp.where(jnp.isnan(found), -jnp.inf, found).astype(dtype)
+        top = jnp.max(found, axis=0)
+        found = jnp.maximum(jnp.where(jnp.isfinite(top), found - top, 0.0), LOWEST)
+        size = jnp.diff(s)[:, None]
+        ends = jnp.maximum(found[1:], found[:-1])  # none is empty that has a narrow peak beside it
+        mass = size * jnp.exp(ends / temperature)
+        peak = (found[1:-1] > found[:-2]) & (found[1:-1] >= found[2:])
+        beside = jnp.pad(peak, ((1, 0), (0, 0))) | jnp.pad(peak, ((0, 1), (0, 0)))
+        share = TO_MASS * (mass / mass.sum(0)) @ importance
+        share += TO_PEAKS * (beside / jnp.maximum(beside.sum(0), 1)) @ importance
+        share += (1 - share.sum()) / BINS
+
+        def quantiles(share: Float[Array, " bin"], at: Array) -> Array:
+            below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(share)])
+            found = jnp.interp(at * below[-1], below, s)
+            return bins.center + bins.scale * jnp.sinh(found)
+
+        quarters = jnp.asarray([0.25, 0.5, 0.75], dtype)
+        low, middle, high = quantiles((size * jnp.exp(ends))[:, 0], quarters)
+        scale = jnp.maximum((high - low) / 2, NEAREST * bins.scale)
+        return Bins(middle, scale, quantiles(share, even)), None
+
+    scale = NEAREST * width
+    reach = float(np.arcsinh(FURTHEST / NEAREST))
+    first = Bins(start, scale, start + scale * jnp.sinh(reach * (2 * even - 1)))
+    bins, _ = jax.lax.scan(cut, first, jnp.asarray(TEMPERATURES, dtype))
+    s = jnp.arcsinh((bins.edges - bins.center) / bins.scale)
+    at, weight = (jnp.asarray(x, dtype) for x in np.polynomial.legendre.leggauss(PER_BIN))
+    half = jnp.diff(s)[:, None] / 2
+    s = s[:-1, None] + half * (1 + at)
+    log_weight = jnp.log(half * weight) + jnp.log(bins.scale * jnp.cosh(s))
+    return Nodes((bins.center + bins.scale * jnp.sinh(s)).ravel(), log_weight.ravel())
+
+
+def log_mean(
+    key: Key[Array, ""],
+    log_prior: Callable[[Float[Array, ""]], Float[Array, ""]],
+    terms: Callable[[Float[Array, ""]], Float[Array, " slot"]],
+    start: Float[Array, ""],
+    width: Float[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
+    """Log of the mean of exp(terms) over a prior of any shape: of their sum, and of each."""
+
+    def functions(x: Float[Array, ""]) -> Float[Array, " function"]:
+        prior, each = log_prior(x), terms(x)
+        return jnp.concatenate([jnp.stack([prior, prior + each.sum()]), prior + each])
+
+    number = jax.eval_shape(terms, start).size
+    importance = jnp.concatenate([jnp.full(2, 1 / 3), jnp.full(number, 1 / (3 * number))])
+    x, log_weight = nodes(key, functions, importance.astype(start.dtype), start, width)
+    integrals = jax.nn.logsumexp(jax.vmap(functions)(x) + log_weight[:, None], axis=0)
+    return integrals[1] - integrals[0], integrals[2:] - integrals[0]

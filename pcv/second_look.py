@@ -1,0 +1,110 @@
+r"""Integrals over own effects, at a few draws, by another method than that of `pcv.marginal`.
+
+Plain importance sampling, from a mixture of a t distribution around the integrand's mode and of
+wide Cauchy distributions around the prior's, with one set of draws for numerator and denominator.
+It has its own way to the modes, needs no integral of the prior, and knows its error.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int, Key
+
+from pcv.devices import jit_once
+from pcv.folds import Folds
+from pcv.folds.base import evenly
+from pcv.laplace import Function, draws_of_t, laplace
+from pcv.marginal import Scored, Terms, by_group, integrated
+from pcv.model import Data, Predictive, Target, numeric, unravel_of
+
+DRAWS = 4096
+"""of effects, for every integral"""
+MAX_TERMS = 2_000_000_000
+"""terms of the log likelihood; where there were more, fewer folds are looked at"""
+TAIL, WIDER = 3, 10.0
+"""degrees of freedom of the t distribution, and how much wider than the other a Cauchy one is"""
+NODES_PER_DIM = 256
+"""of the integrals that are looked at, where these are noisy"""
+MAX_Z, TOLERANCE_1D, TOLERANCE = 4.0, 0.03, 0.25
+"""errors of the second look, and nats beside these, by which both may differ"""
+
+
+def gaps(
+    scored: Scored,
+    data: Data,
+    folds: Folds,
+    positions: Float[np.ndarray, "fold draw param"],
+) -> Float[np.ndarray, " fold"] | None:
+    """By how many nats two methods differ in the joint score, where that is beyond their errors.
+
+    Args:
+        scored: of `choose`, of these data.
+        folds: to look at.
+        positions: some draws of each.
+
+    Returns:
+        The largest of each fold's draws; 0 where they agree, NaN where a fold is not looked at, as
+        there are too many. None where nothing is integrated numerically.
+    """
+    model, local = scored.model, scored.local
+    if isinstance(model, Target) or local is None or local.exact:
+        return None
+    arrays, unravel = numeric(data), unravel_of(model.init)
+    fine = integrated(model, data, local, folds, NODES_PER_DIM).marginal
+    other = by_group(model, data, local, folds, importance_sampling)
+    assert fine is not None
+    cost = DRAWS * positions.shape[1] * len(local.group)
+    some = evenly(len(folds.id), max(MAX_TERMS // cost, 1))
+
+    def differ(at: tuple[Array, Array]) -> tuple[Array, Array]:
+        params, test = unravel(at[0]), at[1]
+        first, _ = fine(params, arrays, test)
+        second, variance = other(params, arrays, test)
+        return jnp.abs(first - second), jnp.sqrt(local.most * jnp.max(variance))
+
+    tests = jnp.repeat(jnp.asarray(folds.test[some]), positions.shape[1], axis=0)
+    flat = jnp.asarray(positions[some].reshape(-1, positions.shape[-1]))
+    every = jit_once(lambda *at: jax.lax.map(differ, at))
+    gap, error = (np.asarray(x).reshape(len(some), -1) for x in every(flat, tests))
+    tolerance = TOLERANCE_1D if local.entries.shape[1] == 1 else TOLERANCE
+    beyond = ~(gap <= MAX_Z * error + tolerance) & np.isfinite(error)
+    found = np.full(len(folds.id), np.nan)
+    found[some] = np.where(beyond, np.where(np.isnan(gap), np.inf, gap), 0.0).max(1)
+    return found
+
+
+def importance_sampling(
+    key: Key[Array, ""],
+    group: Int[Array, ""],
+    log_prior: Function,
+    terms: Terms,
+    now: Float[Array, " dim"],
+) -> Predictive:
+    """Log mean of a group's joint density over its effects; and, of every slot, the variance."""
+    dim, half = now.size, DRAWS // 2
+
+    def joint(x: Float[Array, " dim"]) -> Float[Array, ""]:
+        return jnp.sum(terms(x))
+
+    prior = laplace(log_prior, now)
+    posterior = laplace(lambda x: log_prior(x) + joint(x), now)
+    of_near, of_wide = jax.random.split(key)
+    spread = jnp.where(jnp.arange(half) % 2, 1.0, WIDER).astype(now.dtype)[:, None]
+    z = spread * jax.random.cauchy(of_wide, (half, dim), now.dtype)
+    x = jnp.concatenate(
+        [draws_of_t(of_near, posterior, TAIL, half), prior.mean + z @ prior.scale.T]
+    )
+    t = dist.MultivariateStudentT(TAIL, jnp.zeros(dim), jnp.eye(dim))
+    of_near_x = t.log_prob((x - posterior.mean) @ posterior.whiten.T) - posterior.log_det
+    whitened = (x - prior.mean) @ prior.whiten.T
+    of_wide_x = [
+        dist.Cauchy(0.0, scale).log_prob(whitened).sum(1) - prior.log_det for scale in (1.0, WIDER)
+    ]
+    parts = jnp.stack([of_near_x + jnp.log(2.0), *of_wide_x])
+    known = jax.vmap(log_prior)(x) - jax.nn.logsumexp(parts, axis=0)
+    found = known + jax.lax.map(joint, x, batch_size=256)
+    log_ratio = jax.nn.logsumexp(found) - jax.nn.logsumexp(known)
+    variance = jnp.sum((jax.nn.softmax(found) - jax.nn.softmax(known)) ** 2)
+    slots = jax.eval_shape(terms, now).shape
+    return log_ratio, jnp.full(slots, variance)

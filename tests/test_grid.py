@@ -1,0 +1,105 @@
+"""Means over priors of one effect, of any shape and from any start, against dense quadrature."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax.nn import logsumexp
+
+from pcv import grid
+from pcv.laplace import laplace
+
+Y = np.array([1.2, 0.3, 2.5, -0.4])
+
+
+def two_modes(x, apart, sd):
+    each = (dist.Normal(mode, sd).log_prob(x) for mode in (-apart, apart))
+    return jnp.logaddexp(*each) - jnp.log(2.0)
+
+
+def normal_terms(scale, shift=0.0):
+    return lambda x: dist.Normal(x, scale).log_prob(scale * Y + shift)
+
+
+CASES = {
+    "t, near": (dist.StudentT(3.0, 0.0, 1.0).log_prob, normal_terms(1.0)),
+    "t, far": (dist.StudentT(3.0, 0.0, 0.1).log_prob, normal_terms(0.5, 5.0)),
+    "t, narrow terms": (dist.StudentT(4.0, 0.0, 1.0).log_prob, normal_terms(1e-3, 4.0)),
+    "Cauchy": (dist.Cauchy(0.0, 0.1).log_prob, normal_terms(0.05, 5.0)),
+    "Gumbel": (dist.Gumbel(0.0, 1.0).log_prob, normal_terms(1.0, -2.0)),
+    "Laplace": (dist.Laplace(0.0, 1.0).log_prob, normal_terms(1.0)),
+    "logistic terms": (
+        dist.StudentT(3.0, 0.0, 1.0).log_prob,
+        lambda x: dist.BernoulliLogits(x).log_prob(np.array([1.0, 1.0, 0.0, 1.0])),
+    ),
+    "two modes": (lambda x: two_modes(x, 2.0, 0.3), normal_terms(1.0)),
+    "two modes, far": (lambda x: two_modes(x, 6.0, 0.1), normal_terms(0.5, -5.0)),
+}
+STARTS = np.array([-2.1, 0.4, np.sqrt(3.0), 20.1])
+IN_A_MODE = np.array([-6.1, 5.9, 6.0, 6.1])
+
+
+def dense(log_prior, terms):
+    """By a million nodes, evenly spaced in arcsinh(1000 x)."""
+    s = np.linspace(-20, 20, 1_000_001)
+    x, log_weight = jnp.asarray(1e-3 * np.sinh(s)), np.log(4e-8 * np.cosh(s))
+    log_p, each = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
+    total = logsumexp(log_p)
+    joint = logsumexp(log_p + each.sum(1)) - total
+    return float(joint), np.asarray(logsumexp(log_p[:, None] + each, axis=0) - total)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_priors_of_any_shape(name):
+    log_prior, terms = CASES[name]
+    joint, pointwise = dense(log_prior, terms)
+    starts = IN_A_MODE if name == "two modes, far" else STARTS
+
+    def found(start, width):
+        by_key = jax.vmap(lambda key: grid.log_mean(key, log_prior, terms, start, width))
+        return by_key(jax.random.split(jax.random.key(0), 20))
+
+    mine = jax.jit(jax.vmap(jax.vmap(found, (None, 0)), (0, None)))(starts, np.array([0.1, 30.0]))
+    np.testing.assert_allclose(mine[0], np.full(mine[0].shape, joint), atol=2e-3)
+    np.testing.assert_allclose(mine[1], np.broadcast_to(pointwise, mine[1].shape), atol=1e-2)
+
+
+def test_a_mean_is_at_most_the_largest_term():
+    """Even where a second mode is too far away and too narrow to be found; but not where prior and
+    integrand are integrated by nodes of their own, few and at random."""
+
+    def log_prior(x):
+        return two_modes(x, 1e4, 1e-4)
+
+    def terms(x):
+        return jnp.array([-1.0 - (x - 1e4) ** 2, -2.0])
+
+    start, keys = jnp.array(1e4 + 1e-4), jax.random.split(jax.random.key(1), 200)
+
+    @jax.jit
+    @jax.vmap
+    def found(key):
+        return grid.log_mean(key, log_prior, terms, start, jnp.array(1.0))
+
+    @jax.vmap
+    def apart(key):
+        around = dist.StudentT(5.0, start, 1e-4)
+        x = around.sample(key, (2, 32))
+        weighted = jax.vmap(jax.vmap(log_prior))(x) - around.log_prob(x)
+        each = jax.vmap(lambda x: terms(x).sum())(x[1])
+        return logsumexp(weighted[1] + each) - logsumexp(weighted[0])
+
+    assert found(keys)[0].max() <= -3.0 + 1e-12
+    assert apart(keys).max() > -2.9
+
+
+def test_newton_finds_the_mode_from_beside_an_inflection_point():
+    """Of a t density, at which steps are nearly boundless."""
+    log_density = dist.StudentT(3.0, 0.0, 1.0).log_prob
+    starts = jnp.concatenate(
+        [jnp.linspace(-60, 60, 1001), np.sqrt(3.0) + jnp.linspace(-0.1, 0.1, 201)]
+    )
+    found = jax.jit(jax.vmap(lambda x: laplace(lambda x: log_density(x).sum(), x[None])))(starts)
+    np.testing.assert_allclose(found.mean, 0.0, atol=0.1)
+    np.testing.assert_allclose(found.log_integral, np.median(found.log_integral), atol=0.01)
