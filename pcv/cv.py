@@ -485,7 +485,7 @@ def load(path: str | Path) -> CV:
 def _digest(tree: xr.DataTree) -> str:
     """A hash of all values of a tree: of a chunk that is lost, Zarr makes zeros or NaN."""
     total = hashlib.sha256()
-    for node in tree.subtree:
+    for node in sorted(tree.subtree, key=lambda node: node.path):  # as Zarr lists them
         named = true_names(node.to_dataset(inherit=False)).variables
         for name in sorted(named, key=str):
             x = np.asarray(named[name].values)

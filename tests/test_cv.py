@@ -48,6 +48,14 @@ def test_files_that_are_damaged_are_told(cv, tmp_path):
     pcv.load(spoilt)
 
 
+def test_the_order_of_groups_is_no_damage(cv, tmp_path):
+    """Zarr lists groups by name."""
+    groups = ("posterior", "folds", "diagnostics")
+    tree = xr.DataTree.from_dict({x: cv.tree.get(x, cv.tree["folds"]).dataset for x in groups})
+    CV(tree, True).save(tmp_path / "cv.zarr")
+    assert list(pcv.load(tmp_path / "cv.zarr").tree) == sorted(groups)
+
+
 def test_signs_of_nan_are_no_damage(cv, tmp_path):
     """0/0 has one on x86; Zarr leaves a chunk of NaN out, and reads it without."""
     signed = xr.full_like(cv.diagnostics["joint_elpd"], np.copysign(np.nan, -1))
