@@ -26,8 +26,9 @@ MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""
 MAX_ENTRIES = 500_000_000
 """derivatives, parameters times units, that are looked at"""
-PRIOR_DRAWS, MOVES = 8, 3
-"""points at which derivatives are looked at, and moves from these by which a prior's shape is"""
+PRIOR_DRAWS, FAR = 8, 2.5
+"""points at which derivatives are looked at, and the largest moves from these, in prior widths, by
+which a prior's shape is: across to other modes"""
 AT_ONCE = 16
 """groups, or parameters, that are looked at side by side"""
 
@@ -189,7 +190,9 @@ def _shapes(
     other modes: a normal one has the same curvature everywhere, and the slopes that follow from it;
     where parameters are independent, what moves of each alone change adds up to what all change."""
     dim = groups.shape[1]
-    moves = np.random.default_rng(0).normal(size=(MOVES, dim))
+    near, far = np.random.default_rng(0).normal(size=(2, dim))
+    far = np.where(far > 0, FAR, -FAR)
+    moves = np.stack([near, far, -far])
 
     def of_group(group: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         entries, width = group

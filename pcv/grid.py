@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-BINS, PER_BIN = 64, 3
+BINS, PER_BIN = 96, 3
 """bins, and Gauss–Legendre nodes in each"""
 NEAREST, FURTHEST = 1e-6, 1e6
 """distances from where it begins at which bins are first, in widths that may be wrong by as much"""
@@ -22,6 +22,8 @@ TEMPERATURES = tuple(6.0 * 4.0**k for k in range(7, -1, -1))
 TO_MASS, TO_PEAKS = 0.6, 0.3
 """shares of bins that go where the mass is, and to both sides of local maxima, which may be narrow;
 the rest go everywhere"""
+NEGLIGIBLE = 80.0
+"""how far below its maximum the log of the prior's mass at a node says that nothing is there"""
 LOWEST = -1e8
 """log density, from the maximum, that stands for none"""
 
@@ -63,7 +65,7 @@ def nodes(
     def cut(bins: Bins, temperature: Float[Array, ""]) -> tuple[Bins, None]:
         s = jnp.arcsinh((bins.edges - bins.center) / bins.scale)
         found = jax.vmap(functions)(bins.edges) + jnp.log(jnp.cosh(s))[:, None]
-        found = jnp.where(jnp.isnan(found), -jnp.inf, found).astype(dtype)
+        found = finite(found).astype(dtype)
         top = jnp.max(found, axis=0)
         found = jnp.maximum(jnp.where(jnp.isfinite(top), found - top, 0.0), LOWEST)
         size = jnp.diff(s)[:, None]
@@ -97,6 +99,11 @@ def nodes(
     return Nodes((bins.center + bins.scale * jnp.sinh(s)).ravel(), log_weight.ravel())
 
 
+def finite(log_density: Float[Array, "*point"]) -> Float[Array, "*point"]:
+    """0 in place of a density that cannot be computed, as where both its parts overflow."""
+    return jnp.where(jnp.isnan(log_density), -jnp.inf, log_density)
+
+
 def log_mean(
     key: Key[Array, ""],
     log_prior: Callable[[Float[Array, ""]], Float[Array, ""]],
@@ -113,5 +120,9 @@ def log_mean(
     number = jax.eval_shape(terms, start).size
     importance = jnp.concatenate([jnp.full(2, 1 / 3), jnp.full(number, 1 / (3 * number))])
     x, log_weight = nodes(key, functions, importance.astype(start.dtype), start, width)
-    integrals = jax.nn.logsumexp(jax.vmap(functions)(x) + log_weight[:, None], axis=0)
+    found = jax.vmap(functions)(x) + log_weight[:, None]
+    prior = finite(found[:, 0])
+    # Far outside of the prior a term may overflow; a NaN anywhere else is the model's.
+    nowhere = jnp.isnan(found) & (prior < jnp.max(prior) - NEGLIGIBLE)[:, None]
+    integrals = jax.nn.logsumexp(jnp.where(nowhere, -jnp.inf, found), axis=0)
     return integrals[1] - integrals[0], integrals[2:] - integrals[0]

@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv.grid import nodes
+from pcv.grid import finite, nodes
 
 MAX_STEPS, CLOSE = 20, 0.01
 """Newton steps, and the square of the last one, in standard deviations, with which they end"""
@@ -93,7 +93,7 @@ def independent_prior(
     def of_dim(key: Key[Array, ""], place: Array) -> tuple[Array, Array, Array]:
         one = jnp.ones(1, start.dtype)
         found = nodes(key, lambda x: along(place, x)[None], one, start[place], width[place])
-        density = jax.vmap(lambda x: along(place, x))(found.x)
+        density = finite(jax.vmap(lambda x: along(place, x))(found.x))
         return found.x, density, density + found.log_weight
 
     dim = start.size

@@ -552,7 +552,7 @@ def two_modes(x):
 EFFECTS = {
     "hospitals and clinics": [NORMAL] * 6 + [STUDENT] * 4,
     "and Gumbel": [NORMAL] * 6 + [GUMBEL] * 4,
-    "Student": [STUDENT] * 12,
+    "Student": [STUDENT] * 4,
     "two modes": [two_modes] * 5,
 }
 
@@ -571,12 +571,18 @@ def test_every_group_is_integrated_as_its_prior_is(name):
     wrong, _ = of_folds(integrated(model, data, taken, folds), data, params, folds)
     assert not np.abs(wrong - exact[0])[:, -4:].max() < 0.1
 
-    position = jax.vmap(lambda x: ravel_pytree(x)[0])(params)[:2]
+
+def test_a_second_look_tells_integrals_that_are_wrong():
+    model, data, folds = groups_of_effects(EFFECTS["and Gumbel"])
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 2))
+    position = jax.vmap(lambda x: ravel_pytree(x)[0])(params)
     positions = np.broadcast_to(position, (len(folds.id), *position.shape))
     how = choose("auto", model, "m", data, folds)
     assert second_look.gaps(how, data, folds, positions).max() == 0
-    as_normal = how._replace(local=local._replace(normal=True))
-    assert second_look.gaps(as_normal, data, folds, positions)[-4:].max() > 0.1
+    as_normal = how._replace(local=how.local._replace(normal=True))
+    gaps = second_look.gaps(as_normal, data, folds, positions)
+    assert gaps[-4:].max() > 0.1
+    assert gaps[:6].max() == 0
 
 
 def test_two_modes_that_look_normal_beside_each_other():
