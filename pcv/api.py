@@ -17,7 +17,7 @@ from pcv import config, devices, session, stages, store
 from pcv.cores import all_cores
 from pcv.cv import CV
 from pcv.errors import BadFit, PcvError, Stopped
-from pcv.folds import Folds, describe, stored, title
+from pcv.folds import Folds, describe, headline, stored
 from pcv.job import Job, batches, opened, prints, require, rounds, sampled
 from pcv.progress import reporter, say
 from pcv.scores import Score
@@ -299,11 +299,10 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
     outcome = job.settings.data.outcome
     tree = xr.DataTree.from_dict({**_groups(job), "folds": folds, "diagnostics": diagnosed})
     said = describe(stored(folds), data.sizes["unit"])
-    scheme = job.settings.folds
     stamp = store.read_stamp(job.path("fit"), "fit")
     rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
     tree.attrs = {
-        "title": said if scheme.scheme == "file" else f"{title(scheme)}: {said}",
+        "title": headline(job.settings.folds, said),
         "outcome": outcome,
         "seed": job.config.seed,
         "marks": stamp.marks,

@@ -50,6 +50,7 @@ __all__ = [
     "from_column",
     "from_sets",
     "from_splitter",
+    "headline",
     "hv_block",
     "k_fold",
     "k_fold_contiguous",
@@ -312,6 +313,12 @@ def title(scheme: FoldScheme) -> str:
             return f"folds of {scheme.splitter.rpartition(':')[2]}"
         case _:
             assert_never(scheme)
+
+
+def headline(scheme: FoldScheme, described: str) -> str:
+    """A scheme in words and what `describe` says of its folds; of those in a file, which a session
+    has for folds of its own, that alone."""
+    return described if scheme.scheme == "file" else f"{title(scheme)}: {described}"
 
 
 def _buffer(scheme: SpatialBlocks | LeaveOneLocationOut) -> str:

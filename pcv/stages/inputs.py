@@ -12,7 +12,7 @@ import xarray as xr
 
 from pcv import datasets, store
 from pcv.errors import PcvError
-from pcv.folds import Folds, describe, left_out, places, title
+from pcv.folds import Folds, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
 from pcv.job import Job, Say, build, opened, recipe, require, scored_alike
 
@@ -67,7 +67,8 @@ def folds(job: Job, plot: bool = False) -> None:
     stamp = store.stamp("folds", made_of, known, None, store.provenance(started))
     store.renew(job.path("folds"), folds_dataset(result), stamp)
     scheme, name = job.settings.folds, title(job.settings.folds)
-    job.say(f"{name}: {describe(result, data_set.sizes['unit'], left_out(scheme))}")
+    described = describe(result, data_set.sizes["unit"], left_out(scheme))
+    job.say(headline(scheme, described))
     if plot:
         from pcv.folds import plot as drawing
         from pcv.report import write_figures
@@ -130,7 +131,7 @@ def check(job: Job, leaks: bool = True) -> None:
     folds = make_folds(settings.folds, data_set, job.config.seed)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
     described = describe(folds, num_units, left_out(settings.folds))
-    job.say(f"{job.experiment}: {title(settings.folds)}: {described}")
+    job.say(f"{job.experiment}: {headline(settings.folds, described)}")
     if settings.cv.num_superchains == 2:
         job.say(
             f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
