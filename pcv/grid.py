@@ -24,6 +24,8 @@ TO_MASS, TO_PEAKS = 0.6, 0.3
 the rest go everywhere"""
 NEGLIGIBLE = 80.0
 """how far below its maximum the log of the prior's mass at a node says that nothing is there"""
+BEYOND = 1e-3
+"""share of the prior beyond the last nodes at which a term can be computed"""
 LOWEST = -1e8
 """log density, from the maximum, that stands for none"""
 
@@ -74,7 +76,7 @@ def nodes(
         peak = (found[1:-1] > found[:-2]) & (found[1:-1] >= found[2:])
         beside = jnp.pad(peak, ((1, 0), (0, 0))) | jnp.pad(peak, ((0, 1), (0, 0)))
         share = TO_MASS * (mass / mass.sum(0)) @ importance
-        share += TO_PEAKS * (beside / jnp.maximum(beside.sum(0), 1)) @ importance
+        share += TO_PEAKS * (beside / jnp.maximum(beside.sum(0), 1)).astype(dtype) @ importance
         share += (1 - share.sum()) / BINS
 
         def quantiles(share: Float[Array, " bin"], at: Array) -> Array:
@@ -120,9 +122,24 @@ def log_mean(
     number = jax.eval_shape(terms, start).size
     importance = jnp.concatenate([jnp.full(2, 1 / 3), jnp.full(number, 1 / (3 * number))])
     x, log_weight = nodes(key, functions, importance.astype(start.dtype), start, width)
-    found = jax.vmap(functions)(x) + log_weight[:, None]
-    prior = finite(found[:, 0])
-    # Far outside of the prior a term may overflow; a NaN anywhere else is the model's.
-    nowhere = jnp.isnan(found) & (prior < jnp.max(prior) - NEGLIGIBLE)[:, None]
+    mass = finite(jax.vmap(log_prior)(x)) + log_weight
+    each = _extended(jax.vmap(terms)(x), jax.nn.softmax(mass))
+
+    of_node = mass[:, None]
+    found = jnp.concatenate([of_node, of_node + each.sum(1)[:, None], of_node + each], axis=1)
+    # A term may overflow where there is nothing; a NaN anywhere else is the model's.
+    nowhere = jnp.isnan(found) & (of_node < jnp.max(mass) - NEGLIGIBLE)
     integrals = jax.nn.logsumexp(jnp.where(nowhere, -jnp.inf, found), axis=0)
     return integrals[1] - integrals[0], integrals[2:] - integrals[0]
+
+
+def _extended(
+    each: Float[Array, "node slot"], mass: Float[Array, " node"]
+) -> Float[Array, "node slot"]:
+    """Terms that cannot be computed at an end of the line, as those of counts whose rate overflows,
+    are those of the nearest node, where next to nothing of the prior is beyond it."""
+    known, places = ~jnp.isnan(each), jnp.arange(len(each))[:, None]
+    last = len(each) - 1 - jnp.argmax(known[::-1], axis=0)
+    nearest = jnp.clip(places, jnp.argmax(known, axis=0), last)
+    lost = jnp.sum(jnp.where(nearest != places, mass[:, None], 0.0), axis=0)
+    return jnp.where(lost < BEYOND, jnp.take_along_axis(each, nearest, axis=0), each)

@@ -14,8 +14,9 @@ from jaxtyping import Array, Float, Int, Key
 from pcv.devices import jit_once
 from pcv.folds import Folds
 from pcv.folds.base import evenly
+from pcv.grid import finite
 from pcv.laplace import Function, draws_of_t, laplace
-from pcv.marginal import Scored, Terms, by_group, integrated
+from pcv.marginal import Scored, Terms, by_group, integrated, sliceable
 from pcv.model import Data, Predictive, Target, numeric, unravel_of
 
 DRAWS = 4096
@@ -28,6 +29,10 @@ NODES_PER_DIM = 256
 """of the integrals that are looked at, where these are noisy"""
 MAX_Z, TOLERANCE_1D, TOLERANCE = 4.0, 0.03, 0.25
 """errors of the second look, and nats beside these, by which both may differ"""
+MAX_ERROR = 3.0
+"""tolerances beyond which the error of a second look says that it is itself no good"""
+OVERFLOWN = 1e-4
+"""share of the prior where terms may be lost, as those of counts whose rate overflows"""
 
 
 def gaps(
@@ -45,7 +50,8 @@ def gaps(
 
     Returns:
         The largest of each fold's draws; 0 where they agree, NaN where a fold is not looked at, as
-        there are too many. None where nothing is integrated numerically.
+        there are too many, or the second look is itself no good. None where nothing is integrated
+        numerically.
     """
     model, local = scored.model, scored.local
     if isinstance(model, Target) or local is None or local.exact:
@@ -54,8 +60,10 @@ def gaps(
     fine = integrated(model, data, local, folds, NODES_PER_DIM).marginal
     other = by_group(model, data, local, folds, importance_sampling)
     assert fine is not None
-    cost = DRAWS * positions.shape[1] * len(local.group)
-    some = evenly(len(folds.id), max(MAX_TERMS // cost, 1))
+    rows = folds.test.shape[1] if sliceable(model, data, folds) else len(local.group)
+    cost = DRAWS * local.most * (rows + positions.shape[-1])
+    positions = positions[:, : max(MAX_TERMS // (cost * len(folds.id)), 1)]
+    some = evenly(len(folds.id), max(MAX_TERMS // (cost * positions.shape[1]), 1))
 
     def differ(at: tuple[Array, Array]) -> tuple[Array, Array]:
         params, test = unravel(at[0]), at[1]
@@ -68,9 +76,11 @@ def gaps(
     every = jit_once(lambda *at: jax.lax.map(differ, at))
     gap, error = (np.asarray(x).reshape(len(some), -1) for x in every(flat, tests))
     tolerance = TOLERANCE_1D if local.entries.shape[1] == 1 else TOLERANCE
-    beyond = ~(gap <= MAX_Z * error + tolerance) & np.isfinite(error)
+    looked_at = error < MAX_ERROR * tolerance
+    beyond = looked_at & ~(gap <= MAX_Z * error + tolerance)
     found = np.full(len(folds.id), np.nan)
     found[some] = np.where(beyond, np.where(np.isnan(gap), np.inf, gap), 0.0).max(1)
+    found[some[~looked_at.any(1)]] = np.nan
     return found
 
 
@@ -102,8 +112,12 @@ def importance_sampling(
         dist.Cauchy(0.0, scale).log_prob(whitened).sum(1) - prior.log_det for scale in (1.0, WIDER)
     ]
     parts = jnp.stack([of_near_x + jnp.log(2.0), *of_wide_x])
-    known = jax.vmap(log_prior)(x) - jax.nn.logsumexp(parts, axis=0)
-    found = known + jax.lax.map(joint, x, batch_size=256)
+    at_draws = jax.lax.map(lambda x: jnp.stack([log_prior(x), joint(x)]), x, batch_size=256)
+    known = finite(at_draws[:, 0]) - jax.nn.logsumexp(parts, axis=0)
+    found = known + at_draws[:, 1]
+    lost = jnp.isnan(found)
+    few = jnp.sum(jnp.where(lost, jax.nn.softmax(known), 0.0)) < OVERFLOWN
+    found = jnp.where(lost & few, -jnp.inf, found)
     log_ratio = jax.nn.logsumexp(found) - jax.nn.logsumexp(known)
     variance = jnp.sum((jax.nn.softmax(found) - jax.nn.softmax(known)) ** 2)
     slots = jax.eval_shape(terms, now).shape

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.nn import logsumexp
 
-from pcv import grid
+from pcv import grid, second_look
 from pcv.laplace import laplace
 
 Y = np.array([1.2, 0.3, 2.5, -0.4])
@@ -22,6 +22,11 @@ def normal_terms(scale, shift=0.0):
     return lambda x: dist.Normal(x, scale).log_prob(scale * Y + shift)
 
 
+def counts(y):
+    """Their rate overflows far from the prior."""
+    return lambda x: dist.Poisson(jnp.exp(x)).log_prob(np.array(y))
+
+
 CASES = {
     "t, near": (dist.StudentT(3.0, 0.0, 1.0).log_prob, normal_terms(1.0)),
     "t, far": (dist.StudentT(3.0, 0.0, 0.1).log_prob, normal_terms(0.5, 5.0)),
@@ -33,6 +38,9 @@ CASES = {
         dist.StudentT(3.0, 0.0, 1.0).log_prob,
         lambda x: dist.BernoulliLogits(x).log_prob(np.array([1.0, 1.0, 0.0, 1.0])),
     ),
+    "t, counts": (dist.StudentT(3.0, 0.2, 0.6).log_prob, counts([2, 3, 1])),
+    "t, counts of 0": (dist.StudentT(3.0, 0.2, 0.6).log_prob, counts([0, 0, 1])),
+    "narrow t, counts": (dist.StudentT(4.0, 0.2, 0.1).log_prob, counts([2, 3, 1])),
     "two modes": (lambda x: two_modes(x, 2.0, 0.3), normal_terms(1.0)),
     "two modes, far": (lambda x: two_modes(x, 6.0, 0.1), normal_terms(0.5, -5.0)),
 }
@@ -45,6 +53,7 @@ def dense(log_prior, terms):
     s = np.linspace(-20, 20, 1_000_001)
     x, log_weight = jnp.asarray(1e-3 * np.sinh(s)), np.log(4e-8 * np.cosh(s))
     log_p, each = jax.vmap(log_prior)(x) + log_weight, jax.vmap(terms)(x)
+    each = jnp.where(jnp.isnan(each), jnp.where(x[:, None] > 0, -jnp.inf, each), each)
     total = logsumexp(log_p)
     joint = logsumexp(log_p + each.sum(1)) - total
     return float(joint), np.asarray(logsumexp(log_p[:, None] + each, axis=0) - total)
@@ -63,6 +72,23 @@ def test_priors_of_any_shape(name):
     mine = jax.jit(jax.vmap(jax.vmap(found, (None, 0)), (0, None)))(starts, np.array([0.1, 30.0]))
     np.testing.assert_allclose(mine[0], np.full(mine[0].shape, joint), atol=2e-3)
     np.testing.assert_allclose(mine[1], np.broadcast_to(pointwise, mine[1].shape), atol=1e-2)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("counts")])
+def test_a_second_look_knows_its_error_where_rates_overflow(name):
+    log_prior, terms = CASES[name]
+    joint, _ = dense(log_prior, terms)
+
+    @jax.jit
+    @jax.vmap
+    def found(key):
+        of_vectors = (lambda x: log_prior(x[0]), lambda x: terms(x[0]))
+        return second_look.importance_sampling(key, jnp.array(0), *of_vectors, jnp.array([0.3]))
+
+    value, variance = found(jax.random.split(jax.random.key(0), 20))
+    z = (value - joint) / np.sqrt(variance[:, 0])
+    assert np.abs(z).max() < 4
+    assert np.sqrt(variance).max() < 0.03
 
 
 def test_a_mean_is_at_most_the_largest_term():
