@@ -136,15 +136,15 @@ def prepared(
         outcome = next(iter(models.values())).outcome.name
         devices.setup(used)
         devices.keep_compiled()
-        prints: dict[str, str | None] = dict.fromkeys(models, "")
+        hashes: dict[str, str | None] = dict.fromkeys(models, "")
         if kept is not None:
             for name, x in models.items():
                 hashed = partial(session.fingerprint, x, observed)
-                prints[name] = session.certain(f"model '{name}'", hashed, kept)
-            if not isinstance(model, Mapping) and prints["model"]:  # several may be kept there
-                models = {f"model-{prints['model'][:6]}": models["model"]}
-                prints = dict(zip(models, prints.values()))
-        references = {name: session.reference(name, x) for name, x in prints.items()}
+                hashes[name] = session.certain(f"model '{name}'", hashed, kept)
+            if not isinstance(model, Mapping) and hashes["model"]:  # several may be kept there
+                models = {f"model-{hashes['model'][:6]}": models["model"]}
+                hashes = dict(zip(models, hashes.values()))
+        references = {name: session.reference(name, x) for name, x in hashes.items()}
         table = folder / "inputs" / "table.zarr"
         with store.explained(folder):
             session.write_table(table, observed, outcome)

@@ -89,9 +89,10 @@ def fingerprint(model: Model | Target, observed: Observations) -> str:
     Raises:
         Uncertain: that cannot be told.
     """
-    units = _num_units(observed, model.outcome.name)
     own_data = model.data if isinstance(model, Model) else None
-    arrays = dict((own_data or observed).columns)
+    rows = own_data or observed
+    units = _num_units(rows, model.outcome.name)
+    arrays = {"unit": _unit_of_row(rows, model.outcome.name), **rows.columns}
     if isinstance(model, Target):
         targets = [model]
     else:
@@ -275,12 +276,16 @@ def _keep(path: Path, dataset: xr.Dataset) -> None:
     store.put(path, dataset, mode="w")
 
 
-def _num_units(observed: Observations, outcome: str) -> int:
+def _unit_of_row(observed: Observations, outcome: str) -> np.ndarray:
+    """The index of each row's unit, as `datasets.model_data` has it but for the order of units."""
     if not observed.units:
-        return len(observed.columns[outcome])
-    return len(
-        pd.DataFrame({name: observed.columns[name] for name in observed.units}).drop_duplicates()
-    )
+        return np.arange(len(observed.columns[outcome]))
+    units = pd.DataFrame({name: observed.columns[name] for name in observed.units})
+    return np.asarray(units.groupby(list(observed.units), sort=False).ngroup())
+
+
+def _num_units(observed: Observations, outcome: str) -> int:
+    return int(_unit_of_row(observed, outcome).max(initial=-1)) + 1
 
 
 def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict[str, Any]:
@@ -305,6 +310,8 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
                 "scikit-learn splitter or its pairs, or a scheme of a config"
             )
         number = _num_units(observed, outcome)
+        if isinstance(folds, _Pairs):
+            _check_reach(folds, number)
         y = observed.columns[outcome] if not observed.units else None
         try:
             folds = schemes.from_splitter(folds, number, y)
@@ -327,6 +334,18 @@ class _Pairs(NamedTuple):
 
     def split(self, x: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
         return iter(self.pairs)
+
+
+def _check_reach(folds: _Pairs, num_units: int) -> None:
+    """Were pairs made for fewer units? Of the last ones they would neither train nor test."""
+    reach = 0
+    with suppress(ValueError, TypeError):  # `from_splitter` says what is no pair of indices
+        reach = max(int(np.max(units, initial=-1)) for pair in folds.pairs for units in pair) + 1
+    if 0 < reach < num_units:
+        raise PcvError(
+            f"folds: the pairs are of {reach} units, but the data have {num_units}; make them of "
+            f"these {num_units}, in the order of the data"
+        )
 
 
 def _warn_of_a_rest(folds: Folds, num_units: int) -> None:

@@ -160,6 +160,14 @@ def rule_of_custom_vjp(x):
     return normal(mean)
 
 
+def sums_per_unit(x):
+    def log_lik(params, data):
+        terms = dist.Normal(params["b"] * x, 1.0).log_prob(data["y"])
+        return jnp.zeros(N).at[data["unit"]].add(terms)
+
+    return normal(lambda b: b * x)._replace(log_lik=log_lik)
+
+
 def target(x):
     made = normal(lambda b: b * X)
     mean = jax.jit(lambda b: b * x)
@@ -254,6 +262,7 @@ MODELS = [
     *(closure, closure_of_jax, jitted, jitted_twice, jitted_log_lik, long_array, method),
     *(static_argument, scanned, looped, branched, mapped, checkpointed, custom_jvp),
     *(rule_of_custom_jvp, rule_of_a_rule, rule_of_custom_vjp, target, several_slots, marginal),
+    sums_per_unit,
     *(fold_prior, group, replicates, in_numpyro, correlated, in_pymc, in_pymc_as_data, in_bambi),
 ]
 

@@ -77,6 +77,10 @@ CALLS = {
         lambda: pcv.loo(numpyro_line(), group_by=GROUP[:9]),
         "folds of 9 units, but the data have 12; make them of these 12",
     ),
+    "pairs of fewer units": (
+        lambda: validate(folds=[(np.arange(4), np.arange(4, 8)), (np.arange(4, 8), np.arange(4))]),
+        "folds: the pairs are of 8 units, but the data have 12; make them of these 12",
+    ),
     "folds of more units": (
         lambda: validate(folds=pcv.kfold(N + 1, 2)),
         "folds of 13 units, but the data have 12 (rows that dropna removes are none)",
