@@ -397,6 +397,8 @@ def _job(made_of: Mapping[str, Any], made_on: Mapping[str, Any]) -> str:
 
 def _moved_aside(file: Path, say: Callable[[str], None], fault: str = "damaged") -> None:
     aside = file.with_name(f"{fault}-{file.name}")
+    if aside.is_dir():  # as where a folder stood in the place of a file before
+        shutil.rmtree(aside)
     file.replace(aside)
     what = "of another job, or of another place in this one" if fault == MISPLACED else fault
     say(f"warning: {file}: {what}; it is now {aside.name}, and its draws are made again")
