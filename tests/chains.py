@@ -48,7 +48,8 @@ def off_printed(
 def replicated(folds: Folds, times: int) -> Folds:
     """The folds so many times, each with chains of its own."""
     ids = [f"{fold}, replication {r}" for r in range(times) for fold in folds.id]
-    return Folds(np.array(ids), *(np.concatenate([x] * times) for x in folds[1:]))
+    each = np.tile(np.arange(len(folds.id)), times)
+    return folds.some(each)._replace(id=np.array(ids))
 
 
 def whitening(draws: Float[np.ndarray, "draw param"], step_size: float, num_steps: int) -> Kernel:

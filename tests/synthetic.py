@@ -139,7 +139,7 @@ def make_results(
         verdict = np.full(folds, "ok", dtype="U200")
         verdict[khat > 0.7] = (
             f"k-hat {khat_of_worst:.1f}: heavy-tailed predictive, its MCSE is a lower bound; "
-            "more draws or, where whole groups are left out, the marginal predictive"
+            "smaller test sets or, where whole groups are left out, the marginal predictive"
         )
         params = ["mu_alpha", "sigma_alpha", "sigma_y"] + [
             f"{name}[{k}]" for name in ("alpha", "beta") for k in range(folds)

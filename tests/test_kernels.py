@@ -81,8 +81,8 @@ def regression() -> Regression:
     names = [f"unit {i + 1}" for i in range(NUM_UNITS)]
     future = leave_future_out(names, 2)
     schemes = {
-        "early": Folds(*(x[:8] for x in future)),
-        "late": Folds(*(x[-8:] for x in future)),
+        "early": future.some(slice(8)),
+        "late": future.some(slice(-8, None)),
         "halves": k_fold(names, 2, np.random.default_rng(2)),
         "many left out": leave_p_out(names, 195, 5, np.random.default_rng(3)),
     }
@@ -206,7 +206,7 @@ def test_under_the_full_data_kernel_they_are_not():
 def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
     """Trained on nothing, a fold has the prior, whose widths in whitened coordinates are known."""
     problem = regression().problem
-    few = Folds(*(x[[0, 2, 5]].copy() for x in problem.folds))
+    few = problem.folds.some([0, 2, 5])
     few.held_out[1, 0], few.held_out[1, 1:] = (0, NUM_UNITS), 0
     position = starts(problem._replace(folds=few))
     together, places, _ = adapted(problem._replace(folds=few), position, np.ones(3, bool))
@@ -259,7 +259,7 @@ def funnel() -> tuple[Problem, float]:
     full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
     draws = full.position.reshape(-1, GROUPS + 1)
     future = leave_future_out([f"unit {i + 1}" for i in range(num_units)], GROUPS)
-    folds = replicated(Folds(*(x[:1] for x in future)), FUNNELS)
+    folds = replicated(future.some(slice(1)), FUNNELS)
     engine = sampler.build(flat, (), num_units, BATCH_SIZE)
     problem = Problem(flat, num_units, folds, engine, whitening(draws, 0.6, 3), draws)
     sigma = np.exp(np.linspace(-14, 3, 20001))
