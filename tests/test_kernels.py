@@ -362,7 +362,7 @@ def test_all_folds_of_the_air_passengers_through_the_stages(build, seed, tmp_pat
         "progress": False,
     }
     with_own, without = (
-        pcv.cross_validate(build(data), cv={"adapt": adapt}, **settings).diagnostics
+        pcv.cross_validate({"air": build(data)}, cv={"adapt": adapt}, **settings)["air"].diagnostics
         for adapt in ("auto", "never")
     )
     assert with_own.sizes["fold"] == 394
