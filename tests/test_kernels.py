@@ -104,7 +104,7 @@ def adapted(
     chosen: Bool[np.ndarray, " fold"],
     target_accept: float = 0.8,
 ):
-    ids, test, held_out = (x[chosen] for x in problem.folds)
+    ids, test, held_out, _ = problem.folds.some(chosen)
     chains = sampler.chains_of(key(1, "adapt"), ids.tolist(), CHAINS, test, held_out)
     by_fold = Chains(*(x.reshape(-1, CHAINS, *x.shape[1:]) for x in chains))
     jitter = key(1, "adapt", "jitter")
