@@ -17,6 +17,7 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -125,7 +126,10 @@ def _locked(
     while True:
         with store.explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            file = (folder / "lock").open("a")
+            try:
+                file = (folder / "lock").open("a")
+            except FileNotFoundError:  # who held the folder has removed it since
+                continue
         with file as lock:
             is_ours = _is_granted(lock, fcntl.LOCK_EX, say)
             if is_ours and not _is_in_place(lock):  # who held it has removed the folder
@@ -236,7 +240,7 @@ def completed(
         whole = _merged(own, [*known, there])
     if whole is None:
         return completed(own, made_of, made_on, make, say)
-    shutil.rmtree(fresh.folder)
+    remove(fresh.folder)
     return whole
 
 
@@ -317,7 +321,9 @@ def remove(folder: Path, dry_run: bool = False) -> bool:
     """Remove a job's folder, unless a process holds it; or, in a dry run, see whether one does."""
     with _locked(folder) as is_free:
         if is_free and not dry_run:
-            shutil.rmtree(folder)
+            # At once with its lock, for who waits would open a new one while the folder is emptied.
+            aside = tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent)
+            shutil.rmtree(folder.rename(aside))
         return is_free
 
 

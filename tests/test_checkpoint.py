@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 
 import jax
 import numpy as np
@@ -116,21 +117,25 @@ def test_killed_between_two_files(project, wholes, monkeypatch, writes, changes)
 def test_a_lock_whose_folder_was_removed_is_none(tmp_path):
     """`pcv clean` removes what it holds; who waited for it begins in a new folder."""
     made_of = {"folds": ["a"]}
-    with checkpoint.held(tmp_path, made_of, HERE, print) as saved:
-        folder = saved.folder
-    with (folder / "lock").open("a") as former:
-        fcntl.flock(former, fcntl.LOCK_EX)
-        waiting = Timer(0.3, lambda: (shutil.rmtree(folder), fcntl.flock(former, fcntl.LOCK_UN)))
-        waiting.start()
-        with checkpoint.held(tmp_path, made_of, HERE, print):
-            assert (folder / "lock").exists()
-            assert checkpoint.is_held(tmp_path, made_of)
-            with (
-                pytest.raises(PcvError, match="another process is making these draws"),
-                checkpoint.held(tmp_path, made_of, HERE, print),
-            ):
-                pass
-        waiting.join()
+    folder = checkpoint.folder_of(tmp_path, made_of)
+
+    def clean_again_and_again():
+        while not done.is_set():
+            checkpoint.remove(folder)
+
+    done = Event()
+    with ThreadPoolExecutor() as pool:
+        cleaning = pool.submit(clean_again_and_again)
+        try:
+            for _ in range(200):
+                with checkpoint.held(tmp_path, made_of, HERE, print):
+                    assert (folder / "lock").exists()
+                    assert checkpoint.is_held(tmp_path, made_of)
+                    assert not checkpoint.remove(folder)
+        finally:
+            done.set()
+        cleaning.result()
+    assert {path.name for path in tmp_path.iterdir()} <= {folder.name}
 
 
 def test_files_of_writers_that_were_killed_go(tmp_path):
