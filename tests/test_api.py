@@ -126,7 +126,7 @@ class TestOneModel:
         assert lines[3].split() == ["Estimate", "SE", "MCSE"]
         assert lines[4].split()[0] == "elpd"
         share = float(found["slopes"].diagnostics["benchmark_share"])
-        assert f"(reached by {share:.0%} of its benchmark): " in lines[-1]
+        assert f"(reached by {share:.1%} of its benchmark): " in lines[-1]
         page = found["slopes"]._repr_html_()
         assert page.startswith('<pre style="white-space: pre-wrap">')
         assert page.count("<tr") == 2 + N  # names of columns, name of the index, folds

@@ -95,7 +95,7 @@ def rhat_max_in_words(diagnostics: xr.Dataset) -> str:
     if np.isnan(rhat):
         return "R-hat max undefined"
     name = "nested R-hat max" if diagnostics.attrs["superchains"] else "R-hat max"
-    return f"{name} {rhat:.3f} (reached by {share:.0%} of its benchmark)"
+    return f"{name} {rhat:.3f} (reached by {share:.1%} of its benchmark)"
 
 
 def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
