@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 60
 """of a table in a notebook"""
+ADDED = ("joint_mcse_is_bound", "pointwise_mcse_is_bound", "units_verdict", "integration")
+"""variables and attributes of diagnostics that results of earlier versions lack"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -464,7 +466,7 @@ def load(path: str | Path) -> CV:
         path: of `CV.save`, or its URL.
 
     Raises:
-        PcvError: there is none, or it is damaged.
+        PcvError: there is none, it is damaged, or an earlier version's.
     """
     if not store.exists(path):
         raise PcvError(f"{path}: not found")
@@ -479,6 +481,13 @@ def load(path: str | Path) -> CV:
         raise PcvError(f"{damaged} ({in_one_line(error)})") from error
     if written not in (None, found):
         raise PcvError(f"{damaged} (its content does not match its digest)")
+    diagnosed = tree["diagnostics"].dataset
+    missing = [name for name in ADDED if name not in diagnosed and name not in diagnosed.attrs]
+    if missing:
+        raise PcvError(
+            f"{path}: saved by an earlier version of pcv, without {missing[0]}; cross-validate"
+            " again, or open it with xarray.open_datatree"
+        )
     return CV(tree, bool(tree.attrs["joint"]))
 
 

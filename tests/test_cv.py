@@ -56,6 +56,16 @@ def test_the_order_of_groups_is_no_damage(cv, tmp_path):
     assert list(pcv.load(tmp_path / "cv.zarr").tree) == sorted(groups)
 
 
+@pytest.mark.parametrize("name", ["joint_mcse_is_bound", "units_verdict"])
+def test_results_of_an_earlier_version_are_told(cv, tmp_path, name):
+    diagnosed = cv.diagnostics.drop_vars(name, errors="ignore")
+    diagnosed.attrs = {key: x for key, x in diagnosed.attrs.items() if key != name}
+    tree = xr.DataTree.from_dict({"diagnostics": diagnosed, "folds": FOLDS})
+    CV(tree, True).save(tmp_path / "cv.zarr")
+    with pytest.raises(PcvError, match=rf"cv\.zarr: saved by an earlier .*, without {name}; cross"):
+        pcv.load(tmp_path / "cv.zarr")
+
+
 def test_signs_of_nan_are_no_damage(cv, tmp_path):
     """0/0 has one on x86; Zarr leaves a chunk of NaN out, and reads it without."""
     signed = xr.full_like(cv.diagnostics["joint_elpd"], np.copysign(np.nan, -1))
