@@ -20,6 +20,7 @@ from pcv.diagnostics import (
     mcse,
     pareto_khat,
     rhat_max_benchmark,
+    third_moments,
 )
 from pcv.verdicts import faults, heavy_tail, run_verdict
 
@@ -136,7 +137,8 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
     if fault:
         fault(rng, design, x[BAD])
     s = design.sd * x
-    sums = batch_sums(s, min(50, design.draws // 2))
+    batch = min(50, design.draws // 2)
+    sums = batch_sums(s, batch)
     exact = np.full(design.folds, design.sd**2 / 2)
     if fault in EXACT:
         exact[BAD] = EXACT[fault](design)
@@ -147,7 +149,7 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
         np.zeros(design.folds),
         benchmark,
         "plain",
-        hidden=hidden_variance(s, sums),
+        hidden=hidden_variance(sums, third_moments(s, batch)),
     ).words()
     said = run_verdict([f"fold {k}" for k in range(design.folds)], words, benchmark)
     error, size = elpd(sums) - exact, mcse(sums)
@@ -184,7 +186,7 @@ def tails(s: np.ndarray, exact: float) -> str:
     sums, khat = batch_sums(s, 50), pareto_khat(s)
     z = (elpd(sums) - exact) / mcse(sums)
     alone = heavy_tail(sums, khat)
-    both = heavy_tail(sums, khat, hidden_variance(s, sums))
+    both = heavy_tail(sums, khat, hidden_variance(sums, third_moments(s, 50)))
     of_sums = heavy_tail(sums, np.full(len(s), np.nan))
     far = np.abs(z) > 4
     cells = [f"{np.median(khat):.2f}", f"{z.mean():.2f}", f"{z.std():.2f}", f"{far.mean():.1%}"]

@@ -11,7 +11,7 @@ VERSIONS = {
     "folds": 1,
     "cut": 3,
     "warmup": 19,
-    "sample": 16,
+    "sample": 17,
     "diagnose": 13,
     "compare": 6,
     "report": 4,

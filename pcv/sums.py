@@ -1,8 +1,9 @@
 """The sample artifact: written block by block as draws are made, read as diagnostics take it.
 
 Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
-`pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]); ``log_joint_draws`` (fold, chain,
-draw), or ``log_joint_tail`` (fold, tail), the largest draws of each fold, where draws are not kept;
+`pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
+`pcv.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or ``log_joint_tail``
+(fold, tail), the largest draws of each fold, where draws are not kept;
 ``<score>_<kind>_<field>``, what other scores average, and ``<score>_<kind>_log_weight``, dims
 (fold, chain, batch, …) or, of scores that compare chains, (fold, batch, …); ``acceptance``,
 ``divergences``, ``energy_<field>`` with the fields of `pcv.accumulate.energy_sums`, dims (fold,
@@ -18,7 +19,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 from pcv import store
-from pcv.diagnostics import LogSums
+from pcv.diagnostics import LogSums, third_moments
 from pcv.jackknife import Parts
 from pcv.storable import storable
 
@@ -76,6 +77,7 @@ def batch_of(
     for kind, fields in block.sums.items():
         for field, values in fields.items():
             add(f"log_{kind}_{field}", values, ("fold", "chain"), ("slot",))
+    add("log_joint_m3", third_moments(block.draws, block.num_draws)[..., 0], ("fold", "chain"))
     for score, means in block.means.items():
         for field, values in means.items():
             add(f"{score}_{field}", values, ("fold", "chain"))

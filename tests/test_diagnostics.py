@@ -715,7 +715,7 @@ def test_draws_that_lack_the_largest_densities_are_flagged():
         draws = rng.normal(0, sd, (1000, 8, 200))
         sums, khat = batch_sums(draws, 50), diag.pareto_khat(draws)
         off = np.abs(diag.elpd(sums) - sd**2 / 2) > 4 * diag.mcse(sums)
-        hidden = diag.hidden_variance(draws, sums)
+        hidden = diag.hidden_variance(sums, diag.third_moments(draws, 50))
         by_khat += (off & ~verdicts.heavy_tail(sums, khat)).sum()
         missed += (off & ~verdicts.heavy_tail(sums, khat, hidden)).sum()
         number += off.sum()
@@ -733,7 +733,7 @@ def test_hidden_variance_of_scores_that_are_near_normal(sd):
     w = np.exp(s)
     third = ((s - s.mean(1, keepdims=True)) ** 3).mean(1)
     seen = (w**2).mean(1) / w.mean(1) ** 2 - 1
-    found = diag.hidden_variance(draws, batch_sums(draws, 50))
+    found = diag.hidden_variance(batch_sums(draws, 50), diag.third_moments(draws, 50))
     np.testing.assert_allclose(found, np.maximum(np.expm1(s.var(1) + third), 0) / seen, rtol=1e-8)
     assert found[0] == pytest.approx(1, abs=0.2)
     assert found[1] < 0.5

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from pcv import results, wording
 from pcv.config import UntilConfig
-from pcv.diagnostics import batch_sums
+from pcv.diagnostics import batch_sums, largest, tail_size, third_moments
 from pcv.results import diagnosed as diagnosed_module
 from pcv.scores import Score
 
@@ -58,6 +58,7 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
             f"log_pointwise_{k}": (dims if x.ndim == 3 else (*dims, "slot"), x)
             for k, x in batch_sums(pointwise, BATCH)._asdict().items()
         },
+        "log_joint_m3": (dims, third_moments(joint, BATCH)),
         "log_joint_draws": (("fold", "chain", "draw"), joint),
         "n_draws": ("fold", np.full(len(TEST), DRAWS)),
         "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),
@@ -110,6 +111,22 @@ def test_folds_are_diagnosed_alike_few_at_a_time(draws, monkeypatch, superchains
     assert len(list(diagnosed_module.groups([sample(draws)]))) == len(TEST)
     xr.testing.assert_allclose(found(), whole, rtol=1e-10)
     assert found().attrs == whole.attrs
+
+
+def test_hidden_variance_is_seen_without_the_draws():
+    """In a fold whose k-hat is fine."""
+    made = sample(1.4 * np.random.default_rng(0).normal(size=(len(TEST), CHAINS, DRAWS, 2)))
+    s = made["log_joint_draws"].values
+    top = largest(np.full((len(TEST), tail_size(CHAINS * DRAWS) + 1), -np.inf), s)
+    kept = made.drop_vars("log_joint_draws").assign(log_joint_tail=(("fold", "tail"), top))
+    whole, by_sums = (
+        results.diagnose([x], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m")
+        for x in (made, kept)
+    )
+    for name in ("khat", "hidden_variance", "verdict", "joint_mcse_is_bound"):
+        np.testing.assert_array_equal(by_sums[name], whole[name])
+    assert by_sums["joint_mcse_is_bound"].values.tolist() == [False, True, False]
+    assert by_sums["khat"][1] < by_sums.attrs["good_k"]
 
 
 def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):

@@ -324,6 +324,7 @@ DOCUMENTED = {
         **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},
         **{f"log_pointwise_{field}": (*FOLD_CHAIN_BATCH, "slot") for field in SUMS[1:]},
         "log_pointwise_count": FOLD_CHAIN_BATCH,
+        "log_joint_m3": FOLD_CHAIN_BATCH,
         "log_joint_draws": ("fold", "chain", "draw"),
         "n_draws": ("fold",),
         "acceptance": FOLD_CHAIN_BATCH,

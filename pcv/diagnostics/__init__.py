@@ -39,7 +39,14 @@ from pcv.diagnostics.estimates import (
     mcse_pointwise,
     unit_deviations,
 )
-from pcv.diagnostics.log_sums import LogSums, batch_sums, coarsen, first_batches, merge
+from pcv.diagnostics.log_sums import (
+    LogSums,
+    batch_sums,
+    coarsen,
+    first_batches,
+    merge,
+    third_moments,
+)
 from pcv.diagnostics.over_draws import Progressive, progressive
 from pcv.diagnostics.tails import (
     good_k,
@@ -86,5 +93,6 @@ __all__ = [
     "rhat",
     "rhat_max_benchmark",
     "tail_size",
+    "third_moments",
     "unit_deviations",
 ]

@@ -48,6 +48,19 @@ def batch_sums(draws: Float[np.ndarray, "fold chain draw *slot"], batch_size: in
     return merge(LogSums(np.ones(s.shape[:4]), s, np.zeros_like(s), s, 2 * s), axis=3)
 
 
+def third_moments(
+    draws: Float[np.ndarray, "fold chain draw"], batch_size: int
+) -> Float[np.ndarray, "fold chain batch"]:
+    """Sums of cubed deviations of s from the mean of its batch, beside `batch_sums`.
+
+    >>> third_moments(np.array([[[0.0, 0.0, 3.0]]]), batch_size=3)
+    array([[[6.]]])
+    """
+    s = draws.astype(float).reshape(*draws.shape[:2], -1, batch_size)
+    with np.errstate(invalid="ignore"):
+        return ((s - s.mean(axis=3, keepdims=True)) ** 3).sum(axis=3)
+
+
 def of_slots(count: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Counts of draws with an axis for the slots that share them, where x has one."""
     return count[..., None] if count.ndim < x.ndim else count

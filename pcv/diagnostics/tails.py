@@ -104,8 +104,7 @@ def pareto_khat_from_tail(
 
 
 def hidden_variance(
-    draws: Float[np.ndarray, "fold chain draw"] | Float[xr.DataArray, "fold chain draw"],
-    sums: LogSums,
+    sums: LogSums, m3: Float[np.ndarray, "fold chain batch"]
 ) -> Float[np.ndarray, " fold"]:
     r"""Variance of exp(s) that the bulk of s lets expect, over that of the draws.
 
@@ -118,24 +117,23 @@ def hidden_variance(
     hardly changes by that, and this ratio is then far above 1.
 
     Args:
-        draws: log scores s (nats); those in a store are read part by part. NaN past a fold's end.
-        sums: of these draws.
+        sums: joint sums, dims (fold, chain, batch).
+        m3: of `third_moments`, of the same batches.
 
     Returns:
         Near 1 where s is normal and its variance below 1; near 0 with a long tail to the left.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.diagnostics import batch_sums, third_moments
     >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 4, 1000))
-    >>> hidden_variance(draws, batch_sums(draws, 50)).round(1)
+    >>> hidden_variance(batch_sums(draws, 50), third_moments(draws, 50)).round(1)
     array([1.])
     """
     whole = merge(sums, axis=(1, 2))
-    center, size = whole.mean, np.sqrt(whole.m2 / whole.count)
-    cubes = np.zeros(len(center))
-    for part in _parts(draws):
-        cubes += np.nansum((part - center[:, None, None]) ** 3, axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        expected = np.expm1(size**2 + cubes / whole.count)
+        apart = sums.mean - whole.mean[:, None, None]
+        cubes = m3 + 3 * apart * sums.m2 + sums.count * apart**3
+        skew = np.where(sums.count > 0, cubes, 0).sum(axis=(1, 2)) / whole.count
+        expected = np.expm1(whole.m2 / whole.count + skew)
         seen = whole.count * np.exp(whole.log_sum_sq - 2 * whole.log_sum) - 1
         return np.maximum(expected, 0) / seen
 

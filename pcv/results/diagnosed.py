@@ -256,7 +256,7 @@ def _of_folds(
     diverged = np.nansum(sample["divergences"].values, axis=(1, 2))
     accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
     efmi = diag.efmi(**energy_sums([sample]))
-    hidden = _hidden_variance(sample, joint)
+    hidden = diag.hidden_variance(joint, sample["log_joint_m3"].values)
     faults = verdicts.faults(
         joint,
         khat,
@@ -389,10 +389,3 @@ def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
     if "log_joint_draws" in sample:
         return diag.pareto_khat(sample["log_joint_draws"], num_draws)
     return diag.pareto_khat_from_tail(sample["log_joint_tail"].values, num_draws)
-
-
-def _hidden_variance(sample: xr.Dataset, joint: LogSums) -> np.ndarray:
-    """NaN where the draws are not kept."""
-    if "log_joint_draws" in sample:
-        return diag.hidden_variance(sample["log_joint_draws"], joint)
-    return np.full(sample.sizes["fold"], np.nan)
