@@ -161,10 +161,10 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
 def reason(words: str) -> str:
     """What kind of flag it is, for the table of false alarms."""
     kinds = {
-        "larger densities": "hidden variance",
+        "implies a variance": "hidden variance",
         "k-hat": "k-hat",
         "with an ESS": "R-hat above 1.05, few draws",
-        "half of the draws": "drift",
+        "halves of the chains": "drift",
         "chains disagree": "R-hat",
         "have not mixed": "R-hat max",
         "ESS": "ESS below 50",

@@ -30,7 +30,7 @@ MIN_ESS = 50
 """effective draws below which a fold's estimates and diagnostics say little"""
 LIGHT_KHAT, MAX_HIDDEN, MIN_WEIGHTS = 0.3, 2.0, 2.5
 """k-hat below which no more variance is suspected, and the ratio of variances above which it is;
-draws that carry a mean, over the root of all draws, below which k-hat would be too large"""
+`effective_weights` over the root of the number of draws, below which k-hat would be too large"""
 MAX_SHARE_DIVERGENT = 0.01
 """share of a fold's draws that may diverge"""
 MIN_ACCEPTANCE, MIN_EFMI = 0.5, 0.2
@@ -76,9 +76,9 @@ def faults(
     below 1.01: `mcse` is too small as soon as chains disagree by more than their own error), at
     most 1.2 (with superchains of M chains :math:`\\sqrt{1.2^2 + 1/M}`), or, whatever the
     benchmark, above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
-    p-value of .01 over the number of folds; neither this nor the rule before with superchains);
-    more than 1% of the draws diverged, fewer than half of the proposals were accepted, or E-FMI is
-    below 0.2; two methods of integrating over its own effects differ.
+    p-value of .01 over the number of folds; with superchains neither this nor the rule before);
+    more than 1% of the draws diverged, the mean acceptance probability is below .5, or E-FMI below
+    .2; two methods of integrating over its groups' effects differ.
 
     Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`.
 
@@ -116,8 +116,8 @@ def faults(
     limit = min(benchmark.limit, np.sqrt(MAX_RHAT**2 + 1 / each))
     lighter_tail = {
         "plain": "smaller test sets or, where whole groups are left out, the marginal predictive",
-        "marginal": "smaller test sets, or a model less surprised by them",
-        "either": "smaller test sets, or a model less surprised by them",
+        "marginal": "smaller test sets, or a model that predicts them better",
+        "either": "smaller test sets, or a model that predicts them better",
     }[predictive]
 
     def of_chains(k: int) -> list[str]:
@@ -132,13 +132,13 @@ def faults(
             found.append(f"{word} {rhat[k]:.4g}: chains disagree; longer warmup, then more draws")
         elif not superchains and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
             found.append(
-                f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few draws to say that"
-                " chains agree; more draws"
+                f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few effective draws"
+                " to tell whether the chains have mixed; more draws"
             )
         if drifts[k] < BENCHMARK_LEVEL / (among or len(drifts)):
             found.append(
-                f"first and second half of the draws differ (p {drifts[k]:.0e}): chains are still"
-                " on their way; longer warmup"
+                f"first and second halves of the chains differ (p = {drifts[k]:.0e}): they have not"
+                " reached stationarity; longer warmup"
             )
         if too_many[k]:
             found.append(
@@ -147,33 +147,41 @@ def faults(
             )
         if acceptance is not None and acceptance[k] < MIN_ACCEPTANCE:
             found.append(
-                f"acceptance {acceptance[k]:.2f}: the kernel does not fit this fold;"
-                " set cv.adapt to always, or more draws"
+                f"mean acceptance probability {acceptance[k]:.2f}: the kernel does not suit this"
+                " fold; set cv.adapt to always, or more draws"
             )
         if efmi is not None and efmi[k] < MIN_EFMI:
-            found.append(f"E-FMI {efmi[k]:.2f}: heavy tails are explored slowly; reparameterise")
+            found.append(f"E-FMI {efmi[k]:.2f}: slow exploration of the tails; reparameterise")
         if integral_gap is not None and integral_gap[k] > 0:
             found.append(
-                f"two integrals over its own effects differ by {integral_gap[k]:.2g} nats at one"
-                " draw: set predictive to plain"
+                f"two integrals over its groups' effects differ by {integral_gap[k]:.2g} nats at"
+                " one draw: compare with predictive: plain"
             )
         return found
 
     def of_score(k: int) -> list[str]:
         found = []
         if np.isnan(rhat[k]) and not len(never_moved(k)):
-            found.append(f"{word} undefined: predictive density 0 at some draws; check log_lik")
+            found.append(
+                f"{word} undefined: the predictive density is 0 at some draws; check log_lik"
+            )
         if effective[k] < MIN_ESS:
-            found.append(f"ESS {effective[k]:.0f}: too few; more draws")
+            found.append(f"ESS {effective[k]:.0f}: too low; more draws")
         if heavy[k]:
             sign = f"k-hat {khat[k]:.2f}"
             if np.isnan(khat[k]):
-                sign = f"{carry[k]:.0f} of {num_draws[k]:.0f} draws carry the mean"
-            elif not khat[k] > good[k]:
-                sign += ", and larger densities are to be expected than were drawn"
+                sign = (
+                    f"effective number of draws for the mean of exp(s) is {carry[k]:.0f} of"
+                    f" {num_draws[k]:.0f}"
+                )
+            elif hidden is not None and not khat[k] > good[k]:
+                sign += (
+                    ", but the variance of s implies a variance of exp(s)"
+                    f" {hidden[k]:.1f} times the observed one"
+                )
             more_draws = "" if khat[k] > 1 else "more draws, "
             found.append(
-                f"{sign}: heavy-tailed predictive, its MCSE is a lower bound;"
+                f"{sign}: heavy-tailed predictive density, so the MCSE is only a lower bound;"
                 f" {more_draws}{lighter_tail}"
             )
         return found
@@ -185,8 +193,8 @@ def faults(
         if not np.isfinite(estimate[k]):
             return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
         if np.isnan(rhat[k]) and len(never_moved(k)) == chain.mean.shape[1]:
-            constant = f"score is {chain.mean[k, 0]:.6g} at every draw"
-            return [f"{constant}: no chain moved, or the predictive ignores the parameters"]
+            constant = f"the log score is {chain.mean[k, 0]:.6g} at every draw"
+            return [f"{constant}: no chain moved, or it does not depend on the parameters"]
         return []
 
     useless = [nothing_moved(k) for k in range(len(khat))]
@@ -204,8 +212,8 @@ def heavy_tail(
     """Whether the MCSE is only a lower bound, since the mean of exp(s) hangs on few draws.
 
     That is so where k-hat exceeds `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where
-    no k-hat is known, with less than 2.5 times the root of the number of draws as
-    `effective_weights` (docs/mixing.md has how often each is wrong).
+    no k-hat is known, where `effective_weights` are below 2.5 times the root of the number of draws
+    (docs/mixing.md has how often each is wrong).
 
     Args:
         sums: joint sums, or those of single units.
@@ -221,7 +229,7 @@ def heavy_tail(
 
 
 def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:
-    r"""How many draws carry the mean of exp(s): :math:`(\sum e^s)^2 / \sum e^{2s}`."""
+    r"""Effective number of draws for the mean of exp(s): :math:`(\sum e^s)^2 / \sum e^{2s}`."""
     whole = merge(sums, axis=(1, 2))
     with np.errstate(invalid="ignore", over="ignore"):
         return np.exp(2 * whole.log_sum - whole.log_sum_sq)
@@ -270,8 +278,8 @@ def run_verdict(
         max; otherwise what is wrong, with the first flagged folds by name.
 
     >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
-    >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too few; more draws"], fine)
-    '1 of 2 folds is flagged: rat 2 (ESS 23: too few; more draws).'
+    >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too low; more draws"], fine)
+    '1 of 2 folds is flagged: rat 2 (ESS 23: too low; more draws).'
     >>> run_verdict(["a", "b", "c"], ["ok", "ESS 23", "ESS 9"], fine, of_fold=["1", "2", "2"])
     '2 of 3 units are flagged: 2 units of 2 (ESS 23).'
     """
@@ -297,7 +305,7 @@ def run_verdict(
         word = "Nested R-hat max" if superchains else "R-hat max"
         word += " of units" * (of_fold is not None)
         sentences.append(
-            f"{word} is undefined: one chain alone, or none moved."
+            f"{word} is undefined: a single chain, or none that moved."
             if np.isnan(benchmark.observed)
             else f"{word} {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
             " benchmark: the chains have not mixed; longer warmup, then more draws."
@@ -308,8 +316,8 @@ def run_verdict(
 def _remedies_once(words: str, said: set[str]) -> str:
     """The reasons without remedies that were said before, and to which new ones are added.
 
-    >>> said = {"too few; more draws"}
-    >>> _remedies_once("ESS 9: too few; more draws; 40 divergences: higher target_accept", said)
+    >>> said = {"too low; more draws"}
+    >>> _remedies_once("ESS 9: too low; more draws; 40 divergences: higher target_accept", said)
     'ESS 9; 40 divergences: higher target_accept'
     """
     found = []

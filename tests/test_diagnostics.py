@@ -611,9 +611,9 @@ def test_each_reason_is_named_with_a_remedy():
     assert "chains disagree; longer warmup" in words[0]
     assert words[1].startswith("chains 0, 2 never moved: longer warmup, or a smaller step size")
     assert words[2] == "elpd is nan: non-finite score; check log_lik at this fold's units"
-    assert words[3].startswith("R-hat undefined: predictive density 0 at some draws")
-    assert words[4].startswith("score is -1.5 at every draw: no chain moved, or the predictive")
-    assert "too few; more draws" in words[5]
+    assert words[3].startswith("R-hat undefined: the predictive density is 0 at some draws")
+    assert words[4].startswith("the log score is -1.5 at every draw: no chain moved, or it does")
+    assert "too low; more draws" in words[5]
     assert (words[6:] == "ok").all()
 
 
@@ -668,11 +668,11 @@ def test_ess_of_the_sum_weighs_folds_by_their_error():
 
 def test_heavy_tail_and_divergences():
     draws = healthy(np.random.default_rng(3))
-    heavy = "k-hat 0.90: heavy-tailed predictive, its MCSE is a lower bound; more draws, smaller "
+    heavy = "k-hat 0.90: heavy-tailed predictive density, so the MCSE is only a lower bound; "
     plain, marginal = (verdict_of(draws, p, khat=0.9)[0] for p in ("plain", "marginal"))
-    remedy = "test sets or, where whole groups are left out, the marginal predictive"
-    assert plain == heavy + remedy
-    assert marginal == heavy + "test sets, or a model less surprised by them"
+    more = "more draws, smaller test sets"
+    assert plain == f"{heavy}{more} or, where whole groups are left out, the marginal predictive"
+    assert marginal == f"{heavy}{more}, or a model that predicts them better"
     assert "more draws" not in verdict_of(draws, khat=1.3)[0]
     assert verdict_of(draws, divergences=17)[0] == (
         "17 divergences (1.1% of draws): higher target_accept, or reparameterise"
@@ -697,8 +697,8 @@ def test_chains_that_disagree_with_few_draws_are_not_ok_whatever_the_benchmark()
     assert ((words != "ok") == few).all()
     first = np.flatnonzero(few)[0]
     assert words[first] == (
-        f"R-hat {rhat[first]:.4g} with an ESS of {ess[first]:.0f}: too few draws to say that chains"
-        " agree; more draws"
+        f"R-hat {rhat[first]:.4g} with an ESS of {ess[first]:.0f}: too few effective draws to tell"
+        " whether the chains have mixed; more draws"
     )
     # So many chains are short, and many enough.
     rhat, ess, words = said(128, 50, 0.6)
@@ -740,7 +740,7 @@ def test_hidden_variance_of_scores_that_are_near_normal(sd):
 
 
 def test_a_heavy_tail_is_seen_in_the_sums_alone():
-    """Where no k-hat is known, as of units: the draws that carry the mean are too few."""
+    """Where no k-hat is known, as of units: the effective number of draws is too small."""
     draws = np.random.default_rng(6).normal(0, [[[0.5]], [[1.0]], [[3.0]]], (3, 8, 200))
     sums, unknown = batch_sums(draws, 50), np.full(3, np.nan)
     w = np.exp(draws)
@@ -750,7 +750,7 @@ def test_a_heavy_tail_is_seen_in_the_sums_alone():
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
     words = verdicts.faults(sums, unknown, np.zeros(3), benchmark, "plain").words()
     assert words[:2].tolist() == ["ok", "ok"]
-    assert f"{carry[2]:.0f} of 1600 draws carry the mean: heavy-tailed predictive" in words[2]
+    assert f"for the mean of exp(s) is {carry[2]:.0f} of 1600: heavy-tailed predictive" in words[2]
 
 
 def test_run_verdict():
@@ -775,14 +775,14 @@ def test_run_verdict():
 
 def test_a_reason_is_said_once():
     fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
-    words = [f"ESS {n}: too few; more draws" for n in (9, 8, 7, 6)] + ["ok"]
+    words = [f"ESS {n}: too low; more draws" for n in (9, 8, 7, 6)] + ["ok"]
     assert verdicts.run_verdict(list("abcde"), words, fine) == (
-        "4 of 5 folds are flagged: a (ESS 9: too few; more draws), b (ESS 8), c (ESS 7), and 1"
+        "4 of 5 folds are flagged: a (ESS 9: too low; more draws), b (ESS 8), c (ESS 7), and 1"
         " more."
     )
     folds = ["rat 1", "rat 1", "rat 1", "rat 2", "rat 3"]
     assert verdicts.run_verdict(list("abcde"), words, fine, of_fold=folds) == (
-        "4 of 5 units are flagged: 3 units of rat 1 (ESS 9: too few; more draws), d (ESS 6)."
+        "4 of 5 units are flagged: 3 units of rat 1 (ESS 9: too low; more draws), d (ESS 6)."
     )
 
 
@@ -986,7 +986,7 @@ def test_chains_that_are_still_on_their_way_are_flagged_together():
     sums = batch_sums(draws, 50)
     assert diag.rhat(sums)[4] < 1.02
     words = verdict_of(draws)
-    assert words[4].startswith("first and second half of the draws differ (p ")
+    assert words[4].startswith("first and second halves of the chains differ (p = ")
     assert (np.delete(words, 4) == "ok").all()
     assert verdict_of(draws[4:5])[0] != "ok"
 
@@ -1025,5 +1025,5 @@ def test_integrals_that_disagree_are_flagged():
     found = verdicts.faults(
         sums, np.zeros(3), np.zeros(3), benchmark, "marginal", integral_gap=gap
     ).words()
-    assert found[0].startswith("two integrals over its own effects differ by 0.21 nats at one draw")
+    assert found[0].startswith("two integrals over its groups' effects differ by 0.21 nats at one ")
     assert (found[1:] == "ok").all()
