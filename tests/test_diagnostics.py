@@ -1,8 +1,11 @@
 """Every diagnostic from stored sums equals its formula on stored draws."""
 
+import inspect
+import re
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -1027,3 +1030,71 @@ def test_integrals_that_disagree_are_flagged():
     ).words()
     assert found[0].startswith("two integrals over its groups' effects differ by 0.21 nats at one ")
     assert (found[1:] == "ok").all()
+
+
+def test_the_list_in_the_documentation_is_that_of_the_verdicts():
+    """Each row of docs/mixing.md in order: a fold that it flags, and its limits."""
+    text = (Path(__file__).parents[1] / "docs" / "mixing.md").read_text()
+    table = text.split("| what | limit | remedy |\n|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
+    reasons = {
+        "elpd is not finite": ("elpd is ", ()),
+        "the log score is the same at every draw": ("the log score is ", ()),
+        "a chain never moved": ("chain 2 never moved", (verdicts.MIN_DRAWS,)),
+        "R-hat of the joint score": ("R-hat .*: chains disagree", (verdicts.MAX_RHAT,)),
+        "R-hat, whatever the benchmark": (
+            "R-hat .* with an ESS of ",
+            (verdicts.ROUGH_RHAT, verdicts.ENOUGH_ESS),
+        ),
+        "first and second halves": ("first and second halves", (diag.BENCHMARK_LEVEL,)),
+        "divergences": (".* divergences", (f"{verdicts.MAX_SHARE_DIVERGENT:.0%}",)),
+        "mean acceptance": ("mean acceptance", (verdicts.MIN_ACCEPTANCE,)),
+        "E-FMI": ("E-FMI", (verdicts.MIN_EFMI,)),
+        "two integrals": ("two integrals", ()),
+        "R-hat is undefined": ("R-hat undefined", ()),
+        "ESS": ("ESS", (verdicts.MIN_ESS,)),
+        "k-hat": ("k-hat 0.90: heavy", (0.7,)),
+        "hidden variance": (
+            "k-hat 0.50, but the variance",
+            (verdicts.LIGHT_KHAT, verdicts.MAX_HIDDEN),
+        ),
+        "effective number of draws": ("effective number of draws", (verdicts.MIN_WEIGHTS,)),
+    }
+    rng, names = np.random.default_rng(1), list(reasons)
+    number = len(reasons)
+    draws = rng.normal(size=(number, 8, 200))
+    hidden, khat = np.ones(number), np.zeros(number)
+    accepted, efmi, gap = np.ones((2, number)).tolist() + [np.zeros(number)]
+    at = names.index
+    draws[at("elpd is not finite"), 1, 5] = np.nan
+    draws[at("the log score is the same at every draw")] = -1.5
+    draws[at("a chain never moved"), 2] = 0.3
+    draws[at("R-hat of the joint score"), 0] += 3
+    draws[at("R-hat, whatever the benchmark")] = ar1(np.random.default_rng(2), 0.95, (8, 200))
+    draws[at("first and second halves")] += np.linspace(-1, 1, 200)
+    accepted[at("mean acceptance")] = efmi[at("E-FMI")] = 0.1
+    gap[at("two integrals")] = 1.0
+    draws[at("R-hat is undefined"), 1, 5] = -np.inf
+    draws[at("ESS")] = ar1(rng, 0.995, (8, 200))
+    khat[at("k-hat")] = 0.9
+    khat[at("hidden variance")], hidden[at("hidden variance")] = 0.5, 3.0
+    draws[at("effective number of draws")] *= 3
+    khat[at("effective number of draws")] = np.nan
+    found = verdicts.faults(
+        batch_sums(draws, 50),
+        khat,
+        100.0 * (np.arange(number) == at("divergences")),
+        Benchmark(1.5, np.array([1.5]), 1.0, 1.5),
+        "plain",
+        acceptance=np.array(accepted),
+        efmi=np.array(efmi),
+        hidden=hidden,
+        integral_gap=gap,
+    )
+    assert [next(x for x in names if row[0].startswith(x)) for row in rows] == names
+    for k, (row, (words, limits)) in enumerate(zip(rows, reasons.values())):
+        assert any(re.match(words, x) for x in found.chains[k] + found.score[k]), row
+        assert all(str(x).removeprefix("0").removesuffix(".0") in "".join(row) for x in limits), row
+    code = inspect.getsource(verdicts.faults)
+    same = ("k-hat", "hidden variance", "effective number of draws")  # a heavy tail, three signs
+    assert code.count("found.append(") + code.count("return [f") == number - len(same) + 1
