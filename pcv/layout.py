@@ -12,10 +12,10 @@ VERSIONS = {
     "cut": 3,
     "warmup": 19,
     "sample": 17,
-    "diagnose": 13,
-    "compare": 6,
+    "diagnose": 14,
+    "compare": 7,
     "report": 4,
-    "plan": 2,
+    "plan": 3,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""
 

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from pcv.comparison import Comparison
 from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
-from pcv.verdicts import MIN_ESS
+from pcv.verdicts import MIN_ESS, heavy_tail
 
 GROWTH = 1.5
 SETTLED = "settled"
@@ -59,18 +59,25 @@ def doubling(min_draws: int, max_draws: int) -> list[int]:
     return found
 
 
-def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
+def finished(
+    sums: LogSums,
+    rule: Rule,
+    khat: Float[np.ndarray, " fold"] | None = None,
+    hidden: Float[np.ndarray, " fold"] | None = None,
+) -> Bool[np.ndarray, " fold"]:
     r"""Which folds may end: R-hat below its limit, the ESS that the diagnostics need, and
 
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
     where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
     batches alone. Nested R-hat of superchains with M chains each has :math:`\sqrt{L^2 + 1/M}`
-    as its limit, as it is :math:`\sqrt{1 + 1/M}` where chains have mixed but are short.
+    as its limit, as it is :math:`\sqrt{1 + 1/M}` where chains have mixed but are short. An MCSE
+    that is only a lower bound (`heavy_tail`) fulfils nothing.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
         rule: of all these folds.
+        khat, hidden: as for `heavy_tail`; None: unknown, so that the sums alone tell.
 
     >>> from pcv.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, [[[0.1]], [[3.0]]], (2, 4, 100))
@@ -81,9 +88,10 @@ def finished(sums: LogSums, rule: Rule) -> Bool[np.ndarray, " fold"]:
     if rule.superchains:
         limit = np.sqrt(limit**2 + rule.superchains / sums.mean.shape[1])
     batches = (sums.count > 0).sum(axis=(1, 2))
+    heavy = heavy_tail(sums, np.full(len(rhat), np.nan) if khat is None else khat, hidden)
     with np.errstate(invalid="ignore", divide="ignore"):
         error = mcse(sums) * np.sqrt((batches - 1) / (batches - 3))
-        return (error <= rule.fold_mcse) & (rhat <= limit) & (ess(sums) >= MIN_ESS)
+        return (error <= rule.fold_mcse) & (rhat <= limit) & (ess(sums) >= MIN_ESS) & ~heavy
 
 
 def tolerance(
@@ -135,6 +143,7 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     with the share r (`mcse_over_se`), or as soon as it is decided with probability p whatever two
     MCSEs do (`decide`). Where it is not, a fold of K needs an MCSE of at most
     :math:`T / \sqrt{2K}`, its equal share. A model without another one is held to its own SE.
+    What is only a lower bound of the MCSE settles nothing.
 
     Args:
         comparison: of the joint scores of the draws so far.
@@ -145,28 +154,31 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
         Tolerances in the order of the comparison's models.
     """
     alone = len(comparison.models) == 1
-    diff, se, mcse_ = (
-        (comparison.elpd, comparison.se, comparison.mcse)
+    c = comparison
+    diff, se, mcse_, bound = (
+        (c.elpd, c.se, c.mcse, c.mcse_is_bound)
         if alone
-        else (comparison.elpd_diff, comparison.dse, comparison.mcse_diff)
+        else (c.elpd_diff, c.dse, c.mcse_diff, c.mcse_diff_is_bound)
     )
     allowed = np.zeros(len(se))
     if mcse_over_se is not None:
         allowed = mcse_over_se * se
     if probability is not None and not alone:
         allowed = np.fmax(allowed, (np.abs(diff) - ndtri(probability) * se) / 2)
-    comparator = comparison.models.index(comparison.reference)
-    open_ = ~(mcse_ <= allowed)
-    open_[comparator] &= alone
-    each = np.where(open_, allowed / np.sqrt((1 if alone else 2) * comparison.n_folds), np.inf)
+    comparator = c.models.index(c.reference)
+    wide = ~(mcse_ <= allowed)
+    wide[comparator] &= alone
+    each = np.where(wide, allowed / np.sqrt((1 if alone else 2) * c.n_folds), np.inf)
     each[comparator] = each.min()
-    waiting = [name for name, x in zip(comparison.models, open_) if x]
-    if not waiting:
-        return Needs(each, SETTLED)
+
+    def lacking(i: int) -> str:
+        if not wide[i]:
+            return "only a lower bound"
+        return f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide"
+
     listed = ", ".join(
-        f"{name}: MCSE {mcse_[i]:.2g}, "
-        + (f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide")
-        for i, name in enumerate(comparison.models)
-        if open_[i]
+        f"{name}: MCSE {'> ' * bool(bound[i])}{mcse_[i]:.2g}, {lacking(i)}"
+        for i, name in enumerate(c.models)
+        if wide[i] or bound[i]
     )
-    return Needs(each, f"not settled ({listed})")
+    return Needs(each, f"not settled ({listed})" if listed else SETTLED)

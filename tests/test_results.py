@@ -8,7 +8,8 @@ import xarray as xr
 from scipy.stats import norm
 
 from pcv import results, wording
-from pcv.config import UntilConfig
+from pcv.config import Experiment, UntilConfig
+from pcv.config.sections import CompareConfig, CvConfig
 from pcv.diagnostics import batch_sums, largest, tail_size, third_moments
 from pcv.results import diagnosed as diagnosed_module
 from pcv.scores import Score
@@ -210,6 +211,27 @@ def test_what_the_joint_table_says_is_not_said_again_below(draws):
     said = dict(zip(pointwise.models, results.below_the_joint_table(pointwise, found)))
     assert said["d"] == "as above."
     assert said["s"].startswith("2 of 5 units are flagged: 2 units of b (R-hat 2.")
+
+
+def test_an_mcse_that_is_a_lower_bound_settles_nothing(draws):
+    heavy = draws * np.array([1.0, 1.0, 6.0])[:, None, None, None]
+    until = UntilConfig(mcse_over_se=100, max_draws=800, rhat=2)
+    settings = Experiment.model_construct(compare=CompareConfig(), cv=CvConfig(until=until))
+    samples = {m: [sample(x)] for m, x in (("a", draws), ("h", heavy))}
+    light = {"a": samples["a"], "b": [sample(0.9 * draws)]}
+    assert not results.plan(light, FOLDS, until, settings, None)["more"].any()
+    found = results.plan(samples, FOLDS, until, settings, None)
+    assert found["more"].values.tolist() == [[False] * 3, [False, False, True]]
+    assert re.fullmatch(r"not settled \(a: MCSE > .*, only a lower bound\)", found.attrs["words"])
+    diagnosed = {m: d.assign_attrs(model=m) for m, d in ended(samples).items()}
+    said = results.compare(diagnosed, "d", "f", "a", "t", until).dataset.attrs["until"]
+    assert said.startswith("cv.until: not settled (h: MCSE > ")
+    assert "h 400, 0 of 3 folds stopped by max_draws, 1 with no more than a lower bound" in said
+
+
+def ended(samples: dict[str, list[xr.Dataset]]) -> dict[str, xr.Dataset]:
+    rng = np.random.default_rng(1)
+    return {m: results.diagnose(x, FOLDS, UNITS, CHECKS, rng, m) for m, x in samples.items()}
 
 
 def test_an_mcse_that_is_a_lower_bound_is_told_everywhere(draws):

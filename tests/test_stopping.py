@@ -334,6 +334,16 @@ def test_a_difference_is_decided_whatever_its_monte_carlo_error_does():
     assert np.isinf(both).all()
 
 
+def test_a_lower_bound_of_the_mcse_settles_nothing():
+    for diff, share, probability in ((1.0, 0.05, None), (4.0, None, 0.99)):
+        both = compared(diff, 0.004)
+        assert needs(both, share, probability).words == "settled"
+        bound = both._replace(mcse_diff_is_bound=np.array([False, True]))
+        found = needs(bound, share, probability)
+        assert found.words == "not settled (b: MCSE > 0.04, only a lower bound)"
+        assert np.isinf(found.tolerance).all()  # but for folds with such a one, see `finished`
+
+
 class Stopped(NamedTuple):
     num_draws: np.ndarray
     error: np.ndarray
@@ -391,6 +401,14 @@ def test_a_fold_that_has_not_mixed_goes_on():
     draws[1, 0] += 0.05
     rule = Rule(np.full(2, 0.05), 1.05)
     assert finished(batch_sums(draws, 20), rule).tolist() == [True, False]
+
+
+def test_a_fold_with_a_heavy_tail_goes_on():
+    draws = np.random.default_rng(1).normal(0, [[[0.5]], [[3.0]]], (2, 8, 200))
+    sums, rule = batch_sums(draws, 50), Rule(np.full(2, 9.0), 1.05)
+    assert finished(sums, rule).tolist() == [True, False]
+    assert finished(sums, rule, np.array([0.8, 0.4])).tolist() == [False, True]
+    assert finished(sums, rule, np.full(2, 0.4), np.array([1.0, 3.0])).tolist() == [True, False]
 
 
 def test_a_share_of_the_se():

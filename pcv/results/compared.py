@@ -221,10 +221,12 @@ def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: Unti
     """Was the comparison settled, and after how many draws did the folds end?"""
     made = {name: d["n_draws"].values for name, d in diagnostics.items()}
     stopped = {name: int((number == until.max_draws).sum()) for name, number in made.items()}
+    bound = {name: int(d["joint_mcse_is_bound"].sum()) for name, d in diagnostics.items()}
     each = [
         f"{name} {number.min()}"
         + f" to {number.max()}, {number.mean():.0f} on average" * bool(np.ptp(number))
         + f", {stopped[name]} of {number.size} folds stopped by max_draws"
+        + f", {bound[name]} with no more than a lower bound of the MCSE" * bool(bound[name])
         for name, number in made.items()
     ]
     draws = f"Draws per chain: {'; '.join(each)}."

@@ -59,7 +59,7 @@ def diagnose(
     names = np.where(present, unit_names[test], "").astype(str)
     chains, batches = (samples[0].sizes[dim] for dim in ("chain", "batch"))
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
-    khat = np.concatenate([_khat(s, chains * s["n_draws"].values) for s in samples])
+    khat = khats(samples)
     in_groups = list(groups(samples))
     blocks = []
     for rows, part in in_groups:
@@ -385,7 +385,13 @@ def with_batch_check(
     return diagnostics.assign(batch_check=("size", found)).assign_coords(size=sizes)
 
 
-def _khat(sample: xr.Dataset, num_draws: np.ndarray) -> np.ndarray:
-    if "log_joint_draws" in sample:
-        return diag.pareto_khat(sample["log_joint_draws"], num_draws)
-    return diag.pareto_khat_from_tail(sample["log_joint_tail"].values, num_draws)
+def khats(samples: Sequence[xr.Dataset]) -> Float[np.ndarray, " fold"]:
+    """k-hat of all folds, from their draws or the largest of them."""
+    found = []
+    for sample in samples:
+        made = sample.sizes["chain"] * sample["n_draws"].values
+        if "log_joint_draws" in sample:
+            found.append(diag.pareto_khat(sample["log_joint_draws"], made))
+        else:
+            found.append(diag.pareto_khat_from_tail(sample["log_joint_tail"].values, made))
+    return np.concatenate(found)

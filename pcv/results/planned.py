@@ -9,9 +9,10 @@ from pcv import comparison as comparing
 from pcv import diagnostics as diag
 from pcv.comparison import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
+from pcv.results.diagnosed import khats
 from pcv.stopping import SETTLED, Needs, Rule, finished, needs
 from pcv.sums import log_sums
-from pcv.verdicts import MIN_ESS
+from pcv.verdicts import MIN_ESS, heavy_tail
 
 
 def plan(
@@ -34,6 +35,10 @@ def plan(
         ``more`` (model, fold); attribute ``words``.
     """
     joint = {name: log_sums(parts, "joint") for name, parts in samples.items()}
+    tails = {}
+    for name, parts in samples.items():
+        m3 = np.concatenate([part["log_joint_m3"].values for part in parts])
+        tails[name] = khats(parts), diag.hidden_variance(joint[name], m3)
     first = next(iter(samples.values()))[0].attrs
     ids = folds["fold"].values.tolist()
     scored = [
@@ -51,6 +56,7 @@ def plan(
             fold_of_term=np.arange(len(ids)),
             term=ids,
             verdict="ok",
+            mcse_is_bound=heavy_tail(sums, *tails[name]),
         )
         for name, sums in joint.items()
     ]
@@ -65,6 +71,7 @@ def plan(
                     until.rhat,
                     settings.cv.num_superchains,
                 ),
+                *tails[name],
             )
             for name in samples
         ]
