@@ -6,6 +6,7 @@ element there, and leaves it out of the gradient.
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from pcv.devices import jit_once
+from pcv.devices import jit_once, precision
 from pcv.errors import PcvError
 from pcv.model import Data, Params, Scalar
 
@@ -35,7 +36,8 @@ def check_slopes(
     outcome: str,
     name: str,
 ) -> None:
-    """Is the gradient along a random direction the slope of central differences? In 64 bit alone.
+    """Is the gradient along a random direction the slope of central differences? In 64 bit, as no
+    step is fit for differences in 32.
 
     Args:
         density: log density of the parameters.
@@ -50,6 +52,11 @@ def check_slopes(
         UserWarning: it is not for some other reason.
     """
     if not jax.config.jax_enable_x64:
+        with precision("float64"), suppress(TypeError):  # a model that insists on 32 bit
+            at = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), dict(at))
+            found = jit_once(jax.vmap(jax.value_and_grad(density)))(at)
+            values, gradients = jax.tree.map(np.asarray, found)
+            check_slopes(density, at, values, gradients, data, outcome, name)
         return
     _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], at))
     points, slopes = (_flat(x) for x in (at, gradients))

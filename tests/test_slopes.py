@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.stats import norm
 
+from pcv.devices import precision
 from pcv.errors import PcvError
 from pcv.slopes import check_slopes
 
@@ -27,6 +28,9 @@ def look(density, scale=1.0, data=DATA):
     at = jax.tree.map(jnp.asarray, at)
     found = jax.vmap(jax.value_and_grad(density))(at)
     check_slopes(density, at, *jax.tree.map(np.asarray, found), data, "y", "bad")
+
+
+IN_BOTH = pytest.mark.parametrize("dtype", ["float64", "float32"])
 
 
 def effects(p):
@@ -75,19 +79,21 @@ SOUND = {
 }
 
 
+@IN_BOTH
 @pytest.mark.parametrize("name", SOUND)
-def test_slopes_of_sound_models(name):
-    with warnings.catch_warnings():
+def test_slopes_of_sound_models(name, dtype):
+    with warnings.catch_warnings(), precision(dtype):
         warnings.simplefilter("error")
         look(*SOUND[name])
 
 
+@IN_BOTH
 @pytest.mark.parametrize(
     ("made", "parameters"),
     [(lambda p: p["z"], "'z'"), (effects, "'mu' and 'tau' and 'z'")],
     ids=["centred", "non-centred"],
 )
-def test_an_index_that_counts_from_one(made, parameters):
+def test_an_index_that_counts_from_one(made, parameters, dtype):
     """JAX reads the last effect for it, and leaves it out of the gradient."""
 
     def density(p):
@@ -97,10 +103,24 @@ def test_an_index_that_counts_from_one(made, parameters):
         f"model 'bad': an index into {parameters}, or what is made of it, reaches beyond its end, "
         r"where JAX takes the last element; "
     )
-    with pytest.raises(PcvError, match=f"{said}column 'hospital' counts from 1: subtract 1"):
+    with precision(dtype):
+        with pytest.raises(PcvError, match=f"{said}column 'hospital' counts from 1: subtract 1"):
+            look(density)
+        with pytest.raises(PcvError, match=f"{said}does one count from 1"):
+            look(density, data={"y": Y})
+
+
+def test_a_model_that_insists_on_32_bit():
+    """It cannot run in 64 bit, where slopes are looked at."""
+
+    def density(p):
+        added = jax.lax.scan(lambda s, x: (s + x, None), jnp.float32(0.0), effects(p))
+        return prior(p) + added[0]
+
+    with precision("float32"):
         look(density)
-    with pytest.raises(PcvError, match=f"{said}does one count from 1"):
-        look(density, data={"y": Y})
+    with precision("float64"), pytest.raises(TypeError, match="carry"):
+        look(density)
 
 
 @jax.custom_vjp
