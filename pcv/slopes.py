@@ -25,6 +25,8 @@ STEPS = 10.0 ** -np.arange(2.0, 6)
 """of central differences, in nats for each parameter"""
 TOLERANCE, ROUNDING = 1e-3, 1e4
 """share of a slope by which the gradient must be off, and units of rounding error"""
+NAMED = 3
+"""parameters, at most, in a message"""
 
 
 def check_slopes(
@@ -77,7 +79,7 @@ def check_slopes(
         for parameter, own in places.items()
         if off(np.isin(np.arange(signs.size), np.asarray(own))).all()
     ] or list(places)
-    said = " and ".join(f"'{parameter}'" for parameter in wrong)
+    said = ", ".join([f"'{x}'" for x in wrong[:NAMED]] + ["…"] * (len(wrong) > NAMED))
     x, move = points[best[0]], _move(slopes[best[0]], signs)
     try:
         forward = jit_once(lambda x, v: jax.jvp(lambda x: density(unravel(x)), (x,), (v,))[1])
@@ -96,10 +98,11 @@ def check_slopes(
         column for column, x in data.items() if column != outcome and _counts_from_one(x, sizes)
     ]
     cause = " or ".join(f"column '{column}'" for column in columns)
-    cause = f"{cause} counts from 1: subtract 1" if cause else "does one count from 1?"
+    cause = f"{cause} counts from 1, subtract 1" if cause else "does one count from 1?"
+    said = "what is made of " * (len(wrong) > 1) + said
     raise PcvError(
-        f"model '{name}': an index into {said}, or what is made of it, reaches beyond its "
-        f"end, where JAX takes the last element; {cause} (indices count from 0)"
+        f"model '{name}': an index into {said} goes beyond its end, where JAX takes the last "
+        f"element: {cause}"
     )
 
 
