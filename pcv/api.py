@@ -212,11 +212,9 @@ def _in_words_of_a_call(folder: Path, temporary: bool) -> Iterator[None]:
         kept = "" if temporary else "; what was made is kept, and the same call goes on from it"
         raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
     except BadFit as error:
-        kept = "" if temporary else f" The draws are kept in {error.kept}."
-        raise PcvError(
-            f"{error.problems}.{kept} In a call: fit={{'allow_bad_fit': True}} goes on "
-            "(keywords of pcv.fit)"
-        ) from None
+        kept = "" if temporary else f"the draws are kept in {error.kept}; "
+        goes_on = f"{kept}fit={{'allow_bad_fit': True}} goes on (a keyword of pcv.fit)"
+        raise PcvError("\n".join([*error.problems, goes_on])) from None
     except PcvError as error:
         said = session.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", ""))
         if temporary:

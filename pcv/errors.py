@@ -19,13 +19,11 @@ def in_one_line(error: BaseException) -> str:
 
 
 class BadFit(PcvError):
-    """A full-data fit that cannot be trusted."""
+    """A full-data fit that cannot be trusted: a line for each problem, and one for what to do."""
 
-    def __init__(self, problems: str, kept: Path) -> None:
-        super().__init__(
-            f"{problems}. The draws are kept in {kept}; fit.allow_bad_fit: true "
-            "(--allow-bad-fit) goes on"
-        )
+    def __init__(self, problems: list[str], kept: Path) -> None:
+        goes_on = "fit.allow_bad_fit: true (--allow-bad-fit) goes on"
+        super().__init__("\n".join([*problems, f"the draws are kept in {kept}; {goes_on}"]))
         self.problems, self.kept = problems, kept
 
 

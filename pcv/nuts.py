@@ -300,18 +300,18 @@ def check(
             "more fit.draws"
         )
     divergences = int(draws.diverging.sum())
-    more = "a higher fit.target_accept, " * (target_accept < TARGETS[-1])
+    higher = target_accept < TARGETS[-1]
     if diverged(draws):
         problems.append(
-            f"{divergences} of {draws.diverging.size} draws diverged, more than "
-            f"{MAX_DIVERGENT:.0%}, at target_accept {target_accept:g}{_where(draws, names)}: "
-            f"{more}tighter priors or {other} may help"
+            f"{divergences} of {draws.diverging.size} draws diverged at target_accept "
+            f"{target_accept:g} (limit {MAX_DIVERGENT:.0%}){_where(draws, names)}: try "
+            f"{'a higher one, ' * higher}tighter priors or {other}"
         )
     elif divergences:
         plural = "s" * (divergences > 1)
         warnings.append(
-            f"{divergences} divergence{plural}{_where(draws, names)}: {more}tighter priors or "
-            f"{other} may help"
+            f"{divergences} divergence{plural}{_where(draws, names)}: "
+            f"{'a higher fit.target_accept, ' * higher}tighter priors or {other} may help"
         )
     return Checks(rhat, ess, efmi, divergences, problems, warnings)
 

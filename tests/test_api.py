@@ -793,10 +793,10 @@ def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
     model = pcv.from_numpyro(two_peaks, {"y": Y + 3})
     fit = {"chains": 16, "warmup": 100, "draws": 100}  # not all at one peak, whatever their key
     short = {"fit": fit, "progress": False, "seed": 1}
-    words = r"reparameterise\. In a call: fit=\{'allow_bad_fit': True\} goes on"
+    words = r"reparameterise\nfit=\{'allow_bad_fit': True\} goes on \(a keyword of pcv\.fit\)$"
     with pytest.raises(PcvError, match=words):
         pcv.cross_validate(model, **short)
-    kept = r"The draws are kept in .*fit_failed\.zarr\. In a call: fit="
+    kept = r"\nthe draws are kept in .*fit_failed\.zarr; fit="
     with pytest.raises(PcvError, match=kept):
         pcv.cross_validate(model, results=tmp_path / "kept", **short)
     assert list(tmp_path.glob("kept/**/fit_failed.zarr"))

@@ -1479,7 +1479,7 @@ class TestBadFits:
         said = message(job, "fit")
         assert re.fullmatch(
             r"fit mine: R-hat of 'a' is \d+\.\d\d, above 1\.05 \(chain [0-3] is furthest from the "
-            r"others\): more fit\.warmup and fit\.draws, or reparameterise\. The draws are kept in "
+            r"others\): more fit\.warmup and fit\.draws, or reparameterise\nthe draws are kept in "
             r"results/yields/models/mine/fit_failed\.zarr; fit.allow_bad_fit: true "
             r"\(--allow-bad-fit\) goes on",
             said,
@@ -1525,10 +1525,11 @@ class TestBadFits:
         assert said.startswith("fit mine: ")
         assert "R-hat of 'v' is " in said
         number = re.search(
-            r"(\d+) of 800 draws diverged, more than 1%, at target_accept 0\.6.*: a higher "
-            r"fit\.target_accept, tighter priors or a non-centred 'x' may help",
+            r"(\d+) of 800 draws diverged at target_accept 0\.6 \(limit 1%\).*: try a higher one, "
+            r"tighter priors or a non-centred 'x'\n",
             said,
         )
+        assert max(map(len, said.splitlines())) <= 160
         assert int(number[1]) > 8
         assert "again at" not in "".join(project.said)
         kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
@@ -1557,7 +1558,7 @@ class TestBadFits:
         said = message(project.job(model="flat"), "fit")
         assert said.startswith(
             "fit flat: chain 2 is stuck (1 distinct draws of 200): other priors or another "
-            "parameterisation may help; R-hat of "
+            "parameterisation may help\nfit flat: R-hat of "
         )
         assert project.path("models/flat/fit_failed.zarr").exists()
 

@@ -118,7 +118,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     failed = job.path("fit").with_name("fit_failed.zarr")
     if bad and not allowed:
         store.write(failed, tree, stamp)
-        raise BadFit(f"fit {job.model}: {'; '.join(checks.problems)}", failed)
+        raise BadFit([f"fit {job.model}: {problem}" for problem in checks.problems], failed)
     store.write(job.path("fit"), tree, stamp)
     shutil.rmtree(failed, ignore_errors=True)
 
@@ -152,7 +152,7 @@ def _cause(
             warnings.simplefilter("ignore")
             check_values(model, arrays, name, units)
     except PcvError as error:
-        return [str(error)]
+        return [str(error).removeprefix(f"model '{name}': ")]
     return []
 
 
