@@ -48,6 +48,23 @@ def test_python_and_the_command_use_the_users_own_folder(kept, tmp_path, monkeyp
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_a_folder_that_others_can_read_is_closed_to_them(kept, tmp_path):
+    ours(tmp_path).mkdir(parents=True, mode=0o755)
+    devices.keep_compiled()
+    assert stat.S_IMODE(ours(tmp_path).stat().st_mode) == 0o700
+    assert kept["jax_compilation_cache_dir"] == str(ours(tmp_path))
+
+
+def test_the_oldest_functions_make_room(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "CACHE_BYTES", 250)
+    ours(tmp_path).mkdir(parents=True, mode=0o700)
+    for age in range(5):
+        (ours(tmp_path) / f"of-{age}-days-cache").write_bytes(bytes(100))
+        os.utime(ours(tmp_path) / f"of-{age}-days-cache", (0, 1e9 - 86400 * age))
+    devices.keep_compiled()
+    assert {x.name for x in ours(tmp_path).iterdir()} == {"of-0-days-cache", "of-1-days-cache"}
+
+
 def writable(folder: Path, monkeypatch):
     folder.mkdir(parents=True)
     folder.chmod(0o777)

@@ -7,6 +7,7 @@ page is run again the next time.
 import hashlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from math import ceil
@@ -20,6 +21,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
 ROOT = Path(__file__).parents[2]
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -29,9 +31,22 @@ COLOUR = re.compile(r"\x1b\[[\d;]*m")
 def state() -> str:
     """A hash of what pages run beside their own cells: code, versions of libraries, data."""
     digest = hashlib.sha256(os.environ.get("PCV_DATA", "").encode())
-    for path in [*sorted((ROOT / "pcv").rglob("*.py")), ROOT / "requirements.lock"]:
+    read = [
+        *(ROOT / "pcv").rglob("*.py"),
+        *(ROOT / "resources").glob("*"),
+        ROOT / "requirements.lock",
+    ]
+    for path in sorted(read):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def of_now(app: Sphinx, config: Config) -> None:
+    """Outputs of other states are removed."""
+    kept = Path(config.nb_execution_cache_path)
+    if config.nb_execution_mode == "cache" and kept.name == state() and kept.parent.is_dir():
+        for other in set(kept.parent.iterdir()) - {kept}:
+            shutil.rmtree(other)
 
 
 def run(notebook: NotebookNode, cwd: str, timeout: int, **_: Any) -> ExecutionResult:
@@ -70,5 +85,6 @@ def failed(app: Sphinx, env: Any, *changes: set[str]) -> Sequence[str]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     cache.single_nb_execution = run
+    app.connect("config-inited", of_now)
     app.connect("env-get-outdated", failed)
     return {"parallel_read_safe": True}
