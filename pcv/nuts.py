@@ -61,19 +61,6 @@ class Checks(NamedTuple):
     warnings: list[str]
 
 
-def posterior(
-    target: Target,
-    num_units: int,
-    key: Key[Array, ""],
-    chains: int,
-    warmup: int,
-    draws: int,
-    target_accept: float,
-) -> Draws:
-    """The draws of `posteriors` for one acceptance rate."""
-    return next(posteriors(target, num_units, key, chains, warmup, draws, [target_accept]))
-
-
 def posteriors(
     target: Target,
     num_units: int,

@@ -1,7 +1,7 @@
 """Chains of all folds of a model, without the stages: what tests of the estimates run."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from pcv.diagnostics import LogSums
 from pcv.folds import Folds
 from pcv.jackknife import Parts
 from pcv.keys import key
+from pcv.nuts import Draws, posteriors
 from pcv.sampler import Kernel, Sampler, blocks, chains_of, spread, start
 from pcv.scores import Replicates, across, frame
 from pcv.sums import batch_of, parts
@@ -28,6 +29,11 @@ class Sampled(NamedTuple):
     divergences: Float[np.ndarray, " fold"]
     parts: dict[str, Parts]
     """what scores besides the log score averaged, by their keys"""
+
+
+def posterior(*settings: Any) -> Draws:
+    """The draws of `pcv.nuts.posteriors` for one acceptance rate, the last of the settings."""
+    return next(posteriors(*settings[:-1], settings[-1:]))
 
 
 def mcse(draws: Float[np.ndarray, "chain draw"], of: str = "mean") -> float:

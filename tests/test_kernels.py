@@ -31,7 +31,7 @@ from pcv.sampler import Chains, Kernel, Sampler
 from pcv.tuning import tune
 from pcv.verdicts import MAX_RHAT, faults
 from pcv.zoo import air
-from tests.chains import replicated, whitening
+from tests.chains import posterior, replicated, whitening
 from tests.problems import LinearGaussian, exact, side_by_side
 from tests.problems import Problem as ExactProblem
 
@@ -256,7 +256,7 @@ def funnel() -> tuple[Problem, float]:
     data = {"y": y, "group": group}
     num_units = group.size
     flat, _ = flat_target(target(model, data, "plain"))
-    full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
+    full = posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
     draws = full.position.reshape(-1, GROUPS + 1)
     future = leave_future_out([f"unit {i + 1}" for i in range(num_units)], GROUPS)
     folds = replicated(future.some(slice(1)), FUNNELS)
@@ -317,7 +317,7 @@ def test_all_one_step_ahead_folds_of_the_air_passengers(build):
     arrays = datasets.model_data(data_set)
     model, num_units = build(arrays), data_set.sizes["unit"]
     flat, unravel = flat_target(target(model, arrays, "plain"))
-    full = nuts.posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
+    full = posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
     ess = nuts.check(full, [""] * full.position.shape[2]).ess
     log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
     kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"), 0.8).kernel

@@ -20,9 +20,10 @@ from pcv.errors import PcvError
 from pcv.job import Job
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
-from pcv.nuts import Draws, check, posterior
+from pcv.nuts import Draws, check
 from pcv.stages import full_data
 from pcv.tuning import MIN_ACCEPTANCE, tune
+from tests.chains import posterior
 from tests.problems import PROBLEMS, Problem, coin
 
 CHAINS, NUM_DRAWS = 4, 1000

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from numpyro.infer import MCMC, NUTS
 from scipy.stats import gamma, multivariate_normal, norm
 
-from pcv import datasets, nuts, verdicts
+from pcv import datasets, verdicts
 from pcv import diagnostics as diag
 from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
@@ -23,6 +23,7 @@ from pcv.keys import key
 from pcv.model import Fold, Model, flat_target, target
 from pcv.sampler import Sampler, build, starting_draws
 from pcv.zoo import rats
+from tests import chains
 from tests.chains import Sampled, mcse, off_printed, run, whitening
 
 MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
@@ -179,7 +180,7 @@ def posterior(name: str) -> Posterior:
     """The full-data posterior by pcv, under the authors' priors."""
     model = MODELS[name](DATA, "authors")
     flat, unravel = flat_target(target(model, DATA, "plain"))
-    draws = nuts.posterior(flat, 150, key(1, name, "fit"), 4, 500, 1000, 0.8)
+    draws = chains.posterior(flat, 150, key(1, name, "fit"), 4, 500, 1000, 0.8)
     named = jax.vmap(jax.vmap(lambda x: model.constrain(unravel(x))))(jnp.asarray(draws.position))
     return Posterior(draws.position, {n: np.asarray(x) for n, x in named.items() if x.ndim == 2})
 

@@ -18,9 +18,9 @@ from pcv.errors import PcvError
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.keys import key
 from pcv.model import Model, flat_target, numeric, param_names, target
-from pcv.nuts import check, posterior
+from pcv.nuts import check
 from pcv.zoo import air, grouped, radon
-from tests.chains import off_printed
+from tests.chains import off_printed, posterior
 
 RNG = np.random.default_rng(1)
 COUNTY = np.array([0, 0, 0, 1, 2, 2, 2, 2])
