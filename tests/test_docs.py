@@ -6,6 +6,7 @@ Blocks that name no file follow one another as a reader would paste them. Pages 
 
 import ast
 import importlib.util
+import inspect
 import re
 import shlex
 import sys
@@ -126,14 +127,18 @@ def test_python_blocks_run_one_after_the_other(folder, monkeypatch, capsys):
 @pytest.mark.parametrize("page", sorted({block.page for block in CELLS}))
 def test_cells_take_what_pcv_has(page):
     """They need minutes: `make docs` runs them, and shows what fails."""
-    tree = ast.parse("".join(block.text for block in CELLS if block.page == page))
-    taken = {
-        node.attr
-        for node in ast.walk(tree)
+    nodes = list(ast.walk(ast.parse("".join(block.text for block in CELLS if block.page == page))))
+    taken = [
+        node
+        for node in nodes
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "pcv"
-    }
+    ]
     assert taken
-    assert not [name for name in taken if not hasattr(pcv, name)]
+    found = {node: getattr(pcv, node.attr) for node in taken}
+    for call in nodes:
+        if isinstance(call, ast.Call) and call.func in found:
+            named = dict.fromkeys(x.arg for x in call.keywords if x.arg)
+            inspect.signature(found[call.func]).bind_partial(*call.args, **named)
 
 
 @pytest.mark.parametrize("page", PROJECTS)
