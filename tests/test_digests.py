@@ -19,7 +19,7 @@ import pytest
 from jax.extend.core import Primitive
 
 import pcv
-from pcv import api, digests
+from pcv import api, digests, session
 from tests.problems import LinearGaussian
 
 N = 12
@@ -340,10 +340,11 @@ def test_models_of_which_nothing_is_reused(make, why, tmp_path):
     references(make(X), None)  # nothing is kept, and nothing said
 
 
-def test_models_of_one_call_have_their_own_references():
-    """Whatever they look like: these are of one hash."""
-    made = {"x1": jitted(X), "x2": jitted(X)}
-    with api.prepared(made, "loo", {"y": Y}, {}, 0, "float64", None, 2, False) as job:
+def test_models_of_one_call_have_their_own_references(tmp_path, monkeypatch):
+    """Even if two that differ were of one hash."""
+    monkeypatch.setattr(session, "fingerprint", lambda model, observed: "0" * 16)
+    made = {"x1": jitted(X), "x2": jitted(OTHER)}
+    with api.prepared(made, "loo", {"y": Y}, {}, 0, "float64", tmp_path, 2, False) as job:
         found = {name: job.objects[x.model] for name, x in job.settings.models.items()}
     assert found["x1"] is made["x1"]
     assert found["x2"] is made["x2"]
