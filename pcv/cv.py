@@ -264,13 +264,17 @@ class CV:
                 ``s3://bucket/cv.zarr``, of a file system that fsspec knows.
 
         Raises:
-            PcvError: there is something else.
+            PcvError: there is something else, or nothing can be written.
         """
-        if store.exists(path) and not _is_saved(path):
-            raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
         tree = self.tree.copy()
         tree.attrs |= {"joint": self.joint, "digest": _digest(tree)}
-        store.put(path, tree, mode="w")
+        try:
+            if store.exists(path) and not _is_saved(path):
+                raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
+            store.put(path, tree, mode="w")
+        except OSError as error:
+            said = f"it cannot be saved here ({error.strerror or error}); choose another path"
+            raise PcvError(f"{path}: {said}") from error
 
     def plot_elpd(self) -> "Figure":
         """elpd over draws, with both errors."""

@@ -92,6 +92,14 @@ def test_what_is_no_saved_result_is_told(cv, tmp_path, content):
         pcv.load(tmp_path / "cv.zarr")
 
 
+@pytest.mark.parametrize("name", ["file/cv.zarr", "x" * 300])
+def test_where_nothing_can_be_saved(cv, tmp_path, name):
+    (tmp_path / "file").touch()
+    said = r"it cannot be saved here \((Not a directory|File name too long)\); choose another path$"
+    with pytest.raises(PcvError, match=rf"/{name}: {said}"):
+        cv.save(tmp_path / name)
+
+
 @pytest.mark.parametrize("joint", [True, False])
 def test_arviz_draws_k_hat(cv, joint):
     cv.tree.attrs = printed(cv)
