@@ -494,6 +494,15 @@ def test_a_bad_config_is_refused_in_plain_words(project, problem):
     assert all(line.startswith("error: ") for line in told)
 
 
+@pytest.mark.parametrize("place", ["results/config.yaml", "results/tiny/config.yaml"])
+def test_a_folder_where_the_config_is_kept(tmp_path, place):
+    (make_project(tmp_path) / place).mkdir(parents=True)
+    run = tiny(tmp_path, "--dry-run")
+    assert run.status == 1
+    words = f"error: {place}: a folder stands where a file is needed; move it away"
+    assert run.err.strip().splitlines()[1:] == [words]
+
+
 def test_a_key_given_twice_is_refused(project):
     with (project / "tiny.yaml").open("a") as file:
         file.write("seed: 3\n")

@@ -65,10 +65,19 @@ def check_braces(checked):
                 )
 
 
+def check_place_of_config(config):
+    for folder in ("results", *(f"results/{name}" for name in config.experiments)):
+        if Path(folder, "config.yaml").is_dir():
+            raise PcvError(
+                f"{folder}/config.yaml: a folder stands where a file is needed; move it away"
+            )
+
+
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 try:
     CONFIG = checked_config()
     check_braces(CONFIG)
+    check_place_of_config(CONFIG)
     if not IS_MODULE:
         check_files(CONFIG)
     RECIPES = recipe_files(Path("results"), CONFIG, renew=workflow.is_main_process)
