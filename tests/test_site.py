@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,3 +83,29 @@ def test_a_page_has_a_limit_as_a_whole(tmp_path):
     assert first[0].data == {"text/plain": "0"}
     assert "longer than 3 s" in second[-1].traceback[0]
     assert not third
+
+
+def test_outputs_are_those_of_the_present_code_and_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "ROOT", tmp_path)
+    files = [tmp_path / name for name in ("pcv/a.py", "resources/rats.csv", "requirements.lock")]
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("1")
+    states = [execution.state()]
+    for path in files:
+        path.write_text("2")
+        states.append(execution.state())
+    assert len(set(states)) == 4
+    outputs = tmp_path / "outputs"
+    for state in (*states, "of_others"):
+        (outputs / state).mkdir(parents=True)
+    elsewhere = outputs / "of_others"  # -D nb_execution_cache_path
+    for mode, path, left in [
+        ("off", outputs / states[-1], 5),
+        ("cache", elsewhere, 5),
+        ("cache", outputs / states[-1], 1),
+    ]:
+        set_to = SimpleNamespace(nb_execution_cache_path=str(path), nb_execution_mode=mode)
+        execution.of_now(None, set_to)
+        assert len(list(outputs.iterdir())) == left
+    assert (outputs / states[-1]).is_dir()
