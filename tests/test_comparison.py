@@ -501,11 +501,22 @@ def test_in_words_of_a_difference_that_may_be_monte_carlo_error():
     models = [joint("a"), joint("b", (-10.5, -12.0, -11.0, -15.0))]
     near = [m._replace(mcse=np.full(4, 0.1)) for m in models]
     assert in_words(compare(near)).startswith(
-        "a and b cannot be told apart by so few draws (by 0.5, SE 0.50, MCSE 0.28): their"
-        " difference is within its Monte Carlo error. No fold"
+        "a and b cannot be told apart by so few draws (by 0.5, SE 0.50, MCSE 0.28): with so large"
+        " a Monte Carlo error their difference may be nothing. No fold"
     )
     far = [m._replace(mcse=np.full(4, 0.08)) for m in models]
     assert in_words(compare(far)).startswith("a predicts left-out folds better than b")
+
+
+def test_in_words_of_a_monte_carlo_error_above_half_of_the_standard_error():
+    """A difference of 2.5 MCSEs may be of one model with itself, as its SE is noise too."""
+    models = [joint("a"), joint("b", (-10.5, -12.1, -11.1, -15.0))]
+    for mcse, start in (
+        (0.1, "a and b cannot be told apart by so few draws (by 0.7, SE 0.44, MCSE 0.28)"),
+        (0.07, "a predicts left-out folds better than b"),
+    ):
+        scores = [m._replace(mcse=np.full(4, mcse)) for m in models]
+        assert in_words(compare(scores)).startswith(start)
 
 
 def test_in_words_of_a_difference_that_is_small_against_its_standard_error():
