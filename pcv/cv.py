@@ -159,8 +159,13 @@ class CV:
         return pd.Series({"estimate": found.elpd.sum(), "se": se, "mcse": mcse}, name=name)
 
     def _lpd(self) -> np.ndarray:
-        """Log predictive density of every term by the full-data posterior; of a target, none."""
-        if "log_likelihood" not in self.tree:
+        """Log predictive density of every term by the full-data posterior.
+
+        There is none of a target; nor of a group whose effects are integrated out of what its fold
+        predicts, and known to the full data.
+        """
+        marginal = self.diagnostics.attrs["predictive"] == "marginal"
+        if marginal or "log_likelihood" not in self.tree:
             return np.full(len(self.scores.elpd), np.nan)
         draws = true_names(self.tree["log_likelihood"].to_dataset())[self.tree.attrs["outcome"]]
         by_unit = draws.stack(draw_of=("chain", "draw")).values
