@@ -12,10 +12,10 @@ VERSIONS = {
     "cut": 3,
     "warmup": 19,
     "sample": 17,
-    "diagnose": 14,
-    "compare": 7,
+    "diagnose": 15,
+    "compare": 8,
     "report": 4,
-    "plan": 3,
+    "plan": 4,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""
 

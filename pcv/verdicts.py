@@ -69,6 +69,7 @@ def faults(
     hidden: Float[np.ndarray, " fold"] | None = None,
     integral_gap: Float[np.ndarray, " fold"] | None = None,
     among: int | None = None,
+    inflation: float = 1.0,
 ) -> Faults:
     """What is wrong with each fold, and what to do about it.
 
@@ -94,6 +95,7 @@ def faults(
         integral_gap: nats by which two integrals over a fold's own effects differ beyond their
             errors, at any of a few draws; None, or NaN: not looked at.
         among: number of all folds of the run, where these are some of them.
+        inflation: of `batch_inflation`.
 
     >>> from pcv.diagnostics import batch_sums, rhat_max_benchmark
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
@@ -106,7 +108,7 @@ def faults(
     chain 2 never moved: longer warmup, or a smaller step size (higher target_accept)
     """
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
-    estimate, effective = elpd(sums), ess(sums)
+    estimate, effective = elpd(sums), ess(sums) / inflation
     rhat, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
     heavy, carry = heavy_tail(sums, khat, hidden), effective_weights(sums)
     good = np.asarray(good_k(num_draws))

@@ -28,6 +28,33 @@ def ar1(rng, phi, shape, sd=1.0):
     return sd * lfilter([1], [1, -phi], steps)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_correlated_batches_raise_the_error(seed):
+    """Of normal s with a small sd the elpd is the mean of s, nearly: its variance is known."""
+    phi, sd, size, draws = 0.95, 0.1, 50, 400
+    s = ar1(np.random.default_rng(seed), phi, (500, 4, draws), sd)
+    sums = batch_sums(s, size)
+    z = (diag.elpd(sums) - sd**2 / 2) / diag.mcse(sums)
+    raised = np.sqrt(diag.batch_inflation(diag.autocovariance(sums)))
+    assert z.std() > 1.15
+    assert abs((z / raised).std() - 1) < 0.1
+    parts = [sums._replace(**{f: x[k:][::2] for f, x in sums._asdict().items()}) for k in (0, 1)]
+    pooled = sum(diag.autocovariance(part) for part in parts)
+    assert diag.batch_inflation(pooled) == pytest.approx(raised**2, rel=1e-10)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_independent_batches_hardly_raise_the_error(seed):
+    s = 0.3 * np.random.default_rng(seed).normal(size=(100, 4, 200))
+    sums = batch_sums(s, 50)
+    assert diag.batch_inflation(diag.autocovariance(sums)) < 1.1
+    ended = LogSums(*(np.where(np.arange(4) < 2, x, 0 * x) for x in sums))
+    some = LogSums(
+        *(np.where(np.arange(100)[:, None, None] < 50, a, b) for a, b in zip(sums, ended))
+    )
+    assert diag.batch_inflation(diag.autocovariance(some)) < 1.15
+
+
 def joint_draws(seed, shape=(3, 4, 40)):
     rng = np.random.default_rng(seed)
     return rng.normal(-20, 1, (shape[0], 1, 1)) + ar1(rng, 0.5, shape)

@@ -29,6 +29,8 @@ from pcv.diagnostics.convergence import (
 from pcv.diagnostics.estimates import (
     BATCH_SIZES,
     SHORT_BATCHES,
+    autocovariance,
+    batch_inflation,
     batch_size_check,
     elpd,
     elpd_pointwise,
@@ -65,6 +67,8 @@ __all__ = [
     "Benchmark",
     "LogSums",
     "Progressive",
+    "autocovariance",
+    "batch_inflation",
     "batch_size_check",
     "batch_sums",
     "benchmark_of_models",

@@ -79,9 +79,9 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
     with the means :math:`\bar g_{klh}` of exp(s) over each of the La batches of b draws. PCV
     eq. 13–15; the deviations are from the fold's mean, not from each chain's (PCV eq. 35–36, which
-    hides that chains disagree). The batches count as independent: chains that have not mixed, see
-    `rhat`, have a larger error than this, and so do draws whose k-hat is large, see
-    `pareto_khat`. Batches of different lengths are weighted by their length.
+    hides that chains disagree). The batches count as independent, see `batch_inflation`; chains
+    that have not mixed, see `rhat`, have a larger error than this, and so do draws whose k-hat is
+    large, see `pareto_khat`. Batches of different lengths are weighted by their length.
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
@@ -97,6 +97,58 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     """
     deviation, factor = _deviations(sums)
     return np.sqrt(factor * (deviation**2).sum(axis=(1, 2)))
+
+
+def autocovariance(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
+    """Of batches' contributions to the relative error of each fold, summed over folds, at lags 0 to
+    the number of batches less one, and of how many pairs of batches; for `batch_inflation`. Those
+    of several groups of folds add up.
+
+    Args:
+        sums: joint sums, dims (fold, chain, batch).
+    """
+    deviation, _ = _deviations(sums)
+    present = sums.count > 0
+    number = present.sum(axis=(1, 2))
+    variance = (deviation**2).sum(axis=(1, 2)) / np.maximum(number - 1, 1)
+    usable = np.isfinite(variance) & (number > 1)
+    found = [(variance[usable].sum(), number[usable].sum())]
+    for lag in range(1, deviation.shape[2]):
+        pairs = (present[:, :, lag:] & present[:, :, :-lag]).sum(axis=(1, 2))
+        some = usable & (pairs > 0)
+        products = (deviation[:, :, lag:] * deviation[:, :, :-lag]).sum(axis=(1, 2))
+        # About a mean that is estimated from the same batches, products of independent ones are
+        # negative on average.
+        covariance = products[some] / pairs[some] + variance[some] / number[some]
+        found.append((covariance.sum(), pairs[some].sum()))
+    return np.array(found).T
+
+
+def batch_inflation(autocovariance: Float[np.ndarray, "2 lag"]) -> float:
+    r"""How much larger the variance of elpd is than by batches that count as independent.
+
+    .. math:: 1 + 2 \sum_j \rho_j
+
+    over the first lags j at which the correlation :math:`\rho_j` of a chain's batches, pooled over
+    all folds, is above twice its standard error, :math:`2 / \sqrt{n_j}` of so many pairs.
+
+    Args:
+        autocovariance: of all folds.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> steps = np.random.default_rng(1).normal(size=(50, 4, 400))
+    >>> steps[:, :, 0] *= 3
+    >>> walk = steps.copy()
+    >>> for t in range(1, 400):
+    ...     walk[:, :, t] = 0.95 * walk[:, :, t - 1] + steps[:, :, t]
+    >>> [round(batch_inflation(autocovariance(batch_sums(x / 4, 50))), 1) for x in (steps, walk)]
+    [1.0, 1.4]
+    """
+    (variance, *covariance), (_, *pairs) = autocovariance
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.array(covariance) / variance
+        told = np.logical_and.accumulate(correlation > 2 / np.sqrt(pairs))
+    return float(1 + 2 * correlation[told].sum())
 
 
 def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:

@@ -23,6 +23,9 @@ GROUP_BYTES = 2**23
 SLOTS = 256
 """of a fold's test set that are looked at together: sums over them are added up by so many, so that
 these do not depend on how many are read at one time"""
+OF_ERRORS = ("joint_mcse", "joint_mcse_at", "pointwise_mcse", "pointwise_mcse_at")
+OF_ESS = ("joint_ess", "ess_at", "pointwise_ess")
+"""variables in which batches count as independent until it is known how far they are"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
@@ -61,15 +64,18 @@ def diagnose(
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     khat = khats(samples)
     in_groups = list(groups(samples))
-    blocks = []
+    blocks, covariance = [], np.zeros((2, batches))
     for rows, part in in_groups:
-        blocks.append(_blocks(part, present[rows]))
+        joint = log_sums([part], "joint")
+        covariance += diag.autocovariance(joint)
+        blocks.append(_blocks(part, joint, present[rows]))
         tell(f"sums of {rows.stop} of {len(ids)} folds are read")
     benchmark, unit_benchmark = (
         diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains, tell)
         for x in zip(*blocks)
     )
     del blocks
+    inflation = diag.batch_inflation(covariance)
     batch_size = int(max(s["log_joint_count"][:, 0, 0].max() for s in samples))
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     of_groups = []
@@ -85,6 +91,7 @@ def diagnose(
                 superchains,
                 points,
                 (len(ids), int(present.sum())),
+                inflation,
             )
         )
         tell(f"{rows.stop} of {len(ids)} folds are done")
@@ -92,6 +99,8 @@ def diagnose(
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()
     }
+    for alike, factor in ((OF_ERRORS, np.sqrt(inflation)), (OF_ESS, 1 / inflation)):
+        found |= {name: (found[name][0], factor * found[name][1]) for name in alike}
     verdict = found["verdict"][1]
     (_, of_chains), (_, of_units) = (found.pop(f"{x}_verdict") for x in ("chains", "units"))
     (_, ess), (_, mcse) = found["joint_ess"], found["joint_mcse"]
@@ -131,6 +140,7 @@ def diagnose(
         "superchains": superchains,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,
+        "batch_inflation": inflation,
         "good_k": float(diag.good_k(int(chains * num_draws.max()))),
         "fit_verdict": "; ".join(problems + warnings) or "ok",
         "fit_divergences": int(checks["divergences"]),
@@ -174,12 +184,13 @@ def _units(sums: LogSums, present: Bool[np.ndarray, "fold slot"]) -> LogSums:
     return LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *sums[1:])))
 
 
-def _blocks(sample: xr.Dataset, present: Bool[np.ndarray, "fold slot"]) -> tuple[LogSums, LogSums]:
+def _blocks(
+    sample: xr.Dataset, joint: LogSums, present: Bool[np.ndarray, "fold slot"]
+) -> tuple[LogSums, LogSums]:
     """What the benchmarks of folds and of units are made of."""
-    joint = diag.coarsen(log_sums([sample], "joint"), diag.BLOCKS)
     found = [diag.coarsen(sums, diag.BLOCKS) for _, sums in _slots(sample)]
     slots = LogSums(found[0].count, *(np.concatenate(x, axis=3) for x in list(zip(*found))[1:]))
-    return joint, _units(slots, present)
+    return diag.coarsen(joint, diag.BLOCKS), _units(slots, present)
 
 
 class _OfUnits(NamedTuple):
@@ -203,6 +214,7 @@ def _of_units(
     superchains: int,
     points: list[int],
     among: int,
+    inflation: float,
 ) -> tuple[_OfUnits, Int[np.ndarray, " fold"], Float[np.ndarray, "fold point"]]:
     """Variables by slot, how many units have a heavy tail, and the MCSE of the folds' pointwise
     scores after some batches."""
@@ -223,6 +235,7 @@ def _of_units(
             superchains,
             hidden=own_tails[1],
             among=among,
+            inflation=inflation,
         )
         verdict, own = np.full((2, *there.shape), "", dtype=object)
         verdict[there], own[there] = verdicts.of_units(unit_faults, faults, fold)
@@ -250,6 +263,7 @@ def _of_folds(
     superchains: int,
     points: Int[np.ndarray, " point"],
     among: tuple[int, int],
+    inflation: float,
 ) -> dict[str, tuple[Any, np.ndarray]]:
     """Variables of some folds, each with its dimensions, among so many folds and units."""
     joint = log_sums([sample], "joint")
@@ -269,6 +283,7 @@ def _of_folds(
         hidden,
         sample["integral_gap"].values if "integral_gap" in sample else None,
         among[0],
+        inflation,
     )
     joint_at = diag.progressive(joint, points, superchains)
     units, heavy_units, mcse_at = _of_units(
@@ -281,6 +296,7 @@ def _of_folds(
         superchains,
         points.tolist(),
         among[1],
+        inflation,
     )
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     return {
@@ -348,7 +364,7 @@ def with_scores(
             if score.log_weight is not None:
                 lone += _on_one_batch(sums, shown)
             values.append(np.where(there, result.value, np.nan) if by_unit else result.value)
-            errors.append(result.mcse)
+            errors.append(np.sqrt(diagnostics.attrs["batch_inflation"]) * result.mcse)
         if lone:
             terms = "units" if by_unit else "folds"
             notes[score.key] = f"{lone} {terms} rest on one batch of draws: more draws."

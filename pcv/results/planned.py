@@ -52,7 +52,7 @@ def plan(
             folds="",
             fold=ids,
             elpd=diag.elpd(sums),
-            mcse=diag.mcse(sums),
+            mcse=np.sqrt(diag.batch_inflation(diag.autocovariance(sums))) * diag.mcse(sums),
             fold_of_term=np.arange(len(ids)),
             term=ids,
             verdict="ok",

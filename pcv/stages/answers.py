@@ -108,6 +108,12 @@ def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
             f"warning: diagnose {job.model}: on full-data draws, batches of {size} give "
             f"{share:.0%} of the MCSE by a windowed ESS; take longer ones (cv.batch_size)"
         )
+    raised = np.sqrt(diagnostics.attrs["batch_inflation"])
+    if raised > 1 / SHORT_BATCHES:
+        job.say(
+            f"warning: diagnose {job.model}: MCSEs are raised by {raised - 1:.0%}, as successive "
+            f"batches of {size} draws are correlated; longer ones (cv.batch_size), and more draws"
+        )
 
 
 def _of_some_folds(job: Job) -> np.ndarray:
