@@ -849,7 +849,7 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
 
     whole = found()
     assert "are not kept" not in capsys.readouterr().err
-    monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 0)
+    monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 6 * 800 * N)  # of 32 bit they are smaller
     without = found()
     said = f"the log likelihoods of {N} units at 800 draws, 0.0 GiB, are not kept, so that p and "
     assert said in capsys.readouterr().err
@@ -857,3 +857,6 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     assert np.isnan(without.p)
     assert np.isfinite(whole.p)
     assert without.elpd == pytest.approx(whole.elpd, rel=1e-9)
+    small = {"chains": 4, "warmup": 200, "draws": 200, "allow_bad_fit": True, "seed": 1}
+    fitted = pcv.fit(pcv.from_numpyro(flat, {"y": Y}), precision="float32", **small)
+    assert fitted["log_likelihood/y"].dtype == "float32"

@@ -98,7 +98,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 f"step size {float(tuned.kernel.step_size):.2g}, "
                 f"leapfrog steps {int(tuned.kernel.num_steps)}"
             )
-        size = 8 * draws.lp.size * num_units
+        size = draws.lp.nbytes * num_units
         if log_lik and size > LOG_LIK_BYTES:
             log_lik = None
             job.say(
