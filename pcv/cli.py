@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pcv import stops
 from pcv.cores import all_cores
 from pcv.errors import PcvError, Stopped
 
@@ -435,7 +436,8 @@ def main() -> None:
     if "--debug" not in sys.argv:
         warnings.formatwarning = lambda said, *_, **__: f"warning: {str(said).splitlines()[0]}\n"
     try:
-        sys.exit(app(prog_name="pcv", standalone_mode=False))
+        with stops.at_once():
+            sys.exit(app(prog_name="pcv", standalone_mode=False))
     except UsageError as error:
         if said := error.format_message():
             command = error.ctx.command_path if error.ctx else "pcv"

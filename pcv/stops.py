@@ -13,10 +13,22 @@ from contextlib import contextmanager, suppress
 
 from pcv.errors import Stopped
 
-_OF_PYTHON = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _come: list[int] = []
 """signals that wait for an answer: a process has them, not a function"""
 HINT = b"\nCtrl-C: ends after the block of draws that is being made; again: at once\n"
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Ctrl-C ends the process where it is not `deferred`: Python's KeyboardInterrupt is lost where
+    it comes in a callback of the garbage collector, and JAX has one."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -29,9 +41,9 @@ def deferred(signum: signal.Signals) -> Iterator[None]:
     Raises:
         Stopped: it has come, and nobody has looked.
     """
-    default = _OF_PYTHON[signum]
+    before = signal.getsignal(signum)
     of_main = threading.current_thread() is threading.main_thread()
-    if not of_main or signal.getsignal(signum) is not default:
+    if not of_main or before not in (signal.SIG_DFL, signal.default_int_handler):
         yield
         return
     signal.signal(signum, _note)
@@ -39,7 +51,7 @@ def deferred(signum: signal.Signals) -> Iterator[None]:
         yield
         look()
     finally:
-        signal.signal(signum, default)
+        signal.signal(signum, before)
         _come[:] = [other for other in _come if other != signum]
 
 

@@ -474,6 +474,27 @@ class TestInstalled:
         assert made.stderr.splitlines() == ["data: 12 units, outcome 'yield_t'"] * 2
 
 
+LOST = """
+import gc, os, signal
+from pcv import cli
+
+def app(**options):
+    gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    gc.collect()
+    print("goes on")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.app = app
+cli.main()
+"""
+
+
+def test_ctrl_c_is_not_lost_while_garbage_is_collected():
+    """As it was between a command's start and its first draws, where JAX looks after it."""
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_one_line_and_the_exit_status_of_shells(pcv, monkeypatch, signum):
     def stopped(job):
