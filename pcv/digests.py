@@ -178,13 +178,14 @@ def _is_smooth(x: Any) -> bool:
 
 
 def _primitive(x: Any) -> bytes:
-    if id(x) not in _of_jax():
+    if id(x) not in _of_jax(len(sys.modules)):
         raise Uncertain(f"the primitive '{x.name}', which is not JAX's")
     return str(x.name).encode()
 
 
 @cache
-def _of_jax() -> set[int]:
+def _of_jax(loaded: int) -> set[int]:
+    """Its primitives, in so many modules: some are loaded late."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("jax.")]
     return {id(x) for m in modules for x in vars(m).values() if isinstance(x, core.Primitive)}
 

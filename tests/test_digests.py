@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from types import ModuleType
 from typing import NamedTuple
 
 import bambi as bmb
@@ -284,6 +285,19 @@ def test_models_that_differ_in_an_array(make, tmp_path):
     )
     assert one == again
     assert one != other
+
+
+def test_primitives_of_modules_that_are_loaded_late(monkeypatch):
+    """The hash does not hang on what else a session has done before."""
+    digests.of_program(jnp.sin, 1.0)
+    primitive = Primitive("late")
+    primitive.def_abstract_eval(lambda x: x)
+    with pytest.raises(digests.Uncertain, match="'late', which is not JAX's"):
+        digests.of_program(primitive.bind, 1.0)
+    module = ModuleType("jax.late")
+    module.late_p = primitive
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert digests.of_program(primitive.bind, 1.0)
 
 
 def test_programs_that_differ_in_which_value_they_use():
