@@ -197,7 +197,7 @@ def _shapes(
     def of_group(group: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         entries, width = group
 
-        def at(position: Position) -> tuple[Array, Array, Array]:
+        def at(position: Position) -> tuple[Array, Array, Array, Array]:
             def moved(x: Array) -> Array:
                 inside = entries < position.size
                 padding = jnp.sum(jnp.where(inside, 0.0, x**2)) / 2
@@ -217,11 +217,11 @@ def _shapes(
             excess = jnp.abs(alone.sum(1) - (there.value - here.value))
             rounded = 100 * jnp.finfo(position.dtype).eps * jnp.abs(here.value)
             tied = excess > 1e-4 * jnp.abs(alone).sum(1) + rounded
-            apart = ~(tied & jnp.isfinite(excess))
-            return flat, bent.all() & turned.all(), apart.all()
+            told = jnp.isfinite(excess)
+            return flat, bent.all() & turned.all(), (tied & told).any(), told.any()
 
-        flat, normal, apart = jax.vmap(at)(positions)
-        return flat.all(0), normal.all(), apart.all()
+        flat, normal, tied, told = jax.vmap(at)(positions)
+        return flat.all(0), normal.all(), ~tied.any() & told.any()
 
     every = jit_once(lambda x: jax.lax.map(of_group, x, batch_size=AT_ONCE))
     return Shapes(*map(np.asarray, every((groups, widths))))

@@ -653,6 +653,19 @@ def test_effects_that_a_prior_ties_are_left_to_the_chains_unless_normal():
     assert find(*two_effects(normal_one.log_prob)[:3]).exact
 
 
+@pytest.mark.parametrize("radius", [1e-3, 1e3])
+def test_effects_of_which_no_move_tells_are_not_taken_for_independent(radius):
+    """As where a prior is 0 at the end of every one."""
+
+    def log_prior(x):
+        inside = (x**2).sum() < radius**2
+        return jnp.where(inside, dist.StudentT(3.0, 0.0, 1.0).log_prob(x).sum(), -jnp.inf)
+
+    positions = 1e-5 * np.random.default_rng(1).normal(size=(8, 2))
+    shapes = effects._shapes(log_prior, positions, jnp.array([[0, 1]]), jnp.ones((1, 2)))
+    assert shapes.independent.tolist() == [radius > 1]
+
+
 _COV = np.array([[1.0, 0.3], [0.3, 0.5]])
 
 
