@@ -2,8 +2,8 @@
 
 Log scores whose exact elpd is known, as AR(1) chains of all folds (10 to 1,000 folds, 4 to 64
 chains of 50 to 1,000 draws, φ of 0 to .8): healthy designs, in which every flag is a false alarm,
-and designs in one fold of which something is wrong. There it is a miss where nothing is flagged
-although the estimate of that fold is off by more than four of its MCSEs.
+and designs in one fold of which something is wrong. There it is a miss where that fold is not
+flagged although its estimate is off by more than four of its MCSEs.
 """
 
 from collections import Counter
@@ -242,6 +242,6 @@ if __name__ == "__main__":
             str(FAULTY),
             percent([each.flagged[BAD] for each in found]),
             str(len(off)),
-            str(sum(each.said == "ok" for each in off)),
+            str(sum(not each.flagged[BAD] for each in off)),
         )
         print("|", " | ".join(cells), "|", flush=True)
