@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-BINS, PER_BIN = 96, 3
-"""bins, and Gauss–Legendre nodes in each"""
+BINS, MORE_BINS, PER_BIN = 96, 100, 3
+"""bins, at most how many more, one for each term, and Gauss–Legendre nodes in each"""
 NEAREST, FURTHEST = 1e-6, 1e6
 """distances from where it begins at which bins are first, in widths that may be wrong by as much"""
 TEMPERATURES = tuple(6.0 * 4.0**k for k in range(7, -1, -1))
@@ -47,7 +47,6 @@ class Bins(NamedTuple):
 def nodes(
     key: Key[Array, ""],
     functions: Callable[[Float[Array, ""]], Float[Array, " function"]],
-    importance: Float[Array, " function"],
     start: Float[Array, ""],
     width: Float[Array, ""],
 ) -> Nodes:
@@ -56,12 +55,14 @@ def nodes(
     Args:
         key: for an offset of all edges.
         functions: their logarithms at a point; first of them the density that is averaged over.
-        importance: share of the bins of each function; they add up to 1.
+            A third of the bins is for this, one for the second, and one for whichever of all has
+            the largest share of its own mass there, so that none is lost among many.
         start: a point at which the density is not 0.
         width: of the density, to within a factor of a million.
     """
     dtype = start.dtype
-    inside = (jnp.arange(1, BINS) + jax.random.uniform(key, (), dtype) - 0.5) / BINS
+    number = BINS + min(jax.eval_shape(functions, start).size, MORE_BINS)
+    inside = (jnp.arange(1, number) + jax.random.uniform(key, (), dtype) - 0.5) / number
     even = jnp.concatenate([jnp.zeros(1, dtype), inside.astype(dtype), jnp.ones(1, dtype)])
 
     def cut(bins: Bins, temperature: Float[Array, ""]) -> tuple[Bins, None]:
@@ -75,9 +76,9 @@ def nodes(
         mass = size * jnp.exp(ends / temperature)
         peak = (found[1:-1] > found[:-2]) & (found[1:-1] >= found[2:])
         beside = jnp.pad(peak, ((1, 0), (0, 0))) | jnp.pad(peak, ((0, 1), (0, 0)))
-        share = TO_MASS * (mass / mass.sum(0)) @ importance
-        share += TO_PEAKS * (beside / jnp.maximum(beside.sum(0), 1)).astype(dtype) @ importance
-        share += (1 - share.sum()) / BINS
+        share = TO_MASS * _needed(mass)
+        share += TO_PEAKS * _needed(beside.astype(dtype))
+        share += (1 - share.sum()) / number
 
         def quantiles(share: Float[Array, " bin"], at: Array) -> Array:
             below = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(share)])
@@ -101,6 +102,14 @@ def nodes(
     return Nodes((bins.center + bins.scale * jnp.sinh(s)).ravel(), log_weight.ravel())
 
 
+def _needed(mass: Float[Array, "bin function"]) -> Float[Array, " bin"]:
+    """Shares of the bins: by the mass of the first function, of the second, and of any."""
+    tiny = jnp.finfo(mass.dtype).tiny
+    share = mass / jnp.maximum(mass.sum(0), tiny)
+    of_any = jnp.max(share, axis=1)
+    return (2 * share[:, :2].mean(1) + of_any / jnp.maximum(of_any.sum(), tiny)) / 3
+
+
 def finite(log_density: Float[Array, "*point"]) -> Float[Array, "*point"]:
     """0 in place of a density that cannot be computed, as where both its parts overflow."""
     return jnp.where(jnp.isnan(log_density), -jnp.inf, log_density)
@@ -119,9 +128,7 @@ def log_mean(
         prior, each = log_prior(x), terms(x)
         return jnp.concatenate([jnp.stack([prior, prior + each.sum()]), prior + each])
 
-    number = jax.eval_shape(terms, start).size
-    importance = jnp.concatenate([jnp.full(2, 1 / 3), jnp.full(number, 1 / (3 * number))])
-    x, log_weight = nodes(key, functions, importance.astype(start.dtype), start, width)
+    x, log_weight = nodes(key, functions, start, width)
     mass = finite(jax.vmap(log_prior)(x)) + log_weight
     each = _extended(jax.vmap(terms)(x), jax.nn.softmax(mass))
 

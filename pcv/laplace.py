@@ -91,8 +91,7 @@ def independent_prior(
         return function(start.at[place].set(x))
 
     def of_dim(key: Key[Array, ""], place: Array) -> tuple[Array, Array, Array]:
-        one = jnp.ones(1, start.dtype)
-        found = nodes(key, lambda x: along(place, x)[None], one, start[place], width[place])
+        found = nodes(key, lambda x: along(place, x)[None], start[place], width[place])
         density = finite(jax.vmap(lambda x: along(place, x))(found.x))
         return found.x, density, density + found.log_weight
 

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax.nn import logsumexp
+from scipy import stats
 
 from pcv import grid, second_look
 from pcv.laplace import laplace
@@ -72,6 +73,35 @@ def test_priors_of_any_shape(name):
     mine = jax.jit(jax.vmap(jax.vmap(found, (None, 0)), (0, None)))(starts, np.array([0.1, 30.0]))
     np.testing.assert_allclose(mine[0], np.full(mine[0].shape, joint), atol=2e-3)
     np.testing.assert_allclose(mine[1], np.broadcast_to(pointwise, mine[1].shape), atol=1e-2)
+
+
+SPREAD = {  # sds of the noise, and where 50 units lie
+    "over 30 sds": (0.01, 0.7 + np.linspace(-0.15, 0.15, 50)),
+    "two outliers": (0.05, 0.7 + np.r_[1.0, -0.6, 0.05 * np.sin(np.arange(48))]),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_many_units_with_little_noise(name):
+    """Of which each has a peak of its own; among slots of other groups, which hold zeros."""
+    (sd, y), log_prior = SPREAD[name], dist.StudentT(3.0, 0.0, 1.0).log_prob
+
+    def terms(x):
+        return jnp.pad(dist.Normal(x, sd).log_prob(y), (0, 150))
+
+    z = np.linspace(-12.0, 12.0, 4001)[:, None]
+    peaks = stats.t(3).logpdf(y + sd * z) + stats.norm.logpdf(z) + np.log(z[1] - z[0])
+    exact = np.logaddexp.reduce(peaks, axis=0)
+
+    @jax.jit
+    @jax.vmap
+    def found(key):
+        return grid.log_mean(key, log_prior, terms, jnp.array(-2.1), jnp.array(10.0))
+
+    _, pointwise = found(jax.random.split(jax.random.key(0), 10))
+    error = np.abs(pointwise[:, :50] - exact)
+    assert error.max() < 2e-3
+    np.testing.assert_allclose(pointwise[:, 50:], 0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.endswith("counts")])
