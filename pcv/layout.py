@@ -10,7 +10,7 @@ VERSIONS = {
     "fit": 6,
     "folds": 1,
     "cut": 3,
-    "warmup": 20,
+    "warmup": 21,
     "sample": 17,
     "diagnose": 15,
     "compare": 8,

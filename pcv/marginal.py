@@ -66,6 +66,8 @@ class Scored(NamedTuple):
     """how it is done, in words"""
     local: Locals | None = None
     """what is integrated out numerically"""
+    few: bool = False
+    """whether its integrals evaluate the rows of the test set alone, as `sliceable` says"""
 
 
 def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Folds) -> Scored:
@@ -122,7 +124,8 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         return Scored(model, "either", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
     by = "exactly" if local.exact else by
-    return Scored(integrated(model, data, local, folds), "marginal", by, local)
+    few = sliceable(model, data, folds)
+    return Scored(integrated(model, data, local, few), "marginal", by, local, few)
 
 
 def sliceable(model: Model, data: Data, folds: Folds) -> bool:
@@ -171,12 +174,13 @@ def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str,
 
 
 def by_group(
-    model: Model, data: Data, local: Locals, folds: Folds, integral: Integral
-) -> Callable[[Params, Data, Int[Array, " slot"]], Predictive]:
-    """A predictive that is the sum of integrals over the effects of each group that is left out.
+    model: Model, data: Data, local: Locals, few: bool, integral: Integral
+) -> Callable[..., Predictive]:
+    """A predictive that is the sum of integrals over the effects of each group that is left out,
+    of some of the slots if these are given.
 
     Args:
-        model, data, local, folds: as for `integrated`.
+        model, data, local, few: as for `integrated`.
         integral: of one group: of the sum of its terms, and of each.
     """
     # Functions of the user are traced once, however often they are called here, and data that stay
@@ -191,14 +195,18 @@ def by_group(
 
     num_units = len(local.group)
     all_entries, put = _entries_and_put(model, local)
-    few = sliceable(model, data, folds)
 
-    def marginal(params: Params, data: Data, test: Int[Array, " slot"]) -> Predictive:
+    def marginal(
+        params: Params,
+        data: Data,
+        test: Int[Array, " slot"],
+        some: Bool[Array, " slot"] | Literal[True] = True,
+    ) -> Predictive:
         arrays = _rows(data, _filled(test), num_units) if few else data
         of_slot, present = _groups_of(local, test)
 
         def of_group(group: Int[Array, ""]) -> Predictive:
-            entries, mine = all_entries[group], (of_slot == group) & (test >= 0)
+            entries, mine = all_entries[group], (of_slot == group) & (test >= 0) & some
 
             def terms(x: Float[Array, " dim"]) -> Float[Array, " slot"]:
                 found = log_lik(put(params, entries, x), arrays)
@@ -216,13 +224,14 @@ def by_group(
 
 
 def integrated(
-    model: Model, data: Data, local: Locals, folds: Folds, nodes_per_dim: int = NODES_PER_DIM
+    model: Model, data: Data, local: Locals, few: bool, nodes_per_dim: int = NODES_PER_DIM
 ) -> Model:
     """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
 
     Args:
         model, data: the model.
-        local, folds: of `find`, and what it was given.
+        local: of `find`.
+        few: evaluate the rows of a test set alone, as `sliceable` allows.
         nodes_per_dim: of importance sampling, where a group has two effects or more.
     """
     prior_of, all_widths = _priors(local), _widths(local)
@@ -250,7 +259,7 @@ def integrated(
         return model.predict(for_outcome, moved, data)[test]
 
     return model._replace(
-        marginal=by_group(model, data, local, folds, integral),
+        marginal=by_group(model, data, local, few, integral),
         group=local.group,
         marginal_predict=model.predict and predict,
         marginal_moments=None,

@@ -132,7 +132,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
         pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
         return made, (pointwise.sum(-1), pointwise)
     if made.local is not None and isinstance(model, Model):
-        model = integrated(model, arrays, made.local, folds, NODES_PER_DIM)
+        model = integrated(model, arrays, made.local, made.few, NODES_PER_DIM)
     flat, _ = flat_target(target(model, arrays, made.predictive))
     num_units = datasets.num_units(arrays)
     every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)

@@ -5,6 +5,8 @@ wide Cauchy distributions around the prior's, with one set of draws for numerato
 It has its own way to the modes, needs no integral of the prior, and knows its error.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ from pcv.folds import Folds
 from pcv.folds.base import evenly
 from pcv.grid import finite
 from pcv.laplace import Function, draws_of_t, laplace
-from pcv.marginal import Scored, Terms, by_group, integrated, sliceable
+from pcv.marginal import Scored, Terms, by_group, integrated
 from pcv.model import Data, Predictive, Target, numeric, unravel_of
 
 DRAWS = 4096
@@ -40,13 +42,18 @@ def gaps(
     data: Data,
     folds: Folds,
     positions: Float[np.ndarray, "fold draw param"],
+    say: Callable[[str], None],
 ) -> Float[np.ndarray, " fold"] | None:
-    """By how many nats two methods differ in the joint score, where that is beyond their errors.
+    """By how many nats two methods differ in a score, where that is beyond their errors.
+
+    In the joint one; where the nodes of `pcv.grid` serve all units, also in the lowest and highest
+    pointwise one, as of peaks that are missed, or hit by few nodes.
 
     Args:
         scored: of `choose`, of these data.
         folds: to look at.
         positions: some draws of each.
+        say: tells how many folds are looked at.
 
     Returns:
         The largest of each fold's draws; 0 where they agree, NaN where a fold is not looked at, as
@@ -57,30 +64,41 @@ def gaps(
     if isinstance(model, Target) or local is None or local.exact:
         return None
     arrays, unravel = numeric(data), unravel_of(model.init)
-    fine = integrated(model, data, local, folds, NODES_PER_DIM).marginal
-    other = by_group(model, data, local, folds, importance_sampling)
+    fine = integrated(model, data, local, scored.few, NODES_PER_DIM).marginal
+    other = by_group(model, data, local, scored.few, importance_sampling)
     assert fine is not None
-    rows = folds.test.shape[1] if sliceable(model, data, folds) else len(local.group)
-    cost = DRAWS * local.most * (rows + positions.shape[-1])
+    of_units = local.entries.shape[1] == 1 and not local.normal
+    rows = folds.test.shape[1] if scored.few else len(local.group)
+    cost = DRAWS * local.most * (rows + positions.shape[-1]) * (3 if of_units else 1)
     positions = positions[:, : max(MAX_TERMS // (cost * len(folds.id)), 1)]
     some = evenly(len(folds.id), max(MAX_TERMS // (cost * positions.shape[1]), 1))
+    say(f"integrals of {len(some)} of {len(folds.id)} folds are looked at a second time")
 
     def differ(at: tuple[Array, Array]) -> tuple[Array, Array]:
         params, test = unravel(at[0]), at[1]
-        first, _ = fine(params, arrays, test)
-        second, variance = other(params, arrays, test)
-        return jnp.abs(first - second), jnp.sqrt(local.most * jnp.max(variance))
+        joint, pointwise = fine(params, arrays, test)
+        first, slots = joint[None], jnp.ones((1, test.size), bool)
+        if of_units:
+            low = jnp.argmin(jnp.where(test >= 0, pointwise, jnp.inf))
+            high = jnp.argmax(jnp.where(test >= 0, pointwise, -jnp.inf))
+            units = jnp.stack([low, high])
+            first = jnp.append(first, pointwise[units])
+            slots = jnp.concatenate([slots, jnp.arange(test.size) == units[:, None]])
+        second, variance = jax.lax.map(lambda some: other(params, arrays, test, some), slots)
+        return jnp.abs(first - second), jnp.sqrt(local.most * jnp.max(variance, axis=1))
 
     tests = jnp.repeat(jnp.asarray(folds.test[some]), positions.shape[1], axis=0)
     flat = jnp.asarray(positions[some].reshape(-1, positions.shape[-1]))
     every = jit_once(lambda *at: jax.lax.map(differ, at))
-    gap, error = (np.asarray(x).reshape(len(some), -1) for x in every(flat, tests))
+    shape = *positions[some].shape[:2], -1
+    gap, error = (np.asarray(x).reshape(shape) for x in every(flat, tests))
     tolerance = TOLERANCE_1D if local.entries.shape[1] == 1 else TOLERANCE
     looked_at = error < MAX_ERROR * tolerance
     beyond = looked_at & ~(gap <= MAX_Z * error + tolerance)
     found = np.full(len(folds.id), np.nan)
-    found[some] = np.where(beyond, np.where(np.isnan(gap), np.inf, gap), 0.0).max(1)
-    found[some[~looked_at.any(1)]] = np.nan
+    worst = np.where(beyond, np.where(np.isnan(gap), np.inf, gap), 0.0).max((1, 2))
+    joint_looked_at = looked_at[..., 0].any(1)
+    found[some] = np.where(joint_looked_at | (worst > 0), worst, np.nan)
     return found
 
 

@@ -19,7 +19,7 @@ from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
 from pcv.frontends.numpyro import from_numpyro
 from pcv.laplace import laplace, normal, normal_log_mean
-from pcv.marginal import choose, integrated, sliceable
+from pcv.marginal import choose, sliceable
 from pcv.model import Fold, Model, Outcome, numeric, support, target
 from pcv.psis_first import NODES_PER_DIM
 from pcv.zoo import rats
@@ -58,6 +58,11 @@ def near_the_posterior(key, data):
         sd = jnp.exp(drawn[f"sigma_{name}"])
         drawn[name] = drawn[f"mu_{name}"] + sd * jax.random.normal(keys[name], (30,))
     return drawn
+
+
+def integrated(model, data, local, folds, *nodes):
+    few = marginal.sliceable(model, data, folds)
+    return marginal.integrated(model, data, local, few, *nodes)
 
 
 def of_folds(model: Model, data, params, folds: Folds):
@@ -572,17 +577,69 @@ def test_every_group_is_integrated_as_its_prior_is(name):
     assert not np.abs(wrong - exact[0])[:, -4:].max() < 0.1
 
 
-def test_a_second_look_tells_integrals_that_are_wrong():
-    model, data, folds = groups_of_effects(EFFECTS["and Gumbel"])
-    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 2))
+def second_look_of(how, data, folds, number=2):
+    """The gaps at so many draws from the prior, and what is said."""
+    params = jax.vmap(how.model.init)(jax.random.split(jax.random.key(2), number))
     position = jax.vmap(lambda x: ravel_pytree(x)[0])(params)
     positions = np.broadcast_to(position, (len(folds.id), *position.shape))
+    said = []
+    return second_look.gaps(how, data, folds, positions, said.append), said
+
+
+def as_if_normal(how):
+    return how._replace(local=how.local._replace(normal=True))
+
+
+def test_a_second_look_tells_integrals_that_are_wrong():
+    model, data, folds = groups_of_effects(EFFECTS["and Gumbel"])
     how = choose("auto", model, "m", data, folds)
-    assert second_look.gaps(how, data, folds, positions).max() == 0
-    as_normal = how._replace(local=how.local._replace(normal=True))
-    gaps = second_look.gaps(as_normal, data, folds, positions)
+    gaps, said = second_look_of(how, data, folds)
+    assert gaps.max() == 0
+    assert said == ["integrals of 10 of 10 folds are looked at a second time"]
+    gaps, _ = second_look_of(as_if_normal(how), data, folds)
     assert gaps[-4:].max() > 0.1
     assert gaps[:6].max() == 0
+
+
+def test_a_second_look_at_some_folds_of_two_groups_each(monkeypatch):
+    """Where all would be too many; what is not looked at is not said to agree."""
+    model, data, _ = groups_of_effects(EFFECTS["and Gumbel"])
+    folds = from_sets([str(k) for k in range(5)], np.arange(40).reshape(5, 8), None, 40)
+    how = choose("auto", model, "m", data, folds)
+    assert how.local.most == 2
+    terms = 2 * second_look.DRAWS * (40 + 12)
+    monkeypatch.setattr(second_look, "MAX_TERMS", 3 * 3 * terms)
+    gaps, said = second_look_of(how, data, folds)
+    np.testing.assert_array_equal(gaps, [0, np.nan, 0, np.nan, 0])
+    assert said == ["integrals of 3 of 5 folds are looked at a second time"]
+    monkeypatch.setattr(second_look, "MAX_TERMS", 5 * 2 * terms)
+    gaps, said = second_look_of(as_if_normal(how), data, folds)
+    assert said == ["integrals of 5 of 5 folds are looked at a second time"]
+    assert gaps[-2:].max() > 0.1
+    assert gaps[:3].max() == 0
+
+
+def test_a_second_look_tells_single_units_whose_peaks_are_missed():
+    """Forty of them, thousands of standard deviations of their noise apart."""
+    prior = dist.StudentT(3.0, 0.0, 1.0)
+    group = np.repeat(np.arange(2), 40)
+    spread = np.r_[np.linspace(-1.5, 1.5, 40), np.zeros(40)]
+    gaps = {}
+    for sd in (1e-4, 1.0):
+        data = given({"y": spread, "group": group})
+        model = Model(
+            init=lambda key: {"u": prior.sample(key, (2,))},
+            log_prior=lambda params: prior.log_prob(params["u"]).sum(),
+            log_lik=lambda params, data: dist.Normal(params["u"][group], sd).log_prob(data["y"]),  # noqa: B023
+            constrain=lambda params: params,
+            outcome=Outcome("y"),
+        )
+        folds = leave_one_group_out(group, "group")
+        how = choose("auto", model, "m", data, folds)
+        gaps[sd], _ = second_look_of(how, data, folds)
+    np.testing.assert_array_equal(gaps[1.0], [0, 0])
+    assert gaps[1e-4][0] > 1
+    assert gaps[1e-4][1] == 0
 
 
 def test_two_modes_that_look_normal_beside_each_other():

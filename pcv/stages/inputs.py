@@ -174,7 +174,7 @@ def check(job: Job, leaks: bool = True) -> None:
             )
         scores = scoring.named(job.scores, job.objects)
         for name, how in scored_alike(job, arrays, folds).items():
-            model, predictive, integration, _ = how
+            model, predictive, integration, *_ = how
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])

@@ -91,7 +91,7 @@ def sample(job: Job) -> None:
     ):
         arrays = datasets.model_data(opened(job, "data"))
         kernel = opened(job, "fit", "kernel")
-        model, predictive, _, _ = in_chains(job, scored(job, arrays, all_folds), kernel)
+        model, predictive, *_ = in_chains(job, scored(job, arrays, all_folds), kernel)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])

@@ -60,7 +60,7 @@ def warmup(job: Job) -> None:
         arrays = datasets.model_data(opened(job, "data"))
         fitted_kernel = fitted["kernel"].dataset
         chosen = scored_alike(job, arrays, all_folds)[job.model]
-        model, predictive, integration, _ = how = in_chains(job, chosen, fitted_kernel)
+        model, predictive, integration, *_ = how = in_chains(job, chosen, fitted_kernel)
         detached = int(how.model is not chosen.model)
         engine = engine_of(job, predictive, arrays, model)
         leaks, checked = [], None
@@ -70,20 +70,23 @@ def warmup(job: Job) -> None:
                 checked = _at_full_data(engine, all_folds, by_chain)
         tuned = tuning.Tuned(idata.kernel(fitted_kernel), **fitted_kernel.attrs)
 
+        say = says(job, "warmup")
+
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             some = folds.some(rows)
             run = run_of(job, "warmup", some, engine)
-            own.save(0, _ends(job, how, run, some, tuned, full_draws), {})
+            ends = _ends(job, how, run, some, tuned, full_draws)
+            looked_at = ends["state"][:, :CHECKED_CHAINS]
+            gaps = second_look.gaps(how, arrays, some, looked_at, say)
+            own.save(0, ends if gaps is None else {**ends, "integral_gap": gaps}, {})
 
         made_of = starts_of(job, known, folds, [predictive, integration, detached])
         pool = job.checkpoints.with_name("warmup")
         made_on = devices.made_on()
         with checkpoint.held(pool, made_of, made_on, job.say) as saved:
-            say = says(job, "warmup")
             if not checkpoint.completed(saved, made_of, made_on, make, say).number:
                 make(np.arange(len(folds.id)), saved, 1)
             ends = saved.block(0)
-        gaps = second_look.gaps(how, arrays, folds, ends["state"][:, :CHECKED_CHAINS])
         provenance = store.provenance(started, devices.describe())
     own = ends["own_kernel"]
     first = kernels.shared(tuned.kernel)
@@ -105,8 +108,8 @@ def warmup(job: Job) -> None:
             f"kernel_{name}": (("variant", "param")[: x.ndim], x) for name, x in per_variant.items()
         },
     }
-    if gaps is not None:
-        variables["integral_gap"] = "fold", gaps
+    if "integral_gap" in ends:
+        variables["integral_gap"] = "fold", ends["integral_gap"]
     if checked is not None:
         variables["log_score_full"] = (("checked_fold", "full_chain", "full_draw"), checked)
     dataset = xr.Dataset(
