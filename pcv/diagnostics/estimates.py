@@ -99,10 +99,13 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     return np.sqrt(factor * (deviation**2).sum(axis=(1, 2)))
 
 
+MOST_LAGS = 10
+"""of batches: where more are correlated, chains have not mixed"""
+
+
 def autocovariance(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
     """Of batches' contributions to the relative error of each fold, summed over folds, at lags 0 to
-    the number of batches less one, and of how many pairs of batches; for `batch_inflation`. Those
-    of several groups of folds add up.
+    10, and of how many pairs of batches; for `batch_inflation`. Those of several groups add up.
 
     Args:
         sums: joint sums, dims (fold, chain, batch).
@@ -113,7 +116,7 @@ def autocovariance(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
     variance = (deviation**2).sum(axis=(1, 2)) / np.maximum(number - 1, 1)
     usable = np.isfinite(variance) & (number > 1)
     found = [(variance[usable].sum(), number[usable].sum())]
-    for lag in range(1, deviation.shape[2]):
+    for lag in range(1, MOST_LAGS + 1):
         pairs = (present[:, :, lag:] & present[:, :, :-lag]).sum(axis=(1, 2))
         some = usable & (pairs > 0)
         products = (deviation[:, :, lag:] * deviation[:, :, :-lag]).sum(axis=(1, 2))

@@ -64,10 +64,10 @@ def diagnose(
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     khat = khats(samples)
     in_groups = list(groups(samples))
-    blocks, covariance = [], np.zeros((2, batches))
+    blocks, covariances = [], []
     for rows, part in in_groups:
         joint = log_sums([part], "joint")
-        covariance += diag.autocovariance(joint)
+        covariances.append(diag.autocovariance(joint))
         blocks.append(_blocks(part, joint, present[rows]))
         tell(f"sums of {rows.stop} of {len(ids)} folds are read")
     benchmark, unit_benchmark = (
@@ -75,7 +75,7 @@ def diagnose(
         for x in zip(*blocks)
     )
     del blocks
-    inflation = diag.batch_inflation(covariance)
+    inflation = diag.batch_inflation(np.sum(covariances, axis=0))
     batch_size = int(max(s["log_joint_count"][:, 0, 0].max() for s in samples))
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     of_groups = []
