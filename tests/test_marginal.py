@@ -604,7 +604,7 @@ def test_a_second_look_tells_integrals_that_are_wrong():
 def test_a_second_look_at_some_folds_of_two_groups_each(monkeypatch):
     """Where all would be too many; what is not looked at is not said to agree."""
     model, data, _ = groups_of_effects(EFFECTS["and Gumbel"])
-    folds = from_sets([str(k) for k in range(5)], np.arange(40).reshape(5, 8), None, 40)
+    folds = from_sets([str(k) for k in range(5)], list(np.arange(40).reshape(5, 8)), None, 40)
     how = choose("auto", model, "m", data, folds)
     assert how.local.most == 2
     terms = 2 * second_look.DRAWS * (40 + 12)
@@ -718,7 +718,7 @@ def test_effects_of_which_no_move_tells_are_not_taken_for_independent(radius):
         inside = (x**2).sum() < radius**2
         return jnp.where(inside, dist.StudentT(3.0, 0.0, 1.0).log_prob(x).sum(), -jnp.inf)
 
-    positions = 1e-5 * np.random.default_rng(1).normal(size=(8, 2))
+    positions = jnp.asarray(1e-5 * np.random.default_rng(1).normal(size=(8, 2)))
     shapes = effects._shapes(log_prior, positions, jnp.array([[0, 1]]), jnp.ones((1, 2)))
     assert shapes.independent.tolist() == [radius > 1]
 
