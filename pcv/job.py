@@ -90,10 +90,10 @@ class Job(NamedTuple):
 
 def recipe(job: Job, stage: str) -> dict[str, Any]:
     """What a stage's artifact is made of, besides its input artifacts."""
-    made_of: dict[str, Any] = {
-        "stage version": layout.VERSIONS[stage],
-        "config": stage_config(job.config, job.experiment, stage, job.model or None),
-    }
+    of_config = stage_config(job.config, job.experiment, stage, job.model or None)
+    if job.objects:  # what a session has written into `results`, which may be moved
+        of_config.get("data", of_config.get("folds", {})).pop("file", None)
+    made_of: dict[str, Any] = {"stage version": layout.VERSIONS[stage], "config": of_config}
     if stage == "data":
         made_of["files"] = _hashes(job, [job.table])
     if stage == "folds" and job.settings.folds.scheme == "file":

@@ -725,7 +725,7 @@ class TestRefusals:
             pcv.cross_validate(models, **QUICK)
 
 
-def test_what_was_kept_is_not_made_again(tmp_path, capsys):
+def test_what_was_kept_is_not_made_again(tmp_path, capsys, monkeypatch):
     model = pcv.from_numpyro(flat, {"y": Y})
     kept = {"results": tmp_path / "kept", "fit": {"warmup": 100, "draws": 100}, "seed": 1}
     folds = pcv.kfold(N, 4, seed=1)
@@ -742,6 +742,12 @@ def test_what_was_kept_is_not_made_again(tmp_path, capsys):
     warmer = pcv.cross_validate(model, folds, draws=60, warmup=60, **kept)
     assert "sample" in capsys.readouterr().err
     assert warmer.elpd != more.elpd
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").rename("moved")
+    for spelt in ("moved", tmp_path / "moved"):
+        moved = {**kept, "results": spelt}
+        assert pcv.cross_validate(model, folds, draws=60, warmup=60, **moved).elpd == warmer.elpd
+        assert capsys.readouterr().err == ""
 
 
 def test_the_full_data_fit_alone():
