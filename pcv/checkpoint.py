@@ -336,10 +336,8 @@ def _drop_others(
         return known.get(MADE_ON)
     blocks = list(folder.glob("block-*"))
     if known is not None and blocks:
-        say(
-            f"{folder}: {len(blocks)} blocks of draws are dropped, they were made of something "
-            f"else: {store.difference(known, {**made_of, MADE_ON: known.get(MADE_ON)})}"
-        )
+        why = store.difference(known, {**made_of, MADE_ON: known.get(MADE_ON)})
+        say(f"{folder}: draws of other inputs or settings are dropped: {why}")
     for file in (*blocks, *folder.glob("state-*")):
         file.unlink()
     return None

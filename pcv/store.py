@@ -357,7 +357,9 @@ def difference(made: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str =
             continue
         if isinstance(made.get(name), Mapping) and isinstance(wanted.get(name), Mapping):
             return difference(made[name], wanted[name], f"{prefix}{name}.")
-        if prefix == "files.":
+        if prefix.endswith("files."):
             return f"{name} has changed"
+        if prefix.endswith("inputs."):
+            return f"its input '{name}' has changed"
         return f"{prefix}{name} was {was}, is {is_}"
     return ""

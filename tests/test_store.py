@@ -621,6 +621,7 @@ class TestDifference:
             ({"k": 1}, {"k": 1.0}, "k was 1, is 1.0"),
             ({"args": {}}, {"args": 3}, "args was {}, is 3"),
             ({"files": {"a.py": "1"}}, {"files": {"a.py": "2"}}, "a.py has changed"),
+            ({"inputs": {"data": "1"}}, {"inputs": {"data": "2"}}, "its input 'data' has changed"),
             ({"b": 1, "a": 1}, {"a": 2, "b": 2}, "b was 1, is 2"),
         ],
     )
