@@ -123,6 +123,7 @@ def prepared(
         raise PcvError("no models; give one, or several by their names")
     with (
         devices.precision(precision),
+        devices.at_most(cores),
         _folder(kept) as folder,
         _in_words_of_a_call(folder, kept is None),
     ):

@@ -11,6 +11,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ CACHE_BYTES = 2**30
 EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
 """where an argument lies: whole on every device, or its first axis cut among them"""
 
+_most: ContextVar[int | None] = ContextVar("most", default=None)
+
 
 def setup(cores: int) -> None:
     """As many host devices as `cores`.
@@ -45,7 +48,7 @@ def setup(cores: int) -> None:
     try:
         jax.config.update("jax_num_cpu_devices", cores)
     except RuntimeError:
-        if jax.default_backend() == "cpu" and len(in_use()) != cores:
+        if jax.default_backend() == "cpu" and len(in_use()) < cores:
             _say_once(
                 f"JAX is running already, on {len(in_use())} host device(s) instead of {cores}: "
                 "use pcv before the first JAX array is made"
@@ -152,13 +155,24 @@ def out_of_memory(error: JaxRuntimeError) -> bool:
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
+@contextmanager
+def at_most(cores: int | None) -> Iterator[None]:
+    """The context in which no more of a CPU's devices are used; None: all."""
+    token = _most.set(cores)
+    try:
+        yield
+    finally:
+        _most.reset(token)
+
+
 def in_use() -> list[jax.Device]:
-    """The devices that chains are laid over: of a CPU no more than it has cores, unless `setup`
-    made them (PyMC's JAX samplers ask for a hundred)."""
+    """The devices that chains are laid over: of a CPU no more than are asked for, or than it has
+    cores, unless `setup` made them (PyMC's JAX samplers ask for a hundred)."""
     found = jax.devices()
-    if found[0].platform == "cpu" and jax.config.jax_num_cpu_devices != len(found):
-        return found[: all_cores()]
-    return found
+    if found[0].platform != "cpu":
+        return found
+    is_own = jax.config.jax_num_cpu_devices == len(found)
+    return found[: _most.get() or (len(found) if is_own else all_cores())]
 
 
 def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 import os
 import stat
 import tempfile
+import warnings
 from pathlib import Path
 
 import jax
@@ -98,3 +99,19 @@ def test_the_environment_takes_precedence(kept, tmp_path, monkeypatch):
     devices.keep_compiled()
     assert not kept
     assert not ours(tmp_path).exists()
+
+
+def test_a_call_lays_chains_over_as_many_cores_as_it_asks_for():
+    """Where JAX runs on two host devices, as it does here."""
+    devices._say_once.cache_clear()
+
+    def used(cores):
+        with api.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, cores, False):
+            return len(devices.in_use())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert used(1) == 1
+        assert used(2) == len(devices.in_use()) == 2
+    with pytest.warns(UserWarning, match=r"on 2 host device\(s\) instead of 3: "):
+        assert used(3) == 2
