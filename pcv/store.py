@@ -235,6 +235,10 @@ def explained(path: Path) -> Iterator[None]:
                 f"{path}: a file stands where a folder is needed; move it away, or choose another "
                 "folder with --results"
             ) from error
+        if error.errno == errno.ENOENT:  # as in /proc
+            raise PcvError(
+                f"{path}: no folder can be made here; choose another with --results"
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise PcvError(
                 f"{path}: no permission to write here; check the folder's owner, or choose "

@@ -170,6 +170,10 @@ CALLS = {
         lambda: validate(results=3),
         "results is 3; give the path of a folder",
     ),
+    "results in a folder that takes none": (
+        lambda: validate(results="/proc/none"),
+        "/proc/none: no folder can be made here; choose another",
+    ),
 }
 pytestmark = pytest.mark.filterwarnings("ignore:JAX is running already")
 
