@@ -96,10 +96,12 @@ def init(
 def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False) -> None:
     """Check all that can be known before sampling: config, data, folds, models."""
     from pcv import stages
+    from pcv.recipes import check_braces
 
     _prepare(1)
     problems = []
     jobs = _jobs(config, experiment, HERE)
+    check_braces(jobs[0].config)
     for job in jobs:
         try:
             stages.check(job)

@@ -61,6 +61,24 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
     return files
 
 
+def check_braces(config: Config) -> None:
+    """Snakemake takes them for a wildcard, whatever function gives the file's name.
+
+    Raises:
+        PcvError: a file's name has some.
+    """
+    for name, experiment in config.experiments.items():
+        files = [("data.file", experiment.data.file or "")]
+        files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
+        files += [("scores", score) for score in experiment.scores]
+        for key, file in files:
+            if re.search(r"\{.*\}", file):
+                raise PcvError(
+                    f"experiments.{name}.{key}: '{file}' has braces, which Snakemake takes for "
+                    "a wildcard; rename the file"
+                )
+
+
 def _bring_up_to_date(
     file: Path, results: Path, config: Config, experiment: str, stage: str, model: str
 ) -> None:

@@ -423,6 +423,9 @@ class TestCheck:
              "'scal'"),
             (("models", "plain", "model"), "models:flat", "model 'models:flat': no module 'models' "
              "in this environment; for your own file write 'models.py:flat'"),
+            (("data", "file"), "data{1}.csv",
+             "experiments.small.data.file: 'data{1}.csv' has braces, which Snakemake takes for a "
+             "wildcard; rename the file"),
         ],
     )  # fmt: skip
     def test_one_problem(self, pcv, monkeypatch, path, to, line):

@@ -1,6 +1,5 @@
 import atexit
 import logging
-import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from pcv import config as pcv_config
 from pcv import layout, reference
 from pcv.errors import PcvError
-from pcv.recipes import recipe_files
+from pcv.recipes import check_braces, recipe_files
 
 # The `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is there for
 # `--lint`: that environment is made from the clone (envs/README.md), not by `--sdm conda`.
@@ -49,20 +48,6 @@ def check_files(checked):
         for score in experiment.scores:
             if ":" in score:
                 reference.check(score)
-
-
-def check_braces(checked):
-    """Snakemake takes them for a wildcard, whatever function gives the file's name."""
-    for name, experiment in checked.experiments.items():
-        files = [("data.file", experiment.data.file or "")]
-        files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
-        files += [("scores", score) for score in experiment.scores]
-        for key, file in files:
-            if re.search(r"\{.*\}", file):
-                raise PcvError(
-                    f"experiments.{name}.{key}: '{file}' has braces, which Snakemake takes for "
-                    "a wildcard; rename the file"
-                )
 
 
 def check_place_of_config(config):
