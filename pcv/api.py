@@ -1,6 +1,7 @@
 """Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
 
 import hashlib
+import os
 import re
 import signal
 import tempfile
@@ -15,7 +16,7 @@ import xarray as xr
 
 from pcv import config, devices, session, stages, store
 from pcv.cores import all_cores
-from pcv.cv import CV
+from pcv.cv import CV, check_joint
 from pcv.errors import BadFit, PcvError, Stopped
 from pcv.folds import Folds, describe, headline, stored
 from pcv.job import Job, batches, opened, prints, require, rounds, sampled
@@ -179,12 +180,6 @@ def prepared(
         )
 
 
-def check_joint(joint: Any) -> None:
-    """Raises PcvError for what is neither of the scores, before anything is drawn."""
-    if joint not in (None, True, False):
-        raise PcvError(f"joint is {joint!r}; give True, False, or None to have it chosen")
-
-
 def _cores(cores: Any) -> int:
     """How many a call uses."""
     if cores is None:
@@ -196,10 +191,11 @@ def _cores(cores: Any) -> int:
 
 def _kept(results: Any) -> Path | None:
     """The folder of the artifacts that stay."""
-    try:
-        return None if results is None else Path(results)
-    except TypeError:
-        raise PcvError(f"results is {results!r}; give the path of a folder") from None
+    if results is None:
+        return None
+    if not isinstance(results, str | os.PathLike) or results == "":
+        raise PcvError(f"results is {results!r}; give the path of a folder")
+    return Path(results)
 
 
 @contextmanager

@@ -419,13 +419,14 @@ def compare(
 
     Args:
         models: cross-validations by the models' names, over the same folds of the same data.
-        reference: the model that the others are compared with; None: the best.
+        reference: the model that the others are compared with; None: the best by the joint score.
         joint: the joint or the pointwise score; None: what the models show.
 
     Raises:
         PcvError: they are of other data, folds, outcomes or predictives, so that their difference
             would mean nothing.
     """
+    check_joint(joint)
     if not isinstance(models, Mapping) or not models:
         raise PcvError("compare: no models by name; give a dict of cross-validations")
     for name, cv in models.items():
@@ -459,9 +460,14 @@ def compare(
         .assign(unit_name=names["unit_name"].variable)
         for name, cv in models.items()
     }
-    leading: Kind = "joint" if (is_joint := shown.pop()) else "pointwise"
-    compared = results.compare(named, data, folds, reference, "", leading=leading)
-    return Comparisons(compared, is_joint)
+    compared = results.compare(named, data, folds, reference, "")
+    return Comparisons(compared, shown.pop())
+
+
+def check_joint(joint: object) -> None:
+    """Raises PcvError for what is neither of the scores."""
+    if joint not in (None, True, False):
+        raise PcvError(f"joint is {joint!r}; give True, False, or None to have it chosen")
 
 
 def _alone(cv: CV) -> xr.Dataset:

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pcv import api, datasets, devices, diagnostics, schemes, stages
-from pcv.cv import CV
+from pcv.cv import CV, check_joint
 from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
 from pcv.job import Job, build, opened, scored, stored_folds
@@ -69,7 +69,7 @@ def loo(
     Raises:
         PcvError: what is wrong, where, and what to do.
     """
-    api.check_joint(joint)
+    check_joint(joint)
     folds: Any = "loo"
     if isinstance(group_by, str):
         folds = {"scheme": "leave_one_group_out", "group": group_by}

@@ -170,9 +170,17 @@ CALLS = {
         lambda: validate(results=3),
         "results is 3; give the path of a folder",
     ),
+    "no name for results": (
+        lambda: validate(results=""),
+        "results is ''; give the path of a folder",
+    ),
     "results in a folder that takes none": (
         lambda: validate(results="/proc/none"),
         "/proc/none: no folder can be made here; choose another",
+    ),
+    "a number for joint": (
+        lambda: pcv.compare({}, joint=5),
+        "joint is 5; give True, False, or None to have it chosen",
     ),
 }
 pytestmark = pytest.mark.filterwarnings("ignore:JAX is running already")

@@ -265,12 +265,8 @@ def test_one_model_is_the_comparator_by_both_scores(draws):
         for kind in ("joint", "pointwise")
     )
     assert (joint["a"] - joint["b"]) * (pointwise["a"] - pointwise["b"]) < 0
-    for reference, leading, expected in (
-        (None, "joint", max(joint, key=joint.get)),
-        (None, "pointwise", max(pointwise, key=pointwise.get)),
-        ("b", "joint", "b"),
-    ):
-        found = results.compare(models, "d", "f", reference, "t", leading=leading).comparisons
+    for reference, expected in ((None, max(joint, key=joint.get)), ("b", "b")):
+        found = results.compare(models, "d", "f", reference, "t").comparisons
         assert {c.reference for c in found.values()} == {expected}
 
 

@@ -52,17 +52,15 @@ def compare(
     reference: str | None,
     experiment: str,
     until: UntilConfig | None = None,
-    leading: Kind = "joint",
 ) -> Compared:
     """The models of an experiment side by side, joint and pointwise, and over draws.
 
     Args:
         diagnostics: contents of the diagnostics artifact of each model, by its name.
         data, folds: fingerprints that all models share.
-        reference: the comparator, or None for the best model by the leading score.
+        reference: the comparator, or None for the best model by the joint score.
         experiment: its name.
         until: what ended the folds, or None.
-        leading: the score that finds the comparator of all.
 
     Returns:
         The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
@@ -71,7 +69,7 @@ def compare(
     diagnostics = trimmed(diagnostics)
     models = list(diagnostics)
     if reference is None:
-        found = [scores(d, leading, data, folds) for d in diagnostics.values()]
+        found = [scores(d, "joint", data, folds) for d in diagnostics.values()]
         reference = comparing.compare(found).reference
     comparisons: dict[Kind, Comparison] = {}
     by_kind = []
