@@ -13,7 +13,7 @@ VERSIONS = {
     "warmup": 21,
     "sample": 17,
     "diagnose": 15,
-    "compare": 8,
+    "compare": 9,
     "report": 4,
     "plan": 4,
 }

@@ -53,8 +53,8 @@ SCORE_COLUMNS = {
 MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
 
-MIN_TERMS = 20
-"""terms below which a probability is called rough"""
+MIN_TERMS = 100
+"""terms below which a probability is called rough, as by ArviZ"""
 
 MIN_FOLDS = 5
 """folds below which each of them decides"""
@@ -282,8 +282,9 @@ def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str
 def diag_diff(comparison: Comparison) -> list[str]:
     """Of each model, why its `p_better` is rough; empty where it is not."""
     c = comparison
-    why = "N < 100" if len(c.term) < 100 else "|elpd_diff| < 4"
-    rough = (len(c.term) < 100) | (np.abs(c.elpd_diff) < 4)
+    few = len(c.term) < MIN_TERMS
+    why = f"N < {MIN_TERMS}" if few else "|elpd_diff| < 4"
+    rough = few | (np.abs(c.elpd_diff) < 4)
     return [why if x and not np.isnan(p) else "" for x, p in zip(rough, c.p_better)]
 
 
@@ -305,7 +306,7 @@ def mcse_notes(comparison: Comparison) -> list[str]:
 def caveats(comparison: Comparison) -> list[str]:
     """A line for the `p_better` that are rough, and for each model that needs more draws."""
     rough = {
-        "N < 100": f"from fewer than 100 {noun(comparison)}s",
+        f"N < {MIN_TERMS}": f"from fewer than {MIN_TERMS} {noun(comparison)}s",
         "|elpd_diff| < 4": "of a difference below 4",
     }
     of_why: dict[str, list[str]] = {}
@@ -334,19 +335,19 @@ def in_words(comparison: Comparison) -> str:
     ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
     ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
     >>> in_words(compare([scores("b", -1, -2, -3), scores("a", -1, -1, -2.5)])).split(" (")[0]
-    'a predicts left-out folds better than b, with probability 96%, a rough figure from 3 folds'
+    "'a' predicts left-out folds better than 'b', with probability 96%, a rough figure from 3 folds"
     """
     c = comparison
     flagged = [m for m, words in zip(c.models, c.verdict) if words != "ok"]
     trust = "No fold is flagged."
     if flagged:
-        trust = f"Caution: what was computed of {' and '.join(flagged)} is flagged, see the table."
+        trust = f"Caution: what was computed of {_quoted(flagged)} is flagged, see the table."
     if len(c.models) == 1:
-        return f"{c.models[0]} has no model to be compared with. {trust}"
+        return f"{_quoted(c.models)} has no model to be compared with. {trust}"
     comparator = c.models.index(c.reference)
     other, row = (comparator, 0) if comparator else (1, 1)
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
-    best, next_best = c.models[0], c.models[other]
+    best, next_best = _quoted([c.models[0]]), _quoted([c.models[other]])
     error = mcse_in_words(mcse, c.mcse_diff_is_bound[row])
     size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {error})"
     if c.mcse_diff_is_bound[row]:
@@ -380,6 +381,10 @@ def in_words(comparison: Comparison) -> str:
     )
 
 
+def _quoted(names: Sequence[str]) -> str:
+    return " and ".join(f"'{name}'" for name in names)
+
+
 def _decided_by(comparison: Comparison, row: int) -> str:
     """The fold without which the best model would not be said to predict better; or nothing.
 
@@ -394,4 +399,4 @@ def _decided_by(comparison: Comparison, row: int) -> str:
     if others.sum() > min(folds[largest], standard_error(others[None])[0]):
         return ""
     left = _by_error(others.sum(), c.mcse_diff[row])
-    return f"One fold decides that: without {c.fold[largest]} the difference would be {left}. "
+    return f"One fold decides that: without '{c.fold[largest]}' the difference would be {left}. "
