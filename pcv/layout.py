@@ -14,7 +14,7 @@ VERSIONS = {
     "sample": 17,
     "diagnose": 15,
     "compare": 9,
-    "report": 4,
+    "report": 5,
     "plan": 4,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""

@@ -125,7 +125,7 @@ def test_every_fold_and_its_numbers_are_listed(page: Page) -> None:
         for k, fold in enumerate(folds["fold"].values):
             assert page.words.count(fold) >= 2
             assert f"{float(folds['rhat'][k]):.3f}" in page.words
-            assert f"{float(folds['khat'][k]):.2f}" in page.words
+            assert f"{float(folds['khat'][k]):.2f}".replace("-", "−") in page.words
             assert f"{float(folds['efmi'][k]):.2f}" in page.words
     assert "No fold is flagged." in page.words
 

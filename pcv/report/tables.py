@@ -205,7 +205,7 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
             _mcse(row, "joint_mcse"),
             f"{row['joint_ess']:,.0f}",
             f"{row['rhat']:.3f}",
-            f"{row['khat']:.2f}",
+            _fixed(row["khat"], ".2f"),
             f"{row['divergences']:,.0f}",
             f"{row['acceptance']:.2f}",
             f"{row['efmi']:.2f}",
@@ -272,4 +272,8 @@ def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:
     if known.empty:
         return "–"
     row = int(known.argmax() if which == "max" else known.argmin())
-    return f"{known.iloc[row]:{form}} ({known.index[row]})"
+    return f"{_fixed(known.iloc[row], form)} ({known.index[row]})"
+
+
+def _fixed(value: float, form: str) -> str:
+    return format(value, form).replace("-", "\N{MINUS SIGN}")
