@@ -53,7 +53,7 @@ class Locals(NamedTuple):
     """whether the outcome is normal as well, and its mean linear in them"""
 
 
-def find(model: Model, data: Data, folds: Folds) -> Locals | None:
+def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     """The parameters of each tested unit that no training unit of its fold depends on.
 
     Args:
@@ -61,10 +61,10 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
         folds: of its units.
 
     Returns:
-        No groups where no tested unit has any. None where some have and some have not; where a
-        group has more than 8, or is not left out as a whole in another fold; where the log prior of
-        any is straight, as Laplace's or an improper one; where some group's is not normal and ties
-        its effects; or where there are too many parameters to look at.
+        No groups where no tested unit has any. Why they are not to be integrated out: where some
+        have and some have not; where a group has more than 8, or is not left out as a whole in
+        another fold; where the log prior of any is straight, as Laplace's or an improper one; where
+        some group's is not normal and ties its effects; where there are too many to look at.
     """
     arrays = numeric(data)
     unravel = unravel_of(model.init)
@@ -72,7 +72,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     num_units = datasets.num_units(arrays)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
-        return None
+        return "there are too many parameters to look at"
     touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions)
     held_out, tested = _memberships(folds, num_units)
     inside, total = (touches @ held_out).tocsc(), touches.sum(1)
@@ -89,7 +89,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
     if not with_own.any():
         return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
     if not with_own.all():
-        return None
+        return "some tested units have no parameters of their own"
     linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
     groups: dict[tuple[int, ...], int] = {}
     most = 0
@@ -102,8 +102,10 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
             members = units[of_unit[part == c].any(0)]
             number = groups.setdefault(entries, len(groups))
             known = np.isin(group[members], (-1, number)).all()
-            if len(entries) > MAX_DIM or not known:
-                return None
+            if len(entries) > MAX_DIM:
+                return f"a group has {len(entries)}, more than {MAX_DIM}"
+            if not known:
+                return "a group is left out whole in one fold, and in part in another"
             group[members] = number
     padded = np.full((len(groups), max(map(len, groups))), num_params)
     for entries, number in groups.items():
@@ -113,10 +115,10 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | None:
         lambda x: model.log_prior(unravel(x)), positions, jnp.asarray(padded), jnp.asarray(width)
     )
     if (shapes.straight & (padded < num_params)).any():
-        return None
+        return "their log prior has no curvature, as Laplace's or an improper one"
     normal = bool(shapes.normal.all())
     if not (normal or shapes.independent.all()):
-        return None
+        return "their prior is not normal, and ties a group's effects to one another"
     tested_units = group >= 0
     exact = normal and _quadratic(
         lambda x: model.log_lik(unravel(x), arrays)[tested_units],

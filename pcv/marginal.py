@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from pcv import datasets, devices
 from pcv.checks import check_whole_groups
 from pcv.devices import jit_once
-from pcv.effects import MAX_DIM, PRIOR_DRAWS, Locals, Position, find
+from pcv.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.grid import log_mean as grid_log_mean
@@ -106,21 +106,19 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
             return Scored(model, "plain", "")
         return analytic
     local = find(model, data, folds)
-    if local is None or (setting == "marginal" and not len(local.entries)):
+    if isinstance(local, str):
         if setting == "marginal":
-            if local is not None:
-                raise PcvError(
-                    f"model '{name}': predictive 'marginal' is asked for, but no fold leaves out "
-                    "a whole group that has effects of its own; let folds leave out whole groups, "
-                    "or set predictive: plain"
-                )
             raise PcvError(
-                f"model '{name}': predictive 'marginal' is asked for, but some tested unit has no "
-                f"parameters of its own, or its group has more than {MAX_DIM}, or a prior without "
-                "curvature; write a `marginal`, or set predictive: plain"
+                f"model '{name}': left-out effects cannot be integrated out: {local}; write a "
+                "`marginal`, or set predictive: plain"
             )
         return Scored(model, "plain", "")
     if not len(local.entries):
+        if setting == "marginal":
+            raise PcvError(
+                f"model '{name}': no fold leaves out a whole group that has effects of its own; "
+                "let folds leave out whole groups, or set predictive: plain"
+            )
         return Scored(model, "either", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
     by = "exactly" if local.exact else by

@@ -148,7 +148,7 @@ CALLS = {
     ),
     "marginal without effects": (
         lambda: validate(predictive="marginal"),
-        "model 'model': predictive 'marginal' is asked for, but no fold leaves out a whole group",
+        "model 'model': no fold leaves out a whole group that has effects of its own; let folds",
     ),
     "marginal with parts of groups": (
         lambda: validate(
@@ -156,7 +156,7 @@ CALLS = {
             pcv.block(N, 4),
             predictive="marginal",
         ),
-        "model 'model': predictive 'marginal' is asked for, but some tested unit has no parameters",
+        "model 'model': left-out effects cannot be integrated out: some tested units have no ",
     ),
     "a column that is not there": (
         lambda: validate(folds={"scheme": "leave_one_group_out", "group": "hospital"}),

@@ -1442,9 +1442,8 @@ class TestBadModels:
 
     def test_marginal_is_asked_for(self, done):
         assert message(done.job({"predictive": "marginal"}), "check") == (
-            "model 'linear': predictive 'marginal' is asked for, but no fold leaves out a whole "
-            "group that has effects of its own; let folds leave out whole groups, or set "
-            "predictive: plain"
+            "model 'linear': no fold leaves out a whole group that has effects of its own; let "
+            "folds leave out whole groups, or set predictive: plain"
         )
 
     def test_good_models(self, fresh):
