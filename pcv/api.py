@@ -122,6 +122,8 @@ def prepared(
     used, kept = _cores(cores), _kept(results)
     if isinstance(model, Mapping) and not model:
         raise PcvError("no models; give one, or several by their names")
+    if isinstance(model, Mapping) and "" in model:
+        raise PcvError("a model needs a name, and one has ''")
     with (
         devices.precision(precision),
         devices.at_most(cores),
@@ -186,7 +188,7 @@ def _cores(cores: Any) -> int:
         return all_cores()
     if isinstance(cores, int | np.integer) and not isinstance(cores, bool) and cores > 0:
         return int(cores)
-    raise PcvError(f"cores is {cores!r}; give 1 or more, or leave it out for all {all_cores()}")
+    raise PcvError(f"cores is {cores!r}; give 1 or more, or leave it out for all")
 
 
 def _kept(results: Any) -> Path | None:

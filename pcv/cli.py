@@ -380,7 +380,8 @@ def _has_round(job: "Job", round: int) -> bool:
     """Whether an experiment is sampled in so many rounds; says so if not."""
     last = len(job.settings.cv.rounds) - 1
     if round > last:
-        rule = f"its rounds are 0 to {last}" if last else "its cv.until is not of the comparison"
+        asks = "there is one where cv.until names mcse_over_se or decide"
+        rule = f"its rounds are 0 to {last}" if last else asks
         job.say(f"experiment '{job.experiment}': no round {round}: {rule}")
     return round <= last
 

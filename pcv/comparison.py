@@ -162,7 +162,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     names = [scores[i].model for i in best_first]
     if reference is not None and reference not in names:
         near = difflib.get_close_matches(reference, names, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there is {', '.join(names)}"
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
         raise PcvError(f"compare.reference: no model '{reference}'; {hint}")
     comparator = 0 if reference is None else names.index(reference)
     terms, mcse, is_bound, elpd = (x[best_first] for x in (terms, mcse, is_bound, elpd))

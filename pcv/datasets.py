@@ -89,14 +89,17 @@ def _read_csv(path: Path) -> pd.DataFrame:
             if len(fields) > 1 or "".join(fields).strip()
         )
         _, header = next(records, (0, []))
+        for mark in ";\t|" if len(header) == 1 else "":
+            if mark in header[0]:
+                raise PcvError(
+                    f"{path}: columns are separated by {mark!r}; separate them by commas, and "
+                    "write numbers with a decimal point"
+                )
         lines = []
         for line, fields in records:
             if len(fields) != len(header):
-                other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
-                hint = "; columns are separated by commas" if other else ""
                 raise PcvError(
-                    f"{path}: line {line} has {len(fields)} field(s), the header has "
-                    f"{len(header)}{hint}"
+                    f"{path}: line {line} has {len(fields)} field(s), the header has {len(header)}"
                 )
             lines.append(line)
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]  # as pandas does
@@ -182,7 +185,7 @@ def make_data(
                 " out by listing the others in data.columns"
             )
     columns = {
-        name: _values(table[name], f"{source}: column {name!r}")
+        name: _values(table[name], f"{source}: column {name!r}", name == config.outcome)
         for name in table.columns
         if name in kept
     }
@@ -407,14 +410,13 @@ def _names(keys: pd.DataFrame) -> list[str]:
     return [", ".join(words) for words in zip(*parts, strict=True)]
 
 
-def _values(series: pd.Series, where: str) -> Shaped[np.ndarray, " row"]:
+def _values(series: pd.Series, where: str, is_outcome: bool = False) -> Shaped[np.ndarray, " row"]:
     """A column as float64, int64, bool, datetime64 or text; or `PcvError`, opening by ``where``."""
     missing = series.isna().to_numpy()
     if missing.any():
-        raise PcvError(
-            f"{where}: missing value in {_rows(series.index, missing)};"
-            " fill or drop it, or leave the column out (data.columns)"
-        )
+        rows = _rows(series.index, missing)
+        leave = "" if is_outcome else ", or leave the column out (data.columns)"
+        raise PcvError(f"{where}: missing value in {rows}; fill or drop it{leave}")
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.cat.categories.dtype)
     match pd.api.types.infer_dtype(series, skipna=False):

@@ -111,7 +111,8 @@ class TestLastResult:
         assert pcv("show")[1].splitlines() == said
 
     def test_nothing_to_show(self, pcv):
-        line = "error: results/yields/data.zarr: not found; run `pcv data my.yaml` first"
+        place = "results/yields/comparison.zarr"
+        line = f"error: no comparison yet ({place}): run `snakemake --cores all`"
         assert pcv("show", "my.yaml") == (1, "", [line])
 
 
@@ -415,8 +416,8 @@ class TestCheck:
              "working directory"),
             (("folds", "group"), "feild", "the data: no column 'feild' (folds.group); did you mean "
              "'field'?"),
-            (("folds",), {"scheme": "k_fold", "k": 13}, "13 folds of 12 units: k must be from 2 "
-             "to 12"),
+            (("folds",), {"scheme": "k_fold", "k": 13}, "k is 13: it must be from 2 to 12, the "
+             "number of units"),
             (("cv", "fold_batches"), 5, "cv.fold_batches: 5 batches for 4 folds; use fewer"),
             (("models", "plain", "args"), {"scal": 1.0}, "model 'models.py:flat': called as "
              "flat(data, scal=1.0) it fails: TypeError: flat() got an unexpected keyword argument "

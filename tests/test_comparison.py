@@ -312,7 +312,7 @@ def test_refuses_an_unknown_reference():
         "compare.reference: no model 'commn'; did you mean 'common'?"
     )
     assert message(*scores, reference="zzz") == (
-        "compare.reference: no model 'zzz'; there is slopes, common"
+        "compare.reference: no model 'zzz'; known: slopes, common"
     )
 
 

@@ -16,7 +16,7 @@ from pcv.errors import PcvError
 
 ROOT = Path(__file__).parent.parent
 RATS = "experiments.rats"
-MISSING = "missing; add it (config/README.md says what it is)"
+MISSING = "missing; add it"
 README = (ROOT / "config/README.md").read_text()
 
 
@@ -341,13 +341,11 @@ ADVICE = "check colons, quotes and indentation (spaces, no tabs) on this line an
         ),
         (
             "# nothing\n",
-            "my.yaml: must be a section (lines of key: value), is empty;"
-            " config/README.md has an example",
+            "my.yaml: must be a section (lines of key: value), is empty",
         ),
         (
             "- seed: 1\n",
-            "my.yaml: must be a section (lines of key: value), is a list;"
-            " config/README.md has an example",
+            "my.yaml: must be a section (lines of key: value), is a list",
         ),
         (
             "seed: 1\n".encode("utf-16"),

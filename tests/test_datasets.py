@@ -150,8 +150,9 @@ def test_text_files_keep_every_digit_and_skip_blank_lines(tmp_path):
         (b"a,y\n\xff,2\n", "cannot be read: it is not UTF-8 text; save it as that"),
         (
             "a;y\n1,5;2\n",
-            "line 2 has 2 field(s), the header has 1; columns are separated by commas",
+            "columns are separated by ';'; separate them by commas, and write numbers with",
         ),
+        ("a\ty\n1\t2\n", r"columns are separated by '\t'; separate them by commas, and write num"),
     ],
 )
 def test_damaged_text_files_are_refused(tmp_path, content, message):
@@ -265,8 +266,7 @@ def test_missing_and_infinite_values_are_refused(tmp_path):
     path.write_text("rat,y\n1,5\n\n2,\n3,inf\n4,NA\n")
     table, _ = read_table(path, "y")
     assert refusal(table) == (
-        "data.csv: column 'y': missing value in rows 2 (line 4), 4 (line 6);"
-        " fill or drop it, or leave the column out (data.columns)"
+        "data.csv: column 'y': missing value in rows 2 (line 4), 4 (line 6); fill or drop it"
     )
     assert refusal(table.dropna()) == "data.csv: column 'y': infinite value in row 2 (line 5)"
     many = pd.DataFrame({"y": [np.nan] * 7 + [1.0]})

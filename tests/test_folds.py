@@ -165,8 +165,8 @@ def test_many_units_are_counted_not_listed():
         "7 of 9 units are in no fold: '3', '4', '5' and 4 more"
     )
     assert refusal(check, folds, ["1"], True) == (
-        "folds of 9 units, but the data have 1 (rows that dropna removes are none); make them of "
-        "these 1, in the order of the data"
+        "folds of 9 units, but the data have 1 (rows that dropna removes do not count); make "
+        "them of these 1, in the order of the data"
     )
     unsaid = folds._replace(num_units=None)
     assert refusal(check, unsaid, ["1"], True) == "folds are of at least 2 units, the data have 1"
@@ -261,13 +261,13 @@ def test_groups_are_ordered_and_named_by_value():
 
 def test_numbers_of_folds_that_cannot_be_are_refused():
     rng = np.random.default_rng(1)
-    message = "{} folds of 3 units: k must be from 2 to 3"
+    message = "k is {}: it must be from 2 to 3, the number of units"
     for k in [1, 4]:
         assert refusal(k_fold, names(3), k, rng) == message.format(k)
         assert refusal(k_fold_contiguous, names(3), k) == message.format(k)
         assert refusal(k_fold_stratified, np.arange(3), k, rng) == message.format(k)
         assert refusal(k_fold_grouped, array(1, 1, 2, 3), k, rng) == (
-            f"{k} folds of 3 groups: k must be from 2 to 3"
+            f"k is {k}: it must be from 2 to 3, the number of groups"
         )
     assert refusal(leave_one_group_out, array(7, 7), "rat") == (
         "'rat' has one value for all units, '7': folds need at least 2 groups"
@@ -439,10 +439,10 @@ def test_configs_that_do_not_fit_the_data_are_refused():
         make, scheme("column", column="dya"), RATS, 1
     )
     assert refusal(make, scheme("k_fold", k=31, group_by="rat"), RATS, 1) == (
-        "31 folds of 30 groups: k must be from 2 to 30"
+        "k is 31: it must be from 2 to 30, the number of groups"
     )
     assert refusal(make, scheme("k_fold", k=151), RATS, 1) == (
-        "151 folds of 150 units: k must be from 2 to 150"
+        "k is 151: it must be from 2 to 150, the number of units"
     )
 
 

@@ -539,7 +539,7 @@ REFUSED = {
     ),
     "missing values": (
         lambda mu, y: in_plate(mu, np.where(y == y[3], np.nan, y)),
-        "observed site 'y' has 1 missing values, the first is y[3]; drop these observations",
+        "observed site 'y' has missing values, 1 in all, the first is y[3]; drop these observ",
     ),
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (

@@ -83,7 +83,7 @@ CALLS = {
     ),
     "folds of more units": (
         lambda: validate(folds=pcv.kfold(N + 1, 2)),
-        "folds of 13 units, but the data have 12 (rows that dropna removes are none)",
+        "folds of 13 units, but the data have 12 (rows that dropna removes do not count)",
     ),
     "text for groups": (
         lambda: pcv.leave_one_group_out("rat"),
@@ -129,6 +129,19 @@ CALLS = {
     "an outcome of text": (
         lambda: numpyro_line(y=["a"] * N),
         "NumPyro model 'line': site 'y' holds 'a', which is no number; recode it, for example as",
+    ),
+    "an outcome of objects": (
+        lambda: numpyro_line(y=Y.astype(object)),
+        "NumPyro model 'line': site 'y' is of dtype object; make it numbers",
+    ),
+    "a model without a name": (
+        lambda: validate({"": numpyro_line()}),
+        "a model needs a name, and one has ''",
+    ),
+    "no seed": (lambda: validate(seed=None), "seed: must be a whole number, is None"),
+    "an outcome that is missing": (
+        lambda: validate(by_hand(), data={"y": with_a(Y, 5, np.nan), "x": X}),
+        "data: column 'y': missing value in row 6; fill or drop it",
     ),
     "a column of text": (
         lambda: numpyro_line(x=np.array(["a"] * N)),

@@ -16,10 +16,11 @@ from pcv.errors import PcvError
 
 
 def _shown(value: object) -> str:
-    if value is None or value in ({}, []):
+    if value is None:
         return "empty"
     if isinstance(value, dict | list):
-        return "a list" if isinstance(value, list) else "a section"
+        kind = "list" if isinstance(value, list) else "section"
+        return f"a {kind}" if value else f"an empty {kind}"
     return repr(value) if isinstance(value, str) else str(value).lower()
 
 
@@ -73,7 +74,7 @@ def _line(error: ErrorDetails) -> str:
             path = (*path[:-1], str(path[-1]))
             what = f"unknown key; {nearest(str(path[-1]), known)}"
         case "missing":
-            what = "missing; add it (config/README.md says what it is)"
+            what = "missing; add it"
         case "too_short" | "string_too_short":
             what = "is empty; fill it in"
         case "union_tag_not_found":
@@ -157,7 +158,7 @@ def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
     >>> parse({"seed": -1, "experimnts": {}})
     Traceback (most recent call last):
     pcv.errors.PcvError: config: seed: must be at least 0, is -1
-    config: experiments: missing; add it (config/README.md says what it is)
+    config: experiments: missing; add it
     config: experimnts: unknown key; did you mean 'experiments'?
     """
     try:
@@ -190,7 +191,5 @@ def load(path: Path) -> Config:
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise PcvError(f"{path}: not a text file ({error.reason}); save it as UTF-8") from None
     if not isinstance(content, dict):
-        raise PcvError(
-            f"{path}: must be {SECTION}, is {_shown(content)}; config/README.md has an example"
-        )
+        raise PcvError(f"{path}: must be {SECTION}, is {_shown(content)}")
     return parse(content, str(path))

@@ -241,7 +241,7 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
     if len(folds.id) < 2:
         raise PcvError(f"{len(folds.id)} fold(s): cross-validation needs at least 2")
     if folds.num_units not in (None, num_units):
-        dropped = " (rows that dropna removes are none)" * (folds.num_units > num_units)
+        dropped = " (rows that dropna removes do not count)" * (folds.num_units > num_units)
         raise PcvError(
             f"folds of {folds.num_units} units, but the data have {num_units}{dropped}; make them "
             f"of these {num_units}, in the order of the data"

@@ -158,7 +158,7 @@ def k_fold_contiguous(unit_names: Sequence[str], k: int) -> Folds:
 def _dealt(num_units: int, k: int) -> Int[np.ndarray, " unit"]:
     """Folds 0 to k - 1 dealt out to the units in turn."""
     if not 2 <= k <= num_units:
-        raise PcvError(f"{k} folds of {num_units} units: k must be from 2 to {num_units}")
+        raise PcvError(f"k is {k}: it must be from 2 to {num_units}, the number of units")
     return np.arange(num_units) % k
 
 

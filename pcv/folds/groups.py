@@ -59,7 +59,7 @@ def k_fold_grouped(values: Shaped[np.ndarray, " unit"], k: int, rng: np.random.G
     """
     labels, group = _grouped(values)
     if not 2 <= k <= len(labels):
-        raise PcvError(f"{k} folds of {len(labels)} groups: k must be from 2 to {len(labels)}")
+        raise PcvError(f"k is {k}: it must be from 2 to {len(labels)}, the number of groups")
     fold_of_group = rng.permutation(np.arange(len(labels)) % k)
     return from_labels(fold_of_group[group], [f"fold {fold + 1}" for fold in range(k)])
 

@@ -237,6 +237,11 @@ def _refuse_text(sites: Mapping[str, Site], where: str) -> None:
     for name, site in sites.items():
         if site["type"] == "sample" and np.asarray(site["value"]).dtype.kind in "OSU":
             shown = np.ravel(np.asarray(site["value"]))[0]
+            if not isinstance(shown, str | bytes):
+                raise PcvError(
+                    f"{where}: site '{name}' is of dtype object; make it numbers, as by "
+                    "np.asarray(x, float)"
+                )
             raise PcvError(
                 f"{where}: site '{name}' holds {str(shown)!r}, which is no number; recode it, for "
                 "example as 0 and 1"
@@ -292,8 +297,8 @@ def _traced(sites: Mapping[str, Site], where: str) -> Traced:
         if missing_at.size and _mask(site["fn"]) is True:
             place = missing_at[0].tolist()
             raise PcvError(
-                f"{where}: observed site '{name}' has {len(missing_at)} missing values, the first "
-                f"is {name}{place}; drop these observations"
+                f"{where}: observed site '{name}' has missing values, {len(missing_at)} in all, "
+                f"the first is {name}{place}; drop these observations"
             )
     if not observed:
         raise PcvError(f"{where}: no site is observed; give one obs=..., with its data")

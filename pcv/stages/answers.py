@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from pcv import datasets, store
+from pcv.errors import PcvError
 from pcv.folds.base import evenly
 from pcv.job import (
     Job,
@@ -196,6 +197,8 @@ def show(job: Job) -> str:
     Raises:
         PcvError: there is none, or what it was made from has changed since.
     """
+    if not job.path("compare").exists():
+        raise PcvError(f"no comparison yet ({job.path('compare')}): run `snakemake --cores all`")
     diagnosed, known = diagnosed_of(job)
     stamp = require(job, "compare", known)
     page = job.path("report")

@@ -186,10 +186,10 @@ def _ends(
         variants, position[unlike], made = _adapt(job, run, some, tuned, position[unlike])
         for name, constants in _centers(made).items():
             center[name][unlike] = constants
-        why = ": by their scores in warmup, they are unlike the full data"
+        why = ", those whose scores in warmup are unlike the full data"
         several = int((variants.moves > 1).sum())
         job.say(
-            f"warmup {job.model}: {unlike.sum()} of {len(ids)} folds have a kernel of their own"
+            f"warmup {job.model}: kernels of their own for {unlike.sum()} of {len(ids)} folds"
             + why * (cv.adapt == "auto")
             + f"; {several} of them make {kernels.MOVES} transitions for a draw" * bool(several)
         )
