@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from pcv.comparison import Comparison
-from pcv.diagnostics import LogSums, autocovariance, batch_inflation, elpd, ess, mcse, mixing
+from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
 from pcv.verdicts import MIN_ESS, heavy_tail
 
 GROWTH = 1.5
@@ -64,13 +64,14 @@ def finished(
     rule: Rule,
     khat: Float[np.ndarray, " fold"] | None = None,
     hidden: Float[np.ndarray, " fold"] | None = None,
+    inflation: float = 1.0,
 ) -> Bool[np.ndarray, " fold"]:
     r"""Which folds may end: R-hat below its limit, the ESS that the diagnostics need, and
 
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
     where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
-    batches alone; it is raised by the `batch_inflation` of all these folds. Nested R-hat of
+    batches alone; it is raised by the inflation. Nested R-hat of
     superchains with M chains each has :math:`\sqrt{L^2 + 1/M}` as its limit, as it is
     :math:`\sqrt{1 + 1/M}` where chains have mixed but are short. An MCSE that is only a lower bound
     (`heavy_tail`) fulfils nothing.
@@ -79,6 +80,7 @@ def finished(
         sums: joint sums of the draws so far, dims (fold, chain, batch).
         rule: of all these folds.
         khat, hidden: as for `heavy_tail`; None: unknown, so that the sums alone tell.
+        inflation: of `batch_inflation`, of all folds.
 
     >>> from pcv.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, [[[0.1]], [[3.0]]], (2, 4, 100))
@@ -89,7 +91,6 @@ def finished(
     if rule.superchains:
         limit = np.sqrt(limit**2 + rule.superchains / sums.mean.shape[1])
     batches = (sums.count > 0).sum(axis=(1, 2))
-    inflation = batch_inflation(autocovariance(sums))
     heavy = heavy_tail(sums, np.full(len(rhat), np.nan) if khat is None else khat, hidden)
     with np.errstate(invalid="ignore", divide="ignore"):
         error = mcse(sums) * np.sqrt(inflation * (batches - 1) / (batches - 3))

@@ -29,7 +29,7 @@ from pcv.diagnostics.convergence import (
 from pcv.diagnostics.estimates import (
     BATCH_SIZES,
     SHORT_BATCHES,
-    autocovariance,
+    autocorrelation,
     batch_inflation,
     batch_size_check,
     elpd,
@@ -67,7 +67,7 @@ __all__ = [
     "Benchmark",
     "LogSums",
     "Progressive",
-    "autocovariance",
+    "autocorrelation",
     "batch_inflation",
     "batch_size_check",
     "batch_sums",

@@ -103,9 +103,10 @@ MOST_LAGS = 10
 """of batches: where more are correlated, chains have not mixed"""
 
 
-def autocovariance(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
-    """Of batches' contributions to the relative error of each fold, summed over folds, at lags 0 to
-    10, and of how many pairs of batches; for `batch_inflation`. Those of several groups add up.
+def autocorrelation(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
+    """Of batches' contributions to the error of each fold at lags 0 to 10: summed over all pairs of
+    batches of a chain, over chains and folds, and the number of pairs. For `batch_inflation`; those
+    of several groups of folds add up.
 
     Args:
         sums: joint sums, dims (fold, chain, batch).
@@ -114,29 +115,28 @@ def autocovariance(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
     present = sums.count > 0
     number = present.sum(axis=(1, 2))
     variance = (deviation**2).sum(axis=(1, 2)) / np.maximum(number - 1, 1)
-    usable = np.isfinite(variance) & (number > 1)
-    found = [(variance[usable].sum(), number[usable].sum())]
+    usable = np.isfinite(variance) & (variance > 0)
+    found = [(number[usable].sum(), number[usable].sum())]
     for lag in range(1, MOST_LAGS + 1):
-        pairs = (present[:, :, lag:] & present[:, :, :-lag]).sum(axis=(1, 2))
-        some = usable & (pairs > 0)
-        products = (deviation[:, :, lag:] * deviation[:, :, :-lag]).sum(axis=(1, 2))
+        pairs = (present[:, :, lag:] & present[:, :, :-lag]).sum(axis=(1, 2))[usable]
+        products = (deviation[:, :, lag:] * deviation[:, :, :-lag]).sum(axis=(1, 2))[usable]
         # About a mean that is estimated from the same batches, products of independent ones are
         # negative on average.
-        covariance = products[some] / pairs[some] + variance[some] / number[some]
-        found.append((covariance.sum(), pairs[some].sum()))
-    return np.array(found).T
+        each = products / variance[usable] + pairs / number[usable]
+        found.append((each.sum(), pairs.sum()))
+    return np.array(found, float).T
 
 
-def batch_inflation(autocovariance: Float[np.ndarray, "2 lag"]) -> float:
+def batch_inflation(autocorrelation: Float[np.ndarray, "2 lag"]) -> float:
     r"""How much larger the variance of elpd is than by batches that count as independent.
 
-    .. math:: 1 + 2 \sum_j \rho_j
+    .. math:: 1 + 2 \sum_j \frac{n_j}{n_0} \rho_j
 
-    over the first lags j at which the correlation :math:`\rho_j` of a chain's batches, pooled over
-    all folds, is above twice its standard error, :math:`2 / \sqrt{n_j}` of so many pairs.
+    over the first lags j at which the correlation :math:`\rho_j` of a chain's batches, the mean of
+    all :math:`n_j` pairs of all folds, is above twice its standard error, :math:`2 / \sqrt{n_j}`.
 
     Args:
-        autocovariance: of all folds.
+        autocorrelation: of all folds.
 
     >>> from pcv.diagnostics import batch_sums
     >>> steps = np.random.default_rng(1).normal(size=(50, 4, 400))
@@ -144,14 +144,13 @@ def batch_inflation(autocovariance: Float[np.ndarray, "2 lag"]) -> float:
     >>> walk = steps.copy()
     >>> for t in range(1, 400):
     ...     walk[:, :, t] = 0.95 * walk[:, :, t - 1] + steps[:, :, t]
-    >>> [round(batch_inflation(autocovariance(batch_sums(x / 4, 50))), 1) for x in (steps, walk)]
+    >>> [round(batch_inflation(autocorrelation(batch_sums(x / 4, 50))), 1) for x in (steps, walk)]
     [1.0, 1.4]
     """
-    (variance, *covariance), (_, *pairs) = autocovariance
+    (total, *sums), (_, *pairs) = autocorrelation
     with np.errstate(invalid="ignore", divide="ignore"):
-        correlation = np.array(covariance) / variance
-        told = np.logical_and.accumulate(correlation > 2 / np.sqrt(pairs))
-    return float(1 + 2 * correlation[told].sum())
+        told = np.logical_and.accumulate(np.divide(sums, pairs) > 2 / np.sqrt(pairs))
+        return float(1 + 2 * np.sum(sums, where=told) / max(total, 1))
 
 
 def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:

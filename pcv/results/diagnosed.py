@@ -23,9 +23,6 @@ GROUP_BYTES = 2**23
 SLOTS = 256
 """of a fold's test set that are looked at together: sums over them are added up by so many, so that
 these do not depend on how many are read at one time"""
-OF_ERRORS = ("joint_mcse", "joint_mcse_at", "pointwise_mcse", "pointwise_mcse_at")
-OF_ESS = ("joint_ess", "ess_at", "pointwise_ess")
-"""variables in which batches count as independent until it is known how far they are"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
@@ -64,10 +61,10 @@ def diagnose(
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     khat = khats(samples)
     in_groups = list(groups(samples))
-    blocks, covariances = [], []
+    blocks, correlations = [], []
     for rows, part in in_groups:
         joint = log_sums([part], "joint")
-        covariances.append(diag.autocovariance(joint))
+        correlations.append(diag.autocorrelation(joint))
         blocks.append(_blocks(part, joint, present[rows]))
         tell(f"sums of {rows.stop} of {len(ids)} folds are read")
     benchmark, unit_benchmark = (
@@ -75,7 +72,7 @@ def diagnose(
         for x in zip(*blocks)
     )
     del blocks
-    inflation = diag.batch_inflation(np.sum(covariances, axis=0))
+    inflation = diag.batch_inflation(np.sum(correlations, axis=0))
     batch_size = int(max(s["log_joint_count"][:, 0, 0].max() for s in samples))
     points = np.unique(np.linspace(1, batches, min(batches, MAX_POINTS)).round().astype(int))
     of_groups = []
@@ -99,8 +96,6 @@ def diagnose(
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()
     }
-    for alike, factor in ((OF_ERRORS, np.sqrt(inflation)), (OF_ESS, 1 / inflation)):
-        found |= {name: (found[name][0], factor * found[name][1]) for name in alike}
     verdict = found["verdict"][1]
     (_, of_chains), (_, of_units) = (found.pop(f"{x}_verdict") for x in ("chains", "units"))
     (_, ess), (_, mcse) = found["joint_ess"], found["joint_mcse"]
@@ -243,12 +238,12 @@ def _of_units(
         at = [diag.first_batches(sums, p) for p in points]
         elpd_at = np.stack([diag.elpd(x) for x in at], axis=-1)
         elpd, ess, rhat = diag.elpd(sums), diag.ess(sums), diag.mixing(sums, superchains)
-        found.append(_OfUnits(elpd, ess, rhat, elpd_at, verdict, own))
+        found.append(_OfUnits(elpd, ess / inflation, rhat, elpd_at, verdict, own))
         deviations.append([diag.unit_deviations(x) for x in at])
-    mcse_at = []
+    mcse_at, raised = [], np.sqrt(inflation)
     for of_slots in zip(*deviations):
         summed, factors = zip(*of_slots)
-        mcse_at.append(diag.mcse_of_units(np.add.reduce(summed), factors[0]))
+        mcse_at.append(raised * diag.mcse_of_units(np.add.reduce(summed), factors[0]))
     units = _OfUnits(*(np.concatenate(x, axis=1) for x in zip(*found)))
     return units, heavy, np.stack(mcse_at, axis=1)
 
@@ -298,13 +293,14 @@ def _of_folds(
         among[1],
         inflation,
     )
+    raised = np.sqrt(inflation)
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     return {
         "joint_elpd": (fold, diag.elpd(joint)),
-        "joint_mcse": (fold, diag.mcse(joint)),
+        "joint_mcse": (fold, raised * diag.mcse(joint)),
         "hidden_variance": (fold, hidden),
         "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden)),
-        "joint_ess": (fold, diag.ess(joint)),
+        "joint_ess": (fold, diag.ess(joint) / inflation),
         "rhat": (fold, diag.mixing(joint, superchains)),
         "drift": (fold, diag.drift(joint)),
         "divergences": (fold, diverged),
@@ -320,9 +316,9 @@ def _of_folds(
         "pointwise_mcse": (fold, mcse_at[:, -1]),
         "pointwise_mcse_is_bound": (fold, heavy_units > 0),
         "joint_elpd_at": (fold_point, joint_at.elpd),
-        "joint_mcse_at": (fold_point, joint_at.mcse),
+        "joint_mcse_at": (fold_point, raised * joint_at.mcse),
         "rhat_at": (fold_point, joint_at.rhat),
-        "ess_at": (fold_point, joint_at.ess),
+        "ess_at": (fold_point, joint_at.ess / inflation),
         "pointwise_elpd_at": (("fold", "slot", "point"), units.elpd_at),
         "pointwise_mcse_at": (fold_point, mcse_at),
     }

@@ -39,6 +39,9 @@ def plan(
     for name, parts in samples.items():
         m3 = np.concatenate([part["log_joint_m3"].values for part in parts])
         tails[name] = khats(parts), diag.hidden_variance(joint[name], m3)
+    inflation = {
+        name: diag.batch_inflation(diag.autocorrelation(sums)) for name, sums in joint.items()
+    }
     first = next(iter(samples.values()))[0].attrs
     ids = folds["fold"].values.tolist()
     scored = [
@@ -52,7 +55,7 @@ def plan(
             folds="",
             fold=ids,
             elpd=diag.elpd(sums),
-            mcse=np.sqrt(diag.batch_inflation(diag.autocovariance(sums))) * diag.mcse(sums),
+            mcse=np.sqrt(inflation[name]) * diag.mcse(sums),
             fold_of_term=np.arange(len(ids)),
             term=ids,
             verdict="ok",
@@ -72,6 +75,7 @@ def plan(
                     settings.cv.num_superchains,
                 ),
                 *tails[name],
+                inflation[name],
             )
             for name in samples
         ]

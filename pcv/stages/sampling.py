@@ -195,12 +195,12 @@ def _until_done(
     saved before come first, new ones are saved.
     """
     from pcv import all_chains, stopping
-    from pcv.diagnostics import LogSums
+    from pcv.diagnostics import LogSums, autocorrelation, batch_inflation
     from pcv.sums import block_of
 
     run, parts, center = begun
     active, tolerance, so_far = np.arange(len(center["joint"])), None, []
-    index, engine = 0, run.engine
+    index, engine, inflation = 0, run.engine, 1.0
     by_fold = bool(cv.until and not cv.until.of_comparison)
     for length in lengths:
         while index < saved.number and made < length:
@@ -229,7 +229,8 @@ def _until_done(
         if tolerance is None:
             tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)
         rule = stopping.Rule(tolerance[active], cv.until.rhat, cv.num_superchains)
-        going = ~stopping.finished(sums, rule)
+        inflation = max(inflation, batch_inflation(autocorrelation(sums)))
+        going = ~stopping.finished(sums, rule, inflation=inflation)
         if not going.any():
             return
         if not going.all():
