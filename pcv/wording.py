@@ -325,7 +325,7 @@ def in_words(comparison: Comparison) -> str:
     The best model is set against the comparator or, where it is that itself, the next best. The
     data do not tell them apart where the difference, give or take two MCSEs, is within its SE;
     else too few draws do not, where it is within two MCSEs, or where the MCSE is above half the SE
-    and it is within two of both errors together.
+    and it is within two of the larger of both.
 
     Args:
         comparison: of `compare`.
@@ -370,10 +370,10 @@ def in_words(comparison: Comparison) -> str:
             f" its standard error {size}. {best} predicts left-out {noun(c)}s better with"
             f" probability {certain}{few}. {trust}"
         )
-    if abs(diff) < 2 * (np.hypot(dse, mcse) if mcse > dse / 2 else mcse):
+    if abs(diff) < 2 * (max(dse, mcse) if mcse > dse / 2 else mcse):
         return (
             f"{best} and {next_best} cannot be told apart by so few draws {size}: with so large"
-            f" a Monte Carlo error their difference may be nothing. {trust}"
+            f" a Monte Carlo error their difference cannot be told from 0. {trust}"
         )
     return (
         f"{best} predicts left-out {noun(c)}s better than {next_best}, with probability"

@@ -503,7 +503,7 @@ def test_in_words_of_a_difference_that_may_be_monte_carlo_error():
     near = [m._replace(mcse=np.full(4, 0.1)) for m in models]
     assert in_words(compare(near)).startswith(
         "'a' and 'b' cannot be told apart by so few draws (by 0.5, SE 0.50, MCSE 0.28): with so"
-        " large a Monte Carlo error their difference may be nothing. No fold"
+        " large a Monte Carlo error their difference cannot be told from 0. No fold"
     )
     far = [m._replace(mcse=np.full(4, 0.08)) for m in models]
     assert in_words(compare(far)).startswith("'a' predicts left-out folds better than 'b'")
