@@ -128,8 +128,10 @@ def _locked(
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 file = (folder / "lock").open("a")
-            except FileNotFoundError:  # who held the folder has removed it since
-                continue
+            except FileNotFoundError:
+                if folder.exists():  # a link to nothing
+                    raise
+                continue  # who held the folder has removed it since
         with file as lock:
             is_ours = _is_granted(lock, fcntl.LOCK_EX, say)
             if is_ours and not _is_in_place(lock):  # who held it has removed the folder

@@ -89,7 +89,8 @@ class CV:
     def p(self) -> float:
         r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
         log predictive density of the same terms by the full-data posterior; NaN where the fit keeps
-        no log likelihoods: of a target, and where they are more than 512 MiB."""
+        no log likelihoods, of a target and where they are more than 512 MiB, and under the marginal
+        predictive, which the full data have no counterpart of."""
         return float(np.sum(self._lpd() - self.scores.elpd))
 
     @property
@@ -466,7 +467,7 @@ def compare(
 
 def check_joint(joint: object) -> None:
     """Raises PcvError for what is neither of the scores."""
-    if joint not in (None, True, False):
+    if not isinstance(joint, bool | None):
         raise PcvError(f"joint is {joint!r}; give True, False, or None to have it chosen")
 
 

@@ -118,7 +118,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         return "their log prior has no curvature, as Laplace's or an improper one"
     normal = bool(shapes.normal.all())
     if not (normal or shapes.independent.all()):
-        return "their prior is not normal, and ties a group's effects to one another"
+        return "their prior is not normal, and may tie a group's effects to one another"
     tested_units = group >= 0
     exact = normal and _quadratic(
         lambda x: model.log_lik(unravel(x), arrays)[tested_units],

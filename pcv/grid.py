@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 BINS, MORE_BINS, PER_BIN = 96, 100, 3
-"""bins, at most how many more, one for each term, and Gauss–Legendre nodes in each"""
+"""bins, at most how many more, one for each function, and Gauss–Legendre nodes in each"""
 NEAREST, FURTHEST = 1e-6, 1e6
 """distances from where it begins at which bins are first, in widths that may be wrong by as much"""
 TEMPERATURES = tuple(6.0 * 4.0**k for k in range(7, -1, -1))
@@ -56,7 +56,7 @@ def nodes(
         key: for an offset of all edges.
         functions: their logarithms at a point; first of them the density that is averaged over.
             A third of the bins is for this, one for the second, and one for whichever of all has
-            the largest share of its own mass there, so that none is lost among many.
+            the largest share of its own mass there, so that none of up to a hundred is lost.
         start: a point at which the density is not 0.
         width: of the density, to within a factor of a million.
     """

@@ -67,7 +67,7 @@ def gaps(
     fine = integrated(model, data, local, scored.few, NODES_PER_DIM).marginal
     other = by_group(model, data, local, scored.few, importance_sampling)
     assert fine is not None
-    of_units = local.entries.shape[1] == 1 and not local.normal
+    of_units = local.entries.shape[1] == 1 and not local.normal and folds.test.shape[1] > 1
     rows = folds.test.shape[1] if scored.few else len(local.group)
     cost = DRAWS * local.most * (rows + positions.shape[-1]) * (3 if of_units else 1)
     positions = positions[:, : max(MAX_TERMS // (cost * len(folds.id)), 1)]
