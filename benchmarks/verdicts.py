@@ -14,6 +14,8 @@ import numpy as np
 from scipy.signal import lfilter
 
 from pcv.diagnostics import (
+    autocorrelation,
+    batch_inflation,
     batch_sums,
     elpd,
     hidden_variance,
@@ -143,6 +145,7 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
     if fault in EXACT:
         exact[BAD] = EXACT[fault](design)
     benchmark = rhat_max_benchmark(rng, sums, replicates=200)
+    inflation = batch_inflation(autocorrelation(sums))
     words = faults(
         sums,
         pareto_khat(s),
@@ -150,9 +153,10 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
         benchmark,
         "plain",
         hidden=hidden_variance(sums, third_moments(s, batch)),
+        inflation=inflation,
     ).words()
     said = run_verdict([f"fold {k}" for k in range(design.folds)], words, benchmark)
-    error, size = elpd(sums) - exact, mcse(sums)
+    error, size = elpd(sums) - exact, np.sqrt(inflation) * mcse(sums)
     with np.errstate(divide="ignore"):
         off = np.abs(error) / size
     return Found(said, words != "ok", off, float(abs(error.sum()) / np.sqrt((size**2).sum())))
