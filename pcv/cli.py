@@ -101,7 +101,8 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
     _prepare(1)
     problems = []
     jobs = _jobs(config, experiment, HERE)
-    check_braces(jobs[0].config)
+    for job in jobs[:1]:
+        check_braces(job.config)
     for job in jobs:
         try:
             stages.check(job)

@@ -320,7 +320,7 @@ VALUES = {
     ),
     "an index beyond the end": (
         {"log_lik": lambda params, data: params["theta"][data["group"] + 1]},
-        r"model 'bad': an index into 'theta', .* does one count from 1\? \(indices count from 0\)",
+        r"model 'bad': an index into 'theta' goes beyond its end, .*: does one count from 1\?",
     ),
     "gradient": (
         {"log_prior": root_at_its_bound},

@@ -905,20 +905,30 @@ def same(data, scale=5.0):
         np.testing.assert_array_equal(checked, expected)
 
     @pytest.mark.parametrize(
-        ("share", "draws", "said"), [(0.7, 400, 1), (0.9, 400, 0), (0.7, 5, 0)]
+        ("share", "draws", "inflation", "said"),
+        [
+            (0.7, 400, 1.0, ["short"]),
+            (0.9, 400, 1.0, []),
+            (0.7, 5, 1.0, []),
+            (0.9, 400, 1.69, ["raised"]),
+        ],
     )
-    def test_short_ones_are_said(self, project, share, draws, said):
+    def test_short_ones_are_said(self, project, share, draws, inflation, said):
         job = project.job(model="linear")
         size = job.settings.cv.batch_size
         checked = xr.Dataset(
-            {"batch_check": ("size", [share]), "n_draws": ("fold", [draws, 5])}, {"size": [size]}
+            {"batch_check": ("size", [share]), "n_draws": ("fold", [draws, 5])},
+            {"size": [size]},
+            {"batch_inflation": inflation},
         )
         answers._warn_of_short_batches(job, checked)
-        expected = (
-            f"warning: diagnose linear: on full-data draws, batches of {size} give 70% of the MCSE "
-            "by a windowed ESS; take longer ones (cv.batch_size)"
-        )
-        assert project.said == [expected] * said
+        expected = {
+            "short": f"on full-data draws, batches of {size} give 70% of the MCSE by a windowed "
+            "ESS; take longer ones (cv.batch_size)",
+            "raised": f"MCSEs are raised by 30%, as successive batches of {size} draws are "
+            "correlated; longer ones (cv.batch_size), and more draws",
+        }
+        assert project.said == [f"warning: diagnose linear: {expected[x]}" for x in said]
 
 
 class TestSameAnswer:
