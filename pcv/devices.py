@@ -86,9 +86,13 @@ def _make_own(folder: Path) -> None:
     folder.chmod(0o700)
 
 
+@cache
 def _prune(folder: Path) -> None:
-    """Leave the newest `CACHE_BYTES`. JAX (0.12), told of a limit, lists the whole folder for each
-    function that it keeps, and lets all other processes wait: 1.2 s with 20,000 there."""
+    """Leave the newest `CACHE_BYTES`, once in a process.
+
+    JAX (0.12), told of a limit, lists the whole folder for each function that it keeps, and lets
+    all other processes wait: 1.2 s with 20,000 there.
+    """
     with suppress(FileNotFoundError):  # another process prunes too
         files = [(x.stat().st_mtime, x.stat().st_size, x.path) for x in os.scandir(folder)]
         total = 0
