@@ -101,10 +101,9 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
     _prepare(1)
     problems = []
     jobs = _jobs(config, experiment, HERE)
-    for job in jobs[:1]:
-        check_braces(job.config)
     for job in jobs:
         try:
+            check_braces(job.experiment, job.settings)
             stages.check(job)
         except PcvError as error:
             where = f"experiment '{job.experiment}': " * (len(jobs) > 1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pcv import layout, reference
-from pcv.config import Config, stage_config
+from pcv.config import Config, Experiment, stage_config
 from pcv.errors import PcvError
 
 KEYS = ("stage version", "config")
@@ -61,22 +61,21 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
     return files
 
 
-def check_braces(config: Config) -> None:
+def check_braces(name: str, experiment: Experiment) -> None:
     """Snakemake takes them for a wildcard, whatever function gives the file's name.
 
     Raises:
         PcvError: a file's name has some.
     """
-    for name, experiment in config.experiments.items():
-        files = [("data.file", experiment.data.file or "")]
-        files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
-        files += [("scores", score) for score in experiment.scores]
-        for key, file in files:
-            if re.search(r"\{.*\}", file):
-                raise PcvError(
-                    f"experiments.{name}.{key}: '{file}' has braces, which Snakemake takes for "
-                    "a wildcard; rename the file"
-                )
+    files = [("data.file", experiment.data.file or "")]
+    files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
+    files += [("scores", score) for score in experiment.scores]
+    for key, file in files:
+        if re.search(r"\{.*\}", file):
+            raise PcvError(
+                f"experiments.{name}.{key}: '{file}' has braces, which Snakemake takes for a "
+                "wildcard; rename the file"
+            )
 
 
 def _bring_up_to_date(

@@ -50,7 +50,9 @@ def check_files(checked):
                 reference.check(score)
 
 
-def check_place_of_config(config):
+def check_places(config):
+    for name, experiment in config.experiments.items():
+        check_braces(name, experiment)
     for folder in ("results", *(f"results/{name}" for name in config.experiments)):
         if Path(folder, "config.yaml").is_dir():
             raise PcvError(
@@ -61,8 +63,7 @@ def check_place_of_config(config):
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 try:
     CONFIG = checked_config()
-    check_braces(CONFIG)
-    check_place_of_config(CONFIG)
+    check_places(CONFIG)
     if not IS_MODULE:
         check_files(CONFIG)
     RECIPES = recipe_files(Path("results"), CONFIG, renew=workflow.is_main_process)
