@@ -71,10 +71,9 @@ def finished(
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
     where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
-    batches alone; it is raised by the inflation. Nested R-hat of
-    superchains with M chains each has :math:`\sqrt{L^2 + 1/M}` as its limit, as it is
-    :math:`\sqrt{1 + 1/M}` where chains have mixed but are short. An MCSE that is only a lower bound
-    (`heavy_tail`) fulfils nothing.
+    batches alone; it is raised by the inflation. Nested R-hat of superchains with M chains each has
+    :math:`\sqrt{L^2 + 1/M}` as its limit, as it is :math:`\sqrt{1 + 1/M}` where chains have mixed
+    but are short. An MCSE that is only a lower bound (`heavy_tail`) fulfils nothing.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
