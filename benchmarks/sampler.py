@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/sampler.py
 
-All cores as host devices, float64, 20 draws of 3 steps; the ratio is to all chains at once.
+All cores as host devices, float64, 240 chains of 20 draws of 3 steps.
 """
 
 import os
@@ -10,16 +10,17 @@ import os
 os.environ["JAX_NUM_CPU_DEVICES"] = str(os.cpu_count())
 
 import time
-from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from pcv import sampler
+from pcv.folds import from_sets
 from pcv.keys import key
 from pcv.model import Model, Outcome, flat_target, target
+from pcv.sampling import folds as sampling
+from pcv.sampling import tiles
+from pcv.sampling.kernel import plain
 
 DRAWS, STEPS, CHAINS = 20, 3, 240
 
@@ -38,38 +39,33 @@ def logistic(num_units: int, num_params: int = 5) -> tuple[Model, dict]:
     return model, data
 
 
-def seconds(num_units: int, room: int) -> float:
-    sampler.CPU_ROOM = room
+def seconds(num_units: int, tile: int) -> float:
     model, data = logistic(num_units)
     flat, _ = flat_target(target(model, data, "plain"))
-    engine = sampler.build(flat, (), num_units, DRAWS)
+    engine = tiles.build(flat, (), num_units, DRAWS, tile)
     units = np.arange(CHAINS) % num_units
-    held_out = np.stack([units, units + 1], -1)[:, None]
-    folds = [str(i) for i in range(CHAINS)]
-    chains = sampler.chains_of(key(1, "bench"), folds, 1, units[:, None], held_out)
-    scale = jnp.full(5, 1 / np.sqrt(num_units))
-    kernel = sampler.Kernel(jnp.zeros(5), scale, jnp.asarray(0.5), jnp.asarray(STEPS))
-    chains = sampler.spread(chains)
-    state = sampler.start(kernel, sampler.spread(jnp.zeros((CHAINS, 5))))
+    folds = from_sets(
+        [str(i) for i in range(CHAINS)], [np.array([i]) for i in units], None, num_units
+    )
+    kernel = plain(5)._replace(scale=np.full(5, 1 / np.sqrt(num_units)))
+    steps, ones = np.full(CHAINS, STEPS), np.ones(CHAINS, int)
+    own = sampling.Own(np.full(CHAINS, 0.5), steps, ones, np.ones((CHAINS, 5)))
+    begin = sampling.standing_at(np.zeros((CHAINS, 1, 5)))
     center = {"joint": np.zeros(CHAINS), "pointwise": np.zeros((CHAINS, 1))}
-    run = partial(sampler.blocks, engine, kernel, state, chains, center, key(1, "steps"), 1)
-    list(run(DRAWS))
+    at = engine, key(1, "bench"), kernel, folds, own, begin, center, DRAWS, 0, print
+    list(sampling.blocks(*at))
     spent = []
     for _ in range(3):
         begun = time.perf_counter()
-        list(run(DRAWS))
+        list(sampling.blocks(*at))
         spent.append(time.perf_counter() - begun)
     return min(spent)
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    print("units  room      µs/chain/step  ratio")
+    print("units  chains of a device  µs/chain/step")
     for num_units in (150, 3020, 12573):
-        all_at_once = None
-        for room in (2**40, 2**22, 2**20, 2**18, 2**17, 2**16):
-            spent = seconds(num_units, room)
-            all_at_once = all_at_once or spent
-            each = 1e6 * spent / (CHAINS * DRAWS * STEPS)
-            row = f"{each:14.2f}  {spent / all_at_once:5.2f}"
-            print(f"{num_units:5d}  2^{room.bit_length() - 1:<4d}  {row}")
+        for each in (120, 64, 32, 16, 8, 4, 2):
+            spent = 1e6 * seconds(num_units, each * jax.device_count()) / (CHAINS * DRAWS * STEPS)
+            print(f"{num_units:5d}  {each:18d}  {spent:13.2f}")

@@ -91,54 +91,26 @@ r"""Count, mean and M2 of a log score s (Welford), log Σ exp(s) and log Σ exp(
 """
 
 
-class EnergyCarry(NamedTuple):
-    """Sums for the energy fraction of missing information (E-FMI)."""
+def energy_sums(
+    energy: Float[np.ndarray, "*chain draw"], before: Float[np.ndarray, "*chain"]
+) -> Stored:
+    r"""Count, mean and M2 of the energy E of a batch of draws, and its summed squared steps.
 
-    last: Float[Array, ""]
-    number: Float[Array, ""]
-    mean: Float[Array, ""]
-    m2: Float[Array, ""]
-    diff_sq: Float[Array, ""]
+    .. math:: \text{E-FMI} = \sum_t (E_t - E_{t-1})^2 / M_2
 
-
-def _energy_init(last: Float[Array, ""]) -> EnergyCarry:
-    zero = jnp.zeros_like(last)
-    return EnergyCarry(last, zero, zero, zero, zero)
-
-
-def _energy_update(carry: EnergyCarry, energy: Float[Array, ""]) -> EnergyCarry:
-    number = carry.number + 1
-    delta = energy - carry.mean
-    mean = carry.mean + delta / number
-    step = jnp.where(jnp.isnan(carry.last), 0.0, energy - carry.last)
-    return EnergyCarry(
-        energy, number, mean, carry.m2 + delta * (energy - mean), carry.diff_sq + step**2
-    )
-
-
-def _energy_merge(first: Stored, second: Stored) -> Stored:
-    count = first["count"] + second["count"]
-    apart = second["mean"] - first["mean"]
-    share = second["count"] / count
+    Args:
+        energy: of the draws of each chain.
+        before: of the draw before the batch (NaN: there was none), so that the steps of batches
+            add up.
+    """
+    mean = energy.mean(-1)
+    steps = np.diff(np.concatenate([before[..., None], energy], axis=-1))
     return {
-        "count": count,
-        "mean": first["mean"] + share * apart,
-        "m2": first["m2"] + second["m2"] + first["count"] * share * apart**2,
-        "diff_sq": first["diff_sq"] + second["diff_sq"],
+        "count": np.full(mean.shape, float(energy.shape[-1])),
+        "mean": mean,
+        "m2": ((energy - mean[..., None]) ** 2).sum(-1),
+        "diff_sq": np.nansum(steps**2, axis=-1),
     }
-
-
-def _energy_finalize(carry: EnergyCarry) -> Stored:
-    values = (carry.number, carry.mean, carry.m2, carry.diff_sq)
-    return dict(zip(("count", "mean", "m2", "diff_sq"), (np.asarray(x, float) for x in values)))
-
-
-energy_sums = Accumulator(_energy_init, _energy_update, _energy_merge, _energy_finalize)
-r"""Count, mean and M2 of the energy E, and its summed squared steps; `init` takes the energy of the
-draw before the batch (NaN: there was none), so that the steps of batches add up.
-
-.. math:: \text{E-FMI} = \sum_t (E_t - E_{t-1})^2 / M_2
-"""
 
 
 class WeightedCarry(NamedTuple):
@@ -201,11 +173,3 @@ r"""Weighted means :math:`\sum_t w_t x_t / \sum_t w_t` of named arrays, and log 
 `init` and `update` take log w and the arrays, whose first axes are those of log w: no weight is
 too small or too large.
 """
-
-total = Accumulator(
-    lambda example: jnp.zeros_like(example),
-    lambda carry, x: carry + x,
-    lambda first, second: {"total": first["total"] + second["total"]},
-    lambda carry: {"total": np.asarray(carry, np.float64)},
-)
-"""The sum of a quantity over a batch."""

@@ -337,11 +337,15 @@ def fit(
     cores: int | None = None,
     progress: bool = True,
 ) -> xr.DataTree:
-    """The full-data posterior of a model: BlackJAX's NUTS, as every cross-validation begins.
+    """The full-data posterior of a model, with which every cross-validation begins.
+
+    Many short chains of HMC, which learn their kernel from one another; where they do not agree,
+    BlackJAX's NUTS.
 
     Args:
         model, data, seed, precision, cores, progress: as for `cross_validate`.
-        chains, warmup, draws: of NUTS; the last two per chain.
+        chains, draws: their product is the number of draws that are kept, of all chains together.
+        warmup: draws per chain after which the search for a kernel ends at the latest.
         target_accept: acceptance rate that the step size is adapted to; None: .8, and where more
             than 1% of draws diverge .95, then .99.
         allow_bad_fit: go on where chains disagree or diverge.

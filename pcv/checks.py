@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv import datasets
-from pcv.devices import jit_once
+from pcv import datasets, programs
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
 from pcv.model import (
@@ -38,7 +37,7 @@ PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
 
 def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`function` over draws, compiled for a single call."""
-    return jit_once(jax.vmap(function))
+    return programs.once(jax.vmap(function))
 
 
 def _drawn(model: Model | Target, number: int) -> Params:
@@ -140,7 +139,9 @@ def _look(model: Model, data: Data, name: str) -> Looked:
         terms, prior = model.log_lik(params, arrays), model.log_prior(params)
         return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
 
-    at = jit_once(partial(points, model.init))(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
+    at = programs.once(partial(points, model.init))(
+        jax.random.split(jax.random.key(0), CHECKED_DRAWS)
+    )
     one = jax.value_and_grad(of_rest, has_aux=True)
     (rest, (terms, prior)), gradients = _derived(one, at, name)
     usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)
@@ -228,7 +229,7 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
     def gradient(key: Key[Array, ""]) -> Params:
         return jax.grad(log_prior)(model.init(key))
 
-    gradients = jit_once(lambda keys: jax.lax.map(gradient, keys))
+    gradients = programs.once(lambda keys: jax.lax.map(gradient, keys))
     worst = {}
     for parameter, grad in gradients(keys).items():
         grad = np.asarray(grad, np.float64)
@@ -300,7 +301,7 @@ def check_gap(
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
     trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
-    params = jit_once(partial(points, one.init))(jax.random.split(jax.random.key(0), 1))
+    params = programs.once(partial(points, one.init))(jax.random.split(jax.random.key(0), 1))
     if isinstance(one, Target) and isinstance(other, Target):
         fold = Fold(jnp.asarray(trained), jnp.asarray(folds.test[middle]))
         before, after = (
@@ -354,7 +355,7 @@ def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -
         return terms, jnp.isfinite(model.log_lik(params, arrays)).all()
 
     keys = jax.random.split(jax.random.key(0), CHECKED_DRAWS)
-    at = jit_once(partial(points, model.init))(keys)
+    at = programs.once(partial(points, model.init))(keys)
     terms, possible = jax.tree.map(np.asarray, _once(of_folds)(at))
     bad = ~np.isfinite(terms) & possible[:, None]
     if bad.any():

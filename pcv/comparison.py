@@ -103,8 +103,8 @@ def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, 
 
     .. math:: \mathrm{SE} = \sqrt{T \, \mathrm{var}_{T-1}(x)}
 
-    PCV eq. 10. (ArviZ and loo divide by T inside the variance: smaller by
-    :math:`\sqrt{(T - 1) / T}`.)
+    PCV eq. 10, as R's loo and `az.loo` have it. (ArviZ's `compare`, k-fold and leave-future-out
+    divide by T inside the variance: smaller by :math:`\sqrt{(T - 1) / T}`.)
 
     Args:
         terms: what is added up.

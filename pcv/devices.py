@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pcv import stops
 from pcv.cores import all_cores
 from pcv.errors import PcvError
-
-jit_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-"""`jax.jit` of functions that run once: compiling them is all that they cost"""
 
 CACHE_BYTES = 2**30
 """of compiled functions that are kept between processes: some 30,000"""

@@ -40,7 +40,16 @@ class Uncertain(Exception):
     """It has parts that cannot be read."""
 
 
-def of_program(function: Callable[..., Any], *args: Any) -> str:
+def of_program(program: core.Jaxpr) -> str:
+    """Of a program as it runs, from which no more derivatives are taken.
+
+    Raises:
+        Uncertain: a step of it cannot be read.
+    """
+    return _digest(program, {}, 0).hex()
+
+
+def of_function(function: Callable[..., Any], *args: Any) -> str:
     """Of a function of JAX, called with arrays of the arguments' shapes.
 
     Raises:

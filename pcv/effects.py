@@ -16,8 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 from scipy.sparse.csgraph import connected_components
 
-from pcv import datasets
-from pcv.devices import jit_once
+from pcv import datasets, programs
 from pcv.folds import Folds
 from pcv.laplace import expansion
 from pcv.model import Data, Model, numeric, points, unravel_of
@@ -141,7 +140,7 @@ def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
         return found, jax.lax.map(finite, found)
 
     keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-    found, usable = jit_once(all_points)(keys)
+    found, usable = programs.once(all_points)(keys)
     return found[np.argsort(~np.asarray(usable), kind="stable")[:PRIOR_DRAWS]]
 
 
@@ -155,7 +154,7 @@ def _pattern(
         one = jnp.zeros(size, positions.dtype).at[index].set(1)
         return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
 
-    columns = jit_once(lambda indices: jax.lax.map(column, indices, batch_size=AT_ONCE))
+    columns = programs.once(lambda indices: jax.lax.map(column, indices, batch_size=AT_ONCE))
     return sparse.csr_array(np.asarray(columns(jnp.arange(size))).astype(np.int64))
 
 
@@ -225,7 +224,7 @@ def _shapes(
         flat, normal, tied, told = jax.vmap(at)(positions)
         return flat.all(0), normal.all(), ~tied.any() & told.any()
 
-    every = jit_once(lambda x: jax.lax.map(of_group, x, batch_size=AT_ONCE))
+    every = programs.once(lambda x: jax.lax.map(of_group, x, batch_size=AT_ONCE))
     return Shapes(*map(np.asarray, every((groups, widths))))
 
 
@@ -256,7 +255,7 @@ def _quadratic(
 
     over = jax.vmap(jax.vmap(derivatives, (None, 0)), (0, None))
     value, slope, curvature = (
-        np.moveaxis(np.asarray(x), 2, 0) for x in jit_once(over)(positions, moves)
+        np.moveaxis(np.asarray(x), 2, 0) for x in programs.once(over)(positions, moves)
     )
     scale = 1e-4 * (np.abs(value[0]) + np.abs(slope[0]) + np.abs(curvature[0]))
     as_said = (

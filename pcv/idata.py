@@ -8,12 +8,21 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
+from pcv import programs
 from pcv.model import Params, Target
-from pcv.nuts import Checks, Draws
-from pcv.sampler import Kernel
+from pcv.nuts import Checks
+from pcv.sampling.full_data import Draws, Fit
+from pcv.sampling.kernel import Kernel
 from pcv.storable import storable
-from pcv.tuning import Tuned
 
+OF_KERNEL = {
+    "center": ("param",),
+    "scale": ("param",),
+    "directions": ("param", "direction"),
+    "ratios": ("direction",),
+}
+OF_FIT = ("step_size", "num_steps", "slowest", "target_accept")
+"""fields of a fit that are attributes of its kernel"""
 AT_ONCE = 100
 """draws that are turned into named variables at one time"""
 
@@ -23,9 +32,8 @@ def tree(
     log_lik: Callable[[Float[Array, " param"]], Float[Array, " unit"]] | None,
     dataset: xr.Dataset,
     names: list[str],
-    draws: Draws,
+    fit: Fit,
     checks: Checks,
-    tuned: Tuned | None,
 ) -> xr.DataTree:
     """ArviZ's groups (posterior, sample_stats, log_likelihood, observed_data) and ours.
 
@@ -34,17 +42,18 @@ def tree(
         log_lik: the unit log likelihoods at a position, of a model that has them.
         dataset: the data artifact, for unit names and the outcome.
         names: of the flat parameters.
-        draws: of the full-data posterior.
-        checks: their diagnostics.
-        tuned: the kernel of the folds, if the fit was good enough to tune one.
+        fit: the full-data posterior.
+        checks: its diagnostics.
 
     Returns:
         Additional groups: ``unconstrained`` (position: chain, draw, param), ``checks``,
         ``kernel``.
     """
 
+    draws = fit.draws
+
     def each(function: Callable[[Float[Array, " param"]], Any]) -> Any:
-        over_draws = jax.jit(lambda x: jax.lax.map(function, x, batch_size=AT_ONCE))
+        over_draws = programs.shared(lambda x: jax.lax.map(function, x, batch_size=AT_ONCE))
         chains = [jax.device_get(over_draws(x)) for x in draws.position]
         return jax.tree.map(lambda *x: np.stack(x), *chains)
 
@@ -72,6 +81,11 @@ def tree(
         "unconstrained": xr.Dataset(
             {"position": ((*chain_draw, "param"), draws.position)}, index | {"param": names}
         ),
+        "kernel": xr.Dataset(
+            {name: (dims, getattr(fit.kernel, name)) for name, dims in OF_KERNEL.items()},
+            {"param": names},
+            {name: getattr(fit, name) for name in OF_FIT},
+        ),
         "checks": xr.Dataset(
             {
                 "rhat": ("param", checks.rhat),
@@ -88,16 +102,6 @@ def tree(
             {target.outcome.name: ((*chain_draw, "unit"), each(log_lik))},
             index | {"unit": dataset["unit"].values},
         )
-    if tuned is not None:
-        groups["kernel"] = xr.Dataset(
-            {
-                name: (("param", "column")[: x.ndim], np.asarray(x))
-                for name, x in tuned.kernel._asdict().items()
-                if x is not None
-            },
-            {"param": names},
-            {"slowest": tuned.slowest, "target_accept": tuned.target_accept},
-        )
     return xr.DataTree.from_dict({name: storable(group) for name, group in groups.items()})
 
 
@@ -106,7 +110,8 @@ def dims_of(target: Target, name: str, ndim: int) -> list[str]:
     return list(target.dims.get(name, [f"{name}_dim_{i}" for i in range(ndim)]))
 
 
-def kernel(dataset: xr.Dataset) -> Kernel:
-    """The kernel that ``kernel`` of a fit artifact describes."""
-    stored = {str(name): jax.numpy.asarray(x.values) for name, x in dataset.data_vars.items()}
-    return Kernel(**stored)
+def fit(dataset: xr.Dataset) -> Fit:
+    """The fit that ``kernel`` of a fit artifact describes, without its draws."""
+    kernel = Kernel(**{name: dataset[name].values for name in OF_KERNEL})
+    nothing = Draws(*(np.zeros((0, 0)) for _ in Draws._fields))
+    return Fit(nothing, kernel, **{name: dataset.attrs[name] for name in OF_FIT})

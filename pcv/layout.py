@@ -7,11 +7,11 @@ from typing import Literal
 
 VERSIONS = {
     "data": 2,
-    "fit": 6,
+    "fit": 7,
     "folds": 1,
-    "cut": 3,
-    "warmup": 21,
-    "sample": 17,
+    "cut": 4,
+    "warmup": 22,
+    "sample": 18,
     "diagnose": 15,
     "compare": 9,
     "report": 5,

@@ -24,9 +24,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv import datasets, devices
+from pcv import datasets, devices, programs
 from pcv.checks import check_whole_groups
-from pcv.devices import jit_once
 from pcv.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
@@ -138,12 +137,12 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
         if len(arrays[model.outcome.name]) != num_units:
             return False
         keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-        draws = jit_once(jax.vmap(model.init))(keys)
+        draws = programs.once(jax.vmap(model.init))(keys)
 
         def terms(arrays: Data) -> Float[Array, "draw row"]:
             return jax.lax.map(lambda params: model.log_lik(params, arrays), draws)
 
-        whole = jit_once(lambda: terms(arrays))()
+        whole = programs.once(lambda: terms(arrays))()
 
         def right(test: Int[Array, " slot"]) -> Bool[Array, ""]:
             units = _filled(test)
@@ -153,7 +152,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
             told = jnp.isfinite(expected).any(0)  # terms that are -inf throughout tell nothing
             return jnp.isclose(found, expected, equal_nan=True).all() & told.all()
 
-        every = jit_once(lambda tests: jax.lax.map(right, tests))
+        every = programs.once(lambda tests: jax.lax.map(right, tests))
         try:
             return bool(every(jnp.asarray(folds.test)).all())
         except Exception:  # whatever a model's function does with data of another size
@@ -183,8 +182,8 @@ def by_group(
     """
     # Functions of the user are traced once, however often they are called here, and data that stay
     # as they are remain constants, of which a model may compute sizes.
-    own, known = model._replace(log_prior=jax.jit(model.log_prior)), numeric(data)
-    terms_of = jax.jit(lambda params, changed: model.log_lik(params, {**known, **changed}))
+    own, known = model._replace(log_prior=programs.inner(model.log_prior)), numeric(data)
+    terms_of = programs.inner(lambda params, changed: model.log_lik(params, {**known, **changed}))
 
     def log_lik(params: Params, arrays: Data) -> Array:
         changed = {name: x for name, x in arrays.items() if not _equal(x, known.get(name))}
@@ -280,7 +279,7 @@ def started_anew(
         moved = anew(jax.random.fold_in(_key_of(params), 2), params, test)
         return ravel_pytree(moved)[0]
 
-    every = jit_once(jax.vmap(jax.vmap(of_chain, (0, None))))
+    every = programs.once(jax.vmap(jax.vmap(of_chain, (0, None))))
     return np.asarray(every(jnp.asarray(positions), jnp.asarray(folds.test)))
 
 
@@ -288,7 +287,7 @@ def _drawn_anew(
     model: Model, local: Locals
 ) -> Callable[[Key[Array, ""], Params, Int[Array, " slot"]], Params]:
     """The way to parameters whose own effects of a test set are drawn from their prior."""
-    own = model._replace(log_prior=jax.jit(model.log_prior))
+    own = model._replace(log_prior=programs.inner(model.log_prior))
     (all_entries, put), prior_of = _entries_and_put(model, local), _priors(local)
 
     def moved(key: Key[Array, ""], params: Params, test: Int[Array, " slot"]) -> Params:
@@ -348,7 +347,7 @@ def detached(
         return scored
     if not _much_wider(model, local, center, cov):
         return scored
-    own = model._replace(log_prior=jax.jit(model.log_prior))
+    own = model._replace(log_prior=programs.inner(model.log_prior))
     size, dim, put = len(center), local.entries.shape[1], _put(model, local)
     all_entries = _with_nobody(local, size)
     padded = np.append(center, 0.0)
@@ -431,7 +430,7 @@ def _much_wider(
     def precision(entries: Int[Array, " dim"]) -> Array:
         return -jnp.diag(expansion(*_prior(model, put, params, entries)).curvature)
 
-    found = np.asarray(jit_once(jax.vmap(precision))(jnp.asarray(local.entries)))
+    found = np.asarray(programs.once(jax.vmap(precision))(jnp.asarray(local.entries)))
     there = local.entries < len(center)
     posterior = np.diag(cov)[np.where(there, local.entries, 0)]
     return bool((there & (found * posterior < 1 / MUCH_WIDER**2)).any())

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pcv.cores import all_cores
 from pcv.devices import in_use
 from pcv.errors import PcvError
-from pcv.keys import key
-from pcv.sampler import Kernel, Sampler, State, chains_of
+from pcv.folds import Folds
+from pcv.sampling.folds import measured
+from pcv.sampling.tiles import Engine
 
 HOST_COPIES = 9
 """of the results of a block of draws, on the host: as they come, by fold, saved, and written; as
@@ -34,40 +34,19 @@ class Step(NamedTuple):
     """in the machine's memory: copies of the results, and on CPUs what the devices take"""
 
 
-def of_step(
-    engine: Sampler,
-    kernel: Kernel,
-    test: np.ndarray,
-    held_out: np.ndarray,
-    num_chains: int,
-    num_folds: int,
-) -> Step:
+def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Step:
     """What a block of draws of so many folds takes; it is compiled, and nothing is run.
 
     Args:
-        engine: from `pcv.sampler.build`.
-        kernel: of the full data.
-        test, held_out: of any one fold, (1, slot) and (1, run, 2).
+        engine: of the model.
+        fold: any one.
         num_chains: chains per fold.
-        num_folds: folds whose chains advance together.
+        num_folds: folds that are sampled together.
 
     Raises:
         PcvError: JAX does not say for this kind of device.
     """
-    devices = len(in_use())
-    number = -(-num_folds * num_chains // devices) * devices
-    dtype = kernel.center.dtype
-
-    def all_chains(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((number, *shape), dtype)
-
-    one = chains_of(key(0), ["any"], 1, test, held_out)
-    chains = jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[1:]), x.dtype), one)
-    center = {"joint": all_chains(), "pointwise": all_chains(test.shape[1])}
-    state = State._make([all_chains(kernel.center.size), all_chains()])
-    draws = jnp.int32(0), jnp.int32(0)
-    step = engine.advance.lower(kernel, key(0), *draws, state, chains, center)
-    found = step.compile().memory_analysis()
+    found, made = measured(engine, fold)
     if found is None:
         raise PcvError(
             f"cv.fold_batches: auto: JAX's {jax.default_backend()} does not say what memory a step "
@@ -75,9 +54,11 @@ def of_step(
         )
     results = found.output_size_in_bytes
     device = found.argument_size_in_bytes + results + found.temp_size_in_bytes
-    copies = HOST_COPIES * devices * results
+    kept = made._replace(position=None, lp=None)
+    of_chain = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)) // engine.tile
+    copies = HOST_COPIES * num_folds * num_chains * of_chain
     on_host = in_use()[0].platform == "cpu"
-    return Step(device, copies + on_host * devices * device)
+    return Step(device, copies + on_host * len(in_use()) * device)
 
 
 def of_devices() -> Step:

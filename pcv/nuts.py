@@ -15,16 +15,17 @@ from blackjax.adaptation.step_size import (
     dual_averaging_adaptation,
 )
 from blackjax.adaptation.window_adaptation import build_schedule
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from pcv.devices import BY_CHAIN, EVERYWHERE, jit_once, laid, laid_out
-from pcv.errors import PcvError
-from pcv.model import Target, full_data, points
-from pcv.sampler import spread
+from pcv import programs
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
+from pcv.model import Target, full_data
+from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, Draws, plain_rhat
+from pcv.sampling.kernel import Kernel, whitened
+from pcv.sampling.tiles import filled
 
-MAX_RHAT, WARN_RHAT = 1.05, 1.01
+WARN_RHAT = 1.01
 MAX_DIVERGENT = 0.01
-MIN_ESS_PER_CHAIN = 100
 TARGETS = (0.8, 0.95, 0.99)
 """acceptance rates that are aimed at in turn where none was asked for, while draws diverge"""
 APART = 0.5
@@ -33,21 +34,6 @@ parameter that is named"""
 
 BLOCK = 25
 """draws of a chain, those of the warmup among them, between two looks at how far it is"""
-PRIOR_DRAWS = 20
-"""prior draws per chain among which a start with finite density and gradient is looked for"""
-FAR = 1e12
-"""log density below the best, from which on a start is passed over: chains may never come back"""
-
-
-class Draws(NamedTuple):
-    """Draws from the full-data posterior, on the unconstrained scale."""
-
-    position: Float[np.ndarray, "chain draw param"]
-    lp: Float[np.ndarray, "chain draw"]
-    energy: Float[np.ndarray, "chain draw"]
-    acceptance_rate: Float[np.ndarray, "chain draw"]
-    n_steps: Int[np.ndarray, "chain draw"]
-    diverging: Bool[np.ndarray, "chain draw"]
 
 
 class Checks(NamedTuple):
@@ -65,7 +51,7 @@ def posteriors(
     target: Target,
     num_units: int,
     key: Key[Array, ""],
-    chains: int,
+    starts: Float[np.ndarray, "chain param"],
     warmup: int,
     draws: int,
     targets: Sequence[float],
@@ -73,14 +59,12 @@ def posteriors(
 ) -> Iterator[Draws]:
     """Draws from the posterior given all units: BlackJAX's NUTS, each chain adapting alone.
 
-    Chains start at draws from the prior, or near 0 on the unconstrained scale where the prior is so
-    vague that the density overflows.
-
     Args:
         target: the model on flat parameters.
         num_units: number of units, all of them in training.
         key: of this fit.
-        chains, warmup, draws: how many, the last two per chain.
+        starts: of each chain, where the density is finite.
+        warmup, draws: how many, per chain.
         targets: acceptance rates that the step size is adapted to, in turn; all by what is compiled
             for the first, and from the same starts.
         after: is told of every block of draws, of the warmup too: which acceptance rate it aims at,
@@ -88,18 +72,11 @@ def posteriors(
 
     Yields:
         The draws of each.
-
-    Raises:
-        PcvError: no start of some chain has a finite density and gradient.
     """
-    everything = full_data(num_units)
+    chains, everything = len(starts), full_data(num_units)
 
     def log_density(position: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(position, everything)
-
-    def candidates(key: Key[Array, ""]) -> hmc.HMCState:
-        keys = jax.random.split(key, chains * PRIOR_DRAWS)
-        return jax.lax.map(lambda x: hmc.init(x, log_density), points(target.init, keys))
 
     transition = blackjax.mcmc.nuts.build_kernel()
 
@@ -137,28 +114,16 @@ def posteriors(
         room = Draws._make([place, *(number,) * 3, number.astype(int), number.astype(bool)])
         return jax.lax.fori_loop(first, last, step, (state, tuning, room))
 
-    find = jit_once(candidates)
-    found = jax.tree.map(
-        lambda x: np.concatenate(np.asarray(x).reshape(2, chains, PRIOR_DRAWS, *x.shape[1:]), 1),
-        find(jax.random.fold_in(key, 0)),
-    )
-    finite = np.isfinite(found.logdensity) & np.isfinite(found.logdensity_grad).all(2)
-    if not finite.any(1).all():
-        raise PcvError(
-            f"chain {int(np.argmin(finite.any(1)))}: the log density or its gradient is not finite "
-            f"at any of {PRIOR_DRAWS} prior draws; check the model with `pcv check`"
-        )
-    near = finite & (found.logdensity > found.logdensity[finite].max() - FAR)
-    usable = np.where(near.any(1, keepdims=True), near, finite)
-    starts = jax.tree.map(lambda x: x[np.arange(chains), usable.argmax(1)], found)
+    begin_at = programs.once(jax.vmap(lambda x: hmc.init(x, log_density)))
+    found = jax.tree.map(np.asarray, begin_at(jnp.asarray(starts)))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
-    keys, starts = laid(spread((keys, starts)))
+    keys, states = laid(spread((keys, found)))
     begin, _ = _adaptation(warmup, targets[0])
-    begun = laid(jax.tree.map(np.asarray, jax.vmap(begin)(starts.position)))
+    begun = laid(jax.tree.map(np.asarray, jax.vmap(begin)(states.position)))
     every_chain = jax.vmap(one_chain, (None, None, None, 0, 0, 0))
-    run = jax.jit(laid_out(every_chain, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
+    run = programs.shared(laid_out(every_chain, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
     for target_accept in targets:
-        state, tuning, kept = starts, begun, []
+        state, tuning, kept = states, begun, []
         for first in range(0, warmup + draws, BLOCK):
             last = min(first + BLOCK, warmup + draws)
             place = jnp.int32(first), jnp.int32(last)
@@ -167,6 +132,17 @@ def posteriors(
             kept.append(jax.tree.map(lambda x: x[:, max(warmup - first, 0) :], block))  # noqa: B023
             after(target_accept, last, block)
         yield jax.tree.map(lambda *x: np.concatenate(x, axis=1), *kept)
+
+
+def spread(tree: Any) -> Any:
+    """Arrays over chains, their first axis padded (by the last chain) to fit the devices."""
+    devices = len(in_use())
+
+    def pad(x: Any) -> Any:
+        size = -(-x.shape[0] // devices) * devices
+        return x if size == x.shape[0] else x[filled(x.shape[0], size)]
+
+    return jax.tree.map(pad, tree)
 
 
 def _made(chains: int, draws: int, x: Array) -> np.ndarray:
@@ -237,6 +213,7 @@ def check(
     names: list[str],
     target_accept: float = TARGETS[0],
     centred: Sequence[str] = (),
+    kernel: Kernel | None = None,
 ) -> Checks:
     """R-hat, bulk ESS, divergences and E-FMI of a full-data fit, and what they mean.
 
@@ -245,6 +222,7 @@ def check(
         names: of the parameters, for the messages.
         target_accept: of the fit, for advice.
         centred: parameters that could be written non-centred.
+        kernel: that they were made with, in whose directions chains are to agree as well.
     """
     from arviz_stats.base import array_stats
 
@@ -275,16 +253,17 @@ def check(
             f"R-hat of '{names[worst]}' is {rhat[worst]:.2f}, above {MAX_RHAT} (chain {apart} is "
             "furthest from the others): more fit.warmup and fit.draws, or reparameterise"
         )
-    elif rhat[worst] > WARN_RHAT:
+    elif kernel is not None and (said := _in_directions(draws, names, kernel)):
+        problems.append(said)
+    elif rhat[worst] > (usual := _usual(num_chains, ess[worst])):
         warnings.append(
-            f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {WARN_RHAT}: "
+            f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.3g}: "
             "more fit.draws would make sure of it"
         )
     fewest = int(np.argmin(np.where(np.isnan(ess), np.inf, ess)))
-    if ess[fewest] < MIN_ESS_PER_CHAIN * num_chains:
+    if ess[fewest] < MIN_ESS:
         warnings.append(
-            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS_PER_CHAIN} per chain: "
-            "more fit.draws"
+            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS}: more fit.draws"
         )
     divergences = int(draws.diverging.sum())
     higher = target_accept < TARGETS[-1]
@@ -301,6 +280,23 @@ def check(
             f"{'a higher fit.target_accept, ' * higher}tighter priors or {other} may help"
         )
     return Checks(rhat, ess, efmi, divergences, problems, warnings)
+
+
+def _usual(chains: int, ess: float) -> float:
+    """R-hat of chains that have mixed: their means differ as those of so many draws do."""
+    return max(WARN_RHAT, float(np.sqrt(1 + 2 * chains / max(ess, 1.0))))
+
+
+def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
+    """What is wrong where chains agree of each parameter, and not of their combinations."""
+    rhat = plain_rhat(whitened(kernel, draws.position))
+    worst = int(np.argmax(rhat))
+    if rhat[worst] <= MAX_RHAT:
+        return ""
+    return (
+        f"R-hat of '{names[worst]}' given the others is {rhat[worst]:.2f}, above {MAX_RHAT}: more "
+        "fit.warmup and fit.draws, or reparameterise"
+    )
 
 
 def _where(draws: Draws, names: list[str]) -> str:

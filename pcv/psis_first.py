@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pcv import api, datasets, devices, diagnostics, schemes, stages
+from pcv import api, datasets, devices, diagnostics, programs, schemes, stages
 from pcv.cv import CV, check_joint
 from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
@@ -17,7 +17,7 @@ from pcv.marginal import Scored, integrated
 from pcv.model import Fold, Model, flat_target, target, unit_log_lik
 from pcv.psis import Psis, psis, shared
 from pcv.results import listed
-from pcv.sampler import train_mask
+from pcv.sampling.hmc import train_mask
 from pcv.session import AnyModel
 from pcv.verdicts import run_verdict
 
@@ -127,7 +127,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
         else:
             log_lik = unit_log_lik(model, arrays)
             assert log_lik is not None
-            terms = jax.jit(lambda x: jax.lax.map(log_lik, x))
+            terms = programs.shared(lambda x: jax.lax.map(log_lik, x))
             by_unit = np.stack([np.asarray(terms(x)) for x in position[:, ::thin]])
         pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
         return made, (pointwise.sum(-1), pointwise)
@@ -144,7 +144,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
 
         return jax.lax.map(of_fold, every_fold, batch_size=FOLDS_AT_ONCE)
 
-    every = jax.jit(lambda x: jax.lax.map(at, x))
+    every = programs.shared(lambda x: jax.lax.map(at, x))
     found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
     joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
     return made, (joint, pointwise)

@@ -13,7 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.devices import jit_once
+from pcv import programs
 from pcv.folds import Folds
 from pcv.folds.base import evenly
 from pcv.grid import finite
@@ -89,7 +89,7 @@ def gaps(
 
     tests = jnp.repeat(jnp.asarray(folds.test[some]), positions.shape[1], axis=0)
     flat = jnp.asarray(positions[some].reshape(-1, positions.shape[-1]))
-    every = jit_once(lambda *at: jax.lax.map(differ, at))
+    every = programs.once(lambda *at: jax.lax.map(differ, at))
     shape = *positions[some].shape[:2], -1
     gap, error = (np.asarray(x).reshape(shape) for x in every(flat, tests))
     tolerance = TOLERANCE_1D if local.entries.shape[1] == 1 else TOLERANCE

@@ -121,7 +121,7 @@ def fingerprint(model: Model | Target, observed: Observations) -> str:
         return full_data(units)._replace(test=jnp.zeros(number, int))
 
     key, of_fields = jax.random.key(0), (model.outcome, getattr(model, "group", None))
-    programs = [digests.of_program(everything, key, folds(number)) for number in (1, 2)]
+    programs = [digests.of_function(everything, key, folds(number)) for number in (1, 2)]
     coords = {name: repr(np.asarray(x).tolist()) for name, x in model.coords.items()}
     return digests.of(*programs, *of_fields, dict(model.dims), coords)
 

@@ -14,7 +14,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from pcv.devices import jit_once, precision
+from pcv import programs
+from pcv.devices import precision
 from pcv.errors import PcvError
 from pcv.model import Data, Params, Scalar
 
@@ -56,7 +57,7 @@ def check_slopes(
         with precision("float64"):
             at = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), dict(at))
             try:
-                found = jit_once(jax.vmap(jax.value_and_grad(density)))(at)
+                found = programs.once(jax.vmap(jax.value_and_grad(density)))(at)
             except TypeError:  # a model that insists on 32 bit
                 return
             values, gradients = jax.tree.map(np.asarray, found)
@@ -67,7 +68,7 @@ def check_slopes(
     finite = np.isfinite(values) & np.isfinite(points).all(1) & np.isfinite(slopes).all(1)
     best = np.argsort(np.where(finite, -values, np.inf), kind="stable")[: min(POINTS, finite.sum())]
     signs: np.ndarray = np.random.default_rng(0).normal(size=(points.shape[1],))
-    along = jit_once(jax.vmap(lambda x: density(unravel(x))))
+    along = programs.once(jax.vmap(lambda x: density(unravel(x))))
 
     def off(inside: Bool[np.ndarray, " param"]) -> Bool[np.ndarray, " point"]:
         """At which points is it another along the parameters `inside`?"""
@@ -84,7 +85,7 @@ def check_slopes(
     said = ", ".join([f"'{x}'" for x in wrong[:NAMED]] + ["…"] * (len(wrong) > NAMED))
     x, move = points[best[0]], _move(slopes[best[0]], signs)
     try:
-        forward = jit_once(lambda x, v: jax.jvp(lambda x: density(unravel(x)), (x,), (v,))[1])
+        forward = programs.once(lambda x, v: jax.jvp(lambda x: density(unravel(x)), (x,), (v,))[1])
         in_reverse_alone = not _differs(along, x, move, float(forward(x, move)))
     except TypeError:  # of a custom_vjp
         in_reverse_alone = False

@@ -1,22 +1,28 @@
 """Chains of all folds of a model, without the stages: what tests of the estimates run."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
-from jaxtyping import Float
+from jaxtyping import Float, Key
 
 from pcv.diagnostics import LogSums
 from pcv.folds import Folds
 from pcv.jackknife import Parts
 from pcv.keys import key
-from pcv.nuts import Draws, posteriors
-from pcv.sampler import Kernel, Sampler, blocks, chains_of, spread, start
+from pcv.model import Target
+from pcv.sampling import folds as sampling
+from pcv.sampling import full_data
+from pcv.sampling.full_data import Draws, Fit
+from pcv.sampling.kernel import learn
+from pcv.sampling.tiles import Engine, build
 from pcv.scores import Replicates, across, frame
 from pcv.sums import batch_of, parts
+
+NO_DRAWS = Draws(*(np.zeros((0, 0)) for _ in Draws._fields))
 
 
 class Sampled(NamedTuple):
@@ -31,9 +37,10 @@ class Sampled(NamedTuple):
     """what scores besides the log score averaged, by their keys"""
 
 
-def posterior(*settings: Any) -> Draws:
-    """The draws of `pcv.nuts.posteriors` for one acceptance rate, the last of the settings."""
-    return next(posteriors(*settings[:-1], settings[-1:]))
+def posterior(target: Target, num_units: int, key: Key, total: int) -> Draws:
+    """So many draws of all chains together, given the full data."""
+    engine = build(full_data.target_of(target), (), num_units, full_data.BLOCK)
+    return full_data.sample(engine, key, 1000, total, 0.8).draws
 
 
 def mcse(draws: Float[np.ndarray, "chain draw"], of: str = "mean") -> float:
@@ -58,16 +65,19 @@ def replicated(folds: Folds, times: int) -> Folds:
     return folds.some(each)._replace(id=np.array(ids))
 
 
-def whitening(draws: Float[np.ndarray, "draw param"], step_size: float, num_steps: int) -> Kernel:
-    """A kernel in whose coordinates the draws are standard normal."""
-    dim = draws.shape[1]
-    scale = np.linalg.cholesky(np.cov(draws.T).reshape(dim, dim))
-    return Kernel(*(jnp.asarray(x) for x in (draws.mean(0), scale, step_size, num_steps)))
+def fit_of(draws: Float[np.ndarray, "draw param"], step_size: float, num_steps: int) -> Fit:
+    """A fit in whose coordinates the draws are standard normal."""
+    kernel = learn(draws, float(len(draws)))
+    return Fit(NO_DRAWS, kernel, step_size, num_steps, slowest=1.0, target_accept=0.8)
+
+
+def nothing_said(*_: Any) -> None:
+    """For what tells how far it is."""
 
 
 def run(
-    sampler: Sampler,
-    kernel: Kernel,
+    engine: Engine,
+    fit: Fit,
     folds: Folds,
     starts: Float[np.ndarray, "fold chain param"],
     seed: int,
@@ -79,26 +89,23 @@ def run(
 
     `y` is the outcome of the test sets, for scores that need it.
     """
-    ids = folds.id.tolist()
     num_chains = starts.shape[1]
-
-    def chains(stage: str):
-        return spread(
-            chains_of(key(seed, "model", stage), ids, num_chains, folds.test, folds.held_out)
-        )
-
-    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
-    flat = spread(jnp.asarray(starts.reshape(-1, starts.shape[-1])))
-    state = start(kernel, flat)
-    jitter = key(seed, "model", "warmup", "jitter")
-    for block, after in blocks(
-        sampler, kernel, state, chains("warmup"), zero, jitter, num_chains, warmup
-    ):
-        state, last = after, block
-    center = {kind: sums["mean"].mean(1) for kind, sums in last.sums.items()}
-    num_draws = num_batches * sampler.buffer
-    jitter = key(seed, "model", "sample", "jitter")
-    drawn = blocks(sampler, kernel, state, chains("sample"), center, jitter, num_chains, num_draws)
+    root = partial(key, seed, "model")
+    begun = sampling.warmup(
+        engine, root, fit, folds, starts, warmup, "never", starts[0], nothing_said, nothing_said
+    )
+    drawn = sampling.blocks(
+        engine,
+        root("sample"),
+        fit.kernel,
+        folds,
+        begun.own,
+        sampling.standing_at(begun.position),
+        begun.center,
+        num_batches * engine.buffer,
+        0,
+        nothing_said,
+    )
     made = [block for block, _ in drawn]
     centers, stored = None, []
     for block in made:
@@ -106,7 +113,7 @@ def run(
         if block.y_rep is not None:
             centers = centers or frame(block.y_rep)
             replicates = Replicates(block.y_rep, y, num_chains, *centers)
-            compared = across(sampler.scores, replicates)
+            compared = across(engine.scores, replicates)
         stored.append(batch_of(block, compared, keep_draws=False))
     batches = xr.concat(stored, "batch", data_vars="all")
 
@@ -122,5 +129,5 @@ def run(
         sums("pointwise"),
         np.concatenate([block.draws for block in made], axis=2),
         divergences,
-        {score.key: parts([batches], score.key) for score in sampler.scores},
+        {score.key: parts([batches], score.key) for score in engine.scores},
     )

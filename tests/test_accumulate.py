@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, total, weighted_means
-from pcv.diagnostics import LogSums, batch_sums, elpd
+from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, weighted_means
+from pcv.diagnostics import LogSums, batch_sums, efmi, elpd
 
 DRAWS = 62
 BATCHES = [1, 2, 5, 12, 62]
@@ -34,15 +34,6 @@ def of_log_scores(s: np.ndarray) -> Stored:
         "m2": len(s) * s.var(0),
         "log_sum": logsumexp(s, axis=0),
         "log_sum_sq": logsumexp(2 * s, axis=0),
-    }
-
-
-def of_energy(energy: np.ndarray) -> Stored:
-    return {
-        "count": np.full(energy.shape[1], len(energy)),
-        "mean": energy.mean(0),
-        "m2": len(energy) * energy.var(0),
-        "diff_sq": (np.diff(energy, axis=0) ** 2).sum(0),
     }
 
 
@@ -69,20 +60,15 @@ def of_weighted(draws: np.ndarray) -> Stored:
 def case(name: str) -> Case:
     rng = np.random.default_rng(1)
     s = 40 * rng.normal(size=(DRAWS, 2, 3)) - 300
-    energy = rng.normal(size=(DRAWS, 2)) + 1e3
     return {
         "joint": Case(log_sums, s[..., 0], lambda i: np.full(2, -310.0), of_log_scores),
         "pointwise": Case(log_sums, s, lambda i: np.full((2, 3), -310.0), of_log_scores),
-        "energy": Case(
-            energy_sums, energy, lambda i: energy[i - 1] if i else np.full(2, np.nan), of_energy
-        ),
         "weighted": Case(
             weighted,
             np.stack([rng.uniform(-700, 700, (DRAWS, 2, 3)), s], axis=-1),
             lambda i: np.zeros((2, 3, 2)),
             of_weighted,
         ),
-        "total": Case(total, energy, lambda i: np.zeros(2), lambda x: {"total": x.sum(0)}),
     }[name]
 
 
@@ -128,7 +114,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("size", BATCHES)
-@pytest.mark.parametrize("name", ["joint", "pointwise", "energy", "weighted", "total"])
+@pytest.mark.parametrize("name", ["joint", "pointwise", "weighted"])
 def test_any_batches_merged_in_any_order_equal_the_stored_draws(name, size):
     it = case(name)
     parts = in_batches(it, size)
@@ -148,10 +134,22 @@ def test_batches_are_those_of_the_diagnostics(name, size):
             np.testing.assert_allclose(x, of_chains, rtol=1e-11, err_msg=field)
 
 
-def test_energy_that_forgets_the_draw_before_loses_steps():
-    forgetful = case("energy")._replace(start=lambda i: np.full(2, np.nan))
-    merged = reduce(energy_sums.merge, in_batches(forgetful, 12))
-    assert (merged["diff_sq"] < 0.99 * of_energy(forgetful.draws)["diff_sq"]).all()
+@pytest.mark.parametrize("size", BATCHES)
+def test_energy_in_batches_tells_what_it_does_as_a_whole(size):
+    energy = np.random.default_rng(1).normal(size=(1, 2, DRAWS)) + 1e3
+
+    def told(remembers: bool) -> np.ndarray:
+        parts = []
+        for i in range(0, DRAWS, size):
+            before = energy[..., i - 1] if i and remembers else np.full((1, 2), np.nan)
+            parts.append(energy_sums(energy[..., i : i + size], before))
+        return efmi(**{name: np.stack([x[name] for x in parts], axis=2) for name in parts[0]})
+
+    steps = (np.diff(energy) ** 2).sum((1, 2))
+    expected = steps / ((energy - energy.mean(-1, keepdims=True)) ** 2).sum((1, 2))
+    np.testing.assert_allclose(told(True), expected, rtol=1e-11)
+    if size < DRAWS:
+        assert (told(False) < 0.99 * expected).all()
 
 
 FINE, ZERO, UNKNOWN = ([-1.0, -2.0], [-1.0, -np.inf], [0.0, np.nan])

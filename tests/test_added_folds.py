@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv import all_chains
 from pcv.folds import leave_future_out
 from pcv.job import OF_REPLICATES, prints
+from pcv.sampling import folds as sampling_of_folds
 from pcv.scores import SCORES
 from tests.test_checkpoint import Killed, killed_after
 from tests.test_stages import run, set_up
@@ -57,26 +57,27 @@ def sampled(project, changes):
         parts = sorted(job._replace(batch="1-of-1").path(stage).parent.glob("*.zarr"))
         of = f"-of-{changes['cv'].get('fold_batches', 1)}.zarr"
         stores = [xr.open_dataset(p, engine="zarr").load() for p in parts if p.name.endswith(of)]
-        kept = ("state", "variant") if stage == "warmup" else stores[0].data_vars
+        kept = ("state", "adapted") if stage == "warmup" else stores[0].data_vars
         found.append(xr.concat([x[list(kept)] for x in stores], "fold").drop_attrs(deep=False))
     warm = found[1]
     return found[0].assign(
         warm=(("fold", "chain", "param"), warm["state"].values),
-        own=("fold", warm["variant"].values > 0),
+        own=("fold", warm["adapted"].values),
     )
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """How many folds were drawn, by the number of draws: of warmups (20), and of samples."""
-    as_it_is, found = all_chains.blocks, []
+    as_it_is, found = sampling_of_folds.blocks, []
 
-    def blocks(engine, parts, center, key, chains, draws, first=0):
-        if draws:
-            found.append((sum(len(part.fold) for part in parts), draws))
-        return as_it_is(engine, parts, center, key, chains, draws, first)
+    def blocks(engine, root, kernel, folds, own, standing, center, num_draws, first, say):
+        if num_draws:
+            found.append((len(folds.id), num_draws))
+        at = folds, own, standing, center, num_draws, first, say
+        return as_it_is(engine, root, kernel, *at)
 
-    monkeypatch.setattr(all_chains, "blocks", blocks)
+    monkeypatch.setattr(sampling_of_folds, "blocks", blocks)
     return found
 
 

@@ -730,9 +730,9 @@ def test_what_was_kept_is_not_made_again(tmp_path, capsys, monkeypatch):
     kept = {"results": tmp_path / "kept", "fit": {"warmup": 100, "draws": 100}, "seed": 1}
     folds = pcv.kfold(N, 4, seed=1)
     first = pcv.cross_validate(model, folds, draws=40, **kept)
-    assert "NUTS on the full data" in capsys.readouterr().err
+    assert ": the full data, " in capsys.readouterr().err
     again = pcv.cross_validate(model, folds, draws=40, **kept)
-    assert "NUTS" not in capsys.readouterr().err
+    assert "the full data" not in capsys.readouterr().err
     assert again.elpd == first.elpd
     more = pcv.cross_validate(model, folds, draws=60, **kept)
     said = capsys.readouterr().err

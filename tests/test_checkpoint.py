@@ -19,10 +19,12 @@ import pytest
 import xarray as xr
 from jax.errors import JaxRuntimeError
 
-from pcv import all_chains, checkpoint, store
+from pcv import checkpoint, store
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.job import draws_of, starts_of
+from pcv.sampling import folds as sampling_of_folds
+from pcv.sampling import tiles
 from pcv.stages import sampling
 from tests.test_stages import run, set_up
 
@@ -169,65 +171,54 @@ def test_killed_while_the_artifact_is_written(project, whole, monkeypatch):
 def test_nothing_is_sampled_twice(project, monkeypatch):
     sampled(project)
 
-    def none_are_left(*args):
-        assert args[5] == 0
+    def none_are_left(*args, num_draws, **_):
+        assert num_draws == 0
         return []
 
-    monkeypatch.setattr(all_chains, "blocks", none_are_left)
+    monkeypatch.setattr(sampling_of_folds, "blocks", none_are_left)
     sampled(project)
 
 
 def of_small_device(monkeypatch, room):
-    """A device that has room for so many chains at a time, as far as blocks after the first go."""
-    as_it_is, tried = all_chains.blocks, []
+    """A device that has room for so many chains at a time."""
+    as_it_is, tried = tiles.advance, []
+    devices = jax.device_count()
 
-    def blocks(engine, *rest):
-        tried.append(engine.at_once)
-        for i, made in enumerate(as_it_is(engine, *rest)):
-            if i == 1 and engine.at_once > room:
-                raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
-            yield made
+    def advance(engine, *rest):
+        tried.append(engine.tile // devices)
+        if tried[-1] > room:
+            exhausted()
+        return as_it_is(engine, *rest)
 
-    monkeypatch.setattr(all_chains, "blocks", blocks)
+    monkeypatch.setattr(sampling_of_folds, "advance", advance)
     return tried
 
 
 def test_out_of_memory(project, whole, monkeypatch):
     tried = of_small_device(monkeypatch, 2)
     drawn = sampled(project)
-    variant = xr.open_dataset(project.job(DRAWS, "flat", "1-of-1").path("warmup"))["variant"]
-    shared = int((variant == 0).sum())
-    most = max(shared, variant.size - shared) * 4 // 2  # chains on each of two devices
-    halves = [most // 2**i for i in range(1, 8) if most // 2 ** (i - 1) > 2]
-    first, *smaller = tried
-    assert first > most
-    assert smaller == halves
+    most = tiles.MOST_CPU
+    assert tried[:5] == [16, 8, 4, 2, 2]
     said = [line for line in project.said if line.startswith("warning: out of memory")]
     assert said[0].startswith(
         f"warning: out of memory with {most} chains of a device at a time; tried again with "
-        f"{most // 2} (to avoid"
+        f"{most // 2}"
     )
-    assert len(said) == len(halves)
     for name in ("log_joint_mean", "log_joint_draws", "acceptance"):
         np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-6)
 
 
-def test_out_of_memory_in_warmup_and_for_good(project, monkeypatch):
-    changes = {"batch_size": 6, "adapt": "never"}
-    job = project.job({**DRAWS, "cv": {**DRAWS["cv"], **changes}}, "flat")
+def test_out_of_memory_for_good(project, monkeypatch):
+    job = project.job(DRAWS, "flat")
     with monkeypatch.context() as patch:
-        of_small_device(patch, 4)
-        run(job, "warmup")
-        assert sum(line.startswith("warning: out of memory") for line in project.said) == 1
-    of_small_device(monkeypatch, 0)
-    words = r"out of memory with one chain of a device at a time; .*fold_batches: auto"
-    with pytest.raises(PcvError, match=words):
-        run(job, "sample")
+        of_small_device(patch, 0)
+        with pytest.raises(PcvError, match=r"out of memory with one chain of a device at a time; "):
+            run(job, "sample")
     with monkeypatch.context() as patch:
-        patch.setattr(all_chains, "start", exhausted)
+        patch.setattr(sampling_of_folds, "standing_at", exhausted)
         with pytest.raises(PcvError, match=r"^out of memory on cpu; cut the folds into batches"):
             run(job, "sample")
-    run(project.job(DRAWS, "flat"), "warmup")
+    run(job, "warmup")
 
 
 def exhausted(*args):
@@ -235,15 +226,15 @@ def exhausted(*args):
 
 
 def test_more_draws_go_on(project, monkeypatch):
-    runs, as_it_is = [], sampling.run_of
-    monkeypatch.setattr(sampling, "run_of", lambda *x: runs.append(as_it_is(*x)) or runs[-1])
+    made, as_it_is = [], sampling.engine_of
+    monkeypatch.setattr(sampling, "engine_of", lambda *x: made.append(as_it_is(*x)) or made[-1])
     longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 120}}
     at_once = sampled(project, longer)
-    compiled = runs[-1].engine.advance._cache_size()
+    compiled = len(made[-1].advance.found)
     shutil.rmtree("results/.checkpoints")
     shorter = sampled(project)
     assert sampled(project, longer).identical(at_once)
-    assert runs[-1].engine.advance._cache_size() == compiled
+    assert len(made[-1].advance.found) == compiled
     assert shorter["log_joint_draws"].identical(at_once["log_joint_draws"][..., :60])
     assert sampled(project).identical(shorter)
 

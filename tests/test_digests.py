@@ -289,15 +289,15 @@ def test_models_that_differ_in_an_array(make, tmp_path):
 
 def test_primitives_of_modules_that_are_loaded_late(monkeypatch):
     """The hash does not hang on what else a session has done before."""
-    digests.of_program(jnp.sin, 1.0)
+    digests.of_function(jnp.sin, 1.0)
     primitive = Primitive("late")
     primitive.def_abstract_eval(lambda x: x)
     with pytest.raises(digests.Uncertain, match="'late', which is not JAX's"):
-        digests.of_program(primitive.bind, 1.0)
+        digests.of_function(primitive.bind, 1.0)
     module = ModuleType("jax.late")
     module.late_p = primitive
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert digests.of_program(primitive.bind, 1.0)
+    assert digests.of_function(primitive.bind, 1.0)
 
 
 def test_programs_that_differ_in_which_value_they_use():
@@ -307,7 +307,7 @@ def test_programs_that_differ_in_which_value_they_use():
                 values = (*values, values[-1] + values[-2])
             return values[place] * values[-1]
 
-        return digests.of_program(chosen, 1.0, 2.0, 3.0)
+        return digests.of_function(chosen, 1.0, 2.0, 3.0)
 
     found = [program(place) for place in range(8)]
     assert len(set(found)) == 8

@@ -15,8 +15,9 @@ from pcv import verdicts
 from pcv.diagnostics import LogSums, batch_sums
 from pcv.folds import Folds
 from pcv.model import flat_target, target
-from pcv.sampler import Kernel, Sampler, build
-from tests.chains import Sampled, replicated, run, whitening
+from pcv.sampling.full_data import Fit
+from pcv.sampling.tiles import Engine, build
+from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import PROBLEMS, Exact, Problem, coin, exact, kriging, side_by_side, variance
 
 SEEDS = (1, 2, 3)
@@ -32,8 +33,8 @@ class Setting(NamedTuple):
 
     answer: Exact
     scheme: Shaped[np.ndarray, " fold"]
-    sampler: Sampler
-    kernel: Kernel
+    engine: Engine
+    fit: Fit
     folds: Folds
     """of all replications, one after another"""
     starts: Float[np.ndarray, "fold_of_replication chain param"]
@@ -47,10 +48,10 @@ def prepare(problem: Problem) -> Setting:
     draws = problem.posterior(np.random.default_rng(1), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
     dim = starts.shape[1]
-    kernel = whitening(starts, 0.55, 3)
-    sampler = build(flat, (), len(problem.data["y"]), BATCH_SIZE)
+    fit = fit_of(starts, 0.55, 3)
+    engine = build(flat, (), len(problem.data["y"]), BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, dim)
-    return Setting(exact(problem, once), scheme, sampler, kernel, folds, starts)
+    return Setting(exact(problem, once), scheme, engine, fit, folds, starts)
 
 
 @cache
@@ -59,8 +60,8 @@ def prepared(name: str) -> Setting:
 
 
 def sample(setting: Setting, seed: int) -> Sampled:
-    _, _, sampler, kernel, folds, starts = setting
-    return run(sampler, kernel, folds, starts, seed, BATCHES)
+    _, _, engine, fit, folds, starts = setting
+    return run(engine, fit, folds, starts, seed, BATCHES)
 
 
 @cache
@@ -178,9 +179,9 @@ def test_batches_of_one_draw_understate_the_error():
 def test_chains_of_one_fold_kept_apart_are_flagged(seed):
     setting = prepared("regression")
     folds = np.flatnonzero(setting.scheme == "k-fold")
-    center = np.asarray(setting.kernel.center)
+    center = np.asarray(setting.fit.kernel.center)
     apart = setting._replace(starts=center + 3 * (setting.starts - center))
-    stuck = apart._replace(kernel=apart.kernel._replace(step_size=jnp.asarray(1e-3)))
+    stuck = apart._replace(fit=apart.fit._replace(step_size=1e-3))
     mixed, kept_apart = sample(apart, seed), sample(stuck, seed)
     joint, draws = LogSums(*(x[folds] for x in mixed.joint)), mixed.draws[folds]
     assert all_verdicts(joint, draws, seed) == (["ok"] * 4, "ok")

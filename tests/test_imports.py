@@ -48,7 +48,7 @@ def test_light_modules_load_no_jax():
 
 
 def test_sampling_loads_jax():
-    assert python(f"import pcv.sampler; {LOADED}") == ["True"]
+    assert python(f"import pcv.sampling.tiles; {LOADED}") == ["True"]
 
 
 @pytest.mark.parametrize("command", [["--help"], ["sample", "--help"], ["diagnose", "--help"]])

@@ -6,7 +6,7 @@ folds of the air passengers, if PCV_DATA has them.
 """
 
 import os
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,18 +20,18 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pcv
-from pcv import all_chains, datasets, kernels, nuts, sampler
 from pcv import diagnostics as diag
-from pcv.config import DataConfig
 from pcv.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
 from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
-from pcv.sampler import Chains, Kernel, Sampler
-from pcv.tuning import tune
+from pcv.sampling import folds as sampling
+from pcv.sampling.full_data import Fit
+from pcv.sampling.kernel import whitened
+from pcv.sampling.tiles import Engine, build
 from pcv.verdicts import MAX_RHAT, faults
 from pcv.zoo import air
-from tests.chains import posterior, replicated, whitening
+from tests.chains import fit_of, nothing_said, posterior, replicated
 from tests.problems import LinearGaussian, exact, side_by_side
 from tests.problems import Problem as ExactProblem
 
@@ -49,8 +49,8 @@ class Problem(NamedTuple):
     target: Target
     num_units: int
     folds: Folds
-    engine: Sampler
-    kernel: Kernel
+    engine: Engine
+    fit: Fit
     draws: Float[np.ndarray, "draw param"]
     """of the full-data posterior"""
 
@@ -91,9 +91,9 @@ def regression() -> Regression:
     answer = exact(ExactProblem(model, data, schemes, form.evidence, lambda *_: {}), folds)
     draws = form.posterior(np.random.default_rng(4), 1000)
     flat, _ = flat_target(target(model, data, "plain"))
-    kernel = whitening(draws, 0.6, 3)
-    engine = sampler.build(flat, (), NUM_UNITS, BATCH_SIZE)
-    problem = Problem(flat, NUM_UNITS, replicated(folds, REPLICATIONS), engine, kernel, draws)
+    fit = fit_of(draws, 0.6, 3)
+    engine = build(flat, (), NUM_UNITS, BATCH_SIZE)
+    problem = Problem(flat, NUM_UNITS, replicated(folds, REPLICATIONS), engine, fit, draws)
     elpd = np.nansum(answer.pointwise, axis=1)
     return Regression(problem, np.tile(scheme, REPLICATIONS), np.tile(elpd, REPLICATIONS))
 
@@ -104,23 +104,15 @@ def adapted(
     chosen: Bool[np.ndarray, " fold"],
     target_accept: float = 0.8,
 ):
-    ids, test, held_out, _ = problem.folds.some(chosen)
-    chains = sampler.chains_of(key(1, "adapt"), ids.tolist(), CHAINS, test, held_out)
-    by_fold = Chains(*(x.reshape(-1, CHAINS, *x.shape[1:]) for x in chains))
-    jitter = key(1, "adapt", "jitter")
-    return kernels.adapt(
-        problem.engine,
-        problem.kernel,
-        position[chosen],
-        by_fold,
-        jitter,
-        target_accept,
-    )
+    fit = problem.fit._replace(target_accept=target_accept)
+    some = problem.folds.some(chosen)
+    at = problem.engine, key(1, "adapt"), fit, some, position[chosen]
+    return sampling.adapt(*at, nothing_said, nothing_said)
 
 
 def starts(problem: Problem) -> Float[np.ndarray, "fold chain param"]:
     ids = problem.folds.id.tolist()
-    return problem.draws[sampler.starting_draws(1, "m", ids, CHAINS, len(problem.draws))]
+    return problem.draws[sampling.starting_draws(1, "m", ids, CHAINS, len(problem.draws))]
 
 
 class Ran(NamedTuple):
@@ -143,34 +135,25 @@ class Ran(NamedTuple):
 
 def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     """Warmup, kernels of their own for folds unlike the full data, and draws of all folds."""
-    folds, engine = problem.folds, problem.engine
-    size = len(folds.id)
-    zero = {"joint": np.zeros(size), "pointwise": np.zeros(folds.test.shape)}
-
-    def go_on(variants, variant, position, stage, number):
-        ids = folds.id.tolist()
-        chains = sampler.chains_of(key(1, stage), ids, CHAINS, folds.test, folds.held_out)
-        parts = all_chains.start(variants, variant, position, chains)
-        jitter = key(1, stage, "jitter")
-        made = list(all_chains.blocks(engine, parts, zero, jitter, CHAINS, number))
-        blocks = [block for block, _ in made]
-        draws = np.concatenate([block.draws for block in blocks], axis=2)
-        sums = [block.sums["pointwise"] for block in blocks]
-        pointwise = LogSums(*(np.stack([x[f] for x in sums], axis=2) for f in LogSums._fields))
-        return draws, pointwise, all_chains.positions(made[-1][1], CHAINS)
-
-    variants, variant = kernels.shared(problem.kernel), np.zeros(size, int)
-    warm, _, position = go_on(variants, variant, starts(problem), "warmup", WARMUP)
-    own = np.zeros(size, bool)
-    if adapt:
-        thinned = np.arange(0, len(problem.draws), len(problem.draws) // 100)
-        at = engine, problem.draws, thinned, folds.test, folds.held_out
-        own = kernels.unlike(warm, kernels.at_full_data(*at), 1.0)
-        variants, position[own], _ = adapted(problem, position, own)
-        variant = np.where(own, np.cumsum(own), 0)
-        _, _, position = go_on(variants, variant, position, "settle", WARMUP)
-    draws, pointwise, _ = go_on(variants, variant, position, "sample", num_draws)
-    return Ran(own, batch_sums(draws, BATCH_SIZE), pointwise)
+    folds, engine, fit = problem.folds, problem.engine, problem.fit
+    how, said = "auto" if adapt else "never", (nothing_said, nothing_said)
+    begun = sampling.warmup(
+        engine,
+        partial(key, 1),
+        fit,
+        folds,
+        starts(problem),
+        WARMUP,
+        how,
+        problem.draws,
+        *said,
+    )
+    at = begun.own, sampling.standing_at(begun.position), begun.center, num_draws, 0, nothing_said
+    made = [x for x, _ in sampling.blocks(engine, key(1, "sample"), fit.kernel, folds, *at)]
+    draws = np.concatenate([block.draws for block in made], axis=2)
+    sums = [block.sums["pointwise"] for block in made]
+    pointwise = LogSums(*(np.stack([x[f] for x in sums], axis=2) for f in LogSums._fields))
+    return Ran(begun.adapted, batch_sums(draws, BATCH_SIZE), pointwise)
 
 
 @cache
@@ -210,18 +193,20 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
     few.held_out[1, 0], few.held_out[1, 1:] = (0, NUM_UNITS), 0
     position = starts(problem._replace(folds=few))
     together, places, _ = adapted(problem._replace(folds=few), position, np.ones(3, bool))
-    assert together.moves.tolist() == [1] * 4
-    whitened = np.linalg.inv(np.asarray(problem.kernel.scale))
-    prior = np.sqrt(np.diag(1.5**2 * whitened @ whitened.T))
-    np.testing.assert_allclose(together.stretch[2], prior, rtol=0.2)
-    assert together.stretch[0].tolist() == [1.0] * DIM
+    assert together.thin.tolist() == [1] * 3
+    # what z are of θ, and so of the prior's covariance
+    to_z = whitened(problem.fit.kernel, np.eye(DIM)) - whitened(
+        problem.fit.kernel, np.zeros((DIM, DIM))
+    )
+    prior = np.sqrt(np.diag(1.5**2 * to_z.T @ to_z))
+    np.testing.assert_allclose(together.stretch[1], prior, rtol=0.2)
     alone, place, _ = adapted(problem._replace(folds=few), position, np.arange(3) == 1)
-    np.testing.assert_allclose(alone.step_size[1], together.step_size[2], rtol=1e-6)
-    np.testing.assert_allclose(alone.stretch[1], together.stretch[2], rtol=1e-6)
+    np.testing.assert_allclose(alone.step_size[0], together.step_size[1], rtol=1e-6)
+    np.testing.assert_allclose(alone.stretch[0], together.stretch[1], rtol=1e-6)
     np.testing.assert_allclose(place[0], places[1], rtol=1e-5)
     every = np.ones(3, bool)
     finer, *_ = adapted(problem._replace(folds=few), position, every, target_accept=0.99)
-    assert (finer.step_size[1:] < 0.8 * together.step_size[1:]).all()
+    assert (finer.step_size < 0.8 * together.step_size).all()
 
 
 GROUPS, FUNNELS = 12, 24
@@ -256,12 +241,12 @@ def funnel() -> tuple[Problem, float]:
     data = {"y": y, "group": group}
     num_units = group.size
     flat, _ = flat_target(target(model, data, "plain"))
-    full = posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
+    full = posterior(flat, num_units, key(1, "fit"), 2000)
     draws = full.position.reshape(-1, GROUPS + 1)
     future = leave_future_out([f"unit {i + 1}" for i in range(num_units)], GROUPS)
     folds = replicated(future.some(slice(1)), FUNNELS)
-    engine = sampler.build(flat, (), num_units, BATCH_SIZE)
-    problem = Problem(flat, num_units, folds, engine, whitening(draws, 0.6, 3), draws)
+    engine = build(flat, (), num_units, BATCH_SIZE)
+    problem = Problem(flat, num_units, folds, engine, fit_of(draws, 0.6, 3), draws)
     sigma = np.exp(np.linspace(-14, 3, 20001))
     first, (place, new) = y[:GROUPS], (group[GROUPS], y[GROUPS])
     log_weight = np.log(sigma) + priors[1].log_prob(sigma)
@@ -274,14 +259,14 @@ def funnel() -> tuple[Problem, float]:
 
 def test_no_one_step_size_suits_a_funnel(monkeypatch):
     problem, elpd = funnel()
-    variants, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))
-    assert (variants.moves[1:] == kernels.MOVES).mean() > 0.75
+    own, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))
+    assert (own.thin == sampling.MOVES).mean() > 0.75
     several = run(problem, True)
     estimate, mcse = diag.elpd_pointwise(several.pointwise), diag.mcse_pointwise(several.pointwise)
     assert np.abs((estimate - elpd) / mcse).max() < MAX_Z
     assert diag.rhat(several.joint).max() < MAX_RHAT
-    monkeypatch.setattr(kernels, "MOVES", 1)
-    monkeypatch.setattr(kernels, "FINER", 1)
+    monkeypatch.setattr(sampling, "MOVES", 1)
+    monkeypatch.setattr(sampling, "FINER", 1)
     assert diag.rhat(run(problem, True).joint).max() > MAX_RHAT
 
 
@@ -292,45 +277,14 @@ def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
     draws[3, :, ::10] -= 1000
     draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
     draws[5] = np.arange(4.0)[:, None]  # stuck apart
-    assert kernels.slow(draws, 1.0).tolist() == [False, True, False, False, True, True]
+    assert sampling.slow(draws, 1.0).tolist() == [False, True, False, False, True, True]
 
 
 def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     rng = np.random.default_rng(1)
     draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
     full[1] /= 3
-    assert kernels.unlike(draws, full, 1.0).tolist() == [False, True]
-    assert kernels.unlike(draws[:, :, :5], full, 1.0).tolist() == [False, False]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
-@pytest.mark.parametrize("build", [air.yearly, air.monthly])
-def test_all_one_step_ahead_folds_of_the_air_passengers(build):
-    """All 394 pass R-hat max against its benchmark with kernels of their own, and not without."""
-    settings = DataConfig(dataset="air_passengers", outcome="outbound", order=["year", "month"])
-    file = Path(os.environ["PCV_DATA"]) / "air_passengers_au.csv"
-    if not file.exists():
-        pytest.skip(f"{file} is not there")
-    table, constants = datasets.read_table(file, settings.outcome)
-    data_set = datasets.make_data(table, constants, settings, str(file))
-    arrays = datasets.model_data(data_set)
-    model, num_units = build(arrays), data_set.sizes["unit"]
-    flat, unravel = flat_target(target(model, arrays, "plain"))
-    full = posterior(flat, num_units, key(1, "fit"), 4, 300, 500, 0.8)
-    ess = nuts.check(full, [""] * full.position.shape[2]).ess
-    log_lik = lambda position: model.log_lik(unravel(position), arrays)  # noqa: E731
-    kernel = tune(flat, log_lik, num_units, full, ess, key(1, "tune"), 0.8).kernel
-    folds = leave_future_out(data_set["unit"].values.tolist(), 26)
-    assert len(folds.id) == 394
-    engine = sampler.build(flat, (), num_units, BATCH_SIZE)
-    draws = full.position.reshape(-1, full.position.shape[2])
-    problem = Problem(flat, num_units, folds, engine, kernel, draws)
-    with_own, without = (run(problem, adapt, 200) for adapt in (True, False))
-    assert with_own.benchmark.share_above > BENCHMARK_LEVEL
-    assert set(with_own.verdict) == {"ok"}
-    assert without.benchmark.share_above <= BENCHMARK_LEVEL
-    assert (without.verdict != "ok").sum() > 50
+    assert sampling.unlike(draws, full, 1.0).tolist() == [False, True]
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]

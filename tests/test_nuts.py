@@ -1,9 +1,7 @@
-"""The full-data fit: its draws against exact posteriors, its checks, and the folds' kernel."""
+"""NUTS: its draws against exact posteriors, and the checks of a full-data fit."""
 
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +10,23 @@ import numpyro.distributions as dist
 import pytest
 from arviz_stats.base import array_stats
 from blackjax.adaptation import window_adaptation
-from jax import Array
 
-from pcv import nuts, sampler
+from pcv import nuts
 from pcv.checks import centred
 from pcv.errors import PcvError
-from pcv.job import Job
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
-from pcv.nuts import Draws, check
-from pcv.stages import full_data
-from pcv.tuning import MIN_ACCEPTANCE, tune
-from tests.chains import posterior
+from pcv.nuts import check
+from pcv.sampling.full_data import Draws
 from tests.problems import PROBLEMS, Problem, coin
 
 CHAINS, NUM_DRAWS = 4, 1000
 MAX_Z = 4
+
+
+def posterior(*settings: Any) -> Draws:
+    """The draws of `pcv.nuts.posteriors` for one acceptance rate, the last of the settings."""
+    return next(nuts.posteriors(*settings[:-1], settings[-1:]))
 
 
 def fitted(problem: Problem, seed: int) -> Draws:
@@ -254,14 +253,31 @@ def test_what_is_centred():
     assert centred(hierarchical(centred=False)) == []
 
 
+def test_a_healthy_fit_is_told_so():
+    checks = check(healthy(), ["a", "b"])
+    assert not checks.problems
+    assert not checks.warnings
+    assert (checks.ess > 3000).all()
+    assert (abs(checks.efmi - 2) < 0.2).all()
+
+
+DIM = 6
+CORRELATED = np.linalg.cholesky(np.full((DIM, DIM), 0.98) + 0.02 * np.eye(DIM))
+
+
 def test_a_higher_target_compiles_nothing():
     """And gives the draws that it gives alone, as the first one does."""
-    it = POSTERIORS["both"]
+    whiten = np.linalg.inv(10.0 ** np.arange(-3, 3)[:, None] * CORRELATED)
+    it = Target(
+        lambda key: jnp.zeros(DIM),
+        lambda position, fold: -0.5 * ((whiten @ position) ** 2).sum(),
+        lambda position, fold: (position[0], position[:1]),
+    )
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    settings = it.target, 2, key(1, "model", "fit"), CHAINS, 100, 100
+    settings = it, 2, key(1, "model", "fit"), CHAINS, 100, 100
     made = nuts.posteriors(*settings, [0.8, 0.99])
     first = next(made)
     before = len(compiled)
@@ -272,170 +288,3 @@ def test_a_higher_target_compiles_nothing():
     for draws, target_accept in ((first, 0.8), (second, 0.99)):
         alone = posterior(*settings, target_accept)
         np.testing.assert_array_equal(draws.position, alone.position)
-
-
-def attempts(*divergent: int) -> Iterator[Draws]:
-    for number in divergent:
-        yield spoilt(diverging=number)
-
-
-@pytest.mark.parametrize(
-    ("divergent", "target_accept", "shares"),
-    [
-        ((40,), 0.8, []),
-        ((41, 40), 0.95, ["1.0%"]),
-        ((80, 60, 0), 0.99, ["2.0%", "1.5%"]),
-        ((80, 60, 50), 0.99, ["2.0%", "1.5%"]),
-    ],
-)
-def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shares):
-    said = []
-    job = Job(None, "", Path(), "m", say=said.append)
-    found, draws = full_data._without_divergences(job, attempts(*divergent), nuts.TARGETS)
-    assert found == target_accept
-    assert draws.diverging.sum() == divergent[-1]
-    assert said == [
-        f"fit m: target_accept {low:g}: {share} of draws diverged; again at {high:g}"
-        for low, high, share in zip(nuts.TARGETS, nuts.TARGETS[1:], shares)
-    ]
-
-
-def test_a_target_that_was_asked_for_is_kept():
-    found, _ = full_data._without_divergences(Job(None, "", Path()), attempts(41), [0.8])
-    assert found == 0.8
-
-
-def test_a_healthy_fit_is_told_so():
-    checks = check(healthy(), ["a", "b"])
-    assert not checks.problems
-    assert not checks.warnings
-    assert (checks.ess > 3000).all()
-    assert (abs(checks.efmi - 2) < 0.2).all()
-
-
-class Gaussian(NamedTuple):
-    """A normal posterior N(center, scale scaleᵀ) of two units' worth of data, and its draws."""
-
-    target: Target
-    log_lik: Callable[[Array], Array]
-    draws: Draws
-    center: np.ndarray
-    scale: np.ndarray
-
-
-DIM = 6
-
-
-def gaussian(center: np.ndarray, scale: np.ndarray) -> Gaussian:
-    whiten = np.linalg.inv(scale)
-
-    def z(position: Array) -> Array:
-        return whiten @ (position - center)
-
-    flat = Target(
-        lambda key: jnp.zeros(len(center)),
-        lambda position, fold: -0.5 * z(position) @ z(position),
-        lambda position, fold: (z(position)[-1], position[:1]),
-    )
-    drawn = np.random.default_rng(3).normal(size=(CHAINS, NUM_DRAWS, len(center)))
-    draws = healthy()._replace(position=center + drawn @ scale.T)
-    return Gaussian(flat, lambda position: -0.5 * z(position)[:2] ** 2, draws, center, scale)
-
-
-def tuned(
-    it: Gaussian, ess: float = NUM_DRAWS * CHAINS, seed: int = 1, target_accept: float = 0.8
-) -> sampler.Kernel:
-    each, own = np.full(len(it.center), float(ess)), key(seed, "model", "tune")
-    return tune(it.target, it.log_lik, 2, it.draws, each, own, target_accept).kernel
-
-
-rng = np.random.default_rng(2)
-UNITS_OF_MEASURE = 10.0 ** np.arange(-3, 3)
-CORRELATED = np.linalg.cholesky(np.full((DIM, DIM), 0.98) + 0.02 * np.eye(DIM))
-POSTERIORS = {
-    "unit": gaussian(np.zeros(DIM), np.eye(DIM)),
-    "badly scaled": gaussian(np.full(DIM, 3.0), np.diag(UNITS_OF_MEASURE)),
-    "correlated": gaussian(np.zeros(DIM), CORRELATED),
-    "both": gaussian(rng.normal(size=DIM), UNITS_OF_MEASURE[:, None] * CORRELATED),
-}
-
-
-def test_the_metric_is_the_covariance_of_the_draws():
-    for it in POSTERIORS.values():
-        kernel = tuned(it)
-        sd = np.sqrt(np.diag(it.scale @ it.scale.T))
-        found = np.asarray(kernel.scale)
-        np.testing.assert_allclose(
-            found @ found.T / np.outer(sd, sd),
-            it.scale @ it.scale.T / np.outer(sd, sd),
-            atol=4 * np.sqrt(2 / (CHAINS * NUM_DRAWS)),
-        )
-        assert (abs(kernel.center - it.center) < 4 * sd / np.sqrt(CHAINS * NUM_DRAWS)).all()
-
-
-def test_few_effective_draws_give_a_diagonal_metric():
-    it = POSTERIORS["both"]
-    assert tuned(it, ess=5 * DIM).scale.ndim == 2
-    kernel = tuned(it, ess=5 * DIM - 1)
-    sd = np.sqrt(np.diag(it.scale @ it.scale.T))
-    np.testing.assert_allclose(kernel.scale, sd, rtol=0.05)
-
-
-def efficiency_of(it: Gaussian) -> Callable[[sampler.Kernel], tuple[float, float]]:
-    """Effective draws per gradient of a z or its square, the slower of the two; acceptance."""
-    chains, num_draws = 64, 200
-    engine = sampler.build(it.target, (), 2, num_draws)
-    one_fold = sampler.chains_of(
-        key(5), ["all"], chains, np.zeros((1, 1), int), np.zeros((1, 1, 2), int)
-    )
-    spread = sampler.spread(one_fold)
-    starts = it.draws.position.reshape(-1, len(it.center))[::60][:chains]
-    zero = {"joint": np.zeros(1), "pointwise": np.zeros((1, 1))}
-
-    def run(kernel: sampler.Kernel) -> tuple[float, float]:
-        state = sampler.start(kernel, sampler.spread(jnp.asarray(starts)))
-        blocks = sampler.blocks(engine, kernel, state, spread, zero, key(6), chains, num_draws)
-        [(block, _)] = blocks
-        z = block.draws[0]
-        ess = min(array_stats.ess(x, method="mean", chain_axis=0, draw_axis=1) for x in (z, z**2))
-        acceptance = float(block.stats["acceptance"]["total"].mean() / num_draws)
-        return ess / (z.size * (1 + int(kernel.num_steps))), acceptance
-
-    return run
-
-
-@pytest.mark.parametrize("name", POSTERIORS)
-def test_the_kernel_is_near_the_best(name):
-    """Against step sizes from small to hardly accepted, with up to eight steps."""
-    it = POSTERIORS[name]
-    kernel = tuned(it)
-    efficiency = efficiency_of(it)
-    mine, acceptance = efficiency(kernel)
-    grid = [
-        efficiency(kernel._replace(step_size=jnp.asarray(x), num_steps=jnp.asarray(steps)))[0]
-        for x in (0.25, 0.5, 1.0)
-        for steps in (1, 2, 4, 8)
-    ]
-    assert acceptance > MIN_ACCEPTANCE
-    assert mine > 0.6 * max(grid)
-    assert mine > 1.5 * np.median(grid)
-
-
-@pytest.mark.parametrize("target_accept", [0.95, 0.99])
-def test_folds_accept_as_much_as_is_asked_of_the_fit(target_accept):
-    """Beyond NUTS's usual .8, which the most efficient kernel is below."""
-    it = POSTERIORS["both"]
-    acceptance = efficiency_of(it)
-    _, usual = acceptance(tuned(it))
-    _, more = acceptance(tuned(it, target_accept=target_accept))
-    assert MIN_ACCEPTANCE < usual < 0.94
-    assert more > target_accept - 0.01
-
-
-def test_what_no_step_size_follows():
-    it = POSTERIORS["unit"]
-    cliff = it.target._replace(
-        log_density=lambda position, fold: -1e16 * (position @ position),
-    )
-    with pytest.raises(PcvError, match="no step size of HMC is accepted on the full data"):
-        tuned(it._replace(target=cliff))

@@ -21,10 +21,11 @@ from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
 from pcv.keys import key
 from pcv.model import Fold, Model, flat_target, target
-from pcv.sampler import Sampler, build, starting_draws
+from pcv.sampling.folds import starting_draws
+from pcv.sampling.tiles import Engine, build
 from pcv.zoo import rats
 from tests import chains
-from tests.chains import Sampled, mcse, off_printed, run, whitening
+from tests.chains import Sampled, fit_of, mcse, off_printed, run
 
 MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
 PRIORS = {
@@ -180,7 +181,7 @@ def posterior(name: str) -> Posterior:
     """The full-data posterior by pcv, under the authors' priors."""
     model = MODELS[name](DATA, "authors")
     flat, unravel = flat_target(target(model, DATA, "plain"))
-    draws = chains.posterior(flat, 150, key(1, name, "fit"), 4, 500, 1000, 0.8)
+    draws = chains.posterior(flat, 150, key(1, name, "fit"), 4000)
     named = jax.vmap(jax.vmap(lambda x: model.constrain(unravel(x))))(jnp.asarray(draws.position))
     return Posterior(draws.position, {n: np.asarray(x) for n, x in named.items() if x.ndim == 2})
 
@@ -245,7 +246,7 @@ CHAINS, BATCHES, BATCH_SIZE = 8, 10, 100
 
 
 @cache
-def sampler(name: str, predictive: str) -> Sampler:
+def engine(name: str, predictive: str) -> Engine:
     model = MODELS[name](DATA, "authors")
     return build(flat_target(target(model, DATA, predictive))[0], (), 150, BATCH_SIZE)
 
@@ -254,9 +255,9 @@ def sampler(name: str, predictive: str) -> Sampler:
 def cross_validated(name: str, predictive: str, seed: int) -> Sampled:
     """Leave one rat out, under the authors' priors, from full-data draws."""
     draws = posterior(name).position.reshape(4000, -1)
-    kernel = whitening(draws, 0.5, 3)
+    fit = fit_of(draws, 0.5, 3)
     starts = draws[starting_draws(seed, name, FOLDS.id.tolist(), CHAINS, len(draws))]
-    return run(sampler(name, predictive), kernel, FOLDS, starts, seed, BATCHES, warmup=50)
+    return run(engine(name, predictive), fit, FOLDS, starts, seed, BATCHES, warmup=50)
 
 
 def all_verdicts(sampled: Sampled, predictive: str) -> np.ndarray:

@@ -9,13 +9,15 @@ import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pcv import sampler, sums
+from pcv import sums
 from pcv.diagnostics import largest
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.keys import key
 from pcv.model import Target
-from pcv.sampler import Kernel
+from pcv.sampling import folds as sampling
+from pcv.sampling import hmc, tiles
+from pcv.sampling.kernel import Kernel
 
 NUM_UNITS, DIM, CHAINS, BUFFER = 12, 3, 3, 10
 COV = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, -0.3], [0.0, -0.3, 0.5]])
@@ -46,29 +48,49 @@ FOLDS = from_sets(
 @pytest.fixture(scope="module")
 def engine():
     with jax.enable_x64(True):
-        return sampler.build(TARGET, (), NUM_UNITS, BUFFER)
+        return tiles.build(TARGET, (), NUM_UNITS, BUFFER)
 
 
-def hmc_kernel(scale=SCALE, step_size=0.8, num_steps=4):
-    return Kernel(jnp.ones(DIM), jnp.asarray(scale), jnp.asarray(step_size), jnp.asarray(num_steps))
+def with_scale(scale=SCALE):
+    """A kernel whose z have the covariance COV under `scale`, a matrix or standard deviations."""
+    cov = scale @ scale.T if scale.ndim == 2 else np.diag(scale**2)
+    sd = np.sqrt(np.diag(cov))
+    values, vectors = np.linalg.eigh(cov / np.outer(sd, sd))
+    return Kernel(np.ones(DIM), sd, vectors, np.sqrt(values))
 
 
-def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, state=None, first=0):
-    """Blocks and states of all chains, from starts that depend on fold and chain."""
-    kernel = kernel or hmc_kernel()
-    ids = folds.id.tolist()
-    keys = sampler.chains_of(key(1, "m", "sample"), ids, chains, folds.test, folds.held_out)
-    spread = sampler.spread(keys)
-    if state is None:
-        starts = jax.vmap(TARGET.init)(keys.key)
-        state = sampler.start(kernel, sampler.spread(starts))
-    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros(folds.test.shape)}
-    jitter = key(1, "jitter")
-    return sampler.blocks(engine, kernel, state, spread, zero, jitter, chains, num_draws, first)
+def moving(folds, step_size=0.8, num_steps=4):
+    number = len(folds.id)
+    steps, once = np.full(number, num_steps), np.ones(number, int)
+    return sampling.Own(np.full(number, step_size), steps, once, np.ones((number, DIM)))
+
+
+def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, own=None, **more):
+    """Blocks of all chains and where they stand, from starts that depend on fold and chain."""
+    at = more.get("at")
+    if at is None:
+        starts = [
+            [np.random.default_rng([c, *fold.encode()]).normal(size=DIM) for c in range(chains)]
+            for fold in folds.id
+        ]
+        at = sampling.standing_at(np.array(starts))
+    zero = {"joint": np.zeros(len(folds.id)), "pointwise": np.zeros(folds.test.shape)}
+    return sampling.blocks(
+        engine,
+        key(1, "m", "sample"),
+        kernel or with_scale(),
+        folds,
+        own or moving(folds),
+        at,
+        zero,
+        num_draws,
+        more.get("first", 0),
+        print,
+    )
 
 
 def run(engine, *args, **kwargs):
-    """All blocks, and the last state."""
+    """All blocks, and where the chains stand at their end."""
     made = list(stream(engine, *args, **kwargs))
     return [block for block, _ in made], made[-1][1]
 
@@ -80,11 +102,11 @@ def draws(blocks):
 ONE = from_sets(["only"], [np.array([0, 1])], None, NUM_UNITS)
 
 
-def off_by(engine, kernel):
+def off_by(engine, kernel=None, **pace):
     """Largest error of means and covariances in standard errors, and acceptance, after 10 draws."""
     chains, mean = 4000, 10 / NUM_UNITS
-    blocks, state = run(engine, ONE, 10, chains, kernel)
-    position = np.asarray(sampler.positions(kernel, state))
+    blocks, end = run(engine, ONE, 10, chains, kernel, moving(ONE, **pace))
+    position = end.position[0]
     error_of_mean = np.sqrt(np.diag(COV) / chains)
     error_of_cov = np.sqrt((np.outer(np.diag(COV), np.diag(COV)) + COV**2) / chains)
     off = [(position.mean(0) - mean) / error_of_mean, (np.cov(position.T) - COV) / error_of_cov]
@@ -96,58 +118,51 @@ DIAGONAL = np.sqrt(np.diag(COV))
 
 @pytest.mark.parametrize("scale", [SCALE, DIAGONAL, np.eye(DIM)], ids=["dense", "diagonal", "unit"])
 def test_leaves_the_posterior_invariant(engine, scale):
-    off, acceptance = off_by(engine, hmc_kernel(scale))
+    off, acceptance = off_by(engine, with_scale(scale))
     assert off < 4
     assert acceptance > 0.7
 
 
 def test_chains_that_do_not_move_are_not_invariant(engine):
-    off, _ = off_by(engine, hmc_kernel(step_size=30.0))
+    off, _ = off_by(engine, step_size=30.0)
     assert off > 10
 
 
 def test_energy_error_falls_with_the_step_size(engine):
-    lost = [1 - off_by(engine, hmc_kernel(step_size=x))[1] for x in (0.8, 0.4, 0.2)]
+    lost = [1 - off_by(engine, step_size=x)[1] for x in (0.8, 0.4, 0.2)]
     assert lost[0] < 0.1
     assert lost[1] < lost[0] / 3
     assert lost[2] < lost[1] / 3
 
 
 def test_train_mask_equals_the_folds_own():
-    masks = jax.vmap(partial(sampler.train_mask, num_units=NUM_UNITS))(jnp.asarray(FOLDS.held_out))
+    masks = jax.vmap(partial(hmc.train_mask, num_units=NUM_UNITS))(jnp.asarray(FOLDS.held_out))
     np.testing.assert_array_equal(np.asarray(masks), numpy_train_mask(FOLDS, NUM_UNITS))
 
 
 def test_steps_are_jittered_within_half():
-    steps = jax.vmap(partial(sampler.jittered_steps, hmc_kernel(num_steps=6)))(
-        jax.random.split(key(3), 2000)
-    )
-    assert set(np.unique(steps)) == set(range(3, 10))
-    once = jax.vmap(partial(sampler.jittered_steps, hmc_kernel(num_steps=1)))(
-        jax.random.split(key(3), 100)
-    )
-    assert set(np.unique(once)) == {1}
+    for mean, found in ((6, set(range(3, 10))), (1, {1})):
+        steps = jax.vmap(partial(hmc.jittered_steps, jnp.asarray(mean)))(
+            jax.random.split(key(3), 2000)
+        )
+        assert set(np.unique(steps)) == found
 
 
 def test_all_chains_of_a_draw_take_as_many_steps():
     """Without forces a chain moves by step size × number of steps × momentum."""
     free = Target(
-        lambda k: jnp.zeros(1),
+        lambda k: jnp.zeros(DIM),
         lambda position, fold: jnp.zeros(()),
-        lambda position, fold: (position[0], position),
+        lambda position, fold: (position[0], position[:1]),
     )
-    engine = sampler.build(free, (), NUM_UNITS, 1)
-    kernel = Kernel(jnp.zeros(1), jnp.ones(1), jnp.asarray(0.1), jnp.asarray(6))
+    engine = tiles.build(free, (), NUM_UNITS, 1)
     folds = FOLDS._replace(test=FOLDS.test[:, :1])
-    ids = folds.id.tolist()
-    chains = sampler.chains_of(key(1, "m"), ids, CHAINS, folds.test, folds.held_out)
-    chains = sampler.spread(chains)
-    state = sampler.start(kernel, jnp.zeros((len(chains.key), 1)))
-    zero = {"joint": np.zeros(len(ids)), "pointwise": np.zeros((len(ids), 1))}
-    drawn = sampler.blocks(engine, kernel, state, chains, zero, key(2), CHAINS, 40)
-    blocks = [block for block, _ in drawn]
-    momentum = np.sqrt(2 * np.stack([b.stats["energy"]["mean"] for b in blocks], axis=-1))
-    moved = np.abs(np.diff(draws(blocks), axis=2, prepend=0.0))
+    at = sampling.standing_at(np.zeros((5, CHAINS, DIM)))
+    plain = with_scale(np.ones(DIM))
+    made = list(stream(engine, folds, 40, kernel=plain, own=moving(folds, 0.1, 6), at=at))
+    momentum = np.sqrt(2 * np.stack([b.stats["energy"]["mean"] for b, _ in made], axis=-1))
+    places = np.stack([at.position, *(end.position for _, end in made)])
+    moved = np.sqrt((np.diff(places, axis=0) ** 2).sum(-1)).transpose(1, 2, 0)
     steps = (moved / (0.1 * momentum)).reshape(-1, 40)
     np.testing.assert_allclose(steps, np.broadcast_to(steps[0].round(), steps.shape), rtol=1e-9)
     assert set(steps[0].round()) == set(range(3, 10))
@@ -156,14 +171,14 @@ def test_all_chains_of_a_draw_take_as_many_steps():
 def test_blocks_of_any_size_give_the_same_draws(engine):
     whole = draws(run(engine, num_draws=20)[0])
     for size in (1, 7, 20):
-        other = sampler.build(TARGET, (), NUM_UNITS, size)
-        np.testing.assert_array_equal(draws(run(other, num_draws=20)[0]), whole)
+        other = tiles.build(TARGET, (), NUM_UNITS, size)
+        np.testing.assert_allclose(draws(run(other, num_draws=20)[0]), whole, rtol=1e-9)
 
 
 def test_going_on_from_a_state_is_the_same_run(engine):
     whole, _ = run(engine, num_draws=30)
-    begun, state = run(engine, num_draws=10)
-    rest, _ = run(engine, num_draws=20, state=state, first=10)
+    begun, end = run(engine, num_draws=10)
+    rest, _ = run(engine, num_draws=20, at=end, first=10)
     np.testing.assert_array_equal(draws(begun + rest), draws(whole))
 
 
@@ -176,10 +191,7 @@ def test_other_folds_change_nothing(engine, kept):
 
 
 @pytest.mark.parametrize("chains", [1, 2, 3])
-def test_chains_that_fill_the_devices_change_nothing(engine, chains):
-    padded = sampler.spread(np.arange(chains))
-    assert len(padded) % jax.device_count() == 0
-    assert padded[:chains].tolist() == list(range(chains))
+def test_chains_that_fill_a_tile_change_nothing(engine, chains):
     np.testing.assert_allclose(
         draws(run(engine, ONE, chains=chains)[0]),
         draws(run(engine, ONE, chains=4)[0])[:, :chains],
@@ -187,10 +199,27 @@ def test_chains_that_fill_the_devices_change_nothing(engine, chains):
     )
 
 
-def test_groups_of_chains_change_nothing(engine, monkeypatch):
-    monkeypatch.setattr(sampler, "CPU_ROOM", 8 * NUM_UNITS * 2)
-    pairs = sampler.build(TARGET, (), NUM_UNITS, BUFFER)
+def test_tiles_of_another_size_change_nothing(engine):
+    pairs = engine.with_tile(2)
+    assert pairs.tile < len(FOLDS.id) * CHAINS < engine.tile
     np.testing.assert_allclose(draws(run(pairs)[0]), draws(run(engine)[0]), rtol=1e-9, atol=1e-12)
+
+
+def test_folds_of_other_steps_and_thinning_advance_apart(engine):
+    """As each does alone; a thinned draw is the last of its transitions."""
+    own = moving(FOLDS)._replace(
+        num_steps=np.array([4, 2, 4, 8, 2]),
+        thin=np.array([1, 1, 3, 1, 3]),
+        stretch=np.linspace(1, 2, 5)[:, None] * np.ones(DIM),
+    )
+    together, _ = run(engine, own=own)
+    for k in range(5):
+        alone, _ = run(engine, FOLDS.some([k]), own=sampling.chosen(own, np.array([k])))
+        np.testing.assert_allclose(draws(alone)[0], draws(together)[k], rtol=1e-9, atol=1e-12)
+    each, _ = run(engine, FOLDS.some([2]), num_draws=60, own=moving(FOLDS.some([2])))
+    thinned = moving(FOLDS.some([2]))._replace(thin=np.array([3]))
+    third, _ = run(engine, FOLDS.some([2]), num_draws=20, own=thinned)
+    np.testing.assert_allclose(draws(third), draws(each)[..., 2::3], rtol=1e-9)
 
 
 def test_traced_once_whatever_the_lengths(engine):
@@ -203,7 +232,7 @@ def test_traced_once_whatever_the_lengths(engine):
 
 def test_device_memory_does_not_grow_with_draws(engine):
     held = []
-    for i, (_block, _state) in enumerate(stream(engine, num_draws=300)):
+    for i, _ in enumerate(stream(engine, num_draws=300)):
         if i in (1, 29):
             held.append(sum(x.nbytes for x in jax.live_arrays()))
     assert held[0] == held[1]
@@ -221,8 +250,8 @@ def test_sums_are_those_of_the_draws(engine):
 
 
 def test_energy_sums_give_the_fraction_of_missing_information():
-    single = sampler.build(TARGET, (), NUM_UNITS, 1)
-    whole = sampler.build(TARGET, (), NUM_UNITS, 40)
+    single = tiles.build(TARGET, (), NUM_UNITS, 1)
+    whole = tiles.build(TARGET, (), NUM_UNITS, 40)
     each, _ = run(single, num_draws=40)
     (block,), _ = run(whole, num_draws=40)
     energy = np.stack([b.stats["energy"]["mean"] for b in each], axis=-1)
@@ -232,7 +261,7 @@ def test_energy_sums_give_the_fraction_of_missing_information():
 
 
 def test_divergences_are_counted(engine):
-    blocks, _ = run(engine, num_draws=10, kernel=hmc_kernel(step_size=30.0, num_steps=8))
+    blocks, _ = run(engine, num_draws=10, own=moving(FOLDS, 30.0, 8))
     assert (blocks[0].stats["divergences"]["total"] == 10).all()
     blocks, _ = run(engine, num_draws=10)
     assert (blocks[0].stats["divergences"]["total"] == 0).all()
@@ -240,15 +269,15 @@ def test_divergences_are_counted(engine):
 
 def test_starts_are_distinct_within_a_fold_and_uniform():
     folds = [f"fold {i}" for i in range(3000)]
-    picks = sampler.starting_draws(1, "m", folds, 8, 100)
+    picks = sampling.starting_draws(1, "m", folds, 8, 100)
     assert all(len(set(row)) == 8 for row in picks)
     counts = np.bincount(picks.ravel(), minlength=100)
     assert abs(counts - 240).max() < 5 * np.sqrt(240)
-    np.testing.assert_array_equal(sampler.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
+    np.testing.assert_array_equal(sampling.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
 
 
 def test_chains_of_a_superchain_start_at_one_draw():
-    picks = sampler.starting_draws(1, "m", ["a", "b"], 8, 100, superchains=2)
+    picks = sampling.starting_draws(1, "m", ["a", "b"], 8, 100, superchains=2)
     assert picks.shape == (2, 8)
     for row in picks:
         assert len(set(row[:4])) == len(set(row[4:])) == 1
@@ -256,7 +285,7 @@ def test_chains_of_a_superchain_start_at_one_draw():
 
 
 def test_more_chains_than_starts_share_them():
-    picks = sampler.starting_draws(1, "m", ["a", "b"], 8, 5)
+    picks = sampling.starting_draws(1, "m", ["a", "b"], 8, 5)
     assert all(sorted(np.bincount(row, minlength=5)) == [1, 1, 2, 2, 2] for row in picks)
 
 

@@ -21,10 +21,10 @@ from pcv.errors import PcvError
 from pcv.folds import Folds, train_mask
 from pcv.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.model import Model, Outcome, flat_target, target
-from pcv.sampler import Kernel, build
+from pcv.sampling.tiles import build
 from pcv.scores import Score
 from pcv.scores.replicates import Replicates, quantile
-from tests.chains import Sampled, replicated, run, whitening
+from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
 
 SEEDS = (1, 2, 3)
@@ -195,11 +195,11 @@ def prepare(
     folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
-    kernel = whitening(starts, step_size, 3)
+    fit = fit_of(starts, step_size, 3)
     engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
     y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
-    return Setting(folds, y, run(engine, kernel, folds, starts, seed, BATCHES, y=y))
+    return Setting(folds, y, run(engine, fit, folds, starts, seed, BATCHES, y=y))
 
 
 @cache
@@ -496,13 +496,12 @@ def tossed(seed: int) -> tuple[Sampled, np.ndarray, np.ndarray]:
     folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
     starts = draws["p"].reshape(len(folds.id), CHAINS, 1)
-    one = jnp.ones(1)
-    kernel = Kernel(starts.mean() * one, starts.std() * one, jnp.asarray(0.8), jnp.asarray(3))
+    fit = fit_of(starts.reshape(-1, 1), 0.8, 3)
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
     chosen = (*scores.named(["brier", "accuracy"]), *BRIER_AT_EACH_DRAW)
     engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
-    return run(engine, kernel, folds, starts, seed, BATCHES), y, np.exp(exact(problem, once)[1])
+    return run(engine, fit, folds, starts, seed, BATCHES), y, np.exp(exact(problem, once)[1])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

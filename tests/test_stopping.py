@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from pcv.all_chains import compacted, sizes
 from pcv.comparison import Comparison, Scores, compare
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.model import flat_target, target
-from pcv.sampler import build
+from pcv.sampling.tiles import build
 from pcv.stopping import (
     Rule,
     doubling,
@@ -21,7 +20,7 @@ from pcv.stopping import (
     needs,
     share_of_se,
 )
-from tests.chains import replicated, run, whitening
+from tests.chains import fit_of, replicated, run
 from tests.problems import exact, regression
 from tests.test_diagnostics import ar1
 
@@ -38,11 +37,11 @@ def sums() -> tuple[LogSums, np.ndarray]:
     folds = replicated(once, REPLICATIONS)
     draws = problem.posterior(np.random.default_rng(1), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
-    kernel = whitening(starts, 0.55, 3)
+    fit = fit_of(starts, 0.55, 3)
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
     engine = build(flat, (), 14, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
-    sampled = run(engine, kernel, folds, starts, 1, MAX_DRAWS // BATCH_SIZE)
+    sampled = run(engine, fit, folds, starts, 1, MAX_DRAWS // BATCH_SIZE)
     return sampled.joint, np.tile(exact(problem, once).joint, REPLICATIONS)
 
 
@@ -428,12 +427,3 @@ def test_looks_are_whole_batches_and_end_at_the_last():
         assert (np.diff(found) > 0).all()
         assert not np.any(np.array(found) % batch_size)
     assert looks(100, 100, 50) == [100]
-
-
-@pytest.mark.parametrize("number", [1, 2, 7, 30, 394])
-def test_folds_are_compacted_to_few_sizes(number):
-    assert len(sizes(number)) <= 4
-    for active in range(1, number + 1):
-        folds = compacted(np.arange(active), number)
-        assert len(folds) in sizes(number)
-        assert set(folds) == set(range(active))

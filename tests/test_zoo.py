@@ -266,7 +266,7 @@ def draws_of(name: str, folder: Path) -> dict[str, np.ndarray]:
     model = FITTED[name](data)
     named = target(model, data, "plain")
     flat, unravel = flat_target(named)
-    draws = posterior(flat, num_units, key(1, name, "fit"), 4, 500, 500, 0.8)
+    draws = posterior(flat, num_units, key(1, name, "fit"), 2000)
     assert not check(draws, param_names(named)).problems
     theta = jax.vmap(jax.vmap(lambda position: model.constrain(unravel(position))))(draws.position)
     found = {}

@@ -88,8 +88,8 @@ def read(job: Job) -> Example:
             }.items()
         }
         samples = [opened(one, "sample") for one in batches(part)]
-        variants = [opened(one, "warmup")["variant"].to_numpy() for one in batches(part)]
-        own_kernels += int(np.count_nonzero(np.concatenate(variants)))
+        adapted = [opened(one, "warmup")["adapted"].to_numpy() for one in batches(part)]
+        own_kernels += int(np.concatenate(adapted).sum())
         if "log_joint_draws" not in samples[0]:
             raise PcvError(f"{where}.cv.store: must be draws for the paper")
         draws[name] = np.concatenate([x["log_joint_draws"].to_numpy() for x in samples])

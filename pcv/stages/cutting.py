@@ -29,20 +29,18 @@ def cut(job: Job) -> None:
     folds, known["folds"] = folds_of(job, known)
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
-        fitted = opened(job, "fit", "kernel")
+        fitted = idata.fit(opened(job, "fit", "kernel"))
         model, predictive, *_ = in_chains(job, scored(job, arrays, folds), fitted)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         first = folds.some(slice(1))
         engine = engine_of(job, predictive, arrays, model, scores)
-        kernel, there = idata.kernel(fitted), memory.of_devices()
+        there = memory.of_devices()
         taken: dict[int, memory.Step] = {}
 
         def share(num_folds: int) -> float:
-            taken[num_folds] = memory.of_step(
-                engine, kernel, first.test, first.held_out, cv.chains, num_folds
-            )
+            taken[num_folds] = memory.of_step(engine, first, cv.chains, num_folds)
             return memory.share(taken[num_folds], there)
 
         number = memory.num_batches(len(folds.id), share, cv.memory_share)

@@ -2,7 +2,7 @@
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,7 +16,9 @@ from pcv.progress import Progress
 
 if TYPE_CHECKING:
     from pcv.model import Model, Target
-    from pcv.nuts import Draws
+    from pcv.nuts import Checks
+    from pcv.sampling.full_data import Draws, Fit
+    from pcv.sampling.hmc import Made
 
 LOG_LIK_BYTES = 2**29
 """of log likelihoods that are kept: of 16,777 units at 4,000 draws"""
@@ -30,10 +32,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     """
     from pcv import devices, idata, nuts
     from pcv.checks import centred, check_prior
-    from pcv.keys import key
-    from pcv.model import flat_target, full_data, param_names, target, unit_log_lik
+    from pcv.model import flat_target, param_names, target, unit_log_lik
     from pcv.shapes import check_shapes
-    from pcv.tuning import tune
 
     started = datetime.now(UTC)
     config, settings = job.config, job.settings.fit
@@ -52,26 +52,11 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         notes = [f"model '{job.model}': {x}" for x in getattr(model, "notes", ())]
         for note in notes:
             job.say(f"note: {note}")
-        job.say(
-            f"fit {job.model}: NUTS on the full data, {settings.chains} chains x "
-            f"({settings.warmup} + {settings.draws}) draws, {len(names)} parameters"
-        )
-        targets = nuts.TARGETS if settings.target_accept is None else (settings.target_accept,)
         with _naming(f"fit {job.model}"):
-            attempts = nuts.posteriors(
-                flat,
-                num_units,
-                key(config.seed, job.model, "fit"),
-                settings.chains,
-                settings.warmup,
-                settings.draws,
-                targets,
-                _shown(job, targets[0]),
-            )
-            target_accept, draws = _without_divergences(job, attempts, targets)
-        checks = nuts.check(draws, names, target_accept)
+            fitted, checks = _fitted(job, flat, num_units, names)
+        draws = fitted.draws
         if checks.problems:
-            checks = nuts.check(draws, names, target_accept, centred(model))
+            checks = nuts.check(draws, names, fitted.target_accept, centred(model))
             units = data_set["unit"].values.tolist()
             checks.problems[:0] = _cause(model, arrays, job.model, units)
         for warning in checks.warnings:
@@ -80,23 +65,11 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         bad = bool(checks.problems)
         for problem in checks.problems if allowed else []:
             job.say(f"warning: fit {job.model} is bad: {problem}")
-        tuned = None
         if not bad or allowed:
-            with _naming(f"fit {job.model}"):
-                tuned = tune(
-                    flat,
-                    log_lik or (lambda x: flat.log_density(x, full_data(num_units))[None]),
-                    num_units,
-                    draws,
-                    checks.ess,
-                    key(config.seed, job.model, "tune"),
-                    target_accept,
-                )
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
                 f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
-                f"step size {float(tuned.kernel.step_size):.2g}, "
-                f"leapfrog steps {int(tuned.kernel.num_steps)}"
+                f"step size {fitted.step_size:.2g}, leapfrog steps {fitted.num_steps}"
             )
         size = draws.lp.nbytes * num_units
         if log_lik and size > LOG_LIK_BYTES:
@@ -106,7 +79,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 f"draws, {size / 2**30:.1f} GiB, are not kept, so that p and az.loo have none; "
                 "fewer fit.draws would be"
             )
-        tree = idata.tree(flat, log_lik, data_set, names, draws, checks, tuned)
+        tree = idata.tree(flat, log_lik, data_set, names, fitted, checks)
         marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
         stamp = store.stamp(
             "fit",
@@ -123,22 +96,59 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     shutil.rmtree(failed, ignore_errors=True)
 
 
-def _without_divergences(
-    job: Job, attempts: "Iterator[Draws]", targets: Sequence[float]
-) -> "tuple[float, Draws]":
-    """The first attempt with few divergences, or the last, and the acceptance it aimed at."""
-    from pcv.nuts import diverged
+def _fitted(job: Job, target: "Target", num_units: int, names: list[str]) -> "tuple[Fit, Checks]":
+    """The posterior by many short chains; where they do not agree, by NUTS.
 
+    Each with the first acceptance rate at which few draws diverge, or the last.
+    """
+    from pcv import nuts
+    from pcv.keys import key
+    from pcv.sampling import full_data, tiles
+
+    settings, seed = job.settings.fit, job.config.seed
+    asked = settings.target_accept
+    targets: tuple[float, ...] = nuts.TARGETS if asked is None else (asked,)
+    engine = tiles.build(full_data.target_of(target), (), num_units, full_data.BLOCK)
+    root, total = key(seed, job.model, "fit"), settings.chains * settings.draws
+    number = full_data.num_chains(engine)
+    job.say(
+        f"fit {job.model}: the full data, {number} chains x {-(-total // number)} draws, "
+        f"{len(names)} parameters"
+    )
+    for target_accept, higher in zip(targets, [*targets[1:], None]):
+        shown = _shown(job, number, target_accept, targets[0])
+        fit = full_data.sample(engine, root, settings.warmup, total, target_accept, shown)
+        if higher is None or not nuts.diverged(fit.draws):
+            break
+        _say_again(job, target_accept, fit.draws, higher)
+    checks = nuts.check(fit.draws, names, target_accept, kernel=fit.kernel)
+    if not checks.problems:
+        return fit, checks
+    job.say(
+        f"fit {job.model}: {checks.problems[0]}; again by NUTS, {settings.chains} chains x "
+        f"({settings.warmup} + {settings.draws}) draws"
+    )
+    after = _nuts_shown(job, target_accept)
+    start = full_data.apart(fit, settings.chains), settings.warmup, settings.draws
+    targets = targets[targets.index(target_accept) :]
+    attempts = nuts.posteriors(
+        target, num_units, key(seed, job.model, "nuts"), *start, targets, after
+    )
     for target_accept, higher in zip(targets, [*targets[1:], None]):
         draws = next(attempts)
-        if higher is None or not diverged(draws):
+        if higher is None or not nuts.diverged(draws):
             break
-        share = draws.diverging.mean()
-        job.say(
-            f"fit {job.model}: target_accept {target_accept:g}: {share:.1%} of draws diverged; "
-            f"again at {higher:g}"
-        )
-    return target_accept, draws
+        _say_again(job, target_accept, draws, higher)
+    checks = nuts.check(draws, names, target_accept)
+    return full_data.after_nuts(engine, root, draws, target_accept), checks
+
+
+def _say_again(job: Job, target_accept: float, draws: "Draws", higher: float) -> None:
+    share = draws.diverging.mean()
+    job.say(
+        f"fit {job.model}: target_accept {target_accept:g}: {share:.1%} of draws diverged; "
+        f"again at {higher:g}"
+    )
 
 
 def _cause(
@@ -156,8 +166,22 @@ def _cause(
     return []
 
 
-def _shown(job: Job, first: float) -> "Callable[[float, int, Draws], None]":
+def _shown(
+    job: Job, chains: int, target_accept: float, first: float
+) -> "Callable[[int, int, Made], None]":
     """Tell how far the fit is, and end there if that was asked for."""
+    at = f" at {target_accept:g}" * (target_accept != first)
+
+    def after(made: int, most: int, block: "Made") -> None:
+        accepted, diverged = float(block.acceptance.mean()), int(block.diverging.sum())
+        job.progress(Progress(f"fit {job.model}{at}", chains, made, most, accepted, diverged))
+        stops.look(f"fit {job.model}")
+
+    return after
+
+
+def _nuts_shown(job: Job, first: float) -> "Callable[[float, int, Draws], None]":
+    """The same of NUTS."""
     settings, divergences = job.settings.fit, 0
 
     def after(target_accept: float, made: int, block: "Draws") -> None:
@@ -165,7 +189,7 @@ def _shown(job: Job, first: float) -> "Callable[[float, int, Draws], None]":
         divergences = divergences + int(block.diverging.sum()) if made > settings.warmup else 0
         job.progress(
             Progress(
-                f"fit {job.model}" + f" at {target_accept:g}" * (target_accept != first),
+                f"fit {job.model} by NUTS" + f" at {target_accept:g}" * (target_accept != first),
                 settings.chains,
                 made,
                 settings.warmup + settings.draws,

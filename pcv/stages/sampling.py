@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -11,6 +11,7 @@ import xarray as xr
 from pcv import checkpoint, datasets, stops, store
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
+from pcv.folds import Folds
 from pcv.job import (
     Job,
     Say,
@@ -25,11 +26,14 @@ from pcv.job import (
     sample_name,
     scored,
 )
-from pcv.stages.chains import Run, engine_of, in_chains, progress, run_of, says
+from pcv.stages.chains import engine_of, in_chains, progress, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.all_chains import Part
+    from pcv.sampling.folds import Own, Standing
+    from pcv.sampling.full_data import Fit
+    from pcv.sampling.kernel import Kernel
+    from pcv.sampling.tiles import Engine
     from pcv.sums import Block
 
 
@@ -43,7 +47,7 @@ def sample(job: Job) -> None:
     Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
     before this one made, and that still hold, are taken from the job's checkpoint.
     """
-    from pcv import all_chains, devices, sums
+    from pcv import devices, idata, sums
     from pcv import scores as scoring
     from pcv.diagnostics import largest, tail_size
 
@@ -68,7 +72,8 @@ def sample(job: Job) -> None:
             if "y_rep_location" in earlier:
                 frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
         folds = folds.some(keep)
-    warm, tail = warm.isel(fold=keep), None
+    row = np.cumsum(warm["adapted"].values) - 1
+    warm, tail = warm.assign(adapted_row=("fold", row)).isel(fold=keep), None
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.most_draws) + 1
         tail = np.full((len(folds.id), room), -np.inf)
@@ -90,8 +95,8 @@ def sample(job: Job) -> None:
         store.new(job.path("sample"), stamp) as folder,
     ):
         arrays = datasets.model_data(opened(job, "data"))
-        kernel = opened(job, "fit", "kernel")
-        model, predictive, *_ = in_chains(job, scored(job, arrays, all_folds), kernel)
+        fitted = idata.fit(opened(job, "fit", "kernel"))
+        model, predictive, *_ = in_chains(job, scored(job, arrays, all_folds), fitted)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
@@ -99,8 +104,7 @@ def sample(job: Job) -> None:
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
 
         def begun(rows: np.ndarray) -> Begun:
-            some, ends = folds.some(rows), warm.isel(fold=rows)
-            return _begun(run_of(job, "sample", some, engine), ends, state.values[rows])
+            return _begun(job, engine, fitted, folds.some(rows), warm, rows, state.values[rows])
 
         def after(number: int, block: "Block", draws: int, most: int) -> None:
             """Tell how far it is, and end here if that was asked for."""
@@ -126,7 +130,7 @@ def sample(job: Job) -> None:
             plural = "s" * (saved.number > 1)
             say(f"goes on from {saved.number} block{plural} of draws that are there")
         drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)
-        for i, (block, active, parts) in enumerate(drawn):  # noqa: B007
+        for i, (block, active, standing) in enumerate(drawn):  # noqa: B007
             across: dict[str, dict[str, np.ndarray]] = {}
             if block.y_rep is not None:
                 frame = frame or scoring.frame(block.y_rep)
@@ -149,8 +153,7 @@ def sample(job: Job) -> None:
             for name, x in zip(("location", "scale"), frame):
                 last[f"y_rep_{name}"] = (("fold", "slot"), x)
         if job.round + 1 < len(cv.rounds):
-            end = all_chains.positions(parts, cv.chains)
-            last["state"] = (("fold", "chain", "param"), end)
+            last["state"] = (("fold", "chain", "param"), standing.position)
         attributes = {key: warm.attrs[key] for key in INHERITED}
         sums.finish(folder, folds.id, num_draws, tail, last, attributes)
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
@@ -164,21 +167,36 @@ def sample(job: Job) -> None:
 class Begun(NamedTuple):
     """Chains of folds, where their warmup or the round before left them."""
 
-    run: Run
-    parts: "list[Part]"
+    engine: "Engine"
+    root: Any
+    kernel: "Kernel"
+    folds: Folds
+    own: "Own"
+    standing: "Standing"
     center: dict[str, np.ndarray]
     """centring constants of the log score, joint and pointwise"""
 
 
-def _begun(run: Run, warm: xr.Dataset, state: np.ndarray) -> Begun:
-    from pcv import all_chains, kernels
+def _begun(
+    job: Job,
+    engine: "Engine",
+    fit: "Fit",
+    folds: Folds,
+    warm: xr.Dataset,
+    rows: np.ndarray,
+    state: np.ndarray,
+) -> Begun:
+    from pcv.keys import key
+    from pcv.sampling.folds import Own, alike, standing_at
 
-    variants = kernels.Variants(
-        *(warm[f"kernel_{name}"].values for name in kernels.Variants._fields)
-    )
-    parts = all_chains.start(variants, warm["variant"].values, state, run.chains)
-    center = {kind: warm[f"center_log_{kind}"].values for kind in ("joint", "pointwise")}
-    return Begun(run, parts, center)
+    adapted = warm["adapted"].values[rows]
+    own = Own(*map(np.array, alike(fit, len(rows))))
+    which = warm["adapted_row"].values[rows][adapted]
+    for name, x in own._asdict().items():
+        x[adapted] = warm[f"adapted_{name}"].values[which]
+    center = {kind: warm[f"center_log_{kind}"].values[rows] for kind in ("joint", "pointwise")}
+    root = key(job.config.seed, job.model, "sample")
+    return Begun(engine, root, fit.kernel, folds, own, standing_at(state), center)
 
 
 def _until_done(
@@ -188,39 +206,38 @@ def _until_done(
     lengths: list[int],
     saved: Checkpoint,
     say: Say,
-) -> Iterator[tuple["Block", np.ndarray, "list[Part]"]]:
-    """Blocks of draws, the folds that they are of, and the chains to go on from.
+) -> Iterator[tuple["Block", np.ndarray, "Standing"]]:
+    """Blocks of draws, the folds that they are of, and where their chains stand.
 
     All folds at first; from each of the lengths on, those whose answer is not in. Blocks that were
     saved before come first, new ones are saved.
     """
-    from pcv import all_chains, stopping
+    from pcv import stopping
     from pcv.diagnostics import LogSums, autocorrelation, batch_inflation
+    from pcv.sampling.folds import Standing, blocks, chosen
     from pcv.sums import block_of
 
-    run, parts, center = begun
-    active, tolerance, so_far = np.arange(len(center["joint"])), None, []
-    index, engine, inflation = 0, run.engine, 1.0
+    engine, root, kernel, folds, own, standing, center = begun
+    active, tolerance, so_far = np.arange(len(folds.id)), None, []
+    index, inflation = 0, 1.0
     by_fold = bool(cv.until and not cv.until.of_comparison)
     for length in lengths:
         while index < saved.number and made < length:
             block = block_of(saved.block(index))
             index, made = index + 1, made + block.num_draws
             if index == saved.number:
-                parts = all_chains.resumed(parts, saved.state())
+                standing = Standing(**saved.state())
             if by_fold:
                 so_far.append(block.sums["joint"])
-            yield block, active, parts
-        some = {kind: x[active] for kind, x in center.items()}
-        left = cv.chains, length - made, made
-        drawn = all_chains.in_memory(engine, parts, some, run.jitter, *left, say)
-        for step in drawn:
-            block, parts, engine = step
-            saved.save(index, block._asdict(), all_chains.states(parts, cv.chains))
+            yield block, active, standing
+        some = folds.some(active), chosen(own, active), standing, chosen(center, active)
+        drawn = blocks(engine, root, kernel, *some, num_draws=length - made, first=made, say=say)
+        for block, standing in drawn:
+            saved.save(index, block._asdict(), standing._asdict())
             index += 1
             if by_fold:
                 so_far.append(block.sums["joint"])
-            yield block, active, parts
+            yield block, active, standing
         made = length
         if not by_fold or length == lengths[-1]:
             return
@@ -234,6 +251,6 @@ def _until_done(
         if not going.any():
             return
         if not going.all():
-            parts = all_chains.kept(parts, going, cv.chains)
+            standing = chosen(standing, going)
             so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
             active = active[going]

@@ -1,0 +1,193 @@
+"""Compiled programs that are kept for the life of the process, and found by what they compute.
+
+Every call of pcv builds its functions anew, closed over its data. JAX keeps what it compiled by the
+functions themselves, and takes arrays that they hold for constants: so it would compile all of them
+again. Here the arrays that a function holds become arguments of its program, and programs are told
+apart by a digest of what is left: other data of the same shape, other folds or another seed
+compile nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from pcv import digests
+
+
+class Program(NamedTuple):
+    """A function without the arrays that it holds."""
+
+    jaxpr: core.Jaxpr
+    """takes these first, then the leaves of the arguments"""
+    held: list[Any]
+    shape: Any
+    """tree of the results"""
+
+
+MOST = 200
+"""programs that are kept, those that were used last"""
+_compiled: dict[Any, jax.stages.Compiled] = {}
+
+
+def lifted(function: Callable[..., Any], *args: Any) -> Program:
+    """A function as traced at some arguments, the arrays that it holds among its own.
+
+    Also those that functions which it calls through `jax.jit` hold: that call is then undone.
+    """
+    leaves, structure = jax.tree.flatten(args)
+
+    def flat(*leaves: Any) -> Any:
+        return function(*jax.tree.unflatten(structure, leaves))
+
+    closed, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+    if any(_holding(step) for step in closed.jaxpr.eqns):
+        closed = jax.make_jaxpr(_inlined(closed))(*leaves)
+    program = closed.jaxpr
+    open_one = program.replace(
+        constvars=[], invars=[*program.constvars, *program.invars], debug_info=_unnamed(program)
+    )
+    # JAX takes an array for what it saw of it in another precision, as long as that is referred to
+    held = [np.array(x) if isinstance(x, np.ndarray) else x for x in closed.consts]
+    return Program(open_one, held, shape)
+
+
+def _run(program: Program) -> Callable[..., Any]:
+    """The program as a function of the arrays that it holds and its arguments."""
+    structure = jax.tree.structure(program.shape)
+    steps = core.jaxpr_as_fun(core.ClosedJaxpr(program.jaxpr, ()))
+    return lambda held, *args: jax.tree.unflatten(structure, steps(*held, *jax.tree.leaves(args)))
+
+
+def _unnamed(program: core.Jaxpr) -> Any:
+    """Names of arguments, which would be too few."""
+    return program.debug_info._replace(arg_names=None, result_paths=None)
+
+
+def _holding(step: Any) -> bool:
+    """Is it a call of a jitted function that holds arrays, or calls another that does?"""
+    if step.primitive.name not in ("jit", "pjit"):
+        return False
+    inner = step.params["jaxpr"]
+    return bool(inner.consts) or any(map(_holding, inner.jaxpr.eqns))
+
+
+def _inlined(closed: core.ClosedJaxpr) -> Callable[..., list[Any]]:
+    """A program that takes the steps of such calls itself."""
+
+    def run(*args: Any) -> list[Any]:
+        program = closed.jaxpr
+        known: dict[Any, Any] = dict(zip(program.constvars, closed.consts))
+        known.update(zip(program.invars, args))
+
+        def value(x: Any) -> Any:
+            return x.val if isinstance(x, core.Literal) else known[x]
+
+        for step in program.eqns:
+            inner = step.params["jaxpr"] if _holding(step) else _alone(step, program)
+            function = _inlined(inner) if _holding(step) else core.jaxpr_as_fun(inner)
+            known.update(zip(step.outvars, function(*map(value, step.invars))))
+        return [value(x) for x in program.outvars]
+
+    return run
+
+
+def _alone(step: Any, program: core.Jaxpr) -> core.ClosedJaxpr:
+    """One step as a program, which takes literals too."""
+    given = [core.Var(x.aval) for x in step.invars]
+    renamed = step.replace(invars=given)
+    alone = core.Jaxpr((), given, step.outvars, [renamed], debug_info=_unnamed(program))
+    return core.ClosedJaxpr(alone, ())
+
+
+class Shared:
+    """A function whose programs are shared; called as the function is."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        self.function, self.options = function, options
+        self.found: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
+
+    def compiled(self, *args: Any) -> tuple[jax.stages.Compiled, list[Any]]:
+        """The program for such arguments, and the arrays that it takes before them."""
+        leaves, structure = jax.tree.flatten(args)
+        known = structure, *map(_signature, leaves)
+        if known not in self.found:
+            self.found[known] = self._find(known, args)
+        return self.found[known]
+
+    def _find(self, known: Any, args: tuple) -> tuple[jax.stages.Compiled, list[Any]]:
+        program = lifted(self.function, *args)
+        program = program._replace(held=jax.device_put(program.held))
+        structure = jax.tree.structure(program.shape)
+
+        def compile_it() -> jax.stages.Compiled:
+            jitted = jax.jit(_run(program), compiler_options=dict(self.options))
+            return jitted.lower(program.held, *args).compile()
+
+        try:
+            digest = digests.of_program(program.jaxpr)
+        except digests.Uncertain:
+            return compile_it(), program.held
+        precision = jax.config.jax_default_matmul_precision
+        held = tuple(map(_signature, program.held))
+        key = digest, known, structure, held, tuple(self.options.items()), precision
+        found = _compiled.pop(key, None) or compile_it()
+        _compiled[key] = found  # the last one used comes last
+        while len(_compiled) > MOST:
+            del _compiled[next(iter(_compiled))]
+        return found, program.held
+
+    def __call__(self, *args: Any) -> Any:
+        run, held = self.compiled(*args)
+        return run(held, *args)
+
+
+def _signature(x: Any) -> tuple[Any, ...]:
+    """What an argument is compiled for: its type, and where it lies if that was decided."""
+    lies = x.sharding if isinstance(x, jax.Array) and x.committed else None
+    return jax.typeof(x), lies
+
+
+def shared(function: Callable[..., Any], **options: Any) -> Shared:
+    """`jax.jit` of a function of arrays, compiled once for all that compute the same.
+
+    Args:
+        function: of trees of arrays.
+        options: of XLA's compiler.
+
+    >>> import numpy as np
+    >>> sums = [shared(lambda b, x=x: (b * x).sum()) for x in (np.ones(3), np.arange(3.0))]
+    >>> [float(total(2.0)) for total in sums], len({id(total.compiled(2.0)[0]) for total in sums})
+    ([6.0, 6.0], 1)
+    """
+    return Shared(function, options)
+
+
+def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit` inside other programs: arrays that the function holds are arguments of that call.
+
+    Without, they would be constants of a loop's body that calls it, which are not lifted.
+    """
+    known: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
+
+    def call(*args: Any) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        kind = structure, *map(jax.typeof, leaves)
+        if kind not in known:
+            program = lifted(function, *jax.tree.unflatten(structure, map(_shape, kind[1:])))
+            known[kind] = jax.jit(_run(program)), program.held
+        run, held = known[kind]
+        return run(held, *args)
+
+    return call
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
+
+
+def once(function: Callable[..., Any]) -> Shared:
+    """`shared` of a function that runs once or twice: compiling it is all that it costs."""
+    return shared(function, xla_backend_optimization_level=0)

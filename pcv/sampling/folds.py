@@ -1,0 +1,514 @@
+r"""Warmup and sampling of folds: from draws of the full-data posterior, under its kernel.
+
+A fold that keeps little of the data has a posterior wider than the full-data one, in some
+directions more than in others, and the full-data kernel takes small steps there. Its scores in
+warmup tell (`unlike`). Such a fold is adapted (`adapt`): in the coordinates that the kernel
+whitens, a scale for each, learnt from all its chains, with a step size and a number of steps.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.errors import JaxRuntimeError
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pcv.accumulate import energy_sums, log_sums, weighted_means
+from pcv.devices import out_of_memory
+from pcv.errors import PcvError
+from pcv.folds import Folds
+from pcv.names import name_bits
+from pcv.sampling.full_data import Fit
+from pcv.sampling.hmc import Chain, Made, Pace, State
+from pcv.sampling.kernel import Kernel, plain, whitened
+from pcv.sampling.tiles import Engine, advance, chains_of, filled, rows
+from pcv.sums import Block
+
+MAX_TAU, MOST_TAU = 3.5, 7.0
+"""integrated autocorrelation time of a fold's score, above which its chains are slow; and where the
+kernel is slow on the full data as well"""
+SLOWER = 1.5
+"""times that it is longer than on the full data"""
+MAX_WIDER = 3
+"""variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
+FULL_DRAWS = 100
+"""full-data draws at which scores are evaluated"""
+AT_ONCE = 2**14
+"""draws of all folds that are looked at by one call"""
+MIN_DRAWS = 10
+"""warmup draws of a chain below which they say nothing"""
+WINDOWS = (25, 50, 100)
+"""draws after each of which a fold's scale is learnt anew"""
+LAST_WINDOW, CHECKED = 50, 100
+"""draws after them in which its step size is tuned for the last time, and then looked at"""
+TARGET_ACCEPT = 0.9
+FIRST_STEP, MAX_STEPS = 0.5, 32
+GAIN, LAST_GAIN = 0.3, 0.1
+"""by which the step size follows the acceptance"""
+REFUSED, MAX_REFUSED = 0.02, 0.005
+"""acceptance of a proposal below which it counts as refused; and the share of those above which no
+one step size suits the fold's posterior"""
+FINER, MOVES = 4, 16
+"""what the step size of such a fold is divided by, and its transitions for a draw"""
+PRIOR_DRAWS = 5
+"""draws that the present scale counts for beside those of a window"""
+
+Centers = dict[str, np.ndarray]
+"""kind → centring constants of the log score (fold[, slot])"""
+
+
+class Own(NamedTuple):
+    """How each fold's chains move under the kernel of the full data; leading axis: fold."""
+
+    step_size: Float[np.ndarray, " fold"]
+    num_steps: Int[np.ndarray, " fold"]
+    thin: Int[np.ndarray, " fold"]
+    """HMC transitions for a draw"""
+    stretch: Float[np.ndarray, "fold param"]
+    """how much wider than the full-data posterior"""
+
+
+class Standing(NamedTuple):
+    """What the next draws of all chains need; leading axes: fold, chain."""
+
+    position: Float[np.ndarray, "fold chain param"]
+    energy: Float[np.ndarray, "fold chain"]
+    """of the last draw, NaN before the first"""
+
+
+def standing_at(position: Float[np.ndarray, "fold chain param"]) -> Standing:
+    """Chains that begin."""
+    return Standing(position, np.full(position.shape[:2], np.nan))
+
+
+class Starts(NamedTuple):
+    """Where the warmup of folds ends."""
+
+    position: Float[np.ndarray, "fold chain param"]
+    own: Own
+    adapted: Bool[np.ndarray, " fold"]
+    center: Centers
+
+
+def alike(fit: Fit, num_folds: int) -> Own:
+    """Folds whose chains move as those of the full data."""
+
+    def each(x: Any) -> np.ndarray:
+        return np.broadcast_to(x, (num_folds, *np.shape(x)))
+
+    one = np.ones(len(fit.kernel.center))
+    return Own(each(fit.step_size), each(fit.num_steps), each(1), each(one))
+
+
+def chosen(tree: Any, folds: np.ndarray) -> Any:
+    """Some of the folds."""
+    return jax.tree.map(lambda x: x[folds], tree)
+
+
+def starting_draws(
+    seed: int,
+    model: str,
+    folds: list[str],
+    num_chains: int,
+    num_available: int,
+    superchains: int = 0,
+) -> Int[np.ndarray, "fold chain"]:
+    """Which full-data draws the chains start from: random, and distinct within a fold.
+
+    A random first one and equal strides from there (with repeats only where a fold has more
+    starts than there are draws). With superchains, the chains of each start at one draw.
+    """
+    starts = superchains or num_chains
+    of_fold = ([seed, name_bits(model), name_bits("start"), name_bits(fold)] for fold in folds)
+    first = np.array([np.random.default_rng(x).integers(num_available) for x in of_fold])
+    stride = max(num_available // starts, 1)
+    picks = (first[:, None] + stride * np.arange(starts)) % num_available
+    return np.repeat(picks, num_chains // starts, axis=1)
+
+
+def blocks(
+    engine: Engine,
+    root: Key[Array, ""],
+    kernel: Kernel,
+    folds: Folds,
+    own: Own,
+    standing: Standing,
+    center: Centers,
+    num_draws: int,
+    first: int,
+    say: Callable[[str], None],
+) -> Iterator[tuple[Block, Standing]]:
+    """Draws of all chains, one block after another; memory on the device does not grow with them.
+
+    Args:
+        engine: of the model.
+        root: key of the seed, the model and the stage.
+        kernel: of the full data.
+        folds: and how their chains move.
+        standing: where the chains stand.
+        center: constants of the log score.
+        num_draws: draws per chain to make.
+        first: draws per chain made before.
+        say: is told where the device's memory is too small for a tile.
+
+    Yields:
+        Each block's sums and draws, and where the chains stand.
+    """
+    num_chains = standing.position.shape[1]
+    state, chains, center_of = _of_chains(folds, own, standing, center)
+    steps, thin = np.repeat(own.num_steps, num_chains), np.repeat(own.thin, num_chains)
+    done = 0
+    while done < num_draws:
+        size = min(engine.buffer, num_draws - done)
+        pace = Pace(first + done, size, steps, thin, 0.0, 0.0)
+        before, at = state.energy, (root, kernel, pace, state, chains, center_of)
+        state, made, engine = in_memory(engine, at, OF_FOLDS, say)
+        done += size
+        standing = Standing(*(_by_fold(x, num_chains) for x in (state.position, state.energy)))
+        yield block_of(made, before, num_chains, size), standing
+
+
+OF_FOLDS = tuple(name for name in Made._fields if name not in ("position", "lp"))
+"""what is brought to the host of a block of folds"""
+
+
+def in_memory(
+    engine: Engine,
+    at: tuple[Any, Any, Any, Any, Any, Any],
+    wanted: tuple[str, ...],
+    say: Callable[[str], None],
+) -> tuple[State, Made, Engine]:
+    """`advance`; where a tile does not fit the device's memory, with smaller ones.
+
+    Raises:
+        PcvError: it does not fit with one chain at a time.
+    """
+    from pcv.devices import in_use
+
+    while True:
+        try:
+            return *advance(engine, *at, wanted), engine
+        except JaxRuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            together = engine.tile // len(in_use())
+            if together <= 1:
+                raise PcvError(
+                    "out of memory with one chain of a device at a time; use precision: float32, "
+                    "or a smaller cv.batch_size"
+                ) from error
+            engine = engine.with_tile(engine.tile // 2)
+            say(
+                f"warning: out of memory with {together} chains of a device at a time; tried again "
+                f"with {engine.tile // len(in_use())}"
+            )
+
+
+def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
+    """What a block of a tile takes on a device, as XLA says, and the shapes of what it makes."""
+    dtype = jax.dtypes.canonicalize_dtype(float)
+
+    def typed(x: Any) -> np.ndarray:
+        return np.asarray(x, dtype) if np.asarray(x).dtype.kind == "f" else np.asarray(x)
+
+    ones = np.ones(1, int)
+    one = Own(np.ones(1), ones, ones, np.ones((1, engine.num_params)))
+    at = standing_at(np.zeros((1, 1, engine.num_params)))
+    center = {"joint": np.zeros(1), "pointwise": np.zeros(fold.test.shape)}
+    some = rows(_of_chains(fold, one, at, center), filled(1, engine.tile))
+    whole = np.int32(1)
+    pace = Pace(whole, whole, whole, whole, 0.0, 0.0)
+    args = jax.random.key(0), *jax.tree.map(typed, (plain(engine.num_params), pace, *some))
+    compiled, _ = engine.advance.compiled(*args)
+    return compiled.memory_analysis(), jax.eval_shape(engine.advance.function, *args)[1]
+
+
+def _of_chains(
+    folds: Folds, own: Own, standing: Standing, center: Centers
+) -> tuple[State, Chain, Centers]:
+    """Of each chain, what its fold has."""
+    num_chains, num_params = standing.position.shape[1:]
+    ids = [str(fold) for fold in folds.id]
+    chains = chains_of(ids, num_chains, folds.test, folds.held_out, num_params)
+    if (own.stretch != 1).any():
+        chains = chains._replace(stretch=np.repeat(own.stretch, num_chains, axis=0))
+    with np.errstate(divide="ignore"):
+        log_step = np.log(np.repeat(own.step_size, num_chains))
+    state = State(standing.position.reshape(-1, num_params), log_step, standing.energy.reshape(-1))
+    return state, chains, {kind: np.repeat(x, num_chains, axis=0) for kind, x in center.items()}
+
+
+def _by_fold(x: np.ndarray, num_chains: int) -> np.ndarray:
+    return x.reshape(-1, num_chains, *x.shape[1:])
+
+
+def block_of(made: Made, before: np.ndarray, num_chains: int, size: int) -> Block:
+    """What a block makes, by fold and chain, in double precision."""
+
+    def stored(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: _by_fold(x, num_chains) for name, x in fields.items()}
+
+    def drawn(x: np.ndarray) -> np.ndarray:
+        return _by_fold(np.asarray(x[:, :size], float), num_chains)
+
+    return Block(
+        {kind: stored(log_sums.finalize(x)) for kind, x in made.sums.items()},
+        drawn(made.joint),
+        {name: stored(weighted_means.finalize(x)) for name, x in made.means.items()},
+        None if made.y_rep is None else drawn(made.y_rep),
+        {
+            "acceptance": {"total": drawn(made.acceptance).sum(2)},
+            "divergences": {"total": drawn(made.diverging).sum(2)},
+            "energy": energy_sums(drawn(made.energy), _by_fold(before, num_chains)),
+        },
+        size,
+    )
+
+
+def warmup(
+    engine: Engine,
+    root: Callable[[str], Key[Array, ""]],
+    fit: Fit,
+    folds: Folds,
+    position: Float[np.ndarray, "fold chain param"],
+    num_draws: int,
+    adapted: str,
+    full_draws: Float[np.ndarray, "draw param"],
+    after: Callable[[Block, str], None],
+    say: Callable[[str], None],
+) -> Starts:
+    """A short run of all chains, thrown away; folds that are unlike the full data are adapted.
+
+    Args:
+        engine: of the model.
+        root: key of the seed, the model and a stage.
+        fit: of the full data; its draws are not needed.
+        folds: of whom.
+        position: where the chains start.
+        num_draws: of every chain.
+        adapted: "auto": folds that are `unlike`; "always"; "never".
+        full_draws: some draws given the full data, on which the score's variance is looked at.
+        after: is told of every block, and what it is for.
+        say: what is to be told.
+    """
+    own = alike(fit, len(folds.id))
+    made, end = _warmed(
+        engine, root("warmup"), fit.kernel, folds, own, position, num_draws, 0, after, say
+    )
+    center = centers(made)
+    which = np.full(len(folds.id), adapted == "always")
+    if adapted == "auto" and num_draws >= MIN_DRAWS:
+        thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
+        full = at_full_data(engine, fit, folds, thinned, say)
+        draws = np.concatenate([block.draws for block in made], axis=2)
+        which = unlike(draws, full, fit.slowest)
+    if not which.any():
+        return Starts(end, own, which, center)
+    some = folds.some(which)
+    its, where, first = adapt(engine, root("adapt"), fit, some, end[which], after, say)
+    made, where = _warmed(
+        engine, root("adapt"), fit.kernel, some, its, where, num_draws, first, after, say
+    )
+    for x, new in zip((end, *(own := Own(*map(np.array, own)))), (where, *its)):
+        x[which] = new
+    for kind, x in centers(made).items():
+        center[kind][which] = x
+    return Starts(end, own, which, center)
+
+
+def _warmed(
+    engine: Engine,
+    root: Key[Array, ""],
+    kernel: Kernel,
+    folds: Folds,
+    own: Own,
+    position: np.ndarray,
+    num_draws: int,
+    first: int,
+    after: Callable[[Block, str], None],
+    say: Callable[[str], None],
+) -> tuple[list[Block], np.ndarray]:
+    made, what = [], "of adapted folds," if first else ""
+    center = {"joint": np.zeros(len(folds.id)), "pointwise": np.zeros(folds.test.shape)}
+    at = folds, own, standing_at(position), center, num_draws, first, say
+    for block, end in blocks(engine, root, kernel, *at):
+        made.append(block)
+        position = end.position
+        after(block, what)
+    return made, position
+
+
+def centers(made: list[Block]) -> Centers:
+    """Centring constants of the log score by kind, from the later half of a warmup."""
+    later = made[len(made) // 2 :]
+    counts = [block.num_draws for block in later]
+
+    def center(kind: str) -> np.ndarray:
+        means = [block.sums[kind]["mean"].mean(1) for block in later]
+        pooled = np.average(means, axis=0, weights=counts)
+        return np.where(np.isfinite(pooled), pooled, 0.0)
+
+    return {kind: center(kind) for kind in ("joint", "pointwise")}
+
+
+def at_full_data(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    draws: Float[np.ndarray, "draw param"],
+    say: Callable[[str], None],
+) -> Float[np.ndarray, "fold draw"]:
+    """Joint log predictive of every fold's test set at draws given the full data: chains that
+    take a step of length 0 from there."""
+    found, root, pace = [], jax.random.key(0), Pace(0, 1, 1, 1, 0.0, 0.0)
+    at_once = max(AT_ONCE // len(draws), 1)
+    for first in range(0, len(folds.id), at_once):
+        some = folds.some(slice(first, first + at_once))
+        number = len(some.id)
+        here = alike(fit, number)._replace(step_size=np.zeros(number))
+        center = {"joint": np.zeros(number), "pointwise": np.zeros(some.test.shape)}
+        at = standing_at(np.broadcast_to(draws, (number, *draws.shape)))
+        of_chains = _of_chains(some, here, at, center)
+        _, made, engine = in_memory(engine, (root, fit.kernel, pace, *of_chains), ("joint",), say)
+        found.append(made.joint[:, 0].reshape(number, -1))
+    return np.concatenate(found).astype(float)
+
+
+def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np.ndarray, " fold"]:
+    r"""Which folds' chains mix slowly: many draws are worth an independent one.
+
+    .. math:: \tau = \frac{1 + \rho}{1 - \rho} > \min(\max(3.5, 1.5 \tau_0), 7)
+              \quad\text{or}\quad \rho \ge 1
+
+    with that of the slowest parameter on the full data, :math:`\tau_0`, and the lag-1
+    autocorrelation :math:`\rho` about the mean of all chains, so that chains apart count as slow;
+    of the draws or of their ranks, whichever is larger, for outliers hide it. Chains that never
+    moved are not slow.
+
+    Args:
+        draws: of a score, from a warmup with the full-data kernel.
+        slowest: of the full-data fit.
+
+    >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
+    >>> walk[1] = walk[1].cumsum(axis=1)
+    >>> slow(walk, 1.0)
+    array([False,  True])
+    """
+    from scipy.stats import rankdata
+
+    ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))
+        tau = np.clip(SLOWER * slowest, MAX_TAU, MOST_TAU)
+        return rho > (tau - 1) / (tau + 1)
+
+
+def unlike(
+    draws: Float[np.ndarray, "fold chain draw"],
+    full: Float[np.ndarray, "fold full_draw"],
+    slowest: float,
+) -> Bool[np.ndarray, " fold"]:
+    """Which folds are unlike the full data: slow ones, or whose score varies three times as much.
+
+    Args:
+        draws: of a score, from a warmup with the full-data kernel.
+        full: the same score at full-data draws, of `at_full_data`.
+        slowest: of the full-data fit.
+    """
+    with np.errstate(invalid="ignore"):
+        return slow(draws, slowest) | (draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1))
+
+
+def _autocorrelation(x: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
+    x = x - x.mean(axis=(1, 2), keepdims=True)
+    return (x[:, :, 1:] * x[:, :, :-1]).mean(axis=(1, 2)) / (x**2).mean(axis=(1, 2))
+
+
+def quarter_period(step_size: Float[np.ndarray, " fold"]) -> Int[np.ndarray, " fold"]:
+    """Leapfrog steps that carry a standard normal to an independent place, as a power of 2, so that
+    folds advance together; at most 32.
+
+    >>> quarter_period(np.array([0.01, 0.2, 0.5, 2.0]))
+    array([32,  8,  4,  1])
+    """
+    steps = np.exp2(np.round(np.log2(np.pi / 2 / step_size)))
+    return np.clip(steps, 1, MAX_STEPS).astype(int)
+
+
+def adapt(
+    engine: Engine,
+    root: Key[Array, ""],
+    fit: Fit,
+    folds: Folds,
+    position: Float[np.ndarray, "fold chain param"],
+    after: Callable[[Block, str], None],
+    say: Callable[[str], None],
+) -> tuple[Own, Float[np.ndarray, "fold chain param"], int]:
+    r"""How the chains of folds unlike the full data move, from short windows of their own draws.
+
+    After each of three windows of growing length the stretch :math:`d` of every whitened
+    coordinate becomes the standard deviation of the n pooled draws,
+
+    .. math:: d_j^2 \leftarrow d_j^2 \, (n v_j + 5) / (n + 5)
+
+    with their variance :math:`v_j` in the coordinates of the present stretch. (One scale for each
+    coordinate rather than a covariance: it takes few draws whatever the number of parameters, and
+    all chains share the full-data metric.) Within a window the step size follows the acceptance of
+    the fold's chains towards .9, or that of the fit if it is more; a last window tunes it for the
+    final stretch. The number of steps is a quarter period. A fold depends on no other.
+
+    Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
+    Where more than .5% are (accepted by less than .02; in 100 more draws, and in the later halves
+    of the two windows before them), scales vary over the posterior, as in a funnel, whose neck
+    chains then hardly enter or leave. Such a fold takes a quarter of the step size, and sixteen
+    transitions for a draw: what moves chains along a funnel are new momenta, not long trajectories.
+
+    Args:
+        engine, root, fit, folds, after, say: as for `warmup`.
+        position: where the chains stand.
+
+    Returns:
+        How they move, where they end, and how many draws they made.
+    """
+    num_folds, num_chains, num_params = position.shape
+    target = max(TARGET_ACCEPT, fit.target_accept)
+    step, stretch = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
+    refused, looked_at, made = np.zeros(num_folds), 0, 0
+    zero = {"joint": np.zeros(num_folds), "pointwise": np.zeros(folds.test.shape)}
+
+    for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
+        total, squares = np.zeros((2, num_folds, num_params))
+        gain = 0.0 if i > len(WINDOWS) else LAST_GAIN if i == len(WINDOWS) else GAIN
+        if 0 < i < len(WINDOWS):
+            step = np.full(num_folds, FIRST_STEP)
+        counted = length - length // 2 if i < len(WINDOWS) + 1 else length
+        for first in range(0, length, engine.buffer):
+            size = min(engine.buffer, length - first)
+            own = Own(step, quarter_period(step), np.ones(num_folds, int), stretch)
+            state, chains, center = _of_chains(folds, own, standing_at(position), zero)
+            steps = np.repeat(own.num_steps, num_chains)
+            pace = Pace(made, size, steps, 1, gain, target)
+            at = root, fit.kernel, pace, state, chains, center
+            state, drawn, engine = in_memory(engine, at, Made._fields, say)
+            position = _by_fold(state.position, num_chains)
+            step = np.exp(_by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
+            z = whitened(fit.kernel, drawn.position[:, :size]) / chains.stretch[:, None]
+            z = z.reshape(num_folds, num_chains * size, num_params)
+            total, squares = total + z.sum(1), squares + (z**2).sum(1)
+            if i >= len(WINDOWS) - 1:
+                late = np.arange(first, first + size) >= length - counted
+                low = (drawn.acceptance[:, :size] < REFUSED) & late
+                refused += low.reshape(num_folds, -1).sum(1)
+            made += size
+            after(block_of(drawn, state.energy, num_chains, size), "of adapted folds,")
+        looked_at += counted if i >= len(WINDOWS) - 1 else 0
+        if i < len(WINDOWS):
+            number = num_chains * length
+            variance = squares / number - (total / number) ** 2
+            wider = (number * variance + PRIOR_DRAWS) / (number + PRIOR_DRAWS)
+            stretch = stretch * np.sqrt(wider)
+    rough = refused > MAX_REFUSED * num_chains * looked_at
+    num_steps = quarter_period(step)
+    own = Own(np.where(rough, step / FINER, step), num_steps, np.where(rough, MOVES, 1), stretch)
+    return own, position, made

@@ -1,0 +1,367 @@
+r"""The full-data posterior: many short chains that learn from one another.
+
+Chains start apart, uniform on (-2, 2) of the unconstrained scale. After each block of draws, the
+pooled draws give the kernel and the chains' acceptance gives the step size, until chains agree;
+what comes then is kept. Chains are independent while draws are kept: all that they share is
+decided before.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pcv import programs
+from pcv.errors import PcvError
+from pcv.model import Fold, Target
+from pcv.sampling.hmc import Chain, Made, Pace, State
+from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
+from pcv.sampling.tiles import Engine, advance, chains_of
+
+FEWEST, CANDIDATES = 16, 20
+"""chains of a fit, where a tile has fewer; and starts of each, of which the first usable one"""
+RADIUS = 2.0
+FIRST_STEP, NEXT_STEP, LONG = 0.1, 0.3, 12
+"""step sizes at first and under the first kernel, and leapfrog steps while it is looked for"""
+FAST, SLOW = 0.4, 0.1
+"""gains of the step size, at first and later"""
+LATER = 4
+"""kernels after which the step size follows slowly"""
+LOST, LOST_PER_PARAM, HARDLY = 1000.0, 10.0, 0.1
+"""log density below the chains' median, and acceptance, of chains that will not come back"""
+AGREE = 1.1
+"""R-hat of a block, below which the next kernels are good"""
+GOOD, MOST_GOOD = 3, 12
+"""blocks in which chains agree, before draws are kept, and where they teach too little yet"""
+MAX_STEPS = 64
+BLOCK, LEAST = 25, 100
+"""draws of a chain between two looks, and those to keep at least"""
+MAX_RHAT, MIN_ESS = 1.05, 400
+"""of kept draws, beyond which more are made"""
+
+
+class Draws(NamedTuple):
+    """Draws from the full-data posterior, on the unconstrained scale."""
+
+    position: Float[np.ndarray, "chain draw param"]
+    lp: Float[np.ndarray, "chain draw"]
+    energy: Float[np.ndarray, "chain draw"]
+    acceptance_rate: Float[np.ndarray, "chain draw"]
+    n_steps: Int[np.ndarray, "chain draw"]
+    diverging: Bool[np.ndarray, "chain draw"]
+
+
+class Fit(NamedTuple):
+    """The full-data posterior, and how chains move through it."""
+
+    draws: Draws
+    kernel: Kernel
+    step_size: float
+    num_steps: int
+    slowest: float
+    """integrated autocorrelation time of the slowest parameter"""
+    target_accept: float
+
+
+def target_of(target: Target) -> Target:
+    """The same posterior, of which nothing is predicted."""
+
+    def nothing(position: Array, fold: Fold) -> tuple[Array, Array]:
+        zero = jnp.zeros((), position.dtype)
+        return zero, jnp.broadcast_to(zero, fold.test.shape)
+
+    return target._replace(log_predictive=nothing)
+
+
+def num_chains(engine: Engine) -> int:
+    """Of a fit: a tile, so that no place of it is empty."""
+    return -(-FEWEST // engine.tile) * engine.tile
+
+
+def sample(
+    engine: Engine,
+    root: Key[Array, ""],
+    warmup: int,
+    total: int,
+    target_accept: float,
+    after: Callable[[int, int, Made], None] = lambda made, most, block: None,
+) -> Fit:
+    """Draws of the posterior given all units.
+
+    Args:
+        engine: of the model; its predictive is not looked at.
+        root: key of the seed, the model and the stage.
+        warmup: draws of a chain after which the search for a kernel ends in any case.
+        total: draws to keep, of all chains together.
+        target_accept: acceptance that the step size is adapted to.
+        after: is told of every block: draws of a chain so far, and at least by its end, and what
+            was made.
+
+    Raises:
+        PcvError: no start of some chain has a finite density and gradient.
+    """
+    search = Search(engine, root, target_accept, after)
+    search.begin()
+    search.settle(warmup)
+    search.choose_steps()
+    return search.keep(total)
+
+
+def apart(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
+    """Where some chains of a fit that do not agree stand: from one end to the other of the
+    parameter in which they agree least."""
+    means = fit.draws.position.mean(1)
+    worst = int(np.argmax(plain_rhat(fit.draws.position)))
+    order = np.argsort(means[:, worst])
+    return fit.draws.position[order[np.linspace(0, len(order) - 1, chains).astype(int)], -1]
+
+
+def after_nuts(
+    engine: Engine,
+    root: Key[Array, ""],
+    draws: Draws,
+    target_accept: float,
+    after: Callable[[int, int, Made], None] = lambda made, most, block: None,
+) -> Fit:
+    """The kernel and the pace of folds, where NUTS made the draws given the full data."""
+    pooled = draws.position.reshape(-1, draws.position.shape[-1])
+    search = Search(engine, root, target_accept, after)
+    search.learn(draws.position, True)
+    picks = np.linspace(0, len(pooled) - 1, search.number).astype(int)
+    nothing = np.full(search.number, np.nan)
+    search.state = State(pooled[picks], np.full(search.number, np.log(NEXT_STEP)), nothing)
+    search.choose_steps()
+    made = search.kept(LEAST)
+    return made._replace(draws=draws)
+
+
+class Search:
+    """A fit under way: where its chains stand, and what they have learnt."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        root: Key[Array, ""],
+        target_accept: float,
+        after: Callable[[int, int, Made], None],
+    ) -> None:
+        self.engine, self.root, self.after = engine, root, after
+        self.target_accept = target_accept
+        self.number = num_chains(engine)
+        self.chains = _chains(engine, self.number)
+        self.kernel = plain(engine.num_params)
+        self.num_steps, self.made = LONG, 0
+        self.state: State
+        self.size = min(engine.buffer, BLOCK)
+
+    def block(self, rate: float, num_draws: int, more: int = LEAST) -> Made:
+        """Draws of all chains, after which so many are to come."""
+        self.state, made = _run(
+            self.engine,
+            self.root,
+            self.kernel,
+            self.state,
+            self.chains,
+            Pace(self.made, num_draws, self.num_steps, 1, rate, self.target_accept),
+        )
+        self.made += num_draws
+        self.after(self.made, self.made + more, made)
+        return made
+
+    def begin(self) -> None:
+        self.state = _starts(self.engine, self.root, self.number)
+
+    def settle(self, warmup: int) -> None:
+        """Learn the kernel, until chains agree and have taught it, or the warmup is over."""
+        learnt = 0
+        pool: list[np.ndarray] = []
+        while self.made < warmup:
+            block = self.block(FAST if learnt < LATER else SLOW, self.size)
+            if learnt < LATER:
+                self.rescue(block)
+            agree = learnt > 0 and self.agreed(block.position)
+            if self.made < 3 * self.size:
+                continue
+            pool = [*pool, block.position] if agree else []
+            taught = self.learn(np.concatenate(pool, 1) if pool else block.position, agree)
+            learnt += 1
+            step = float(np.exp(np.median(self.state.log_step_size)))
+            self._step(NEXT_STEP if learnt <= 2 else step)
+            if len(pool) >= (GOOD if taught else MOST_GOOD):
+                break
+
+    def agreed(self, position: Float[np.ndarray, "chain draw param"]) -> bool:
+        """Do chains agree in a block, of every parameter and in every direction of the kernel?"""
+        both = (position, whitened(self.kernel, position))
+        return all(bool(plain_rhat(x).max() < AGREE) for x in both)
+
+    def learn(self, position: Float[np.ndarray, "chain draw param"], agree: bool) -> bool:
+        """The kernel of draws, of their later half where chains do not agree yet. Do they teach
+        every direction?"""
+        if not agree:
+            position = position[:, position.shape[1] // 2 :]
+        each = position.shape[1] / _tau(position).mean() if agree else 1.0
+        effective = float(position.shape[0] * each)
+        self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
+        return effective >= FEWEST_PER_PARAM * position.shape[-1]
+
+    def rescue(self, block: Made) -> None:
+        """Chains that hardly move, and where the density is lost beside that of others, go on from
+        where one of these stands."""
+        lp = block.lp[:, -1]
+        lost = lp < np.median(lp) - LOST - LOST_PER_PARAM * self.engine.num_params
+        lost &= block.acceptance.mean(1) < HARDLY
+        if lost.any() and not lost.all():
+            others = np.resize(np.flatnonzero(~lost), lost.sum())
+            for x in self.state:
+                x[lost] = x[others]
+
+    def _step(self, size: float) -> None:
+        self.state = self.state._replace(log_step_size=np.full(self.number, np.log(size)))
+
+    def choose_steps(self) -> None:
+        """The step size, and the number of leapfrog steps with the most effective draws per
+        gradient, of parameters and of their squares, which antithetic draws leave behind."""
+        for gain in (FAST, SLOW):
+            self.block(gain, self.size)
+            self._step(float(np.exp(np.median(self.state.log_step_size))))
+        step = float(np.exp(np.median(self.state.log_step_size)))
+        quarter = float(np.pi / 2 / step)
+        tried: list[tuple[float, int]] = []
+        for times in (0.5, 1.0, 2.0, 4.0):
+            self.num_steps = int(np.clip(round(quarter * times), 1, MAX_STEPS))
+            if any(self.num_steps == steps for _, steps in tried):
+                continue
+            block = self.block(SLOW, self.size)
+            x = block.position
+            taus = [_tau(x), _tau((x - x.mean((0, 1))) ** 2)]
+            slowest = max(max(tau.mean(), tau.max() / 2) for tau in taus)
+            tried.append((self.num_steps * float(slowest), self.num_steps))
+        self.num_steps = min(tried)[1]
+        self._step(float(np.exp(np.median(self.state.log_step_size))))
+
+    def keep(self, total: int) -> Fit:
+        """Draws of chains that agree; where they do not, more of them, with a kernel that those
+        which were made have taught."""
+        wanted = -(-total // self.number)
+        fit = self.kept(max(wanted, LEAST))
+        for times in (2, 4):
+            thinned = _thinned(fit.draws, wanted)
+            if _agree(thinned.position) and self.agreed(fit.draws.position):
+                break
+            self.learn(fit.draws.position, True)
+            self.choose_steps()
+            fit = self.kept(max(wanted, LEAST) * times)
+        return fit._replace(draws=_thinned(fit.draws, wanted))
+
+    def kept(self, num_draws: int) -> Fit:
+        blocks = []
+        for first in range(0, num_draws, self.engine.buffer):
+            more = max(num_draws - first - self.engine.buffer, 0)
+            blocks.append(self.block(0.0, min(self.engine.buffer, num_draws - first), more))
+        fields = ("position", "lp", "energy", "acceptance", "diverging")
+        kept = {name: np.concatenate([getattr(b, name) for b in blocks], 1) for name in fields}
+        draws = Draws(
+            kept["position"],
+            kept["lp"],
+            kept["energy"],
+            kept["acceptance"],
+            np.full(kept["lp"].shape, self.num_steps),
+            kept["diverging"],
+        )
+        step = float(np.exp(np.median(self.state.log_step_size)))
+        tau = float(_tau(draws.position).max())
+        return Fit(draws, self.kernel, step, self.num_steps, tau, self.target_accept)
+
+
+def _chains(engine: Engine, number: int) -> Chain:
+    """Of the fold that holds nothing out."""
+    test, held_out = np.full((1, 1), -1), np.zeros((1, 1, 2), int)
+    return chains_of(["full data"], number, test, held_out, engine.num_params)
+
+
+def _run(
+    engine: Engine,
+    root: Key[Array, ""],
+    kernel: Kernel,
+    state: State,
+    chains: Chain,
+    pace: Pace,
+) -> tuple[State, Made]:
+    """A block of draws given the full data: positions and their statistics."""
+    number = len(chains.fold)
+    center = {"joint": np.zeros(number), "pointwise": np.zeros(chains.test.shape)}
+    wanted = ("position", "lp", "energy", "acceptance", "diverging")
+    state, made = advance(engine, root, kernel, pace, state, chains, center, wanted)
+    every = {name: getattr(made, name)[:, : pace.num_draws] for name in wanted}
+    return state, made._replace(**every)
+
+
+def _starts(engine: Engine, root: Key[Array, ""], number: int) -> State:
+    """Where chains begin: apart from one another, where density and gradient are finite."""
+    draw = np.random.default_rng(np.asarray(jax.random.key_data(root)).tolist())
+    chains, nowhere = _chains(engine, number), np.full(number, -np.inf)
+    start, left = np.zeros((number, engine.num_params)), np.ones(number, bool)
+    for trial in range(2 * CANDIDATES):
+        if trial < CANDIDATES:
+            here = draw.uniform(-RADIUS, RADIUS, start.shape)
+        else:
+            here = _of_prior(engine, root, trial, number)
+        pace, at = Pace(0, 1, 1, 1, 0.0, 0.8), State(here, nowhere, nowhere)
+        found = _run(engine, root, plain(engine.num_params), at, chains, pace)[1]
+        usable = np.isfinite(found.lp[:, 0]) & (found.acceptance[:, 0] > 0)
+        start[left & usable] = here[left & usable]
+        left &= ~usable
+        if not left.any():
+            break
+    if left.any():
+        raise PcvError(
+            f"chain {int(np.argmax(left))}: the log density or its gradient is not finite at any "
+            f"of {CANDIDATES} points within {RADIUS:g} of 0 on the unconstrained scale, nor at "
+            f"{CANDIDATES} prior draws; check the model with `pcv check`"
+        )
+    return State(start, np.full(number, np.log(FIRST_STEP)), np.full(number, np.nan))
+
+
+def _of_prior(engine: Engine, root: Key[Array, ""], trial: int, number: int) -> np.ndarray:
+    """Draws from the prior."""
+    keys = jax.random.split(jax.random.fold_in(root, trial), number)
+    return np.asarray(programs.once(jax.vmap(engine.target.init))(keys))
+
+
+def _thinned(draws: Draws, number: int) -> Draws:
+    """So many draws of each chain."""
+    made = draws.lp.shape[1]
+    places = np.linspace(0, made - 1, min(number, made)).astype(int)
+    return Draws(*(x[:, places] for x in draws))
+
+
+def _agree(position: Float[np.ndarray, "chain draw param"]) -> bool:
+    from arviz_stats.base import array_stats
+
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rhat = np.asarray(array_stats.rhat(position, method="rank", **axes))
+        ess = np.asarray(array_stats.ess(position, method="bulk", **axes))
+    return bool((rhat <= MAX_RHAT).all() and (ess >= MIN_ESS).all())
+
+
+def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
+    """R-hat, neither split nor of ranks."""
+    number = x.shape[1]
+    within, between = x.var(1, ddof=1).mean(0), x.mean(1).var(0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(np.sqrt((number - 1) / number + between / within), nan=np.inf)
+
+
+def _tau(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
+    r"""Draws that an independent one is worth: :math:`(1 + \rho) / (1 - \rho)`, at least 1, with
+    the lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow."""
+    x = x - x.mean((0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rho = (x[:, 1:] * x[:, :-1]).mean((0, 1)) / (x**2).mean((0, 1))
+    rho = np.clip(np.nan_to_num(rho, nan=1.0), 0.0, 1 - 1e-6)
+    return (1 + rho) / (1 - rho)

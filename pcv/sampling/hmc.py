@@ -1,0 +1,216 @@
+"""One block of draws of one chain of one fold: HMC by BlackJAX, and sums of scores.
+
+Whatever differs between chains, folds, blocks and stages is an argument, so that all of them are
+calls of one program. Positions are whitened by the kernel, so that the metric is the identity.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import blackjax.mcmc.hmc as hmc
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+
+from pcv.accumulate import log_sums, weighted_means
+from pcv.model import Fold, Target
+from pcv.sampling.kernel import Kernel, from_z, to_z
+from pcv.scores import Score
+
+MAX_LOG_STEP, MIN_LOG_STEP = 0.4, -14.0
+"""log of the step size, in standard deviations, between which it is adapted"""
+
+
+class Chain(NamedTuple):
+    """What tells one chain from another."""
+
+    fold: UInt32[Any, ""]
+    """bits of the fold's name"""
+    number: UInt32[Any, ""]
+    """among the chains of the fold"""
+    test: Int[Any, " slot"]
+    held_out: Int[Any, "run 2"]
+    stretch: Float[Any, " param"]
+    """how much wider than the kernel's the scale of each whitened coordinate is"""
+
+
+class State(NamedTuple):
+    """What the next block of a chain needs."""
+
+    position: Float[Any, " param"]
+    log_step_size: Float[Any, ""]
+    energy: Float[Any, ""]
+    """of the last draw, NaN before the first"""
+
+
+class Pace(NamedTuple):
+    """How chains go on in a block; the same for all of a tile."""
+
+    first: Int[Any, ""]
+    """draws made before"""
+    num_draws: Int[Any, ""]
+    num_steps: Int[Any, ""]
+    """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
+    thin: Int[Any, ""]
+    """HMC transitions for a draw"""
+    rate: Float[Any, ""]
+    """gain by which a chain's log step size follows its acceptance; 0: it stays"""
+    target_accept: Float[Any, ""]
+
+
+class Made(NamedTuple):
+    """What a block makes: sums over draws, and of every draw (draw, ...)."""
+
+    sums: dict[str, Any]
+    """kind → carry of `pcv.accumulate.log_sums`"""
+    means: dict[str, Any]
+    """score → carry of `pcv.accumulate.weighted_means`"""
+    y_rep: Float[Any, "draw slot"] | None
+    position: Float[Any, "draw param"]
+    joint: Float[Any, " draw"]
+    """log score of the test set as a whole"""
+    lp: Float[Any, " draw"]
+    energy: Float[Any, " draw"]
+    acceptance: Float[Any, " draw"]
+    diverging: Bool[Any, " draw"]
+
+
+def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " unit"]:
+    """Which units are in training, from the half-open ranges of those that are not."""
+    edges = jnp.zeros(num_units + 1, jnp.int32)
+    edges = edges.at[held_out[:, 0]].add(1).at[held_out[:, 1]].add(-1)
+    return jnp.cumsum(edges[:-1]) == 0
+
+
+def jittered_steps(num_steps: Int[Array, ""], key: Key[Array, ""]) -> Int[Array, ""]:
+    """A uniform number of leapfrog steps within half of a mean, shared by all chains."""
+    half = num_steps // 2
+    many = jnp.floor(jax.random.uniform(key) * (2 * half + 1)).astype(half.dtype)
+    return num_steps - half + many
+
+
+def run_chain(
+    target: Target,
+    scores: tuple[Score, ...],
+    num_units: int,
+    buffer: int,
+    root: Key[Array, ""],
+    kernel: Kernel,
+    pace: Pace,
+    state: State,
+    chain: Chain,
+    center: dict[str, Any],
+) -> tuple[State, Made]:
+    """One block of draws of one chain.
+
+    Args:
+        target: the model on flat parameters.
+        scores: what is averaged besides the log score.
+        num_units: number of units of the data.
+        buffer: room for the block's draws; static, while `pace.num_draws` ≤ buffer is not.
+        root: key of the seed, the model and the stage.
+        kernel, pace: of the block.
+        state: where the chain stands.
+        chain: which it is.
+        center: kind → centring constant of the log score.
+
+    Returns:
+        The new state and what the block makes. Of a draw of several transitions, the last one's
+        acceptance, divergence and energy count, as when draws are thinned.
+    """
+    by_draw = [score for score in scores if score.per == "draw"]
+    replicate = len(by_draw) < len(scores)
+    fold = Fold(train_mask(chain.held_out, num_units), chain.test)
+    transition = hmc.build_kernel()
+    own = jax.random.fold_in(jax.random.fold_in(root, chain.fold), chain.number)
+    jitter = jax.random.fold_in(root, 0)
+    dtype = state.position.dtype
+    unit_mass = jnp.ones_like(state.position)
+    zero, no = jnp.zeros((), dtype), jnp.zeros((), bool)
+
+    def position_of(z: Float[Array, " param"]) -> Float[Array, " param"]:
+        return from_z(kernel, chain.stretch * z)
+
+    def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
+        return target.log_density(position_of(z), fold)
+
+    def averaged(key: Key[Array, ""], position: Float[Array, " param"]) -> dict[str, Any]:
+        """Log weight and values of every score at one draw."""
+        at = (key, target, position, fold)
+        return {
+            score.key: (score.log_weight(*at) if score.log_weight else zero, score.statistic(*at))
+            for score in by_draw
+        }
+
+    def room(example: Array) -> Array:
+        return jnp.zeros((buffer, *example.shape), example.dtype)
+
+    example = jax.eval_shape(averaged, own, state.position)
+    made = Made(
+        {kind: log_sums.init(x) for kind, x in center.items()},
+        {
+            name: weighted_means.init(jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), x))
+            for name, x in example.items()
+        },
+        jnp.zeros((buffer, fold.test.size), dtype) if replicate else None,
+        room(state.position),
+        *(room(zero),) * 4,
+        room(no),
+    )
+
+    def move(t: Int[Array, ""], j: Int[Array, ""], last: tuple) -> tuple:
+        """A transition; the first of a block, j = -1, stays where it is and finds the density
+        there, so that no second copy of its gradient is compiled."""
+        (before, log_step, _, accepted, _), here = last, j < 0
+        number = t * pace.thin + j
+        steps = jittered_steps(pace.num_steps, jax.random.fold_in(jitter, number))
+        key = jax.random.fold_in(own, 2 * number)
+        size = jnp.where(here, 0.0, jnp.exp(log_step))
+        after, info = transition(
+            key, before, log_density, size, unit_mass, jnp.where(here, 1, steps)
+        )
+        seen = hmc.HMCState(
+            before.position, info.proposal.logdensity, info.proposal.logdensity_grad
+        )
+        after = jax.tree.map(partial(jnp.where, here), seen, after)
+        accepted = jnp.nan_to_num(info.acceptance_rate)
+        adapted = jnp.clip(
+            log_step + pace.rate * (accepted - pace.target_accept), MIN_LOG_STEP, MAX_LOG_STEP
+        )
+        log_step = jnp.where(here | (pace.rate == 0), log_step, adapted)
+        energy = 0.5 * jnp.sum(info.momentum**2) - before.logdensity
+        return after, log_step, energy, accepted, info.is_divergent
+
+    def draw(i: Int[Array, ""], carry: tuple) -> tuple:
+        now, log_step, _, made = carry
+        t = pace.first + i
+        key = jax.random.fold_in(own, 2 * t + 1)
+        begin = jnp.where(i == 0, -1, 0)
+        last = (now, log_step, zero, zero, no)
+        now, log_step, energy, accepted, diverging = jax.lax.fori_loop(
+            begin, pace.thin, partial(move, t), last
+        )
+        position = position_of(now.position)
+        joint, pointwise = target.log_predictive(position, fold)
+        values = averaged(key, position)
+        y_rep = made.y_rep
+        if replicate:
+            assert target.predict is not None
+            y_rep = y_rep.at[i].set(target.predict(key, position, fold))
+        of_draw = (position, joint, now.logdensity, energy, accepted, diverging)
+        made = Made(
+            {
+                "joint": log_sums.update(made.sums["joint"], joint),
+                "pointwise": log_sums.update(made.sums["pointwise"], pointwise),
+            },
+            {name: weighted_means.update(x, values[name]) for name, x in made.means.items()},
+            y_rep,
+            *(x.at[i].set(new) for x, new in zip(made[3:], of_draw)),
+        )
+        return now, log_step, energy, made
+
+    z = to_z(kernel, state.position) / chain.stretch
+    unseen = hmc.HMCState(z, jnp.full((), -jnp.inf, dtype), jnp.zeros_like(z))
+    begun = (unseen, state.log_step_size, state.energy, made)
+    end, log_step, energy, made = jax.lax.fori_loop(0, pace.num_draws, draw, begun)
+    return State(position_of(end.position), log_step, energy), made

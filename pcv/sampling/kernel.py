@@ -1,0 +1,103 @@
+r"""The metric of HMC, learnt from pooled draws: a diagonal, and the directions that it misses.
+
+.. math:: \theta = c + d \circ \bigl(I + U\,\mathrm{diag}(r - 1)\,U^\top\bigr) z
+
+with unit mass on z: standard deviations d, and orthonormal directions U in which the draws,
+standardised, spread by r in place of 1.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+DENSE, MOST = 100, 50
+"""parameters up to which every direction may have its own spread, and directions of more"""
+
+
+FEWEST_PER_PARAM = 4
+"""effective draws, from which on small eigenvalues of their correlation count"""
+
+
+class Kernel(NamedTuple):
+    """A metric; `center` keeps numbers small in single precision."""
+
+    center: Float[Any, " param"]
+    scale: Float[Any, " param"]
+    directions: Float[Any, "param direction"]
+    ratios: Float[Any, " direction"]
+
+
+def num_directions(num_params: int) -> int:
+    """How many directions the kernel of so many parameters has room for.
+
+    >>> num_directions(65), num_directions(400)
+    (65, 50)
+    """
+    return num_params if num_params <= DENSE else MOST
+
+
+def plain(num_params: int) -> Kernel:
+    """The kernel of a standard normal posterior."""
+    number = num_directions(num_params)
+    directions = np.zeros((num_params, number))
+    return Kernel(np.zeros(num_params), np.ones(num_params), directions, np.ones(number))
+
+
+def to_z(kernel: Kernel, position: Float[Array, " param"]) -> Float[Array, " param"]:
+    """Coordinates z of a position θ."""
+    x = (position - kernel.center) / kernel.scale
+    return x + kernel.directions @ ((1 / kernel.ratios - 1) * (kernel.directions.T @ x))
+
+
+def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
+    """The position θ of coordinates z."""
+    x = z + kernel.directions @ ((kernel.ratios - 1) * (kernel.directions.T @ z))
+    return kernel.center + kernel.scale * x
+
+
+def whitened(
+    kernel: Kernel, positions: Float[np.ndarray, "*draw param"]
+) -> Float[np.ndarray, "*draw param"]:
+    """`to_z` of many positions, on the host."""
+    x = (positions - kernel.center) / kernel.scale
+    return x + ((x @ kernel.directions) * (1 / kernel.ratios - 1)) @ kernel.directions.T
+
+
+def covariance(kernel: Kernel) -> Float[np.ndarray, "param param"]:
+    """Of a posterior that the kernel whitens."""
+    spread = (kernel.directions * (kernel.ratios**2 - 1)) @ kernel.directions.T
+    spread[np.diag_indices_from(spread)] += 1
+    return kernel.scale[:, None] * spread * kernel.scale
+
+
+def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kernel:
+    r"""The kernel of a posterior that draws are from.
+
+    Of the eigenvalues of the draws' correlation, only those count that the correlation of
+    independent parameters would not show in as many draws (Marchenko and Pastur):
+
+    .. math:: \lambda < (1 - \sqrt{p/n})^2 \quad\text{or}\quad \lambda > (1 + \sqrt{p/n})^2
+
+    and small ones only from four draws a parameter on: a direction taken for narrower than it is
+    would hold chains where they are.
+
+    Args:
+        draws: pooled over chains.
+        num_effective: how many independent draws they are worth.
+    """
+    num_draws, num_params = draws.shape
+    center, scale = draws.mean(0), draws.std(0)
+    scale = np.where(scale > 0, scale, 1.0)
+    _, singular, rows = np.linalg.svd((draws - center) / scale, full_matrices=False)
+    values = singular**2 / num_draws
+    edge = np.sqrt(num_params / max(num_effective, 1.0))
+    low = (1 - edge) ** 2 if edge <= 1 / np.sqrt(FEWEST_PER_PARAM) else 0.0
+    counts = (values > (1 + edge) ** 2) | (values < low)
+    away = np.where(counts, np.abs(np.log(np.maximum(values, 1e-12))), 0.0)
+    made = plain(num_params)
+    chosen = np.argsort(-away)[: made.ratios.size]
+    chosen = chosen[counts[chosen]]
+    made.directions[:, : chosen.size] = rows[chosen].T
+    made.ratios[: chosen.size] = np.sqrt(np.maximum(values[chosen], 1e-12))
+    return made._replace(center=center, scale=scale)

@@ -1,0 +1,180 @@
+"""Any number of chains, a tile of a fixed number at a time, laid over all devices.
+
+One shape is compiled for, whatever the number of folds, and memory on the devices does not grow
+with it. Everything around the program is NumPy.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from pcv import programs
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid_out
+from pcv.model import Target
+from pcv.names import name_bits
+from pcv.programs import Shared
+from pcv.sampling.hmc import Chain, Made, Pace, State, run_chain
+from pcv.sampling.kernel import Kernel
+from pcv.scores import Score
+
+MOST_CPU, MOST_GPU = 16, 4096
+"""chains of a device that advance side by side"""
+CPU_ROOM, GPU_ROOM = 2**20, 2**31
+"""bytes for their unit log likelihoods: what fits a core's cache, or a share of a GPU's memory"""
+
+
+class Engine(NamedTuple):
+    """The compiled program of a model, and what it was built for."""
+
+    advance: Shared
+    target: Target
+    num_units: int
+    num_params: int
+    scores: tuple[Score, ...]
+    buffer: int
+    """the largest number of draws of a block"""
+    tile: int
+    """chains that advance side by side, on all devices together"""
+    with_tile: Callable[[int], "Engine"]
+    """the same with another number of them: for a device whose memory they did not fit"""
+
+
+def build(
+    target: Target,
+    scores: tuple[Score, ...],
+    num_units: int,
+    buffer: int,
+    tile: int | None = None,
+) -> Engine:
+    """The program of a model; nothing is compiled before it is called.
+
+    Args:
+        target: the model on flat parameters.
+        scores: what to average besides the log score.
+        num_units: number of units.
+        buffer: the largest number of draws of one block.
+        tile: chains that advance side by side; None: as many as the devices' caches hold.
+    """
+    once = target._replace(
+        log_density=programs.inner(target.log_density),
+        log_predictive=programs.inner(target.log_predictive),
+    )
+    one_chain = partial(run_chain, once, scores, num_units, buffer)
+
+    def share(root: Key[Array, ""], kernel: Kernel, pace: Pace, *chains: Any) -> tuple[State, Made]:
+        return jax.vmap(partial(one_chain, root, kernel, pace))(*chains)
+
+    devices = len(in_use())
+    on_cpu = in_use()[0].platform == "cpu"
+    room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
+    each = max(min(room // (8 * num_units), most), 1)
+    size = devices * (each if tile is None else -(-tile // devices))
+    return Engine(
+        programs.shared(laid_out(share, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3)),
+        target,
+        num_units,
+        jax.eval_shape(target.init, jax.random.key(0)).size,
+        scores,
+        buffer,
+        size,
+        partial(build, target, scores, num_units, buffer),
+    )
+
+
+def chains_of(
+    folds: list[str],
+    num_chains: int,
+    test: Int[np.ndarray, "fold slot"],
+    held_out: Int[np.ndarray, "fold run 2"],
+    num_params: int,
+) -> Chain:
+    """All chains of the folds, fold by fold, none stretched; leading axis: chain.
+
+    Ranges are filled up, by empty ones, to a power of 2: random folds have more or fewer of them.
+    """
+    runs = held_out.shape[1]
+    room = 1 << (runs - 1).bit_length()
+    held_out = np.pad(held_out, ((0, 0), (0, room - runs), (0, 0)))
+    bits = np.array([name_bits(fold) for fold in folds], np.uint32)
+    numbers = np.tile(np.arange(num_chains, dtype=np.uint32), len(folds))
+    stretch = np.broadcast_to(np.ones(num_params), (len(numbers), num_params))
+    each = (np.repeat(x, num_chains, axis=0) for x in (bits, test, held_out))
+    of_fold, tested, ranges = each
+    return Chain(of_fold, numbers, tested, ranges, stretch)
+
+
+def filled(number: int, size: int) -> Int[np.ndarray, " place"]:
+    """Places of `number` things, filled up to `size` by the last one.
+
+    >>> filled(3, 5)
+    array([0, 1, 2, 2, 2])
+    """
+    return np.minimum(np.arange(size), number - 1)
+
+
+def rows(tree: Any, places: Int[np.ndarray, " place"] | slice) -> Any:
+    """Some of the chains."""
+    return jax.tree.map(lambda x: x[places], tree)
+
+
+def advance(
+    engine: Engine,
+    root: Key[Array, ""],
+    kernel: Kernel,
+    pace: Pace,
+    state: State,
+    chains: Chain,
+    center: dict[str, Float[np.ndarray, "chain ..."]],
+    wanted: tuple[str, ...] = Made._fields,
+) -> tuple[State, Made]:
+    """A block of draws of all chains.
+
+    Args:
+        engine: from `build`.
+        root: key of the seed, the model and the stage.
+        kernel: of all chains.
+        pace: of the block; `num_steps` and `thin` of all chains, or of each.
+        state, chains: of each chain.
+        center: kind → centring constants of the log score, of each chain.
+        wanted: what is to be brought to the host of what is made.
+
+    Returns:
+        The new states and what was made, in the order of the chains; None for what is not wanted.
+    """
+    number = len(chains.fold)
+    paces = np.stack([np.broadcast_to(x, number) for x in (pace.num_steps, pace.thin)])
+    order = np.lexsort(paces)
+    edges = np.flatnonzero((np.diff(paces[:, order]) != 0).any(0)) + 1
+    parts, dtype = [], jax.dtypes.canonicalize_dtype(float)
+    waiting: list[tuple[Any, int]] = []
+
+    def fetch() -> None:
+        found, size = waiting.pop()
+        parts.append(jax.tree.map(lambda x: np.asarray(x)[:size], found))
+
+    def typed(x: Any) -> Any:
+        return np.asarray(x, dtype) if np.asarray(x).dtype.kind == "f" else np.asarray(x)
+
+    kernel = jax.tree.map(typed, kernel)
+    for same in np.split(order, edges):
+        steps, thin = paces[:, same[0]]
+        now = jax.tree.map(typed, pace._replace(num_steps=np.int32(steps), thin=np.int32(thin)))
+        now = now._replace(first=np.int32(now.first), num_draws=np.int32(now.num_draws))
+        for begin in range(0, len(same), engine.tile):
+            own = same[begin : begin + engine.tile]
+            some = jax.tree.map(
+                typed, rows((state, chains, center), own[filled(len(own), engine.tile)])
+            )
+            after, made = engine.advance(root, kernel, now, *some)
+            made = made._replace(**dict.fromkeys(set(Made._fields) - set(wanted)))
+            if waiting:
+                fetch()
+            waiting.append(((after, made), len(own)))
+    fetch()
+    back = np.argsort(order)
+    whole: tuple[State, Made] = jax.tree.map(lambda *x: np.concatenate(x)[back], *parts)
+    return whole

@@ -1,0 +1,431 @@
+"""The full-data fit by many short chains: a zoo of posteriors, starts, and the folds' kernel."""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from arviz_stats.base import array_stats
+from jax.flatten_util import ravel_pytree
+from numpyro.infer.util import initialize_model, unconstrain_fn
+
+from pcv.errors import PcvError
+from pcv.keys import key
+from pcv.model import Target, flat_target, target
+from pcv.nuts import check
+from pcv.sampling import full_data, tiles
+from pcv.sampling.full_data import Fit
+from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
+from tests.problems import PROBLEMS, Problem, coin
+
+MAX_Z = 4.0
+"""Monte Carlo standard errors that a moment may be off"""
+AXES = {"chain_axis": 0, "draw_axis": 1}
+
+
+def fitted(target: Target, num_units: int, seed: int, total: int = 4000, warmup: int = 1000) -> Fit:
+    engine = tiles.build(full_data.target_of(target), (), num_units, full_data.BLOCK)
+    return full_data.sample(engine, key(seed, "model", "fit"), warmup, total, 0.8)
+
+
+def fit_of(problem: Problem, seed: int) -> Fit:
+    flat, _ = flat_target(target(problem.model, problem.data, "plain"))
+    return fitted(flat, len(problem.data["y"]), seed)
+
+
+def off(draws: np.ndarray, mean: np.ndarray, error: np.ndarray) -> float:
+    """Largest error of means of draws (chain, draw, ...), in their standard errors."""
+    ess = np.asarray(array_stats.ess(draws, method="mean", **AXES))
+    total = np.sqrt(draws.var((0, 1)) / ess + error**2)
+    return float(np.max(np.abs(draws.mean((0, 1)) - mean) / total))
+
+
+def worst(problem: Problem, fit: Fit) -> float:
+    """Of the posterior's means and mean squares, against exact draws."""
+    exact = problem.posterior(np.random.default_rng(1), 1_000_000)
+    exact = np.column_stack([exact[name] for name in sorted(exact)])
+    found = []
+    for power in (1, 2):
+        x, known = ((y - exact.mean(0)) ** power for y in (fit.draws.position, exact))
+        found.append(off(x, known.mean(0), known.std(0) / np.sqrt(len(known))))
+    return max(found)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", ["hierarchy, plain", "variance", "coin"])
+def test_draws_are_of_the_posterior(name, seed):
+    problem = PROBLEMS[name]()
+    fit = fit_of(problem, seed)
+    assert worst(problem, fit) < MAX_Z
+    names = ["x"] * fit.draws.position.shape[-1]
+    assert not check(fit.draws, names).problems
+
+
+def test_a_missing_jacobian_is_noticed():
+    problem = coin(jacobian=False)
+    assert worst(problem, fit_of(problem, 1)) > 2 * MAX_Z
+
+
+def test_same_key_same_draws():
+    problem = PROBLEMS["coin"]()
+    first, again, other = (fit_of(problem, seed).draws.position for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (abs(first - other).max(axis=(1, 2)) > 0).all()
+    assert len(np.unique(first[:, 0])) == len(first)
+
+
+def test_no_start_with_a_finite_density():
+    never = Target(
+        lambda key: jax.random.normal(key, (2,)),
+        lambda position, fold: jnp.where(position[0] > 1e3, 0.0, -jnp.inf),
+        lambda position, fold: (position[0], position),
+    )
+    said = "chain 0: the log density or its gradient is not finite at any of 20 points within 2 of"
+    with pytest.raises(PcvError, match=said):
+        fitted(never, 5, 1)
+
+
+@pytest.mark.parametrize("low", [0.0, 100.0], ids=["some", "none"])
+def test_chains_start_where_the_density_is_finite(low):
+    """Half of the points near 0 are impossible, or all: then prior draws are tried."""
+    half = Target(
+        lambda key: low + jax.random.normal(key, (1,)),
+        lambda position, fold: jnp.where(
+            position[0] > low,
+            jnp.log(jnp.abs(position[0] - low)) - position[0],
+            -jnp.inf,
+        ),
+        lambda position, fold: (position[0], position),
+    )
+    draws = fitted(half, 5, 1).draws
+    assert np.isfinite(draws.lp).all()
+    assert (draws.position > low).all()
+
+
+def test_chains_that_are_lost_go_on_from_others(monkeypatch):
+    x, y = jnp.linspace(0, 100, 30), jnp.round(jnp.exp(1 + jnp.linspace(0, 2, 30)))
+
+    def log_density(position, fold):
+        log_rate = position[0] + position[1] * x
+        return (y * log_rate - jnp.exp(log_rate)).sum() - (position**2).sum() / 2e4
+
+    vague = Target(
+        lambda key: 100 * jax.random.normal(key, (2,)),
+        log_density,
+        lambda position, fold: (position[0], position),
+    )
+    draws = fitted(vague, 30, 1).draws
+    assert not check(draws, ["a", "b"]).problems
+    np.testing.assert_allclose(draws.position.mean((0, 1)), [1, 0.02], atol=0.3)
+    monkeypatch.setattr(full_data, "LOST", np.inf)
+    assert check(fitted(vague, 30, 1).draws, ["a", "b"]).problems
+
+
+DIM = 6
+UNITS_OF_MEASURE = 10.0 ** np.arange(-3, 3)
+CORRELATED = np.linalg.cholesky(np.full((DIM, DIM), 0.98) + 0.02 * np.eye(DIM))
+SCALES = {
+    "unit": np.eye(DIM),
+    "badly scaled": np.diag(UNITS_OF_MEASURE),
+    "correlated": CORRELATED,
+    "both": UNITS_OF_MEASURE[:, None] * CORRELATED,
+}
+
+
+def gaussian(scale: np.ndarray) -> Target:
+    whiten = np.linalg.inv(scale)
+    return Target(
+        lambda key: jnp.zeros(len(scale)),
+        lambda position, fold: -0.5 * ((whiten @ (position - 3.0)) ** 2).sum(),
+        lambda position, fold: (position[0], position[:1]),
+    )
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_the_kernel_whitens(name):
+    """Whatever the scales and correlations; few steps then make a draw independent."""
+    scale = SCALES[name]
+    fit = fitted(gaussian(scale), 2, 1)
+    z = np.linalg.inv(scale) @ covariance(fit.kernel) @ np.linalg.inv(scale).T
+    np.testing.assert_allclose(z, np.eye(DIM), atol=0.35)
+    assert fit.slowest < 2
+    assert fit.num_steps <= 4
+    assert 0.65 < fit.draws.acceptance_rate.mean() < 0.95
+
+
+@pytest.mark.parametrize("num_params", [3, 120])
+def test_kernels_there_and_back(num_params):
+    rng = np.random.default_rng(1)
+    draws = rng.normal(size=(2000, num_params)) * np.linspace(1, 100, num_params)
+    draws[:, 1] += draws[:, 0] * 30
+    kernel = learn(draws, 2000.0)
+    z = jax.vmap(lambda x: to_z(kernel, x))(draws)
+    np.testing.assert_allclose(z, whitened(kernel, draws), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(jax.vmap(lambda x: from_z(kernel, x))(z), draws, rtol=1e-9)
+    np.testing.assert_allclose(z.std(0), 1, rtol=0.1)
+    assert abs(np.corrcoef(z[:, 0], z[:, 1])[0, 1]) < 0.1
+    assert (kernel.ratios != 1).sum() == 2  # the noise of the others is left alone
+
+
+class Posterior(NamedTuple):
+    """A model of NumPyro's whose moments another sampler knows."""
+
+    target: Target
+    mean: np.ndarray
+    error: np.ndarray
+    draws: np.ndarray
+
+
+def density_of(model) -> Target:
+    info = initialize_model(jax.random.key(0), model, dynamic_args=False)
+    flat, unravel = ravel_pytree(info.param_info.z)
+    return Target(
+        lambda key: jnp.zeros(flat.size),
+        lambda position, fold: -info.potential_fn(unravel(position)),
+        lambda position, fold: (position[0], position[:1]),
+    )
+
+
+def schools(centred: bool):
+    y = jnp.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+    se = jnp.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+    def model():
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        tau = numpyro.sample("tau", dist.HalfCauchy(5))
+        if centred:
+            theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]))
+        else:
+            theta = mu + tau * numpyro.sample("z", dist.Normal(0, 1).expand([8]))
+        numpyro.sample("y", dist.Normal(theta, se), obs=y)
+
+    return model
+
+
+def funnel():
+    v = numpyro.sample("v", dist.Normal(0, 3))
+    numpyro.sample("x", dist.Normal(0, jnp.exp(v / 2)).expand([9]))
+
+
+def banana():
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(0.03 * (x * 10) ** 2 - 3, 1))
+
+
+def two_modes():
+    x = numpyro.sample("x", dist.Normal(0, 10))
+    numpyro.factor("f", jnp.logaddexp(-0.5 * ((x - 5) / 0.5) ** 2, -0.5 * ((x + 5) / 0.5) ** 2))
+
+
+def german(horseshoe: bool):
+    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "german_credit_numeric.csv").to_numpy(float)
+    x = table[:, :-1]
+    x, y = jnp.array((x - x.mean(0)) / x.std(0)), jnp.array(table[:, -1] == 2, float)
+
+    def model():
+        a = numpyro.sample("a", dist.Normal(0, 5))
+        if horseshoe:
+            tau = numpyro.sample("tau", dist.HalfCauchy(0.2))
+            local = numpyro.sample("local", dist.HalfCauchy(1).expand([24]))
+            b = numpyro.sample("z", dist.Normal(0, 1).expand([24])) * tau * local
+        else:
+            b = numpyro.sample("b", dist.Normal(0, 1).expand([24]))
+        numpyro.sample("y", dist.Bernoulli(logits=a + x @ b), obs=y)
+
+    return model
+
+
+def poisson_groups():
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(400), 5)
+    x, u = rng.normal(size=group.size), 0.7 * rng.normal(size=400)
+    y = jnp.array(rng.poisson(np.exp(0.5 + 0.3 * x + u[group])))
+
+    def model():
+        mu = numpyro.sample("mu", dist.Normal(0, 2))
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([400]))
+        numpyro.sample("y", dist.Poisson(jnp.exp(mu + b * x + tau * z[group])), obs=y)
+
+    return model
+
+
+def autoregression():
+    rng = np.random.default_rng(2)
+    y = np.zeros(120)
+    for t in range(1, 120):
+        y[t] = 0.3 + 0.8 * y[t - 1] + rng.normal()
+    y = jnp.array(y)
+
+    def model():
+        alpha = numpyro.sample("alpha", dist.Normal(0, 2))
+        beta = numpyro.sample("beta", dist.Uniform(-1, 1))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(2))
+        numpyro.sample("y", dist.Normal(alpha + beta * y[:-1], sigma), obs=y[1:])
+
+    return model
+
+
+def gaussian_process():
+    rng = np.random.default_rng(3)
+    x = np.linspace(0, 1, 25)
+    apart = (x[:, None] - x) ** 2
+    y = jnp.array(rng.poisson(np.exp(1 + np.sin(6 * x))))
+
+    def model():
+        length = numpyro.sample("length", dist.InverseGamma(5, 2))
+        size = numpyro.sample("size", dist.HalfNormal(1))
+        cov = size**2 * jnp.exp(-0.5 * apart / length**2) + 1e-6 * jnp.eye(25)
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([25]))
+        mu = numpyro.sample("mu", dist.Normal(0, 2))
+        numpyro.sample("y", dist.Poisson(jnp.exp(mu + jnp.linalg.cholesky(cov) @ z)), obs=y)
+
+    return model
+
+
+WELL = {
+    "schools": lambda: schools(False),
+    "autoregression": autoregression,
+    "Gaussian process": gaussian_process,
+    "Poisson groups": poisson_groups,
+    "German credit": lambda: german(False),
+}
+"""posteriors on which NUTS is right"""
+BADLY = {
+    "centred schools": lambda: schools(True),
+    "funnel": lambda: funnel,
+    "banana": lambda: banana,
+    "two modes": lambda: two_modes,
+    "horseshoe": lambda: german(True),
+}
+NEEDS_DATA = {"German credit", "horseshoe"}
+
+
+def skip_without_data(name: str) -> None:
+    if name in NEEDS_DATA and "PCV_DATA" not in os.environ:
+        pytest.skip("PCV_DATA names no folder of data")
+
+
+@cache
+def of_nuts(name: str) -> np.ndarray:
+    """Long chains of NumPyro's NUTS, on the unconstrained scale."""
+    model = WELL[name]()
+    kernel = numpyro.infer.NUTS(model, target_accept_prob=0.9)
+    run = numpyro.infer.MCMC(
+        kernel,
+        num_warmup=500,
+        num_samples=1500,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    run.run(jax.random.key(1))
+    made = run.get_samples(group_by_chain=True)
+    names = initialize_model(jax.random.key(0), model, dynamic_args=False).param_info.z
+
+    def flat(values: dict) -> jax.Array:
+        return ravel_pytree(unconstrain_fn(model, (), {}, values))[0]
+
+    return np.asarray(jax.vmap(jax.vmap(flat))({name: made[name] for name in names}))
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_moments_are_those_of_nuts(name):
+    skip_without_data(name)
+    theirs = of_nuts(name)
+    fit = fitted(density_of(WELL[name]()), 1, 1)
+    draws = fit.draws.position
+    assert not check(fit.draws, ["x"] * draws.shape[-1]).problems
+    center = theirs.mean((0, 1))
+    for power in (1, 2):
+        known = (theirs - center) ** power
+        ess = np.asarray(array_stats.ess(known, method="mean", **AXES))
+        error = np.sqrt(known.var((0, 1)) / ess)
+        # the largest of so many
+        assert off((draws - center) ** power, known.mean((0, 1)), error) < MAX_Z
+
+
+@pytest.mark.parametrize("name", BADLY)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_not_mixed_is_flagged(name, seed):
+    """By R-hat, or by the share of divergences: no second try, as the stage makes."""
+    skip_without_data(name)
+    fit = fitted(density_of(BADLY[name]()), 1, seed)
+    assert check(fit.draws, ["x"] * fit.draws.position.shape[-1]).problems
+
+
+def of_garch(y):
+    def model():
+        mu = numpyro.sample("mu", dist.ImproperUniform(dist.constraints.real, (), ()))
+        alpha0 = numpyro.sample("alpha0", dist.ImproperUniform(dist.constraints.positive, (), ()))
+        alpha1 = numpyro.sample("alpha1", dist.Uniform(0, 1))
+        share = numpyro.sample("share", dist.Uniform(0, 1))
+        beta1 = numpyro.deterministic("beta1", share * (1 - alpha1))
+        numpyro.factor("uniform on beta1", jnp.log(1 - alpha1))
+
+        def step(variance, last):
+            variance = alpha0 + alpha1 * (last - mu) ** 2 + beta1 * variance
+            return variance, variance
+
+        first = jnp.asarray(0.25)
+        _, variance = jax.lax.scan(step, first, y[:-1])
+        sd = jnp.sqrt(jnp.append(first, variance))
+        numpyro.sample("y", dist.Normal(mu, sd), obs=y)
+
+    return model
+
+
+def of_ar(y):
+    def model():
+        alpha = numpyro.sample("alpha", dist.Normal(0, 10))
+        beta = numpyro.sample("beta", dist.Normal(0, 10).expand([5]))
+        sigma = numpyro.sample("sigma", dist.HalfCauchy(2.5))
+        lags = jnp.stack([y[4 - k : len(y) - 1 - k] for k in range(5)], axis=1)
+        numpyro.sample("y", dist.Normal(alpha + lags @ beta, sigma), obs=y[5:])
+
+    return model
+
+
+def of_schools(_):
+    return schools(False)
+
+
+REFERENCES = {
+    "garch-garch11": ("posteriordb_garch.csv", of_garch),
+    "arK-arK": ("posteriordb_arK.csv", of_ar),
+    "eight_schools-eight_schools_noncentered": ("eight_schools.csv", of_schools),
+}
+
+
+@pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
+@pytest.mark.parametrize("name", REFERENCES)
+def test_means_are_those_of_posteriordb(name):
+    file, make = REFERENCES[name]
+    folder = Path(os.environ["PCV_DATA"])
+    table = pd.read_csv(folder / file)
+    model = make(jnp.asarray(table["y"].to_numpy(float)))
+    reference = json.loads((folder / "ref" / f"{name}.json").read_text())["parameters"]
+    info = initialize_model(jax.random.key(0), model, dynamic_args=False)
+    _, unravel = ravel_pytree(info.param_info.z)
+    draws = fitted(density_of(model), 1, 1).draws.position
+    constrained = info.postprocess_fn
+    named = jax.vmap(jax.vmap(lambda x: constrained(unravel(x))))(draws)
+    compared = 0
+    for label, known in reference.items():
+        base, _, index = label.rstrip("]").partition("[")
+        if base not in named:
+            continue
+        x = np.asarray(named[base])
+        x = x[..., int(index) - 1] if index else x
+        assert off(x, known["mean"], known["mcse_mean"]) < MAX_Z, label
+        compared += 1
+    assert compared >= 2

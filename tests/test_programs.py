@@ -1,0 +1,150 @@
+"""Programs are shared by all that compute the same, whatever arrays they hold, and by no others."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import pcv
+from pcv import programs
+
+X, OTHER = np.linspace(0.0, 1.0, 7), np.linspace(2.0, 3.0, 7)
+
+
+def jitted(x):
+    return jax.jit(lambda b: b * x)
+
+
+def nested(x):
+    inner = jax.jit(lambda b: b * x)
+    return jax.jit(lambda b: inner(b) + jnp.asarray(x))
+
+
+def scanned(x):
+    return lambda b: jax.lax.scan(lambda c, row: (c + row * b, c), 0.0, jnp.asarray(x))[1]
+
+
+def in_a_loop(x):
+    held = programs.inner(jax.jit(lambda b: b * x))
+    return lambda b: jax.lax.fori_loop(0, 3, lambda _, c: c + held(b).sum(), 0.0)
+
+
+def derived(x):
+    return jax.grad(lambda b: jnp.sum(jnp.sin(b * x)))
+
+
+def drawn(x):
+    key = jax.random.key(int(x[0]))
+    return lambda b: b * jax.random.normal(key, x.shape)
+
+
+FUNCTIONS = [jitted, nested, scanned, in_a_loop, derived, drawn]
+
+
+def kinds(function, *args):
+    return id(programs.shared(function).compiled(*args)[0])
+
+
+@pytest.mark.parametrize("make", FUNCTIONS, ids=lambda make: make.__name__)
+def test_held_arrays_are_arguments(make):
+    for x in (X, OTHER):
+        np.testing.assert_allclose(programs.shared(make(x))(2.0), make(x)(2.0), rtol=1e-12)
+    assert kinds(make(X), 2.0) == kinds(make(OTHER), 2.0)
+    assert kinds(make(X), 2.0) != kinds(make(X[:5]), 2.0)
+
+
+def test_others_are_not_shared():
+    found = [
+        lambda b: b * X,
+        lambda b: b + X,
+        lambda b: b * X * 2,
+        lambda b: b * X * 3,
+        lambda b: (b * X).sum(),
+        lambda b: {"x": b * X},
+    ]
+    assert len({kinds(function, 2.0) for function in found}) == len(found)
+    assert kinds(found[0], 2.0) != kinds(found[0], 2)
+    assert kinds(found[0], 2.0) != id(programs.once(found[0]).compiled(2.0)[0])
+
+
+def test_what_cannot_be_read_is_compiled_alone():
+    def called_back(x):
+        shape = jax.ShapeDtypeStruct(x.shape, float)
+        return lambda b: jax.pure_callback(lambda b: b * x, shape, b)
+
+    for x in (X, OTHER):
+        np.testing.assert_allclose(programs.shared(called_back(x))(2.0), 2 * x)
+    assert kinds(called_back(X), 2.0) != kinds(called_back(OTHER), 2.0)
+
+
+def test_few_are_kept(monkeypatch):
+    monkeypatch.setattr(programs, "_compiled", {})
+    monkeypatch.setattr(programs, "MOST", 2)
+    functions = [lambda b, n=n: b**n for n in (3, 4, 5)]
+    for function in (*functions[:2], functions[0], functions[2]):
+        programs.shared(function)(2.0)
+    assert len(programs._compiled) == 2
+    kept = set(map(id, programs._compiled.values()))
+    assert [kinds(f, 2.0) in kept for f in (functions[0], functions[2])] == [True, True]
+
+
+@contextmanager
+def counted():
+    """How often functions are traced, lowered and compiled (or fetched)."""
+    found = []
+
+    def listen(event, *_, **__):
+        if event.startswith("/jax/core/compile/"):
+            found.append(event.removeprefix("/jax/core/compile/").removesuffix("_duration"))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def grouped(data):
+    """Groups of normal outcomes, whose effects are integrated out by themselves."""
+
+    def log_prior(params):
+        return (
+            dist.Normal(0.0, 2.0).log_prob(params["mu"])
+            + dist.Normal(params["mu"], jnp.exp(params["log_tau"])).log_prob(params["theta"]).sum()
+            + dist.Normal(0.0, 1.0).log_prob(params["log_tau"])
+        )
+
+    def init(key):
+        z = jax.random.normal(key, (8,))
+        mu, log_tau = 2 * z[0], z[1]
+        return {"mu": mu, "log_tau": log_tau, "theta": mu + jnp.exp(log_tau) * z[2:]}
+
+    return pcv.Model(
+        init=init,
+        log_prior=log_prior,
+        log_lik=lambda params, data: dist.Normal(params["theta"][data["group"]], 1.0).log_prob(
+            data["y"]
+        ),
+        constrain=dict,
+        outcome=pcv.Outcome("y"),
+    )
+
+
+def test_a_second_call_compiles_nothing():
+    """Of another seed, other data of the same shape, or other folds of the same shape."""
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(6), 5)
+    data = [
+        {"y": rng.normal(size=6)[group] + rng.normal(size=30), "group": group} for _ in range(2)
+    ]
+    folds = [pcv.kfold(30, 5, seed=seed) for seed in (1, 2)]
+    short = {"chains": 2, "draws": 20, "warmup": 20, "progress": False}
+    call = partial(pcv.cross_validate, fit={"warmup": 200, "draws": 100}, **short)
+    with jax.enable_x64(True):
+        call(grouped(data[0]), folds[0], data=data[0], seed=1)
+        for i, j, seed in ((0, 0, 2), (1, 0, 1), (0, 1, 1)):
+            with counted() as events:
+                call(grouped(data[i]), folds[j], data=data[i], seed=seed)
+            assert set(events) == {"jaxpr_trace"}
