@@ -13,7 +13,6 @@ from blackjax.adaptation import window_adaptation
 
 from pcv import nuts
 from pcv.checks import centred
-from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.nuts import check
@@ -29,10 +28,16 @@ def posterior(*settings: Any) -> Draws:
     return next(nuts.posteriors(*settings[:-1], settings[-1:]))
 
 
+def starts(target: Target, seed: int = 1) -> np.ndarray:
+    """Draws from the prior."""
+    return np.asarray(jax.vmap(target.init)(jax.random.split(key(seed), CHAINS)))
+
+
 def fitted(problem: Problem, seed: int) -> Draws:
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
     n = len(problem.data["y"])
-    return posterior(flat, n, key(seed, "model", "fit"), CHAINS, 400, NUM_DRAWS, 0.9)
+    own = key(seed, "model", "fit")
+    return posterior(flat, n, own, starts(flat, seed), 400, NUM_DRAWS, 0.9)
 
 
 def worst(problem: Problem, draws: Draws) -> float:
@@ -94,54 +99,6 @@ def test_same_key_same_draws():
     assert len(np.unique(first[:, 0])) == CHAINS
 
 
-def test_no_start_with_a_finite_density():
-    never = Target(
-        lambda key: jax.random.normal(key, (2,)),
-        lambda position, fold: jnp.where(position[0] > 1e3, 0.0, -jnp.inf),
-        lambda position, fold: (position[0], position),
-    )
-    said = "chain 0: the log density or its gradient is not finite at any of 20 prior draws"
-    with pytest.raises(PcvError, match=said):
-        posterior(never, 5, key(1), CHAINS, 100, 100, 0.9)
-
-
-def test_chains_start_where_the_density_is_finite():
-    """Half of the prior draws are impossible."""
-    half = Target(
-        lambda key: jax.random.normal(key, (1,)),
-        lambda position, fold: jnp.where(
-            position[0] > 0, jnp.log(jnp.abs(position[0])) - position[0], -jnp.inf
-        ),
-        lambda position, fold: (position[0], position),
-    )
-    draws = posterior(half, 5, key(1), CHAINS, 300, 300, 0.9)
-    assert np.isfinite(draws.lp).all()
-    assert (draws.position > 0).all()
-
-
-def poisson_under_a_vague_prior() -> Target:
-    x, y = jnp.linspace(0, 100, 30), jnp.round(jnp.exp(1 + jnp.linspace(0, 2, 30)))
-
-    def log_density(position, fold):
-        log_rate = position[0] + position[1] * x
-        return (y * log_rate - jnp.exp(log_rate)).sum() - (position**2).sum() / 2e4
-
-    return Target(
-        lambda key: 100 * jax.random.normal(key, (2,)),
-        log_density,
-        lambda position, fold: (position[0], position),
-    )
-
-
-def test_chains_start_where_they_can_come_back_from(monkeypatch):
-    vague = poisson_under_a_vague_prior()
-    draws = posterior(vague, 30, key(1), CHAINS, 500, 500, 0.9)
-    assert not check(draws, ["a", "b"]).problems
-    np.testing.assert_allclose(draws.position.mean((0, 1)), [1, 0.02], atol=0.3)
-    monkeypatch.setattr(nuts, "FAR", np.inf)
-    assert check(posterior(vague, 30, key(1), CHAINS, 500, 500, 0.9), ["a", "b"]).problems
-
-
 def healthy() -> Draws:
     rng = np.random.default_rng(1)
     draws = (CHAINS, NUM_DRAWS)
@@ -196,10 +153,10 @@ def test_fits_that_cannot_be_trusted(draws, said):
 @pytest.mark.parametrize(
     ("draws", "said"),
     [
-        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d{3}, above 1.01: more fit.draws"),
+        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d{3}, above 1\.\d+: more fit.draws"),
         (spoilt(diverging=40), "40 divergences: a higher fit.target_accept, tighter priors or "),
         (spoilt(diverging=1), "1 divergence: a higher fit.target_accept, tighter priors or "),
-        (correlated(), r"ESS of 'a' is \d\d\d, below 100 per chain: more fit.draws"),
+        (correlated(), r"ESS of 'a' is \d\d\d, below 400: more fit.draws"),
     ],
     ids=["shifted a little", "few divergent", "one divergent", "correlated"],
 )
@@ -277,7 +234,8 @@ def test_a_higher_target_compiles_nothing():
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    settings = it, 2, key(1, "model", "fit"), CHAINS, 100, 100
+    begin = np.random.default_rng(1).normal(size=(CHAINS, DIM))
+    settings = it, 2, key(1, "model", "fit"), begin, 100, 100
     made = nuts.posteriors(*settings, [0.8, 0.99])
     first = next(made)
     before = len(compiled)
