@@ -224,7 +224,8 @@ class Search:
 
     def choose_steps(self) -> None:
         """The step size, and the number of leapfrog steps with the most effective draws per
-        gradient, of parameters and of their squares, which antithetic draws leave behind."""
+        gradient, of parameters and of their squares, which antithetic draws leave behind; the
+        score of a draw counts as one more gradient."""
         for gain in (FAST, SLOW):
             self.block(gain, self.size)
             self._step(float(np.exp(np.median(self.state.log_step_size))))
@@ -239,7 +240,7 @@ class Search:
             x = block.position
             taus = [_tau(x), _tau((x - x.mean((0, 1))) ** 2)]
             slowest = max(max(tau.mean(), tau.max() / 2) for tau in taus)
-            tried.append((self.num_steps * float(slowest), self.num_steps))
+            tried.append(((self.num_steps + 1) * float(slowest), self.num_steps))
         self.num_steps = min(tried)[1]
         self._step(float(np.exp(np.median(self.state.log_step_size))))
 
