@@ -20,11 +20,14 @@ def key(seed: int, *path: str | int) -> Key[Array, ""]:
     return result
 
 
-def chain_keys(
-    parent: Key[Array, ""], folds: list[str], num_chains: int
-) -> Key[Array, "fold chain"]:
-    """Keys of all chains of all folds, below ``parent`` (the key of seed, model, stage)."""
-    bits: UInt32[np.ndarray, " fold"] = np.array([name_bits(f) for f in folds], np.uint32)
-    chains = np.arange(num_chains, dtype=np.uint32)
-    fold_keys = jax.vmap(jax.random.fold_in, (None, 0))(parent, bits)
-    return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(fold_keys, chains)
+def chain_key(
+    parent: Key[Array, ""], fold: UInt32[Array, ""], chain: UInt32[Array, ""]
+) -> Key[Array, ""]:
+    """The key of a chain of a fold, below ``parent`` (the key of seed, model, stage).
+
+    Args:
+        parent: what all chains share.
+        fold: bits of its name.
+        chain: number among those of the fold.
+    """
+    return jax.random.fold_in(jax.random.fold_in(parent, fold), chain)

@@ -18,9 +18,10 @@ from pcv.sampling import folds as sampling
 from pcv.sampling import full_data
 from pcv.sampling.full_data import Draws, Fit
 from pcv.sampling.kernel import learn
-from pcv.sampling.tiles import Engine, build
+from pcv.sampling.tiles import Engine
 from pcv.scores import Replicates, across, frame
 from pcv.sums import batch_of, parts
+from tests.problems import Problem
 
 NO_DRAWS = Draws(*(np.zeros((0, 0)) for _ in Draws._fields))
 
@@ -39,12 +40,30 @@ class Sampled(NamedTuple):
 
 def posterior(target: Target, num_units: int, key: Key, total: int) -> Draws:
     """So many draws of all chains together, given the full data."""
-    engine = build(full_data.target_of(target), (), num_units, full_data.BLOCK)
+    engine = full_data.engine_of(target, num_units, total)
     return full_data.sample(engine, key, 1000, total, 0.8).draws
 
 
 def mcse(draws: Float[np.ndarray, "chain draw"], of: str = "mean") -> float:
     return float(array_stats.mcse(draws, method=of, chain_axis=0, draw_axis=1))
+
+
+def off(draws: np.ndarray, mean: np.ndarray, error: np.ndarray) -> float:
+    """Largest error of means of draws (chain, draw, ...), in their standard errors."""
+    ess = np.asarray(array_stats.ess(draws, method="mean", chain_axis=0, draw_axis=1))
+    total = np.sqrt(draws.var((0, 1)) / ess + error**2)
+    return float(np.max(np.abs(draws.mean((0, 1)) - mean) / total))
+
+
+def worst(problem: Problem, draws: Draws) -> float:
+    """Of the posterior's means and mean squares, against exact draws."""
+    exact = problem.posterior(np.random.default_rng(1), 1_000_000)
+    exact = np.column_stack([exact[name] for name in sorted(exact)])
+    found = []
+    for power in (1, 2):
+        x, known = ((y - exact.mean(0)) ** power for y in (draws.position, exact))
+        found.append(off(x, known.mean(0), known.std(0) / np.sqrt(len(known))))
+    return max(found)
 
 
 def off_printed(

@@ -21,9 +21,10 @@ from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
 from pcv.nuts import check
-from pcv.sampling import full_data, tiles
+from pcv.sampling import full_data
 from pcv.sampling.full_data import Fit
 from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
+from tests.chains import off, worst
 from tests.problems import PROBLEMS, Problem, coin
 
 MAX_Z = 4.0
@@ -32,7 +33,7 @@ AXES = {"chain_axis": 0, "draw_axis": 1}
 
 
 def fitted(target: Target, num_units: int, seed: int, total: int = 4000, warmup: int = 1000) -> Fit:
-    engine = tiles.build(full_data.target_of(target), (), num_units, full_data.BLOCK)
+    engine = full_data.engine_of(target, num_units, total)
     return full_data.sample(engine, key(seed, "model", "fit"), warmup, total, 0.8)
 
 
@@ -41,37 +42,19 @@ def fit_of(problem: Problem, seed: int) -> Fit:
     return fitted(flat, len(problem.data["y"]), seed)
 
 
-def off(draws: np.ndarray, mean: np.ndarray, error: np.ndarray) -> float:
-    """Largest error of means of draws (chain, draw, ...), in their standard errors."""
-    ess = np.asarray(array_stats.ess(draws, method="mean", **AXES))
-    total = np.sqrt(draws.var((0, 1)) / ess + error**2)
-    return float(np.max(np.abs(draws.mean((0, 1)) - mean) / total))
-
-
-def worst(problem: Problem, fit: Fit) -> float:
-    """Of the posterior's means and mean squares, against exact draws."""
-    exact = problem.posterior(np.random.default_rng(1), 1_000_000)
-    exact = np.column_stack([exact[name] for name in sorted(exact)])
-    found = []
-    for power in (1, 2):
-        x, known = ((y - exact.mean(0)) ** power for y in (fit.draws.position, exact))
-        found.append(off(x, known.mean(0), known.std(0) / np.sqrt(len(known))))
-    return max(found)
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", ["hierarchy, plain", "variance", "coin"])
 def test_draws_are_of_the_posterior(name, seed):
     problem = PROBLEMS[name]()
     fit = fit_of(problem, seed)
-    assert worst(problem, fit) < MAX_Z
+    assert worst(problem, fit.draws) < MAX_Z
     names = ["x"] * fit.draws.position.shape[-1]
     assert not check(fit.draws, names).problems
 
 
 def test_a_missing_jacobian_is_noticed():
     problem = coin(jacobian=False)
-    assert worst(problem, fit_of(problem, 1)) > 2 * MAX_Z
+    assert worst(problem, fit_of(problem, 1).draws) > 2 * MAX_Z
 
 
 def test_same_key_same_draws():

@@ -3,7 +3,15 @@
 import jax
 import numpy as np
 
-from pcv.keys import chain_keys, key
+from pcv.keys import chain_key, key
+from pcv.names import name_bits
+
+
+def chain_keys(parent, folds, num_chains):
+    """Of all chains of all folds."""
+    of_fold = np.array([name_bits(fold) for fold in folds], np.uint32)
+    every = jax.vmap(jax.vmap(chain_key, (None, None, 0)), (None, 0, None))
+    return every(parent, of_fold, np.arange(num_chains, dtype=np.uint32))
 
 
 def bits(keys):

@@ -1,6 +1,8 @@
 """NUTS: its draws against exact posteriors, and the checks of a full-data fit."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from arviz_stats.base import array_stats
 from blackjax.adaptation import window_adaptation
 
 from pcv import nuts
 from pcv.checks import centred
+from pcv.job import Job
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.nuts import check
 from pcv.sampling.full_data import Draws
+from pcv.stages import full_data
+from tests.chains import worst
 from tests.problems import PROBLEMS, Problem, coin
 
 CHAINS, NUM_DRAWS = 4, 1000
@@ -38,21 +42,6 @@ def fitted(problem: Problem, seed: int) -> Draws:
     n = len(problem.data["y"])
     own = key(seed, "model", "fit")
     return posterior(flat, n, own, starts(flat, seed), 400, NUM_DRAWS, 0.9)
-
-
-def worst(problem: Problem, draws: Draws) -> float:
-    """Largest error of the posterior's means and mean squares, in their MCSEs."""
-    exact = problem.posterior(np.random.default_rng(1), 1_000_000)
-    errors = []
-    # Parameters are flattened in the order of their names.
-    exact = np.column_stack([exact[name] for name in sorted(exact)])
-    center = exact.mean(0)
-    for power in (1, 2):
-        drawn, known = (draws.position - center) ** power, (exact - center) ** power
-        ess = array_stats.ess(drawn, method="mean", chain_axis=0, draw_axis=1)
-        mcse = np.sqrt(drawn.var((0, 1)) / ess + known.var(0) / len(known))
-        errors.append(np.abs(drawn.mean((0, 1)) - known.mean(0)) / mcse)
-    return float(np.max(errors))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -208,6 +197,37 @@ def hierarchical(centred: bool) -> Model:
 def test_what_is_centred():
     assert centred(hierarchical(centred=True)) == ["effect"]
     assert centred(hierarchical(centred=False)) == []
+
+
+def attempts(*divergent: int) -> Iterator[tuple[Draws, Draws]]:
+    for number in divergent:
+        yield (draws := spoilt(diverging=number)), draws
+
+
+@pytest.mark.parametrize(
+    ("divergent", "target_accept", "shares"),
+    [
+        ((40,), 0.8, []),
+        ((41, 40), 0.95, ["1.0%"]),
+        ((80, 60, 0), 0.99, ["2.0%", "1.5%"]),
+        ((80, 60, 50), 0.99, ["2.0%", "1.5%"]),
+    ],
+)
+def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shares):
+    said = []
+    job = Job(None, "", Path(), "m", say=said.append)
+    found, draws = full_data._without_divergences(job, attempts(*divergent), nuts.TARGETS)
+    assert found == target_accept
+    assert draws.diverging.sum() == divergent[-1]
+    assert said == [
+        f"fit m: target_accept {low:g}: {share} of draws diverged; again at {high:g}"
+        for low, high, share in zip(nuts.TARGETS, nuts.TARGETS[1:], shares)
+    ]
+
+
+def test_a_target_that_was_asked_for_is_kept():
+    found, _ = full_data._without_divergences(Job(None, "", Path()), attempts(41), [0.8])
+    assert found == 0.8
 
 
 def test_a_healthy_fit_is_told_so():

@@ -32,7 +32,8 @@ class Benchmark(NamedTuple):
     """the R-hat above which a fold stands out"""
 
 
-def _rhat(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
+def rhat_of_moments(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
+    """`rhat` of counts, means and M2 of each fold's chains, dims (fold, chain, ...)."""
     num_chains = mean.shape[1]
     with np.errstate(invalid="ignore", divide="ignore"):
         n = count.mean(axis=1)
@@ -64,7 +65,7 @@ def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     array([2.9])
     """
     count, mean, m2 = merge_moments(*sums[:3], axis=2)
-    return _rhat(of_slots(count, mean), mean, m2)
+    return rhat_of_moments(of_slots(count, mean), mean, m2)
 
 
 def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
@@ -296,7 +297,7 @@ def _emulated(
     count, mean, m2 = (x.ravel()[drawn] for x in (count, mean, m2))
     count = np.where(np.arange(blocks)[:, None, None, None] < filled[..., 0], count, 0)
     merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=0))
-    return _rhat(*merged).reshape(-1, folds)
+    return rhat_of_moments(*merged).reshape(-1, folds)
 
 
 def _of_largest(

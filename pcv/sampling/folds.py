@@ -15,14 +15,14 @@ from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, weighted_means
-from pcv.devices import out_of_memory
+from pcv.devices import in_use, out_of_memory
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.names import name_bits
-from pcv.sampling.full_data import Fit
+from pcv.sampling.full_data import Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Made, Pace, State
 from pcv.sampling.kernel import Kernel, plain, whitened
-from pcv.sampling.tiles import Engine, advance, chains_of, filled, rows
+from pcv.sampling.tiles import Engine, advance, chains_of, filled, rows, typed
 from pcv.sums import Block
 
 MAX_TAU, MOST_TAU = 3.5, 7.0
@@ -184,8 +184,6 @@ def in_memory(
     Raises:
         PcvError: it does not fit with one chain at a time.
     """
-    from pcv.devices import in_use
-
     while True:
         try:
             return *advance(engine, *at, wanted), engine
@@ -207,19 +205,12 @@ def in_memory(
 
 def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
     """What a block of a tile takes on a device, as XLA says, and the shapes of what it makes."""
-    dtype = jax.dtypes.canonicalize_dtype(float)
-
-    def typed(x: Any) -> np.ndarray:
-        return np.asarray(x, dtype) if np.asarray(x).dtype.kind == "f" else np.asarray(x)
-
     ones = np.ones(1, int)
     one = Own(np.ones(1), ones, ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
     center = {"joint": np.zeros(1), "pointwise": np.zeros(fold.test.shape)}
     some = rows(_of_chains(fold, one, at, center), filled(1, engine.tile))
-    whole = np.int32(1)
-    pace = Pace(whole, whole, whole, whole, 0.0, 0.0)
-    args = jax.random.key(0), *jax.tree.map(typed, (plain(engine.num_params), pace, *some))
+    args = jax.random.key(0), *typed((plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), *some))
     compiled, _ = engine.advance.compiled(*args)
     return compiled.memory_analysis(), jax.eval_shape(engine.advance.function, *args)[1]
 
@@ -399,7 +390,7 @@ def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np
 
     ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
-        rho = np.fmax(_autocorrelation(draws), _autocorrelation(ranks))
+        rho = np.fmax(autocorrelation(draws), autocorrelation(ranks))
         tau = np.clip(SLOWER * slowest, MAX_TAU, MOST_TAU)
         return rho > (tau - 1) / (tau + 1)
 
@@ -418,11 +409,6 @@ def unlike(
     """
     with np.errstate(invalid="ignore"):
         return slow(draws, slowest) | (draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1))
-
-
-def _autocorrelation(x: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
-    x = x - x.mean(axis=(1, 2), keepdims=True)
-    return (x[:, :, 1:] * x[:, :, :-1]).mean(axis=(1, 2)) / (x**2).mean(axis=(1, 2))
 
 
 def quarter_period(step_size: Float[np.ndarray, " fold"]) -> Int[np.ndarray, " fold"]:

@@ -15,11 +15,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import programs
+from pcv.diagnostics.convergence import rhat_of_moments
 from pcv.errors import PcvError
 from pcv.model import Fold, Target
 from pcv.sampling.hmc import Chain, Made, Pace, State
 from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
-from pcv.sampling.tiles import Engine, advance, chains_of
+from pcv.sampling.tiles import Engine, advance, build, chains_of
 
 FEWEST, CANDIDATES = 16, 20
 """chains of a fit, where a tile has fewer; and starts of each, of which the first usable one"""
@@ -66,14 +67,23 @@ class Fit(NamedTuple):
     target_accept: float
 
 
-def target_of(target: Target) -> Target:
-    """The same posterior, of which nothing is predicted."""
+def engine_of(target: Target, num_units: int, total: int) -> Engine:
+    """The program of a fit that keeps so many draws: of the posterior alone, of which nothing is
+    predicted, and of no more chains than have `LEAST` draws each.
+
+    Args:
+        target: the model on flat parameters.
+        num_units: number of units.
+        total: draws to keep, of all chains together.
+    """
 
     def nothing(position: Array, fold: Fold) -> tuple[Array, Array]:
         zero = jnp.zeros((), position.dtype)
         return zero, jnp.broadcast_to(zero, fold.test.shape)
 
-    return target._replace(log_predictive=nothing)
+    engine = build(target._replace(log_predictive=nothing), (), num_units, BLOCK)
+    most = max(total // LEAST, FEWEST)
+    return engine.with_tile(most) if engine.tile > most else engine
 
 
 def num_chains(engine: Engine) -> int:
@@ -92,7 +102,7 @@ def sample(
     """Draws of the posterior given all units.
 
     Args:
-        engine: of the model; its predictive is not looked at.
+        engine: of `engine_of`.
         root: key of the seed, the model and the stage.
         warmup: draws of a chain after which the search for a kernel ends in any case.
         total: draws to keep, of all chains together.
@@ -352,17 +362,22 @@ def _agree(position: Float[np.ndarray, "chain draw param"]) -> bool:
 
 def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
     """R-hat, neither split nor of ranks."""
-    number = x.shape[1]
-    within, between = x.var(1, ddof=1).mean(0), x.mean(1).var(0, ddof=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(np.sqrt((number - 1) / number + between / within), nan=np.inf)
+    by_param = np.moveaxis(x, 2, 0)
+    count = np.full(by_param.shape[:2], float(x.shape[1]))
+    moments = count, by_param.mean(2), count * by_param.var(2)
+    return np.nan_to_num(rhat_of_moments(*moments), nan=np.inf)
 
 
 def _tau(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
     r"""Draws that an independent one is worth: :math:`(1 + \rho) / (1 - \rho)`, at least 1, with
     the lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow."""
-    x = x - x.mean((0, 1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rho = (x[:, 1:] * x[:, :-1]).mean((0, 1)) / (x**2).mean((0, 1))
-    rho = np.clip(np.nan_to_num(rho, nan=1.0), 0.0, 1 - 1e-6)
+    rho = np.nan_to_num(autocorrelation(np.moveaxis(x, 2, 0)), nan=1.0)
+    rho = np.clip(rho, 0.0, 1 - 1e-6)
     return (1 + rho) / (1 - rho)
+
+
+def autocorrelation(x: Float[np.ndarray, "item chain draw"]) -> Float[np.ndarray, " item"]:
+    """At lag 1, about the mean of all chains."""
+    x = x - x.mean(axis=(1, 2), keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (x[:, :, 1:] * x[:, :, :-1]).mean(axis=(1, 2)) / (x**2).mean(axis=(1, 2))

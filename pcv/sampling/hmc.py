@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from pcv.accumulate import log_sums, weighted_means
+from pcv.keys import chain_key
 from pcv.model import Fold, Target
 from pcv.sampling.kernel import Kernel, from_z, to_z
 from pcv.scores import Score
@@ -122,7 +123,7 @@ def run_chain(
     replicate = len(by_draw) < len(scores)
     fold = Fold(train_mask(chain.held_out, num_units), chain.test)
     transition = hmc.build_kernel()
-    own = jax.random.fold_in(jax.random.fold_in(root, chain.fold), chain.number)
+    own = chain_key(root, chain.fold, chain.number)
     jitter = jax.random.fold_in(root, 0)
     dtype = state.position.dtype
     unit_mass = jnp.ones_like(state.position)

@@ -121,6 +121,18 @@ def rows(tree: Any, places: Int[np.ndarray, " place"] | slice) -> Any:
     return jax.tree.map(lambda x: x[places], tree)
 
 
+def typed(tree: Any) -> Any:
+    """Arrays and numbers as the program takes them, in the precision there is."""
+
+    def one(x: Any) -> np.ndarray:
+        array = np.asarray(x)
+        if array.dtype.kind == "f":
+            return np.asarray(array, jax.dtypes.canonicalize_dtype(float))
+        return np.asarray(array, np.int32) if isinstance(x, int | np.integer) else array
+
+    return jax.tree.map(one, tree)
+
+
 def advance(
     engine: Engine,
     root: Key[Array, ""],
@@ -149,26 +161,20 @@ def advance(
     paces = np.stack([np.broadcast_to(x, number) for x in (pace.num_steps, pace.thin)])
     order = np.lexsort(paces)
     edges = np.flatnonzero((np.diff(paces[:, order]) != 0).any(0)) + 1
-    parts, dtype = [], jax.dtypes.canonicalize_dtype(float)
+    parts = []
     waiting: list[tuple[Any, int]] = []
 
     def fetch() -> None:
         found, size = waiting.pop()
         parts.append(jax.tree.map(lambda x: np.asarray(x)[:size], found))
 
-    def typed(x: Any) -> Any:
-        return np.asarray(x, dtype) if np.asarray(x).dtype.kind == "f" else np.asarray(x)
-
-    kernel = jax.tree.map(typed, kernel)
+    kernel = typed(kernel)
     for same in np.split(order, edges):
         steps, thin = paces[:, same[0]]
-        now = jax.tree.map(typed, pace._replace(num_steps=np.int32(steps), thin=np.int32(thin)))
-        now = now._replace(first=np.int32(now.first), num_draws=np.int32(now.num_draws))
+        now = typed(pace._replace(num_steps=int(steps), thin=int(thin)))
         for begin in range(0, len(same), engine.tile):
             own = same[begin : begin + engine.tile]
-            some = jax.tree.map(
-                typed, rows((state, chains, center), own[filled(len(own), engine.tile)])
-            )
+            some = typed(rows((state, chains, center), own[filled(len(own), engine.tile)]))
             after, made = engine.advance(root, kernel, now, *some)
             made = made._replace(**dict.fromkeys(set(Made._fields) - set(wanted)))
             if waiting:

@@ -2,7 +2,7 @@
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -103,24 +103,25 @@ def _fitted(job: Job, target: "Target", num_units: int, names: list[str]) -> "tu
     """
     from pcv import nuts
     from pcv.keys import key
-    from pcv.sampling import full_data, tiles
+    from pcv.sampling import full_data
 
     settings, seed = job.settings.fit, job.config.seed
     asked = settings.target_accept
     targets: tuple[float, ...] = nuts.TARGETS if asked is None else (asked,)
-    engine = tiles.build(full_data.target_of(target), (), num_units, full_data.BLOCK)
     root, total = key(seed, job.model, "fit"), settings.chains * settings.draws
+    engine = full_data.engine_of(target, num_units, total)
     number = full_data.num_chains(engine)
     job.say(
         f"fit {job.model}: the full data, {number} chains x {-(-total // number)} draws, "
         f"{len(names)} parameters"
     )
-    for target_accept, higher in zip(targets, [*targets[1:], None]):
+
+    def attempt(target_accept: float) -> "tuple[Draws, Fit]":
         shown = _shown(job, number, target_accept, targets[0])
         fit = full_data.sample(engine, root, settings.warmup, total, target_accept, shown)
-        if higher is None or not nuts.diverged(fit.draws):
-            break
-        _say_again(job, target_accept, fit.draws, higher)
+        return fit.draws, fit
+
+    target_accept, fit = _without_divergences(job, map(attempt, targets), targets)
     checks = nuts.check(fit.draws, names, target_accept, kernel=fit.kernel)
     if not checks.problems:
         return fit, checks
@@ -134,21 +135,28 @@ def _fitted(job: Job, target: "Target", num_units: int, names: list[str]) -> "tu
     attempts = nuts.posteriors(
         target, num_units, key(seed, job.model, "nuts"), *start, targets, after
     )
-    for target_accept, higher in zip(targets, [*targets[1:], None]):
-        draws = next(attempts)
-        if higher is None or not nuts.diverged(draws):
-            break
-        _say_again(job, target_accept, draws, higher)
+    each = ((draws, draws) for draws in attempts)
+    target_accept, draws = _without_divergences(job, each, targets)
     checks = nuts.check(draws, names, target_accept)
     return full_data.after_nuts(engine, root, draws, target_accept), checks
 
 
-def _say_again(job: Job, target_accept: float, draws: "Draws", higher: float) -> None:
-    share = draws.diverging.mean()
-    job.say(
-        f"fit {job.model}: target_accept {target_accept:g}: {share:.1%} of draws diverged; "
-        f"again at {higher:g}"
-    )
+def _without_divergences[T](
+    job: Job, attempts: "Iterator[tuple[Draws, T]]", targets: Sequence[float]
+) -> tuple[float, T]:
+    """The first attempt with few divergences, or the last, and the acceptance it aimed at."""
+    from pcv.nuts import diverged
+
+    for target_accept, higher in zip(targets, [*targets[1:], None]):
+        draws, made = next(attempts)
+        if higher is None or not diverged(draws):
+            break
+        share = draws.diverging.mean()
+        job.say(
+            f"fit {job.model}: target_accept {target_accept:g}: {share:.1%} of draws diverged; "
+            f"again at {higher:g}"
+        )
+    return target_accept, made
 
 
 def _cause(
