@@ -14,6 +14,7 @@ from pcv import datasets, programs
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
 from pcv.model import (
+    MOST_DRAWS,
     Data,
     Fold,
     Model,
@@ -23,6 +24,7 @@ from pcv.model import (
     full_data,
     numeric,
     points,
+    prior_draws,
 )
 from pcv.slopes import check_slopes
 
@@ -31,19 +33,13 @@ CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 FAR, NEAR = 100, 10
 """log density per unit below the best, from which on no fold's chains are at a point, for certain;
 and most likely"""
-PRIOR_DRAWS, MAX_PRIOR_Z = 1000, 6.0
-"""prior draws of `check_prior`, and the z-score that it warns of"""
+MAX_PRIOR_Z = 6.0
+"""z-score that `check_prior` warns of"""
 
 
 def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`function` over draws, compiled for a single call."""
     return programs.once(jax.vmap(function))
-
-
-def _drawn(model: Model | Target, number: int) -> Params:
-    """Draws from the prior."""
-    drawn: Params = _once(model.init)(jax.random.split(jax.random.key(0), number))
-    return drawn
 
 
 class Looked(NamedTuple):
@@ -78,7 +74,7 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     if isinstance(model, Target):
         density, fold = model.log_density, full_data(len(units))
         one = jax.value_and_grad(lambda p: density(p, fold))
-        at = _drawn(model, draws)
+        at = prior_draws(model.init, draws)
         values, grads = (jax.tree.map(np.asarray, x) for x in _once(one)(at))
         if not np.isfinite(values).all():
             raise PcvError(_disagree(name, "log_density"))
@@ -139,9 +135,7 @@ def _look(model: Model, data: Data, name: str) -> Looked:
         terms, prior = model.log_lik(params, arrays), model.log_prior(params)
         return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
 
-    at = programs.once(partial(points, model.init))(
-        jax.random.split(jax.random.key(0), CHECKED_DRAWS)
-    )
+    at = points(model.init, CHECKED_DRAWS)
     one = jax.value_and_grad(of_rest, has_aux=True)
     (rest, (terms, prior)), gradients = _derived(one, at, name)
     usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)
@@ -224,17 +218,12 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
         return
     else:
         log_prior = model.log_prior
-    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-
-    def gradient(key: Key[Array, ""]) -> Params:
-        return jax.grad(log_prior)(model.init(key))
-
-    gradients = programs.once(lambda keys: jax.lax.map(gradient, keys))
+    gradients = programs.once(partial(jax.lax.map, jax.grad(log_prior)))
     worst = {}
-    for parameter, grad in gradients(keys).items():
+    for parameter, grad in gradients(prior_draws(model.init, MOST_DRAWS)).items():
         grad = np.asarray(grad, np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(PRIOR_DRAWS))
+            z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(MOST_DRAWS))
         worst[parameter] = float(np.nan_to_num(z, nan=0.0).max(initial=0.0))
     parameter = max(worst, key=lambda name: worst[name])
     if worst[parameter] > MAX_PRIOR_Z:
@@ -301,7 +290,7 @@ def check_gap(
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
     trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
-    params = programs.once(partial(points, one.init))(jax.random.split(jax.random.key(0), 1))
+    params = points(one.init, 1)
     if isinstance(one, Target) and isinstance(other, Target):
         fold = Fold(jnp.asarray(trained), jnp.asarray(folds.test[middle]))
         before, after = (
@@ -354,8 +343,7 @@ def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -
         terms = jax.vmap(lambda units: marginal(params, arrays, units)[0])(test)
         return terms, jnp.isfinite(model.log_lik(params, arrays)).all()
 
-    keys = jax.random.split(jax.random.key(0), CHECKED_DRAWS)
-    at = programs.once(partial(points, model.init))(keys)
+    at = points(model.init, CHECKED_DRAWS)
     terms, possible = jax.tree.map(np.asarray, _once(of_folds)(at))
     bad = ~np.isfinite(terms) & possible[:, None]
     if bad.any():

@@ -6,6 +6,7 @@ near 0 where the density overflows at these.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
 from pcv import datasets, programs
@@ -135,12 +136,8 @@ def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
         params = unravel(position)
         return jnp.isfinite(model.log_lik(params, arrays).sum() + model.log_prior(params))
 
-    def all_points(keys: Key[Array, " draw"]) -> tuple[Array, Array]:
-        found = points(lambda key: ravel_pytree(model.init(key))[0], keys)
-        return found, jax.lax.map(finite, found)
-
-    keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-    found, usable = programs.once(all_points)(keys)
+    found = jax.vmap(lambda params: ravel_pytree(params)[0])(points(model.init, PRIOR_DRAWS))
+    usable = programs.once(partial(jax.lax.map, finite))(found)
     return found[np.argsort(~np.asarray(usable), kind="stable")[:PRIOR_DRAWS]]
 
 

@@ -42,7 +42,7 @@ from pcv.laplace import (
     normal_log_mean,
     normal_prior,
 )
-from pcv.model import Data, Model, Params, Predictive, Target, numeric, unravel_of
+from pcv.model import Data, Model, Params, Predictive, Target, numeric, prior_draws, unravel_of
 
 MUCH_WIDER = 2.0
 """standard deviation of the prior over the posterior's, from which on chains are spared it"""
@@ -136,8 +136,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
         num_units = datasets.num_units(arrays)
         if len(arrays[model.outcome.name]) != num_units:
             return False
-        keys = jax.random.split(jax.random.key(0), PRIOR_DRAWS)
-        draws = programs.once(jax.vmap(model.init))(keys)
+        draws = prior_draws(model.init, PRIOR_DRAWS)
 
         def terms(arrays: Data) -> Float[Array, "draw row"]:
             return jax.lax.map(lambda params: model.log_lik(params, arrays), draws)

@@ -22,6 +22,7 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -32,13 +33,15 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
-from pcv import devices
+from pcv import devices, programs
 
 devices.setup_if_new()  # models hold arrays, and JAX adds no devices once there are any
 
 Params = dict[str, Array]
 Data = Mapping[str, Any]
 Scalar = Float[Array, ""]
+MOST_DRAWS, MOST_NUMBERS = 1000, 2**23
+"""draws from the prior that are made at once, and what they may hold"""
 
 
 class Outcome(NamedTuple):
@@ -344,14 +347,23 @@ def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Array], Pa
     return unravel
 
 
-def points(init: Callable[[Key[Array, ""]], Any], keys: Key[Array, " draw"]) -> Any:
+def prior_draws(init: Callable[[Key[Array, ""]], Params], number: int) -> dict[str, Any]:
+    """Up to `MOST_DRAWS` draws from the prior, the same in each call: samplers of priors take long
+    to compile, and are compiled once."""
+    size = sum(x.size for x in jax.eval_shape(init, jax.random.key(0)).values())
+    most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
+    drawn = programs.once(partial(jax.lax.map, init))(jax.random.split(jax.random.key(0), most))
+    return {name: np.asarray(x)[:number] for name, x in drawn.items()}
+
+
+def points(init: Callable[[Key[Array, ""]], Params], number: int) -> dict[str, Any]:
     """Draws from the prior, and after them as many points within 2 of 0 on the unconstrained scale,
     where densities do not overflow under priors however vague."""
-    drawn = jax.lax.map(init, keys)
-    leaves, structure = jax.tree.flatten(drawn)
-    of_leaf = jax.random.split(keys[-1], len(leaves))
-    near = [jax.random.uniform(k, x.shape, x.dtype, -2, 2) for k, x in zip(of_leaf, leaves)]
-    return jax.tree.map(lambda *x: jnp.concatenate(x), drawn, jax.tree.unflatten(structure, near))
+    rng = np.random.default_rng(0)
+    return {
+        name: np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)])
+        for name, x in sorted(prior_draws(init, number).items())
+    }
 
 
 def full_data(num_units: int) -> Fold:
