@@ -34,8 +34,6 @@ MAX_WIDER = 3
 """variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
 FULL_DRAWS = 100
 """full-data draws at which scores are evaluated"""
-AT_ONCE = 2**14
-"""draws of all folds that are looked at by one call"""
 MIN_DRAWS = 10
 """warmup draws of a chain below which they say nothing"""
 WINDOWS = (25, 50, 100)
@@ -178,6 +176,7 @@ def in_memory(
     at: tuple[Any, Any, Any, Any, Any, Any],
     wanted: tuple[str, ...],
     say: Callable[[str], None],
+    given: np.ndarray | None = None,
 ) -> tuple[State, Made, Engine]:
     """`advance`; where a tile does not fit the device's memory, with smaller ones.
 
@@ -186,7 +185,7 @@ def in_memory(
     """
     while True:
         try:
-            return *advance(engine, *at, wanted), engine
+            return *advance(engine, *at, wanted, given), engine
         except JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -210,7 +209,9 @@ def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
     at = standing_at(np.zeros((1, 1, engine.num_params)))
     center = {"joint": np.zeros(1), "pointwise": np.zeros(fold.test.shape)}
     some = rows(_of_chains(fold, one, at, center), filled(1, engine.tile))
-    args = jax.random.key(0), *typed((plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), *some))
+    given = np.zeros((engine.buffer, engine.num_params))
+    every = plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), given
+    args = jax.random.key(0), *typed((*every, *some))
     compiled, _ = engine.advance.compiled(*args)
     return compiled.memory_analysis(), jax.eval_shape(engine.advance.function, *args)[1]
 
@@ -350,20 +351,19 @@ def at_full_data(
     draws: Float[np.ndarray, "draw param"],
     say: Callable[[str], None],
 ) -> Float[np.ndarray, "fold draw"]:
-    """Joint log predictive of every fold's test set at draws given the full data: chains that
-    take a step of length 0 from there."""
-    found, root, pace = [], jax.random.key(0), Pace(0, 1, 1, 1, 0.0, 0.0)
-    at_once = max(AT_ONCE // len(draws), 1)
-    for first in range(0, len(folds.id), at_once):
-        some = folds.some(slice(first, first + at_once))
-        number = len(some.id)
-        here = alike(fit, number)._replace(step_size=np.zeros(number))
-        center = {"joint": np.zeros(number), "pointwise": np.zeros(some.test.shape)}
-        at = standing_at(np.broadcast_to(draws, (number, *draws.shape)))
-        of_chains = _of_chains(some, here, at, center)
-        _, made, engine = in_memory(engine, (root, fit.kernel, pace, *of_chains), ("joint",), say)
-        found.append(made.joint[:, 0].reshape(number, -1))
-    return np.concatenate(found).astype(float)
+    """Joint log predictive of every fold's test set at draws given the full data: of a chain for
+    each fold, whose draws these are."""
+    number, root, found = len(folds.id), jax.random.key(0), []
+    center = {"joint": np.zeros(number), "pointwise": np.zeros(folds.test.shape)}
+    at = standing_at(np.broadcast_to(fit.kernel.center, (number, 1, engine.num_params)))
+    of_chains = _of_chains(folds, alike(fit, number), at, center)
+    for first in range(0, len(draws), engine.buffer):
+        given = draws[first : first + engine.buffer]
+        pace = Pace(0, len(given), 1, 0, 0.0, 0.0)
+        together = root, fit.kernel, pace, *of_chains
+        _, made, engine = in_memory(engine, together, ("joint",), say, given)
+        found.append(made.joint[:, : len(given)])
+    return np.concatenate(found, 1).astype(float)
 
 
 def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np.ndarray, " fold"]:

@@ -53,7 +53,7 @@ class Pace(NamedTuple):
     num_steps: Int[Any, ""]
     """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
     thin: Int[Any, ""]
-    """HMC transitions for a draw"""
+    """HMC transitions for a draw; 0: draws are given"""
     rate: Float[Any, ""]
     """gain by which a chain's log step size follows its acceptance; 0: it stays"""
     target_accept: Float[Any, ""]
@@ -98,6 +98,7 @@ def run_chain(
     root: Key[Array, ""],
     kernel: Kernel,
     pace: Pace,
+    given: Float[Array, "buffer param"],
     state: State,
     chain: Chain,
     center: dict[str, Any],
@@ -111,6 +112,7 @@ def run_chain(
         buffer: room for the block's draws; static, while `pace.num_draws` ≤ buffer is not.
         root: key of the seed, the model and the stage.
         kernel, pace: of the block.
+        given: positions that are its draws where `pace.thin` is 0.
         state: where the chain stands.
         chain: which it is.
         center: kind → centring constant of the log score.
@@ -186,12 +188,12 @@ def run_chain(
         now, log_step, _, made = carry
         t = pace.first + i
         key = jax.random.fold_in(own, 2 * t + 1)
-        begin = jnp.where(i == 0, -1, 0)
+        begin = jnp.where((i == 0) & (pace.thin > 0), -1, 0)
         last = (now, log_step, zero, zero, no)
         now, log_step, energy, accepted, diverging = jax.lax.fori_loop(
             begin, pace.thin, partial(move, t), last
         )
-        position = position_of(now.position)
+        position = jnp.where(pace.thin > 0, position_of(now.position), given[i])
         joint, pointwise = target.log_predictive(position, fold)
         values = averaged(key, position)
         y_rep = made.y_rep

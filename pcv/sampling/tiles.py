@@ -65,8 +65,8 @@ def build(
     )
     one_chain = partial(run_chain, once, scores, num_units, buffer)
 
-    def share(root: Key[Array, ""], kernel: Kernel, pace: Pace, *chains: Any) -> tuple[State, Made]:
-        return jax.vmap(partial(one_chain, root, kernel, pace))(*chains)
+    def share(root: Any, kernel: Any, pace: Any, given: Any, *chains: Any) -> tuple[State, Made]:
+        return jax.vmap(partial(one_chain, root, kernel, pace, given))(*chains)
 
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
@@ -74,7 +74,7 @@ def build(
     each = max(min(room // (8 * num_units), most), 1)
     size = devices * (each if tile is None else -(-tile // devices))
     return Engine(
-        programs.shared(laid_out(share, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3)),
+        programs.shared(laid_out(share, *(EVERYWHERE,) * 4, *(BY_CHAIN,) * 3)),
         target,
         num_units,
         jax.eval_shape(target.init, jax.random.key(0)).size,
@@ -142,6 +142,7 @@ def advance(
     chains: Chain,
     center: dict[str, Float[np.ndarray, "chain ..."]],
     wanted: tuple[str, ...] = Made._fields,
+    given: Float[np.ndarray, "draw param"] | None = None,
 ) -> tuple[State, Made]:
     """A block of draws of all chains.
 
@@ -153,6 +154,7 @@ def advance(
         state, chains: of each chain.
         center: kind → centring constants of the log score, of each chain.
         wanted: what is to be brought to the host of what is made.
+        given: draws of all chains, where `pace.thin` is 0.
 
     Returns:
         The new states and what was made, in the order of the chains; None for what is not wanted.
@@ -168,14 +170,17 @@ def advance(
         found, size = waiting.pop()
         parts.append(jax.tree.map(lambda x: np.asarray(x)[:size], found))
 
-    kernel = typed(kernel)
+    positions = np.zeros((engine.buffer, engine.num_params))
+    if given is not None:
+        positions[: len(given)] = given
+    kernel, positions = typed((kernel, positions))
     for same in np.split(order, edges):
         steps, thin = paces[:, same[0]]
         now = typed(pace._replace(num_steps=int(steps), thin=int(thin)))
         for begin in range(0, len(same), engine.tile):
             own = same[begin : begin + engine.tile]
             some = typed(rows((state, chains, center), own[filled(len(own), engine.tile)]))
-            after, made = engine.advance(root, kernel, now, *some)
+            after, made = engine.advance(root, kernel, now, positions, *some)
             made = made._replace(**dict.fromkeys(set(Made._fields) - set(wanted)))
             if waiting:
                 fetch()
