@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from pcv.comparison import Comparison
-from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing
+from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing, nested_limit
 from pcv.verdicts import MIN_ESS, heavy_tail
 
 GROWTH = 1.5
@@ -71,9 +71,10 @@ def finished(
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
     where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
-    batches alone; it is raised by the inflation. Nested R-hat of superchains with M chains each has
-    :math:`\sqrt{L^2 + 1/M}` as its limit, as it is :math:`\sqrt{1 + 1/M}` where chains have mixed
-    but are short. An MCSE that is only a lower bound (`heavy_tail`) fulfils nothing.
+    batches alone; it is raised by the inflation. Of superchains, it is nested R-hat whose limit
+    counts, `nested_limit`: with the limit L of R-hat, the variance between starts may be
+    :math:`L^2 - 1`, and at most 1/50, that of a mean of as many draws as the ESS must be. An MCSE
+    that is only a lower bound (`heavy_tail`) fulfils nothing.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
@@ -86,9 +87,9 @@ def finished(
     >>> finished(batch_sums(draws, 20), Rule(np.full(2, 0.05), 1.05))
     array([ True, False])
     """
-    rhat, limit = mixing(sums, rule.superchains), rule.rhat
+    rhat, limit = mixing(sums, rule.superchains), np.full(len(sums.mean), rule.rhat)
     if rule.superchains:
-        limit = np.sqrt(limit**2 + rule.superchains / sums.mean.shape[1])
+        limit = nested_limit(sums, rule.superchains, min(rule.rhat**2 - 1, 1 / MIN_ESS))
     batches = (sums.count > 0).sum(axis=(1, 2))
     heavy = heavy_tail(sums, np.full(len(rhat), np.nan) if khat is None else khat, hidden)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -17,6 +17,7 @@ from pcv.diagnostics import (
     good_k,
     merge,
     mixing,
+    nested_limit,
 )
 
 MAX_RHAT = 1.2
@@ -75,8 +76,8 @@ def faults(
 
     Of chains: one never moved; R-hat is above the benchmark's limit (which a long run may put well
     below 1.01: `mcse` is too small as soon as chains disagree by more than their own error), at
-    most 1.2 (with superchains of M chains :math:`\\sqrt{1.2^2 + 1/M}`), or, whatever the
-    benchmark, above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
+    most 1.2 (with superchains, `nested_limit` of :math:`1.2^2 - 1`), or, whatever the benchmark,
+    above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
     p-value of .01 over the number of folds; with superchains neither this nor the rule before);
     more than 1% of the draws diverged, the mean acceptance probability is below .5, or E-FMI below
     .2; two methods of integrating over its groups' effects differ.
@@ -114,8 +115,8 @@ def faults(
     good = np.asarray(good_k(num_draws))
     drifts = np.full(len(khat), np.nan) if superchains else drift(sums)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
-    each = chain.mean.shape[1] // superchains if superchains else np.inf
-    limit = min(benchmark.limit, np.sqrt(MAX_RHAT**2 + 1 / each))
+    most = nested_limit(sums, superchains, MAX_RHAT**2 - 1) if superchains else MAX_RHAT
+    limit = np.minimum(np.broadcast_to(most, len(khat)), benchmark.limit)
     lighter_tail = {
         "plain": "smaller test sets or, where whole groups are left out, the marginal predictive",
         "marginal": "smaller test sets, or a model that predicts them better",
@@ -130,7 +131,7 @@ def faults(
                 f"chain{'s' * (len(stuck) > 1)} {names} never moved:"
                 " longer warmup, or a smaller step size (higher target_accept)"
             )
-        elif rhat[k] > limit:
+        elif rhat[k] > limit[k]:
             found.append(f"{word} {rhat[k]:.4g}: chains disagree; longer warmup, then more draws")
         elif not superchains and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
             found.append(

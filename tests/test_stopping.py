@@ -7,12 +7,14 @@ import jax
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy.stats import f
 
 from pcv.comparison import Comparison, Scores, compare
-from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
+from pcv.diagnostics import LogSums, batch_sums, elpd, ess, mcse, nested_limit, nested_rhat
 from pcv.model import flat_target, target
 from pcv.sampling.tiles import build
 from pcv.stopping import (
+    MIN_ESS,
     Rule,
     doubling,
     finished,
@@ -227,16 +229,43 @@ def test_decisions_are_right_and_clear_ones_are_not_exaggerated():
     assert abs(decided.mean()) < 0.1 * SE
 
 
-def test_superchains_that_have_mixed_may_end():
-    """Nested R-hat of short chains that have mixed is √(1 + 1/M): above any limit near 1."""
-    rng = np.random.default_rng(3)
-    for superchains, num_draws in ((16, 4), (4, 4), (16, 40)):
-        draws = rng.normal(0, 0.1, (20, 64, num_draws))
-        start = rng.normal(0, 0.2, (20, superchains, 1))
-        apart = draws + np.repeat(start, 64 // superchains, axis=1)
-        rule = Rule(np.full(20, 0.05), 1.05, superchains)
-        assert finished(batch_sums(draws, num_draws // 2), rule).mean() > 0.9
-        assert finished(batch_sums(apart, num_draws // 2), rule).mean() < 0.1
+@pytest.mark.parametrize("rho", [0.0, 0.8])
+@pytest.mark.parametrize(("superchains", "num_draws"), [(16, 4), (4, 4), (16, 40), (4, 1000)])
+def test_superchains_that_have_mixed_may_end(superchains, num_draws, rho):
+    """As often as Fisher's distribution says of their means, which differ more if chains are short:
+    nested R-hat is then √(1 + 1/M), above any limit near 1."""
+    folds, each = 200, 64 // superchains
+    draws = ar1(np.random.default_rng(3), rho, (folds, 64, num_draws), 0.1)
+    sums = batch_sums(draws, num_draws // 2)
+    kept = as_theory_has_it(each, num_draws, rho)
+    limit = nested_limit(sums, superchains, 0.0)
+    assert limit.mean() == pytest.approx(np.sqrt(1 + kept), abs=0.004)
+    share = f(superchains - 1, superchains * (each - 1)).cdf(1 + 0.02 / kept)
+    passed = nested_rhat(sums, superchains) <= nested_limit(sums, superchains, 0.02)
+    assert passed.mean() == pytest.approx(share, abs=4 * 0.5 / np.sqrt(folds))
+    ended = finished(sums, Rule(np.full(folds, 1.0), 1.05, superchains))
+    np.testing.assert_array_equal(ended, passed & (ess(sums) >= MIN_ESS))
+
+
+def as_theory_has_it(each, num_draws, rho):
+    """What chains that have forgotten their starts leave of nested R-hat squared, less 1."""
+    lags = np.arange(1, num_draws)
+    of_mean = (1 + 2 * ((1 - lags / num_draws) * rho**lags).sum()) / num_draws
+    within = (1 - of_mean) * num_draws / max(num_draws - 1, 1)
+    return of_mean / each / (of_mean + within)
+
+
+@pytest.mark.parametrize(("spread", "num_draws"), [(0.1, 40), (0.03, 1000), (0.03, 4000)])
+def test_superchains_that_have_not_quite_mixed_go_on(spread, num_draws):
+    """Long chains from one start stay together, .3 or 1 of a standard deviation from others."""
+    draws = ar1(np.random.default_rng(4), 0.5, (20, 16, num_draws), 0.1)
+    draws += np.repeat(np.linspace(-1.5, 1.5, 4), 4)[:, None] * spread
+    sums = batch_sums(draws, num_draws // 20)
+    rule = Rule(np.full(20, 0.1), 1.05, 4)
+    assert not finished(sums, rule).any()
+    whole = np.sqrt(1.05**2 + 1 / 4)  # as if each chain had made a single draw
+    passed = (nested_rhat(sums, 4) <= whole) & (mcse(sums) <= 0.1) & (ess(sums) >= MIN_ESS)
+    assert passed.all() == (spread < 0.1)
 
 
 class Totals(NamedTuple):

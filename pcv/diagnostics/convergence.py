@@ -100,19 +100,59 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
     return _nested_rhat(of_slots(count, mean), mean, m2, superchains)
 
 
+def nested_limit(
+    sums: LogSums, superchains: int, tolerated: float
+) -> Float[np.ndarray, " fold *slot"]:
+    r"""Nested R-hat that the superchains of every fold may have.
+
+    .. math:: \sqrt{1 + \frac{1}{M} \frac{\mathrm{mean}_j \mathrm{var}_m(\bar s_{kjm})}
+              {\mathfrak{n}\hat W_k} + \tau}
+
+    in the terms of `nested_rhat`. By the second one superchains of M chains differ that have
+    forgotten their starts: 1/M with a single draw of each, but about
+    :math:`1/(M\,\mathrm{ESS}_{(1)})` where a chain makes :math:`\mathrm{ESS}_{(1)}` effective
+    draws. NRHAT corollaries 3.2 and 3.3, eq. 24.
+
+    Args:
+        sums, superchains: as there.
+        tolerated: τ, variance between starts as a share of that within superchains.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> draws = np.random.default_rng(1).normal(size=(1, 64, 400))
+    >>> nested_limit(batch_sums(draws[..., :1], 1), 4, 0.02).round(2)
+    array([1.04])
+    >>> nested_limit(batch_sums(draws, 20), 4, 0.02).round(2)
+    array([1.01])
+    """
+    count, mean, m2 = merge_moments(*sums[:3], axis=2)
+    _, of_chains, within = _nested_variances(of_slots(count, mean), mean, m2, superchains)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        kept = of_chains / within * superchains / mean.shape[1]
+    return np.asarray(np.sqrt(1 + kept + tolerated))
+
+
 def _nested_rhat(
     count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
 ) -> np.ndarray:
+    between, _, within = _nested_variances(count, mean, m2, superchains)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.sqrt(1 + between / within))
+
+
+def _nested_variances(
+    count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Between superchains; between the chains of one; within superchains."""
+
     def nested(x: np.ndarray) -> np.ndarray:
         return x.reshape(len(x), superchains, -1, *x.shape[2:])
 
     mean, per_chain = nested(mean), nested(np.broadcast_to(count, m2.shape))
     with np.errstate(invalid="ignore", divide="ignore"):
         over_draws = np.where(per_chain > 1, nested(m2) / (per_chain - 1), 0 * nested(m2))
-        over_chains = mean.var(axis=2, ddof=1) if mean.shape[2] > 1 else 0.0
-        within = (over_chains + over_draws.mean(axis=2)).mean(axis=1)
+        of_chains = mean.var(axis=2, ddof=int(mean.shape[2] > 1)).mean(axis=1)
         between = mean.mean(axis=2).var(axis=1, ddof=1)
-        return np.sqrt(1 + between / within)
+    return between, of_chains, of_chains + over_draws.mean(axis=(1, 2))
 
 
 def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
