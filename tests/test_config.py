@@ -125,7 +125,7 @@ BAD = [
         f"{RATS}.cv.foo",
         1,
         "unknown key; known: chains, warmup, draws, until, batch_size, store, fold_batches,"
-        " memory_share, superchains, adapt",
+        " memory_share, superchains, adapt, start_scale",
     ),
     # missing keys
     ("seed", ..., MISSING),
@@ -396,6 +396,7 @@ DEPENDENTS = {
     f"{RATS}.cv.memory_share": {"cut"},
     f"{RATS}.cv.superchains": {"warmup"},
     f"{RATS}.cv.adapt": {"warmup"},
+    f"{RATS}.cv.start_scale": {"warmup"},
     f"{RATS}.cv.draws": {"sample"},
     f"{RATS}.cv.until": {"sample", "plan"},
     f"{RATS}.scores": {"cut", "sample"},
@@ -420,6 +421,7 @@ OTHER = {
     f"{RATS}.cv.memory_share": 0.2,
     f"{RATS}.cv.superchains": 4,
     f"{RATS}.cv.adapt": "never",
+    f"{RATS}.cv.start_scale": 2.0,
     f"{RATS}.cv.draws": 400,
     f"{RATS}.cv.until": {"fold_mcse": 0.1, "max_draws": 400},
     f"{RATS}.scores": ["log", "crps"],

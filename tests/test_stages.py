@@ -590,7 +590,8 @@ class TestSuperchains:
         assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.2
         assert "nested R-hat max" in project.said[-1]
 
-    def test_chains_of_a_superchain_start_at_one_point(self, project, monkeypatch):
+    def starts(self, project, monkeypatch, **cv) -> np.ndarray:
+        """Of each fold and superchain the starts of its chains."""
         seen = []
         as_it_is = sampling_of_folds.warmup
 
@@ -598,11 +599,24 @@ class TestSuperchains:
             seen.append(position)
             return as_it_is(engine, root, fit, folds, position, *rest)
 
-        monkeypatch.setattr(sampling_of_folds, "warmup", watched)
-        run(project.job(self.changes(1), model="exact"), "fit", "warmup")
-        starts = seen[0].reshape(4, 4, 16, -1)  # fold, superchain, chain of it
+        changes = self.changes(1)
+        changes["cv"] |= cv
+        with monkeypatch.context() as patched:
+            patched.setattr(sampling_of_folds, "warmup", watched)
+            run(project.job(changes, model="exact"), "fit", "warmup")
+        return seen[0].reshape(4, 4, 16, -1)
+
+    def test_chains_of_a_superchain_start_at_one_point(self, project, monkeypatch):
+        starts = self.starts(project, monkeypatch)
         assert (np.ptp(starts, axis=2) == 0).all()
         assert (np.ptp(starts[:, :, 0], axis=1) > 0).all()
+
+    def test_starts_may_be_wider_than_the_full_data_posterior(self, project, monkeypatch):
+        narrow = self.starts(project, monkeypatch)
+        wide = self.starts(project, monkeypatch, start_scale=3.0)
+        fit = xr.open_datatree(project.path("models/exact/fit.zarr"))
+        center = fit["unconstrained/position"].mean(("chain", "draw")).values
+        np.testing.assert_allclose(wide - center, 3 * (narrow - center), rtol=1e-9, atol=1e-12)
 
     def test_superchains_that_stay_where_they_started_are_flagged(self, project, monkeypatch):
         as_it_is = sampling_of_folds.alike

@@ -17,7 +17,8 @@ STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     ),
     "warmup": (
         {"seed", "precision"},
-        {"predictive": True} | {"cv": {"chains", "warmup", "batch_size", "superchains", "adapt"}},
+        {"predictive": True}
+        | {"cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"}},
     ),
     "sample": (set(), {"scores": True, "cv": {"draws", "until", "store"}}),
     "plan": (set(), {"cv": {"until"}, "compare": True}),

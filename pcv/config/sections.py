@@ -104,6 +104,7 @@ class CvConfig(Section):
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
     adapt: Literal["auto", "always", "never"] = "auto"
+    start_scale: Annotated[float, Field(ge=1)] = 1.0
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "CvConfig":

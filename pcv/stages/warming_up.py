@@ -150,6 +150,8 @@ def _ends(
     picks = sampling.starting_draws(
         job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
     )
+    center = full_draws.mean(0)
+    begin = center + cv.start_scale * (full_draws[picks] - center)
     made: dict[str, list[Block]] = {}
 
     def after(block: "Block", what: str) -> None:
@@ -164,7 +166,7 @@ def _ends(
         partial(key, job.config.seed, job.model),
         fit,
         folds,
-        started_anew(how, folds, full_draws[picks]),
+        started_anew(how, folds, begin),
         cv.warmup,
         cv.adapt,
         full_draws,
