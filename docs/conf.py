@@ -13,7 +13,7 @@ import execution  # noqa: E402
 project = "pcv"
 author = "The pcv developers"
 copyright = author
-version = release = version_of("pcv")
+version = release = version_of("pcv-bayes")
 
 extensions = [
     "sphinx.ext.autodoc",

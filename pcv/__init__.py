@@ -44,7 +44,7 @@ __all__ = list(_PUBLIC)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return metadata.version("pcv")
+        return metadata.version("pcv-bayes")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'pcv' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)

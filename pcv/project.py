@@ -30,7 +30,7 @@ def workflow_path() -> Path:
     package = Path(__file__).parent
     installed = [
         Path(str(file.locate()))
-        for distribution in distributions(name="pcv")
+        for distribution in distributions(name="pcv-bayes")
         for file in distribution.files or []
         if file.match(f"share/pcv/{SNAKEFILE}")
     ]

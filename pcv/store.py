@@ -29,7 +29,17 @@ from pcv.storable import storable, true_names
 
 TIMESTAMP = ".snakemake_timestamp"
 """left by Snakemake in folders that are outputs of its rules"""
-PACKAGES = ("pcv", "jax", "jaxlib", "blackjax", "numpyro", "arviz-stats", "numpy", "xarray", "zarr")
+PACKAGES = (
+    "pcv-bayes",
+    "jax",
+    "jaxlib",
+    "blackjax",
+    "numpyro",
+    "arviz-stats",
+    "numpy",
+    "xarray",
+    "zarr",
+)
 
 
 class Stamp(NamedTuple):

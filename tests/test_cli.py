@@ -94,8 +94,8 @@ class TestHelp:
 
 class TestLastResult:
     def test_version(self, pcv):
-        assert pcv("--version") == (0, f"pcv {metadata.version('pcv')}\n", [])
-        assert package.__version__ == metadata.version("pcv")
+        assert pcv("--version") == (0, f"pcv {metadata.version('pcv-bayes')}\n", [])
+        assert package.__version__ == metadata.version("pcv-bayes")
 
     def test_show(self, pcv, monkeypatch):
         monkeypatch.setattr(stages, "show", lambda job: f"table of {job.experiment}")

@@ -182,7 +182,9 @@ class TestFingerprint:
 
     def test_provenance(self):
         made = store.provenance(datetime.now(UTC), "2 x cpu")
-        assert {"jax", "blackjax", "numpyro", "xarray", "zarr", "pcv"} <= made["versions"].keys()
+        assert {"jax", "blackjax", "numpyro", "xarray", "zarr", "pcv-bayes"} <= made[
+            "versions"
+        ].keys()
         assert made["device"] == "2 x cpu"
         assert 0 <= made["seconds"] < 60
         assert json.loads(json.dumps(made)) == made

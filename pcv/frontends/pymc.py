@@ -23,7 +23,7 @@ try:
     import pymc as pm
 except ModuleNotFoundError as error:
     raise PcvError(
-        "models of PyMC and Bambi need these installed: install pcv with its extra, pcv[pymc]"
+        "models of PyMC and Bambi need these installed: install pcv with its extra, pcv-bayes[pymc]"
     ) from error
 from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
