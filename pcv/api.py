@@ -344,7 +344,8 @@ def fit(
 
     Args:
         model, data, seed, precision, cores, progress: as for `cross_validate`.
-        chains, draws: their product is the number of draws that are kept, of all chains together.
+        chains, draws: their product is the number of draws that are kept, of all chains together;
+            more where chains are slow, or would have fewer than 100 each.
         warmup: draws per chain after which the search for a kernel ends at the latest.
         target_accept: acceptance rate that the step size is adapted to; None: .8, and where more
             than 1% of draws diverge .95, then .99.

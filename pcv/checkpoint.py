@@ -125,11 +125,11 @@ def _locked(
     until = time.monotonic() + patience
     while True:
         with store.explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 file = (folder / "lock").open("a")
-            except FileNotFoundError:
-                if folder.exists():  # a link to nothing
+            except (FileExistsError, FileNotFoundError):
+                if os.path.lexists(folder):  # a file, or a link to nothing
                     raise
                 continue  # who held the folder has removed it since
         with file as lock:

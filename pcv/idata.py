@@ -53,9 +53,9 @@ def tree(
     draws = fit.draws
 
     def each(function: Callable[[Float[Array, " param"]], Any]) -> Any:
-        over_draws = programs.shared(lambda x: jax.lax.map(function, x, batch_size=AT_ONCE))
-        chains = [jax.device_get(over_draws(x)) for x in draws.position]
-        return jax.tree.map(lambda *x: np.stack(x), *chains)
+        over_chains = programs.shared(lambda x: jax.lax.map(function, x, batch_size=AT_ONCE))
+        of_draws = [jax.device_get(over_chains(x)) for x in draws.position.swapaxes(0, 1)]
+        return jax.tree.map(lambda *x: np.stack(x, axis=1), *of_draws)
 
     def constrained(position: Float[Array, " param"]) -> Params:
         variables = target.constrain(position)

@@ -347,21 +347,21 @@ def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Array], Pa
     return unravel
 
 
-def prior_draws(init: Callable[[Key[Array, ""]], Params], number: int) -> dict[str, Any]:
+def prior_draws(init: Callable[[Key[Array, ""]], Params], number: int) -> Params:
     """Up to `MOST_DRAWS` draws from the prior, the same in each call: samplers of priors take long
     to compile, and are compiled once."""
     size = sum(x.size for x in jax.eval_shape(init, jax.random.key(0)).values())
     most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
     drawn = programs.once(partial(jax.lax.map, init))(jax.random.split(jax.random.key(0), most))
-    return {name: np.asarray(x)[:number] for name, x in drawn.items()}
+    return {name: jnp.asarray(np.asarray(x)[:number]) for name, x in drawn.items()}
 
 
-def points(init: Callable[[Key[Array, ""]], Params], number: int) -> dict[str, Any]:
+def points(init: Callable[[Key[Array, ""]], Params], number: int) -> Params:
     """Draws from the prior, and after them as many points within 2 of 0 on the unconstrained scale,
     where densities do not overflow under priors however vague."""
     rng = np.random.default_rng(0)
     return {
-        name: np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)])
+        name: jnp.asarray(np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)]))
         for name, x in sorted(prior_draws(init, number).items())
     }
 

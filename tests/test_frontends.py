@@ -790,7 +790,7 @@ def test_pymc_that_is_not_installed(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pymc", None)
     monkeypatch.delitem(sys.modules, "pcv.frontends.pymc")
     words = "^models of PyMC and Bambi need these installed: install pcv with its extra, "
-    with pytest.raises(PcvError, match=words + r"pcv\[pymc\]$"):
+    with pytest.raises(PcvError, match=words + r"pcv-bayes\[pymc\]$"):
         getattr(pcv, name)
 
 

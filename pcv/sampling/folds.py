@@ -8,6 +8,7 @@ whitens, a scale for each, learnt from all its chains, with a step size and a nu
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from pcv.devices import in_use, out_of_memory
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.names import name_bits
+from pcv.programs import Shared
 from pcv.sampling.full_data import Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Made, Pace, State
 from pcv.sampling.kernel import Kernel, plain, whitened
@@ -161,7 +163,7 @@ def blocks(
         size = min(engine.buffer, num_draws - done)
         pace = Pace(first + done, size, steps, thin, 0.0, 0.0)
         before, at = state.energy, (root, kernel, pace, state, chains, center_of)
-        state, made, engine = in_memory(engine, at, OF_FOLDS, say)
+        state, made = in_memory(engine, at, OF_FOLDS, say)
         done += size
         standing = Standing(*(_by_fold(x, num_chains) for x in (state.position, state.energy)))
         yield block_of(made, before, num_chains, size), standing
@@ -171,21 +173,27 @@ OF_FOLDS = tuple(name for name in Made._fields if name not in ("position", "lp")
 """what is brought to the host of a block of folds"""
 
 
+_smaller: WeakKeyDictionary[Shared, Engine] = WeakKeyDictionary()
+"""by the program of a tile that did not fit the device's memory"""
+
+
 def in_memory(
     engine: Engine,
     at: tuple[Any, Any, Any, Any, Any, Any],
     wanted: tuple[str, ...],
     say: Callable[[str], None],
     given: np.ndarray | None = None,
-) -> tuple[State, Made, Engine]:
-    """`advance`; where a tile does not fit the device's memory, with smaller ones.
+) -> tuple[State, Made]:
+    """`advance`; where a tile does not fit the device's memory, with smaller ones from then on.
 
     Raises:
         PcvError: it does not fit with one chain at a time.
     """
     while True:
+        while engine.advance in _smaller:
+            engine = _smaller[engine.advance]
         try:
-            return *advance(engine, *at, wanted, given), engine
+            return advance(engine, *at, wanted, given)
         except JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -195,7 +203,7 @@ def in_memory(
                     "out of memory with one chain of a device at a time; use precision: float32, "
                     "or a smaller cv.batch_size"
                 ) from error
-            engine = engine.with_tile(engine.tile // 2)
+            _smaller[engine.advance] = engine = engine.with_tile(engine.tile // 2)
             say(
                 f"warning: out of memory with {together} chains of a device at a time; tried again "
                 f"with {engine.tile // len(in_use())}"
@@ -361,7 +369,7 @@ def at_full_data(
         given = draws[first : first + engine.buffer]
         pace = Pace(0, len(given), 1, 0, 0.0, 0.0)
         together = root, fit.kernel, pace, *of_chains
-        _, made, engine = in_memory(engine, together, ("joint",), say, given)
+        _, made = in_memory(engine, together, ("joint",), say, given)
         found.append(made.joint[:, : len(given)])
     return np.concatenate(found, 1).astype(float)
 
@@ -476,7 +484,7 @@ def adapt(
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
             at = root, fit.kernel, pace, state, chains, center
-            state, drawn, engine = in_memory(engine, at, Made._fields, say)
+            state, drawn = in_memory(engine, at, Made._fields, say)
             position = _by_fold(state.position, num_chains)
             step = np.exp(_by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
             z = whitened(fit.kernel, drawn.position[:, :size]) / chains.stretch[:, None]
@@ -487,7 +495,8 @@ def adapt(
                 low = (drawn.acceptance[:, :size] < REFUSED) & late
                 refused += low.reshape(num_folds, -1).sum(1)
             made += size
-            after(block_of(drawn, state.energy, num_chains, size), "of adapted folds,")
+            before = np.full(len(state.energy), np.nan)
+            after(block_of(drawn, before, num_chains, size), "of adapted folds,")
         looked_at += counted if i >= len(WINDOWS) - 1 else 0
         if i < len(WINDOWS):
             number = num_chains * length

@@ -105,7 +105,7 @@ def sample(
         engine: of `engine_of`.
         root: key of the seed, the model and the stage.
         warmup: draws of a chain after which the search for a kernel ends in any case.
-        total: draws to keep, of all chains together.
+        total: draws to keep at least, of all chains together.
         target_accept: acceptance that the step size is adapted to.
         after: is told of every block: draws of a chain so far, and at least by its end, and what
             was made.
@@ -257,16 +257,15 @@ class Search:
     def keep(self, total: int) -> Fit:
         """Draws of chains that agree; where they do not, more of them, with a kernel that those
         which were made have taught."""
-        wanted = -(-total // self.number)
-        fit = self.kept(max(wanted, LEAST))
+        wanted = max(-(-total // self.number), LEAST)
+        fit = self.kept(wanted)
         for times in (2, 4):
-            thinned = _thinned(fit.draws, wanted)
-            if _agree(thinned.position) and self.agreed(fit.draws.position):
+            if _agree(fit.draws.position) and self.agreed(fit.draws.position):
                 break
             self.learn(fit.draws.position, True)
             self.choose_steps()
-            fit = self.kept(max(wanted, LEAST) * times)
-        return fit._replace(draws=_thinned(fit.draws, wanted))
+            fit = self.kept(wanted * times)
+        return fit
 
     def kept(self, num_draws: int) -> Fit:
         blocks = []
@@ -341,13 +340,6 @@ def _of_prior(engine: Engine, root: Key[Array, ""], trial: int, number: int) -> 
     """Draws from the prior."""
     keys = jax.random.split(jax.random.fold_in(root, trial), number)
     return np.asarray(programs.once(jax.vmap(engine.target.init))(keys))
-
-
-def _thinned(draws: Draws, number: int) -> Draws:
-    """So many draws of each chain."""
-    made = draws.lp.shape[1]
-    places = np.linspace(0, made - 1, min(number, made)).astype(int)
-    return Draws(*(x[:, places] for x in draws))
 
 
 def _agree(position: Float[np.ndarray, "chain draw param"]) -> bool:

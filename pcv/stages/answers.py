@@ -104,6 +104,11 @@ def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
     size = job.settings.cv.batch_size
     share = float(diagnostics["batch_check"].sel(size=size))
     several = bool((diagnostics["n_draws"] > size).any())
+    if several and np.isnan(share):
+        job.say(
+            f"warning: diagnose {job.model}: chains of the full-data fit are too short to tell "
+            f"whether batches of {size} draws are long enough; more fit.draws"
+        )
     if share < SHORT_BATCHES and several:
         job.say(
             f"warning: diagnose {job.model}: on full-data draws, batches of {size} give "

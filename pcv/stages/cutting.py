@@ -40,8 +40,9 @@ def cut(job: Job) -> None:
         taken: dict[int, memory.Step] = {}
 
         def share(num_folds: int) -> float:
+            """Of the host's memory: a device has a tile of chains at a time, of any folds."""
             taken[num_folds] = memory.of_step(engine, first, cv.chains, num_folds)
-            return memory.share(taken[num_folds], there)
+            return taken[num_folds].host / there.host
 
         number = memory.num_batches(len(folds.id), share, cv.memory_share)
         made_on = store.provenance(started, devices.describe())

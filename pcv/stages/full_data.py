@@ -138,7 +138,8 @@ def _fitted(job: Job, target: "Target", num_units: int, names: list[str]) -> "tu
     each = ((draws, draws) for draws in attempts)
     target_accept, draws = _without_divergences(job, each, targets)
     checks = nuts.check(draws, names, target_accept)
-    return full_data.after_nuts(engine, root, draws, target_accept), checks
+    shown = _shown(job, number, target_accept, target_accept)
+    return full_data.after_nuts(engine, root, draws, target_accept, shown), checks
 
 
 def _without_divergences[T](

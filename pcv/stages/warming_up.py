@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
-EVALUATED_FOLDS, EVALUATED_DRAWS = 3, 1000
-"""folds, and draws of a chain of the full-data fit, whose scores check the size of the batches"""
+EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
+"""folds, and draws of the full-data fit, whose scores check the size of the batches"""
 CHECKED_CHAINS = 2
 """of each fold, at whose ends integrals over own effects are looked at a second time"""
 OF_OWN = ("step_size", "num_steps", "thin", "stretch")
@@ -123,12 +123,12 @@ def _at_full_data(
     folds: Folds,
     draws: Float[np.ndarray, "chain draw param"],
     say: Any,
-) -> Float[np.ndarray, "checked_fold chain draw"]:
+) -> Float[np.ndarray, "checked_fold first_chain first_draw"]:
     """Joint log predictive of some folds' test sets at draws of the full-data fit."""
     from pcv.sampling.folds import at_full_data
 
     some = folds.some(evenly(len(folds.id), EVALUATED_FOLDS))
-    first = draws[:, :EVALUATED_DRAWS]
+    first = draws[: max(EVALUATED_DRAWS // draws.shape[1], 1), :EVALUATED_DRAWS]
     found = at_full_data(engine, fit, some, first.reshape(-1, draws.shape[-1]), say)
     return found.reshape(len(some.id), *first.shape[:2])
 
