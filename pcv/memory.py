@@ -114,11 +114,6 @@ def _content(file: Path) -> str:
         return ""
 
 
-def share(step: Step, there: Step) -> float:
-    """The part of what there is that a step takes, of devices or host, whichever is larger."""
-    return max(taken / of for taken, of in zip(step, there))
-
-
 def num_batches(num_folds: int, taken: Callable[[int], float], most: float) -> int:
     """The least number of batches, as far as a few measurements tell, whose largest fits.
 

@@ -208,6 +208,14 @@ def test_out_of_memory(project, whole, monkeypatch):
         np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-6)
 
 
+def test_the_tile_that_fits_is_found_once(project, monkeypatch):
+    tried = of_small_device(monkeypatch, 2)
+    sampled(project, UNTIL)
+    assert tried[:4] == [16, 8, 4, 2]
+    assert len(tried) > 6  # of several looks
+    assert set(tried[4:]) == {2}
+
+
 def test_out_of_memory_for_good(project, monkeypatch):
     job = project.job(DRAWS, "flat")
     with monkeypatch.context() as patch:

@@ -102,6 +102,15 @@ def test_folds_are_cut_until_they_fit(project, monkeypatch):
         assert opened(part, "sample").drop_attrs(deep=False).identical(mine.drop_attrs(deep=False))
 
 
+def test_a_device_that_is_too_small_for_a_tile_cuts_no_folds(project, monkeypatch):
+    """It has one tile at a time, of however many folds."""
+    monkeypatch.setattr(memory, "of_devices", lambda: memory.Step(1000, 2**40))
+    job = project.job(SETTINGS, "flat")
+    stages.cut(job)
+    assert [part.batch for part in batches(job)] == ["1-of-1"]
+    assert "warning: cut flat: a tile of chains takes more than the share 0.5" in project.said[-1]
+
+
 def test_nothing_fits(project, monkeypatch):
     of_machine(monkeypatch, 1000)
     job = project.job(SETTINGS, "flat")

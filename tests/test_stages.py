@@ -931,6 +931,8 @@ def same(data, scale=5.0):
             (0.9, 400, 1.0, []),
             (0.7, 5, 1.0, []),
             (0.9, 400, 1.69, ["raised"]),
+            (np.nan, 400, 1.0, ["unknown"]),
+            (np.nan, 5, 1.0, []),
         ],
     )
     def test_short_ones_are_said(self, project, share, draws, inflation, said):
@@ -947,6 +949,8 @@ def same(data, scale=5.0):
             "ESS; take longer ones (cv.batch_size)",
             "raised": f"MCSEs are raised by 30%, as successive batches of {size} draws are "
             "correlated; longer ones (cv.batch_size), and more draws",
+            "unknown": "chains of the full-data fit are too short to tell whether batches of "
+            f"{size} draws are long enough; more fit.draws",
         }
         assert project.said == [f"warning: diagnose linear: {expected[x]}" for x in said]
 
@@ -1033,6 +1037,17 @@ class TestSameAnswer:
             coarser = np.where(warm["adapted_thin"] > 1, sampling_of_folds.FINER, 1)
             steps.append(warm["adapted_step_size"].values * coarser)
         assert (steps[1] < 0.8 * steps[0]).all()
+
+    def test_folds_may_be_adapted_some_at_a_time(self, project, monkeypatch):
+        """Where the draws of all would take too much memory."""
+        found, job = [], project.job({"cv.adapt": "always"}, model="flat")
+        for size in (sampling_of_folds.POSITIONS, 1):
+            monkeypatch.setattr(sampling_of_folds, "POSITIONS", size)
+            shutil.rmtree("results/.checkpoints")
+            run(job, "warmup")
+            warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr")).load()
+            found.append(warm.drop_attrs())
+        xr.testing.assert_allclose(*found, rtol=1e-6)
 
     @pytest.mark.slow
     def test_kernels_of_their_own_in_one_batch_or_two(self, project):

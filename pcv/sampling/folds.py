@@ -51,6 +51,8 @@ REFUSED, MAX_REFUSED = 0.02, 0.005
 one step size suits the fold's posterior"""
 FINER, MOVES = 4, 16
 """what the step size of such a fold is divided by, and its transitions for a draw"""
+POSITIONS = 2**28
+"""bytes of a block's draws, from which on folds are adapted some at a time"""
 PRIOR_DRAWS = 5
 """draws that the present scale counts for beside those of a window"""
 
@@ -305,11 +307,17 @@ def warmup(
         which = unlike(draws, full, fit.slowest)
     if not which.any():
         return Starts(end, own, which, center)
-    some = folds.some(which)
-    its, where, first = adapt(engine, root("adapt"), fit, some, end[which], after, say)
-    made, where = _warmed(
-        engine, root("adapt"), fit.kernel, some, its, where, num_draws, first, after, say
-    )
+    rows = np.flatnonzero(which)
+    taken = engine.buffer * end[rows].size * 8
+    groups = np.array_split(rows, min(-(-taken // POSITIONS), len(rows)))
+    each = [
+        adapt(engine, root("adapt"), fit, folds.some(group), end[group], after, say)
+        for group in groups
+    ]
+    owns, places, lengths = zip(*each)
+    its, where, first = Own(*map(np.concatenate, zip(*owns))), np.concatenate(places), lengths[0]
+    at = folds.some(which), its, where, num_draws, first
+    made, where = _warmed(engine, root("adapt"), fit.kernel, *at, after, say)
     for x, new in zip((end, *(own := Own(*map(np.array, own)))), (where, *its)):
         x[which] = new
     for kind, x in centers(made).items():

@@ -40,9 +40,8 @@ def cut(job: Job) -> None:
         taken: dict[int, memory.Step] = {}
 
         def share(num_folds: int) -> float:
-            """Of the host's memory: a device has a tile of chains at a time, of any folds."""
             taken[num_folds] = memory.of_step(engine, first, cv.chains, num_folds)
-            return taken[num_folds].host / there.host
+            return taken[num_folds].host / there.host  # a device has a tile at a time, of any folds
 
         number = memory.num_batches(len(folds.id), share, cv.memory_share)
         made_on = store.provenance(started, devices.describe())
@@ -64,7 +63,13 @@ def cut(job: Job) -> None:
         f"memory and {in_bytes(sizes['batch_device'])} of {in_bytes(sizes['machine_device'])} "
         "on each device"
     )
-    if memory.share(taken[most], there) > cv.memory_share:
+    if taken[most].device > cv.memory_share * there.device:
+        job.say(
+            f"warning: cut {job.model}: a tile of chains takes more than the share "
+            f"{cv.memory_share:g} (cv.memory_share) of a device; where it does not fit, smaller "
+            "ones are taken"
+        )
+    if taken[most].host > cv.memory_share * there.host:
         job.say(
             f"warning: cut {job.model}: even a batch of one fold takes more than the share "
             f"{cv.memory_share:g} (cv.memory_share); fewer cv.chains or a smaller cv.batch_size"
