@@ -162,11 +162,14 @@ def gaussian(
         "predict": lambda key, params, data: outcome(params, data).sample(key),
         "moments": moments,
         "marginal": marginal,
-        "marginal_predict": lambda key, *at: dist.MultivariateNormal(*marginal_moments(*at)).sample(
-            key
-        ),
+        "marginal_predict": lambda key, *at: _normal(*marginal_moments(*at)).sample(key),
         "marginal_moments": marginal_moments,
     }
+
+
+def _normal(mean: Array | float, cov: Float[Array, "slot slot"]) -> dist.MultivariateNormal:
+    """Validating that a covariance is one would take sixty modules to compile, of arrays alone."""
+    return dist.MultivariateNormal(mean, cov, validate_args=False)
 
 
 def gaussian_predictive(
@@ -179,6 +182,6 @@ def gaussian_predictive(
     residual = jnp.where(present, y - mean, 0.0)
     cov = jnp.where(jnp.outer(present, present), cov, jnp.eye(y.size))
     padding = jnp.sum(~present) * 0.5 * jnp.log(2 * jnp.pi)
-    joint = dist.MultivariateNormal(0.0, cov).log_prob(residual) + padding
+    joint = _normal(0.0, cov).log_prob(residual) + padding
     margins = dist.Normal(0.0, jnp.sqrt(jnp.diag(cov))).log_prob(residual)
     return joint, jnp.where(present, margins, 0.0)
