@@ -989,6 +989,17 @@ def test_superchains_that_disagree_are_flagged(num_draws):
     assert np.isnan(diag.rhat(sums)).all() == (num_draws == 1)
 
 
+def test_superchains_in_which_nothing_varies_are_flagged():
+    draws = np.repeat(np.arange(4.0), 16)[None, :, None] + np.zeros((2, 64, 8))
+    draws[1] = np.random.default_rng(6).normal(size=draws[1].shape)
+    sums = batch_sums(draws, 2)
+    assert np.isinf(diag.nested_rhat(sums, 4)[0])
+    benchmark = diag.nested_benchmark(np.random.default_rng(1), sums, 4)
+    found = verdicts.faults(sums, np.zeros(2), np.zeros(2), benchmark, "plain", 4).words()
+    assert found[1] == "ok" != found[0]
+    assert diag.nested_rhat(sums, 4)[0] > diag.nested_limit(sums, 4, 0.02)[0]
+
+
 # Drift
 
 

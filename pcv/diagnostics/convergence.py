@@ -117,6 +117,9 @@ def nested_limit(
         sums, superchains: as there.
         tolerated: τ, variance between starts as a share of that within superchains.
 
+    Returns:
+        :math:`\sqrt{1 + \tau}` where nothing varies within superchains.
+
     >>> from pcv.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(1, 64, 400))
     >>> nested_limit(batch_sums(draws[..., :1], 1), 4, 0.02).round(2)
@@ -128,7 +131,7 @@ def nested_limit(
     _, of_chains, within = _nested_variances(of_slots(count, mean), mean, m2, superchains)
     with np.errstate(invalid="ignore", divide="ignore"):
         kept = of_chains / within * superchains / mean.shape[1]
-    return np.asarray(np.sqrt(1 + kept + tolerated))
+    return np.asarray(np.sqrt(1 + np.nan_to_num(kept) + tolerated))
 
 
 def _nested_rhat(
