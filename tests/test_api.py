@@ -25,7 +25,7 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import checkpoint, datasets, session, stages, weights
+from pcv import checkpoint, datasets, psis_first, session, stages, weights
 from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.errors import PcvError
@@ -848,6 +848,8 @@ def test_a_session_of_32_bit_goes_on_as_it_was():
 def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
+    monkeypatch.setattr(psis_first, "MAX_DRAWS", 1600)  # all of them are looked at, kept or not
+
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})
         fit = {"warmup": 200, "draws": 200, "allow_bad_fit": True}
@@ -855,9 +857,9 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
 
     whole = found()
     assert "are not kept" not in capsys.readouterr().err
-    monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 6 * 800 * N)  # of 32 bit they are smaller
+    monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 6 * 1600 * N)  # of 32 bit they are smaller
     without = found()
-    said = f"the log likelihoods of {N} units at 800 draws, 0.0 GiB, are not kept, so that p and "
+    said = f"the log likelihoods of {N} units at 1600 draws, 0.0 GiB, are not kept, so that p and "
     assert said in capsys.readouterr().err
     assert "log_likelihood" not in without.to_datatree()
     assert np.isnan(without.p)
