@@ -154,11 +154,11 @@ def batch_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
     for name, folds in checked.items():
         used = int(folds.attrs["batch_size"])
         share = float(folds["batch_check"].sel(size=used))
-        short = not share >= SHORT_BATCHES
         ratios = [f"{x:.2f}".replace("nan", "–") for x in folds["batch_check"].values]
-        flagged.append(short)
-        told = "not known to be long enough" if np.isnan(share) else "long enough"
-        told = "too short" if share < SHORT_BATCHES else told
+        told = "too short" if share < SHORT_BATCHES else "long enough"
+        if np.isnan(share):
+            told = "not known to be long enough"
+        flagged.append(told != "long enough")
         rows.append((name, *ratios, f"batches of {used} are {told}"))
     note = (
         "MCSE by batches of so many draws, over that by a windowed ESS, at full-data draws: the "

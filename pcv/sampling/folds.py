@@ -307,9 +307,8 @@ def warmup(
         which = unlike(draws, full, fit.slowest)
     if not which.any():
         return Starts(end, own, which, center)
-    rows = np.flatnonzero(which)
-    taken = engine.buffer * end[rows].size * 8
-    groups = np.array_split(rows, min(-(-taken // POSITIONS), len(rows)))
+    number, taken = which.sum(), engine.buffer * end[which].size * 8
+    groups = np.array_split(np.flatnonzero(which), min(-(-taken // POSITIONS), number))
     each = [
         adapt(engine, root("adapt"), fit, folds.some(group), end[group], after, say)
         for group in groups
