@@ -51,7 +51,7 @@ def seconds(num_units: int, tile: int) -> float:
     steps, ones = np.full(CHAINS, STEPS), np.ones(CHAINS, int)
     own = sampling.Own(np.full(CHAINS, 0.5), steps, ones, np.ones((CHAINS, 5)))
     begin = sampling.standing_at(np.zeros((CHAINS, 1, 5)))
-    center = {"joint": np.zeros(CHAINS), "pointwise": np.zeros((CHAINS, 1))}
+    center = sampling.uncentered(folds)
     at = engine, key(1, "bench"), kernel, folds, own, begin, center, DRAWS, 0, print
     list(sampling.blocks(*at))
     spent = []

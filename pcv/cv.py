@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 60
 """of a table in a notebook"""
-ADDED = ("joint_mcse_is_bound", "pointwise_mcse_is_bound", "units_verdict", "integration")
+ADDED = (
+    "joint_mcse_is_bound",
+    "pointwise_mcse_is_bound",
+    "units_verdict",
+    "integration",
+    "overlap",
+)
 """variables and attributes of diagnostics that results of earlier versions lack"""
 
 
@@ -117,9 +123,10 @@ class CV:
     @property
     def folds(self) -> pd.DataFrame:
         """One row per fold: elpd and its MCSE (and whether that is only a lower bound), ESS, R-hat,
-        k-hat, divergences, verdict."""
+        k-hat, overlap with the full data, divergences, verdict."""
         diagnostics = self.diagnostics
-        names = ["rhat", "khat", "divergences", "acceptance", "efmi", "n_draws", "verdict"]
+        names = ["rhat", "khat", "overlap", "divergences", "acceptance", "efmi", "n_draws"]
+        names += ["verdict"]
         names += ["source"] * ("source" in diagnostics)
         of_kind = {
             "elpd": diagnostics[f"{self.kind}_elpd"],
@@ -315,6 +322,12 @@ class CV:
 
         self._check_sampled()
         return plots.ess({self.name: self.diagnostics})
+
+    def plot_overlap(self) -> "Figure":
+        """Overlap of every fold's posterior with that of the full data."""
+        from pcv import plots
+
+        return plots.overlap({self.name: self.diagnostics})
 
     def plot_khat(self) -> "Figure":
         """Pareto k-hat of every fold's score."""

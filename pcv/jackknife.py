@@ -35,6 +35,14 @@ class Estimate(NamedTuple):
     ``mcse**2`` and, of folds that share their draws, their sums of products the covariances"""
 
 
+def shared(apart: Float[np.ndarray, "part fold"]) -> float:
+    r"""What draws that folds share add to the variance of their sum, beyond the sum of variances.
+
+    .. math:: \sum_{j \ne k} \mathrm{cov}(\hat\eta_j, \hat\eta_k)
+    """
+    return float((apart.sum(1) ** 2).sum() - (apart**2).sum())
+
+
 class _Sums(NamedTuple):
     """Summed weights, and weighted sums, of parts or of all."""
 

@@ -10,12 +10,12 @@ VERSIONS = {
     "fit": 7,
     "folds": 1,
     "cut": 4,
-    "warmup": 22,
-    "sample": 18,
-    "diagnose": 15,
+    "warmup": 23,
+    "sample": 19,
+    "diagnose": 16,
     "compare": 9,
-    "report": 5,
-    "plan": 4,
+    "report": 6,
+    "plan": 5,
 }
 """raised when a stage computes something else from the same inputs: its artifacts are remade"""
 
@@ -47,6 +47,7 @@ FIGURES = (
     "fold_differences",
     "ess",
     "khat",
+    "overlap",
     "full_data",
 )
 """names of the report's figures"""

@@ -68,6 +68,11 @@ class Scored(NamedTuple):
     few: bool = False
     """whether its integrals evaluate the rows of the test set alone, as `sliceable` says"""
 
+    @property
+    def exact(self) -> bool:
+        """Whether the density of a test set is known at every draw, and not estimated there."""
+        return self.local is None or self.local.exact or self.local.entries.shape[1] == 1
+
 
 def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Folds) -> Scored:
     """Which predictive the folds of a model use, and the model with it.

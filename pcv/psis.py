@@ -35,14 +35,6 @@ class Psis(NamedTuple):
     """what each batch of draws adds to the errors (`jackknife.Estimate`)"""
 
 
-def shared(apart: Float[np.ndarray, "part fold"]) -> float:
-    r"""What draws that folds share add to the variance of their sum, beyond the sum of variances.
-
-    .. math:: \sum_{j \ne k} \mathrm{cov}(\hat\eta_j, \hat\eta_k)
-    """
-    return float((apart.sum(1) ** 2).sum() - (apart**2).sum())
-
-
 def psis(
     joint: Float[np.ndarray, "chain draw fold"],
     pointwise: Float[np.ndarray, "chain draw fold slot"],

@@ -12,10 +12,11 @@ from pcv import api, datasets, devices, diagnostics, programs, schemes, stages
 from pcv.cv import CV, check_joint
 from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
+from pcv.jackknife import shared
 from pcv.job import Job, build, opened, scored, stored_folds
 from pcv.marginal import Scored, integrated
 from pcv.model import Fold, Model, flat_target, target, unit_log_lik
-from pcv.psis import Psis, psis, shared
+from pcv.psis import Psis, psis
 from pcv.results import listed
 from pcv.sampling.hmc import train_mask
 from pcv.session import AnyModel
@@ -105,6 +106,8 @@ def loo(
             others = api.with_folds(part, everything.some(sampled))
             api.run(others)
             brute = opened(others, "diagnose").load().sel(fold=everything.id[bad])
+            for kind in ("joint", "pointwise"):
+                diagnosed.attrs[f"{kind}_shared"] += brute.attrs[f"{kind}_shared"]
             whole = CV(
                 whole.tree.assign({"diagnostics": xr.DataTree(_patched(diagnosed, brute))}),
                 whole.joint,
@@ -188,7 +191,7 @@ def _diagnostics(
             "n_draws": (fold, np.full(shape, number // fitted.sizes["chain"])),
             "unit_name": (slot, np.where(present, units[folds.test], "").astype(str)),
             "divergences": (fold, np.zeros(shape)),
-            **dict.fromkeys(("joint_ess", "rhat", "acceptance", "efmi"), nothing),
+            **dict.fromkeys(("joint_ess", "rhat", "acceptance", "efmi", "overlap"), nothing),
             **_over_draws(found),
             "rhat_max": np.nan,
             "fit_rhat": ("param", fitted["rhat"].values),

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from pcv.comparison import Comparison
-from pcv.diagnostics import LogSums, elpd, ess, mcse, mixing, nested_limit
+from pcv.diagnostics import LogSums, Sides, elpd, ess, mcse_of, mixing, nested_limit, two_sided
 from pcv.verdicts import MIN_ESS, heavy_tail
 
 GROWTH = 1.5
@@ -65,6 +65,7 @@ def finished(
     khat: Float[np.ndarray, " fold"] | None = None,
     hidden: Float[np.ndarray, " fold"] | None = None,
     inflation: float = 1.0,
+    sides: Sides | None = None,
 ) -> Bool[np.ndarray, " fold"]:
     r"""Which folds may end: R-hat below its limit, the ESS that the diagnostics need, and
 
@@ -81,6 +82,7 @@ def finished(
         rule: of all these folds.
         khat, hidden: as for `heavy_tail`; None: unknown, so that the sums alone tell.
         inflation: of `batch_inflation`, of all folds.
+        sides: of their draws so far; None: a fold's own draws are all there is.
 
     >>> from pcv.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, [[[0.1]], [[3.0]]], (2, 4, 100))
@@ -91,9 +93,10 @@ def finished(
     if rule.superchains:
         limit = nested_limit(sums, rule.superchains, min(rule.rhat**2 - 1, 1 / MIN_ESS))
     batches = (sums.count > 0).sum(axis=(1, 2))
-    heavy = heavy_tail(sums, np.full(len(rhat), np.nan) if khat is None else khat, hidden)
+    unknown, estimate = np.full(len(rhat), np.nan), two_sided(sums, sides)
+    heavy = heavy_tail(sums, unknown if khat is None else khat, hidden, estimate.crossings)
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = mcse(sums) * np.sqrt(inflation * (batches - 1) / (batches - 3))
+        error = mcse_of(estimate, inflation) * np.sqrt((batches - 1) / (batches - 3))
         enough = ess(sums) >= inflation * MIN_ESS
         return (error <= rule.fold_mcse) & (rhat <= limit) & enough & ~heavy
 

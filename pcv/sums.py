@@ -2,7 +2,10 @@
 
 Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
 `pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
-`pcv.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or ``log_joint_tail``
+`pcv.diagnostics.third_moments`; ``shift`` (fold), ``crossing`` (fold, chain, batch, offset),
+``log_bridge_log_sum`` (fold, chain, batch, slot) and, of full-data draws, ``full_crossing`` (fold,
+full_batch, offset), ``log_bridge_full`` (fold, full_batch, slot), of `pcv.diagnostics.Sides` and
+`UnitSides`; ``log_joint_draws`` (fold, chain, draw), or ``log_joint_tail``
 (fold, tail), the largest draws of each fold, where draws are not kept;
 ``<score>_<kind>_<field>``, what other scores average, and ``<score>_<kind>_log_weight``, dims
 (fold, chain, batch, …) or, of scores that compare chains, (fold, batch, …); ``acceptance``,
@@ -19,10 +22,12 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 from pcv import store
-from pcv.diagnostics import LogSums, third_moments
+from pcv.diagnostics import LogSums, Sides, third_moments
 from pcv.jackknife import Parts
 from pcv.storable import storable
 
+OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full")
+"""variables that do not come from the fold's own draws: the same in every round"""
 MAX_CHUNKS = 32
 """chunks along the batches of a run, so that long runs do not leave thousands of files"""
 CHUNK_BYTES = 2**24
@@ -36,6 +41,8 @@ class Block(NamedTuple):
     """kind → sums of the log score (fold, chain[, slot])"""
     draws: Float[np.ndarray, "fold chain draw"]
     """of the joint log score"""
+    crossing: Float[np.ndarray, "fold chain offset"]
+    """of `pcv.diagnostics.crossing`"""
     means: dict[str, dict[str, np.ndarray]]
     """other scores → weighted means and log weights (fold, chain, ...)"""
     y_rep: Float[np.ndarray, "fold chain draw slot"] | None
@@ -50,6 +57,7 @@ def block_of(stored: Mapping[str, Any]) -> Block:
     return Block(
         stored["sums"],
         stored["draws"],
+        stored["crossing"],
         stored.get("means", {}),
         stored.get("y_rep"),
         stored["stats"],
@@ -77,6 +85,7 @@ def batch_of(
     for kind, fields in block.sums.items():
         for field, values in fields.items():
             add(f"log_{kind}_{field}", values, ("fold", "chain"), ("slot",))
+    add("crossing", block.crossing, ("fold", "chain"), ("offset",))
     add("log_joint_m3", third_moments(block.draws, block.num_draws)[..., 0], ("fold", "chain"))
     for score, means in block.means.items():
         for field, values in means.items():
@@ -178,8 +187,9 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
         tail = variables["log_joint_tail"][1]
         largest = np.sort(np.where(np.isnan(tail), -np.inf, tail))
         variables["log_joint_tail"] = (("fold", "tail"), largest[:, -first.sizes["tail"] :])
-    if "integral_gap" in first:
-        variables["integral_gap"] = "fold", first["integral_gap"].values
+    for name in OF_FOLDS:
+        if name in first:
+            variables[name] = first[name].dims, first[name].values
     made = [np.nan_to_num(part["n_draws"].values) for part in wide]
     variables["n_draws"] = ("fold", np.sum(made, axis=0).astype(int))
     return xr.Dataset(variables, {"fold": first["fold"]}, first.attrs)
@@ -204,6 +214,13 @@ def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
             for field in LogSums._fields
         )
     )
+
+
+def sides_of(samples: Sequence[xr.Dataset]) -> Sides:
+    """What both sides of all folds say of their joint scores."""
+    names = ("shift", "crossing", "full_crossing")
+    shift, own, full = (np.concatenate([s[name].values for s in samples]) for name in names)
+    return Sides(shift, own, full, int(samples[0].attrs["full_draws"]))
 
 
 def energy_sums(samples: Sequence[xr.Dataset]) -> dict[str, np.ndarray]:

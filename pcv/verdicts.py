@@ -11,6 +11,7 @@ from pcv.diagnostics import (
     BENCHMARK_LEVEL,
     Benchmark,
     LogSums,
+    TwoSided,
     drift,
     elpd,
     ess,
@@ -32,6 +33,8 @@ MIN_ESS = 50
 LIGHT_KHAT, MAX_HIDDEN, MIN_WEIGHTS = 0.3, 2.0, 2.5
 """k-hat below which no more variance is suspected, and the ratio of variances above which it is;
 `effective_weights` over the root of the number of draws, below which k-hat would be too large"""
+MIN_CROSSINGS = 20
+"""draws that must cross between the two sides of a fold"""
 MAX_SHARE_DIVERGENT = 0.01
 """share of a fold's draws that may diverge"""
 MIN_ACCEPTANCE, MIN_EFMI = 0.5, 0.2
@@ -71,6 +74,7 @@ def faults(
     integral_gap: Float[np.ndarray, " fold"] | None = None,
     among: int | None = None,
     inflation: float = 1.0,
+    both: TwoSided | None = None,
 ) -> Faults:
     """What is wrong with each fold, and what to do about it.
 
@@ -82,7 +86,8 @@ def faults(
     more than 1% of the draws diverged, the mean acceptance probability is below .5, or E-FMI below
     .2; two methods of integrating over its groups' effects differ.
 
-    Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`.
+    Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`; the fold's
+    draws and those of the full data disagree (by a p-value of .01 over the number of folds).
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
@@ -97,6 +102,7 @@ def faults(
             errors, at any of a few draws; None, or NaN: not looked at.
         among: number of all folds of the run, where these are some of them.
         inflation: of `batch_inflation`.
+        both: of `two_sided`, of the folds, or of the fold of each unit; None: there is one side.
 
     >>> from pcv.diagnostics import batch_sums, rhat_max_benchmark
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
@@ -111,7 +117,8 @@ def faults(
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
     estimate, effective = elpd(sums), ess(sums) / inflation
     rhat, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
-    heavy, carry = heavy_tail(sums, khat, hidden), effective_weights(sums)
+    crossings = np.full(len(khat), np.nan) if both is None else both.crossings
+    heavy, carry = heavy_tail(sums, khat, hidden, crossings), effective_weights(sums)
     good = np.asarray(good_k(num_draws))
     drifts = np.full(len(khat), np.nan) if superchains else drift(sums)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
@@ -170,7 +177,13 @@ def faults(
             )
         if effective[k] < MIN_ESS:
             found.append(f"ESS {effective[k]:.0f}: too low; more draws")
-        if heavy[k]:
+        if heavy[k] and not np.isnan(crossings[k]):
+            assert both is not None
+            found.append(
+                f"overlap {both.overlap[k]:.2g} with the full data, {crossings[k]:.0f} draws cross:"
+                f" too few, so the MCSE is only a lower bound; more draws, {lighter_tail}"
+            )
+        elif heavy[k]:
             sign = f"k-hat {khat[k]:.2f}"
             if np.isnan(khat[k]):
                 sign = (
@@ -189,6 +202,14 @@ def faults(
             )
         return found
 
+    def of_sides(k: int) -> list[str]:
+        if both is None or heavy[k] or not both.gap_p[k] < BENCHMARK_LEVEL / (among or len(khat)):
+            return []
+        return [
+            f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
+            f" (p = {both.gap_p[k]:.0e}): longer warmup, then more draws"
+        ]
+
     def never_moved(k: int) -> np.ndarray:
         return np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
 
@@ -203,7 +224,7 @@ def faults(
     useless = [nothing_moved(k) for k in range(len(khat))]
     return Faults(
         [[] if words else of_chains(k) for k, words in enumerate(useless)],
-        [words or of_score(k) for k, words in enumerate(useless)],
+        [words or of_score(k) + of_sides(k) for k, words in enumerate(useless)],
     )
 
 
@@ -211,24 +232,30 @@ def heavy_tail(
     sums: LogSums,
     khat: Float[np.ndarray, " fold"],
     hidden: Float[np.ndarray, " fold"] | None = None,
+    crossings: Float[np.ndarray, " fold"] | None = None,
 ) -> Bool[np.ndarray, " fold"]:
     """Whether the MCSE is only a lower bound, since the mean of exp(s) hangs on few draws.
 
-    That is so where k-hat exceeds `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where
-    no k-hat is known, where `effective_weights` are below 2.5 times the root of the number of draws
-    (docs/mixing.md has how often each is wrong).
+    With two sides, that is so where fewer than 20 draws cross. With one, where k-hat exceeds
+    `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where no k-hat is known, where
+    `effective_weights` are below 2.5 times the root of the number of draws (docs/mixing.md has how
+    often each is wrong).
 
     Args:
         sums: joint sums, or those of single units.
         khat: of `pareto_khat`, or NaN.
         hidden: of `hidden_variance`; None: unknown.
+        crossings: of `two_sided`, NaN where there is one side; None: of all of them.
     """
     num_draws = sums.count.sum(axis=(1, 2))
     heavy = khat > good_k(num_draws)
     if hidden is not None:
         heavy |= (khat > LIGHT_KHAT) & (hidden > MAX_HIDDEN)
     few = effective_weights(sums) < MIN_WEIGHTS * np.sqrt(num_draws)
-    return np.where(np.isnan(khat), few, heavy)
+    one_sided = np.where(np.isnan(khat), few, heavy)
+    if crossings is None:
+        return one_sided
+    return np.where(np.isnan(crossings), one_sided, crossings < MIN_CROSSINGS)
 
 
 def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:

@@ -1,6 +1,6 @@
 """Chains of all folds of a model, without the stages: what tests of the estimates run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,13 +9,13 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from jaxtyping import Float, Key
 
-from pcv.diagnostics import LogSums
+from pcv.diagnostics import LogSums, Sides, UnitSides
 from pcv.folds import Folds
 from pcv.jackknife import Parts
 from pcv.keys import key
 from pcv.model import Target
 from pcv.sampling import folds as sampling
-from pcv.sampling import full_data
+from pcv.sampling import full_data, sides
 from pcv.sampling.full_data import Draws, Fit
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine
@@ -36,6 +36,8 @@ class Sampled(NamedTuple):
     divergences: Float[np.ndarray, " fold"]
     parts: dict[str, Parts]
     """what scores besides the log score averaged, by their keys"""
+    sides: Sides
+    units: UnitSides | None
 
 
 def posterior(target: Target, num_units: int, key: Key, total: int) -> Draws:
@@ -103,16 +105,22 @@ def run(
     num_batches: int,
     warmup: int = 20,
     y: Float[np.ndarray, "fold slot"] | None = None,
+    full_side: Callable[[sampling.Starts], sides.Facing] | None = None,
 ) -> Sampled:
     """Warmup from `starts`, then batches of draws, with the keys and centres of the stages.
 
-    `y` is the outcome of the test sets, for scores that need it.
+    `y` is the outcome of the test sets, for scores that need it. `full_side` is what draws given
+    the full data say of the folds after their warmup; None: folds have one side.
     """
     num_chains = starts.shape[1]
     root = partial(key, seed, "model")
     begun = sampling.warmup(
         engine, root, fit, folds, starts, warmup, "never", starts[0], nothing_said, nothing_said
     )
+    facing = None
+    if full_side is not None:
+        facing = full_side(begun)
+        begun = begun._replace(center=begun.center | {"shift": facing.shift})
     drawn = sampling.blocks(
         engine,
         root("sample"),
@@ -140,6 +148,13 @@ def run(
         fields = [block.sums[kind] for block in made]
         return LogSums(*(np.stack([x[f] for x in fields], axis=2) for f in LogSums._fields))
 
+    units, full_batches, full = None, np.zeros((len(folds.id), 1, 3)), 0
+    if facing is not None:
+        full_batches, full = facing.crossing, facing.num_draws
+        if "bridge" in made[0].sums:
+            own = np.stack([block.sums["bridge"]["log_sum"] for block in made], axis=2)
+            units = UnitSides(own, facing.bridge)
+    crossing = np.stack([block.crossing for block in made], axis=2)
     divergences = np.sum(
         [block.stats["divergences"]["total"].sum(axis=1) for block in made], axis=0
     )
@@ -149,4 +164,6 @@ def run(
         np.concatenate([block.draws for block in made], axis=2),
         divergences,
         {score.key: parts([batches], score.key) for score in engine.scores},
+        Sides(begun.center["shift"], crossing, full_batches, full),
+        units,
     )

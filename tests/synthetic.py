@@ -158,6 +158,8 @@ def make_results(
                 "joint_ess_total_at": ("point", ess_at[m].mean(axis=0)),
                 "rhat": ("fold", rhat_at[:, -1]),
                 "khat": ("fold", khat),
+                "overlap": ("fold", overlap := np.clip(1 - np.abs(khat), 0.01, 1)),
+                "crossings": ("fold", 800 * overlap),
                 "divergences": ("fold", rng.poisson(0.2, folds)),
                 "acceptance": ("fold", rng.beta(80, 12, folds)),
                 "efmi": ("fold", np.linspace(0.8, 1.2, folds)),

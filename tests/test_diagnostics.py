@@ -1100,6 +1100,8 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
         "two integrals": ("two integrals", ()),
         "R-hat is undefined": ("R-hat undefined", ()),
         "ESS": ("ESS", (verdicts.MIN_ESS,)),
+        "draws that cross": ("overlap .* 15 draws cross: too few", (verdicts.MIN_CROSSINGS,)),
+        "estimates that lean": ("its draws and those of the full data", (diag.BENCHMARK_LEVEL,)),
         "k-hat": ("k-hat 0.90: heavy", (0.7,)),
         "hidden variance": (
             "k-hat 0.50, but the variance",
@@ -1127,6 +1129,10 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
     khat[at("hidden variance")], hidden[at("hidden variance")] = 0.5, 3.0
     draws[at("effective number of draws")] *= 3
     khat[at("effective number of draws")] = np.nan
+    crossings, gap_p = np.full((2, number), np.nan)
+    crossings[at("draws that cross")], crossings[at("estimates that lean")] = 15, 500
+    gap_p[at("estimates that lean")] = 1e-9
+    one_sided = diag.two_sided(batch_sums(draws, 50), None)
     found = verdicts.faults(
         batch_sums(draws, 50),
         khat,
@@ -1137,6 +1143,7 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
         efmi=np.array(efmi),
         hidden=hidden,
         integral_gap=gap,
+        both=one_sided._replace(crossings=crossings, gap_p=gap_p),
     )
     assert [next(x for x in names if row[0].startswith(x)) for row in rows] == names
     for k, (row, (words, limits)) in enumerate(zip(rows, reasons.values())):
@@ -1144,4 +1151,5 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
         assert all(str(x).removeprefix("0").removesuffix(".0") in "".join(row) for x in limits), row
     code = inspect.getsource(verdicts.faults)
     same = ("k-hat", "hidden variance", "effective number of draws")  # a heavy tail, three signs
-    assert code.count("found.append(") + code.count("return [f") == number - len(same) + 1
+    found_at = code.count("found.append(") + len(re.findall(r"return \[\s*f", code))
+    assert found_at == number - len(same) + 1

@@ -1,6 +1,7 @@
 """Cross-validation of every problem of the table gives its exact answer, with an honest error."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -9,13 +10,17 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Shaped
+from scipy.special import log_expit, logsumexp
 
 from pcv import diagnostics as diag
 from pcv import verdicts
 from pcv.diagnostics import LogSums, batch_sums
 from pcv.folds import Folds
-from pcv.model import flat_target, target
+from pcv.model import Fold, flat_target, target
+from pcv.sampling.folds import Starts
 from pcv.sampling.full_data import Fit
+from pcv.sampling.hmc import train_mask
+from pcv.sampling.sides import Facing, without_gap
 from pcv.sampling.tiles import Engine, build
 from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import PROBLEMS, Exact, Problem, coin, exact, kriging, side_by_side, variance
@@ -24,6 +29,7 @@ SEEDS = (1, 2, 3)
 REPLICATIONS = 50
 """of all folds of a problem, by other names, so by other keys; per seed"""
 CHAINS, BATCHES, BATCH_SIZE = 4, 10, 20
+FULL_DRAWS = 800
 MAX_Z = 4.0
 """Monte Carlo standard errors that an estimate may be off"""
 
@@ -39,6 +45,9 @@ class Setting(NamedTuple):
     """of all replications, one after another"""
     starts: Float[np.ndarray, "fold_of_replication chain param"]
     """exact draws of the full-data posterior"""
+    problem: Problem
+    scores: Callable[[Float[np.ndarray, "draw param"]], tuple[jax.Array, jax.Array]]
+    """of the folds of one replication: (draw, fold), (draw, fold, slot)"""
 
 
 def prepare(problem: Problem) -> Setting:
@@ -51,7 +60,16 @@ def prepare(problem: Problem) -> Setting:
     fit = fit_of(starts, 0.55, 3)
     engine = build(flat, (), len(problem.data["y"]), BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, dim)
-    return Setting(exact(problem, once), scheme, engine, fit, folds, starts)
+
+    def of_fold(position, test, held_out):
+        train = train_mask(held_out, engine.num_units)
+        return flat.log_predictive(position, Fold(train, test))
+
+    def at(position):
+        return jax.vmap(partial(of_fold, position))(once.test, once.held_out)
+
+    every = jax.jit(lambda x: jax.lax.map(at, x))
+    return Setting(exact(problem, once), scheme, engine, fit, folds, starts, problem, every)
 
 
 @cache
@@ -59,14 +77,41 @@ def prepared(name: str) -> Setting:
     return prepare(PROBLEMS[name]())
 
 
-def sample(setting: Setting, seed: int) -> Sampled:
-    _, _, engine, fit, folds, starts = setting
-    return run(engine, fit, folds, starts, seed, BATCHES)
+def sample(setting: Setting, seed: int, full: np.ndarray | None = None) -> Sampled:
+    """Draws of all folds; with full-data draws (replication, draw, param), of both sides."""
+    _, _, engine, fit, folds, starts, *_ = setting
+    side = None if full is None else partial(full_side, setting, full)
+    return run(engine, fit, folds, starts, seed, BATCHES, full_side=side)
 
 
 @cache
 def sampled(name: str, seed: int) -> Sampled:
-    return sample(prepared(name), seed)
+    setting = prepared(name)
+    return sample(setting, seed, full_draws(setting, seed))
+
+
+def full_draws(setting: Setting, seed: int) -> Float[np.ndarray, "replication draw param"]:
+    """Exact ones, of every replication its own."""
+    draws = setting.problem.posterior(np.random.default_rng(seed), REPLICATIONS * FULL_DRAWS)
+    flat = jax.vmap(lambda params: ravel_pytree(params)[0])(draws)
+    return np.asarray(flat).reshape(REPLICATIONS, FULL_DRAWS, -1)
+
+
+def full_side(setting: Setting, draws: np.ndarray, starts: Starts) -> Facing:
+    """What `pcv.sampling.sides.facing` makes, but of other draws for each replication."""
+
+    def by_fold(x: np.ndarray) -> np.ndarray:
+        of_draws = np.moveaxis(x.reshape(*draws.shape[:2], *x.shape[1:]), 1, 2)
+        return of_draws.reshape(len(setting.folds.id), FULL_DRAWS // BATCH_SIZE, BATCH_SIZE, -1)
+
+    scores = setting.scores(draws.reshape(-1, draws.shape[-1]))
+    joint, pointwise = (by_fold(np.asarray(x)) for x in scores)
+    pilot = joint.reshape(len(joint), -1)[:, ::8]
+    shift = diag.balanced_shift(starts.draws.reshape(len(joint), -1), pilot)
+    shift = np.where(without_gap(setting.folds), shift, np.inf)
+    belongs = log_expit(shift[:, None, None, None] - joint)
+    bridge = logsumexp(pointwise + belongs, axis=2) - np.log(BATCH_SIZE)
+    return Facing(shift, diag.crossing(joint[..., 0], shift, own=False), bridge, FULL_DRAWS)
 
 
 def z_scores(setting: Setting, joint: LogSums, pointwise: LogSums) -> dict[str, np.ndarray]:
@@ -165,6 +210,89 @@ def test_a_target_that_errs_is_noticed(problem):
     broken = prepare(problem())
     for seed in SEEDS:
         assert min(worst(broken, sample(broken, seed)).values()) > MAX_Z
+
+
+class Both(NamedTuple):
+    """Of folds with two sides, by replication (replication, fold)."""
+
+    error: np.ndarray
+    own: np.ndarray
+    """squared error that is due to the fold's draws"""
+    full: np.ndarray
+    """deviations of batches of full-data draws, (replication, fold, batch)"""
+    gap_p: np.ndarray
+
+
+def both_sides(setting: Setting, found: Sampled) -> dict[str, Both]:
+    present = np.tile(~np.isnan(setting.answer.pointwise), (REPLICATIONS, 1))
+    joint = diag.two_sided(found.joint, found.sides)
+    padded = (np.where(present[:, None, None], x, np.nan) for x in found.pointwise[1:])
+    pointwise = LogSums(found.pointwise.count, *padded)
+    of_units = found.sides, found.units, present.sum(1) == 1
+    units = diag.two_sided_units(pointwise, joint, *of_units)
+    inflation = diag.batch_inflation(diag.autocorrelation(found.joint))
+    which = np.isfinite(found.sides.shift).reshape(REPLICATIONS, -1)[0]
+
+    def by_fold(x: np.ndarray) -> np.ndarray:
+        return x.reshape(REPLICATIONS, len(which), *x.shape[1:])[:, which]
+
+    truth = setting.answer.joint, np.nansum(setting.answer.pointwise, 1)
+    estimate = joint.elpd, np.nansum(units.elpd, 1)
+    return {
+        kind: Both(
+            by_fold(x) - exact[which],
+            by_fold(inflation * (of.own_deviation**2).sum((1, 2))),
+            by_fold(of.full_deviation),
+            by_fold(of.gap_p),
+        )
+        for kind, x, exact, of in zip(("joint", "pointwise"), estimate, truth, (joint, units))
+    }
+
+
+@pytest.mark.parametrize("kind", ["joint", "pointwise"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_both_sides_are_exact_and_their_errors_as_large_as_stated(name, kind):
+    each = [both_sides(prepared(name), sampled(name, seed))[kind] for seed in (*SEEDS, 4)]
+    error, own, full, gap_p = (np.concatenate(x) for x in zip(*each))
+    z = error / np.sqrt(own + (full**2).sum(2))
+    total = error.sum(1) / np.sqrt(own.sum(1) + (full.sum(1) ** 2).sum(1))
+    assert np.abs(z.mean(axis=0)).max() < MAX_Z / np.sqrt(len(z))
+    assert abs(total.mean()) < MAX_Z / np.sqrt(len(total))
+    assert 0.9 < z.std() < 1.1
+    assert 0.8 < total.std() < 1.2
+    assert (gap_p < 0.01).mean() < 0.03
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_both_sides_say_more_than_one(name):
+    setting, found = prepared(name), sampled(name, 1)
+    two, one = diag.two_sided(found.joint, found.sides), diag.two_sided(found.joint, None)
+    both = np.isfinite(found.sides.shift)
+    truth = np.tile(setting.answer.joint, REPLICATIONS)
+    of_two, of_one = (np.mean((x.elpd - truth)[both] ** 2) for x in (two, one))
+    assert of_two < 0.85 * of_one
+
+
+def moved(draws: np.ndarray) -> np.ndarray:
+    """Draws of another posterior: by half a standard deviation in every direction."""
+    return draws + draws.std(axis=(0, 1)) / 2
+
+
+def wider(draws: np.ndarray) -> np.ndarray:
+    center = draws.mean(axis=(0, 1))
+    return center + 1.5 * (draws - center)
+
+
+@pytest.mark.parametrize("broken", [moved, wider])
+@pytest.mark.parametrize("name", ["regression", "variance"])
+def test_sides_of_different_targets_are_noticed(name, broken):
+    setting = prepared(name)
+    found = both_sides(setting, sample(setting, 1, broken(full_draws(setting, 1))))["joint"]
+    z = found.error / np.sqrt(found.own + (found.full**2).sum(2))
+    off = np.abs(z) > MAX_Z
+    seen = found.gap_p < 0.01 / found.gap_p.shape[1]
+    assert off.mean() > 0.3
+    assert seen[off].mean() > 0.95
 
 
 def test_batches_of_one_draw_understate_the_error():

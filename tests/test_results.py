@@ -31,6 +31,7 @@ CHECKS = xr.Dataset(
 
 
 ATTRIBUTES = {"predictive": "plain", "integration": "", "outcome": "y", "superchains": 0}
+ATTRIBUTES |= {"full_draws": 0}
 
 
 def energy(seed: int, phi: float = 0.0) -> dict[str, np.ndarray]:
@@ -60,6 +61,9 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
             for k, x in batch_sums(pointwise, BATCH)._asdict().items()
         },
         "log_joint_m3": (dims, third_moments(joint, BATCH)),
+        "shift": ("fold", np.full(len(TEST), np.inf)),
+        "crossing": ((*dims, "offset"), np.zeros((len(TEST), CHAINS, DRAWS // BATCH, 3))),
+        "full_crossing": (("fold", "full_batch", "offset"), np.zeros((len(TEST), 2, 3))),
         "log_joint_draws": (("fold", "chain", "draw"), joint),
         "n_draws": ("fold", np.full(len(TEST), DRAWS)),
         "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),
@@ -394,7 +398,7 @@ def test_units_are_diagnosed_alike_few_at_a_time(draws, monkeypatch):
     whole = diagnosed(draws)
     monkeypatch.setattr(diagnosed_module, "GROUP_BYTES", 1)
     monkeypatch.setattr(diagnosed_module, "SLOTS", 1)
-    parts = [x.mean.shape[3] for _, x in diagnosed_module._slots(sample(draws))]
+    parts = [x.mean.shape[3] for _, x, _ in diagnosed_module._slots(sample(draws))]
     assert parts == [1, 1]
     xr.testing.assert_allclose(diagnosed(draws), whole, rtol=1e-12)
     assert diagnosed(draws).attrs == whole.attrs

@@ -74,7 +74,6 @@ def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, own=No
             for fold in folds.id
         ]
         at = sampling.standing_at(np.array(starts))
-    zero = {"joint": np.zeros(len(folds.id)), "pointwise": np.zeros(folds.test.shape)}
     return sampling.blocks(
         engine,
         key(1, "m", "sample"),
@@ -82,7 +81,7 @@ def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, own=No
         folds,
         own or moving(folds),
         at,
-        zero,
+        sampling.uncentered(folds),
         num_draws,
         more.get("first", 0),
         print,

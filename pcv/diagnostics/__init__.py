@@ -8,8 +8,9 @@ only sums per batch are stored. Everything follows from them, for any regrouping
 - of chains, `merge(sums, axis=2)`: `rhat(sums)`, and of blocks of batches, `coarsen(sums, 5)`: the
   benchmark for the largest R-hat of all folds, `rhat_max_benchmark(rng, sums)`.
 
-Heavy tails need the draws themselves, or the largest of them: `pareto_khat`. Folds may end at
-different lengths; every formula takes the fold's own number of draws.
+Draws given the full data tell of each fold as well: `two_sided` joins what both say. Heavy tails
+need the draws themselves, or the largest of them: `pareto_khat`. Folds may end at different
+lengths; every formula takes the fold's own number of draws.
 """
 
 from pcv.diagnostics.convergence import (
@@ -59,21 +60,40 @@ from pcv.diagnostics.tails import (
     pareto_khat_from_tail,
     tail_size,
 )
+from pcv.diagnostics.two_sided import (
+    OFFSETS,
+    Sides,
+    TwoSided,
+    UnitSides,
+    balanced_shift,
+    crossing,
+    first_of_sides,
+    mcse_of,
+    of_folds,
+    two_sided,
+    two_sided_units,
+)
 
 __all__ = [
     "BATCH_SIZES",
     "BENCHMARK_LEVEL",
     "BLOCKS",
+    "OFFSETS",
     "SHORT_BATCHES",
     "Benchmark",
     "LogSums",
     "Progressive",
+    "Sides",
+    "TwoSided",
+    "UnitSides",
     "autocorrelation",
+    "balanced_shift",
     "batch_inflation",
     "batch_size_check",
     "batch_sums",
     "benchmark_of_models",
     "coarsen",
+    "crossing",
     "drift",
     "efmi",
     "elpd",
@@ -81,10 +101,12 @@ __all__ = [
     "ess",
     "ess_total",
     "first_batches",
+    "first_of_sides",
     "good_k",
     "hidden_variance",
     "largest",
     "mcse",
+    "mcse_of",
     "mcse_of_units",
     "mcse_pointwise",
     "merge",
@@ -93,6 +115,7 @@ __all__ = [
     "nested_benchmark",
     "nested_limit",
     "nested_rhat",
+    "of_folds",
     "pareto_khat",
     "pareto_khat_from_tail",
     "progressive",
@@ -100,5 +123,7 @@ __all__ = [
     "rhat_max_benchmark",
     "tail_size",
     "third_moments",
+    "two_sided",
+    "two_sided_units",
     "unit_deviations",
 ]

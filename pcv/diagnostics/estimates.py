@@ -32,7 +32,7 @@ def elpd(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         return whole.log_sum - np.log(of_slots(whole.count, whole.log_sum))
 
 
-def _padded(sums: LogSums) -> Bool[np.ndarray, "fold slot"]:
+def padded(sums: LogSums) -> Bool[np.ndarray, "fold slot"]:
     absent = ~(of_slots(sums.count, sums.log_sum) > 0)
     return (absent | np.isnan(sums.log_sum)).all(axis=(1, 2))
 
@@ -50,10 +50,10 @@ def elpd_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
     >>> elpd_pointwise(batch_sums(draws, batch_size=1)) == np.log(2) + np.log(5)
     array([ True])
     """
-    return np.where(_padded(sums), 0.0, elpd(sums)).sum(axis=1)
+    return np.where(padded(sums), 0.0, elpd(sums)).sum(axis=1)
 
 
-def _deviations(sums: LogSums) -> tuple[np.ndarray, np.ndarray]:
+def deviations(sums: LogSums) -> tuple[np.ndarray, np.ndarray]:
     r"""Batches' contributions to the relative error of f, and the factor to their squared sum.
 
     The deviations :math:`\frac{n_h}{LN} (\bar g_h / \hat f - 1)`, dims (fold, chain, batch
@@ -95,7 +95,7 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     >>> mcse(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=1)).round(3)
     array([0.204])
     """
-    deviation, factor = _deviations(sums)
+    deviation, factor = deviations(sums)
     return np.sqrt(factor * (deviation**2).sum(axis=(1, 2)))
 
 
@@ -111,7 +111,7 @@ def autocorrelation(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
     Args:
         sums: joint sums, dims (fold, chain, batch).
     """
-    deviation, _ = _deviations(sums)
+    deviation, _ = deviations(sums)
     present = sums.count > 0
     number = present.sum(axis=(1, 2))
     variance = (deviation**2).sum(axis=(1, 2)) / np.maximum(number - 1, 1)
@@ -182,8 +182,8 @@ def unit_deviations(
 
     Those of some units and of others add up; the factor is the same for all.
     """
-    deviation, factor = _deviations(sums)
-    summed = np.where(_padded(sums)[:, None, None], 0.0, deviation).sum(axis=3)
+    deviation, factor = deviations(sums)
+    summed = np.where(padded(sums)[:, None, None], 0.0, deviation).sum(axis=3)
     return summed, of_slots(factor, summed[:, 0])[:, 0]
 
 

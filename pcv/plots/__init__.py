@@ -29,6 +29,7 @@ from pcv.plots.computation import (
     ess,
     full_data,
     khat,
+    overlap,
     rhat,
     rhat_name,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "khat",
     "label_right",
     "number",
+    "overlap",
     "percent",
     "probability",
     "rhat",

@@ -33,6 +33,7 @@ from pcv.plots.shared import (
     titled,
 )
 from pcv.plots.words import percent, shorten
+from pcv.verdicts import MIN_CROSSINGS
 
 GOOD_RHAT = 1.01
 GOOD_ESS = 400
@@ -235,6 +236,39 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         label_right(ax, [Label(limit, f"{limit:.2g}", INK) for limit in limits], height)
         label_points(ax, order[worst], drawn[worst], fold_labels(folds)[worst])
+        titled(ax, title)
+    axes[-1].set_xlabel("fold", fontsize=NORMAL)
+    return figure
+
+
+def overlap(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
+    """Overlap of every fold's posterior with the full-data one, one panel per model.
+
+    Filled marks are folds of which fewer than 20 draws cross from one side to the other.
+
+    Args:
+        diagnostics: for each model `overlap` and `crossings` (fold), NaN where a fold has one side.
+
+    >>> folds = xr.Dataset({"overlap": ("fold", [0.9, 0.4]), "crossings": ("fold", [700.0, 300.0])},
+    ...                    coords={"fold": ["rat 1", "rat 2"]})
+    >>> overlap({"slopes": folds}).axes[0].get_title(loc="left")
+    'slopes: overlap at least 0.4'
+    """
+    figure, axes = stacked(len(diagnostics), 1.9, sharex=True, sharey=True)
+    styles = styles_of(diagnostics)
+    include(axes[0], "y", [0.0, 1.0])
+    for ax, (name, folds) in zip(axes, diagnostics.items(), strict=True):
+        values, bad = folds["overlap"].to_numpy(), folds["crossings"].to_numpy() < MIN_CROSSINGS
+        order, known = np.arange(1, values.size + 1), np.isfinite(values)
+        mark_points(ax, order, values, bad, styles[name])
+        worst = [k for k in np.argsort(values) if known[k]][:4]
+        title = f"{styles[name].label}: "
+        title += f"overlap at least {values[known].min():.2g}" if known.any() else "one side alone"
+        if 0 < known.sum() < values.size:
+            title += f", {values.size - known.sum()} folds with one side"
+        ax.set_xlim(0.2, values.size + 0.8)
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        label_points(ax, order[worst], values[worst], fold_labels(folds)[worst])
         titled(ax, title)
     axes[-1].set_xlabel("fold", fontsize=NORMAL)
     return figure

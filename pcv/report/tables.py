@@ -118,7 +118,7 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
 def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     rhat = plots.rhat_name(models[0])
     head: Cells = ("model", "chains × draws", f"{rhat} max", "benchmark share", "min ESS")
-    head += ("total ESS", "max k-hat", "divergences", "folds flagged")
+    head += ("total ESS", "max k-hat", "min overlap", "divergences", "folds flagged")
     rows = [
         (
             name,
@@ -128,6 +128,7 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             _at(folds["joint_ess"], "min", ",.0f"),
             f"{float(folds['joint_ess_total']):,.0f}".replace("nan", "–"),
             _at(folds["khat"], "max", ".2f"),
+            _at(folds["overlap"], "min", ".2f"),
             f"{int(folds['divergences'].sum()):,}",
             f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
         )
@@ -189,12 +190,12 @@ def fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
 def fold_table(name: str, folds: xr.Dataset) -> Table:
     differ = len(np.unique(folds["n_draws"])) > 1
     head: Cells = ("fold", *("draws",) * differ, "joint elpd", "MCSE", "ESS")
-    head += (plots.rhat_name(folds), "k-hat", "divergences", "acceptance", "E-FMI")
+    head += (plots.rhat_name(folds), "k-hat", "overlap", "divergences", "acceptance", "E-FMI")
     head += ("pointwise elpd, summed", "its MCSE", "verdict")
     summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
     columns = folds[
         ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
-        + ["efmi", "n_draws", "pointwise_mcse", "verdict"]
+        + ["efmi", "n_draws", "pointwise_mcse", "verdict", "overlap"]
         + ["joint_mcse_is_bound", "pointwise_mcse_is_bound"]
     ].to_dataframe()
     rows = [
@@ -206,6 +207,7 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
             f"{row['joint_ess']:,.0f}",
             f"{row['rhat']:.3f}",
             _fixed(row["khat"], ".2f"),
+            _fixed(row["overlap"], ".2f").replace("nan", "–"),
             f"{row['divergences']:,.0f}",
             f"{row['acceptance']:.2f}",
             f"{row['efmi']:.2f}",

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 
 from pcv import diagnostics as diag
 from pcv import verdicts
-from pcv.diagnostics import Benchmark, LogSums
-from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife
+from pcv.diagnostics import Benchmark, LogSums, Sides, TwoSided, UnitSides
+from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife, shared
 from pcv.results.scored import listed
-from pcv.sums import energy_sums, log_sums, parts
+from pcv.sums import energy_sums, log_sums, parts, sides_of
 
 if TYPE_CHECKING:
     from pcv.scores import Score
@@ -96,6 +96,10 @@ def diagnose(
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()
     }
+    shared_by = {
+        f"{kind}_shared": shared(np.nan_to_num(found.pop(f"{kind}_full_deviation")[1].T))
+        for kind in ("joint", "pointwise")
+    }
     verdict = found["verdict"][1]
     (_, of_chains), (_, of_units) = (found.pop(f"{x}_verdict") for x in ("chains", "units"))
     (_, ess), (_, mcse) = found["joint_ess"], found["joint_mcse"]
@@ -141,6 +145,7 @@ def diagnose(
         "fit_divergences": int(checks["divergences"]),
         "fit_efmi": checks["efmi"].values.tolist(),
         "bad_fit": bool(problems),
+        **shared_by,
     }
     coords = {"fold": ids, "point": points * batch_size, "param": checks["param"].values}
     return xr.Dataset(variables, coords, attributes)
@@ -160,17 +165,21 @@ def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
         start += number
 
 
-def _slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums]]:
+def _slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums, UnitSides | None]]:
     """Pointwise sums of few slots at a time: memory does not grow with the units of a fold."""
-    sums = sample[[f"log_pointwise_{field}" for field in LogSums._fields]]
+    of_sides = [name for name in ("log_bridge_log_sum", "log_bridge_full") if name in sample]
+    sums = sample[[f"log_pointwise_{field}" for field in LogSums._fields] + of_sides]
     number = sample.sizes["slot"]
     step = max(number * GROUP_BYTES // sums.nbytes // SLOTS, 1) * SLOTS
     for start in range(0, number, step):
-        read = log_sums([sums.isel(slot=slice(start, start + step))], "pointwise")
+        several = sums.isel(slot=slice(start, start + step))
+        read = log_sums([several], "pointwise")
+        both = [several[name].values for name in of_sides]
         for first in range(0, read.mean.shape[3], SLOTS):
             some = slice(first, first + SLOTS)
             found = LogSums(read.count, *(x[..., some] for x in read[1:]))
-            yield slice(start + first, start + first + SLOTS), found
+            units = UnitSides(*(x[..., some] for x in both)) if both else None
+            yield slice(start + first, start + first + SLOTS), found, units
 
 
 def _units(sums: LogSums, present: Bool[np.ndarray, "fold slot"]) -> LogSums:
@@ -183,7 +192,7 @@ def _blocks(
     sample: xr.Dataset, joint: LogSums, present: Bool[np.ndarray, "fold slot"]
 ) -> tuple[LogSums, LogSums]:
     """What the benchmarks of folds and of units are made of."""
-    found = [diag.coarsen(sums, diag.BLOCKS) for _, sums in _slots(sample)]
+    found = [diag.coarsen(sums, diag.BLOCKS) for _, sums, _ in _slots(sample)]
     slots = LogSums(found[0].count, *(np.concatenate(x, axis=3) for x in list(zip(*found))[1:]))
     return diag.coarsen(joint, diag.BLOCKS), _units(slots, present)
 
@@ -210,42 +219,54 @@ def _of_units(
     points: list[int],
     among: int,
     inflation: float,
-) -> tuple[_OfUnits, Int[np.ndarray, " fold"], Float[np.ndarray, "fold point"]]:
-    """Variables by slot, how many units have a heavy tail, and the MCSE of the folds' pointwise
-    scores after some batches."""
-    found, deviations, heavy = [], [], np.zeros(len(present), int)
+    sides: Sides,
+    joint_at: list[TwoSided],
+) -> tuple[_OfUnits, Int[np.ndarray, " fold"], list[TwoSided]]:
+    """Variables by slot, how many units have a heavy tail, and the folds' pointwise scores after
+    some batches."""
+    found, by_slots, heavy = [], [], np.zeros(len(present), int)
     alone = present.sum(axis=1) == 1
-    for some, read in _slots(sample):
+    for some, read, units in _slots(sample):
         there = present[:, some]
         padded = (np.where(there[:, None, None], x, np.nan) for x in read[1:])
         sums = LogSums(read.count, *padded)
         fold, each = np.nonzero(there)[0], _units(sums, there)
-        own_tails = [np.where(alone, x, np.nan)[fold] for x in tails]
+        khat, hidden = (np.where(alone, x, np.nan)[fold] for x in tails)
+        both = diag.of_folds(joint_at[-1], fold)
         unit_faults = verdicts.faults(
             each,
-            own_tails[0],
+            khat,
             np.zeros(len(fold)),
             benchmark,
             predictive,
             superchains,
-            hidden=own_tails[1],
+            hidden=hidden,
             among=among,
             inflation=inflation,
+            both=both,
         )
         verdict, own = np.full((2, *there.shape), "", dtype=object)
         verdict[there], own[there] = verdicts.of_units(unit_faults, faults, fold)
-        heavy += np.bincount(fold[verdicts.heavy_tail(each, *own_tails)], minlength=len(heavy))
-        at = [diag.first_batches(sums, p) for p in points]
-        elpd_at = np.stack([diag.elpd(x) for x in at], axis=-1)
-        elpd, ess, rhat = diag.elpd(sums), diag.ess(sums), diag.mixing(sums, superchains)
-        found.append(_OfUnits(elpd, ess / inflation, rhat, elpd_at, verdict, own))
-        deviations.append([diag.unit_deviations(x) for x in at])
-    mcse_at, raised = [], np.sqrt(inflation)
-    for of_slots in zip(*deviations):
-        summed, factors = zip(*of_slots)
-        mcse_at.append(raised * diag.mcse_of_units(np.add.reduce(summed), factors[0]))
-    units = _OfUnits(*(np.concatenate(x, axis=1) for x in zip(*found)))
-    return units, heavy, np.stack(mcse_at, axis=1)
+        is_heavy = verdicts.heavy_tail(each, khat, hidden, both.crossings)
+        heavy += np.bincount(fold[is_heavy], minlength=len(heavy))
+        at = [
+            diag.two_sided_units(
+                diag.first_batches(sums, p), joint, *diag.first_of_sides(sides, units, p), alone
+            )
+            for p, joint in zip(points, joint_at)
+        ]
+        elpd_at = np.stack([x.elpd for x in at], axis=-1)
+        ess, rhat = diag.ess(sums), diag.mixing(sums, superchains)
+        found.append(_OfUnits(at[-1].elpd, ess / inflation, rhat, elpd_at, verdict, own))
+        by_slots.append(at)
+    summed = [
+        x[0]._replace(
+            own_deviation=sum(part.own_deviation for part in x),
+            full_deviation=sum(part.full_deviation for part in x),
+        )
+        for x in zip(*by_slots)
+    ]
+    return _OfUnits(*(np.concatenate(x, axis=1) for x in zip(*found))), heavy, summed
 
 
 def _of_folds(
@@ -266,6 +287,12 @@ def _of_folds(
     accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
     efmi = diag.efmi(**energy_sums([sample]))
     hidden = diag.hidden_variance(joint, sample["log_joint_m3"].values)
+    sides = sides_of([sample])
+    both_at = [
+        diag.two_sided(diag.first_batches(joint, p), diag.first_of_sides(sides, None, p)[0])
+        for p in points.tolist()
+    ]
+    both = both_at[-1]
     faults = verdicts.faults(
         joint,
         khat,
@@ -279,9 +306,10 @@ def _of_folds(
         sample["integral_gap"].values if "integral_gap" in sample else None,
         among[0],
         inflation,
+        both,
     )
     joint_at = diag.progressive(joint, points, superchains)
-    units, heavy_units, mcse_at = _of_units(
+    units, heavy_units, summed_at = _of_units(
         sample,
         present,
         (khat, hidden),
@@ -292,14 +320,21 @@ def _of_folds(
         points.tolist(),
         among[1],
         inflation,
+        sides,
+        both_at,
     )
-    raised = np.sqrt(inflation)
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     return {
-        "joint_elpd": (fold, diag.elpd(joint)),
-        "joint_mcse": (fold, raised * diag.mcse(joint)),
+        "joint_elpd": (fold, both.elpd),
+        "joint_mcse": (fold, diag.mcse_of(both, inflation)),
+        "own_elpd": (fold, diag.elpd(joint)),
+        "own_mcse": (fold, np.sqrt(inflation) * diag.mcse(joint)),
+        "overlap": (fold, both.overlap),
+        "crossings": (fold, both.crossings),
+        "gap": (fold, both.gap),
+        "gap_p": (fold, both.gap_p),
         "hidden_variance": (fold, hidden),
-        "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden)),
+        "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden, both.crossings)),
         "joint_ess": (fold, diag.ess(joint) / inflation),
         "rhat": (fold, diag.mixing(joint, superchains)),
         "drift": (fold, diag.drift(joint)),
@@ -313,15 +348,21 @@ def _of_folds(
         "pointwise_rhat": (fold_slot, units.rhat),
         "pointwise_verdict": (fold_slot, units.verdict.astype(str)),
         "units_verdict": (fold_slot, units.own_verdict.astype(str)),
-        "pointwise_mcse": (fold, mcse_at[:, -1]),
+        "pointwise_mcse": (fold, diag.mcse_of(summed_at[-1], inflation)),
         "pointwise_mcse_is_bound": (fold, heavy_units > 0),
-        "joint_elpd_at": (fold_point, joint_at.elpd),
-        "joint_mcse_at": (fold_point, raised * joint_at.mcse),
+        "joint_elpd_at": (fold_point, np.stack([x.elpd for x in both_at], 1)),
+        "joint_mcse_at": (fold_point, _mcse_at(both_at, inflation)),
         "rhat_at": (fold_point, joint_at.rhat),
         "ess_at": (fold_point, joint_at.ess / inflation),
         "pointwise_elpd_at": (("fold", "slot", "point"), units.elpd_at),
-        "pointwise_mcse_at": (fold_point, mcse_at),
+        "pointwise_mcse_at": (fold_point, _mcse_at(summed_at, inflation)),
+        "joint_full_deviation": (("fold", "full_batch"), both.full_deviation),
+        "pointwise_full_deviation": (("fold", "full_batch"), summed_at[-1].full_deviation),
     }
+
+
+def _mcse_at(estimates: list[TwoSided], inflation: float) -> Float[np.ndarray, "fold point"]:
+    return np.stack([diag.mcse_of(x, inflation) for x in estimates], axis=1)
 
 
 def with_scores(

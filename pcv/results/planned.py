@@ -9,9 +9,10 @@ from pcv import comparison as comparing
 from pcv import diagnostics as diag
 from pcv.comparison import Comparison, Scores
 from pcv.config import Experiment, UntilConfig
+from pcv.jackknife import shared
 from pcv.results.diagnosed import khats
 from pcv.stopping import SETTLED, Needs, Rule, finished, needs
-from pcv.sums import log_sums
+from pcv.sums import log_sums, sides_of
 from pcv.verdicts import MIN_ESS, heavy_tail
 
 
@@ -44,6 +45,8 @@ def plan(
     }
     first = next(iter(samples.values()))[0].attrs
     ids = folds["fold"].values.tolist()
+    sides = {name: sides_of(parts) for name, parts in samples.items()}
+    both = {name: diag.two_sided(joint[name], sides[name]) for name in samples}
     scored = [
         Scores(
             model=name,
@@ -54,12 +57,13 @@ def plan(
             data="",
             folds="",
             fold=ids,
-            elpd=diag.elpd(sums),
-            mcse=np.sqrt(inflation[name]) * diag.mcse(sums),
+            elpd=both[name].elpd,
+            mcse=diag.mcse_of(both[name], inflation[name]),
             fold_of_term=np.arange(len(ids)),
             term=ids,
             verdict="ok",
-            mcse_is_bound=heavy_tail(sums, *tails[name]),
+            mcse_is_bound=heavy_tail(sums, *tails[name], both[name].crossings),
+            shared=shared(np.nan_to_num(both[name].full_deviation.T)),
         )
         for name, sums in joint.items()
     ]
@@ -76,6 +80,7 @@ def plan(
                 ),
                 *tails[name],
                 inflation[name],
+                sides[name],
             )
             for name in samples
         ]

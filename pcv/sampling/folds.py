@@ -15,8 +15,9 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.accumulate import energy_sums, log_sums, weighted_means
+from pcv.accumulate import energy_sums, log_sum, log_sums, weighted_means
 from pcv.devices import in_use, out_of_memory
+from pcv.diagnostics import crossing
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.names import name_bits
@@ -57,7 +58,7 @@ PRIOR_DRAWS = 5
 """draws that the present scale counts for beside those of a window"""
 
 Centers = dict[str, np.ndarray]
-"""kind → centring constants of the log score (fold[, slot])"""
+"""kind → centring constants of the log score (fold[, slot]); shift → of `pcv.diagnostics.Sides`"""
 
 
 class Own(NamedTuple):
@@ -91,6 +92,15 @@ class Starts(NamedTuple):
     own: Own
     adapted: Bool[np.ndarray, " fold"]
     center: Centers
+    draws: Float[np.ndarray, "fold chain draw"]
+    """of the joint score, in the later half"""
+
+
+def uncentered(folds: Folds) -> Centers:
+    """What is known before the warmup."""
+    number = len(folds.id)
+    zero = {"joint": np.zeros(number), "pointwise": np.zeros(folds.test.shape)}
+    return {**zero, "shift": np.full(number, np.inf)}
 
 
 def alike(fit: Fit, num_folds: int) -> Own:
@@ -158,7 +168,7 @@ def blocks(
         Each block's sums and draws, and where the chains stand.
     """
     num_chains = standing.position.shape[1]
-    state, chains, center_of = _of_chains(folds, own, standing, center)
+    state, chains, center_of = of_chains(folds, own, standing, center)
     steps, thin = np.repeat(own.num_steps, num_chains), np.repeat(own.thin, num_chains)
     done = 0
     while done < num_draws:
@@ -168,7 +178,7 @@ def blocks(
         state, made = in_memory(engine, at, OF_FOLDS, say)
         done += size
         standing = Standing(*(_by_fold(x, num_chains) for x in (state.position, state.energy)))
-        yield block_of(made, before, num_chains, size), standing
+        yield block_of(made, before, num_chains, size, center["shift"]), standing
 
 
 OF_FOLDS = tuple(name for name in Made._fields if name not in ("position", "lp"))
@@ -217,8 +227,7 @@ def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
     ones = np.ones(1, int)
     one = Own(np.ones(1), ones, ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
-    center = {"joint": np.zeros(1), "pointwise": np.zeros(fold.test.shape)}
-    some = rows(_of_chains(fold, one, at, center), filled(1, engine.tile))
+    some = rows(of_chains(fold, one, at, uncentered(fold)), filled(1, engine.tile))
     given = np.zeros((engine.buffer, engine.num_params))
     every = plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), given
     args = jax.random.key(0), *typed((*every, *some))
@@ -226,7 +235,7 @@ def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
     return compiled.memory_analysis(), jax.eval_shape(engine.advance.function, *args)[1]
 
 
-def _of_chains(
+def of_chains(
     folds: Folds, own: Own, standing: Standing, center: Centers
 ) -> tuple[State, Chain, Centers]:
     """Of each chain, what its fold has."""
@@ -245,7 +254,9 @@ def _by_fold(x: np.ndarray, num_chains: int) -> np.ndarray:
     return x.reshape(-1, num_chains, *x.shape[1:])
 
 
-def block_of(made: Made, before: np.ndarray, num_chains: int, size: int) -> Block:
+def block_of(
+    made: Made, before: np.ndarray, num_chains: int, size: int, shift: Float[np.ndarray, " fold"]
+) -> Block:
     """What a block makes, by fold and chain, in double precision."""
 
     def stored(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -254,9 +265,12 @@ def block_of(made: Made, before: np.ndarray, num_chains: int, size: int) -> Bloc
     def drawn(x: np.ndarray) -> np.ndarray:
         return _by_fold(np.asarray(x[:, :size], float), num_chains)
 
+    joint = drawn(made.joint)
+    finalize = {"bridge": log_sum.finalize}
     return Block(
-        {kind: stored(log_sums.finalize(x)) for kind, x in made.sums.items()},
-        drawn(made.joint),
+        {kind: stored(finalize.get(kind, log_sums.finalize)(x)) for kind, x in made.sums.items()},
+        joint,
+        crossing(joint, shift, own=True),
         {name: stored(weighted_means.finalize(x)) for name, x in made.means.items()},
         None if made.y_rep is None else drawn(made.y_rep),
         {
@@ -305,8 +319,9 @@ def warmup(
         full = at_full_data(engine, fit, folds, thinned, say)
         draws = np.concatenate([block.draws for block in made], axis=2)
         which = unlike(draws, full, fit.slowest)
+    draws = _later(made)
     if not which.any():
-        return Starts(end, own, which, center)
+        return Starts(end, own, which, center, draws)
     number, taken = which.sum(), engine.buffer * end[which].size * 8
     groups = np.array_split(np.flatnonzero(which), min(-(-taken // POSITIONS), number))
     each = [
@@ -321,7 +336,12 @@ def warmup(
         x[which] = new
     for kind, x in centers(made).items():
         center[kind][which] = x
-    return Starts(end, own, which, center)
+    draws[which] = _later(made)
+    return Starts(end, own, which, center, draws)
+
+
+def _later(made: list[Block]) -> Float[np.ndarray, "fold chain draw"]:
+    return np.concatenate([block.draws for block in made[len(made) // 2 :]], axis=2)
 
 
 def _warmed(
@@ -337,8 +357,7 @@ def _warmed(
     say: Callable[[str], None],
 ) -> tuple[list[Block], np.ndarray]:
     made, what = [], "of adapted folds," if first else ""
-    center = {"joint": np.zeros(len(folds.id)), "pointwise": np.zeros(folds.test.shape)}
-    at = folds, own, standing_at(position), center, num_draws, first, say
+    at = folds, own, standing_at(position), uncentered(folds), num_draws, first, say
     for block, end in blocks(engine, root, kernel, *at):
         made.append(block)
         position = end.position
@@ -356,7 +375,8 @@ def centers(made: list[Block]) -> Centers:
         pooled = np.average(means, axis=0, weights=counts)
         return np.where(np.isfinite(pooled), pooled, 0.0)
 
-    return {kind: center(kind) for kind in ("joint", "pointwise")}
+    shift = np.full(len(later[0].draws), np.inf)
+    return {"joint": center("joint"), "pointwise": center("pointwise"), "shift": shift}
 
 
 def at_full_data(
@@ -366,19 +386,32 @@ def at_full_data(
     draws: Float[np.ndarray, "draw param"],
     say: Callable[[str], None],
 ) -> Float[np.ndarray, "fold draw"]:
-    """Joint log predictive of every fold's test set at draws given the full data: of a chain for
-    each fold, whose draws these are."""
-    number, root, found = len(folds.id), jax.random.key(0), []
-    center = {"joint": np.zeros(number), "pointwise": np.zeros(folds.test.shape)}
+    """Joint log predictive of every fold's test set at draws given the full data."""
+    each = scored_blocks(engine, fit, folds, uncentered(folds), draws, ("joint",), say)
+    return np.concatenate([made.joint for made in each], 1).astype(float)
+
+
+def scored_blocks(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    center: Centers,
+    draws: Float[np.ndarray, "draw param"],
+    wanted: tuple[str, ...],
+    say: Callable[[str], None],
+    size: int | None = None,
+) -> Iterator[Made]:
+    """Scores of every fold's test set at draws given the full data, so many at a time: what a chain
+    for each fold makes, whose draws these are."""
+    number, size = len(folds.id), size or engine.buffer
     at = standing_at(np.broadcast_to(fit.kernel.center, (number, 1, engine.num_params)))
-    of_chains = _of_chains(folds, alike(fit, number), at, center)
-    for first in range(0, len(draws), engine.buffer):
-        given = draws[first : first + engine.buffer]
+    chains = of_chains(folds, alike(fit, number), at, center)
+    for first in range(0, len(draws), size):
+        given = draws[first : first + size]
         pace = Pace(0, len(given), 1, 0, 0.0, 0.0)
-        together = root, fit.kernel, pace, *of_chains
-        _, made = in_memory(engine, together, ("joint",), say, given)
-        found.append(made.joint[:, : len(given)])
-    return np.concatenate(found, 1).astype(float)
+        together = jax.random.key(0), fit.kernel, pace, *chains
+        _, made = in_memory(engine, together, wanted, say, given)
+        yield made._replace(joint=made.joint[:, : len(given)])
 
 
 def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np.ndarray, " fold"]:
@@ -475,8 +508,7 @@ def adapt(
     num_folds, num_chains, num_params = position.shape
     target = max(TARGET_ACCEPT, fit.target_accept)
     step, stretch = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
-    refused, looked_at, made = np.zeros(num_folds), 0, 0
-    zero = {"joint": np.zeros(num_folds), "pointwise": np.zeros(folds.test.shape)}
+    refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, uncentered(folds)
 
     for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
         total, squares = np.zeros((2, num_folds, num_params))
@@ -487,7 +519,7 @@ def adapt(
         for first in range(0, length, engine.buffer):
             size = min(engine.buffer, length - first)
             own = Own(step, quarter_period(step), np.ones(num_folds, int), stretch)
-            state, chains, center = _of_chains(folds, own, standing_at(position), zero)
+            state, chains, center = of_chains(folds, own, standing_at(position), zero)
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
             at = root, fit.kernel, pace, state, chains, center
@@ -503,7 +535,7 @@ def adapt(
                 refused += low.reshape(num_folds, -1).sum(1)
             made += size
             before = np.full(len(state.energy), np.nan)
-            after(block_of(drawn, before, num_chains, size), "of adapted folds,")
+            after(block_of(drawn, before, num_chains, size, zero["shift"]), "of adapted folds,")
         looked_at += counted if i >= len(WINDOWS) - 1 else 0
         if i < len(WINDOWS):
             number = num_chains * length

@@ -304,6 +304,7 @@ def _run(
     """A block of draws given the full data: positions and their statistics."""
     number = len(chains.fold)
     center = {"joint": np.zeros(number), "pointwise": np.zeros(chains.test.shape)}
+    center["shift"] = np.full(number, np.inf)
     wanted = ("position", "lp", "energy", "acceptance", "diverging")
     state, made = advance(engine, root, kernel, pace, state, chains, center, wanted)
     every = {name: getattr(made, name)[:, : pace.num_draws] for name in wanted}

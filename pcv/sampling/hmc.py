@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from pcv.accumulate import log_sums, weighted_means
+from pcv.accumulate import log_sum, log_sums, weighted_means
 from pcv.keys import chain_key
 from pcv.model import Fold, Target
 from pcv.sampling.kernel import Kernel, from_z, to_z
@@ -63,7 +63,8 @@ class Made(NamedTuple):
     """What a block makes: sums over draws, and of every draw (draw, ...)."""
 
     sums: dict[str, Any]
-    """kind → carry of `pcv.accumulate.log_sums`"""
+    """joint, pointwise → carry of `pcv.accumulate.log_sums`; bridge, where there are several
+    slots → carry of `pcv.accumulate.log_sum`, for `pcv.diagnostics.UnitSides`"""
     means: dict[str, Any]
     """score → carry of `pcv.accumulate.weighted_means`"""
     y_rep: Float[Any, "draw slot"] | None
@@ -115,7 +116,7 @@ def run_chain(
         given: positions that are its draws where `pace.thin` is 0.
         state: where the chain stands.
         chain: which it is.
-        center: kind → centring constant of the log score.
+        center: kind → centring constant of the log score; shift → that of the joint score, or inf.
 
     Returns:
         The new state and what the block makes. Of a draw of several transitions, the last one's
@@ -149,8 +150,12 @@ def run_chain(
         return jnp.zeros((buffer, *example.shape), example.dtype)
 
     example = jax.eval_shape(averaged, own, state.position)
+    several = fold.test.size > 1
+    sums = {kind: log_sums.init(center[kind]) for kind in ("joint", "pointwise")}
+    if several:
+        sums["bridge"] = log_sum.init(center["pointwise"])
     made = Made(
-        {kind: log_sums.init(x) for kind, x in center.items()},
+        sums,
         {
             name: weighted_means.init(jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), x))
             for name, x in example.items()
@@ -201,11 +206,15 @@ def run_chain(
             assert target.predict is not None
             y_rep = y_rep.at[i].set(target.predict(key, position, fold))
         of_draw = (position, joint, now.logdensity, energy, accepted, diverging)
+        sums = {
+            "joint": log_sums.update(made.sums["joint"], joint),
+            "pointwise": log_sums.update(made.sums["pointwise"], pointwise),
+        }
+        if several:
+            belongs = jax.nn.log_sigmoid(center["shift"] - joint)
+            sums["bridge"] = log_sum.update(made.sums["bridge"], pointwise + belongs)
         made = Made(
-            {
-                "joint": log_sums.update(made.sums["joint"], joint),
-                "pointwise": log_sums.update(made.sums["pointwise"], pointwise),
-            },
+            sums,
             {name: weighted_means.update(x, values[name]) for name, x in made.means.items()},
             y_rep,
             *(x.at[i].set(new) for x, new in zip(made[3:], of_draw)),

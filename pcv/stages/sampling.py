@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pcv.sums import Block
 
 
-INHERITED = ("predictive", "integration", "outcome", "superchains")
+INHERITED = ("predictive", "integration", "outcome", "superchains", "full_draws")
 """attributes of a warmup that its samples have as well"""
 
 
@@ -147,8 +147,9 @@ def sample(job: Job) -> None:
             divergences += int(block.stats["divergences"]["total"].sum())
             after(i + 1, block, made + int(num_draws.max()), lengths[-1])
         last: dict[str, tuple] = {}
-        if "integral_gap" in warm:
-            last["integral_gap"] = "fold", warm["integral_gap"].values
+        for name in sums.OF_FOLDS:
+            if name in warm:
+                last[name] = warm[name].dims, warm[name].values
         if frame:
             for name, x in zip(("location", "scale"), frame):
                 last[f"y_rep_{name}"] = (("fold", "slot"), x)
@@ -174,7 +175,10 @@ class Begun(NamedTuple):
     own: "Own"
     standing: "Standing"
     center: dict[str, np.ndarray]
-    """centring constants of the log score, joint and pointwise"""
+    """centring constants of the log score, joint and pointwise, and shift of its sides"""
+    full_crossing: np.ndarray
+    """of full-data draws, (fold, full_batch, offset)"""
+    full_draws: int
 
 
 def _begun(
@@ -195,8 +199,10 @@ def _begun(
     for name, x in own._asdict().items():
         x[adapted] = warm[f"adapted_{name}"].values[which]
     center = {kind: warm[f"center_log_{kind}"].values[rows] for kind in ("joint", "pointwise")}
+    center["shift"] = warm["shift"].values[rows]
     root = key(job.config.seed, job.model, "sample")
-    return Begun(engine, root, fit.kernel, folds, own, standing_at(state), center)
+    full = warm["full_crossing"].values[rows], int(warm.attrs["full_draws"])
+    return Begun(engine, root, fit.kernel, folds, own, standing_at(state), center, *full)
 
 
 def _until_done(
@@ -213,11 +219,12 @@ def _until_done(
     saved before come first, new ones are saved.
     """
     from pcv import stopping
-    from pcv.diagnostics import LogSums, autocorrelation, batch_inflation
+    from pcv.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
     from pcv.sampling.folds import Standing, blocks, chosen
     from pcv.sums import block_of
 
-    engine, root, kernel, folds, own, standing, center = begun
+    engine, root, kernel, folds, own, standing, center, full_crossing, full_draws = begun
+    shift = center["shift"]
     active, tolerance, so_far = np.arange(len(folds.id)), None, []
     index, inflation = 0, 1.0
     by_fold = bool(cv.until and not cv.until.of_comparison)
@@ -228,7 +235,7 @@ def _until_done(
             if index == saved.number:
                 standing = Standing(**saved.state())
             if by_fold:
-                so_far.append(block.sums["joint"])
+                so_far.append(block.sums["joint"] | {"crossing": block.crossing})
             yield block, active, standing
         some = folds.some(active), chosen(own, active), standing, chosen(center, active)
         drawn = blocks(engine, root, kernel, *some, num_draws=length - made, first=made, say=say)
@@ -236,18 +243,20 @@ def _until_done(
             saved.save(index, block._asdict(), standing._asdict())
             index += 1
             if by_fold:
-                so_far.append(block.sums["joint"])
+                so_far.append(block.sums["joint"] | {"crossing": block.crossing})
             yield block, active, standing
         made = length
         if not by_fold or length == lengths[-1]:
             return
         assert cv.until is not None
-        sums = LogSums(*(np.stack([x[f] for x in so_far], axis=2) for f in LogSums._fields))
+        found = {f: np.stack([x[f] for x in so_far], axis=2) for f in so_far[0]}
+        sums = LogSums(*(found[f] for f in LogSums._fields))
+        both = Sides(shift[active], found["crossing"], full_crossing[active], full_draws)
         if tolerance is None:
             tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)
         rule = stopping.Rule(tolerance[active], cv.until.rhat, cv.num_superchains)
         inflation = max(inflation, batch_inflation(autocorrelation(sums)))
-        going = ~stopping.finished(sums, rule, inflation=inflation)
+        going = ~stopping.finished(sums, rule, inflation=inflation, sides=both)
         if not going.any():
             return
         if not going.all():

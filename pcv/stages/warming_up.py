@@ -59,6 +59,7 @@ def warmup(job: Job) -> None:
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fit = idata.fit(fitted["kernel"].dataset)
+        bad = bool(len(fitted["checks"].attrs["problems"]))
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, *_ = how = in_chains(job, chosen, fit)
         detached = int(how.model is not chosen.model)
@@ -72,7 +73,7 @@ def warmup(job: Job) -> None:
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             some = folds.some(rows)
-            ends = _ends(job, how, engine, some, fit, full_draws)
+            ends = _ends(job, how, engine, some, fit, full_draws, bad)
             looked_at = ends["state"][:, :CHECKED_CHAINS]
             gaps = second_look.gaps(how, arrays, some, looked_at, say)
             own.save(0, ends if gaps is None else {**ends, "integral_gap": gaps}, {})
@@ -90,14 +91,17 @@ def warmup(job: Job) -> None:
         "state": (("fold", "chain", "param"), ends["state"]),
         "adapted": ("fold", adapted),
         **{
-            f"center_log_{kind}": (("fold", "slot")[: x.ndim], x)
+            f"center_log_{kind}" if kind != "shift" else kind: (("fold", "slot")[: x.ndim], x)
             for kind, x in ends["center"].items()
         },
+        "full_crossing": (("fold", "full_batch", "offset"), ends["crossing"]),
         **{
             f"adapted_{name}": (("adapted_fold", "param")[: ends[name].ndim], ends[name][adapted])
             for name in OF_OWN
         },
     }
+    if folds.test.shape[1] > 1:
+        variables["log_bridge_full"] = ("fold", "full_batch", "slot"), ends["bridge"]
     if "integral_gap" in ends:
         variables["integral_gap"] = "fold", ends["integral_gap"]
     if checked is not None:
@@ -111,6 +115,7 @@ def warmup(job: Job) -> None:
             "detached": detached,
             "outcome": str(model.outcome),
             "superchains": cv.num_superchains,
+            "full_draws": int(ends["full_draws"]),
         },
     )
     stamp = store.stamp("warmup", recipe(job, "warmup"), known, leaks, provenance)
@@ -140,11 +145,15 @@ def _ends(
     folds: Folds,
     fit: "Fit",
     full_draws: np.ndarray,
+    bad: bool,
 ) -> dict[str, Any]:
-    """Where the warmup of some folds ends: their chains, centring constants, and kernels."""
+    """Where the warmup of some folds ends: their chains, centring constants, and kernels; and what
+    draws of the full data say of them, unless these are bad."""
     from pcv.keys import key
     from pcv.marginal import started_anew
+    from pcv.model import Target
     from pcv.sampling import folds as sampling
+    from pcv.sampling import sides
 
     cv, ids = job.settings.cv, [str(fold) for fold in folds.id]
     picks = sampling.starting_draws(
@@ -182,5 +191,18 @@ def _ends(
             + why * (cv.adapt == "auto")
             + f"; {several} of them make {sampling.MOVES} transitions for a draw" * bool(several)
         )
+    which = sides.without_gap(folds) & (not bad and how.exact)
+    if isinstance(how.model, Target) and which.any():
+        which &= sides.factors(engine, fit, folds, full_draws, job.say)
+    look = partial(stops.look, f"warmup {job.model}")
+    facing = sides.facing(engine, fit, folds, which, starts, full_draws, job.say, look)
     own = {name: np.array(x) for name, x in starts.own._asdict().items()}
-    return {"state": starts.position, "adapted": starts.adapted, "center": starts.center, **own}
+    return {
+        "state": starts.position,
+        "adapted": starts.adapted,
+        "center": starts.center | {"shift": facing.shift},
+        "crossing": facing.crossing,
+        "bridge": facing.bridge,
+        "full_draws": facing.num_draws,
+        **own,
+    }

@@ -1,0 +1,284 @@
+r"""elpd of a fold from both of its sides: its own draws, and those given the full data. No JAX.
+
+A fold that holds out its test set alone differs from the full data by one factor,
+:math:`p(\theta \mid y) = p(\theta \mid y_\mathrm{train}) \, e^{s(\theta)} / f`, with the log
+predictive s of its test set, whose mean over the fold's draws f is. Bennett's acceptance ratio
+(1976) estimates f from draws of both:
+
+.. math:: f = e^c \, \frac{\mathrm{E}_\mathrm{train}[\sigma(s - c)]}{\mathrm{E}_y[\sigma(c - s)]},
+          \qquad \sigma(x) = 1 / (1 + e^{-x})
+
+for every *shift* c, with the least error at :math:`c = \log f + \log n_0 / n_1`. A draw's
+*crossing* is the probability :math:`\sigma` that it belongs to the other side: as it is bounded,
+no single draw rules a mean of crossings, however heavy the tail of :math:`e^s` is. (Meng and Wong
+1996; Shirts and Chodera 2008.)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import expit, logsumexp
+from scipy.stats import t as student_t
+
+from pcv.diagnostics.estimates import deviations, elpd, padded
+from pcv.diagnostics.log_sums import LogSums, of_slots
+
+OFFSETS = np.array([-2.0, 0.0, 2.0])
+"""from the shift: estimates that lean on the fold's draws, on neither, on those of the full data"""
+STEPS = 60
+"""of the bisection for the shift"""
+
+
+class Sides(NamedTuple):
+    """Mean crossings of batches of draws; offsets are `OFFSETS`."""
+
+    shift: Float[np.ndarray, " fold"]
+    """c (nats); inf where a fold's own draws are all there is"""
+    own: Float[np.ndarray, "fold chain batch offset"]
+    """of the fold's draws; NaN where a fold did not reach a batch"""
+    full: Float[np.ndarray, "fold full_batch offset"]
+    """of full-data draws, which all folds share"""
+    full_draws: int
+    """number of these, in all batches"""
+
+
+class TwoSided(NamedTuple):
+    """elpd of folds, or of units, and what its error is made of.
+
+    The squares of both deviations of a fold add up to the square of its MCSE. Folds share the
+    full-data draws: products of their `full_deviation` are the covariances.
+    """
+
+    elpd: Float[np.ndarray, " fold *slot"]
+    own_deviation: Float[np.ndarray, "fold chain batch"]
+    """what each batch of the fold's draws adds to the error (nats); of units, of their sum"""
+    full_deviation: Float[np.ndarray, "fold full_batch"]
+    """the same of full-data draws"""
+    overlap: Float[np.ndarray, " fold"]
+    r"""of both sides' densities, :math:`\int p_0 p_1 / (\pi_0 p_0 + \pi_1 p_1)`: 1 where they are
+    the same, 0 where they are apart; NaN where a fold's own draws are all there is"""
+    crossings: Float[np.ndarray, " fold"]
+    """draws that cross, of the side with fewer of them"""
+    gap: Float[np.ndarray, " fold"]
+    """between what estimates that lean on either side say (nats)"""
+    gap_p: Float[np.ndarray, " fold"]
+    """p-value of such a gap, by its standard error"""
+
+
+def crossing(
+    draws: Float[np.ndarray, "fold *chain draw"], shift: Float[np.ndarray, " fold"], own: bool
+) -> Float[np.ndarray, "fold *chain offset"]:
+    """Mean probability that draws belong to the other side.
+
+    Args:
+        draws: log scores s (nats) of one batch.
+        shift: c of every fold.
+        own: are they the fold's draws, or those given the full data?
+
+    >>> crossing(np.zeros((1, 2)), np.zeros(1), own=True).round(2)
+    array([[0.12, 0.5 , 0.88]])
+    """
+    of_fold = shift.reshape(-1, *(1,) * draws.ndim)
+    apart = draws[..., None] - of_fold + OFFSETS
+    return expit(apart if own else -apart).mean(axis=-2)
+
+
+def balanced_shift(
+    own: Float[np.ndarray, "fold draw"], full: Float[np.ndarray, "fold full_draw"]
+) -> Float[np.ndarray, " fold"]:
+    r"""The shift at which draws of both sides cross alike, which is itself an estimate of elpd:
+
+    .. math:: \mathrm{mean}_0 \, \sigma(s - c) = \mathrm{mean}_1 \, \sigma(c - s)
+
+    Args:
+        own, full: log scores s (nats) at a pilot's draws of either side.
+
+    >>> balanced_shift(np.full((1, 100), -1.0), np.full((1, 100), -1.0)).round(6)
+    array([-1.])
+    """
+    ends = np.concatenate([own, full], axis=1)
+    low, high = ends.min(axis=1) - 50.0, ends.max(axis=1) + 50.0
+    for _ in range(STEPS):
+        c = (low + high)[:, None] / 2
+        more = expit(own - c).mean(axis=1) > expit(c - full).mean(axis=1)
+        low, high = np.where(more, c[:, 0], low), np.where(more, high, c[:, 0])
+    return (low + high) / 2
+
+
+def two_sided(sums: LogSums, sides: Sides | None) -> TwoSided:
+    r"""`elpd` of folds from both sides where there are two, else from their own draws alone.
+
+    .. math:: \hat\eta_k = c_k + \log \hat C_{0k} - \log \hat C_{1k}, \qquad
+              \mathrm{MCSE}_k^2 = \sum_b \Big(\frac{C_{0kb}}{\hat C_{0k}} - 1\Big)^2
+              \frac{1}{B (B - 1)} + \text{the same of } C_{1k}
+
+    with the mean crossings :math:`\hat C` of both sides and those of their B batches: the jackknife
+    over the batches of both sides, to first order. PCV eq. 13–15 for one side. Of the `OFFSETS`
+    from the shift it is the one next to :math:`\log n_1 / n_0`, with the numbers of draws, that
+    counts: the side with more draws, as it errs less.
+
+    Args:
+        sums: joint sums, dims (fold, chain, batch).
+        sides: None: the fold's own draws alone.
+
+    >>> from pcv.diagnostics import batch_sums
+    >>> rng, f = np.random.default_rng(1), -0.25
+    >>> s = {"own": rng.normal(f - 0.5, 1, (1, 1, 2000)), "full": rng.normal(f + 0.5, 1, (1, 2000))}
+    >>> shift, batches = np.array([0.0]), s["full"].reshape(1, 20, 100)
+    >>> sides = Sides(
+    ...     shift,
+    ...     crossing(s["own"].reshape(1, 1, 20, 100), shift, own=True),
+    ...     crossing(batches, shift, own=False),
+    ...     2000,
+    ... )
+    >>> found = two_sided(batch_sums(s["own"], 100), sides)
+    >>> abs(found.elpd - f) < 3 * mcse_of(found), found.overlap.round(1)
+    (array([ True]), array([0.8]))
+    """
+    values, own = _of_batches(sums)
+    if sides is None:
+        nan = np.full(len(own), np.nan)
+        return TwoSided(values, own, np.zeros((len(own), 1)), nan, nan, nan, nan)
+    log_mean, of_own = _of_batches(sums, _log_sum(sums, sides.own))
+    full_mean, of_full = _of_full(sides.full)
+    both = np.isfinite(sides.shift)
+    number = sums.count.sum(axis=(1, 2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = sides.shift[:, None] - OFFSETS + log_mean - np.log(full_mean)
+        gap_error = np.sqrt(sum(_squared(x[..., 0] - x[..., 2]) for x in (of_own, of_full)))
+        lean = np.log(sides.full_draws / number)[:, None]
+        gap = each[:, 0] - each[:, 2]
+        batches = np.minimum((sums.count > 0).sum(axis=(1, 2)), sides.full.shape[1])
+        gap_p = 2 * student_t.sf(np.abs(gap / gap_error), np.maximum(batches - 1, 1))
+    fold, best = np.arange(len(number)), np.argmin(np.abs(OFFSETS - lean), axis=1)
+    mean, full_mean, each = np.exp(log_mean)[fold, best], full_mean[fold, best], each[fold, best]
+    there, nan = both[:, None, None], np.where(both, 0.0, np.nan)
+    return TwoSided(
+        np.where(both, each, values),
+        np.where(there, of_own[fold, ..., best], own),
+        np.where(there[:, 0], -of_full[fold, ..., best], 0.0),
+        mean + full_mean + nan,
+        np.minimum(number * mean, sides.full_draws * full_mean) + nan,
+        gap + nan,
+        gap_p + nan,
+    )
+
+
+def _log_sum(
+    sums: LogSums, means: Float[np.ndarray, "fold chain batch offset"]
+) -> Float[np.ndarray, "fold chain batch offset"]:
+    with np.errstate(divide="ignore"):
+        return np.log(of_slots(sums.count, means) * means)
+
+
+def _of_batches(
+    sums: LogSums, log_sum: Float[np.ndarray, "fold chain batch *slot"] | None = None
+) -> tuple[Float[np.ndarray, " fold *slot"], Float[np.ndarray, "fold chain batch *slot"]]:
+    """Log of a mean over draws, from its log sums over batches, and what each adds to its error."""
+    if log_sum is not None:
+        sums = LogSums(sums.count, *(log_sum,) * 4)
+    deviation, factor = deviations(sums)
+    return elpd(sums), np.sqrt(factor)[:, None, None] * deviation
+
+
+def _of_full(
+    means: Float[np.ndarray, "fold full_batch *slot"],
+) -> tuple[Float[np.ndarray, " fold *slot"], Float[np.ndarray, "fold full_batch *slot"]]:
+    """A mean over full-data draws, and what each batch adds to its relative error."""
+    mean, number = means.mean(axis=1), means.shape[1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return mean, (means / mean[:, None] - 1) / np.sqrt(number * (number - 1))
+
+
+def _squared(deviation: np.ndarray) -> Float[np.ndarray, " fold"]:
+    found: np.ndarray = (deviation**2).sum(axis=tuple(range(1, deviation.ndim)))
+    return found
+
+
+class UnitSides(NamedTuple):
+    """Sums of the pointwise scores s_i of both sides, weighted by the probability that a draw
+    belongs to the fold's: it does not cross from there, or crosses from the other."""
+
+    own: Float[np.ndarray, "fold chain batch slot"]
+    r"""log of :math:`\sum_t e^{s_i} \sigma(c - s)` over a batch of the fold's draws"""
+    full: Float[np.ndarray, "fold full_batch slot"]
+    """log of their mean over a batch of full-data draws"""
+
+
+def two_sided_units(
+    sums: LogSums,
+    joint: TwoSided,
+    sides: Sides,
+    units: UnitSides | None,
+    alone: Bool[np.ndarray, " fold"],
+) -> TwoSided:
+    r"""`elpd` of the units of folds from both sides, and the errors of their sums.
+
+    .. math:: \hat f_i = A_i + \frac{C_0}{C_1} B_i, \qquad
+              A_i = \mathrm{mean}_0 \, e^{s_i} \sigma(c - s), \quad
+              B_i = \mathrm{mean}_1 \, e^{s_i} \sigma(c - s)
+
+    with the crossings C of the joint score s: draws of both sides, each by its share in the fold's
+    posterior. Of a fold of one unit it is the joint score.
+
+    Args:
+        sums: pointwise sums, dims (fold, chain, batch, slot); NaN in padded slots.
+        joint: of `two_sided`, of the joint sums.
+        sides: of the joint score.
+        units: None where every fold leaves out one unit.
+        alone: which folds leave out one unit.
+    """
+    values, own = _of_batches(sums)
+    there = ~padded(sums)
+    full = np.zeros((*joint.full_deviation.shape, values.shape[1]))
+    if units is not None:
+        both = np.isfinite(sides.shift)[:, None]
+        (log_mean, of_own), (log_own, own_units) = (
+            _of_batches(sums, x) for x in (_log_sum(sums, sides.own[..., 1:2]), units.own)
+        )
+        full_mean, of_full = _of_full(sides.full[..., 1:2])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            log_full = logsumexp(units.full, axis=1) - np.log(units.full.shape[1])
+            crossed = log_mean - np.log(full_mean) + log_full
+            either = np.logaddexp(log_own, crossed)
+            share = np.exp(crossed - either)[:, None]
+            _, full_units = _of_full(np.exp(units.full - log_full[:, None]))
+            own_both = (1 - share[:, None]) * own_units + share[:, None] * of_own
+            full_both = share * (full_units - of_full)
+        values = np.where(both, either, values)
+        own = np.where(both[:, None, None], own_both, own)
+        full = np.where(both[:, None], full_both, full)
+    single = alone[:, None] & there
+    values = np.where(single, joint.elpd[:, None], values)
+    own = np.where(single[:, None, None], joint.own_deviation[..., None], own)
+    full = np.where(single[:, None], joint.full_deviation[..., None], full)
+    return joint._replace(
+        elpd=np.where(there, values, np.nan),
+        own_deviation=np.where(there[:, None, None], own, 0.0).sum(axis=3),
+        full_deviation=np.where(there[:, None], full, 0.0).sum(axis=2),
+    )
+
+
+def of_folds(estimate: TwoSided, fold: Int[np.ndarray, " place"]) -> TwoSided:
+    """The estimate of the fold of each of several things."""
+    return TwoSided(*(x[fold] for x in estimate))
+
+
+def first_of_sides(
+    sides: Sides, units: UnitSides | None, number: int
+) -> tuple[Sides, UnitSides | None]:
+    """The same with the first batches of every chain of the folds."""
+    first = sides._replace(own=sides.own[:, :, :number])
+    return first, units and units._replace(own=units.own[:, :, :number])
+
+
+def mcse_of(estimate: TwoSided, inflation: float = 1.0) -> Float[np.ndarray, " fold"]:
+    """Monte Carlo standard error of each fold (nats).
+
+    Args:
+        estimate: of folds, or the sums over their units.
+        inflation: of `batch_inflation`, of the variance that is due to the fold's own draws.
+    """
+    own, full = _squared(estimate.own_deviation), _squared(estimate.full_deviation)
+    return np.sqrt(inflation * own + full)

@@ -1,0 +1,141 @@
+"""The other side of each fold: full-data draws, scored by its test set.
+
+For `pcv.diagnostics.two_sided`. A fold has two sides where its posterior is the full-data one but
+for the density of its test set.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pcv.accumulate import log_sum
+from pcv.diagnostics import OFFSETS, balanced_shift, crossing
+from pcv.folds import Folds
+from pcv.sampling.folds import (
+    FULL_DRAWS,
+    Starts,
+    alike,
+    at_full_data,
+    in_memory,
+    of_chains,
+    scored_blocks,
+    standing_at,
+    uncentered,
+)
+from pcv.sampling.full_data import Fit
+from pcv.sampling.hmc import Pace
+from pcv.sampling.tiles import Engine
+
+MOST_DRAWS = 2000
+"""given the full data, at which test sets are scored"""
+FEWEST_BATCHES = 20
+"""of these draws: an error estimated from fewer says little"""
+LOOKED_AT = 4
+"""draws at which densities are compared"""
+
+
+class Facing(NamedTuple):
+    """What `pcv.diagnostics.Sides` and `UnitSides` have of full-data draws."""
+
+    shift: Float[np.ndarray, " fold"]
+    crossing: Float[np.ndarray, "fold full_batch offset"]
+    bridge: Float[np.ndarray, "fold full_batch slot"]
+    """log means; -inf where folds have a single slot, or one side"""
+    num_draws: int
+
+
+def without_gap(folds: Folds) -> Bool[np.ndarray, " fold"]:
+    """Which folds hold out their test set and nothing else."""
+    held_out = np.diff(folds.held_out, axis=2).sum((1, 2))
+    return held_out == (folds.test >= 0).sum(1)
+
+
+def factors(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    draws: Float[np.ndarray, "draw param"],
+    say: Callable[[str], None],
+) -> Bool[np.ndarray, " fold"]:
+    r"""In which folds is the predictive what the full-data density has and theirs has not?
+
+    .. math:: \log p(\theta, y) - \log p(\theta, y_\mathrm{train}) -
+              \log p(y_\mathrm{test} \mid \theta) = \text{constant}
+
+    looked at for four full-data draws, by chains that stay where they are.
+    """
+    number = len(folds.id)
+    some = draws[np.linspace(0, len(draws) - 1, LOOKED_AT).astype(int)]
+    at = standing_at(np.broadcast_to(some, (number, *some.shape)))
+    pace = Pace(0, 1, 1, 1, 0.0, 0.0)
+
+    def at_draws(which: Folds) -> tuple[np.ndarray, np.ndarray]:
+        state, chains, center = of_chains(which, alike(fit, number), at, uncentered(which))
+        state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
+        together = jax.random.key(0), fit.kernel, pace, state, chains, center
+        _, made = in_memory(engine, together, ("lp", "joint"), say)
+        lp, joint = (x[:, 0].reshape(number, LOOKED_AT) for x in (made.lp, made.joint))
+        return lp, joint
+
+    lp, joint = at_draws(folds)
+    full, _ = at_draws(folds._replace(held_out=np.zeros_like(folds.held_out)))
+    with np.errstate(invalid="ignore"):
+        apart = np.ptp(full - lp - joint, axis=1)
+        room = np.abs(np.stack([full, lp, joint])).max((0, 2))
+    return apart <= 1000 * np.finfo(lp.dtype).eps * np.maximum(room, 1)
+
+
+def facing(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    which: Bool[np.ndarray, " fold"],
+    starts: Starts,
+    full_draws: Float[np.ndarray, "draw param"],
+    say: Callable[[str], None],
+    after: Callable[[], None],
+) -> Facing:
+    """Full-data draws as the other side of folds: at most 2,000, evenly spaced.
+
+    Args:
+        engine: of the model.
+        fit: of the full data.
+        folds: of whom.
+        which: those that have two sides.
+        starts: of their warmup, whose later half is the pilot for the shift.
+        full_draws: given the full data, chain by chain.
+        say: what is to be told.
+        after: is called after every block.
+    """
+    number, slots = folds.test.shape
+    total = min(MOST_DRAWS, len(full_draws))
+    size = max(min(engine.buffer, total // FEWEST_BATCHES), 1)
+    batches = total // size
+    found = Facing(
+        np.full(number, np.inf),
+        np.zeros((number, batches, len(OFFSETS))),
+        np.full((number, batches, slots), -np.inf),
+        batches * size,
+    )
+    if not which.any() or batches < 2:
+        return found
+    some = folds.some(np.flatnonzero(which))
+
+    def spaced(number: int) -> Float[np.ndarray, "draw param"]:
+        return full_draws[np.linspace(0, len(full_draws) - 1, number).round().astype(int)]
+
+    pilot = at_full_data(engine, fit, some, spaced(min(FULL_DRAWS, total)), say)
+    shift = balanced_shift(starts.draws[which].reshape(len(pilot), -1), pilot)
+    center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
+    at = engine, fit, some, center, spaced(batches * size), ("joint", "sums"), say, size
+    for i, made in enumerate(scored_blocks(*at)):
+        found.crossing[which, i] = crossing(made.joint.astype(float), shift, own=False)
+        if "bridge" in made.sums:
+            sums = log_sum.finalize(made.sums["bridge"])["log_sum"]
+            found.bridge[which, i] = sums - np.log(size)
+        after()
+    found.shift[which] = shift
+    return found

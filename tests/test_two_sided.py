@@ -1,0 +1,227 @@
+"""Both sides of a fold: shift, crossings, estimates on sides whose answer is known, and which folds
+have two. Models are in test_exact.py."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from pcv import diagnostics as diag
+from pcv.diagnostics import Sides, batch_sums
+from pcv.folds import Folds, from_sets, hv_block, k_fold, leave_one_out
+from pcv.model import flat_target, target
+from pcv.sampling import folds as sampling
+from pcv.sampling import sides
+from pcv.sampling.tiles import build
+from pcv.stopping import Rule, finished
+from pcv.verdicts import faults, heavy_tail
+from tests.chains import fit_of, nothing_said
+from tests.problems import kriging, regression
+from tests.test_exact import prepare
+
+CHAINS, DRAWS, BATCH = 8, 200, 50
+TRUTH = -0.5
+SEEDS = (1, 2, 3)
+
+
+class Drawn(NamedTuple):
+    own: np.ndarray
+    """log scores (fold, chain, draw)"""
+    full: np.ndarray
+    """(fold, draw)"""
+
+
+def normal_sides(rng, folds=200, variance=1.0, draws=DRAWS, full=1600) -> Drawn:
+    """Log scores that are normal under the fold, and so under the full data, by exp(s) more."""
+    sd = np.sqrt(variance)
+    own = rng.normal(TRUTH - variance / 2, sd, (folds, CHAINS, draws))
+    return Drawn(own, rng.normal(TRUTH + variance / 2, sd, (folds, full)))
+
+
+def sides_of(drawn: Drawn, shift: np.ndarray) -> Sides:
+    own = drawn.own.reshape(*drawn.own.shape[:2], -1, BATCH)
+    full = drawn.full.reshape(len(drawn.full), -1, BATCH)
+    each = diag.crossing(own, shift, own=True), diag.crossing(full, shift, own=False)
+    return Sides(shift, *each, drawn.full.shape[1])
+
+
+def estimate(drawn: Drawn, off: float = 0.3) -> diag.TwoSided:
+    shift = np.full(len(drawn.own), TRUTH + off)
+    return diag.two_sided(batch_sums(drawn.own, BATCH), sides_of(drawn, shift))
+
+
+def test_the_shift_is_where_both_sides_cross_alike():
+    drawn = normal_sides(np.random.default_rng(1), folds=5, variance=4.0)
+    own = drawn.own.reshape(5, -1)
+    shift = diag.balanced_shift(own, drawn.full)
+    crossings = (diag.crossing(x, shift, own=x is own)[:, 1] for x in (own, drawn.full))
+    np.testing.assert_allclose(*crossings, rtol=1e-9)
+    np.testing.assert_allclose(shift, TRUTH, atol=0.3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("variance", [0.1, 1.0, 4.0, 9.0])
+def test_exact_within_the_stated_error(seed, variance):
+    found = estimate(normal_sides(np.random.default_rng(seed), variance=variance))
+    z = (found.elpd - TRUTH) / diag.mcse_of(found)
+    assert abs(z.mean()) < 4 / np.sqrt(len(z))
+    assert 0.85 < z.std() < 1.2
+    assert (found.gap_p < 0.01).mean() < 0.05
+    assert (found.crossings > 50).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_more_exact_than_one_side(seed):
+    for variance, ratio in ((0.1, 0.8), (1.0, 0.8), (9.0, 0.3)):
+        drawn = normal_sides(np.random.default_rng(seed), variance=variance)
+        one = diag.elpd(batch_sums(drawn.own, BATCH)) - TRUTH
+        two = estimate(drawn).elpd - TRUTH
+        assert np.mean(two**2) < ratio * np.mean(one**2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_side_with_more_draws_leads(seed):
+    """Not so, errors of the few full-data draws would be a floor for folds of many draws."""
+    drawn = normal_sides(np.random.default_rng(seed), draws=2000, full=1600)
+    sums, shift = batch_sums(drawn.own, BATCH), np.full(len(drawn.own), TRUTH)
+    sides = sides_of(drawn, shift)
+    led, equal = (diag.two_sided(sums, sides._replace(full_draws=n)) for n in (1600, 16_000))
+    assert diag.mcse_of(led).mean() < 0.9 * diag.mcse_of(equal).mean()
+    z = (led.elpd - TRUTH) / diag.mcse_of(led)
+    assert 0.85 < z.std() < 1.2
+
+
+def test_a_fold_with_one_side_has_its_own_mean():
+    drawn = normal_sides(np.random.default_rng(1), folds=4)
+    sums, shift = batch_sums(drawn.own, BATCH), np.array([TRUTH, np.inf, TRUTH, np.inf])
+    found, alone = diag.two_sided(sums, sides_of(drawn, shift)), diag.two_sided(sums, None)
+    own = np.isinf(shift)
+    np.testing.assert_allclose(alone.elpd, diag.elpd(sums))
+    np.testing.assert_allclose(diag.mcse_of(alone), diag.mcse(sums))
+    np.testing.assert_array_equal(found.elpd[own], alone.elpd[own])
+    np.testing.assert_array_equal(diag.mcse_of(found)[own], diag.mcse_of(alone)[own])
+    assert (diag.mcse_of(found)[~own] < diag.mcse_of(alone)[~own]).all()
+    np.testing.assert_array_equal(np.isnan(found.overlap), own)
+
+
+def test_overlap_is_that_of_the_densities():
+    variance = 4.0
+    s = np.linspace(-40, 40, 100_001)
+    p0, p1 = (
+        np.exp(-((s - TRUTH + sign * variance / 2) ** 2) / (2 * variance))
+        / np.sqrt(2 * np.pi * variance)
+        for sign in (1, -1)
+    )
+    exact = np.trapezoid(2 * p0 * p1 / (p0 + p1), s)
+    found = estimate(normal_sides(np.random.default_rng(1), variance=variance), off=0.0)
+    assert abs(found.overlap.mean() - exact) < 0.002
+
+
+def flagged(drawn: Drawn) -> list[str]:
+    sums, found = batch_sums(drawn.own, BATCH), estimate(drawn)
+    none = np.zeros(len(drawn.own))
+    benchmark = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
+    khat = np.full(len(none), 0.9)
+    return faults(sums, khat, none, benchmark, "plain", both=found).words().tolist()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sides_of_other_targets_are_flagged(seed):
+    rng = np.random.default_rng(seed)
+    right = normal_sides(rng, folds=50)
+    assert flagged(right).count("ok") >= 49
+    moved, wider = right.full + 0.5, TRUTH + 0.5 + 1.5 * (right.full - TRUTH - 0.5)
+    for full in (moved, wider):
+        said = flagged(right._replace(full=full))
+        assert sum("those of the full data differ by" in words for words in said) >= 45
+
+
+def test_few_crossings_are_flagged_and_heavy_tails_are_not():
+    rng = np.random.default_rng(1)
+    near, far = normal_sides(rng, folds=5, variance=9.0), normal_sides(rng, folds=5, variance=60.0)
+    assert flagged(near) == ["ok"] * 5  # though k-hat is .9
+    said = flagged(far)
+    assert all("draws cross: too few, so the MCSE is only a lower bound" in words for words in said)
+    sums = batch_sums(near.own, BATCH)
+    assert heavy_tail(sums, np.full(5, 0.9)).all()
+
+
+def test_folds_of_two_sides_end_earlier():
+    drawn = normal_sides(np.random.default_rng(1), folds=20, variance=2.0)
+    sums, sides = batch_sums(drawn.own, BATCH), sides_of(drawn, np.full(20, TRUTH))
+    between = (diag.mcse_of(diag.two_sided(sums, x)) for x in (None, sides))
+    rule = Rule(np.mean(list(between), axis=0), 1.05)
+    khat = np.zeros(20)
+    assert not finished(sums, rule, khat).any()
+    assert finished(sums, rule, khat, sides=sides).mean() > 0.9
+
+
+def test_which_folds_hold_out_their_test_set_alone():
+    def some(folds: Folds) -> list[bool]:
+        return sides.without_gap(folds).tolist()
+
+    names = [str(i) for i in range(8)]
+    assert all(some(leave_one_out(names)))
+    assert all(some(k_fold(names, 3, np.random.default_rng(1))))
+    assert not any(some(hv_block(names, 0, 1)))
+    assert all(some(hv_block(names, 1, 0)))
+    gaps = [np.array([7]), np.array([], int)]
+    *earlier, last = some(from_sets(["1", "2"], [np.array([6]), np.array([7])], gaps, 8))
+    assert last
+    assert not any(earlier)
+
+
+@pytest.mark.parametrize("problem", [regression, kriging])
+def test_full_data_draws_are_scored_block_by_block(problem):
+    """By the program of the chains; as the predictive says, called by itself."""
+    setting = prepare(problem())
+    once = setting.folds.some(np.arange(len(setting.scheme)))
+    draws = setting.starts[:25].reshape(-1, setting.starts.shape[-1])
+    zero = sampling.uncentered(once)
+    pilot = np.asarray(setting.scores(draws)[0]).T[:, None]
+    own = sampling.alike(setting.fit, len(once.id))
+    at = setting.starts[: len(once.id)], own, np.zeros(len(once.id), bool), zero, pilot
+    which = sides.without_gap(once)
+    engine = setting.engine
+    end = nothing_said, nothing_said
+    found = sides.facing(engine, setting.fit, once, which, sampling.Starts(*at), draws, *end)
+    joint, pointwise = (np.asarray(x) for x in setting.scores(draws))
+    assert found.num_draws == 100
+    assert np.isfinite(found.shift).tolist() == which.tolist()
+    some = np.flatnonzero(which)
+    blocks = joint.T[some].reshape(len(some), 20, 5)
+    expected = diag.crossing(blocks, found.shift[some], own=False)
+    np.testing.assert_allclose(found.crossing[some], expected, rtol=1e-9)
+    belongs = 1 / (1 + np.exp(joint.T[some] - found.shift[some, None]))
+    weighted = np.exp(pointwise[:, some].transpose(1, 0, 2)) * belongs[..., None]
+    means = np.log(weighted.reshape(len(some), 20, 5, -1).mean(2))
+    there = np.broadcast_to((once.test[some] >= 0)[:, None], means.shape)
+    np.testing.assert_allclose(found.bridge[some][there], means[there], rtol=1e-9)
+
+
+def test_a_target_has_two_sides_where_its_predictive_is_what_its_density_has_more_of():
+    def factors(model) -> np.ndarray:
+        problem = kriging()
+        flat, _ = flat_target(target(model, problem.data, "either"))
+        num_units, rng = len(problem.data["y"]), np.random.default_rng(1)
+        draws = np.stack([*problem.posterior(rng, 50).values()], axis=1)
+        engine = build(flat, (), num_units, 20)
+        at = (
+            engine,
+            fit_of(draws, 0.5, 3),
+            leave_one_out([str(i) for i in range(num_units)]),
+            draws,
+            nothing_said,
+        )
+        return sides.factors(*at)
+
+    model = kriging().model
+
+    def tempered(params, fold):
+        joint, pointwise = model.log_predictive(params, fold)
+        return 0.9 * joint, pointwise
+
+    assert factors(model).all()
+    assert not factors(model._replace(log_predictive=tempered)).any()
+    prior = model._replace(log_density=lambda params, fold: -(params["mu"] ** 2))
+    assert not factors(prior).any()
