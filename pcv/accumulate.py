@@ -91,34 +91,6 @@ r"""Count, mean and M2 of a log score s (Welford), log Σ exp(s) and log Σ exp(
 """
 
 
-class LogSumCarry(NamedTuple):
-    """log Σ exp(x) about `center`."""
-
-    center: Float[Array, "..."]
-    log_sum: Float[Array, "..."]
-
-
-def _log_sum_init(center: Float[Array, "..."]) -> LogSumCarry:
-    return LogSumCarry(center, jnp.full_like(center, -jnp.inf))
-
-
-def _log_sum_update(carry: LogSumCarry, x: Float[Array, "..."]) -> LogSumCarry:
-    return carry._replace(log_sum=jnp.logaddexp(carry.log_sum, x - carry.center))
-
-
-def _log_sum_merge(first: Stored, second: Stored) -> Stored:
-    return {"log_sum": np.logaddexp(first["log_sum"], second["log_sum"])}
-
-
-def _log_sum_finalize(carry: LogSumCarry) -> Stored:
-    center, log_sum = (np.asarray(x, np.float64) for x in carry)
-    return {"log_sum": log_sum + center}
-
-
-log_sum = Accumulator(_log_sum_init, _log_sum_update, _log_sum_merge, _log_sum_finalize)
-"""log Σ exp(x); `init` takes the centring constant, in the shape of x."""
-
-
 def energy_sums(
     energy: Float[np.ndarray, "*chain draw"], before: Float[np.ndarray, "*chain"]
 ) -> Stored:

@@ -127,7 +127,7 @@ def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[
     return {**made_of, **_named(job, "warmup"), "inputs": inputs, "how": how, **_of_folds(folds)}
 
 
-def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping[str, Any]) -> Made:
+def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Dataset) -> Made:
     """What a job's draws depend on: all that its samples do, but not how many there are, nor other
     folds; unless folds end where their own answer is in. Those of a round go on from the round
     before, whatever the reason.
@@ -136,7 +136,7 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping
         job: of a sample.
         known: stamps of its inputs.
         folds: of the job.
-        warmup: attributes of its warmup.
+        warmup: its warmup, of these folds.
     """
     cv, made_of = job.settings.cv, _of_any_batch(job, "sample")
     scores = dict.fromkeys("replicates" if s in OF_REPLICATES else s for s in job.scores)
@@ -148,8 +148,10 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: Mapping
     elif cv.until:
         made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
         inputs = {name: stamp.fingerprint for name, stamp in known.items()}
-    how = [warmup[name] for name in ("predictive", "integration", "detached")]
-    return {**made_of, **_named(job, "sample"), "inputs": inputs, "how": how, **_of_folds(folds)}
+    how = [warmup.attrs[name] for name in ("predictive", "integration", "detached")]
+    of_folds = _of_folds(folds)
+    of_folds["folds"] = [f"{x} {c:.4f}" for x, c in zip(of_folds["folds"], warmup["shift"].values)]
+    return {**made_of, **_named(job, "sample"), "inputs": inputs, "how": how, **of_folds}
 
 
 def _named(job: Job, stage: str) -> Made:

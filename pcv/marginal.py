@@ -70,8 +70,13 @@ class Scored(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the density of a test set is known at every draw, and not estimated there."""
-        return self.local is None or self.local.exact or self.local.entries.shape[1] == 1
+        """Whether the density of a test set is known at every draw, and not estimated there; and
+        is that by which the full data have more, which is not known of a user's `marginal` of units
+        without groups."""
+        if self.local is None:
+            grouped = isinstance(self.model, Model) and self.model.group is not None
+            return self.predictive != "marginal" or grouped
+        return self.local.exact or self.local.entries.shape[1] == 1
 
 
 def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Folds) -> Scored:

@@ -106,7 +106,7 @@ def loo(
             others = api.with_folds(part, everything.some(sampled))
             api.run(others)
             brute = opened(others, "diagnose").load().sel(fold=everything.id[bad])
-            for kind in ("joint", "pointwise"):
+            for kind in ("joint", "pointwise") if bad.sum() > 1 else ():
                 diagnosed.attrs[f"{kind}_shared"] += brute.attrs[f"{kind}_shared"]
             whole = CV(
                 whole.tree.assign({"diagnostics": xr.DataTree(_patched(diagnosed, brute))}),
@@ -191,7 +191,9 @@ def _diagnostics(
             "n_draws": (fold, np.full(shape, number // fitted.sizes["chain"])),
             "unit_name": (slot, np.where(present, units[folds.test], "").astype(str)),
             "divergences": (fold, np.zeros(shape)),
-            **dict.fromkeys(("joint_ess", "rhat", "acceptance", "efmi", "overlap"), nothing),
+            **dict.fromkeys(
+                ("joint_ess", "rhat", "acceptance", "efmi", "overlap", "crossings"), nothing
+            ),
             **_over_draws(found),
             "rhat_max": np.nan,
             "fit_rhat": ("param", fitted["rhat"].values),

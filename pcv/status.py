@@ -125,8 +125,8 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
         before = sample_name(job._replace(round=job.round - 1))
         inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
     folds = batch_of(job, stored_folds(job))
-    some = folds.some(going(job, folds))
-    made_of = draws_of(job, inputs, some, opened(job, "warmup").attrs)
+    which = going(job, folds)
+    made_of = draws_of(job, inputs, folds.some(which), opened(job, "warmup").isel(fold=which))
     number = checkpoint.count(job.checkpoints, made_of)
     cv = job.settings.cv
     words = f"{number} of {'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size} blocks"

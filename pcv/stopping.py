@@ -94,7 +94,7 @@ def finished(
         limit = nested_limit(sums, rule.superchains, min(rule.rhat**2 - 1, 1 / MIN_ESS))
     batches = (sums.count > 0).sum(axis=(1, 2))
     unknown, estimate = np.full(len(rhat), np.nan), two_sided(sums, sides)
-    heavy = heavy_tail(sums, unknown if khat is None else khat, hidden, estimate.crossings)
+    heavy = heavy_tail(sums, unknown if khat is None else khat, hidden, estimate.carry)
     with np.errstate(invalid="ignore", divide="ignore"):
         error = mcse_of(estimate, inflation) * np.sqrt((batches - 1) / (batches - 3))
         enough = ess(sums) >= inflation * MIN_ESS

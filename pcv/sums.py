@@ -2,11 +2,12 @@
 
 Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
 `pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
-`pcv.diagnostics.third_moments`; ``shift`` (fold), ``crossing`` (fold, chain, batch, offset),
-``log_bridge_log_sum`` (fold, chain, batch, slot) and, of full-data draws, ``full_crossing`` (fold,
-full_batch, offset), ``log_bridge_full`` (fold, full_batch, slot), of `pcv.diagnostics.Sides` and
-`UnitSides`; ``log_joint_draws`` (fold, chain, draw), or ``log_joint_tail``
-(fold, tail), the largest draws of each fold, where draws are not kept;
+`pcv.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or ``log_joint_tail``
+(fold, tail), the largest draws of each fold, where draws are not kept; what
+`pcv.diagnostics.Sides` and `UnitSides` are made of: ``shift`` (fold), ``crossing`` (fold, chain,
+batch, offset), ``log_bridge_log_sum`` and ``…_sq`` (fold, chain, batch, slot), and of full-data
+draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`` and ``…_sq`` (fold,
+full_batch, slot);
 ``<score>_<kind>_<field>``, what other scores average, and ``<score>_<kind>_log_weight``, dims
 (fold, chain, batch, …) or, of scores that compare chains, (fold, batch, …); ``acceptance``,
 ``divergences``, ``energy_<field>`` with the fields of `pcv.accumulate.energy_sums`, dims (fold,
@@ -26,7 +27,7 @@ from pcv.diagnostics import LogSums, Sides, third_moments
 from pcv.jackknife import Parts
 from pcv.storable import storable
 
-OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full")
+OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
 """variables that do not come from the fold's own draws: the same in every round"""
 MAX_CHUNKS = 32
 """chunks along the batches of a run, so that long runs do not leave thousands of files"""

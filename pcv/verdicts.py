@@ -75,6 +75,7 @@ def faults(
     among: int | None = None,
     inflation: float = 1.0,
     both: TwoSided | None = None,
+    carry: Float[np.ndarray, " fold"] | None = None,
 ) -> Faults:
     """What is wrong with each fold, and what to do about it.
 
@@ -84,10 +85,10 @@ def faults(
     above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
     p-value of .01 over the number of folds; with superchains neither this nor the rule before);
     more than 1% of the draws diverged, the mean acceptance probability is below .5, or E-FMI below
-    .2; two methods of integrating over its groups' effects differ.
+    .2; two methods of integrating over its groups' effects differ; so do the two sides of the fold
+    (by a p-value of .01 over the number of folds).
 
-    Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`; the fold's
-    draws and those of the full data disagree (by a p-value of .01 over the number of folds).
+    Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`.
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
@@ -102,7 +103,8 @@ def faults(
             errors, at any of a few draws; None, or NaN: not looked at.
         among: number of all folds of the run, where these are some of them.
         inflation: of `batch_inflation`.
-        both: of `two_sided`, of the folds, or of the fold of each unit; None: there is one side.
+        both: of `two_sided`; None: there is one side, or these are units.
+        carry: of `two_sided_units`, of units.
 
     >>> from pcv.diagnostics import batch_sums, rhat_max_benchmark
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
@@ -117,12 +119,16 @@ def faults(
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
     estimate, effective = elpd(sums), ess(sums) / inflation
     rhat, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
-    crossings = np.full(len(khat), np.nan) if both is None else both.crossings
-    heavy, carry = heavy_tail(sums, khat, hidden, crossings), effective_weights(sums)
+    if both is not None:
+        carry = both.carry
+    heavy, effective_draws = heavy_tail(sums, khat, hidden, carry), effective_weights(sums)
+    if carry is not None:
+        effective_draws = np.where(np.isnan(carry), effective_draws, carry)
     good = np.asarray(good_k(num_draws))
     drifts = np.full(len(khat), np.nan) if superchains else drift(sums)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
     most = nested_limit(sums, superchains, MAX_RHAT**2 - 1) if superchains else MAX_RHAT
+    among = among or len(khat)
     limit = np.minimum(np.broadcast_to(most, len(khat)), benchmark.limit)
     lighter_tail = {
         "plain": "smaller test sets or, where whole groups are left out, the marginal predictive",
@@ -145,7 +151,7 @@ def faults(
                 f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few effective draws"
                 " to tell whether the chains have mixed; more draws"
             )
-        if drifts[k] < BENCHMARK_LEVEL / (among or len(drifts)):
+        if drifts[k] < BENCHMARK_LEVEL / among:
             found.append(
                 f"first and second halves of the chains differ (p = {drifts[k]:.0e}): they have not"
                 " reached stationarity; longer warmup"
@@ -167,6 +173,12 @@ def faults(
                 f"two integrals over its groups' effects differ by {integral_gap[k]:.2g} nats at"
                 " one draw: compare with predictive: plain"
             )
+        if both is not None and not heavy[k] and both.gap_p[k] < BENCHMARK_LEVEL / among:
+            found.append(
+                f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
+                f" (p = {both.gap_p[k]:.0e}): longer warmup or more fit.draws; if that does not"
+                " help, the predictive is not what its posterior lacks, and own_elpd may be right"
+            )
         return found
 
     def of_score(k: int) -> list[str]:
@@ -177,18 +189,17 @@ def faults(
             )
         if effective[k] < MIN_ESS:
             found.append(f"ESS {effective[k]:.0f}: too low; more draws")
-        if heavy[k] and not np.isnan(crossings[k]):
-            assert both is not None
+        if heavy[k] and not (carry is None or np.isnan(carry[k]) or np.isnan(khat[k])):
             found.append(
-                f"overlap {both.overlap[k]:.2g} with the full data, {crossings[k]:.0f} draws cross:"
-                f" too few, so the MCSE is only a lower bound; more draws, {lighter_tail}"
+                f"{carry[k]:.0f} draws cross between the fold and the full data: too few, so the"
+                f" MCSE is only a lower bound; more draws, {lighter_tail}"
             )
         elif heavy[k]:
             sign = f"k-hat {khat[k]:.2f}"
             if np.isnan(khat[k]):
                 sign = (
-                    f"effective number of draws for the mean of exp(s) is {carry[k]:.0f} of"
-                    f" {num_draws[k]:.0f}"
+                    "effective number of draws for the mean of exp(s) is"
+                    f" {effective_draws[k]:.0f} of {num_draws[k]:.0f}"
                 )
             elif hidden is not None and not khat[k] > good[k]:
                 sign += (
@@ -201,14 +212,6 @@ def faults(
                 f" {more_draws}{lighter_tail}"
             )
         return found
-
-    def of_sides(k: int) -> list[str]:
-        if both is None or heavy[k] or not both.gap_p[k] < BENCHMARK_LEVEL / (among or len(khat)):
-            return []
-        return [
-            f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
-            f" (p = {both.gap_p[k]:.0e}): longer warmup, then more draws"
-        ]
 
     def never_moved(k: int) -> np.ndarray:
         return np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
@@ -224,7 +227,7 @@ def faults(
     useless = [nothing_moved(k) for k in range(len(khat))]
     return Faults(
         [[] if words else of_chains(k) for k, words in enumerate(useless)],
-        [words or of_score(k) + of_sides(k) for k, words in enumerate(useless)],
+        [words or of_score(k) for k, words in enumerate(useless)],
     )
 
 
@@ -232,20 +235,21 @@ def heavy_tail(
     sums: LogSums,
     khat: Float[np.ndarray, " fold"],
     hidden: Float[np.ndarray, " fold"] | None = None,
-    crossings: Float[np.ndarray, " fold"] | None = None,
+    carry: Float[np.ndarray, " fold"] | None = None,
 ) -> Bool[np.ndarray, " fold"]:
     """Whether the MCSE is only a lower bound, since the mean of exp(s) hangs on few draws.
 
-    With two sides, that is so where fewer than 20 draws cross. With one, where k-hat exceeds
-    `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where no k-hat is known, where
-    `effective_weights` are below 2.5 times the root of the number of draws (docs/mixing.md has how
-    often each is wrong).
+    With two sides, that is so where fewer than 20 draws cross; of a unit in a fold with others,
+    where the draws that carry its mean are below 2.5 times the root of their number. With one,
+    where k-hat exceeds `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where no k-hat is
+    known, where `effective_weights` are below 2.5 times the root of the number of draws
+    (docs/mixing.md has how often each is wrong).
 
     Args:
         sums: joint sums, or those of single units.
         khat: of `pareto_khat`, or NaN.
         hidden: of `hidden_variance`; None: unknown.
-        crossings: of `two_sided`, NaN where there is one side; None: of all of them.
+        carry: of `two_sided` or `two_sided_units`, NaN where there is one side; None: of all.
     """
     num_draws = sums.count.sum(axis=(1, 2))
     heavy = khat > good_k(num_draws)
@@ -253,9 +257,10 @@ def heavy_tail(
         heavy |= (khat > LIGHT_KHAT) & (hidden > MAX_HIDDEN)
     few = effective_weights(sums) < MIN_WEIGHTS * np.sqrt(num_draws)
     one_sided = np.where(np.isnan(khat), few, heavy)
-    if crossings is None:
+    if carry is None:
         return one_sided
-    return np.where(np.isnan(crossings), one_sided, crossings < MIN_CROSSINGS)
+    least = np.where(np.isnan(khat), MIN_WEIGHTS * np.sqrt(num_draws), MIN_CROSSINGS)
+    return np.where(np.isnan(carry), one_sided, carry < least)
 
 
 def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:

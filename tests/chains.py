@@ -9,7 +9,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from jaxtyping import Float, Key
 
-from pcv.diagnostics import LogSums, Sides, UnitSides
+from pcv.diagnostics import OFFSETS, LogSums, Sides, UnitSides
 from pcv.folds import Folds
 from pcv.jackknife import Parts
 from pcv.keys import key
@@ -148,12 +148,15 @@ def run(
         fields = [block.sums[kind] for block in made]
         return LogSums(*(np.stack([x[f] for x in fields], axis=2) for f in LogSums._fields))
 
-    units, full_batches, full = None, np.zeros((len(folds.id), 1, 3)), 0
+    units, full_batches, full = None, np.zeros((len(folds.id), 1, len(OFFSETS))), 0
     if facing is not None:
         full_batches, full = facing.crossing, facing.num_draws
         if "bridge" in made[0].sums:
-            own = np.stack([block.sums["bridge"]["log_sum"] for block in made], axis=2)
-            units = UnitSides(own, facing.bridge)
+            own, own_sq = (
+                np.stack([block.sums["bridge"][name] for block in made], axis=2)
+                for name in ("log_sum", "log_sum_sq")
+            )
+            units = UnitSides(own, facing.bridge, own_sq, facing.bridge_sq)
     crossing = np.stack([block.crossing for block in made], axis=2)
     divergences = np.sum(
         [block.stats["divergences"]["total"].sum(axis=1) for block in made], axis=0

@@ -155,6 +155,7 @@ def make_results(
                 "joint_ess_total": 1210.0,
                 "batch_check": ("size", np.array([0.8, 0.91, 0.97, 0.99, 1.0])),
                 "ess_at": (("fold", "point"), ess_at[m]),
+                "own_mcse_at": (("fold", "point"), np.ones((folds, batches))),
                 "joint_ess_total_at": ("point", ess_at[m].mean(axis=0)),
                 "rhat": ("fold", rhat_at[:, -1]),
                 "khat": ("fold", khat),

@@ -628,7 +628,8 @@ def test_a_recipe_names_its_job(project):
     jobs = [job, job._replace(model=other), job._replace(round=1), seed]
     folds = Folds(np.array(["a"]), np.zeros((1, 1), int), np.ones((1, 1, 2), int))
     how = {"predictive": "plain", "integration": "none", "detached": 0}
-    recipes = [draws_of(x, known, folds, how)["job"] for x in jobs]
+    warm = xr.Dataset({"shift": ("fold", [-1.0])}, attrs=how)
+    recipes = [draws_of(x, known, folds, warm)["job"] for x in jobs]
     recipes += [starts_of(x, known, folds, list(how.values()))["job"] for x in jobs]
     assert len({json.dumps(x, sort_keys=True) for x in recipes}) == 2 * len(jobs)
     assert recipes[0] == {

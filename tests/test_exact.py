@@ -110,8 +110,11 @@ def full_side(setting: Setting, draws: np.ndarray, starts: Starts) -> Facing:
     shift = diag.balanced_shift(starts.draws.reshape(len(joint), -1), pilot)
     shift = np.where(without_gap(setting.folds), shift, np.inf)
     belongs = log_expit(shift[:, None, None, None] - joint)
-    bridge = logsumexp(pointwise + belongs, axis=2) - np.log(BATCH_SIZE)
-    return Facing(shift, diag.crossing(joint[..., 0], shift, own=False), bridge, FULL_DRAWS)
+    bridge, bridge_sq = (
+        logsumexp(power * (pointwise + belongs), axis=2) - np.log(BATCH_SIZE) for power in (1, 2)
+    )
+    crossings = diag.crossing(joint[..., 0], shift, own=False)
+    return Facing(shift, crossings, bridge, bridge_sq, FULL_DRAWS)
 
 
 def z_scores(setting: Setting, joint: LogSums, pointwise: LogSums) -> dict[str, np.ndarray]:

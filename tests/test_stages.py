@@ -330,6 +330,7 @@ DOCUMENTED = {
         "log_joint_m3": FOLD_CHAIN_BATCH,
         "crossing": (*FOLD_CHAIN_BATCH, "offset"),
         "log_bridge_log_sum": (*FOLD_CHAIN_BATCH, "slot"),
+        "log_bridge_log_sum_sq": (*FOLD_CHAIN_BATCH, "slot"),
         "shift": ("fold",),
         "full_crossing": ("fold", "full_batch", "offset"),
         "log_bridge_full": ("fold", "full_batch", "slot"),
@@ -392,7 +393,7 @@ class TestArtifacts:
     def test_sizes_and_names(self, done):
         sample = xr.open_dataset(done.path("models/flat/sample/1-of-1.zarr"))
         sizes = {"fold": 4, "chain": 4, "batch": 5, "slot": 3, "draw": 60}
-        sizes |= {"offset": 3, "full_batch": 133}
+        sizes |= {"offset": 5, "full_batch": 133}
         assert dict(sample.sizes) == sizes
         assert sample["fold"].values.tolist() == FOLDS
         assert (sample["n_draws"] == 60).all()

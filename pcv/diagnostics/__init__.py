@@ -69,7 +69,6 @@ from pcv.diagnostics.two_sided import (
     crossing,
     first_of_sides,
     mcse_of,
-    of_folds,
     two_sided,
     two_sided_units,
 )
@@ -115,7 +114,6 @@ __all__ = [
     "nested_benchmark",
     "nested_limit",
     "nested_rhat",
-    "of_folds",
     "pareto_khat",
     "pareto_khat_from_tail",
     "progressive",

@@ -17,15 +17,17 @@ no single draw rules a mean of crossings, however heavy the tail of :math:`e^s` 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy.special import expit, logsumexp
 from scipy.stats import t as student_t
 
 from pcv.diagnostics.estimates import deviations, elpd, padded
 from pcv.diagnostics.log_sums import LogSums, of_slots
 
-OFFSETS = np.array([-2.0, 0.0, 2.0])
+OFFSETS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 """from the shift: estimates that lean on the fold's draws, on neither, on those of the full data"""
+BALANCED = 2
+"""place of the shift itself"""
 STEPS = 60
 """of the bisection for the shift"""
 
@@ -55,11 +57,12 @@ class TwoSided(NamedTuple):
     """what each batch of the fold's draws adds to the error (nats); of units, of their sum"""
     full_deviation: Float[np.ndarray, "fold full_batch"]
     """the same of full-data draws"""
+    carry: Float[np.ndarray, " fold *slot"]
+    """effective number of draws that carry the mean: of folds those that cross, of the side with
+    fewer of them; NaN where a fold's own draws are all there is"""
     overlap: Float[np.ndarray, " fold"]
     r"""of both sides' densities, :math:`\int p_0 p_1 / (\pi_0 p_0 + \pi_1 p_1)`: 1 where they are
     the same, 0 where they are apart; NaN where a fold's own draws are all there is"""
-    crossings: Float[np.ndarray, " fold"]
-    """draws that cross, of the side with fewer of them"""
     gap: Float[np.ndarray, " fold"]
     """between what estimates that lean on either side say (nats)"""
     gap_p: Float[np.ndarray, " fold"]
@@ -77,7 +80,7 @@ def crossing(
         own: are they the fold's draws, or those given the full data?
 
     >>> crossing(np.zeros((1, 2)), np.zeros(1), own=True).round(2)
-    array([[0.12, 0.5 , 0.88]])
+    array([[0.12, 0.27, 0.5 , 0.73, 0.88]])
     """
     of_fold = shift.reshape(-1, *(1,) * draws.ndim)
     apart = draws[..., None] - of_fold + OFFSETS
@@ -98,7 +101,9 @@ def balanced_shift(
     array([-1.])
     """
     ends = np.concatenate([own, full], axis=1)
-    low, high = ends.min(axis=1) - 50.0, ends.max(axis=1) + 50.0
+    finite = np.isfinite(ends)
+    low = np.where(finite, ends, np.inf).min(axis=1) - 50.0
+    high = np.where(finite, ends, -np.inf).max(axis=1) + 50.0
     for _ in range(STEPS):
         c = (low + high)[:, None] / 2
         more = expit(own - c).mean(axis=1) > expit(c - full).mean(axis=1)
@@ -106,7 +111,7 @@ def balanced_shift(
     return (low + high) / 2
 
 
-def two_sided(sums: LogSums, sides: Sides | None) -> TwoSided:
+def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> TwoSided:
     r"""`elpd` of folds from both sides where there are two, else from their own draws alone.
 
     .. math:: \hat\eta_k = c_k + \log \hat C_{0k} - \log \hat C_{1k}, \qquad
@@ -121,6 +126,7 @@ def two_sided(sums: LogSums, sides: Sides | None) -> TwoSided:
     Args:
         sums: joint sums, dims (fold, chain, batch).
         sides: None: the fold's own draws alone.
+        inflation: of `batch_inflation`, of the variance of the fold's draws in a gap.
 
     >>> from pcv.diagnostics import batch_sums
     >>> rng, f = np.random.default_rng(1), -0.25
@@ -141,14 +147,16 @@ def two_sided(sums: LogSums, sides: Sides | None) -> TwoSided:
         nan = np.full(len(own), np.nan)
         return TwoSided(values, own, np.zeros((len(own), 1)), nan, nan, nan, nan)
     log_mean, of_own = _of_batches(sums, _log_sum(sums, sides.own))
+    weights = inflation, 1.0
     full_mean, of_full = _of_full(sides.full)
     both = np.isfinite(sides.shift)
     number = sums.count.sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         each = sides.shift[:, None] - OFFSETS + log_mean - np.log(full_mean)
-        gap_error = np.sqrt(sum(_squared(x[..., 0] - x[..., 2]) for x in (of_own, of_full)))
+        ends = (_squared(x[..., 0] - x[..., -1]) for x in (of_own, of_full))
+        gap_error = np.sqrt(sum(weight * x for weight, x in zip(weights, ends)))
         lean = np.log(sides.full_draws / number)[:, None]
-        gap = each[:, 0] - each[:, 2]
+        gap = each[:, 0] - each[:, -1]
         batches = np.minimum((sums.count > 0).sum(axis=(1, 2)), sides.full.shape[1])
         gap_p = 2 * student_t.sf(np.abs(gap / gap_error), np.maximum(batches - 1, 1))
     fold, best = np.arange(len(number)), np.argmin(np.abs(OFFSETS - lean), axis=1)
@@ -158,8 +166,8 @@ def two_sided(sums: LogSums, sides: Sides | None) -> TwoSided:
         np.where(both, each, values),
         np.where(there, of_own[fold, ..., best], own),
         np.where(there[:, 0], -of_full[fold, ..., best], 0.0),
-        mean + full_mean + nan,
         np.minimum(number * mean, sides.full_draws * full_mean) + nan,
+        mean + full_mean + nan,
         gap + nan,
         gap_p + nan,
     )
@@ -204,6 +212,9 @@ class UnitSides(NamedTuple):
     r"""log of :math:`\sum_t e^{s_i} \sigma(c - s)` over a batch of the fold's draws"""
     full: Float[np.ndarray, "fold full_batch slot"]
     """log of their mean over a batch of full-data draws"""
+    own_sq: Float[np.ndarray, "fold chain batch slot"]
+    """the same of squares of what is summed"""
+    full_sq: Float[np.ndarray, "fold full_batch slot"]
 
 
 def two_sided_units(
@@ -220,7 +231,9 @@ def two_sided_units(
               B_i = \mathrm{mean}_1 \, e^{s_i} \sigma(c - s)
 
     with the crossings C of the joint score s: draws of both sides, each by its share in the fold's
-    posterior. Of a fold of one unit it is the joint score.
+    posterior. (Not bounded, so that few draws may carry a unit's mean: `carry` is
+    :math:`\hat f_i^2 / \mathrm{mean}(x^2)` of all that is averaged, in draws.) Of a fold of one
+    unit it is the joint score.
 
     Args:
         sums: pointwise sums, dims (fold, chain, batch, slot); NaN in padded slots.
@@ -232,12 +245,13 @@ def two_sided_units(
     values, own = _of_batches(sums)
     there = ~padded(sums)
     full = np.zeros((*joint.full_deviation.shape, values.shape[1]))
+    carry = np.full(values.shape, np.nan)
     if units is not None:
         both = np.isfinite(sides.shift)[:, None]
         (log_mean, of_own), (log_own, own_units) = (
-            _of_batches(sums, x) for x in (_log_sum(sums, sides.own[..., 1:2]), units.own)
+            _of_batches(sums, x) for x in (_log_sum(sums, sides.own[..., [BALANCED]]), units.own)
         )
-        full_mean, of_full = _of_full(sides.full[..., 1:2])
+        full_mean, of_full = _of_full(sides.full[..., [BALANCED]])
         with np.errstate(invalid="ignore", divide="ignore"):
             log_full = logsumexp(units.full, axis=1) - np.log(units.full.shape[1])
             crossed = log_mean - np.log(full_mean) + log_full
@@ -246,6 +260,15 @@ def two_sided_units(
             _, full_units = _of_full(np.exp(units.full - log_full[:, None]))
             own_both = (1 - share[:, None]) * own_units + share[:, None] * of_own
             full_both = share * (full_units - of_full)
+            number = sums.count.sum(axis=(1, 2))[:, None]
+            weight = log_mean - np.log(full_mean)
+            squares = np.logaddexp(
+                elpd(sums._replace(log_sum=units.own_sq)) - np.log(number),
+                logsumexp(units.full_sq, axis=1)
+                - np.log(units.full_sq.shape[1] * sides.full_draws)
+                + 2 * weight,
+            )
+            carry = np.where(both, np.exp(2 * either - squares), np.nan)
         values = np.where(both, either, values)
         own = np.where(both[:, None, None], own_both, own)
         full = np.where(both[:, None], full_both, full)
@@ -257,12 +280,8 @@ def two_sided_units(
         elpd=np.where(there, values, np.nan),
         own_deviation=np.where(there[:, None, None], own, 0.0).sum(axis=3),
         full_deviation=np.where(there[:, None], full, 0.0).sum(axis=2),
+        carry=np.where(single, joint.carry[:, None], carry),
     )
-
-
-def of_folds(estimate: TwoSided, fold: Int[np.ndarray, " place"]) -> TwoSided:
-    """The estimate of the fold of each of several things."""
-    return TwoSided(*(x[fold] for x in estimate))
 
 
 def first_of_sides(
@@ -270,7 +289,10 @@ def first_of_sides(
 ) -> tuple[Sides, UnitSides | None]:
     """The same with the first batches of every chain of the folds."""
     first = sides._replace(own=sides.own[:, :, :number])
-    return first, units and units._replace(own=units.own[:, :, :number])
+    if units is None:
+        return first, None
+    own, own_sq = (x[:, :, :number] for x in (units.own, units.own_sq))
+    return first, units._replace(own=own, own_sq=own_sq)
 
 
 def mcse_of(estimate: TwoSided, inflation: float = 1.0) -> Float[np.ndarray, " fold"]:

@@ -150,7 +150,7 @@ def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) 
             both = (diagnostics[name], diagnostics[comparator])
             ess, mcse = (
                 np.concatenate([folds[of].values for folds in both])
-                for of in ("ess_at", "joint_mcse_at")
+                for of in ("ess_at", "own_mcse_at")
             )
             curves[m] = diag.ess_total(ess, mcse)
     return curves

@@ -23,6 +23,8 @@ GROUP_BYTES = 2**23
 SLOTS = 256
 """of a fold's test set that are looked at together: sums over them are added up by so many, so that
 these do not depend on how many are read at one time"""
+BRIDGE = ("log_bridge_log_sum", "log_bridge_full", "log_bridge_log_sum_sq", "log_bridge_full_sq")
+"""the fields of `pcv.diagnostics.UnitSides`"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
@@ -102,8 +104,8 @@ def diagnose(
     }
     verdict = found["verdict"][1]
     (_, of_chains), (_, of_units) = (found.pop(f"{x}_verdict") for x in ("chains", "units"))
-    (_, ess), (_, mcse) = found["joint_ess"], found["joint_mcse"]
-    (_, ess_at), (_, mcse_at) = found["ess_at"], found["joint_mcse_at"]
+    (_, ess), (_, mcse) = found["joint_ess"], found["own_mcse"]
+    (_, ess_at), (_, mcse_at) = found["ess_at"], found["own_mcse_at"]
     variables = {
         **found,
         "khat": ("fold", khat),
@@ -167,7 +169,7 @@ def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
 
 def _slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums, UnitSides | None]]:
     """Pointwise sums of few slots at a time: memory does not grow with the units of a fold."""
-    of_sides = [name for name in ("log_bridge_log_sum", "log_bridge_full") if name in sample]
+    of_sides = [name for name in BRIDGE if name in sample]
     sums = sample[[f"log_pointwise_{field}" for field in LogSums._fields] + of_sides]
     number = sample.sizes["slot"]
     step = max(number * GROUP_BYTES // sums.nbytes // SLOTS, 1) * SLOTS
@@ -232,7 +234,13 @@ def _of_units(
         sums = LogSums(read.count, *padded)
         fold, each = np.nonzero(there)[0], _units(sums, there)
         khat, hidden = (np.where(alone, x, np.nan)[fold] for x in tails)
-        both = diag.of_folds(joint_at[-1], fold)
+        at = [
+            diag.two_sided_units(
+                diag.first_batches(sums, p), joint, *diag.first_of_sides(sides, units, p), alone
+            )
+            for p, joint in zip(points, joint_at)
+        ]
+        carry = at[-1].carry[there]
         unit_faults = verdicts.faults(
             each,
             khat,
@@ -243,18 +251,12 @@ def _of_units(
             hidden=hidden,
             among=among,
             inflation=inflation,
-            both=both,
+            carry=carry,
         )
         verdict, own = np.full((2, *there.shape), "", dtype=object)
         verdict[there], own[there] = verdicts.of_units(unit_faults, faults, fold)
-        is_heavy = verdicts.heavy_tail(each, khat, hidden, both.crossings)
+        is_heavy = verdicts.heavy_tail(each, khat, hidden, carry)
         heavy += np.bincount(fold[is_heavy], minlength=len(heavy))
-        at = [
-            diag.two_sided_units(
-                diag.first_batches(sums, p), joint, *diag.first_of_sides(sides, units, p), alone
-            )
-            for p, joint in zip(points, joint_at)
-        ]
         elpd_at = np.stack([x.elpd for x in at], axis=-1)
         ess, rhat = diag.ess(sums), diag.mixing(sums, superchains)
         found.append(_OfUnits(at[-1].elpd, ess / inflation, rhat, elpd_at, verdict, own))
@@ -289,7 +291,9 @@ def _of_folds(
     hidden = diag.hidden_variance(joint, sample["log_joint_m3"].values)
     sides = sides_of([sample])
     both_at = [
-        diag.two_sided(diag.first_batches(joint, p), diag.first_of_sides(sides, None, p)[0])
+        diag.two_sided(
+            diag.first_batches(joint, p), diag.first_of_sides(sides, None, p)[0], inflation
+        )
         for p in points.tolist()
     ]
     both = both_at[-1]
@@ -330,11 +334,11 @@ def _of_folds(
         "own_elpd": (fold, diag.elpd(joint)),
         "own_mcse": (fold, np.sqrt(inflation) * diag.mcse(joint)),
         "overlap": (fold, both.overlap),
-        "crossings": (fold, both.crossings),
+        "crossings": (fold, both.carry),
         "gap": (fold, both.gap),
         "gap_p": (fold, both.gap_p),
         "hidden_variance": (fold, hidden),
-        "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden, both.crossings)),
+        "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden, both.carry)),
         "joint_ess": (fold, diag.ess(joint) / inflation),
         "rhat": (fold, diag.mixing(joint, superchains)),
         "drift": (fold, diag.drift(joint)),
@@ -352,6 +356,7 @@ def _of_folds(
         "pointwise_mcse_is_bound": (fold, heavy_units > 0),
         "joint_elpd_at": (fold_point, np.stack([x.elpd for x in both_at], 1)),
         "joint_mcse_at": (fold_point, _mcse_at(both_at, inflation)),
+        "own_mcse_at": (fold_point, np.sqrt(inflation) * joint_at.mcse),
         "rhat_at": (fold_point, joint_at.rhat),
         "ess_at": (fold_point, joint_at.ess / inflation),
         "pointwise_elpd_at": (("fold", "slot", "point"), units.elpd_at),

@@ -62,7 +62,7 @@ def plan(
             fold_of_term=np.arange(len(ids)),
             term=ids,
             verdict="ok",
-            mcse_is_bound=heavy_tail(sums, *tails[name], both[name].crossings),
+            mcse_is_bound=heavy_tail(sums, *tails[name], both[name].carry),
             shared=shared(np.nan_to_num(both[name].full_deviation.T)),
         )
         for name, sums in joint.items()

@@ -15,7 +15,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.accumulate import energy_sums, log_sum, log_sums, weighted_means
+from pcv.accumulate import energy_sums, log_sums, weighted_means
 from pcv.devices import in_use, out_of_memory
 from pcv.diagnostics import crossing
 from pcv.errors import PcvError
@@ -266,9 +266,11 @@ def block_of(
         return _by_fold(np.asarray(x[:, :size], float), num_chains)
 
     joint = drawn(made.joint)
-    finalize = {"bridge": log_sum.finalize}
+    sums = {kind: stored(log_sums.finalize(x)) for kind, x in made.sums.items()}
+    if "bridge" in sums:
+        sums["bridge"] = {name: sums["bridge"][name] for name in ("log_sum", "log_sum_sq")}
     return Block(
-        {kind: stored(finalize.get(kind, log_sums.finalize)(x)) for kind, x in made.sums.items()},
+        sums,
         joint,
         crossing(joint, shift, own=True),
         {name: stored(weighted_means.finalize(x)) for name, x in made.means.items()},

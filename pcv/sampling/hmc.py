@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from pcv.accumulate import log_sum, log_sums, weighted_means
+from pcv.accumulate import log_sums, weighted_means
 from pcv.keys import chain_key
 from pcv.model import Fold, Target
 from pcv.sampling.kernel import Kernel, from_z, to_z
@@ -63,8 +63,8 @@ class Made(NamedTuple):
     """What a block makes: sums over draws, and of every draw (draw, ...)."""
 
     sums: dict[str, Any]
-    """joint, pointwise → carry of `pcv.accumulate.log_sums`; bridge, where there are several
-    slots → carry of `pcv.accumulate.log_sum`, for `pcv.diagnostics.UnitSides`"""
+    """joint, pointwise and, where there are several slots, bridge (of `pcv.diagnostics.UnitSides`)
+    → carry of `pcv.accumulate.log_sums`"""
     means: dict[str, Any]
     """score → carry of `pcv.accumulate.weighted_means`"""
     y_rep: Float[Any, "draw slot"] | None
@@ -153,7 +153,7 @@ def run_chain(
     several = fold.test.size > 1
     sums = {kind: log_sums.init(center[kind]) for kind in ("joint", "pointwise")}
     if several:
-        sums["bridge"] = log_sum.init(center["pointwise"])
+        sums["bridge"] = log_sums.init(center["pointwise"])
     made = Made(
         sums,
         {
@@ -212,7 +212,7 @@ def run_chain(
         }
         if several:
             belongs = jax.nn.log_sigmoid(center["shift"] - joint)
-            sums["bridge"] = log_sum.update(made.sums["bridge"], pointwise + belongs)
+            sums["bridge"] = log_sums.update(made.sums["bridge"], pointwise + belongs)
         made = Made(
             sums,
             {name: weighted_means.update(x, values[name]) for name, x in made.means.items()},

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pcv.accumulate import log_sum
+from pcv.accumulate import log_sums
 from pcv.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.folds import Folds
 from pcv.sampling.folds import (
@@ -29,12 +29,13 @@ from pcv.sampling.full_data import Fit
 from pcv.sampling.hmc import Pace
 from pcv.sampling.tiles import Engine
 
-MOST_DRAWS = 2000
+MOST_DRAWS = 4000
 """given the full data, at which test sets are scored"""
-FEWEST_BATCHES = 20
-"""of these draws: an error estimated from fewer says little"""
-LOOKED_AT = 4
-"""draws at which densities are compared"""
+FEWEST_BATCHES = 32
+"""of these draws: an error estimated from fewer says little, and one from many short ones is too
+small where draws are correlated"""
+LOOKED_AT, SMALL = 4, 0.05
+"""draws at which densities are compared, and the share of what they say that may be rounding"""
 
 
 class Facing(NamedTuple):
@@ -44,6 +45,8 @@ class Facing(NamedTuple):
     crossing: Float[np.ndarray, "fold full_batch offset"]
     bridge: Float[np.ndarray, "fold full_batch slot"]
     """log means; -inf where folds have a single slot, or one side"""
+    bridge_sq: Float[np.ndarray, "fold full_batch slot"]
+    """of squares"""
     num_draws: int
 
 
@@ -84,8 +87,8 @@ def factors(
     full, _ = at_draws(folds._replace(held_out=np.zeros_like(folds.held_out)))
     with np.errstate(invalid="ignore"):
         apart = np.ptp(full - lp - joint, axis=1)
-        room = np.abs(np.stack([full, lp, joint])).max((0, 2))
-    return apart <= 1000 * np.finfo(lp.dtype).eps * np.maximum(room, 1)
+        rounding = 1000 * np.finfo(lp.dtype).eps * np.abs([full, lp, joint]).max((0, 2))
+    return apart <= np.minimum(rounding, SMALL * np.ptp(joint, axis=1))
 
 
 def facing(
@@ -98,7 +101,7 @@ def facing(
     say: Callable[[str], None],
     after: Callable[[], None],
 ) -> Facing:
-    """Full-data draws as the other side of folds: at most 2,000, evenly spaced.
+    """Full-data draws as the other side of folds: at most 4,000, evenly spaced.
 
     Args:
         engine: of the model.
@@ -113,14 +116,17 @@ def facing(
     number, slots = folds.test.shape
     total = min(MOST_DRAWS, len(full_draws))
     size = max(min(engine.buffer, total // FEWEST_BATCHES), 1)
-    batches = total // size
+    per_batch = max(total // (FEWEST_BATCHES * size), 1)
+    batches = total // (per_batch * size)
+    nothing = np.full((number, batches, slots), -np.inf)
     found = Facing(
         np.full(number, np.inf),
         np.zeros((number, batches, len(OFFSETS))),
-        np.full((number, batches, slots), -np.inf),
-        batches * size,
+        nothing,
+        nothing.copy(),
+        batches * per_batch * size,
     )
-    if not which.any() or batches < 2:
+    if not which.any():
         return found
     some = folds.some(np.flatnonzero(which))
 
@@ -130,12 +136,16 @@ def facing(
     pilot = at_full_data(engine, fit, some, spaced(min(FULL_DRAWS, total)), say)
     shift = balanced_shift(starts.draws[which].reshape(len(pilot), -1), pilot)
     center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
-    at = engine, fit, some, center, spaced(batches * size), ("joint", "sums"), say, size
+    at = engine, fit, some, center, spaced(found.num_draws), ("joint", "sums"), say, size
     for i, made in enumerate(scored_blocks(*at)):
-        found.crossing[which, i] = crossing(made.joint.astype(float), shift, own=False)
+        batch = i // per_batch
+        crossings = crossing(made.joint.astype(float), shift, own=False)
+        found.crossing[which, batch] += crossings / per_batch
         if "bridge" in made.sums:
-            sums = log_sum.finalize(made.sums["bridge"])["log_sum"]
-            found.bridge[which, i] = sums - np.log(size)
+            sums = log_sums.finalize(made.sums["bridge"])
+            for into, log_sum in zip(found[2:4], (sums["log_sum"], sums["log_sum_sq"])):
+                mean = log_sum - np.log(size * per_batch)
+                into[which, batch] = np.logaddexp(into[which, batch], mean)
         after()
     found.shift[which] = shift
     return found

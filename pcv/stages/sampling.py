@@ -77,7 +77,7 @@ def sample(job: Job) -> None:
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.most_draws) + 1
         tail = np.full((len(folds.id), room), -np.inf)
-    made_of = draws_of(job, known | fit, folds, warm.attrs)
+    made_of = draws_of(job, known | fit, folds, warm)
 
     def stamp() -> Stamp:
         made_on = store.provenance(started, devices.describe())

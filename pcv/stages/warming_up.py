@@ -46,6 +46,7 @@ def warmup(job: Job) -> None:
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
     from pcv import devices, idata, second_look
+    from pcv.verdicts import ENOUGH_ESS
 
     started = datetime.now(UTC)
     cv = job.settings.cv
@@ -59,7 +60,8 @@ def warmup(job: Job) -> None:
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fit = idata.fit(fitted["kernel"].dataset)
-        bad = bool(len(fitted["checks"].attrs["problems"]))
+        checks = fitted["checks"]
+        bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, *_ = how = in_chains(job, chosen, fit)
         detached = int(how.model is not chosen.model)
@@ -101,7 +103,9 @@ def warmup(job: Job) -> None:
         },
     }
     if folds.test.shape[1] > 1:
-        variables["log_bridge_full"] = ("fold", "full_batch", "slot"), ends["bridge"]
+        dims = "fold", "full_batch", "slot"
+        variables["log_bridge_full"] = dims, ends["bridge"]
+        variables["log_bridge_full_sq"] = dims, ends["bridge_sq"]
     if "integral_gap" in ends:
         variables["integral_gap"] = "fold", ends["integral_gap"]
     if checked is not None:
@@ -148,7 +152,7 @@ def _ends(
     bad: bool,
 ) -> dict[str, Any]:
     """Where the warmup of some folds ends: their chains, centring constants, and kernels; and what
-    draws of the full data say of them, unless these are bad."""
+    draws of the full data say of them, unless these are bad or few."""
     from pcv.keys import key
     from pcv.marginal import started_anew
     from pcv.model import Target
@@ -203,6 +207,7 @@ def _ends(
         "center": starts.center | {"shift": facing.shift},
         "crossing": facing.crossing,
         "bridge": facing.bridge,
+        "bridge_sq": facing.bridge_sq,
         "full_draws": facing.num_draws,
         **own,
     }
