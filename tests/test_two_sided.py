@@ -225,7 +225,8 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     which = sides.without_gap(once)
     engine = setting.engine
     end = nothing_said, nothing_said
-    found = sides.facing(engine, setting.fit, once, which, sampling.Starts(*at), draws, *end)
+    side = engine, setting.fit, once, which, sampling.Starts(*at), draws
+    found = sides.facing(*side, None, *end)
     joint, pointwise = (np.asarray(x) for x in setting.scores(draws))
     assert found.num_draws == 1280  # of blocks of 20, two to a batch
     assert np.isfinite(found.shift).tolist() == which.tolist()
@@ -238,6 +239,16 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     means = np.log(weighted.reshape(len(some), 32, 40, -1).mean(2))
     there = np.broadcast_to((once.test[some] >= 0)[:, None], means.shape)
     np.testing.assert_allclose(found.bridge[some][there], means[there], rtol=1e-9)
+    if problem is regression:
+        terms = np.empty((len(draws), len(setting.problem.data["y"])))
+        for k, test in enumerate(once.test):
+            terms[:, test[test >= 0]] = pointwise[:, k, test >= 0]
+        summed = sides.facing(*side, terms, *end)
+        for name in ("shift", "crossing", "bridge", "bridge_sq"):
+            one, other = (getattr(x, name)[some] for x in (found, summed))
+            if name.startswith("bridge"):
+                one, other = one[there], other[there]
+            np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
 def test_a_target_has_two_sides_where_its_predictive_is_what_its_density_has_more_of():

@@ -147,14 +147,13 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
         nan = np.full(len(own), np.nan)
         return TwoSided(values, own, np.zeros((len(own), 1)), nan, nan, nan, nan)
     log_mean, of_own = _of_batches(sums, _log_sum(sums, sides.own))
-    weights = inflation, 1.0
     full_mean, of_full = _of_full(sides.full)
     both = np.isfinite(sides.shift)
     number = sums.count.sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         each = sides.shift[:, None] - OFFSETS + log_mean - np.log(full_mean)
-        ends = (_squared(x[..., 0] - x[..., -1]) for x in (of_own, of_full))
-        gap_error = np.sqrt(sum(weight * x for weight, x in zip(weights, ends)))
+        by_own, by_full = (_squared(x[..., 0] - x[..., -1]) for x in (of_own, of_full))
+        gap_error = np.sqrt(inflation * by_own + by_full)
         lean = np.log(sides.full_draws / number)[:, None]
         gap = each[:, 0] - each[:, -1]
         batches = np.minimum((sums.count > 0).sum(axis=(1, 2)), sides.full.shape[1])
@@ -254,19 +253,18 @@ def two_sided_units(
         full_mean, of_full = _of_full(sides.full[..., [BALANCED]])
         with np.errstate(invalid="ignore", divide="ignore"):
             log_full = logsumexp(units.full, axis=1) - np.log(units.full.shape[1])
-            crossed = log_mean - np.log(full_mean) + log_full
+            log_ratio = log_mean - np.log(full_mean)
+            crossed = log_ratio + log_full
             either = np.logaddexp(log_own, crossed)
             share = np.exp(crossed - either)[:, None]
             _, full_units = _of_full(np.exp(units.full - log_full[:, None]))
             own_both = (1 - share[:, None]) * own_units + share[:, None] * of_own
             full_both = share * (full_units - of_full)
-            number = sums.count.sum(axis=(1, 2))[:, None]
-            weight = log_mean - np.log(full_mean)
+            own_sq = elpd(sums._replace(log_sum=units.own_sq))
+            full_sq = logsumexp(units.full_sq, axis=1) - np.log(units.full_sq.shape[1])
             squares = np.logaddexp(
-                elpd(sums._replace(log_sum=units.own_sq)) - np.log(number),
-                logsumexp(units.full_sq, axis=1)
-                - np.log(units.full_sq.shape[1] * sides.full_draws)
-                + 2 * weight,
+                own_sq - np.log(sums.count.sum(axis=(1, 2)))[:, None],
+                full_sq - np.log(sides.full_draws) + 2 * log_ratio,
             )
             carry = np.where(both, np.exp(2 * either - squares), np.nan)
         values = np.where(both, either, values)

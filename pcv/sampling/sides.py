@@ -4,21 +4,22 @@ For `pcv.diagnostics.two_sided`. A fold has two sides where its posterior is the
 for the density of its test set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy.special import log_expit, logsumexp
 
 from pcv.accumulate import log_sums
 from pcv.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.folds import Folds
 from pcv.sampling.folds import (
     FULL_DRAWS,
+    Centers,
     Starts,
     alike,
-    at_full_data,
     in_memory,
     of_chains,
     scored_blocks,
@@ -98,6 +99,7 @@ def facing(
     which: Bool[np.ndarray, " fold"],
     starts: Starts,
     full_draws: Float[np.ndarray, "draw param"],
+    terms: Float[np.ndarray, "draw unit"] | None,
     say: Callable[[str], None],
     after: Callable[[], None],
 ) -> Facing:
@@ -110,6 +112,7 @@ def facing(
         which: those that have two sides.
         starts: of their warmup, whose later half is the pilot for the shift.
         full_draws: given the full data, chain by chain.
+        terms: of all units at these draws, where scores are sums of them; None: they are evaluated.
         say: what is to be told.
         after: is called after every block.
     """
@@ -130,22 +133,61 @@ def facing(
         return found
     some = folds.some(np.flatnonzero(which))
 
-    def spaced(number: int) -> Float[np.ndarray, "draw param"]:
-        return full_draws[np.linspace(0, len(full_draws) - 1, number).round().astype(int)]
+    def spaced(number: int) -> Int[np.ndarray, " place"]:
+        return np.linspace(0, len(full_draws) - 1, number).round().astype(int)
 
-    pilot = at_full_data(engine, fit, some, spaced(min(FULL_DRAWS, total)), say)
+    def scored(at: Int[np.ndarray, " place"], shift: np.ndarray) -> Iterator[Scores]:
+        if terms is not None:
+            return _of_terms(terms[at], some.test, shift, size)
+        center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
+        return _of_program(engine, fit, some, center, full_draws[at], size, say)
+
+    first = scored(spaced(min(FULL_DRAWS, total)), np.full(len(some.id), np.inf))
+    pilot = np.concatenate([joint for joint, _ in first], axis=1)
     shift = balanced_shift(starts.draws[which].reshape(len(pilot), -1), pilot)
-    center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
-    at = engine, fit, some, center, spaced(found.num_draws), ("joint", "sums"), say, size
-    for i, made in enumerate(scored_blocks(*at)):
+    for i, (joint, sums) in enumerate(scored(spaced(found.num_draws), shift)):
         batch = i // per_batch
-        crossings = crossing(made.joint.astype(float), shift, own=False)
-        found.crossing[which, batch] += crossings / per_batch
-        if "bridge" in made.sums:
-            sums = log_sums.finalize(made.sums["bridge"])
-            for into, log_sum in zip(found[2:4], (sums["log_sum"], sums["log_sum_sq"])):
-                mean = log_sum - np.log(size * per_batch)
-                into[which, batch] = np.logaddexp(into[which, batch], mean)
+        found.crossing[which, batch] += crossing(joint, shift, own=False) / per_batch
+        for into, log_sum in zip((found.bridge, found.bridge_sq), sums):
+            mean = log_sum - np.log(size * per_batch)
+            into[which, batch] = np.logaddexp(into[which, batch], mean)
         after()
     found.shift[which] = shift
     return found
+
+
+Scores = tuple[Float[np.ndarray, "fold draw"], tuple[np.ndarray, ...]]
+"""joint scores of a block of draws; and, where folds have several slots, what is summed for
+`pcv.diagnostics.UnitSides` over it, and its squares, in logs"""
+
+
+def _of_program(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    center: Centers,
+    draws: Float[np.ndarray, "draw param"],
+    size: int,
+    say: Callable[[str], None],
+) -> Iterator[Scores]:
+    at = engine, fit, folds, center, draws, ("joint", "sums"), say, size
+    for made in scored_blocks(*at):
+        found = log_sums.finalize(made.sums["bridge"]) if "bridge" in made.sums else {}
+        yield made.joint.astype(float), tuple(found[x] for x in found if x.startswith("log_sum"))
+
+
+def _of_terms(
+    terms: Float[np.ndarray, "draw unit"],
+    test: Int[np.ndarray, "fold slot"],
+    shift: Float[np.ndarray, " fold"],
+    size: int,
+) -> Iterator[Scores]:
+    for first in range(0, len(terms), size):
+        of_slot = np.moveaxis(terms[first : first + size][:, test], 0, 1)
+        pointwise = np.where(test[:, None] >= 0, of_slot, 0.0)
+        joint = pointwise.sum(axis=2)
+        if test.shape[1] == 1:
+            yield joint, ()
+            continue
+        weighted = pointwise + log_expit(shift[:, None] - joint)[..., None]
+        yield joint, tuple(logsumexp(power * weighted, axis=1) for power in (1, 2))

@@ -66,7 +66,10 @@ def warmup(job: Job) -> None:
         model, predictive, integration, *_ = how = in_chains(job, chosen, fit)
         detached = int(how.model is not chosen.model)
         engine = engine_of(job, predictive, arrays, model)
-        leaks, checked = [], None
+        leaks, checked, terms = [], None, None
+        if predictive != "marginal" and "log_likelihood" in fitted:
+            by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
+            terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(full_draws), -1)
         if folds.id[0] == all_folds.id[0]:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in fitted:
@@ -75,7 +78,7 @@ def warmup(job: Job) -> None:
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             some = folds.some(rows)
-            ends = _ends(job, how, engine, some, fit, full_draws, bad)
+            ends = _ends(job, how, engine, some, fit, full_draws, terms, bad)
             looked_at = ends["state"][:, :CHECKED_CHAINS]
             gaps = second_look.gaps(how, arrays, some, looked_at, say)
             own.save(0, ends if gaps is None else {**ends, "integral_gap": gaps}, {})
@@ -149,6 +152,7 @@ def _ends(
     folds: Folds,
     fit: "Fit",
     full_draws: np.ndarray,
+    terms: np.ndarray | None,
     bad: bool,
 ) -> dict[str, Any]:
     """Where the warmup of some folds ends: their chains, centring constants, and kernels; and what
@@ -199,7 +203,7 @@ def _ends(
     if isinstance(how.model, Target) and which.any():
         which &= sides.factors(engine, fit, folds, full_draws, job.say)
     look = partial(stops.look, f"warmup {job.model}")
-    facing = sides.facing(engine, fit, folds, which, starts, full_draws, job.say, look)
+    facing = sides.facing(engine, fit, folds, which, starts, full_draws, terms, job.say, look)
     own = {name: np.array(x) for name, x in starts.own._asdict().items()}
     return {
         "state": starts.position,
