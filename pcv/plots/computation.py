@@ -37,6 +37,8 @@ from pcv.verdicts import MIN_CROSSINGS
 
 GOOD_RHAT = 1.01
 GOOD_ESS = 400
+NAMED_OVERLAP = 0.8
+"""below which the folds with the smallest overlap are named"""
 
 
 def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
@@ -261,7 +263,8 @@ def overlap(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         values, bad = folds["overlap"].to_numpy(), folds["crossings"].to_numpy() < MIN_CROSSINGS
         order, known = np.arange(1, values.size + 1), np.isfinite(values)
         mark_points(ax, order, values, bad, styles[name])
-        worst = [k for k in np.argsort(values) if known[k]][:4]
+        ascending = [k for k in np.argsort(values) if known[k]]
+        worst = [k for k in ascending if values[k] < NAMED_OVERLAP][:4] or ascending[:1]
         title = f"{styles[name].label}: "
         title += f"overlap at least {values[known].min():.2g}" if known.any() else "one side alone"
         if 0 < known.sum() < values.size:
