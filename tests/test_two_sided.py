@@ -226,7 +226,7 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     engine = setting.engine
     end = nothing_said, nothing_said
     side = engine, setting.fit, once, which, sampling.Starts(*at), draws
-    found = sides.facing(*side, None, *end)
+    found = sides.facing(*side, None, 4000, *end)
     joint, pointwise = (np.asarray(x) for x in setting.scores(draws))
     assert found.num_draws == 1280  # of blocks of 20, two to a batch
     assert np.isfinite(found.shift).tolist() == which.tolist()
@@ -243,7 +243,7 @@ def test_full_data_draws_are_scored_block_by_block(problem):
         terms = np.empty((len(draws), len(setting.problem.data["y"])))
         for k, test in enumerate(once.test):
             terms[:, test[test >= 0]] = pointwise[:, k, test >= 0]
-        summed = sides.facing(*side, terms, *end)
+        summed = sides.facing(*side, terms, 4000, *end)
         for name in ("shift", "crossing", "bridge", "bridge_sq"):
             one, other = (getattr(x, name)[some] for x in (found, summed))
             if name.startswith("bridge"):

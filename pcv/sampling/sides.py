@@ -30,8 +30,9 @@ from pcv.sampling.full_data import Fit
 from pcv.sampling.hmc import Pace
 from pcv.sampling.tiles import Engine
 
-MOST_DRAWS = 4000
-"""given the full data, at which test sets are scored"""
+MOST_DRAWS, FEW_DRAWS = 4000, 1000
+"""given the full data, at which test sets are scored; and where every score is a numerical
+integral"""
 FEWEST_BATCHES = 32
 """of these draws: an error estimated from fewer says little, and one from many short ones is too
 small where draws are correlated"""
@@ -100,10 +101,11 @@ def facing(
     starts: Starts,
     full_draws: Float[np.ndarray, "draw param"],
     terms: Float[np.ndarray, "draw unit"] | None,
+    most: int,
     say: Callable[[str], None],
     after: Callable[[], None],
 ) -> Facing:
-    """Full-data draws as the other side of folds: at most 4,000, evenly spaced.
+    """Full-data draws as the other side of folds, evenly spaced.
 
     Args:
         engine: of the model.
@@ -113,11 +115,12 @@ def facing(
         starts: of their warmup, whose later half is the pilot for the shift.
         full_draws: given the full data, chain by chain.
         terms: of all units at these draws, where scores are sums of them; None: they are evaluated.
+        most: number of draws.
         say: what is to be told.
         after: is called after every block.
     """
     number, slots = folds.test.shape
-    total = min(MOST_DRAWS, len(full_draws))
+    total = min(most, len(full_draws))
     size = max(min(engine.buffer, total // FEWEST_BATCHES), 1)
     per_batch = max(total // (FEWEST_BATCHES * size), 1)
     batches = total // (per_batch * size)

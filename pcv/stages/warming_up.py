@@ -203,7 +203,10 @@ def _ends(
     if isinstance(how.model, Target) and which.any():
         which &= sides.factors(engine, fit, folds, full_draws, job.say)
     look = partial(stops.look, f"warmup {job.model}")
-    facing = sides.facing(engine, fit, folds, which, starts, full_draws, terms, job.say, look)
+    numerical = how.local is not None and not how.local.exact
+    most = sides.FEW_DRAWS if numerical else sides.MOST_DRAWS
+    at = engine, fit, folds, which, starts, full_draws, terms, most
+    facing = sides.facing(*at, job.say, look)
     own = {name: np.array(x) for name, x in starts.own._asdict().items()}
     return {
         "state": starts.position,
