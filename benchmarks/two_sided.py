@@ -54,7 +54,7 @@ def normal_sides(dim: int, apart: float, rng: np.random.Generator) -> dict[str, 
         "sides apart (sd)": f"{apart * np.sqrt(dim):.1f}",
         "sd of s": f"{s0.std(1).mean():.1f}",
         "overlap": f"{two.overlap.mean():.2g}",
-        "draws that cross": f"{two.crossings.mean():.0f}",
+        "draws that cross": f"{two.carry.mean():.0f}",
         "gap p < .01": f"{(two.gap_p < 0.01).mean():.1%}",
     }
     for name, found in (("both sides", two), ("one side", one)):
