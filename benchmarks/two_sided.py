@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 import pandas as pd
 
 import pcv
-from benchmarks.loo import rats, switching
+from benchmarks.loo import rats, wells
 from pcv import devices
 from pcv import diagnostics as diag
 from pcv.cores import all_cores
@@ -95,13 +95,8 @@ def of_radon(predictive: str, seed: int) -> CV:
     return pcv.cross_validate(model, pcv.leave_one_group_out(county), **at)
 
 
-def of_wells(folds: str, seed: int) -> CV:
-    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "wells.csv")
-    if folds == "loo":
-        table = table.iloc[np.linspace(0, len(table) - 1, 604).round().astype(int)]
-    columns = {"dist100": table["dist"].to_numpy() / 100, "arsenic": table["arsenic"].to_numpy()}
-    model = pcv.from_numpyro(switching, {"y": table["switch"].to_numpy(), **columns})
-    return pcv.cross_validate(model, folds, seed=seed, progress=False)
+def of_wells(seed: int) -> CV:
+    return pcv.cross_validate(wells(604), "loo", seed=seed, progress=False)
 
 
 def of_model(call: Callable[[int], CV]) -> dict[str, str]:
@@ -131,8 +126,7 @@ def main() -> None:
         ("rats, plain", partial(of_rats, "plain")),
         ("radon MN, marginal", partial(of_radon, "auto")),
         ("radon MN, plain", partial(of_radon, "plain")),
-        ("wells, 604 folds", partial(of_wells, "loo")),
-        ("wells, 10 folds of 302", partial(of_wells, "kfold")),
+        ("wells, 604 folds", of_wells),
     ):
         print(f"\n{name}\n{pd.DataFrame([of_model(call)]).T.to_string(header=False)}", flush=True)
 
