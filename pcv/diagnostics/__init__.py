@@ -39,9 +39,7 @@ from pcv.diagnostics.estimates import (
     ess,
     ess_total,
     mcse,
-    mcse_of_units,
     mcse_pointwise,
-    unit_deviations,
 )
 from pcv.diagnostics.log_sums import (
     LogSums,
@@ -106,7 +104,6 @@ __all__ = [
     "largest",
     "mcse",
     "mcse_of",
-    "mcse_of_units",
     "mcse_pointwise",
     "merge",
     "mixing",
@@ -123,5 +120,4 @@ __all__ = [
     "third_moments",
     "two_sided",
     "two_sided_units",
-    "unit_deviations",
 ]

@@ -172,26 +172,9 @@ def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
     >>> mcse_pointwise(batch_sums(draws, 1)) == 2 * mcse(batch_sums(draws, 1))[:, 0]
     array([ True])
     """
-    return mcse_of_units(*unit_deviations(sums))
-
-
-def unit_deviations(
-    sums: LogSums,
-) -> tuple[Float[np.ndarray, "fold chain batch"], Float[np.ndarray, " fold"]]:
-    """What `mcse_pointwise` is made of: batches' deviations summed over units, for `mcse_of_units`.
-
-    Those of some units and of others add up; the factor is the same for all.
-    """
     deviation, factor = deviations(sums)
     summed = np.where(padded(sums)[:, None, None], 0.0, deviation).sum(axis=3)
-    return summed, of_slots(factor, summed[:, 0])[:, 0]
-
-
-def mcse_of_units(
-    summed: Float[np.ndarray, "fold chain batch"], factor: Float[np.ndarray, " fold"]
-) -> Float[np.ndarray, " fold"]:
-    """`mcse_pointwise` from the `unit_deviations` of all units."""
-    return np.sqrt(factor * (summed**2).sum(axis=(1, 2)))
+    return np.sqrt(of_slots(factor, summed[:, 0])[:, 0] * (summed**2).sum(axis=(1, 2)))
 
 
 def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
