@@ -45,7 +45,7 @@ def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 class Looked(NamedTuple):
     """A model at prior draws, then at points near zero."""
 
-    at: Params
+    at: Mapping[str, np.ndarray]
     usable: Bool[np.ndarray, " point"]
     """the point itself is finite"""
     rest: Float[np.ndarray, " point"]

@@ -11,9 +11,10 @@ import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache, partial
+from inspect import getattr_static
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +33,28 @@ OF_CODE = (
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
 
+PURE = {
+    *("pcv", "jax", "jaxlib", "numpyro", "pytensor", "pymc", "numpy", "scipy", "jaxtyping", "math"),
+    *("builtins", "functools", "itertools", "operator", "collections", "copyreg", "typing"),
+    *("types", "enum"),
+}
+"""packages whose functions give the same for the same, but for those that read files:"""
+READERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}
+LARGE = 2**24
+"""bytes of an array that is not read in order to save a trace"""
+
 Seen = dict[tuple[int, int], tuple[bytes, Any]]
 """digests by the `id` of what they are of, and the order; it is kept, so that no other gets that"""
+
+
+class Reading(NamedTuple):
+    """How things are read."""
+
+    seen: Seen
+    order: int = 0
+    """of derivatives that are read"""
+    pure: bool = False
+    """is a function to give the same whenever it is called?"""
 
 
 class Uncertain(Exception):
@@ -46,7 +67,7 @@ def of_program(program: core.Jaxpr) -> str:
     Raises:
         Uncertain: a step of it cannot be read.
     """
-    return _digest(program, {}, 0).hex()
+    return _digest(program, Reading({})).hex()
 
 
 def of_function(function: Callable[..., Any], *args: Any) -> str:
@@ -73,18 +94,29 @@ def of(*parts: Any) -> str:
     Raises:
         Uncertain: a part is none of these.
     """
-    return _digest(parts, {}, ORDERS).hex()[:16]
+    return _digest(parts, Reading({}, ORDERS)).hex()[:16]
 
 
-def _digest(x: Any, seen: Seen, order: int) -> bytes:
+def of_pure(function: Callable[..., Any]) -> str:
+    """Of a function of Python that, as long as this stays what it is, computes the same: so that it
+    need not be traced again.
+
+    Raises:
+        Uncertain: parts cannot be read, are large, or may depend on what lies outside the process.
+    """
+    return _digest(function, Reading({}, pure=True)).hex()
+
+
+def _digest(x: Any, how: Reading) -> bytes:
+    seen, order, _ = how
     if (id(x), order) in seen:
         return seen[id(x), order][0]
     seen[id(x), order] = b"itself", x
-    content = _program(x, seen, order) if hasattr(x, "eqns") else _content(x)
+    content = _program(x, how) if hasattr(x, "eqns") else _content(x, how)
     if isinstance(content, bytes):
         whole = content
     else:
-        whole = b"".join(_digest(part, seen, order) for part in content)
+        whole = b"".join(_digest(part, how) for part in content)
     found = hashlib.sha256(_kind(x).encode() + b"\0" + whole).digest()
     seen[id(x), order] = found, x
     return found
@@ -94,14 +126,16 @@ def _kind(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}"
 
 
-def _content(x: Any) -> bytes | Iterable[Any]:
+def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     """What a value is: as bytes, or in parts."""
     if isinstance(x, bytes):
         return x
     if x is None or x is ... or isinstance(x, bool | int | float | complex | str | np.dtype):
         return repr(x).encode()
-    if isinstance(x, Enum | slice | range | jax.sharding.Mesh | jax.sharding.AbstractMesh):
+    if isinstance(x, Enum | slice | range | jax.sharding.AbstractMesh):
         return repr(x).encode()
+    if isinstance(x, jax.sharding.Mesh):
+        return [repr(x), list(map(repr, x.devices.flat))]
     if isinstance(x, Mapping):
         return [part for name in sorted(x, key=repr) for part in (name, x[name])]
     if isinstance(x, set | frozenset):
@@ -112,10 +146,14 @@ def _content(x: Any) -> bytes | Iterable[Any]:
         return list(x)
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return [str(jax.random.key_impl(x)), jax.random.key_data(x)]
+    if isinstance(x, jax.core.Tracer):
+        raise Uncertain("a value that is being traced")
     if hasattr(x, "__array__") and hasattr(x, "dtype") and hasattr(x, "shape"):
         array = np.asarray(x)
         if array.dtype.hasobject:
             raise Uncertain("an array of Python objects")
+        if how.pure and array.nbytes > LARGE:
+            raise Uncertain("a large array")
         return [array.dtype.str, array.shape, array.tobytes()]
     if isinstance(x, core.Primitive):
         return _primitive(x)
@@ -123,13 +161,13 @@ def _content(x: Any) -> bytes | Iterable[Any]:
     if of_jax and any(known.__name__ == "HiPrim" for known in type(x).__mro__):
         return [vars(x)]  # a primitive with its parameters
     if callable(x) or isinstance(x, CodeType | ModuleType):
-        return _code(x)
+        return _code(x, how)
     if of_jax and not ("..." in (said := repr(x)) or " at 0x" in said):
         return said.encode()  # layouts and trees, which hold no arrays
-    raise Uncertain(f"an object of {_kind(x)}")
+    return _object(x, how)
 
 
-def _program(closed: Any, seen: Seen, order: int) -> list[Any]:
+def _program(closed: Any, how: Reading) -> list[Any]:
     """The steps of a program, with variables numbered as they come."""
     program = getattr(closed, "jaxpr", closed)
     number: dict[Any, int] = {}
@@ -147,10 +185,11 @@ def _program(closed: Any, seen: Seen, order: int) -> list[Any]:
     for step in program.eqns:
         of_step = {name: x for name, x in step.params.items() if name not in RULES}
         steps.append([step.primitive, used(step.invars), of_step])
-        if step.primitive.name in DERIVED and order:
+        if step.primitive.name in DERIVED and how.order:
             if step.params["symbolic_zeros"]:
                 raise Uncertain("a derivative that depends on what it is taken in")
-            steps.append(_digest(_derivative(step, program, constants), seen, order - 1))
+            once_more = how._replace(order=how.order - 1)
+            steps.append(_digest(_derivative(step, program, constants), once_more))
         steps.append(bound(step.outvars))
     return [*steps, used(program.outvars)]
 
@@ -199,15 +238,16 @@ def _of_jax(loaded: int) -> set[int]:
     return {id(x) for m in modules for x in vars(m).values() if isinstance(x, core.Primitive)}
 
 
-def _code(x: Any) -> bytes | list[Any]:
+def _code(x: Any, how: Reading) -> bytes | list[Any]:
     """A function of Python: its code and what that refers to; a library's, by its name."""
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', '')}"
     if isinstance(x, CodeType):
         return [getattr(x, field) for field in OF_CODE]
-    if isinstance(x, ModuleType) and _is_library(x.__name__):
-        return x.__name__.encode()
-    if _is_library(getattr(x, "__module__", None) or "") and _named(x):
-        return name.encode()
+    module = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or ""
+    if _is_library(module) and (isinstance(x, ModuleType) or _named(x)):
+        if how.pure and not _is_pure(module):
+            raise Uncertain(f"{name}, which may not always give the same")
+        return (x.__name__ if isinstance(x, ModuleType) else name).encode()
     if isinstance(x, partial):
         return [x.func, x.args, x.keywords]
     if isinstance(x, FunctionType):
@@ -215,18 +255,45 @@ def _code(x: Any) -> bytes | list[Any]:
         known = {**vars(builtins), **x.__globals__}
         if _is_library(known["__name__"]):  # such as what jax.vmap returns
             known = {}
-        used = {name: known[name] for name in _names(x.__code__) if name in known}
+        names = _names(x.__code__)
+        if how.pure and known and names & READERS:
+            raise Uncertain(f"{name}, which may read a file")
+        used = {name: known[name] for name in names if name in known}
         return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used]
     if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
         return [x.__wrapped__]
-    what = name if isinstance(x, type | BuiltinFunctionType) else f"an object of {_kind(x)}"
-    raise Uncertain(what)
+    if isinstance(x, type | BuiltinFunctionType):
+        raise Uncertain(name)
+    return _object(x, how)
 
 
 def _names(code: CodeType) -> set[str]:
     """That a function and those inside it use."""
     inner = [x for x in code.co_consts if isinstance(x, CodeType)]
     return {*code.co_names}.union(*map(_names, inner))
+
+
+def _object(x: Any, how: Reading) -> list[Any]:
+    """An object of a library, in the parts of which it could be made again."""
+    if not (how.pure and _is_pure(type(x).__module__)):
+        raise Uncertain(f"an object of {_kind(x)}")
+    try:
+        make, args, state, *items = x.__reduce_ex__(4)
+    except Exception as error:  # whatever it says
+        raise Uncertain(f"an object of {_kind(x)}") from error
+    if isinstance(state, dict):  # without what it has only computed, or has from its class anyway
+        of_class = {name: getattr_static(type(x), name, ...) for name in state}
+        computed = ("cached_property", "lazy_property")
+        state = {
+            name: value
+            for name, value in state.items()
+            if type(of_class[name]).__name__ not in computed and value is not of_class[name]
+        }
+    return [make, args, state, *map(list, filter(None, items))]
+
+
+def _is_pure(module: str) -> bool:
+    return module.split(".")[0] in PURE and _is_library(module)
 
 
 def _named(x: Any) -> bool:

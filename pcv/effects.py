@@ -13,14 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sparse
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
 from pcv import datasets, programs
 from pcv.folds import Folds
 from pcv.laplace import expansion
-from pcv.model import Data, Model, numeric, points, unravel_of
+from pcv.model import Data, Model, flattened, numeric, points, unravel_of
 
 MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""
@@ -69,7 +68,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     arrays = numeric(data)
     unravel = unravel_of(model.init)
     positions = _positions(model, arrays)
-    num_units = datasets.num_units(arrays)
+    num_units = datasets.num_units(data)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
         return "there are too many parameters to look at"
@@ -110,10 +109,8 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     padded = np.full((len(groups), max(map(len, groups))), num_params)
     for entries, number in groups.items():
         padded[number, : len(entries)] = entries
-    width = np.append(np.asarray(_widths(positions)), 1.0)[padded]
-    shapes = _shapes(
-        lambda x: model.log_prior(unravel(x)), positions, jnp.asarray(padded), jnp.asarray(width)
-    )
+    width = np.append(_widths(positions), 1.0)[padded]
+    shapes = _shapes(lambda x: model.log_prior(unravel(x)), positions, padded, width)
     if (shapes.straight & (padded < num_params)).any():
         return "their log prior has no curvature, as Laplace's or an improper one"
     normal = bool(shapes.normal.all())
@@ -128,7 +125,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     return Locals(padded, group, most, width, normal, exact)
 
 
-def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
+def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:
     """Where dependence is looked at: where the density is finite, of prior draws first."""
     unravel = unravel_of(model.init)
 
@@ -136,13 +133,13 @@ def _positions(model: Model, arrays: Data) -> Float[Array, "draw param"]:
         params = unravel(position)
         return jnp.isfinite(model.log_lik(params, arrays).sum() + model.log_prior(params))
 
-    found = jax.vmap(lambda params: ravel_pytree(params)[0])(points(model.init, PRIOR_DRAWS))
+    found = flattened(points(model.init, PRIOR_DRAWS))
     usable = programs.once(partial(jax.lax.map, finite))(found)
     return found[np.argsort(~np.asarray(usable), kind="stable")[:PRIOR_DRAWS]]
 
 
 def _pattern(
-    function: Callable[[Position], Float[Array, " out"]], positions: Float[Array, "draw param"]
+    function: Callable[[Position], Float[Array, " out"]], positions: Float[np.ndarray, "draw param"]
 ) -> sparse.csr_array:
     """Which results depend on which parameters, at some of the positions: 1 at (param, out)."""
     size = positions.shape[1]
@@ -152,7 +149,7 @@ def _pattern(
         return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
 
     columns = programs.once(lambda indices: jax.lax.map(column, indices, batch_size=AT_ONCE))
-    return sparse.csr_array(np.asarray(columns(jnp.arange(size))).astype(np.int64))
+    return sparse.csr_array(np.asarray(columns(np.arange(size))).astype(np.int64))
 
 
 def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse.csc_array]:
@@ -180,9 +177,9 @@ class Shapes(NamedTuple):
 
 def _shapes(
     log_prior: Callable[[Position], Float[Array, ""]],
-    positions: Float[Array, "draw param"],
-    groups: Int[Array, "group dim"],
-    widths: Float[Array, "group dim"],
+    positions: Float[np.ndarray, "draw param"],
+    groups: Int[np.ndarray, "group dim"],
+    widths: Float[np.ndarray, "group dim"],
 ) -> Shapes:
     """Looked at in every group, from prior draws by moves of the prior's width, which reach its
     other modes: a normal one has the same curvature everywhere, and the slopes that follow from it;
@@ -218,7 +215,7 @@ def _shapes(
             told = jnp.isfinite(excess)
             return flat, bent.all() & turned.all(), (tied & told).any(), told.any()
 
-        flat, normal, tied, told = jax.vmap(at)(positions)
+        flat, normal, tied, told = jax.vmap(at)(jnp.asarray(positions))
         return flat.all(0), normal.all(), ~tied.any() & told.any()
 
     every = programs.once(lambda x: jax.lax.map(of_group, x, batch_size=AT_ONCE))
@@ -227,13 +224,13 @@ def _shapes(
 
 def _quadratic(
     terms: Callable[[Position], Float[Array, " unit"]],
-    positions: Float[Array, "draw param"],
+    positions: Float[np.ndarray, "draw param"],
     entries: Int[np.ndarray, " entry"],
 ) -> bool:
     """Are all terms concave and quadratic in some parameters? As far as moves in random directions
     tell: they end where the second derivatives at their beginning say."""
     size = 4, len(entries)
-    moves = jnp.asarray(np.random.default_rng(1).normal(size=size)) * _widths(positions)[entries]
+    moves = np.random.default_rng(1).normal(size=size) * _widths(positions)[entries]
 
     def derivatives(position: Position, move: Array) -> tuple[Array, Array, Array]:
         """Value, slope and curvature along a move, at its beginning and at its end."""
@@ -264,7 +261,7 @@ def _quadratic(
     return bool(np.all(as_said))
 
 
-def _widths(positions: Float[Array, "draw param"]) -> Position:
+def _widths(positions: Float[np.ndarray, "draw param"]) -> Float[np.ndarray, " param"]:
     """How far prior draws of each parameter spread."""
-    spread = jnp.std(positions, axis=0)
-    return jnp.where(spread > 0, spread, 1.0)
+    spread = np.std(positions, axis=0)
+    return np.where(spread > 0, spread, 1.0)

@@ -4,20 +4,38 @@ A key is reached by a path such as ``(seed, model, fold, chain, draw)``: adding 
 out a fold or cutting the folds into other batches changes no other key.
 """
 
+from functools import cache
+from typing import Any
+
 import jax
 import numpy as np
 from jaxtyping import Array, Key, UInt32
 
+from pcv import programs
 from pcv.names import name_bits
 
 
 def key(seed: int, *path: str | int) -> Key[Array, ""]:
     """The key at the end of ``path``: names enter by their bits, integers as they are."""
+    parts = [name_bits(part) if isinstance(part, str) else part for part in path]
+    found: Key[Array, ""] = _at_the_end(np.uint32(seed), np.array(parts, np.uint32))
+    return found
+
+
+def _path(seed: UInt32[Array, ""], path: UInt32[Array, " part"]) -> Key[Array, ""]:
     result = jax.random.key(seed)
     for part in path:
-        bits = name_bits(part) if isinstance(part, str) else part
-        result = jax.random.fold_in(result, np.uint32(bits))
+        result = jax.random.fold_in(result, part)
     return result
+
+
+_at_the_end = programs.once(_path)
+
+
+@cache
+def any_key() -> Any:
+    """What keys are like, for what needs only that."""
+    return jax.eval_shape(jax.random.key, 0)
 
 
 def chain_key(

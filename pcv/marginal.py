@@ -30,6 +30,7 @@ from pcv.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.grid import log_mean as grid_log_mean
+from pcv.keys import any_key
 from pcv.laplace import (
     NODES_PER_DIM,
     Function,
@@ -362,11 +363,11 @@ def detached(
     padded = np.append(center, 0.0)
     wide = np.eye(size + 1)
     wide[:size, :size] = cov
-    means = jnp.asarray(padded[all_entries])
-    covs = jnp.asarray(wide[all_entries[:, :, None], all_entries[:, None, :]])
-    present_dims = jnp.asarray(all_entries < size)
-    both = present_dims[:, :, None] & present_dims[:, None, :]
-    whiten = jnp.linalg.inv(jnp.linalg.cholesky(jnp.where(both, covs, jnp.eye(dim))))
+    covs = wide[all_entries[:, :, None], all_entries[:, None, :]]
+    there = all_entries < size
+    both = there[:, :, None] & there[:, None, :]
+    inverse = np.linalg.inv(np.linalg.cholesky(np.where(both, covs, np.eye(dim))))
+    means, whiten = jnp.asarray(padded[all_entries]), jnp.asarray(inverse)
     entries_of = jnp.asarray(all_entries)
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
@@ -446,7 +447,7 @@ def _much_wider(
 
 
 def _size(model: Model) -> int:
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = programs.shapes(model.init, any_key())
     return sum(int(np.prod(x.shape)) for x in shapes.values())
 
 
@@ -467,7 +468,7 @@ def _get(params: Params, entries: Int[Array, "*dims"]) -> Float[Array, "*dims"]:
 def _put(model: Model, local: Locals) -> Callable[[Params, Array, Array], Params]:
     """The way to other values of local entries; parameters that have none are left alone, so that
     nothing is derived in them."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = programs.shapes(model.init, any_key())
     first, ranges = 0, {}
     for name in sorted(shapes):
         size = int(np.prod(shapes[name].shape))

@@ -22,18 +22,18 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
 from pcv import devices, programs
+from pcv.keys import any_key
 
 devices.setup_if_new()  # models hold arrays, and JAX adds no devices once there are any
 
@@ -235,7 +235,8 @@ def numeric(data: Data) -> dict[str, Array]:
     >>> list(numeric({"day": np.array([8, 15]), "name": np.array(["a", "b"])}))
     ['day']
     """
-    return {name: jnp.asarray(x) for name, x in data.items() if np.asarray(x).dtype.kind in "biuf"}
+    arrays = {name: np.asarray(x) for name, x in data.items()}
+    return jax.device_put({name: x for name, x in arrays.items() if x.dtype.kind in "biuf"})
 
 
 def target(model: Model | Target, data: Data, predictive: str) -> Target:
@@ -341,29 +342,51 @@ def unit_log_lik(
 
 def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Array], Params]:
     """From the flat vector to named parameters."""
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    unravel: Callable[[Array], Params]
-    _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+    return unravel_like(programs.shapes(init, any_key()))
+
+
+def unravel_like(shapes: Any) -> Callable[[Any], Params]:
+    """The same, to parameters of these shapes."""
+    leaves, structure = jax.tree.flatten(shapes)
+    ends = np.cumsum([x.size for x in leaves]).tolist()
+
+    def unravel(position: Any) -> Any:
+        parts = [
+            position[end - x.size : end].reshape(x.shape).astype(x.dtype)
+            for x, end in zip(leaves, ends)
+        ]
+        return jax.tree.unflatten(structure, parts)
+
     return unravel
 
 
-def prior_draws(init: Callable[[Key[Array, ""]], Params], number: int) -> Params:
+def prior_draws(
+    init: Callable[[Key[Array, ""]], Params], number: int
+) -> dict[str, Shaped[np.ndarray, "draw ..."]]:
     """Up to `MOST_DRAWS` draws from the prior, the same in each call: samplers of priors take long
     to compile, and are compiled once."""
-    size = sum(x.size for x in jax.eval_shape(init, jax.random.key(0)).values())
+    size = sum(x.size for x in programs.shapes(init, any_key()).values())
     most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
-    drawn = programs.once(partial(jax.lax.map, init))(jax.random.split(jax.random.key(0), most))
-    return {name: jnp.asarray(np.asarray(x)[:number]) for name, x in drawn.items()}
+    drawn = programs.once(lambda: jax.lax.map(init, jax.random.split(jax.random.key(0), most)))()
+    return {name: np.asarray(x)[:number] for name, x in drawn.items()}
 
 
-def points(init: Callable[[Key[Array, ""]], Params], number: int) -> Params:
+def points(
+    init: Callable[[Key[Array, ""]], Params], number: int
+) -> dict[str, Shaped[np.ndarray, "point ..."]]:
     """Draws from the prior, and after them as many points within 2 of 0 on the unconstrained scale,
     where densities do not overflow under priors however vague."""
     rng = np.random.default_rng(0)
     return {
-        name: jnp.asarray(np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)]))
+        name: np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)])
         for name, x in sorted(prior_draws(init, number).items())
     }
+
+
+def flattened(params: Mapping[str, Any]) -> Float[np.ndarray, "point param"]:
+    """Named parameters at some points as vectors, in the order of `flat_target`."""
+    rows = [np.asarray(params[name]).reshape(len(params[name]), -1) for name in sorted(params)]
+    return np.concatenate(rows, axis=1)
 
 
 def full_data(num_units: int) -> Fold:
@@ -377,7 +400,7 @@ def param_names(target: Target) -> list[str]:
     >>> param_names(Target(lambda key: {"b": jnp.zeros(2), "a": jnp.zeros(())}, None, None))
     ['a', 'b[0]', 'b[1]']
     """
-    shapes = jax.eval_shape(target.init, jax.random.key(0))
+    shapes = programs.shapes(target.init, any_key())
     names = []
     for name in sorted(shapes):
         for index in np.ndindex(shapes[name].shape):

@@ -4,7 +4,7 @@ Every call of pcv builds its functions anew, closed over its data. JAX keeps wha
 functions themselves, and takes arrays that they hold for constants: so it would compile all of them
 again. Here the arrays that a function holds become arguments of its program, and programs are told
 apart by a digest of what is left: other data of the same shape, other folds or another seed
-compile nothing.
+compile nothing. A function that is what one before it was, arrays included, is not even traced.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,6 +30,15 @@ class Program(NamedTuple):
 MOST = 200
 """programs that are kept, those that were used last"""
 _compiled: dict[Any, jax.stages.Compiled] = {}
+HELD = 2**28
+"""bytes of arrays that are kept for functions that need not be traced again"""
+_traced: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
+_shapes: dict[Any, Any] = {}
+TRACED_IN = (
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
+    *("jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_device"),
+)
+"""settings of JAX that a trace depends on"""
 
 
 def lifted(function: Callable[..., Any], *args: Any) -> Program:
@@ -118,6 +127,19 @@ class Shared:
         return self.found[known]
 
     def _find(self, known: Any, args: tuple) -> tuple[jax.stages.Compiled, list[Any]]:
+        same = _same(self.function, known, *self.options.items())
+        if same not in _traced:
+            found, certain = self._trace(known, args)
+            if same is None or not certain:
+                return found
+            _traced[same] = found
+        found = _traced[same] = _traced.pop(same)  # the last one used comes last
+        while len(_traced) > MOST or sum(map(_bytes_held, _traced.values())) > HELD:
+            del _traced[next(iter(_traced))]
+        return found
+
+    def _trace(self, known: Any, args: tuple) -> tuple[tuple[jax.stages.Compiled, list[Any]], bool]:
+        """The program, and whether it could be read."""
         program = lifted(self.function, *args)
         program = program._replace(held=jax.device_put(program.held))
         structure = jax.tree.structure(program.shape)
@@ -129,19 +151,49 @@ class Shared:
         try:
             digest = digests.of_program(program.jaxpr)
         except digests.Uncertain:
-            return compile_it(), program.held
+            return (compile_it(), program.held), False
         precision = jax.config.jax_default_matmul_precision
         held = tuple(map(_signature, program.held))
         key = digest, known, structure, held, tuple(self.options.items()), precision
         found = _compiled.pop(key, None) or compile_it()
-        _compiled[key] = found  # the last one used comes last
+        _compiled[key] = found
         while len(_compiled) > MOST:
             del _compiled[next(iter(_compiled))]
-        return found, program.held
+        return (found, program.held), True
 
     def __call__(self, *args: Any) -> Any:
         run, held = self.compiled(*args)
         return run(held, *args)
+
+
+def _bytes_held(traced: tuple[jax.stages.Compiled, list[Any]]) -> int:
+    return sum(x.nbytes for x in traced[1])
+
+
+def _same(function: Callable[..., Any], *of_call: Any) -> Any:
+    """What tells a trace from others; None where that is not certain."""
+    try:
+        digest = digests.of_pure(function)
+    except digests.Uncertain:
+        return None
+    return digest, *of_call, *(getattr(jax.config, name) for name in TRACED_IN)
+
+
+def shapes(function: Callable[..., Any], *args: Any) -> Any:
+    """`jax.eval_shape`, which is not traced again for what it was traced for before."""
+    leaves, structure = jax.tree.flatten(args)
+    same = _same(function, structure, *map(_abstract, leaves))
+    if same is None:
+        return jax.eval_shape(function, *args)
+    if same not in _shapes:
+        _shapes[same] = jax.eval_shape(function, *args)
+        if len(_shapes) > MOST:
+            del _shapes[next(iter(_shapes))]
+    return _shapes[same]
+
+
+def _abstract(x: Any) -> tuple[Any, ...]:
+    return np.shape(x), getattr(x, "dtype", type(x)), getattr(x, "weak_type", None)
 
 
 def _signature(x: Any) -> tuple[Any, ...]:

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from pcv import programs
 from pcv.errors import PcvError, in_one_line
+from pcv.keys import any_key
 from pcv.model import Data, Model, Outcome, Params, Target, full_data, numeric
 
 OF_DRAWS = ("chain", "draw")
@@ -43,7 +45,7 @@ def check_shapes(
         )
     if outcome in OF_DRAWS:
         raise PcvError(f"{where}: its outcome '{outcome}' {_TAKEN}; rename the column")
-    params = _traced(where, "init", model.init, data, jax.random.key(0))
+    params = _traced(where, "init", model.init, data, any_key())
     if not isinstance(params, dict) or not params:
         raise PcvError(f"{where}: init returns {_kind(params)}, not a dict of named parameters")
     for parameter, x in params.items():
@@ -107,7 +109,7 @@ def _check_model(model: Model, data: Data, num_units: int, where: str, params: A
             f"{where}: group has shape {np.shape(model.group)}; it must name the group of each "
             f"unit, shape ({num_units},)"
         )
-    test = jnp.zeros(2, int)
+    test = jax.device_put(np.zeros(2, int))
     _check_replicates(model, data, num_units, where, params, test)
     if model.marginal is not None:
         marginal = model.marginal
@@ -139,19 +141,19 @@ def _check_replicates(
     model: Model, data: Data, num_units: int, where: str, params: Any, test: Array
 ) -> None:
     """The shapes of replicates and moments, where a model has them."""
-    arrays, key = numeric(data), jax.random.key(0)
+    arrays = numeric(data)
     every, two = (num_units,), (2,)
-    calls: list[tuple[str, Callable[[Any, Params], Any], list[tuple]]] = [
-        ("predict", lambda f, p: f(key, p, arrays), [every]),
-        ("moments", lambda f, p: f(p, arrays), [every, every]),
-        ("marginal_predict", lambda f, p: f(key, p, arrays, test), [two]),
-        ("marginal_moments", lambda f, p: f(p, arrays, test), [two, (2, 2)]),
+    calls: list[tuple[str, Callable[[Any, Any, Params], Any], list[tuple]]] = [
+        ("predict", lambda f, key, p: f(key, p, arrays), [every]),
+        ("moments", lambda f, key, p: f(p, arrays), [every, every]),
+        ("marginal_predict", lambda f, key, p: f(key, p, arrays, test), [two]),
+        ("marginal_moments", lambda f, key, p: f(p, arrays, test), [two, (2, 2)]),
     ]
     for part, call, wanted in calls:
         function = getattr(model, part)
         if function is None:
             continue
-        made = _traced(where, part, partial(call, function), data, params)
+        made = _traced(where, part, partial(call, function), data, any_key(), params)
         found = made if isinstance(made, tuple) else (made,)
         if [getattr(x, "shape", None) for x in found] != wanted:
             raise PcvError(
@@ -164,10 +166,11 @@ def _check_replicates(
 def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *args: Any) -> Any:
     """The shapes that one function of a model returns; its own error in one line."""
     try:
-        return jax.eval_shape(function, *args)
+        return programs.shapes(function, *args)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__]
+        ours = __file__, programs.__file__
+        own = [f for f in frames if "site-packages" not in f.filename and f.filename not in ours]
         at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
         said = in_one_line(error)
         if isinstance(error, jax.errors.JAXTypeError):

@@ -6,18 +6,15 @@ element there, and leaves it out of the gradient.
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from pcv import programs
 from pcv.devices import precision
 from pcv.errors import PcvError
-from pcv.model import Data, Params, Scalar
+from pcv.model import Data, Params, Scalar, flattened, unravel_like
 
 POINTS = 3
 """where slopes are looked at: at the points of the highest density"""
@@ -31,7 +28,7 @@ NAMED = 3
 
 def check_slopes(
     density: Callable[[Params], Scalar],
-    at: Params,
+    at: Mapping[str, np.ndarray],
     values: Float[np.ndarray, " point"],
     gradients: Mapping[str, np.ndarray],
     data: Data,
@@ -55,7 +52,7 @@ def check_slopes(
     """
     if not jax.config.jax_enable_x64:
         with precision("float64"):
-            at = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), dict(at))
+            at = jax.tree.map(lambda x: np.asarray(x, np.float64), dict(at))
             try:
                 found = programs.once(jax.vmap(jax.value_and_grad(density)))(at)
             except TypeError:  # a model that insists on 32 bit
@@ -63,8 +60,8 @@ def check_slopes(
             values, gradients = jax.tree.map(np.asarray, found)
             check_slopes(density, at, values, gradients, data, outcome, name)
         return
-    _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], at))
-    points, slopes = (_flat(x) for x in (at, gradients))
+    unravel = unravel_like({name: x[0] for name, x in at.items()})
+    points, slopes = flattened(at), flattened(gradients)
     finite = np.isfinite(values) & np.isfinite(points).all(1) & np.isfinite(slopes).all(1)
     best = np.argsort(np.where(finite, -values, np.inf), kind="stable")[: min(POINTS, finite.sum())]
     signs: np.ndarray = np.random.default_rng(0).normal(size=(points.shape[1],))
@@ -76,7 +73,7 @@ def check_slopes(
 
     if not best.size or not off(np.ones_like(signs, bool)).all():
         return
-    places = unravel(jnp.arange(signs.size, dtype=float))
+    places = unravel(np.arange(signs.size))
     wrong = [
         parameter
         for parameter, own in places.items()
@@ -107,11 +104,6 @@ def check_slopes(
         f"model '{name}': an index into {said} goes beyond its end, where JAX takes the last "
         f"element: {cause}"
     )
-
-
-def _flat(params: Mapping[str, Any]) -> np.ndarray:
-    flat: Array = jax.vmap(lambda x: ravel_pytree(x)[0])(dict(params))
-    return np.asarray(flat)
 
 
 def _counts_from_one(x: object, sizes: set[int]) -> bool:

@@ -10,12 +10,24 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 import jax
 import pytest
 
-from pcv import devices
+from pcv import devices, programs
 
 devices.setup(2)
 
 # Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
 import numpyro  # noqa: E402, F401
+
+
+@pytest.fixture(autouse=True)
+def _own_traces(request):
+    """What a test changes of pcv's functions, traces of before know nothing of."""
+    if "monkeypatch" in request.fixturenames:
+        programs._traced.clear()
+        programs._shapes.clear()
+    yield
+    if "monkeypatch" in request.fixturenames:
+        programs._traced.clear()
+        programs._shapes.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -719,8 +719,8 @@ def test_effects_of_which_no_move_tells_are_not_taken_for_independent(radius):
         inside = (x**2).sum() < radius**2
         return jnp.where(inside, dist.StudentT(3.0, 0.0, 1.0).log_prob(x).sum(), -jnp.inf)
 
-    positions = jnp.asarray(1e-5 * np.random.default_rng(1).normal(size=(8, 2)))
-    shapes = effects._shapes(log_prior, positions, jnp.array([[0, 1]]), jnp.ones((1, 2)))
+    positions = 1e-5 * np.random.default_rng(1).normal(size=(8, 2))
+    shapes = effects._shapes(log_prior, positions, np.array([[0, 1]]), np.ones((1, 2)))
     assert shapes.independent.tolist() == [radius > 1]
 
 

@@ -1,12 +1,15 @@
 """Programs are shared by all that compute the same, whatever arrays they hold, and by no others."""
 
+import sys
 from contextlib import contextmanager
 from functools import partial
+from subprocess import run
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 
 import pcv
@@ -82,15 +85,125 @@ def test_what_cannot_be_read_is_compiled_alone():
     assert kept[0].compiled(2.0)[0] is not kept[1].compiled(2.0)[0]
 
 
+SCALE = 2.0
+
+
+def module_scale(b):
+    return b * SCALE
+
+
+def held(x):
+    return lambda b: b * x
+
+
+def held_by_default(x):
+    return lambda b, x=x: b * x
+
+
+def held_by_a_partial(x):
+    return partial(lambda x, b: b * x, x)
+
+
+def held_by_another(x):
+    inner = held(x)
+    return lambda b: inner(b) + 1
+
+
+def held_by_a_distribution(x):
+    normal = dist.Normal(0.0, x + 1)
+    return lambda b: normal.log_prob(b)
+
+
+def held_by_a_transform(x):
+    to = dist.transforms.AffineTransform(0.0, x)
+    return lambda b: to(b)
+
+
+HOLDING = [held, held_by_default, held_by_a_partial, held_by_another]
+HOLDING += [held_by_a_distribution, held_by_a_transform]
+
+
+@pytest.mark.parametrize("make", HOLDING, ids=lambda make: make.__name__)
+def test_what_was_traced_is_not_traced_again(make):
+    assert float(programs.shared(make(X))(2.0)[1]) == float(make(X)(2.0)[1])
+    make(X)(2.0)  # objects may keep what they have computed
+    with counted() as events:
+        programs.shared(make(X.copy()))(2.0)
+        programs.shared(make(X))(2.0)
+    assert not events
+    changed = X.copy()
+    for place in range(len(X)):
+        changed[place] += 1
+        np.testing.assert_allclose(programs.shared(make(changed))(2.0), make(changed)(2.0))
+
+
+def test_names_of_a_module_are_looked_up_again(monkeypatch):
+    assert programs.shared(module_scale)(2.0) == 4
+    monkeypatch.setattr("tests.test_programs.SCALE", 3.0)
+    assert programs.shared(module_scale)(2.0) == 6
+    assert programs.shapes(lambda b: jnp.zeros(int(SCALE)) * b, 2.0).shape == (3,)
+    monkeypatch.setattr("tests.test_programs.SCALE", 4.0)
+    assert programs.shapes(lambda b: jnp.zeros(int(SCALE)) * b, 2.0).shape == (4,)
+
+
+class Scale:
+    def __init__(self, x):
+        self.x = x
+
+    def __call__(self, b):
+        return b * self.x
+
+
+def test_what_may_change_outside_is_traced_again(tmp_path):
+    """Objects of the user's classes, files, and what other libraries do."""
+    file = tmp_path / "x.npy"
+
+    def from_a_file(b):
+        return b * np.load(file)
+
+    def as_pandas_has_it(b):
+        return b * np.asarray(pd.options.display.max_rows)
+
+    own = Scale(2.0)
+    for change, function, expected in (
+        (lambda: np.save(file, 2.0), from_a_file, 4.0),
+        (lambda: np.save(file, 3.0), from_a_file, 6.0),
+        (lambda: None, own, 4.0),
+        (lambda: setattr(own, "x", 3.0), own, 6.0),
+        (lambda: setattr(pd.options.display, "max_rows", 10), as_pandas_has_it, 20.0),
+        (lambda: setattr(pd.options.display, "max_rows", 11), as_pandas_has_it, 22.0),
+    ):
+        change()
+        assert programs.shared(function)(2.0) == expected
+    pd.reset_option("display.max_rows")
+
+
+def test_precision_is_part_of_a_trace():
+    def made(b):
+        return b + jnp.zeros(2)
+
+    kinds = []
+    for on in (False, True):
+        with jax.enable_x64(on):
+            kinds.append(programs.shapes(made, jnp.float32(1.0)).dtype)
+    assert kinds == [jnp.float32, jnp.float64]
+
+
 def test_few_are_kept(monkeypatch):
     monkeypatch.setattr(programs, "_compiled", {})
+    monkeypatch.setattr(programs, "_traced", {})
     monkeypatch.setattr(programs, "MOST", 2)
     functions = [lambda b, n=n: b**n for n in (3, 4, 5)]
     for function in (*functions[:2], functions[0], functions[2]):
         programs.shared(function)(2.0)
     assert len(programs._compiled) == 2
-    kept = set(map(id, programs._compiled.values()))
+    kept = {id(found) for found, _ in programs._traced.values()}
+    assert len(kept) == 2
     assert [kinds(f, 2.0) in kept for f in (functions[0], functions[2])] == [True, True]
+    monkeypatch.setattr(programs, "HELD", 100)
+    programs.shared(lambda b: b * X)(2.0)
+    programs.shared(lambda b: b - X)(2.0)
+    assert len(programs._traced) == 1
 
 
 @contextmanager
@@ -149,3 +262,53 @@ def test_a_second_call_compiles_nothing():
             with counted() as events:
                 call(grouped(data[i]), folds[j], data=data[i], seed=seed)
             assert set(events) == {"jaxpr_trace"}
+
+
+SECOND_CALL = """
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pcv
+from tests.test_programs import counted, grouped
+
+group = np.repeat(np.arange(6), 5)
+y = np.random.default_rng(1).normal(size=30) + group
+
+
+def clinics(group, y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    theta = numpyro.sample("theta", dist.Normal(mu, 1.0).expand([6]))
+    numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
+
+
+def models():
+    return {
+        "own": (grouped({}), {"y": y, "group": group}),
+        "NumPyro": (pcv.from_numpyro(clinics, {"y": y, "group": group}), None),
+    }
+
+
+for name in models():
+    for seed in (1, 2, 3):
+        model, data = models()[name]
+        with counted() as events:
+            pcv.cross_validate(
+                model,
+                pcv.kfold(30, 5),
+                data=data,
+                seed=seed,
+                chains=2,
+                draws=20,
+                warmup=20,
+                fit={"warmup": 200, "draws": 100},
+                progress=False,
+            )
+    print(name, len(events))
+"""
+
+
+def test_another_seed_traces_nothing():
+    """In a process of its own: the types that are checked here are part of functions."""
+    found = run([sys.executable, "-c", SECOND_CALL], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n") == ["own 0", "NumPyro 0", ""]

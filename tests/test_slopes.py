@@ -25,7 +25,8 @@ def look(density, scale=1.0, data=DATA):
     rng = np.random.default_rng(2)
     at = {name: scale * rng.normal(size=(20, *shape)) for name, shape in SHAPES.items()}
     at["mu"][0] = np.nan
-    at = jax.tree.map(jnp.asarray, at)
+    dtype = jax.dtypes.canonicalize_dtype(float)
+    at = {name: x.astype(dtype) for name, x in at.items()}
     found = jax.vmap(jax.value_and_grad(density))(at)
     check_slopes(density, at, *jax.tree.map(np.asarray, found), data, "y", "bad")
 

@@ -110,8 +110,8 @@ def from_pymc(
     parameters = list(model.value_vars)
     prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where)
     likelihood = _compiled([*parameters, *inputs.values()], terms, where)
-    shown = model.unobserved_RVs
-    posterior = _compiled(parameters, model.replace_rvs_by_values(shown), where)
+    shown = [rv.name for rv in model.unobserved_RVs]
+    posterior = _compiled(parameters, model.replace_rvs_by_values(model.unobserved_RVs), where)
     starts = _starts(model)
     num_starts = len(starts[names[0]])
 
@@ -132,7 +132,7 @@ def from_pymc(
         return jnp.sum(jnp.stack(of_variables), axis=0)
 
     def constrain(params: Params) -> dict[str, Array]:
-        return {rv.name: jnp.asarray(x) for rv, x in zip(shown, posterior(*at(params)))}
+        return {name: jnp.asarray(x) for name, x in zip(shown, posterior(*at(params)))}
 
     made = jax.eval_shape(lambda key: constrain(init(key)), jax.random.key(0))
     shapes = {name: x.shape for name, x in made.items()}

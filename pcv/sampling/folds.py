@@ -20,8 +20,9 @@ from pcv.devices import in_use, out_of_memory
 from pcv.diagnostics import crossing
 from pcv.errors import PcvError
 from pcv.folds import Folds
+from pcv.keys import key
 from pcv.names import name_bits
-from pcv.programs import Shared
+from pcv.programs import Shared, shapes
 from pcv.sampling.full_data import Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Made, Pace, State
 from pcv.sampling.kernel import Kernel, plain, whitened
@@ -230,9 +231,9 @@ def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
     some = rows(of_chains(fold, one, at, uncentered(fold)), filled(1, engine.tile))
     given = np.zeros((engine.buffer, engine.num_params))
     every = plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), given
-    args = jax.random.key(0), *typed((*every, *some))
+    args = key(0), *typed((*every, *some))
     compiled, _ = engine.advance.compiled(*args)
-    return compiled.memory_analysis(), jax.eval_shape(engine.advance.function, *args)[1]
+    return compiled.memory_analysis(), shapes(engine.advance.function, *args)[1]
 
 
 def of_chains(
@@ -411,7 +412,7 @@ def scored_blocks(
     for first in range(0, len(draws), size):
         given = draws[first : first + size]
         pace = Pace(0, len(given), 1, 0, 0.0, 0.0)
-        together = jax.random.key(0), fit.kernel, pace, *chains
+        together = key(0), fit.kernel, pace, *chains
         _, made = in_memory(engine, together, wanted, say, given)
         yield made._replace(joint=made.joint[:, : len(given)])
 

@@ -7,7 +7,6 @@ for the density of its test set.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import log_expit, logsumexp
@@ -15,6 +14,7 @@ from scipy.special import log_expit, logsumexp
 from pcv.accumulate import log_sums
 from pcv.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.folds import Folds
+from pcv.keys import key
 from pcv.sampling.folds import (
     FULL_DRAWS,
     Centers,
@@ -80,7 +80,7 @@ def factors(
     def at_draws(which: Folds) -> tuple[np.ndarray, np.ndarray]:
         state, chains, center = of_chains(which, alike(fit, number), at, uncentered(which))
         state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
-        together = jax.random.key(0), fit.kernel, pace, state, chains, center
+        together = key(0), fit.kernel, pace, state, chains, center
         _, made = in_memory(engine, together, ("lp", "joint"), say)
         lp, joint = (x[:, 0].reshape(number, LOOKED_AT) for x in (made.lp, made.joint))
         return lp, joint

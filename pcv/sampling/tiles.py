@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from pcv import programs
 from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid_out
+from pcv.keys import any_key
 from pcv.model import Target
 from pcv.names import name_bits
 from pcv.programs import Shared
@@ -77,7 +78,7 @@ def build(
         programs.shared(laid_out(share, *(EVERYWHERE,) * 4, *(BY_CHAIN,) * 3)),
         target,
         num_units,
-        jax.eval_shape(target.init, jax.random.key(0)).size,
+        programs.shapes(target.init, any_key()).size,
         scores,
         buffer,
         size,

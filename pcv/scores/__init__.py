@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pcv import reference
+from pcv import programs, reference
 from pcv.config import OBJECT
 from pcv.errors import PcvError, in_one_line
 from pcv.model import Data, Fold, Model, Target, target
@@ -232,7 +232,7 @@ def _check_functions(score: Score, whole: Target, where: str) -> None:
     wanted = (2,) if score.kind == "joint" else (2, 2)
     try:
         if score.per == "draw":
-            made = jax.eval_shape(
+            made = programs.shapes(
                 lambda key: score.statistic(key, whole, whole.init(key), fold), jax.random.key(0)
             )
             means = {name: np.ones((2, *x.shape)) for name, x in made.items()}
