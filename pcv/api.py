@@ -2,9 +2,7 @@
 
 import hashlib
 import os
-import re
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,7 +17,7 @@ from pcv.cores import all_cores
 from pcv.cv import CV, check_joint
 from pcv.errors import BadFit, PcvError, Stopped
 from pcv.folds import Folds, describe, headline, stored
-from pcv.job import Job, batches, opened, prints, require, rounds, sampled
+from pcv.job import Job, batches, fitted, opened, require, rounds, sampled
 from pcv.progress import reporter, say
 from pcv.scores import Score
 from pcv.session import AnyModel
@@ -124,12 +122,7 @@ def prepared(
         raise PcvError("no models; give one, or several by their names")
     if isinstance(model, Mapping) and "" in model:
         raise PcvError("a model needs a name, and one has ''")
-    with (
-        devices.precision(precision),
-        devices.at_most(cores),
-        _folder(kept) as folder,
-        _in_words_of_a_call(folder, kept is None),
-    ):
+    with devices.precision(precision), devices.at_most(cores), _in_words_of_a_call(kept):
         models = (
             {name: session.model_of(x, name) for name, x in model.items()}
             if isinstance(model, Mapping)
@@ -149,13 +142,17 @@ def prepared(
                 models = {f"model-{hashes['model'][:6]}": models["model"]}
                 hashes = dict(zip(models, hashes.values()))
         references = {name: session.reference(name, x) for name, x in hashes.items()}
-        table = folder / "inputs" / "table.zarr"
-        with store.explained(folder):
-            session.write_table(table, observed, outcome)
-            chosen = session.scheme(folds, observed, outcome, folder / "inputs" / "folds.zarr")
+        chosen, own_folds = session.scheme(folds, observed, outcome)
+        rows = session.rows(observed, outcome)
+        files: dict[str, xr.Dataset | Folds] = {"table": rows}
+        if own_folds is not None:
+            files["folds"] = own_folds
+        named, inputs = _inputs(files, kept)
+        if own_folds is not None:
+            chosen = {"scheme": "file", "file": named["folds"]}
         experiment = {
             "data": {
-                "file": str(table),
+                "file": named["table"],
                 "outcome": outcome,
                 "order": list(observed.order),
                 "units": list(observed.units),
@@ -174,12 +171,27 @@ def prepared(
         yield Job(
             config.parse(settings),
             EXPERIMENT,
-            folder,
+            kept or Path(),
             say=say if progress else silent,
             progress=reporter() if progress else silent,
-            objects={references[name]: x for name, x in models.items()} | own_scores,
+            objects={references[name]: x for name, x in models.items()} | own_scores | inputs,
             made={},
+            kept={} if kept is None else None,
         )
+
+
+def _inputs(
+    inputs: Mapping[str, xr.Dataset | Folds], kept: Path | None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """What a config calls the rows and the folds of a call: files that hold them, or themselves."""
+    if kept is None:
+        names = {name: f"{config.OBJECT}{name}" for name in inputs}
+        return names, {names[name]: x for name, x in inputs.items()}
+    files = {name: kept / "inputs" / f"{name}.zarr" for name in inputs}
+    with store.explained(kept):
+        for name, x in inputs.items():
+            session.write(files[name], stages.folds_dataset(x) if isinstance(x, Folds) else x)
+    return {name: str(path) for name, path in files.items()}, {}
 
 
 def _cores(cores: Any) -> int:
@@ -201,24 +213,21 @@ def _kept(results: Any) -> Path | None:
 
 
 @contextmanager
-def _in_words_of_a_call(folder: Path, temporary: bool) -> Iterator[None]:
+def _in_words_of_a_call(results: Path | None) -> Iterator[None]:
     """Errors as they read in Python, where there is no config and no command."""
     try:
         yield
     except Stopped as stopped:  # what ends a process is no error that a script goes on from
         if stopped.signum != signal.SIGINT:
             raise SystemExit(stopped.exit_code) from None
-        kept = "" if temporary else "; what was made is kept, and the same call goes on from it"
+        kept = "; what was made is kept, and the same call goes on from it" if results else ""
         raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
     except BadFit as error:
-        kept = "" if temporary else f"the draws are kept in {error.kept}; "
+        kept = f"the draws are kept in {error.kept}; " if results else ""
         goes_on = f"{kept}fit={{'allow_bad_fit': True}} goes on (a keyword of pcv.fit)"
         raise PcvError("\n".join([*error.problems, goes_on])) from None
     except PcvError as error:
-        said = session.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", ""))
-        if temporary:
-            said = re.sub(rf"{re.escape(str(folder))}[^:\s]*", str(folder.parent), said)
-        error.args = (said,)
+        error.args = (session.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", "")),)
         raise
 
 
@@ -271,22 +280,18 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
     return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
 
 
-@contextmanager
-def _folder(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="pcv-") as folder:
-        yield Path(folder)
-
-
 def with_folds(job: Job, folds: Folds) -> Job:
-    """The same job over other folds."""
-    path = job.results / "inputs" / f"folds-{store.fingerprint(prints(folds))}.zarr"
+    """The same job, in memory, over other folds: its data and fits are there."""
+    assert job.kept is not None
+    named, inputs = _inputs({"folds": folds}, None)
     experiment = job.settings.model_dump(mode="json")
-    experiment["folds"] = session.stored(folds, path)
+    experiment["folds"] = {"scheme": "file", "file": named["folds"]}
     settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
-    return job._replace(config=config.parse(settings))
+    return job._replace(
+        config=config.parse(settings),
+        objects={**job.objects, **inputs},
+        kept={path: x for path, x in job.kept.items() if x[0].stage in ("data", "fit")},
+    )
 
 
 def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:
@@ -296,7 +301,7 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
     outcome = job.settings.data.outcome
     tree = xr.DataTree.from_dict({**_groups(job), "folds": folds, "diagnostics": diagnosed})
     said = describe(stored(folds), data.sizes["unit"])
-    stamp = store.read_stamp(job.path("fit"), "fit")
+    stamp = require(job, "fit", {})
     rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
     tree.attrs = {
         "title": headline(job.settings.folds, said),
@@ -311,8 +316,8 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
 
 def _groups(job: Job) -> dict[str, xr.Dataset]:
     """What ArviZ reads of the full-data fit, in memory."""
-    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    return {name: fitted[name].to_dataset().load() for name in GROUPS if name in fitted}
+    tree = fitted(job)
+    return {name: tree[name].to_dataset().load() for name in GROUPS if name in tree}
 
 
 def _hash(*arrays: np.ndarray) -> str:

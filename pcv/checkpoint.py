@@ -63,6 +63,8 @@ class Checkpoint(NamedTuple):
 
     def save(self, index: int, block: Tree, state: Mapping[str, np.ndarray]) -> None:
         """A new block and the state after it; some earlier states are dropped."""
+        if self is NOWHERE:
+            return
         _write(self._block(index), self.job, flat(block))
         _write(self._state(index), self.job, state)
         number = index - STATES + 1
@@ -74,6 +76,10 @@ class Checkpoint(NamedTuple):
 
     def _state(self, index: int) -> Path:
         return self.folder / f"state-{index:06}"
+
+
+NOWHERE = Checkpoint(Path(os.devnull), 0, "")
+"""where blocks stay in memory"""
 
 
 @contextmanager

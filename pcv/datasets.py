@@ -77,7 +77,7 @@ def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.nda
         if isinstance(error, UnicodeDecodeError):
             reason = "it is not UTF-8 text; save it as that"
         raise PcvError(f"{path}: cannot be read: {reason}") from error
-    return _stack(dataset, outcome, str(path))
+    return stacked(dataset, outcome, str(path))
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -122,9 +122,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return table.reset_index(drop=True).rename(columns=str)
 
 
-def _stack(
+def stacked(
     dataset: xr.Dataset, outcome: str, source: str
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """Variables of a dataset as `read_table` gives those of a file."""
     variables = {str(name): variable for name, variable in dataset.variables.items()}
     if outcome not in variables:
         raise PcvError(missing_column(outcome, variables, source, "data.outcome"))

@@ -1,7 +1,9 @@
 """Which artifact to make, from what: a `Job`, its recipe, and what it needs of earlier stages."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +16,7 @@ from pcv.config import OBJECT, Config, Experiment, ModelConfig, stage_config
 from pcv.errors import PcvError
 from pcv.folds import Folds, stored
 from pcv.progress import Progress
+from pcv.storable import true_names
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pcv.model import Model, Target
 
 Say = Callable[[str], None]
+Artifact = xr.Dataset | xr.DataTree
 Made = dict[str, Any]
 """what something is made of, as JSON has it"""
 
@@ -42,6 +46,8 @@ class Job(NamedTuple):
     """what follows `pcv <stage>` on the command line, for advice"""
     made: dict[Any, Any] | None = None
     """what later stages of this process can use again; None: nothing"""
+    kept: dict[Path, tuple[Stamp, Artifact]] | None = None
+    """artifacts by their paths, where they stay in memory; None: they are files"""
 
     def once(self, key: tuple, make: Callable[[], Any]) -> Any:
         """What `make` makes, or made when it was called for the same before.
@@ -89,7 +95,9 @@ class Job(NamedTuple):
 
 
 def recipe(job: Job, stage: str) -> dict[str, Any]:
-    """What a stage's artifact is made of, besides its input artifacts."""
+    """What a stage's artifact is made of, besides its input artifacts; nobody asks in memory."""
+    if job.kept is not None:
+        return {}
     of_config = stage_config(job.config, job.experiment, stage, job.model or None)
     if job.objects:  # what a session has written into `results`, which may be moved
         of_config.get("data", of_config.get("folds", {})).pop("file", None)
@@ -210,6 +218,10 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
         PcvError: it is missing, damaged, or made from something else; says what changed.
     """
     path = job.path(stage)
+    if job.kept is not None:
+        if path not in job.kept:
+            raise PcvError(f"stage '{stage}' has made nothing yet")
+        return job.kept[path][0]
     stamp = store.read_stamp(path, stage, _command(job, stage))
     if why := outdated(job, stage, stamp, known):
         raise PcvError(f"{path}: out of date: {why}; run `{_command(job, stage)}` again")
@@ -250,8 +262,11 @@ def batches(job: Job) -> list[Job]:
 
 def _known_batches(job: Job) -> list[Job]:
     """The same, and none where they are to be measured first."""
-    given = job.settings.cv.fold_batches
-    number = layout.num_batches(job.results, job.experiment, job.model, given)
+    number: Any = job.settings.cv.fold_batches
+    if number != "auto" or job.kept is None:
+        number = layout.num_batches(job.results, job.experiment, job.model, number)
+    else:
+        number = opened(job, "cut").attrs["fold_batches"]
     return [job._replace(batch=name) for name in layout.batches(number)]
 
 
@@ -319,17 +334,70 @@ def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
     """What was sampled of all batches of folds, rounds put together; read where it is looked at."""
     from pcv.sums import joined
 
-    def unread(job: Job) -> xr.Dataset:
-        return store.opened(job.path("sample"), cache=False)
-
     lengths = job.settings.cv.rounds
     return [
-        joined([unread(each) for each in rounds(part, before)], lengths) for part in batches(job)
+        joined([opened(each, "sample", cache=False) for each in rounds(part, before)], lengths)
+        for part in batches(job)
     ]
 
 
-def opened(job: Job, stage: str, group: str | None = None) -> xr.Dataset:
-    return store.opened(job.path(stage), group)
+def opened(job: Job, stage: str, group: str | None = None, cache: bool = True) -> xr.Dataset:
+    """An artifact that is a dataset, or a group of the fit."""
+    if job.kept is None:
+        return store.opened(job.path(stage), group, cache)
+    found = job.kept[job.path(stage)][1]
+    return found if isinstance(found, xr.Dataset) else true_names(found[str(group)].to_dataset())
+
+
+def fitted(job: Job) -> xr.DataTree:
+    """The artifact of the full-data fit."""
+    if job.kept is None:
+        return xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    found = job.kept[job.path("fit")][1]
+    assert isinstance(found, xr.DataTree)
+    return found
+
+
+class Making(NamedTuple):
+    """An artifact that is being made."""
+
+    stage: str
+    started: datetime
+    recipe: dict[str, Any]
+    """of its beginning: what changes later is no part of it"""
+
+
+def begin(job: Job, stage: str) -> Making:
+    return Making(stage, datetime.now(UTC), recipe(job, stage))
+
+
+def stamp_of(
+    job: Job, making: Making, inputs: Mapping[str, Stamp], marks: Sequence[str] = (), on: str = ""
+) -> Stamp:
+    """The stamp of an artifact that is finished, on a device."""
+    made = {} if job.kept is not None else store.provenance(making.started, on)
+    return store.stamp(making.stage, making.recipe, inputs, list(marks), made)
+
+
+@contextmanager
+def new(job: Job, stage: str, stamp: Callable[[], Stamp]) -> Iterator[Path | None]:
+    """A folder to write a large artifact in, block by block; None where it stays in memory."""
+    if job.kept is not None:
+        yield None
+        return
+    with store.new(job.path(stage), stamp) as folder:
+        yield folder
+
+
+def keep(job: Job, artifact: Artifact, stamp: Stamp, follows: bool = False) -> None:
+    """Write an artifact; one that `follows` from its stamp only where it is not there."""
+    if job.kept is not None:
+        job.kept[job.path(stamp.stage)] = stamp, artifact
+    elif follows:
+        assert isinstance(artifact, xr.Dataset)
+        store.renew(job.path(stamp.stage), artifact, stamp)
+    else:
+        store.write(job.path(stamp.stage), artifact, stamp)
 
 
 def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:

@@ -13,7 +13,7 @@ from pcv.cv import CV, check_joint
 from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
 from pcv.jackknife import shared
-from pcv.job import Job, build, opened, scored, stored_folds
+from pcv.job import Job, build, fitted, opened, scored, stored_folds
 from pcv.marginal import Scored, integrated
 from pcv.model import Fold, Model, flat_target, target, unit_log_lik
 from pcv.psis import Psis, psis
@@ -119,13 +119,13 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     """Log scores of all folds at the draws of the full-data fit: (chain, draw, fold[, slot])."""
     arrays = datasets.model_data(opened(job, "data"))
     made = scored(job, arrays, folds)
-    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    position = np.asarray(fitted["unconstrained/position"].values)
+    tree = fitted(job)
+    position = np.asarray(tree["unconstrained/position"].values)
     chains, draws, _ = position.shape
     thin = -(-chains * draws // MAX_DRAWS)
     model = build(job, arrays)
     if made.predictive != "marginal" and isinstance(model, Model):
-        if "log_likelihood" in fitted:
+        if "log_likelihood" in tree:
             by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome].values
         else:
             log_lik = unit_log_lik(model, arrays)
@@ -167,8 +167,8 @@ def _diagnostics(
     fold, slot = "fold", ("fold", "slot")
     units = opened(job, "data")["unit"].values
     present = folds.test >= 0
-    fitted = opened(job, "fit", "checks")
-    problems, warnings = (listed(fitted.attrs[name]) for name in ("problems", "warnings"))
+    checks = opened(job, "fit", "checks")
+    problems, warnings = (listed(checks.attrs[name]) for name in ("problems", "warnings"))
     shape, nothing = found.khat.shape, (fold, np.full(found.khat.shape, np.nan))
     verdict = np.where(
         found.khat <= limit,
@@ -188,7 +188,7 @@ def _diagnostics(
             "khat": (fold, found.khat),
             "source": (fold, np.full(shape, "psis")),
             "verdict": (fold, verdict),
-            "n_draws": (fold, np.full(shape, number // fitted.sizes["chain"])),
+            "n_draws": (fold, np.full(shape, number // checks.sizes["chain"])),
             "unit_name": (slot, np.where(present, units[folds.test], "").astype(str)),
             "divergences": (fold, np.zeros(shape)),
             **dict.fromkeys(
@@ -196,13 +196,13 @@ def _diagnostics(
             ),
             **_over_draws(found),
             "rhat_max": np.nan,
-            "fit_rhat": ("param", fitted["rhat"].values),
-            "fit_ess": ("param", fitted["ess"].values),
+            "fit_rhat": ("param", checks["rhat"].values),
+            "fit_ess": ("param", checks["ess"].values),
         },
         {
             "fold": folds.id,
-            "param": fitted["param"].values,
-            "point": [number // fitted.sizes["chain"]],
+            "param": checks["param"].values,
+            "point": [number // checks.sizes["chain"]],
         },
         {
             "model": job.model,
@@ -211,7 +211,7 @@ def _diagnostics(
             "predictive": made.predictive,
             "integration": made.integration,
             "outcome": str(made.model.outcome),
-            "num_chains": fitted.sizes["chain"],
+            "num_chains": checks.sizes["chain"],
             "superchains": 0,
             "good_k": limit,
             "fit_verdict": "; ".join(problems + warnings) or "ok",

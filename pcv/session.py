@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, datasets, digests, schemes, stages, store
+from pcv import config, datasets, digests, schemes, store
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
 from pcv.frontends import as_model
@@ -257,19 +257,19 @@ def _agreed(
     )
 
 
-def write_table(path: Path, observed: Observations, outcome: str) -> None:
-    """Rows of the outcome's length as columns, all else as constants."""
-    columns = observed.columns
+def rows(observed: Observations, outcome: str) -> xr.Dataset:
+    """Rows of the outcome's length as columns, all else as constants, in the order of a store."""
+    columns = dict(sorted(observed.columns.items()))
 
     def dims(name: str, x: Any) -> list[str]:
         if np.shape(x) == np.shape(columns[outcome]):
             return [datasets.free("row", columns)]
         return [datasets.free(f"{name}_{axis}", columns) for axis in range(np.ndim(x))]
 
-    _keep(path, xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()}))
+    return xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()})
 
 
-def _keep(path: Path, dataset: xr.Dataset) -> None:
+def write(path: Path, dataset: xr.Dataset) -> None:
     """Write an input, unless it is there as it should be."""
     with suppress(OSError, ValueError, LookupError, TypeError):  # it is damaged
         if store.opened(path).identical(dataset):
@@ -289,10 +289,10 @@ def _num_units(observed: Observations, outcome: str) -> int:
     return int(_unit_of_row(observed, outcome).max(initial=-1)) + 1
 
 
-def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict[str, Any]:
-    """The folds as a config names them; those that are laid out already in a file."""
+def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, Any], Folds | None]:
+    """The folds as a config names them, or those that are laid out already."""
     if isinstance(folds, Mapping):
-        return dict(folds)
+        return dict(folds), None
     if isinstance(folds, str):
         if folds not in SCHEMES:
             near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
@@ -301,7 +301,7 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
             if folds in config.SCHEMES and hasattr(schemes, folds):
                 hint = f"it needs more than its name: pcv.{folds}(...)"
             raise PcvError(f"folds {folds!r}; {hint}")
-        return SCHEMES[folds]
+        return SCHEMES[folds], None
     if not isinstance(folds, Folds):
         if isinstance(folds, Sequence):
             folds = _Pairs(folds)
@@ -325,7 +325,7 @@ def scheme(folds: Any, observed: Observations, outcome: str, path: Path) -> dict
             ) from error
     if folds.num_units is None:
         _warn_of_a_rest(folds, _num_units(observed, outcome))
-    return stored(folds, path)
+    return {}, folds
 
 
 class _Pairs(NamedTuple):
@@ -358,9 +358,3 @@ def _warn_of_a_rest(folds: Folds, num_units: int) -> None:
             "train on them: were they made for fewer units?",
             stacklevel=2,
         )
-
-
-def stored(folds: Folds, path: Path) -> dict[str, Any]:
-    """Folds in a file, as a config names them."""
-    _keep(path, stages.folds_dataset(folds))
-    return {"scheme": "file", "file": str(path)}

@@ -133,8 +133,10 @@ def among_all(batch: xr.Dataset, active: np.ndarray, num_folds: int) -> xr.Datas
     return xr.Dataset({name: placed(x) for name, x in batch.data_vars.items()})
 
 
-def put(folder: Path, batch: xr.Dataset, index: int) -> None:
-    """Write one batch at its place."""
+def put(folder: Path, batch: xr.Dataset, index: int, num_batches: int) -> None:
+    """Write one batch, of all folds, at its place among so many."""
+    if index == 0:
+        create(folder, batch, num_batches)
     size = batch.sizes.get("draw", 0)
     region = {"batch": slice(index, index + 1)}
     if size:
@@ -142,19 +144,28 @@ def put(folder: Path, batch: xr.Dataset, index: int) -> None:
     storable(batch).to_zarr(folder, region=region)
 
 
-def finish(
-    folder: Path,
+def end(
     folds: np.ndarray,
     num_draws: Int[np.ndarray, " fold"],
     tail: Float[np.ndarray, "fold tail"] | None,
     known: Mapping[str, tuple],
     attributes: Mapping[str, str | int],
-) -> None:
-    """Add what is known at the end: names and lengths of the folds, and the largest draws."""
+) -> xr.Dataset:
+    """What is known at the end: names and lengths of the folds, and the largest draws."""
     last: dict[str, tuple] = {"n_draws": ("fold", num_draws), **known}
     if tail is not None:
         last["log_joint_tail"] = (("fold", "tail"), np.sort(tail))
-    store.put(folder, xr.Dataset(last, {"fold": folds}, attributes), mode="a")
+    return xr.Dataset(last, {"fold": folds}, attributes)
+
+
+def whole(batches: Sequence[xr.Dataset], end: xr.Dataset) -> xr.Dataset:
+    """The artifact of batches that stayed in memory."""
+    variables: dict[str, tuple] = {}
+    for name, x in batches[0].data_vars.items():
+        along = "draw" if "draw" in x.dims else "batch"
+        every = [batch[name].values for batch in batches]
+        variables[str(name)] = x.dims, np.concatenate(every, x.dims.index(along))
+    return end.assign(variables)
 
 
 def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:

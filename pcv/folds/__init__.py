@@ -15,9 +15,9 @@ A scheme is a function that returns `Folds`; so is any scikit-learn splitter by 
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import xarray as xr
@@ -83,13 +83,14 @@ COVERING = {
 """schemes that test every unit once"""
 
 
-def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
+def make(scheme: FoldScheme, data: xr.Dataset, seed: int, given: Mapping[str, Any] = {}) -> Folds:
     """The folds that a config asks for.
 
     Args:
         scheme: the folds section of an experiment.
         data: as `pcv.datasets.make_data` gives it.
         seed: the config's seed; random schemes draw from (seed, "folds") alone.
+        given: folds that a session has laid out, by what the scheme calls their file.
 
     Raises:
         PcvError: an unknown column, one that differs within a unit, more folds than units or
@@ -163,7 +164,8 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int) -> Folds:
             with reference.naming(scheme.splitter, "split"):
                 folds = from_splitter(splitter, names, y, groups)
         case "file":
-            folds = from_file(Path(scheme.file))
+            known = given.get(scheme.file)
+            folds = from_file(Path(scheme.file)) if known is None else known
         case _:
             assert_never(scheme)
     check(folds, names, cover=scheme.scheme in COVERING)

@@ -12,6 +12,8 @@ from pcv.folds.base import evenly
 from pcv.job import (
     Job,
     batches,
+    begin,
+    keep,
     observed,
     opened,
     places,
@@ -19,6 +21,7 @@ from pcv.job import (
     require,
     sampled,
     samples,
+    stamp_of,
     stored_folds,
 )
 from pcv.names import name_bits
@@ -42,7 +45,7 @@ def plan(job: Job) -> None:
     """
     from pcv import results
 
-    started = datetime.now(UTC)
+    making = begin(job, "plan")
     until = job.settings.cv.until
     assert until is not None
     known = {"data": require(job, "data", {})}
@@ -59,8 +62,7 @@ def plan(job: Job) -> None:
         inputs[f"plan {before.round}"] = require(before, "plan", known)
         going = opened(before, "plan")["more"].values
     found = results.plan(sums, opened(job, "folds"), until, job.settings, going)
-    stamp = store.stamp("plan", recipe(job, "plan"), inputs, None, store.provenance(started))
-    store.write(job.path("plan"), found, stamp)
+    keep(job, found, stamp_of(job, making, inputs))
     more = found["more"].stack(both=("model", "fold"))
     names = [f"{fold} of {model}" for model, fold in more["both"].values[more.values]]
     listed = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
@@ -74,7 +76,7 @@ def diagnose(job: Job) -> None:
     """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
     from pcv import results
 
-    started = datetime.now(UTC)
+    making = begin(job, "diagnose")
     known = {"data": require(job, "data", {})}
     known["folds"] = require(job, "folds", known)
     known["fit"] = require(job, "fit", known)
@@ -88,8 +90,7 @@ def diagnose(job: Job) -> None:
     dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
     dataset = results.with_batch_check(dataset, _of_some_folds(job))
     _warn_of_short_batches(job, dataset)
-    stamp = store.stamp("diagnose", recipe(job, "diagnose"), known, None, store.provenance(started))
-    store.write(job.path("diagnose"), dataset, stamp)
+    keep(job, dataset, stamp_of(job, making, known))
     flagged = int((dataset["verdict"].values != "ok").sum())
     job.say(
         f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), "
@@ -184,11 +185,11 @@ def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
     from pcv.wording import scores_frame
 
-    started = datetime.now(UTC)
+    making = begin(job, "compare")
     diagnosed, known = diagnosed_of(job)
     compared = _compared(job, diagnosed, known)
-    stamp = store.stamp("compare", recipe(job, "compare"), known, None, store.provenance(started))
-    store.renew(job.path("compare"), compared.dataset, stamp)
+    stamp = stamp_of(job, making, known)
+    keep(job, compared.dataset, stamp, follows=True)
     store.write_text(job.path("compare").with_suffix(".csv"), compared.frame.to_csv(index=False))
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
     file = job.path("compare").with_name("scores.csv")

@@ -1,9 +1,13 @@
 """What the stages of the folds' chains share: the model as chains sample it, and its engine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pcv import datasets, layout
-from pcv.job import Job, Say
+from pcv import checkpoint, datasets, layout
+from pcv.checkpoint import Checkpoint, Make
+from pcv.job import Job, Made, Say
 from pcv.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,6 +48,20 @@ def in_chains(job: Job, how: "Scored", fit: "Fit") -> "Scored":
 
     found: Scored = job.once(("in chains", id(how)), make)
     return found
+
+
+@contextmanager
+def resumed(job: Job, pool: Path, made_of: Made, make: Make, stage: str) -> Iterator[Checkpoint]:
+    """The blocks of a job that runs before this one have made, of all its folds; what others have
+    of some of them is taken, and what is left is made."""
+    if job.kept is not None:
+        yield checkpoint.NOWHERE
+        return
+    from pcv import devices
+
+    made_on = devices.made_on()
+    with checkpoint.held(pool, made_of, made_on, job.say) as own:
+        yield checkpoint.completed(own, made_of, made_on, make, says(job, stage))
 
 
 def says(job: Job, stage: str) -> Say:

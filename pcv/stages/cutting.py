@@ -1,11 +1,9 @@
 """How many batches the folds of a model are cut into, where the memory decides."""
 
-from datetime import UTC, datetime
-
 import xarray as xr
 
-from pcv import datasets, store
-from pcv.job import Job, folds_of, opened, recipe, require, scored
+from pcv import datasets
+from pcv.job import Job, begin, folds_of, keep, opened, require, scored, stamp_of
 from pcv.stages.chains import engine_of, in_chains
 
 
@@ -23,7 +21,7 @@ def cut(job: Job) -> None:
     if cv.fold_batches != "auto":
         job.say(f"cut {job.model}: nothing to measure, cv.fold_batches is {cv.fold_batches}")
         return
-    started = datetime.now(UTC)
+    making = begin(job, "cut")
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
     folds, known["folds"] = folds_of(job, known)
@@ -44,7 +42,7 @@ def cut(job: Job) -> None:
             return taken[num_folds].host / there.host  # a device has a tile at a time, of any folds
 
         number = memory.num_batches(len(folds.id), share, cv.memory_share)
-        made_on = store.provenance(started, devices.describe())
+        on = devices.describe()
     most = -(-len(folds.id) // number)
     if most not in taken:
         share(most)
@@ -54,8 +52,7 @@ def cut(job: Job) -> None:
         for name, x in step._asdict().items()
     }
     found = xr.Dataset(attrs={"fold_batches": number, **sizes})
-    stamp = store.stamp("cut", recipe(job, "cut"), known, None, made_on)
-    store.write(job.path("cut"), found, stamp)
+    keep(job, found, stamp_of(job, making, known, on=on))
     batches = "one batch," if number == 1 else f"{number} batches of at most {most}, each"
     job.say(
         f"cut {job.model}: {len(folds.id)} folds in {batches} "

@@ -4,14 +4,13 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pcv import stops, store
 from pcv.errors import BadFit, PcvError
-from pcv.job import Job, model_of, opened, recipe, require
+from pcv.job import Job, begin, keep, model_of, opened, require, stamp_of
 from pcv.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv.model import flat_target, param_names, target, unit_log_lik
     from pcv.shapes import check_shapes
 
-    started = datetime.now(UTC)
+    making = begin(job, "fit")
     config, settings = job.config, job.settings.fit
-    made_of = recipe(job, "fit")
     known = {"data": require(job, "data", {})}
     with devices.at_work(config.precision):
         arrays, model = model_of(job)
@@ -81,18 +79,13 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             )
         tree = idata.tree(flat, log_lik, data_set, names, fitted, checks)
         marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
-        stamp = store.stamp(
-            "fit",
-            made_of,
-            known,
-            marks,
-            store.provenance(started, devices.describe()),
-        )
+        stamp = stamp_of(job, making, known, marks, devices.describe())
     failed = job.path("fit").with_name("fit_failed.zarr")
     if bad and not allowed:
-        store.write(failed, tree, stamp)
+        if job.kept is None:
+            store.write(failed, tree, stamp)
         raise BadFit([f"fit {job.model}: {problem}" for problem in checks.problems], failed)
-    store.write(job.path("fit"), tree, stamp)
+    keep(job, tree, stamp)
     shutil.rmtree(failed, ignore_errors=True)
 
 

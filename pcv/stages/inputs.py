@@ -4,7 +4,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from pcv import datasets, store
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
-from pcv.job import Job, Say, build, opened, recipe, require, scored_alike
+from pcv.job import Job, Say, begin, build, keep, opened, require, scored_alike, stamp_of
 
 
 def download(name: str, to: Path, say: Say) -> None:
@@ -27,12 +26,9 @@ def download(name: str, to: Path, say: Say) -> None:
 
 def data(job: Job) -> None:
     """Read the data, make its units, check them: ``data.zarr``."""
-    started = datetime.now(UTC)
     _obtain(job)
-    made_of = recipe(job, "data")
-    result = _units(job)
-    stamp = store.stamp("data", made_of, provenance=store.provenance(started))
-    store.renew(job.path("data"), result, stamp)
+    making, result = begin(job, "data"), _units(job)
+    keep(job, result, stamp_of(job, making, {}), follows=True)
     rows = "" if "unit_of_row" not in result else f" of {result.sizes['row']} rows"
     job.say(f"data: {result.sizes['unit']} units{rows}, outcome '{job.settings.data.outcome}'")
 
@@ -47,12 +43,18 @@ def _obtain(job: Job) -> None:
 def _units(job: Job) -> xr.Dataset:
     """The job's table as checked units."""
     settings = job.settings.data
-    table, constants = datasets.read_table(job.table, settings.outcome)
+    if job.kept is None:
+        table, constants = datasets.read_table(job.table, settings.outcome)
+    else:
+        known = job.objects[str(settings.file)]
+        table, constants = datasets.stacked(known, settings.outcome, job.source)
     return datasets.make_data(table, constants, settings, job.source)
 
 
-def _as_stored(data_set: xr.Dataset) -> xr.Dataset:
+def _as_read(job: Job, data_set: xr.Dataset) -> xr.Dataset:
     """What later stages will read of it."""
+    if job.kept is not None:
+        return data_set
     with tempfile.TemporaryDirectory(prefix="pcv-") as folder:
         store.put(folder, data_set, mode="w")
         return store.opened(Path(folder)).load()
@@ -60,12 +62,10 @@ def _as_stored(data_set: xr.Dataset) -> xr.Dataset:
 
 def folds(job: Job, plot: bool = False) -> None:
     """Lay out the folds, once for all models: ``folds.zarr``; and draw them: ``figures/folds``."""
-    started = datetime.now(UTC)
-    made_of, known = recipe(job, "folds"), {"data": require(job, "data", {})}
+    making, known = begin(job, "folds"), {"data": require(job, "data", {})}
     data_set = opened(job, "data").load()
-    result = make_folds(job.settings.folds, data_set, job.config.seed)
-    stamp = store.stamp("folds", made_of, known, None, store.provenance(started))
-    store.renew(job.path("folds"), folds_dataset(result), stamp)
+    result = make_folds(job.settings.folds, data_set, job.config.seed, job.objects)
+    keep(job, folds_dataset(result), stamp_of(job, making, known), follows=True)
     scheme, name = job.settings.folds, title(job.settings.folds)
     described = describe(result, data_set.sizes["unit"], left_out(scheme))
     job.say(headline(scheme, described))
@@ -126,9 +126,9 @@ def check(job: Job, leaks: bool = True) -> None:
 
     settings = job.settings
     _obtain(job)
-    data_set = _as_stored(_units(job))
+    data_set = _as_read(job, _units(job))
     num_units = data_set.sizes["unit"]
-    folds = make_folds(settings.folds, data_set, job.config.seed)
+    folds = make_folds(settings.folds, data_set, job.config.seed, job.objects)
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
     described = describe(folds, num_units, left_out(settings.folds))
     job.say(f"{job.experiment}: {headline(settings.folds, described)}")

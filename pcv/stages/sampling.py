@@ -2,13 +2,12 @@
 
 import signal
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from pcv import checkpoint, datasets, stops, store
+from pcv import datasets, stops, store
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
 from pcv.folds import Folds
@@ -16,17 +15,20 @@ from pcv.job import (
     Job,
     Say,
     batch_of,
+    begin,
     draws_of,
     folds_of,
     going,
+    keep,
+    new,
     observed,
     opened,
-    recipe,
     require,
     sample_name,
     scored,
+    stamp_of,
 )
-from pcv.stages.chains import engine_of, in_chains, progress, says
+from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
@@ -51,8 +53,7 @@ def sample(job: Job) -> None:
     from pcv import scores as scoring
     from pcv.diagnostics import largest, tail_size
 
-    started = datetime.now(UTC)
-    config, cv = job.config, job.settings.cv
+    making, config, cv = begin(job, "sample"), job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
     all_folds, known["folds"] = folds_of(job, known)
     folds = batch_of(job, all_folds)
@@ -60,40 +61,34 @@ def sample(job: Job) -> None:
     known["warmup"] = require(job, "warmup", known | fit)
     warm = opened(job, "warmup")
     state, frame, made = warm["state"], None, 0
-    keep = np.arange(len(folds.id))
+    these = np.arange(len(folds.id))
     if job.round:
         before = job._replace(round=job.round - 1)
         known[sample_name(before)] = require(before, "sample", known)
         known[f"plan {job.round}"] = require(job, "plan", known)
-        keep = going(job, folds)
-        if keep.size:
-            earlier = opened(before, "sample").sel(fold=folds.id[keep])
+        these = going(job, folds)
+        if these.size:
+            earlier = opened(before, "sample").sel(fold=folds.id[these])
             state, made = earlier["state"], cv.rounds[job.round - 1]
             if "y_rep_location" in earlier:
                 frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
-        folds = folds.some(keep)
+        folds = folds.some(these)
     row = np.cumsum(warm["adapted"].values) - 1
-    warm, tail = warm.assign(adapted_row=("fold", row)).isel(fold=keep), None
+    warm, tail = warm.assign(adapted_row=("fold", row)).isel(fold=these), None
     if cv.store == "sums":
         room = tail_size(cv.chains * cv.most_draws) + 1
         tail = np.full((len(folds.id), room), -np.inf)
     made_of = draws_of(job, known | fit, folds, warm)
 
     def stamp() -> Stamp:
-        made_on = store.provenance(started, devices.describe())
-        return store.stamp("sample", recipe(job, "sample"), known, None, made_on)
+        return stamp_of(job, making, known, on=devices.describe())
 
     if not len(folds.id):
-        store.write(job.path("sample"), xr.Dataset(coords={"fold": folds.id}), stamp())
+        keep(job, xr.Dataset(coords={"fold": folds.id}), stamp())
         return
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
-    num_draws, divergences = np.zeros(len(folds.id), int), 0
-    with (
-        devices.at_work(config.precision),
-        checkpoint.held(job.checkpoints, made_of, devices.made_on(), job.say) as saved,
-        stops.deferred(signal.SIGTERM),
-        store.new(job.path("sample"), stamp) as folder,
-    ):
+    num_draws, divergences, there = np.zeros(len(folds.id), int), 0, 0
+    with devices.at_work(config.precision), stops.deferred(signal.SIGTERM):
         arrays = datasets.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
         model, predictive, *_ = in_chains(job, scored(job, arrays, all_folds), fitted)
@@ -109,12 +104,11 @@ def sample(job: Job) -> None:
         def after(number: int, block: "Block", draws: int, most: int) -> None:
             """Tell how far it is, and end here if that was asked for."""
             done = progress(job, "sample", [block], most)
-            job.progress(done._replace(done=draws, divergences=divergences))
-            kept = max(number, saved.number)
+            job.progress(done._replace(draws=draws, divergences=divergences))
             stops.look(
                 f"sample {job.model}",
-                f"the blocks of draws made so far, {kept}, are kept, and the same command goes on "
-                "from them",
+                f"the blocks of draws made so far, {max(number, there)}, are kept, and the same "
+                "command goes on from them",
             )
 
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
@@ -124,39 +118,48 @@ def sample(job: Job) -> None:
             for i, (block, _, _) in enumerate(drawn, 1):
                 after(i, block, i * cv.batch_size, length)
 
-        say = says(job, "sample")
-        saved = checkpoint.completed(saved, made_of, devices.made_on(), catch_up, say)
-        if saved.number:
-            plural = "s" * (saved.number > 1)
-            say(f"goes on from {saved.number} block{plural} of draws that are there")
-        drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)
-        for i, (block, active, standing) in enumerate(drawn):  # noqa: B007
-            across: dict[str, dict[str, np.ndarray]] = {}
-            if block.y_rep is not None:
-                frame = frame or scoring.frame(block.y_rep)
-                own = (x[active] for x in frame)
-                replicates = scoring.Replicates(block.y_rep, y[active], num_starts, *own)
-                across = scoring.across(scores, replicates)
-            batch = sums.batch_of(block, across, cv.store == "draws")
-            if i == 0:
-                sums.create(folder, batch, (lengths[-1] - made) // cv.batch_size)
-            sums.put(folder, sums.among_all(batch, active, len(folds.id)), i)
-            if tail is not None:
-                tail[active] = largest(tail[active], block.draws)
-            num_draws[active] += block.num_draws
-            divergences += int(block.stats["divergences"]["total"].sum())
-            after(i + 1, block, made + int(num_draws.max()), lengths[-1])
-        last: dict[str, tuple] = {}
-        for name in sums.OF_FOLDS:
-            if name in warm:
-                last[name] = warm[name].dims, warm[name].values
-        if frame:
-            for name, x in zip(("location", "scale"), frame):
-                last[f"y_rep_{name}"] = (("fold", "slot"), x)
-        if job.round + 1 < len(cv.rounds):
-            last["state"] = (("fold", "chain", "param"), standing.position)
-        attributes = {key: warm.attrs[key] for key in INHERITED}
-        sums.finish(folder, folds.id, num_draws, tail, last, attributes)
+        with (
+            resumed(job, job.checkpoints, made_of, catch_up, "sample") as saved,
+            new(job, "sample", stamp) as folder,
+        ):
+            there, batches = saved.number, []
+            if there:
+                plural = "s" * (there > 1)
+                says(job, "sample")(f"goes on from {there} block{plural} of draws that are there")
+            drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)
+            for i, (block, active, standing) in enumerate(drawn):  # noqa: B007
+                across: dict[str, dict[str, np.ndarray]] = {}
+                if block.y_rep is not None:
+                    frame = frame or scoring.frame(block.y_rep)
+                    own = (x[active] for x in frame)
+                    replicates = scoring.Replicates(block.y_rep, y[active], num_starts, *own)
+                    across = scoring.across(scores, replicates)
+                batch = sums.batch_of(block, across, cv.store == "draws")
+                batch = sums.among_all(batch, active, len(folds.id))
+                if folder is None:
+                    batches.append(batch)
+                else:
+                    sums.put(folder, batch, i, (lengths[-1] - made) // cv.batch_size)
+                if tail is not None:
+                    tail[active] = largest(tail[active], block.draws)
+                num_draws[active] += block.num_draws
+                divergences += int(block.stats["divergences"]["total"].sum())
+                after(i + 1, block, made + int(num_draws.max()), lengths[-1])
+            last: dict[str, tuple] = {}
+            for name in sums.OF_FOLDS:
+                if name in warm:
+                    last[name] = warm[name].dims, warm[name].values
+            if frame:
+                for name, x in zip(("location", "scale"), frame):
+                    last[f"y_rep_{name}"] = (("fold", "slot"), x)
+            if job.round + 1 < len(cv.rounds):
+                last["state"] = (("fold", "chain", "param"), standing.position)
+            attributes = {key: warm.attrs[key] for key in INHERITED}
+            end = sums.end(folds.id, num_draws, tail, last, attributes)
+            if folder is None:
+                keep(job, sums.whole(batches, end), stamp())
+            else:
+                store.put(folder, end, mode="a")
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
         job.say(
             f"sample {job.model}: folds ended after {num_draws.min()} to {num_draws.max()} draws, "

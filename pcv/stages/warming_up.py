@@ -1,6 +1,5 @@
 """The warmup of a batch of folds, and kernels of those that are unlike the full data."""
 
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -8,21 +7,24 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv import checkpoint, datasets, stops, store
+from pcv import datasets, stops
 from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds
 from pcv.folds.base import evenly
 from pcv.job import (
     Job,
     batch_of,
+    begin,
+    fitted,
     folds_of,
+    keep,
     opened,
-    recipe,
     require,
     scored_alike,
+    stamp_of,
     starts_of,
 )
-from pcv.stages.chains import engine_of, in_chains, progress, says
+from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
@@ -48,49 +50,50 @@ def warmup(job: Job) -> None:
     from pcv import devices, idata, second_look
     from pcv.verdicts import ENOUGH_ESS
 
-    started = datetime.now(UTC)
-    cv = job.settings.cv
+    making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
     all_folds, known["folds"] = folds_of(job, known)
     folds = batch_of(job, all_folds)
-    fitted = xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    by_chain = fitted["unconstrained/position"].transpose("chain", "draw", ...).values
+    tree = fitted(job)
+    by_chain = tree["unconstrained/position"].transpose("chain", "draw", ...).values
     full_draws = by_chain.reshape(-1, by_chain.shape[-1])
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
-        fit = idata.fit(fitted["kernel"].dataset)
-        checks = fitted["checks"]
+        fit = idata.fit(tree["kernel"].dataset)
+        checks = tree["checks"]
         bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, *_ = how = in_chains(job, chosen, fit)
         detached = int(how.model is not chosen.model)
         engine = engine_of(job, predictive, arrays, model)
         leaks, checked, terms = [], None, None
-        if predictive != "marginal" and "log_likelihood" in fitted:
+        if predictive != "marginal" and "log_likelihood" in tree:
             by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
             terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(full_draws), -1)
         if folds.id[0] == all_folds.id[0]:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
-            if predictive == "marginal" or "log_likelihood" not in fitted:
+            if predictive == "marginal" or "log_likelihood" not in tree:
                 checked = _at_full_data(engine, fit, all_folds, by_chain, job.say)
         say = says(job, "warmup")
 
-        def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
-            some = folds.some(rows)
+        def made(some: Folds) -> dict[str, Any]:
             ends = _ends(job, how, engine, some, fit, full_draws, terms, bad)
             looked_at = ends["state"][:, :CHECKED_CHAINS]
             gaps = second_look.gaps(how, arrays, some, looked_at, say)
-            own.save(0, ends if gaps is None else {**ends, "integral_gap": gaps}, {})
+            return ends if gaps is None else {**ends, "integral_gap": gaps}
+
+        def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
+            own.save(0, made(folds.some(rows)), {})
 
         made_of = starts_of(job, known, folds, [predictive, integration, detached])
-        pool = job.checkpoints.with_name("warmup")
-        made_on = devices.made_on()
-        with checkpoint.held(pool, made_of, made_on, job.say) as saved:
-            if not checkpoint.completed(saved, made_of, made_on, make, say).number:
-                make(np.arange(len(folds.id)), saved, 1)
-            ends = saved.block(0)
-        provenance = store.provenance(started, devices.describe())
+        with resumed(job, job.checkpoints.with_name("warmup"), made_of, make, "warmup") as before:
+            if before.number:
+                ends = before.block(0)
+            else:
+                ends = made(folds)
+                before.save(0, ends, {})
+        on = devices.describe()
     adapted = ends["adapted"]
     variables = {
         "state": (("fold", "chain", "param"), ends["state"]),
@@ -115,7 +118,7 @@ def warmup(job: Job) -> None:
         variables["log_score_full"] = (("checked_fold", "full_chain", "full_draw"), checked)
     dataset = xr.Dataset(
         variables,
-        {"fold": folds.id, "param": fitted["unconstrained/param"].values},
+        {"fold": folds.id, "param": tree["unconstrained/param"].values},
         {
             "predictive": predictive,
             "integration": integration,
@@ -125,8 +128,7 @@ def warmup(job: Job) -> None:
             "full_draws": int(ends["full_draws"]),
         },
     )
-    stamp = store.stamp("warmup", recipe(job, "warmup"), known, leaks, provenance)
-    store.write(job.path("warmup"), dataset, stamp)
+    keep(job, dataset, stamp_of(job, making, known, leaks, on))
 
 
 def _at_full_data(
