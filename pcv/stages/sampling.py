@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -13,7 +13,6 @@ from pcv.config import CvConfig
 from pcv.folds import Folds
 from pcv.job import (
     Job,
-    Say,
     batch_of,
     begin,
     draws_of,
@@ -32,9 +31,8 @@ from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.sampling.folds import Own, Standing
+    from pcv.sampling.drawing import Begun, Drawn, Saved, Until
     from pcv.sampling.full_data import Fit
-    from pcv.sampling.kernel import Kernel
     from pcv.sampling.tiles import Engine
     from pcv.sums import Block
 
@@ -52,6 +50,7 @@ def sample(job: Job) -> None:
     from pcv import devices, idata, sums
     from pcv import scores as scoring
     from pcv.diagnostics import largest, tail_size
+    from pcv.sampling.drawing import sampled
 
     making, config, cv = begin(job, "sample"), job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
@@ -98,8 +97,11 @@ def sample(job: Job) -> None:
         engine = engine_of(job, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
 
-        def begun(rows: np.ndarray) -> Begun:
-            return _begun(job, engine, fitted, folds.some(rows), warm, rows, state.values[rows])
+        def drawn(
+            rows: np.ndarray, made: int, lengths: list[int], own: Checkpoint
+        ) -> "Iterator[Drawn]":
+            begun = _begun(job, engine, fitted, folds.some(rows), warm, rows, state.values[rows])
+            return sampled(begun, made, lengths, _until(cv), job.say, _saved(own))
 
         def after(number: int, block: "Block", draws: int, most: int) -> None:
             """Tell how far it is, and end here if that was asked for."""
@@ -114,8 +116,7 @@ def sample(job: Job) -> None:
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             """Draws of folds that are new beside others that were sampled before."""
             length = number * cv.batch_size
-            drawn = _until_done(cv, begun(rows), 0, [length], own, job.say)
-            for i, (block, _, _) in enumerate(drawn, 1):
+            for i, (block, _, _) in enumerate(drawn(rows, 0, [length], own), 1):
                 after(i, block, i * cv.batch_size, length)
 
         with (
@@ -126,8 +127,8 @@ def sample(job: Job) -> None:
             if there:
                 plural = "s" * (there > 1)
                 says(job, "sample")(f"goes on from {there} block{plural} of draws that are there")
-            drawn = _until_done(cv, begun(np.arange(len(folds.id))), made, lengths, saved, job.say)
-            for i, (block, active, standing) in enumerate(drawn):  # noqa: B007
+            every = drawn(np.arange(len(folds.id)), made, lengths, saved)
+            for i, (block, active, standing) in enumerate(every):  # noqa: B007
                 across: dict[str, dict[str, np.ndarray]] = {}
                 if block.y_rep is not None:
                     frame = frame or scoring.frame(block.y_rep)
@@ -168,20 +169,14 @@ def sample(job: Job) -> None:
         )
 
 
-class Begun(NamedTuple):
-    """Chains of folds, where their warmup or the round before left them."""
+def _until(cv: CvConfig) -> "Until | None":
+    """When folds end by themselves."""
+    from pcv.sampling.drawing import Until
 
-    engine: "Engine"
-    root: Any
-    kernel: "Kernel"
-    folds: Folds
-    own: "Own"
-    standing: "Standing"
-    center: dict[str, np.ndarray]
-    """centring constants of the log score, joint and pointwise, and shift of its sides"""
-    full_crossing: np.ndarray
-    """of full-data draws, (fold, full_batch, offset)"""
-    full_draws: int
+    if cv.until is None or cv.until.of_comparison:
+        return None
+    rule = cv.until.fold_mcse, cv.until.fold_mcse_over_se, cv.until.rhat
+    return Until(*rule, cv.num_superchains)
 
 
 def _begun(
@@ -192,8 +187,9 @@ def _begun(
     warm: xr.Dataset,
     rows: np.ndarray,
     state: np.ndarray,
-) -> Begun:
+) -> "Begun":
     from pcv.keys import key
+    from pcv.sampling.drawing import Begun
     from pcv.sampling.folds import Own, alike, standing_at
 
     adapted = warm["adapted"].values[rows]
@@ -208,61 +204,15 @@ def _begun(
     return Begun(engine, root, fit.kernel, folds, own, standing_at(state), center, *full)
 
 
-def _until_done(
-    cv: CvConfig,
-    begun: Begun,
-    made: int,
-    lengths: list[int],
-    saved: Checkpoint,
-    say: Say,
-) -> Iterator[tuple["Block", np.ndarray, "Standing"]]:
-    """Blocks of draws, the folds that they are of, and where their chains stand.
-
-    All folds at first; from each of the lengths on, those whose answer is not in. Blocks that were
-    saved before come first, new ones are saved.
-    """
-    from pcv import stopping
-    from pcv.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
-    from pcv.sampling.folds import Standing, blocks, chosen
+def _saved(own: Checkpoint) -> "Saved":
+    """A checkpoint's blocks, as sampling has them."""
+    from pcv.sampling.drawing import Saved
+    from pcv.sampling.folds import Standing
     from pcv.sums import block_of
 
-    engine, root, kernel, folds, own, standing, center, full_crossing, full_draws = begun
-    shift = center["shift"]
-    active, tolerance, so_far = np.arange(len(folds.id)), None, []
-    index, inflation = 0, 1.0
-    by_fold = bool(cv.until and not cv.until.of_comparison)
-    for length in lengths:
-        while index < saved.number and made < length:
-            block = block_of(saved.block(index))
-            index, made = index + 1, made + block.num_draws
-            if index == saved.number:
-                standing = Standing(**saved.state())
-            if by_fold:
-                so_far.append(block.sums["joint"] | {"crossing": block.crossing})
-            yield block, active, standing
-        some = folds.some(active), chosen(own, active), standing, chosen(center, active)
-        drawn = blocks(engine, root, kernel, *some, num_draws=length - made, first=made, say=say)
-        for block, standing in drawn:
-            saved.save(index, block._asdict(), standing._asdict())
-            index += 1
-            if by_fold:
-                so_far.append(block.sums["joint"] | {"crossing": block.crossing})
-            yield block, active, standing
-        made = length
-        if not by_fold or length == lengths[-1]:
-            return
-        assert cv.until is not None
-        found = {f: np.stack([x[f] for x in so_far], axis=2) for f in so_far[0]}
-        sums = LogSums(*(found[f] for f in LogSums._fields))
-        both = Sides(shift[active], found["crossing"], full_crossing[active], full_draws)
-        if tolerance is None:
-            tolerance = stopping.tolerance(sums, cv.until.fold_mcse, cv.until.fold_mcse_over_se)
-        rule = stopping.Rule(tolerance[active], cv.until.rhat, cv.num_superchains)
-        inflation = max(inflation, batch_inflation(autocorrelation(sums)))
-        going = ~stopping.finished(sums, rule, inflation=inflation, sides=both)
-        if not going.any():
-            return
-        if not going.all():
-            standing = chosen(standing, going)
-            so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
-            active = active[going]
+    return Saved(
+        own.number,
+        lambda index: block_of(own.block(index)),
+        lambda: Standing(**own.state()),
+        lambda index, block, standing: own.save(index, block._asdict(), standing._asdict()),
+    )

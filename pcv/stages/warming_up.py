@@ -28,8 +28,8 @@ from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
-    from pcv.marginal import Scored
     from pcv.sampling.full_data import Fit
+    from pcv.sampling.starting import Warm
     from pcv.sampling.tiles import Engine
     from pcv.sums import Block
 
@@ -48,6 +48,8 @@ def warmup(job: Job) -> None:
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
     from pcv import devices, idata, second_look
+    from pcv.keys import key
+    from pcv.sampling import starting
     from pcv.verdicts import ENOUGH_ESS
 
     making, cv = begin(job, "warmup"), job.settings.cv
@@ -75,13 +77,21 @@ def warmup(job: Job) -> None:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in tree:
                 checked = _at_full_data(engine, fit, all_folds, by_chain, job.say)
-        say = says(job, "warmup")
+        say, full = says(job, "warmup"), starting.FullData(full_draws, terms, bad)
+        root = partial(key, job.config.seed, job.model)
+        look = partial(stops.look, f"warmup {job.model}")
+        many = cv.chains, cv.num_superchains, cv.warmup
+        plan = starting.Plan(job.config.seed, job.model, *many, cv.adapt, cv.start_scale)
+
+        def after(so_far: "list[Block]", what: str) -> None:
+            done = progress(job, f"warmup {what}".strip(), so_far, cv.warmup)
+            job.progress(done._replace(draws=max(done.done, cv.warmup)))
+            look()
 
         def made(some: Folds) -> dict[str, Any]:
-            ends = _ends(job, how, engine, some, fit, full_draws, terms, bad)
-            looked_at = ends["state"][:, :CHECKED_CHAINS]
-            gaps = second_look.gaps(how, arrays, some, looked_at, say)
-            return ends if gaps is None else {**ends, "integral_gap": gaps}
+            warm = starting.warmed(how, engine, fit, some, full, plan, root, job.say, after, look)
+            looked_at = warm.starts.position[:, :CHECKED_CHAINS]
+            return _ends(warm, second_look.gaps(how, arrays, some, looked_at, say))
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             own.save(0, made(folds.some(rows)), {})
@@ -147,69 +157,10 @@ def _at_full_data(
     return found.reshape(len(some.id), *first.shape[:2])
 
 
-def _ends(
-    job: Job,
-    how: "Scored",
-    engine: "Engine",
-    folds: Folds,
-    fit: "Fit",
-    full_draws: np.ndarray,
-    terms: np.ndarray | None,
-    bad: bool,
-) -> dict[str, Any]:
-    """Where the warmup of some folds ends: their chains, centring constants, and kernels; and what
-    draws of the full data say of them, unless these are bad or few."""
-    from pcv.keys import key
-    from pcv.marginal import started_anew
-    from pcv.model import Target
-    from pcv.sampling import folds as sampling
-    from pcv.sampling import sides
-
-    cv, ids = job.settings.cv, [str(fold) for fold in folds.id]
-    picks = sampling.starting_draws(
-        job.config.seed, job.model, ids, cv.chains, len(full_draws), cv.num_superchains
-    )
-    center = full_draws.mean(0)
-    begin = center + cv.start_scale * (full_draws[picks] - center)
-    made: dict[str, list[Block]] = {}
-
-    def after(block: "Block", what: str) -> None:
-        so_far = made.setdefault(what, [])
-        so_far.append(block._replace(draws=block.draws[..., :0]))
-        done = progress(job, f"warmup {what}".strip(), so_far, cv.warmup)
-        job.progress(done._replace(draws=max(done.done, cv.warmup)))
-        stops.look(f"warmup {job.model}")
-
-    starts = sampling.warmup(
-        engine,
-        partial(key, job.config.seed, job.model),
-        fit,
-        folds,
-        started_anew(how, folds, begin),
-        cv.warmup,
-        cv.adapt,
-        full_draws,
-        after,
-        job.say,
-    )
-    if starts.adapted.any():
-        why = ", those whose scores in warmup are unlike the full data"
-        several = int((starts.own.thin > 1).sum())
-        job.say(
-            f"warmup {job.model}: kernels of their own for {starts.adapted.sum()} of {len(ids)} "
-            "folds"
-            + why * (cv.adapt == "auto")
-            + f"; {several} of them make {sampling.MOVES} transitions for a draw" * bool(several)
-        )
-    which = sides.without_gap(folds) & (not bad and how.exact)
-    if isinstance(how.model, Target) and which.any():
-        which &= sides.factors(engine, fit, folds, full_draws, job.say)
-    look = partial(stops.look, f"warmup {job.model}")
-    numerical = how.local is not None and not how.local.exact
-    most = sides.FEW_DRAWS if numerical else sides.MOST_DRAWS
-    at = engine, fit, folds, which, starts, full_draws, terms, most
-    facing = sides.facing(*at, job.say, look)
-    own = {name: np.array(x) for name, x in starts.own._asdict().items()}
+def _ends(warm: "Warm", gaps: np.ndarray | None) -> dict[str, Any]:
+    """What is kept of a warmup, by names."""
+    starts, facing = warm
+    looked_at = {} if gaps is None else {"integral_gap": gaps}
     return {
         "state": starts.position,
         "adapted": starts.adapted,
@@ -218,5 +169,6 @@ def _ends(
         "bridge": facing.bridge,
         "bridge_sq": facing.bridge_sq,
         "full_draws": facing.num_draws,
-        **own,
+        **{name: np.array(x) for name, x in starts.own._asdict().items()},
+        **looked_at,
     }

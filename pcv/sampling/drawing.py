@@ -1,0 +1,123 @@
+"""The draws of folds as a whole, block by block, until each fold's answer is in."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from pcv import stopping
+from pcv.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
+from pcv.folds import Folds
+from pcv.sampling.folds import Centers, Own, Standing, blocks, chosen
+from pcv.sampling.kernel import Kernel
+from pcv.sampling.tiles import Engine
+from pcv.sums import Block
+
+
+class Begun(NamedTuple):
+    """Chains of folds, where their warmup or a round before left them."""
+
+    engine: Engine
+    root: Key[Array, ""]
+    kernel: Kernel
+    folds: Folds
+    own: Own
+    standing: Standing
+    center: Centers
+    full_crossing: Float[np.ndarray, "fold full_batch offset"]
+    """of full-data draws"""
+    full_draws: int
+
+
+class Until(NamedTuple):
+    """When a fold ends by itself."""
+
+    fold_mcse: float | None
+    fold_mcse_over_se: float | None
+    rhat: float
+    num_superchains: int
+
+
+class Drawn(NamedTuple):
+    """A block of draws, the folds that it is of, and where their chains stand."""
+
+    block: Block
+    active: Int[np.ndarray, " fold"]
+    standing: Standing
+
+
+class Saved(NamedTuple):
+    """Blocks that were made before, and a way to save more."""
+
+    number: int
+    block: Callable[[int], Block]
+    standing: Callable[[], Standing]
+    """after the last of them"""
+    save: Callable[[int, Block, Standing], None]
+
+
+def _nothing(*_: Any) -> Any:
+    return None
+
+
+UNSAVED = Saved(0, _nothing, _nothing, _nothing)
+
+
+def sampled(
+    begun: Begun,
+    made: int,
+    lengths: Sequence[int],
+    until: Until | None,
+    say: Callable[[str], None],
+    saved: Saved = UNSAVED,
+) -> Iterator[Drawn]:
+    """Blocks of draws: of all folds at first; from each of the lengths on, of those whose answer is
+    not in.
+
+    Args:
+        begun: where chains stand.
+        made: draws per chain that were made before.
+        lengths: draws per chain after which folds are looked at; none goes on after the last.
+        until: when a fold ends before that; None: it does not.
+        say: is told where the device's memory is too small for a tile.
+        saved: blocks that come first, instead of being made.
+    """
+    engine, root, kernel, folds, own, standing, center, full_crossing, full_draws = begun
+    shift = center["shift"]
+    active, tolerance, so_far = np.arange(len(folds.id)), None, []
+    index, inflation = 0, 1.0
+    for length in lengths:
+        while index < saved.number and made < length:
+            block = saved.block(index)
+            index, made = index + 1, made + block.num_draws
+            if index == saved.number:
+                standing = saved.standing()
+            if until:
+                so_far.append(block.sums["joint"] | {"crossing": block.crossing})
+            yield Drawn(block, active, standing)
+        some = folds.some(active), chosen(own, active), standing, chosen(center, active)
+        drawn = blocks(engine, root, kernel, *some, num_draws=length - made, first=made, say=say)
+        for block, standing in drawn:
+            saved.save(index, block, standing)
+            index += 1
+            if until:
+                so_far.append(block.sums["joint"] | {"crossing": block.crossing})
+            yield Drawn(block, active, standing)
+        made = length
+        if not until or length == lengths[-1]:
+            return
+        found = {f: np.stack([x[f] for x in so_far], axis=2) for f in so_far[0]}
+        sums = LogSums(*(found[f] for f in LogSums._fields))
+        both = Sides(shift[active], found["crossing"], full_crossing[active], full_draws)
+        if tolerance is None:
+            tolerance = stopping.tolerance(sums, until.fold_mcse, until.fold_mcse_over_se)
+        rule = stopping.Rule(tolerance[active], until.rhat, until.num_superchains)
+        inflation = max(inflation, batch_inflation(autocorrelation(sums)))
+        going = ~stopping.finished(sums, rule, inflation=inflation, sides=both)
+        if not going.any():
+            return
+        if not going.all():
+            standing = chosen(standing, going)
+            so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
+            active = active[going]

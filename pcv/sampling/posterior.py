@@ -1,0 +1,122 @@
+"""The full-data posterior by many short chains, and where these do not agree by NUTS.
+
+Each with the first acceptance rate at which few draws diverge, or the last.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Array, Key
+
+from pcv import nuts
+from pcv.model import Target
+from pcv.progress import Progress
+from pcv.sampling import full_data
+from pcv.sampling.full_data import Draws, Fit
+from pcv.sampling.hmc import Made
+
+
+class Posterior(NamedTuple):
+    """A fit, and whether it can be trusted."""
+
+    fit: Fit
+    checks: nuts.Checks
+
+
+def fit(
+    target: Target,
+    num_units: int,
+    names: list[str],
+    root: Callable[[str], Key[Array, ""]],
+    chains: int,
+    warmup: int,
+    draws: int,
+    target_accept: float | None,
+    say: Callable[[str], None],
+    after: Callable[[Progress], None],
+) -> Posterior:
+    """Draws of the posterior given all units, and the kernel of its folds.
+
+    Args:
+        target: the model on flat parameters.
+        num_units: number of units.
+        names: of the parameters.
+        root: the key of a way to sample: "fit", "nuts".
+        chains: of NUTS; `chains` times `draws` are kept, of all chains together.
+        warmup: draws of a chain after which the search for a kernel ends at the latest.
+        draws: see `chains`.
+        target_accept: acceptance that the step size is adapted to; None: .8, and higher where draws
+            diverge.
+        say: what is to be told.
+        after: is told of every block how far it is.
+
+    Raises:
+        PcvError: no start of some chain has a finite density and gradient.
+    """
+    targets = nuts.TARGETS if target_accept is None else (target_accept,)
+    total = chains * draws
+    engine = full_data.engine_of(target, num_units, total)
+    number = full_data.num_chains(engine)
+    say(f"the full data, {number} chains x {-(-total // number)} draws, {len(names)} parameters")
+
+    def attempt(target_accept: float) -> tuple[Draws, Fit]:
+        shown = _shown(after, number, target_accept, targets[0])
+        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, shown)
+        return found.draws, found
+
+    accept, found = _without_divergences(map(attempt, targets), targets, say)
+    checks = nuts.check(found.draws, names, accept, kernel=found.kernel)
+    if not checks.problems:
+        return Posterior(found, checks)
+    say(f"{checks.problems[0]}; again by NUTS, {chains} chains x ({warmup} + {draws}) draws")
+    start = full_data.apart(found, chains), warmup, draws
+    higher = targets[targets.index(accept) :]
+    shown_of_nuts = _nuts_shown(after, chains, warmup, warmup + draws, accept)
+    attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, shown_of_nuts)
+    each = ((made, made) for made in attempts)
+    accept, made = _without_divergences(each, higher, say)
+    shown = _shown(after, number, accept, accept)
+    found = full_data.after_nuts(engine, root("fit"), made, accept, shown)
+    return Posterior(found, nuts.check(made, names, accept))
+
+
+def _without_divergences[T](
+    attempts: Iterator[tuple[Draws, T]], targets: Sequence[float], say: Callable[[str], None]
+) -> tuple[float, T]:
+    """The first attempt with few divergences, or the last, and the acceptance it aimed at."""
+    for target_accept, higher in zip(targets, [*targets[1:], None]):
+        draws, made = next(attempts)
+        if higher is None or not nuts.diverged(draws):
+            break
+        share = draws.diverging.mean()
+        say(f"target_accept {target_accept:g}: {share:.1%} of draws diverged; again at {higher:g}")
+    return target_accept, made
+
+
+def _shown(
+    after: Callable[[Progress], None], chains: int, target_accept: float, first: float
+) -> Callable[[int, int, Made], None]:
+    """Tell how far many short chains are."""
+    at = f"at {target_accept:g}" * (target_accept != first)
+
+    def told(made: int, most: int, block: Made) -> None:
+        accepted, diverged = float(block.acceptance.mean()), int(block.diverging.sum())
+        after(Progress(at, chains, made, most, accepted, diverged))
+
+    return told
+
+
+def _nuts_shown(
+    after: Callable[[Progress], None], chains: int, warmup: int, most: int, first: float
+) -> Callable[[float, int, Draws], None]:
+    """The same of NUTS."""
+    divergences = 0
+
+    def told(target_accept: float, made: int, block: Draws) -> None:
+        nonlocal divergences
+        divergences = divergences + int(block.diverging.sum()) if made > warmup else 0
+        label = "by NUTS" + f" at {target_accept:g}" * (target_accept != first)
+        accepted = float(block.acceptance_rate.mean())
+        after(Progress(label, chains, made, most, accepted, divergences))
+
+    return told
