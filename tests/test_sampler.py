@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pcv import sums
+from pcv import store, sums
 from pcv.diagnostics import largest
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
@@ -292,16 +292,15 @@ def test_more_chains_than_starts_share_them():
 def test_sample_store_round_trip(engine, tmp_path, keep):
     blocks, _ = run(engine, num_draws=30)
     folder, top = tmp_path / "s.zarr", np.full((5, 13), -np.inf)
-    for i, block in enumerate(blocks):
-        batch = sums.batch_of(block, {}, keep)
-        if i == 0:
-            sums.create(folder, batch, len(blocks))
-        sums.put(folder, batch, i)
+    batches = [sums.batch_of(block, {}, keep) for block in blocks]
+    for i, (block, batch) in enumerate(zip(blocks, batches)):
+        sums.put(folder, batch, i, len(blocks))
         top = largest(top, block.draws)
-    sums.finish(
-        folder, FOLDS.id, np.full(5, 30), None if keep else top, {}, {"predictive": "plain"}
-    )
+    tail = None if keep else top
+    end = sums.end(FOLDS.id, np.full(5, 30), tail, {}, {"predictive": "plain"})
+    store.put(folder, end, mode="a")
     stored = xr.open_dataset(folder, engine="zarr", consolidated=True)
+    xr.testing.assert_identical(sums.whole(batches, end), stored.load().drop_encoding())
     s = draws(blocks)
     if keep:
         np.testing.assert_array_equal(stored["log_joint_draws"].values, s)

@@ -1633,10 +1633,10 @@ class TestFullDisk:
         before = store.read_stamp(job.path("sample"), "sample")
         put = sums.put
 
-        def full(folder, batch, index):
+        def full(folder, batch, index, num_batches):
             if index == 2:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            put(folder, batch, index)
+            put(folder, batch, index, num_batches)
 
         monkeypatch.setattr(sums, "put", full)
         assert message(job, "sample") == (

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.special import expit, logsumexp
-from scipy.stats import t as student_t
+from scipy.special import expit, logsumexp, stdtr
 
 from pcv.diagnostics.estimates import deviations, elpd, padded
 from pcv.diagnostics.log_sums import LogSums, of_slots
@@ -157,7 +156,7 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
         lean = np.log(sides.full_draws / number)[:, None]
         gap = each[:, 0] - each[:, -1]
         batches = np.minimum((sums.count > 0).sum(axis=(1, 2)), sides.full.shape[1])
-        gap_p = 2 * student_t.sf(np.abs(gap / gap_error), np.maximum(batches - 1, 1))
+        gap_p = 2 * stdtr(np.maximum(batches - 1, 1), -np.abs(gap / gap_error))
     fold, best = np.arange(len(number)), np.argmin(np.abs(OFFSETS - lean), axis=1)
     mean, full_mean, each = np.exp(log_mean)[fold, best], full_mean[fold, best], each[fold, best]
     there, nan = both[:, None, None], np.where(both, 0.0, np.nan)
