@@ -41,7 +41,7 @@ def cross_validate(
     draws: int = 200,
     warmup: int = 50,
     until: Mapping[str, Any] | None = None,
-    fit: Mapping[str, Any] | None = None,
+    fit: Mapping[str, Any] | xr.DataTree | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
     results: str | Path | None = None,
@@ -72,7 +72,8 @@ def cross_validate(
         until: a rule by which folds end instead of after `draws`, as in a config:
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
-            allow_bad_fit.
+            allow_bad_fit; or draws of it, which are checked, as ArviZ has them (of PyMC, nutpie,
+            NumPyro, Stan): a DataTree, of several models a dict of them.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that a call that was interrupted goes on
@@ -91,7 +92,7 @@ def cross_validate(
     sections = {
         "predictive": predictive,
         "scores": scores,
-        "fit": fit or {},
+        "fit": {} if fit is None else fit,
         "cv": cv_section(chains, draws, warmup, until, cv),
     }
     check_joint(joint)
@@ -144,15 +145,19 @@ def prepared(
         references = {name: session.reference(name, x) for name, x in hashes.items()}
         chosen, own_folds = session.scheme(folds, observed, outcome)
         rows = session.rows(observed, outcome)
-        files: dict[str, xr.Dataset | Folds] = {"table": rows}
+        settings_of_fit, drawn = session.posteriors_of(sections["fit"], list(models))
+        files: dict[str, xr.Dataset | xr.DataTree | Folds] = {"table": rows}
         if own_folds is not None:
             files["folds"] = own_folds
-        named, inputs = _inputs(files, kept)
+        files |= {f"posterior-{name}": tree for name, tree in drawn.items()}
+        inputs = _inputs(files, kept)
+        if drawn:
+            settings_of_fit["file"] = _named("posterior-{model}", kept)
         if own_folds is not None:
-            chosen = {"scheme": "file", "file": named["folds"]}
+            chosen = {"scheme": "file", "file": _named("folds", kept)}
         experiment = {
             "data": {
-                "file": named["table"],
+                "file": _named("table", kept),
                 "outcome": outcome,
                 "order": list(observed.order),
                 "units": list(observed.units),
@@ -161,6 +166,7 @@ def prepared(
             "folds": chosen,
             "models": {name: {"model": reference} for name, reference in references.items()},
             **sections,
+            "fit": settings_of_fit,
             "scores": [*names, *own_scores],
         }
         settings = {
@@ -181,17 +187,21 @@ def prepared(
 
 
 def _inputs(
-    inputs: Mapping[str, xr.Dataset | Folds], kept: Path | None
-) -> tuple[dict[str, str], dict[str, Any]]:
-    """What a config calls the rows and the folds of a call: files that hold them, or themselves."""
+    inputs: Mapping[str, xr.Dataset | xr.DataTree | Folds], kept: Path | None
+) -> dict[str, Any]:
+    """What a call has instead of files, by what a config calls it; files are written."""
     if kept is None:
-        names = {name: f"{config.OBJECT}{name}" for name in inputs}
-        return names, {names[name]: x for name, x in inputs.items()}
-    files = {name: kept / "inputs" / f"{name}.zarr" for name in inputs}
+        return {_named(name, kept): x for name, x in inputs.items()}
     with store.explained(kept):
         for name, x in inputs.items():
-            session.write(files[name], stages.folds_dataset(x) if isinstance(x, Folds) else x)
-    return {name: str(path) for name, path in files.items()}, {}
+            held = stages.folds_dataset(x) if isinstance(x, Folds) else x
+            session.write(Path(_named(name, kept)), held)
+    return {}
+
+
+def _named(name: str, kept: Path | None) -> str:
+    """What a config calls an input of a call."""
+    return f"{config.OBJECT}{name}" if kept is None else str(kept / "inputs" / f"{name}.zarr")
 
 
 def _cores(cores: Any) -> int:
@@ -283,13 +293,12 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
 def with_folds(job: Job, folds: Folds) -> Job:
     """The same job, in memory, over other folds: its data and fits are there."""
     assert job.kept is not None
-    named, inputs = _inputs({"folds": folds}, None)
     experiment = job.settings.model_dump(mode="json")
-    experiment["folds"] = {"scheme": "file", "file": named["folds"]}
+    experiment["folds"] = {"scheme": "file", "file": _named("folds", None)}
     settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
     return job._replace(
         config=config.parse(settings),
-        objects={**job.objects, **inputs},
+        objects={**job.objects, **_inputs({"folds": folds}, None)},
         kept={path: x for path, x in job.kept.items() if x[0].stage in ("data", "fit")},
     )
 

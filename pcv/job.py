@@ -81,6 +81,12 @@ class Job(NamedTuple):
         return Path(str(self.settings.data.file))
 
     @property
+    def posterior(self) -> Path | None:
+        """The file of draws that are the full-data fit; None: it is made."""
+        given = self.settings.fit.file
+        return None if given is None else Path(given.replace("{model}", self.model))
+
+    @property
     def source(self) -> str:
         """What messages call the data: their file, or what a Python session calls them."""
         return "data" if self.objects else str(self.table)
@@ -108,6 +114,8 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
         made_of["files"] = _hashes(job, [Path(job.settings.folds.file)])
     if stage in ("fit", "warmup", "sample") and not job.model_config.model.startswith(OBJECT):
         made_of["files"] = _hashes(job, reference.sources(job.model_config.model))
+    if stage == "fit" and job.posterior is not None:
+        made_of["posterior"] = _hashes(job, [job.posterior])
     if stage == "sample":
         made_of["score files"] = _hashes(job, score_files(job.settings))
     if stage in ("warmup", "sample"):

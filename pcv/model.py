@@ -126,6 +126,8 @@ class Model(NamedTuple):
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
         notes: what readers of its scores must know, a line each.
+        unconstrain: the parameters at variables of the posterior, one draw of them by name: so that
+            draws of another sampler can be the full-data fit.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -148,6 +150,7 @@ class Model(NamedTuple):
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
     notes: Sequence[str] = ()
+    unconstrain: Callable[[Mapping[str, Array]], Params] | None = None
 
 
 class Target(NamedTuple):
@@ -195,7 +198,7 @@ class Support(NamedTuple):
     """The way between unconstrained parameters and their supports, names unchanged."""
 
     constrain: Callable[[Params], Params]
-    unconstrain: Callable[[Params], Params]
+    unconstrain: Callable[[Mapping[str, Array]], Params]
     log_jacobian: Callable[[Params], Scalar]
 
 
@@ -216,7 +219,7 @@ def support(constraints: Mapping[str, Constraint]) -> Support:
     def constrain(params: Params) -> Params:
         return {name: to[name](u) if name in to else u for name, u in params.items()}
 
-    def unconstrain(values: Params) -> Params:
+    def unconstrain(values: Mapping[str, Array]) -> Params:
         return {name: to[name].inv(x) if name in to else x for name, x in values.items()}
 
     def log_jacobian(params: Params) -> Scalar:

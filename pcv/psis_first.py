@@ -43,7 +43,7 @@ def loo(
     chains: int = 8,
     draws: int = 200,
     warmup: int = 50,
-    fit: Mapping[str, Any] | None = None,
+    fit: Mapping[str, Any] | xr.DataTree | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
     cores: int | None = None,
@@ -65,7 +65,7 @@ def loo(
         predictive: "auto" integrates out what belongs to a left-out unit or group alone, so that
             weights live in the other parameters.
         chains, draws, warmup, cv: of the folds that are sampled.
-        fit: of the full-data fit.
+        fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
 
     Raises:
         PcvError: what is wrong, where, and what to do.
@@ -78,7 +78,7 @@ def loo(
         folds = schemes.leave_one_group_out(group_by)
     sections = {
         "predictive": predictive,
-        "fit": fit or {},
+        "fit": {} if fit is None else fit,
         "cv": api.cv_section(chains, draws, warmup, None, cv),
     }
     with api.prepared(model, folds, data, sections, seed, precision, None, cores, progress) as job:

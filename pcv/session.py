@@ -169,6 +169,38 @@ def scores_of(
     return names, own
 
 
+def posteriors_of(fit: Any, models: Sequence[str]) -> tuple[dict[str, Any], dict[str, xr.DataTree]]:
+    """Settings of the full-data fit; or draws of it that there are, by the models' names."""
+    given = dict.fromkeys(models, fit) if _is_tree(fit) else fit
+    if not isinstance(given, Mapping):
+        raise PcvError(
+            f"fit is {_kind(fit)}; give settings by name, or draws as ArviZ has them (a DataTree "
+            "with a group 'posterior')"
+        )
+    if not any(map(_is_tree, given.values())):
+        return dict(given), {}
+    if set(given) != set(models) or (given is not fit and len(models) > 1):
+        wanted = ", ".join(map(repr, models))
+        raise PcvError(f"fit gives draws; give those of each model by its name: {wanted}")
+    return {}, {name: _tree(x) for name, x in given.items()}
+
+
+def _is_tree(x: Any) -> bool:
+    return isinstance(x, xr.DataTree) or isinstance(getattr(x, "posterior", None), xr.Dataset)
+
+
+def _tree(x: Any) -> xr.DataTree:
+    """What is needed of a DataTree, or of an InferenceData of before."""
+    groups = {name: getattr(x, name, None) for name in ("posterior", "sample_stats")}
+    return xr.DataTree.from_dict(
+        {
+            name: group if isinstance(group, xr.Dataset) else group.to_dataset()
+            for name, group in groups.items()
+            if group is not None
+        }
+    )
+
+
 def observations(models: Mapping[str, Model | Target], data: Any) -> Observations:
     """The rows of all models: one outcome, and the columns of each."""
     outcomes = {name: x.outcome.name for name, x in models.items()}
@@ -269,12 +301,14 @@ def rows(observed: Observations, outcome: str) -> xr.Dataset:
     return xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()})
 
 
-def write(path: Path, dataset: xr.Dataset) -> None:
+def write(path: Path, data: xr.Dataset | xr.DataTree) -> None:
     """Write an input, unless it is there as it should be."""
     with suppress(OSError, ValueError, LookupError, TypeError):  # it is damaged
-        if store.opened(path).identical(dataset):
+        if isinstance(data, xr.Dataset) and store.opened(path).identical(data):
             return
-    store.put(path, dataset, mode="w")
+        if isinstance(data, xr.DataTree) and data.identical(xr.open_datatree(path, engine="zarr")):
+            return
+    store.put(path, data, mode="w")
 
 
 def _unit_of_row(observed: Observations, outcome: str) -> np.ndarray:

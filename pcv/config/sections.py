@@ -55,6 +55,7 @@ class FitConfig(Section):
     warmup: Annotated[int, Field(ge=100)] = 1000
     draws: Annotated[int, Field(ge=100)] = 1000
     target_accept: Annotated[float, Field(gt=0.5, lt=1)] | None = None
+    file: Text | None = None  # of draws that there are already; {model} is the model's name
     allow_bad_fit: bool = False
 
 

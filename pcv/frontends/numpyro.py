@@ -120,6 +120,11 @@ def from_numpyro(
         values = {site: sites[site]["value"] for site in found.latent}
         return unconstrain_fn(model, (), kwargs, values)
 
+    def unconstrain(variables: Mapping[str, Array]) -> Params:
+        values = {site: variables[site] for site in found.latent}
+        params: Params = unconstrain_fn(model, (), arguments({}), values)
+        return params
+
     def log_prior(params: Params) -> Array:
         kwargs = arguments({})
         values = constrain_fn(model, (), kwargs, params)
@@ -169,6 +174,7 @@ def from_numpyro(
         dims=_dims(found.latent) | dict(dims or {}),
         coords=coords or {},
         notes=_notes(found),
+        unconstrain=unconstrain,
     )
     if not by_element:
         return made

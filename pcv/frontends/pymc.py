@@ -147,6 +147,7 @@ def from_pymc(
         data=rows,
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
+        unconstrain=_way_back(model),
     )
 
 
@@ -313,6 +314,29 @@ def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[...
     except NotImplementedError as error:
         said = re.sub(r"\{.*\}", "", in_one_line(error))  # without objects' addresses
         raise PcvError(f"{where}: JAX has no code for a part of it: {said}") from error
+
+
+def _way_back(model: pm.Model) -> Callable[[Mapping[str, Array]], Params] | None:
+    """From the free variables of one draw to their values, if JAX has all their transforms."""
+    free = {rv: rv.type(rv.name) for rv in model.free_RVs}
+    transforms = [model.rvs_to_transforms[rv] for rv in free]
+    values = [
+        x if transform is None else transform.forward(x, *rv.owner.inputs)
+        for (rv, x), transform in zip(free.items(), transforms)
+    ]
+    try:
+        found = get_jaxified_graph(
+            inputs=list(free.values()), outputs=graph_replace(values, free, strict=False)
+        )
+    except NotImplementedError:
+        return None
+    inputs, names = [rv.name for rv in free], [model.rvs_to_values[rv].name for rv in free]
+
+    def unconstrain(variables: Mapping[str, Array]) -> Params:
+        params = found(*(variables[name] for name in inputs))
+        return {name: jnp.asarray(x, float) for name, x in zip(names, params)}
+
+    return unconstrain
 
 
 def _starts(model: pm.Model) -> dict[str, np.ndarray]:

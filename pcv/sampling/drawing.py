@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int, Key
 from pcv import stopping
 from pcv.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
 from pcv.folds import Folds
-from pcv.sampling.folds import Centers, Own, Standing, blocks, chosen
+from pcv.sampling import folds as sampling
+from pcv.sampling.folds import Centers, Own, Standing, chosen
 from pcv.sampling.kernel import Kernel
 from pcv.sampling.tiles import Engine
 from pcv.sums import Block
@@ -97,7 +98,9 @@ def sampled(
                 so_far.append(block.sums["joint"] | {"crossing": block.crossing})
             yield Drawn(block, active, standing)
         some = folds.some(active), chosen(own, active), standing, chosen(center, active)
-        drawn = blocks(engine, root, kernel, *some, num_draws=length - made, first=made, say=say)
+        drawn = sampling.blocks(
+            engine, root, kernel, *some, num_draws=length - made, first=made, say=say
+        )
         for block, standing in drawn:
             saved.save(index, block, standing)
             index += 1

@@ -60,8 +60,8 @@ def fit(
     say(f"the full data, {number} chains x {-(-total // number)} draws, {len(names)} parameters")
 
     def attempt(target_accept: float) -> tuple[Draws, Fit]:
-        shown = _shown(after, number, target_accept, targets[0])
-        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, shown)
+        told = shown(after, number, target_accept, targets[0])
+        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, told)
         return found.draws, found
 
     accept, found = _without_divergences(map(attempt, targets), targets, say)
@@ -75,8 +75,8 @@ def fit(
     attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, shown_of_nuts)
     each = ((made, made) for made in attempts)
     accept, made = _without_divergences(each, higher, say)
-    shown = _shown(after, number, accept, accept)
-    found = full_data.after_nuts(engine, root("fit"), made, accept, shown)
+    told = shown(after, number, accept, accept)
+    found = full_data.after_nuts(engine, root("fit"), made, accept, told)
     return Posterior(found, nuts.check(made, names, accept))
 
 
@@ -93,7 +93,7 @@ def _without_divergences[T](
     return target_accept, made
 
 
-def _shown(
+def shown(
     after: Callable[[Progress], None], chains: int, target_accept: float, first: float
 ) -> Callable[[int, int, Made], None]:
     """Tell how far many short chains are."""

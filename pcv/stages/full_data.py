@@ -2,20 +2,24 @@
 
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from pcv import stops, store
-from pcv.errors import BadFit, PcvError
+from pcv.errors import BadFit, PcvError, in_one_line
 from pcv.job import Job, begin, keep, model_of, opened, require, stamp_of
 from pcv.progress import Progress
 from pcv.stages.chains import says
 
 if TYPE_CHECKING:
+    from jaxtyping import Array
+
     from pcv.model import Model, Target
 
 LOG_LIK_BYTES = 2**29
@@ -32,7 +36,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv.checks import centred, check_prior
     from pcv.keys import key
     from pcv.model import flat_target, param_names, target, unit_log_lik
-    from pcv.sampling import posterior
+    from pcv.sampling import given, posterior
     from pcv.shapes import check_shapes
 
     making = begin(job, "fit")
@@ -51,15 +55,22 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         notes = [f"model '{job.model}': {x}" for x in getattr(model, "notes", ())]
         for note in notes:
             job.say(f"note: {note}")
-        asked = settings.chains, settings.warmup, settings.draws, settings.target_accept
         root = partial(key, config.seed, job.model)
 
         def after(done: Progress) -> None:
             job.progress(done._replace(label=f"fit {job.model} {done.label}".rstrip()))
             stops.look(f"fit {job.model}")
 
+        say, accept = says(job, "fit"), settings.target_accept
         with _naming(f"fit {job.model}"):
-            found = posterior.fit(flat, num_units, names, root, *asked, says(job, "fit"), after)
+            if job.posterior is None:
+                asked = settings.chains, settings.warmup, settings.draws, accept
+                found = posterior.fit(flat, num_units, names, root, *asked, say, after)
+            else:
+                drawn, stats = _given(job, job.posterior)
+                back, accept = _way_back(model), accept or nuts.TARGETS[0]
+                of_model = drawn, stats, num_units, names, root, accept, say, after
+                found = given.posterior(flat, back, *of_model)
         fitted, checks = found
         draws = fitted.draws
         if checks.problems:
@@ -97,6 +108,55 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     keep(job, tree, stamp)
     if job.kept is None:
         shutil.rmtree(failed, ignore_errors=True)
+
+
+def _given(job: Job, file: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The variables of a posterior that there is, and what its sampler tells of the draws."""
+    tree = job.objects.get(str(file)) or idata_of(file)
+    groups = [tree[name].to_dataset() for name in ("posterior", "sample_stats") if name in tree]
+    if not groups or not {"chain", "draw"} <= set(groups[0].dims):
+        raise PcvError(f"{file}: no group 'posterior' with dimensions chain and draw, as ArviZ has")
+    variables = [
+        {
+            str(name): x.transpose("chain", "draw", ...).values
+            for name, x in group.data_vars.items()
+            if {"chain", "draw"} <= set(x.dims)
+        }
+        for group in groups
+    ]
+    return variables[0], variables[1] if len(variables) > 1 else {}
+
+
+def idata_of(file: Path) -> xr.DataTree:
+    """Groups as ArviZ writes them, of a .nc file or a .zarr folder."""
+    if not file.exists():
+        raise PcvError(f"{file}: no such file; fit.file is relative to the working directory")
+    try:
+        return xr.open_datatree(file, engine="zarr" if file.is_dir() else None)
+    except (OSError, ValueError) as error:
+        raise PcvError(f"{file}: cannot be read: {in_one_line(error)}") from error
+
+
+def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array]":
+    """From the variables of a posterior to flat parameters."""
+    from jax.flatten_util import ravel_pytree
+
+    from pcv import programs
+    from pcv.keys import any_key
+
+    unconstrain = getattr(model, "unconstrain", None)
+    if unconstrain is None:
+        raise PcvError(
+            "draws are given, but the model has no way from its variables back to its parameters: "
+            "pcv.Model(..., unconstrain=...); or leave out fit.file"
+        )
+    params = programs.shapes(model.init, any_key())
+
+    def back(variables: "Mapping[str, Array]") -> "Array":
+        found = unconstrain(variables)
+        return ravel_pytree({name: found[name] for name in params})[0]
+
+    return back
 
 
 def _cause(

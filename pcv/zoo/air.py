@@ -84,5 +84,5 @@ def _autoregression(data: Data, span: int, lags: int, dummies: np.ndarray, scale
     outcome = Outcome(
         "outbound", "identity" if scale == "passengers" else f"growth over {span}", discrete=False
     )
-    constrain = space.constrain
-    return Model(init, log_prior, log_lik, constrain, outcome, predict=predict, moments=moments)
+    functions = init, log_prior, log_lik, space.constrain, outcome
+    return Model(*functions, predict=predict, moments=moments, unconstrain=space.unconstrain)

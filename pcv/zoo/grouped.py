@@ -67,6 +67,7 @@ def regression(
         init,
         log_prior,
         constrain=space.constrain,
+        unconstrain=space.unconstrain,
         outcome=Outcome("y", discrete=False),
         group=group,
         **gaussian("y", outcome, marginal_moments),

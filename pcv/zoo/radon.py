@@ -125,6 +125,5 @@ def varying_intercepts(
         return theta | {"alpha": theta["mu"] + theta["sigma_alpha"] * theta["z"]}
 
     county_of_unit = np.arange(num_counties)
-    return Model(
-        init, log_prior, log_lik, constrain, Outcome("log_radon"), marginal, county_of_unit
-    )
+    functions = init, log_prior, log_lik, constrain, Outcome("log_radon"), marginal
+    return Model(*functions, county_of_unit, unconstrain=space.unconstrain)

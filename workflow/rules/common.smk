@@ -203,8 +203,14 @@ def data_file(wildcards):
 
 
 def model_files(wildcards):
-    settings = CONFIG.experiments[wildcards.experiment].models[wildcards.model]
-    return [str(path) for path in reference.sources(settings.model)]
+    experiment = CONFIG.experiments[wildcards.experiment]
+    sources = reference.sources(experiment.models[wildcards.model].model)
+    return [str(path) for path in sources]
+
+
+def posterior_file(wildcards):
+    given = CONFIG.experiments[wildcards.experiment].fit.file
+    return [] if given is None else [given.replace("{model}", wildcards.model)]
 
 
 def score_files(wildcards):

@@ -2,6 +2,7 @@ rule fit:
     input:
         data=rules.data.output,
         model=model_files,
+        posterior=posterior_file,
         recipe=recipe("fit"),
     output:
         directory("results/{experiment}/models/{model}/fit.zarr"),

@@ -1,0 +1,156 @@
+r"""A full-data posterior that there is already: draws of another sampler, checked.
+
+The draws are looked at for what holds of a posterior's own draws alone,
+
+.. math:: E[\nabla \log p(u \mid y)] = 0, \qquad
+          E[(u_j - E u_j)\,\partial_j \log p(u \mid y)] = -1,
+
+on the unconstrained scale: another model, other priors or other data break one of them.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, Shaped
+
+from pcv import nuts, programs
+from pcv.errors import PcvError
+from pcv.model import Target, full_data
+from pcv.progress import Progress
+from pcv.sampling.full_data import Draws, after_nuts, engine_of, num_chains
+from pcv.sampling.posterior import Posterior, shown
+
+MAX_Z = 6.0
+"""standard errors that a mean may be off"""
+AT_ONCE = 100
+"""draws that are evaluated side by side"""
+
+Variables = Mapping[str, Shaped[np.ndarray, "chain draw ..."]]
+
+
+def posterior(
+    target: Target,
+    unconstrain: Callable[[Mapping[str, Array]], Float[Array, " param"]],
+    variables: Variables,
+    stats: Variables,
+    num_units: int,
+    names: list[str],
+    root: Callable[[str], Key[Array, ""]],
+    target_accept: float,
+    say: Callable[[str], None],
+    after: Callable[[Progress], None],
+) -> Posterior:
+    """The posterior of draws that were made elsewhere, and the kernel of its folds.
+
+    Args:
+        target: the model on flat parameters.
+        unconstrain: from the variables of one draw to flat parameters.
+        variables: of the posterior, by name.
+        stats: of the sampler, where it gives them: energy, diverging, acceptance_rate, n_steps.
+        num_units: number of units.
+        names: of the parameters.
+        root: the key of a way to sample.
+        target_accept: acceptance that the folds' step size is adapted to.
+        say: what is to be told.
+        after: is told of every block how far it is.
+
+    Raises:
+        PcvError: a variable is missing or of another shape, a draw lies outside its support, or the
+            draws are not of this model and these data.
+    """
+    position = _unconstrained(target, unconstrain, variables)
+    lp = _belongs(target, position, num_units, names)
+    draws = Draws(
+        position,
+        lp,
+        *(
+            np.asarray(stats.get(name, np.full(lp.shape, nothing))).astype(kind)
+            for name, nothing, kind in (
+                ("energy", np.nan, float),
+                ("acceptance_rate", np.nan, float),
+                ("n_steps", 0, int),
+                ("diverging", False, bool),
+            )
+        ),
+    )
+    say(f"{lp.shape[0]} chains x {lp.shape[1]} draws are given, of {len(names)} parameters")
+    engine = engine_of(target, num_units, lp.size)
+    told = shown(after, num_chains(engine), target_accept, target_accept)
+    fit = after_nuts(engine, root("fit"), draws, target_accept, told)
+    return Posterior(fit, nuts.check(draws, names, target_accept))
+
+
+def _unconstrained(
+    target: Target,
+    unconstrain: Callable[[Mapping[str, Array]], Float[Array, " param"]],
+    variables: Variables,
+) -> Float[np.ndarray, "chain draw param"]:
+    """Draws as parameters, in the order of the flat vector."""
+    shapes = jax.eval_shape(lambda key: target.constrain(target.init(key)), jax.random.key(0))
+    known = {name: np.asarray(variables[name]) for name in shapes if name in variables}
+    for name, x in known.items():
+        if x.shape[2:] != shapes[name].shape:
+            raise PcvError(
+                f"the posterior that is given has '{name}' of shape {x.shape[2:]}, and the model "
+                f"of shape {shapes[name].shape}: it is of another model or of other data"
+            )
+    there = ", ".join(f"'{name}'" for name in variables)
+    if not known:
+        raise PcvError(f"the posterior that is given has none of the model's variables: {there}")
+    chains, draws = next(iter(known.values())).shape[:2]
+    flat = {
+        name: x.reshape(-1, *x.shape[2:]).astype(shapes[name].dtype) for name, x in known.items()
+    }
+
+    try:
+        every = programs.shared(lambda x: jax.lax.map(unconstrain, x, batch_size=AT_ONCE))
+        found = np.asarray(every(flat))
+    except KeyError as error:
+        raise PcvError(
+            f"the posterior that is given has no variable {error}, only {there}: it is of another "
+            "model"
+        ) from error
+    if not np.isfinite(found).all():
+        outside = int((~np.isfinite(found).all(1)).sum())
+        raise PcvError(
+            f"{outside} of {len(found)} draws of the posterior that is given lie outside the "
+            "model's supports, or at their ends: it is of another model"
+        )
+    return found.reshape(chains, draws, -1)
+
+
+def _belongs(
+    target: Target,
+    position: Float[np.ndarray, "chain draw param"],
+    num_units: int,
+    names: list[str],
+) -> Float[np.ndarray, "chain draw"]:
+    """Log densities of the draws, after a look at whether these are the target's."""
+    from arviz_stats.base import array_stats
+
+    everything = full_data(num_units)
+    both = jax.value_and_grad(lambda x: target.log_density(x, everything))
+    every = programs.shared(lambda x: jax.lax.map(both, x, batch_size=AT_ONCE))
+    flat = position.reshape(-1, position.shape[-1])
+    lp, gradient = (np.asarray(x) for x in every(jnp.asarray(flat)))
+    if not np.isfinite(lp).all():
+        raise PcvError(
+            f"the model's log density is not finite at {int((~np.isfinite(lp)).sum())} of "
+            f"{lp.size} draws of the posterior that is given: it is of another model or other data"
+        )
+    gradient = gradient.reshape(position.shape)
+    away = position - position.mean((0, 1))
+    for of, x in (("", gradient), (" by its parameter", away * gradient + 1)):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = array_stats.mcse(x, method="mean", chain_axis=0, draw_axis=1)
+            z = np.nan_to_num(np.abs(x.mean((0, 1)) / error))
+        worst = int(np.argmax(z))
+        if z[worst] > MAX_Z:
+            raise PcvError(
+                "the posterior that is given is not that of this model and these data: the mean "
+                f"gradient of the log density{of} in '{names[worst]}' is {z[worst]:.0f} standard "
+                "errors off; give one of the same model, priors and data, or leave out fit"
+            )
+    return lp.reshape(position.shape[:2])

@@ -1,0 +1,168 @@
+"""Draws that there are already, as the full-data fit: of all front-ends, and of other models."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pymc as pm
+import pytest
+import xarray as xr
+from numpyro.infer import MCMC, NUTS
+
+import pcv
+from pcv.errors import PcvError
+
+RNG = np.random.default_rng(3)
+GROUP = np.repeat(np.arange(5), 4)
+X = RNG.normal(size=20)
+Y = 1 + RNG.normal(size=5)[GROUP] + 0.5 * X + RNG.normal(size=20)
+SHORT = {"chains": 2, "draws": 100, "warmup": 20, "progress": False}
+QUIET = {"progress_bar": False, "chain_method": "vectorized"}
+call = partial(pcv.cross_validate, folds=pcv.kfold(20, 4), **SHORT)
+
+
+def clinics(y, x, group, wide=2.0):
+    mu, b = numpyro.sample("mu", dist.Normal(0, wide)), numpyro.sample("b", dist.Normal(0, 1))
+    tau, sigma = (numpyro.sample(name, dist.HalfNormal(2)) for name in ("tau", "sigma"))
+    with numpyro.plate("groups", 5):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+    a = numpyro.deterministic("a", mu + tau * z)
+    numpyro.sample("y", dist.Normal(a[group] + b * x, sigma), obs=y)
+
+
+DATA = {"y": Y, "x": X, "group": GROUP}
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """By NumPyro's NUTS, as ArviZ lays it out."""
+    sampler = MCMC(NUTS(clinics), num_warmup=500, num_samples=500, num_chains=4, **QUIET)
+    with jax.enable_x64(True):
+        sampler.run(jax.random.key(1), **DATA)
+        samples = sampler.get_samples(group_by_chain=True)
+    variables = {
+        name: (("chain", "draw", *["group"] * (x.ndim - 2)), np.asarray(x))
+        for name, x in samples.items()
+    }
+    stats = {"diverging": (("chain", "draw"), np.zeros((4, 500), bool))}
+    return xr.DataTree.from_dict(
+        {"posterior": xr.Dataset(variables), "sample_stats": xr.Dataset(stats)}
+    )
+
+
+def test_folds_start_from_draws_of_another_sampler(drawn, monkeypatch):
+    model = pcv.from_numpyro(clinics, DATA)
+    own = call(model)
+    monkeypatch.setattr("pcv.sampling.full_data.sample", lambda *_: pytest.fail("a fit"))
+    given = call(model, fit=drawn)
+    assert abs(given.elpd - own.elpd) < 4 * np.hypot(given.mcse, own.mcse)
+    kept = given.tree["posterior"]
+    for name in drawn["posterior"].data_vars:
+        np.testing.assert_allclose(
+            kept[name].values, drawn["posterior"][name].values, rtol=1e-6, atol=1e-8
+        )
+    assert given.tree["log_likelihood"]["y"].shape == (4, 500, 20)
+
+
+def test_of_pymc():
+    with pm.Model() as model:
+        mu, b = pm.Normal("mu", 0, 2), pm.Normal("b", 0, 1)
+        limit = pm.Uniform("limit", -1, 1)
+        sigma = pm.HalfNormal("sigma", pm.math.exp(limit))
+        pm.Normal("y", mu + b * X, sigma, observed=Y)
+        trace = pm.sample(
+            500,
+            tune=500,
+            chains=4,
+            cores=1,
+            random_seed=1,
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    given, own = call(model, fit=trace), call(model)
+    assert abs(given.elpd - own.elpd) < 4 * np.hypot(given.mcse, own.mcse)
+
+
+def changed(tree, change):
+    """With other variables in its posterior."""
+    other = change(tree["posterior"].to_dataset())
+    return xr.DataTree.from_dict({"posterior": other})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x.drop_vars("tau"), "has no variable 'tau', only 'a', 'b'"),
+        (lambda x: x.isel(group=slice(4)), "has 'a' of shape (4,), and the model of shape (5,)"),
+        (lambda x: x.assign(sigma=-x["sigma"]), "2000 of 2000 draws of the posterior that is"),
+        (lambda x: x.assign(mu=x["mu"] + 0.5), "is not that of this model and these data: the"),
+        (lambda x: x.rename(chain="walker"), "no group 'posterior' with dimensions chain and draw"),
+        (lambda x: x.isel(draw=slice(20)).isel(chain=slice(2)), "R-hat of"),
+    ],
+)  # fmt: skip
+def test_what_is_not_the_models_is_refused(drawn, change, said):
+    with pytest.raises(PcvError) as error:
+        call(pcv.from_numpyro(clinics, DATA), fit=changed(drawn, change))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value) or "R-hat" in said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [DATA | {"y": Y + 0.3}, DATA | {"x": -X}, DATA | {"wide": 0.05}],
+    ids=["outcome", "covariate", "prior"],
+)
+def test_draws_of_other_data_or_priors_are_refused(drawn, data):
+    with pytest.raises(PcvError, match="is not that of this model and these data"):
+        call(pcv.from_numpyro(clinics, data), fit=drawn)
+
+
+def test_models_have_draws_of_their_own(drawn, tmp_path):
+    models = {name: pcv.from_numpyro(clinics, DATA) for name in ("one", "other")}
+    with pytest.raises(PcvError, match="give those of each model by its name: 'one', 'other'"):
+        call(models, fit=drawn)
+    found = call(models, fit={"one": drawn, "other": drawn}, results=tmp_path)
+    assert set(found) == {"one", "other"}
+    first = tmp_path / "cv/models/one/sample/1-of-1.zarr/zarr.json"
+    before = first.stat().st_mtime_ns
+    call(models, fit={"one": drawn, "other": drawn}, results=tmp_path)
+    assert first.stat().st_mtime_ns == before
+
+
+def mean_of(**more):
+    """A normal mean; its posterior is N(Σy / (n + 1), 1 / (n + 1))."""
+    return pcv.Model(
+        init=lambda key: {"a": jax.random.normal(key)},
+        log_prior=lambda p: dist.Normal(0, 1).log_prob(p["a"]),
+        log_lik=lambda p, data: dist.Normal(p["a"], 1).log_prob(data["y"]),
+        constrain=dict,
+        outcome=pcv.Outcome("y"),
+        **more,
+    )
+
+
+def of_mean(mean, sd):
+    draws = np.random.default_rng(4).normal(mean, sd, size=(4, 500))
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"a": (("chain", "draw"), draws)})})
+
+
+def test_a_model_of_ones_own_says_the_way_back():
+    right = of_mean(Y.sum() / 21, 1 / np.sqrt(21))
+    with pytest.raises(PcvError, match=r"pcv.Model\(..., unconstrain=...\)"):
+        call(mean_of(), data={"y": Y}, fit=right)
+    model = mean_of(unconstrain=lambda variables: {"a": variables["a"]})
+    assert call(model, data={"y": Y}, fit=right).elpd < 0
+    for wrong in (of_mean(0.5, 1.0), of_mean(Y.sum() / 21 + 0.1, 1 / np.sqrt(21))):
+        with pytest.raises(PcvError, match="the mean gradient of the log density in 'a' is"):
+            call(model, data={"y": Y}, fit=wrong)
+
+
+def test_draws_of_half_as_many_data_are_refused():
+    """The mode is the same, the posterior narrower."""
+    y, model = Y - Y.mean(), mean_of(unconstrain=lambda variables: {"a": variables["a"]})
+    assert call(model, data={"y": y}, fit=of_mean(0, 1 / np.sqrt(21))).elpd < 0
+    for times in (2, 0.5):
+        with pytest.raises(PcvError, match="of the log density by its parameter in 'a' is"):
+            call(model, data={"y": y}, fit=of_mean(0, times / np.sqrt(21)))
