@@ -396,8 +396,9 @@ def _prepare(cores: int) -> None:
 def _jobs(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
 ) -> list["Job"]:
+    from pcv.artifacts import batches
     from pcv.config import load
-    from pcv.job import Job, batches
+    from pcv.job import Job
     from pcv.progress import reporter, say
 
     settings = load(config)

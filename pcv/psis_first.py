@@ -9,13 +9,15 @@ import numpy as np
 import xarray as xr
 
 from pcv import api, datasets, devices, diagnostics, programs, schemes, stages
+from pcv.artifacts import fitted, opened
 from pcv.cv import CV, check_joint
 from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
 from pcv.jackknife import shared
-from pcv.job import Job, build, fitted, opened, scored, stored_folds
+from pcv.job import Job
 from pcv.marginal import Scored, integrated
 from pcv.model import Fold, Model, flat_target, target, unit_log_lik
+from pcv.problem import build, scored, stored_folds
 from pcv.psis import Psis, psis
 from pcv.results import listed
 from pcv.sampling.hmc import train_mask

@@ -7,18 +7,10 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from pcv import checkpoint, layout, store
+from pcv.artifacts import opened, outdated, places, sample_name
 from pcv.errors import PcvError
-from pcv.job import (
-    Job,
-    batch_of,
-    draws_of,
-    going,
-    opened,
-    outdated,
-    places,
-    sample_name,
-    stored_folds,
-)
+from pcv.job import Job, draws_of
+from pcv.problem import batch_of, going, stored_folds
 from pcv.store import Stamp
 
 NEEDS: dict[str, tuple[str, ...]] = {

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import xarray as xr
 
 from pcv import store
+from pcv.artifacts import places
 from pcv.config import load
 from pcv.errors import PcvError
-from pcv.job import Job, Say, places
+from pcv.job import Job, Say
 
 RESULTS = "results"
 ROOT = Path(__file__).parent.parent

@@ -27,8 +27,8 @@ from pcv.errors import PcvError
 from pcv.frontends import as_model
 from pcv.frontends.numpyro import from_numpyro
 from pcv.frontends.pymc import from_bambi, from_pymc
-from pcv.job import _of_column
 from pcv.model import Model, numeric, support
+from pcv.problem import _of_column
 from pcv.shapes import check_shapes
 
 N, J = 12, 4

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pcv import api, memory, stages, status
+from pcv.artifacts import batches, opened
 from pcv.errors import PcvError
-from pcv.job import batches, opened
 from pcv.memory import Step
 from pcv.sampling import folds as sampling_of_folds
 from tests.test_stages import run, set_up
@@ -189,7 +189,7 @@ def test_number_of_batches(fixed, each, num_folds):
 
 def test_samples_are_read_where_they_are_looked_at(project, monkeypatch):
     run(project.job({"models": SETTINGS["models"]}, "flat"), "warmup", "sample")
-    from pcv.job import samples
+    from pcv.artifacts import samples
 
     (read,) = samples(project.job({"models": SETTINGS["models"]}, "flat"))
     assert not any(x.variable._in_memory for x in read.data_vars.values())

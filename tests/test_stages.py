@@ -26,8 +26,9 @@ import xarray as xr
 import yaml
 
 from pcv import config, diagnostics, layout, nuts, stages, status, store, sums
+from pcv.artifacts import batches, sampled
 from pcv.errors import PcvError
-from pcv.job import Job, batches, recipe, sampled
+from pcv.job import Job, recipe
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import full_data as sampling_of_full_data
 from pcv.stages import answers, sampling, warming_up

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from pcv import layout, store
+from pcv.artifacts import batches, opened, require
 from pcv.config import Config
 from pcv.errors import PcvError
-from pcv.job import Job, Say, batches, opened, require
+from pcv.job import Job, Say
 from pcv.paper.figures import FIGURES, Example
 from pcv.paper.page import by_reason, html, table_html
 from pcv.paper.published import MEANS, MIXING, RUN_TIMES

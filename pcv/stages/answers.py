@@ -7,24 +7,12 @@ import numpy as np
 import xarray as xr
 
 from pcv import datasets, store
+from pcv.artifacts import batches, begin, keep, opened, places, require, sampled, samples, stamp_of
 from pcv.errors import PcvError
 from pcv.folds.base import evenly
-from pcv.job import (
-    Job,
-    batches,
-    begin,
-    keep,
-    observed,
-    opened,
-    places,
-    recipe,
-    require,
-    sampled,
-    samples,
-    stamp_of,
-    stored_folds,
-)
+from pcv.job import Job, recipe
 from pcv.names import name_bits
+from pcv.problem import observed, stored_folds
 from pcv.progress import now_and_then
 from pcv.stages.chains import says
 from pcv.store import Stamp

@@ -3,7 +3,9 @@
 import xarray as xr
 
 from pcv import datasets
-from pcv.job import Job, begin, folds_of, keep, opened, require, scored, stamp_of
+from pcv.artifacts import begin, keep, opened, require, stamp_of
+from pcv.job import Job
+from pcv.problem import folds_of, scored
 from pcv.stages.chains import engine_of, in_chains
 
 

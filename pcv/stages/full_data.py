@@ -12,8 +12,10 @@ import numpy as np
 import xarray as xr
 
 from pcv import stops, store
+from pcv.artifacts import begin, keep, opened, require, stamp_of
 from pcv.errors import BadFit, PcvError, in_one_line
-from pcv.job import Job, begin, keep, model_of, opened, require, stamp_of
+from pcv.job import Job
+from pcv.problem import model_of
 from pcv.progress import Progress
 from pcv.stages.chains import says
 

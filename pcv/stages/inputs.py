@@ -10,10 +10,12 @@ from pathlib import Path
 import xarray as xr
 
 from pcv import datasets, store
+from pcv.artifacts import begin, keep, opened, require, stamp_of
 from pcv.errors import PcvError
 from pcv.folds import Folds, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
-from pcv.job import Job, Say, begin, build, keep, opened, require, scored_alike, stamp_of
+from pcv.job import Job, Say
+from pcv.problem import build, scored_alike
 
 
 def download(name: str, to: Path, say: Say) -> None:

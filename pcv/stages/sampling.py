@@ -8,25 +8,12 @@ import numpy as np
 import xarray as xr
 
 from pcv import datasets, stops, store
+from pcv.artifacts import begin, keep, new, opened, require, sample_name, stamp_of
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
 from pcv.folds import Folds
-from pcv.job import (
-    Job,
-    batch_of,
-    begin,
-    draws_of,
-    folds_of,
-    going,
-    keep,
-    new,
-    observed,
-    opened,
-    require,
-    sample_name,
-    scored,
-    stamp_of,
-)
+from pcv.job import Job, draws_of
+from pcv.problem import batch_of, folds_of, going, observed, scored
 from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.store import Stamp
 

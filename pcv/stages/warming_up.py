@@ -8,22 +8,12 @@ import xarray as xr
 from jaxtyping import Float
 
 from pcv import datasets, stops
+from pcv.artifacts import begin, fitted, keep, opened, require, stamp_of
 from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds
 from pcv.folds.base import evenly
-from pcv.job import (
-    Job,
-    batch_of,
-    begin,
-    fitted,
-    folds_of,
-    keep,
-    opened,
-    require,
-    scored_alike,
-    stamp_of,
-    starts_of,
-)
+from pcv.job import Job, starts_of
+from pcv.problem import batch_of, folds_of, scored_alike
 from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.stages.inputs import warn_of_leaks
 

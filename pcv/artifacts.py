@@ -1,0 +1,210 @@
+"""Artifacts of a job: where they are, whether they belong to it, in files or in memory."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from pcv import layout, store
+from pcv.errors import PcvError
+from pcv.job import Artifact, Job, recipe
+from pcv.storable import true_names
+from pcv.store import Stamp
+
+
+def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
+    """The stamp of an input, after checking that it belongs to this config and these inputs.
+
+    Args:
+        job: what is being made.
+        stage: the stage whose artifact is needed.
+        known: stamps of the artifacts read so far, which the input must have been made from.
+
+    Raises:
+        PcvError: it is missing, damaged, or made from something else; says what changed.
+    """
+    path = job.path(stage)
+    if job.kept is not None:
+        if path not in job.kept:
+            raise PcvError(f"stage '{stage}' has made nothing yet")
+        return job.kept[path][0]
+    stamp = store.read_stamp(path, stage, command(job, stage))
+    if why := outdated(job, stage, stamp, known):
+        raise PcvError(f"{path}: out of date: {why}; run `{command(job, stage)}` again")
+    return stamp
+
+
+def outdated(job: Job, stage: str, stamp: Stamp, known: Mapping[str, Stamp]) -> str:
+    """Why an artifact does not belong to this config and these inputs; empty where it does."""
+    if changed := store.difference(stamp.recipe, recipe(job, stage)):
+        return changed
+    if stage == "diagnose" and _samples(known) and _samples(known) != _samples(stamp.inputs):
+        return "made from other batches of folds than the present ones"
+    for name, present in known.items():
+        if stamp.inputs.get(name, present.fingerprint) != present.fingerprint:
+            return f"made from other results of stage '{name}' than the present ones"
+    return ""
+
+
+def _samples(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.startswith("sample ")}
+
+
+def command(job: Job, stage: str) -> str:
+    """What makes a stage's artifact, for messages."""
+    in_rounds = job.round and stage in layout.ROUND_FILES
+    return f"pcv {stage}{job.given}" + f" --round {job.round}" * bool(in_rounds)
+
+
+def batches(job: Job) -> list[Job]:
+    """The job for each batch of a model's folds.
+
+    Raises:
+        PcvError: how many there are is to be measured first, or again.
+    """
+    if job.settings.cv.fold_batches == "auto":
+        require(job, "cut", {})
+    return _known_batches(job)
+
+
+def _known_batches(job: Job) -> list[Job]:
+    """The same, and none where they are to be measured first."""
+    number: Any = job.settings.cv.fold_batches
+    if number != "auto" or job.kept is None:
+        number = layout.num_batches(job.results, job.experiment, job.model, number)
+    else:
+        number = opened(job, "cut").attrs["fold_batches"]
+    return [job._replace(batch=name) for name in layout.batches(number)]
+
+
+def rounds(job: Job, before: int | None = None) -> list[Job]:
+    """The job for each round of sampling, or for those before one of them."""
+    number = len(job.settings.cv.rounds) if before is None else before
+    return [job._replace(round=r) for r in range(number)]
+
+
+def places(job: Job) -> list[tuple[str, Job]]:
+    """Every stage and the job that makes its artifact, in the order in which they are made.
+
+    Those of a model's batches are left out as long as it is not known how many there are.
+    """
+    parts = [job._replace(model=name) for name in job.settings.models]
+    measured = parts if job.settings.cv.fold_batches == "auto" else []
+    in_batches = [batch for part in parts for batch in _known_batches(part)]
+    sampling = [
+        place
+        for each in rounds(job)
+        for place in (
+            *([("plan", each)] if each.round else []),
+            *(("sample", batch._replace(round=each.round)) for batch in in_batches),
+        )
+    ]
+    return [
+        ("data", job),
+        ("folds", job),
+        *(("fit", part) for part in parts),
+        *(("cut", part) for part in measured),
+        *(("warmup", batch) for batch in in_batches),
+        *sampling,
+        *(("diagnose", part) for part in parts),
+        ("compare", job),
+        ("report", job),
+    ]
+
+
+def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> dict[str, Stamp]:
+    """The stamps of a model's samples, as later stages call them, after `require` of each.
+
+    Args:
+        job: of the model.
+        known: stamps of data, folds and the model's fit.
+        before: only the rounds before this one; None: all.
+    """
+    stamps: dict[str, Stamp] = {}
+    warm = {part.batch: require(part, "warmup", known) for part in batches(job)}
+    for each in rounds(job, before):
+        plan = {}
+        if each.round:
+            plan = {f"plan {each.round}": require(each, "plan", {**known, **stamps})}
+        for part in batches(each):
+            inputs = {**known, "warmup": warm[part.batch], **plan}
+            stamps[sample_name(part)] = require(part, "sample", inputs)
+    return stamps
+
+
+def sample_name(job: Job) -> str:
+    """What later stages call a sample among their inputs."""
+    return f"sample {job.model} {job.batch}" + f" round {job.round}" * bool(job.round)
+
+
+def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
+    """What was sampled of all batches of folds, rounds put together; read where it is looked at."""
+    from pcv.sums import joined
+
+    lengths = job.settings.cv.rounds
+    return [
+        joined([opened(each, "sample", cache=False) for each in rounds(part, before)], lengths)
+        for part in batches(job)
+    ]
+
+
+def opened(job: Job, stage: str, group: str | None = None, cache: bool = True) -> xr.Dataset:
+    """An artifact that is a dataset, or a group of the fit."""
+    if job.kept is None:
+        return store.opened(job.path(stage), group, cache)
+    found = job.kept[job.path(stage)][1]
+    return found if isinstance(found, xr.Dataset) else true_names(found[str(group)].to_dataset())
+
+
+def fitted(job: Job) -> xr.DataTree:
+    """The artifact of the full-data fit."""
+    if job.kept is None:
+        return xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
+    found = job.kept[job.path("fit")][1]
+    assert isinstance(found, xr.DataTree)
+    return found
+
+
+class Making(NamedTuple):
+    """An artifact that is being made."""
+
+    stage: str
+    started: datetime
+    recipe: dict[str, Any]
+    """of its beginning: what changes later is no part of it"""
+
+
+def begin(job: Job, stage: str) -> Making:
+    return Making(stage, datetime.now(UTC), recipe(job, stage))
+
+
+def stamp_of(
+    job: Job, making: Making, inputs: Mapping[str, Stamp], marks: Sequence[str] = (), on: str = ""
+) -> Stamp:
+    """The stamp of an artifact that is finished, on a device."""
+    made = {} if job.kept is not None else store.provenance(making.started, on)
+    return store.stamp(making.stage, making.recipe, inputs, list(marks), made)
+
+
+@contextmanager
+def new(job: Job, stage: str, stamp: Callable[[], Stamp]) -> Iterator[Path | None]:
+    """A folder to write a large artifact in, block by block; None where it stays in memory."""
+    if job.kept is not None:
+        yield None
+        return
+    with store.new(job.path(stage), stamp) as folder:
+        yield folder
+
+
+def keep(job: Job, artifact: Artifact, stamp: Stamp, follows: bool = False) -> None:
+    """Write an artifact; one that `follows` from its stamp only where it is not there."""
+    if job.kept is not None:
+        job.kept[job.path(stamp.stage)] = stamp, artifact
+    elif follows:
+        assert isinstance(artifact, xr.Dataset)
+        store.renew(job.path(stamp.stage), artifact, stamp)
+    else:
+        store.write(job.path(stamp.stage), artifact, stamp)

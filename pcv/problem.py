@@ -1,0 +1,141 @@
+"""What a job works on: its model, its folds, and how these are scored."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from pcv import datasets, reference
+from pcv.artifacts import batches, command, opened, require
+from pcv.config import OBJECT
+from pcv.errors import PcvError
+from pcv.folds import Folds, stored
+from pcv.job import Job
+from pcv.store import Stamp
+
+if TYPE_CHECKING:
+    from pcv.marginal import Scored
+    from pcv.model import Model, Target
+
+
+def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
+    """The data's arrays, and the model built on them."""
+    arrays = datasets.model_data(opened(job, "data"))
+    return arrays, build(job, arrays)
+
+
+def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
+    """The job's model."""
+    from pcv.frontends import as_model
+    from pcv.model import Model, Target
+
+    settings = job.model_config
+    if settings.model in job.objects:
+        known: Model | Target = job.objects[settings.model]
+        return known
+    if settings.model.startswith(OBJECT):
+        raise PcvError(f"model '{settings.model}': an object of a Python session that has ended")
+    made = reference.build(settings.model, arrays, settings.args)
+    model = as_model(made)
+    if model is None:
+        raise PcvError(
+            f"model '{settings.model}': it must return a pcv.Model, a pcv.Target, or a model of "
+            f"PyMC or Bambi, not {type(made).__name__}"
+        )
+    if isinstance(model, Target):
+        return model
+    return _of_column(model, settings.model, arrays, job.settings.data.outcome)
+
+
+def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
+    """A front-end's model, whose observed variable must be a column, perhaps of another name."""
+    if model.data is None:
+        return model
+    own = model.outcome.name
+    observed = np.asarray(model.data.columns[own])
+    if observed.shape != arrays[column].shape or not np.allclose(observed, arrays[column]):
+        raise PcvError(
+            f"model '{name}': what it observes, '{own}', is not column '{column}' of the data, row "
+            "by row; make it of the `data` that the function gets"
+        )
+    if own == column:
+        return model
+    log_lik = model.log_lik
+
+    def renamed(params: Any, data: Mapping[str, Any]) -> Any:
+        return log_lik(params, {**data, own: data[column]} if column in data else data)
+
+    return model._replace(log_lik=renamed, outcome=model.outcome._replace(name=column))
+
+
+def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
+    """All folds of the experiment, and the stamp of their artifact."""
+    stamp = require(job, "folds", known)
+    return stored_folds(job), stamp
+
+
+def stored_folds(job: Job) -> Folds:
+    """All folds of the experiment, whose stamp was required before."""
+    return stored(opened(job, "folds"))
+
+
+def batch_of(job: Job, folds: Folds) -> Folds:
+    """The folds of the job's batch."""
+    names = [part.batch for part in batches(job)]
+    if job.batch not in names:
+        raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
+    places = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
+    if places.size == 0:
+        advice = "use fewer"
+        if job.settings.cv.fold_batches == "auto":
+            advice = f"run `{command(job, 'cut')}` again"
+        raise PcvError(f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; {advice}")
+    return folds.some(places)
+
+
+def going(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
+    """Which of the batch's folds the job samples: in rounds after the first, those of its plan."""
+    if not job.round:
+        return np.arange(len(folds.id))
+    more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id)
+    return np.flatnonzero(more.values)
+
+
+def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.ndarray:
+    """The outcome of each fold's test set, NaN in padded slots and for units of several rows."""
+    y = np.asarray(arrays[job.settings.data.outcome], float)
+    if len(y) != datasets.num_units(arrays):
+        return np.full(folds.test.shape, np.nan)
+    return np.where(folds.test >= 0, y[folds.test], np.nan)
+
+
+def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
+    """The job's model as its folds score it."""
+    from pcv.marginal import choose
+
+    setting = job.settings.predictive
+
+    def make() -> "Scored":
+        return choose(setting, build(job, arrays), job.model, arrays, folds)
+
+    of_folds = ((x.shape, x.tobytes()) for x in (folds.test, folds.held_out))
+    found: Scored = job.once(("scored", setting, *of_folds), make)
+    return found
+
+
+def scored_alike(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> dict[str, "Scored"]:
+    """All models of an experiment as their folds score them.
+
+    Raises:
+        PcvError: by different predictives, so that they could not be compared.
+    """
+    each = {name: scored(job._replace(model=name), arrays, folds) for name in job.settings.models}
+    if len({x.predictive for x in each.values()} - {"either"}) > 1:
+        listed = ", ".join(f"{name}: {x.predictive}" for name, x in each.items())
+        raise PcvError(
+            f"experiment '{job.experiment}': its models would be scored by different predictives "
+            f"({listed}) and could not be compared; set predictive: plain, or give each model a "
+            "`marginal`"
+        )
+    return each
