@@ -146,7 +146,7 @@ def prepared(
         references = {name: session.reference(name, x) for name, x in hashes.items()}
         chosen, own_folds = session.scheme(folds, observed, outcome)
         rows = session.rows(observed, outcome)
-        settings_of_fit, drawn = session.posteriors_of(sections["fit"], list(models))
+        settings_of_fit, drawn = session.posteriors_of(sections.get("fit", {}), list(models))
         files: dict[str, xr.Dataset | xr.DataTree | Folds] = {"table": rows}
         if own_folds is not None:
             files["folds"] = own_folds

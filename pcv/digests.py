@@ -38,8 +38,8 @@ PURE = {
     *("builtins", "functools", "itertools", "operator", "collections", "copyreg", "typing"),
     *("types", "enum"),
 }
-"""packages whose functions give the same for the same, but for those that read files:"""
-READERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}
+"""packages whose functions give the same for the same, but for those of these names:"""
+IMPURE = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap", "globals", "eval", "exec"}
 LARGE = 2**24
 """bytes of an array that is not read in order to save a trace"""
 
@@ -128,6 +128,8 @@ def _kind(x: Any) -> str:
 
 def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     """What a value is: as bytes, or in parts."""
+    if how.pure and not _is_pure(type(x).__module__):  # whatever its class does with it
+        raise Uncertain(f"an object of {_kind(x)}")
     if isinstance(x, bytes):
         return x
     if x is None or x is ... or isinstance(x, bool | int | float | complex | str | np.dtype):
@@ -136,6 +138,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return repr(x).encode()
     if isinstance(x, jax.sharding.Mesh):
         return [repr(x), list(map(repr, x.devices.flat))]
+    if how.pure and isinstance(x, Mapping):
+        return [part for item in x.items() for part in item]  # functions may go by their order
     if isinstance(x, Mapping):
         return [part for name in sorted(x, key=repr) for part in (name, x[name])]
     if isinstance(x, set | frozenset):
@@ -256,10 +260,14 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
         if _is_library(known["__name__"]):  # such as what jax.vmap returns
             known = {}
         names = _names(x.__code__)
-        if how.pure and known and names & READERS:
-            raise Uncertain(f"{name}, which may read a file")
-        used = {name: known[name] for name in names if name in known}
-        return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used]
+        used = {name: known[name] for name in sorted(names) if name in known}
+        if (
+            how.pure
+            and used
+            and (names & IMPURE or ("random" in names and any(x is np for x in used.values())))
+        ):
+            raise Uncertain(f"{name}, which may not always give the same")
+        return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x)]
     if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
         return [x.__wrapped__]
     if isinstance(x, type | BuiltinFunctionType):
@@ -275,12 +283,15 @@ def _names(code: CodeType) -> set[str]:
 
 def _object(x: Any, how: Reading) -> list[Any]:
     """An object of a library, in the parts of which it could be made again."""
-    if not (how.pure and _is_pure(type(x).__module__)):
+    if not how.pure:
         raise Uncertain(f"an object of {_kind(x)}")
     try:
-        make, args, state, *items = x.__reduce_ex__(4)
+        parts = x.__reduce_ex__(4)
     except Exception as error:  # whatever it says
         raise Uncertain(f"an object of {_kind(x)}") from error
+    if isinstance(parts, str):  # a name, of whatever is there
+        raise Uncertain(f"an object of {_kind(x)}")
+    make, args, state, *items = (*parts, None)[: max(len(parts), 3)]
     if isinstance(state, dict):  # without what it has only computed, or has from its class anyway
         of_class = {name: getattr_static(type(x), name, ...) for name in state}
         computed = ("cached_property", "lazy_property")
@@ -293,7 +304,8 @@ def _object(x: Any, how: Reading) -> list[Any]:
 
 
 def _is_pure(module: str) -> bool:
-    return module.split(".")[0] in PURE and _is_library(module)
+    package, *_ = module.split(".")  # some modules of compiled classes are none
+    return package in PURE and _is_library(package)
 
 
 def _named(x: Any) -> bool:

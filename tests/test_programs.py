@@ -2,8 +2,9 @@
 
 import sys
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from subprocess import run
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -154,9 +155,42 @@ class Scale:
         return b * self.x
 
 
-def test_what_may_change_outside_is_traced_again(tmp_path):
+class Pair(NamedTuple):
+    x: float
+
+    def times(self):
+        return self.x
+
+
+@cache
+def cached():
+    return SCALE
+
+
+def test_functions_that_differ_in_an_order_or_an_attribute():
+    def stacked(given):
+        return lambda b: b * jnp.stack(list(given.values()))
+
+    for given in ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}):
+        assert programs.shared(stacked(given))(2.0).tolist() == [2 * x for x in given.values()]
+
+    def scaled(b):
+        return b * scaled.by
+
+    for by in (2.0, 3.0):
+        scaled.by = by
+        assert programs.shared(scaled)(2.0) == 2 * by
+
+
+def test_what_may_change_outside_is_traced_again(tmp_path, monkeypatch):
     """Objects of the user's classes, files, and what other libraries do."""
-    file = tmp_path / "x.npy"
+    file, pair = tmp_path / "x.npy", Pair(2.0)
+
+    def of_a_class(b):
+        return b * pair.times()
+
+    def of_a_cache(b):
+        return b * cached()
 
     def from_a_file(b):
         return b * np.load(file)
@@ -170,6 +204,10 @@ def test_what_may_change_outside_is_traced_again(tmp_path):
         (lambda: np.save(file, 3.0), from_a_file, 6.0),
         (lambda: None, own, 4.0),
         (lambda: setattr(own, "x", 3.0), own, 6.0),
+        (lambda: None, of_a_class, 4.0),
+        (lambda: monkeypatch.setattr(Pair, "times", lambda self: 5.0), of_a_class, 10.0),
+        (lambda: None, of_a_cache, 4.0),
+        (lambda: monkeypatch.setitem(globals(), "cached", lambda: 5.0), of_a_cache, 10.0),
         (lambda: setattr(pd.options.display, "max_rows", 10), as_pandas_has_it, 20.0),
         (lambda: setattr(pd.options.display, "max_rows", 11), as_pandas_has_it, 22.0),
     ):
