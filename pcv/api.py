@@ -79,8 +79,8 @@ def cross_validate(
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that a call that was interrupted goes on
             where it was: what was made of other models, data or settings is made anew, and what is
-            made of functions that cannot be hashed for certain, which is said; None: they are
-            thrown away.
+            made of functions that cannot be hashed for certain, which is said; None: they are in
+            memory, and thrown away.
         cores: of the CPU to use; None: all.
         progress: whether to show what is being done.
 

@@ -34,14 +34,19 @@ OF_CODE = (
 )
 
 PURE = {
-    *("pcv", "jax", "jaxlib", "numpyro", "pytensor", "pymc", "numpy", "scipy", "jaxtyping", "math"),
-    *("builtins", "functools", "itertools", "operator", "collections", "copyreg", "typing"),
-    *("types", "enum"),
+    *("pcv", "jax", "jaxlib", "numpyro", "numpy", "scipy", "jaxtyping", "math", "builtins"),
+    *("functools", "itertools", "operator", "collections", "copyreg", "typing", "types", "enum"),
 }
 """packages whose functions give the same for the same, but for those of these names:"""
-IMPURE = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap", "globals", "eval", "exec"}
+IMPURE = {
+    *("load", "loadtxt", "genfromtxt", "fromregex", "fromfile", "memmap", "loadmat", "load_npz"),
+    *("mmread", "load_dataset", "globals", "eval", "exec"),
+}
 LARGE = 2**24
 """bytes of an array that is not read in order to save a trace"""
+
+SAID_WHOLE = jax.tree_util.PyTreeDef, jax.ShapeDtypeStruct, jax.sharding.PartitionSpec
+"""objects of JAX of which all is in what is printed"""
 
 Seen = dict[tuple[int, int], tuple[bytes, Any]]
 """digests by the `id` of what they are of, and the order; it is kept, so that no other gets that"""
@@ -154,11 +159,12 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         raise Uncertain("a value that is being traced")
     if hasattr(x, "__array__") and hasattr(x, "dtype") and hasattr(x, "shape"):
         array = np.asarray(x)
-        if array.dtype.hasobject:
-            raise Uncertain("an array of Python objects")
+        if array.dtype.hasobject or array.dtype.fields or isinstance(x, np.ma.MaskedArray):
+            raise Uncertain("an array of Python objects, of fields, or masked")
         if how.pure and array.nbytes > LARGE:
             raise Uncertain("a large array")
-        return [array.dtype.str, array.shape, array.tobytes()]
+        weak = [x.weak_type] if how.pure and isinstance(x, jax.Array) else []
+        return [array.dtype.str, repr(array.dtype), array.shape, array.tobytes(), *weak]
     if isinstance(x, core.Primitive):
         return _primitive(x)
     of_jax = type(x).__module__.split(".")[0] in ("jax", "jaxlib")
@@ -166,6 +172,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return [vars(x)]  # a primitive with its parameters
     if callable(x) or isinstance(x, CodeType | ModuleType):
         return _code(x, how)
+    if how.pure and not isinstance(x, SAID_WHOLE):
+        return _object(x, how)
     if of_jax and not ("..." in (said := repr(x)) or " at 0x" in said):
         return said.encode()  # layouts and trees, which hold no arrays
     return _object(x, how)
@@ -245,6 +253,7 @@ def _of_jax(loaded: int) -> set[int]:
 def _code(x: Any, how: Reading) -> bytes | list[Any]:
     """A function of Python: its code and what that refers to; a library's, by its name."""
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', '')}"
+    fixed = _is_pure if how.pure else _is_library
     if isinstance(x, CodeType):
         return [getattr(x, field) for field in OF_CODE]
     module = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or ""
@@ -257,8 +266,9 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
     if isinstance(x, FunctionType):
         bound = [cell.cell_contents for cell in x.__closure__ or ()]
         known = {**vars(builtins), **x.__globals__}
-        if _is_library(known["__name__"]):  # such as what jax.vmap returns
-            known = {}
+        place = sys.modules.get(known["__name__"])
+        if place is not None and x.__globals__ is vars(place) and fixed(known["__name__"]):
+            known = {}  # such as of what jax.vmap returns
         names = _names(x.__code__)
         used = {name: known[name] for name in sorted(names) if name in known}
         if (
@@ -267,7 +277,8 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
             and (names & IMPURE or ("random" in names and any(x is np for x in used.values())))
         ):
             raise Uncertain(f"{name}, which may not always give the same")
-        return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x)]
+        of = [name] if how.pure and not known else []
+        return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x), *of]
     if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
         return [x.__wrapped__]
     if isinstance(x, type | BuiltinFunctionType):

@@ -366,7 +366,10 @@ def detached(
     covs = wide[all_entries[:, :, None], all_entries[:, None, :]]
     there = all_entries < size
     both = there[:, :, None] & there[:, None, :]
-    inverse = np.linalg.inv(np.linalg.cholesky(np.where(both, covs, np.eye(dim))))
+    try:
+        inverse = np.linalg.inv(np.linalg.cholesky(np.where(both, covs, np.eye(dim))))
+    except np.linalg.LinAlgError:  # draws that hardly moved
+        return scored
     means, whiten = jnp.asarray(padded[all_entries]), jnp.asarray(inverse)
     entries_of = jnp.asarray(all_entries)
 

@@ -7,6 +7,7 @@ apart by a digest of what is left: other data of the same shape, other folds or 
 compile nothing. A function that is what one before it was, arrays included, is not even traced.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ _shapes: dict[Any, Any] = {}
 TRACED_IN = (
     *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
     *("jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_device"),
+    "jax_random_seed_offset",
 )
 """settings of JAX that a trace depends on"""
 
@@ -132,7 +134,7 @@ class Shared:
             found, certain = self._trace(known, args)
             if same is None or not certain:
                 return found
-            _traced[same] = found
+            _traced[same] = found[0], list(map(_alone_in_memory, found[1]))
         found = _traced[same] = _traced.pop(same)  # the last one used comes last
         while len(_traced) > MOST or sum(map(_bytes_held, _traced.values())) > HELD:
             del _traced[next(iter(_traced))]
@@ -166,15 +168,23 @@ class Shared:
         return run(held, *args)
 
 
+def _alone_in_memory(x: Any) -> Any:
+    """JAX may take an array of NumPy's as its own, which its owner may change."""
+    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return x if is_key else jax.device_put(np.array(x), x.sharding if x.committed else None)
+
+
 def _bytes_held(traced: tuple[jax.stages.Compiled, list[Any]]) -> int:
     return sum(x.nbytes for x in traced[1])
 
 
 def _same(function: Callable[..., Any], *of_call: Any) -> Any:
     """What tells a trace from others; None where that is not certain."""
+    if getattr(sys.modules.get("numpyro.primitives"), "_PYRO_STACK", ()):  # handlers around a call
+        return None
     try:
         digest = digests.of_pure(function)
-    except digests.Uncertain:
+    except Exception:  # Uncertain, or whatever parts of it do when they are looked at
         return None
     return digest, *of_call, *(getattr(jax.config, name) for name in TRACED_IN)
 

@@ -91,6 +91,8 @@ def _bring_up_to_date(
     settled = known == wanted
     files = _files(config, experiment, model) if existing and stage in OF_MODEL_FILES else None
     stale = any(_made_of(path, files) != wanted for path in existing)
+    if stage == "fit":
+        stale |= any(_has_other_draws(path, config, experiment, model) for path in existing)
     lacking = not known_batches or len(existing) < len(artifacts)
     after = _time_of_what_follows(results, config, experiment, stage, model) if lacking else 0.0
     try:
@@ -173,6 +175,20 @@ def _files(config: Config, experiment: str, model: str) -> dict[str, str] | None
         os.path.relpath(path, paths[0].parent): sha256(path.read_bytes()).hexdigest()
         for path in paths
     }
+
+
+def _has_other_draws(path: Path, config: Config, experiment: str, model: str) -> bool:
+    """Was a fit made of other draws than those of the config, or of none?"""
+    given = config.experiments[experiment].fit.file
+    file = None if given is None else Path(given.replace("{model}", model))
+    try:
+        made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    drawn = made.get("posterior")
+    if file is None or drawn is None or not file.is_file():
+        return (file is None) != (drawn is None)
+    return bool(drawn != {file.name: sha256(file.read_bytes()).hexdigest()})
 
 
 def _made_of(path: Path, files: Mapping[str, str] | None) -> dict[str, Any] | None:

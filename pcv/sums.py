@@ -158,13 +158,17 @@ def end(
     return xr.Dataset(last, {"fold": folds}, attributes)
 
 
-def whole(batches: Sequence[xr.Dataset], end: xr.Dataset) -> xr.Dataset:
-    """The artifact of batches that stayed in memory."""
+def whole(batches: Sequence[xr.Dataset], end: xr.Dataset, num_batches: int) -> xr.Dataset:
+    """The artifact of batches that stayed in memory; NaN in those that no fold reached."""
     variables: dict[str, tuple] = {}
     for name, x in batches[0].data_vars.items():
-        along = "draw" if "draw" in x.dims else "batch"
+        axis = x.dims.index("draw" if "draw" in x.dims else "batch")
         every = [batch[name].values for batch in batches]
-        variables[str(name)] = x.dims, np.concatenate(every, x.dims.index(along))
+        if len(batches) < num_batches:
+            shape = list(x.shape)
+            shape[axis] *= num_batches - len(batches)
+            every.append(np.full(shape, np.nan))
+        variables[str(name)] = x.dims, np.concatenate(every, axis)
     return end.assign(variables)
 
 

@@ -83,13 +83,14 @@ def test_folds_are_estimated_without_jobs_and_files(until, tmp_path, monkeypatch
     assert told[0].startswith("the full data, ")
 
 
-def test_what_a_call_makes_stays_in_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize("until", [None, {"fold_mcse": 0.03, "min_draws": 100, "max_draws": 800}])
+def test_what_a_call_makes_stays_in_memory(until, tmp_path, monkeypatch):
     """The same as with `results`, bit by bit."""
     problem = normal_means()
     models, data = {"means": problem.model}, problem.data
     short = {"chains": 2, "draws": 100, "warmup": 20, "fit": {"warmup": 200, "draws": 200}}
     call = partial(pcv.cross_validate, models, pcv.kfold(14, 5), data=data, progress=False, **short)
-    call = partial(call, cv={"fold_batches": 2})
+    call = partial(call, cv={"fold_batches": 2, "batch_size": 50}, until=until)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "mkdtemp", lambda *_, **__: pytest.fail("a folder"))
     alone = call()["means"]

@@ -1,17 +1,22 @@
 """Draws that there are already, as the full-data fit: of all front-ends, and of other models."""
 
+import json
 from functools import partial
+from hashlib import sha256
 
+import bambi as bmb
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
 from numpyro.infer import MCMC, NUTS
 
 import pcv
+from pcv import config, recipes
 from pcv.errors import PcvError
 
 RNG = np.random.default_rng(3)
@@ -166,3 +171,52 @@ def test_draws_of_half_as_many_data_are_refused():
     for times in (2, 0.5):
         with pytest.raises(PcvError, match="of the log density by its parameter in 'a' is"):
             call(model, data={"y": y}, fit=of_mean(0, times / np.sqrt(21)))
+
+
+def test_statistics_of_other_draws_are_left_out(drawn):
+    stats = xr.Dataset({"diverging": (("chain", "draw"), np.ones((4, 9), bool))})
+    tree = xr.DataTree.from_dict(
+        {"posterior": drawn["posterior"].to_dataset(), "sample_stats": stats}
+    )
+    given = call(pcv.from_numpyro(clinics, DATA), fit=tree)
+    assert not given.tree["sample_stats"]["diverging"].values.any()
+
+
+def test_one_chain_cannot_tell(drawn):
+    with pytest.raises(PcvError, match="has one chain"):
+        call(pcv.from_numpyro(clinics, DATA), fit=changed(drawn, lambda x: x.isel(chain=slice(1))))
+
+
+def test_bambi_has_another_intercept(drawn):
+    model = bmb.Model("y ~ x", pd.DataFrame(DATA))
+    with pytest.raises(PcvError, match="no way from its variables back"):
+        call(model, fit=drawn)
+
+
+@pytest.mark.parametrize(
+    ("made_of", "file", "expected"),
+    [
+        (None, None, False),
+        ({"a.nc": sha256(b"one").hexdigest()}, "{model}.nc", False),
+        ({"a.nc": sha256(b"other").hexdigest()}, "{model}.nc", True),
+        ({"b.nc": sha256(b"one").hexdigest()}, "{model}.nc", True),
+        (None, "{model}.nc", True),
+        ({"a.nc": sha256(b"one").hexdigest()}, None, True),
+    ],
+)
+def test_snakemake_makes_a_fit_of_other_draws_anew(made_of, file, expected, tmp_path, monkeypatch):
+    """Also where their file is older than the fit."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.nc").write_bytes(b"one")
+    (tmp_path / "fit.zarr").mkdir()
+    recipe = {} if made_of is None else {"posterior": made_of}
+    meta = {"attributes": {"pcv": {"recipe": recipe}}}
+    (tmp_path / "fit.zarr/zarr.json").write_text(json.dumps(meta))
+    experiment = {
+        "data": {"file": "data.csv", "outcome": "y"},
+        "folds": {"scheme": "leave_one_out"},
+        "models": {"a": {"model": "models.py:a"}},
+        "fit": {"file": file},
+    }
+    parsed = config.parse({"seed": 1, "experiments": {"e": experiment}})
+    assert recipes._has_other_draws(tmp_path / "fit.zarr", parsed, "e", "a") is expected

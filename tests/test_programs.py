@@ -11,10 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
+import pymc as pm
 import pytest
+from jax.experimental import sparse
+from scipy.stats import norm
 
 import pcv
 from pcv import programs
+from pcv.frontends import as_model
 
 X, OTHER = np.linspace(0.0, 1.0, 7), np.linspace(2.0, 3.0, 7)
 
@@ -120,7 +124,12 @@ def held_by_a_transform(x):
     return lambda b: to(b)
 
 
-HOLDING = [held, held_by_default, held_by_a_partial, held_by_another]
+def held_by_a_sparse_matrix(x):
+    matrix = sparse.BCOO.fromdense(jnp.diag(x + 1))
+    return lambda b: b * (matrix @ jnp.ones(len(x)))
+
+
+HOLDING = [held_by_a_sparse_matrix, held, held_by_default, held_by_a_partial, held_by_another]
 HOLDING += [held_by_a_distribution, held_by_a_transform]
 
 
@@ -153,6 +162,34 @@ class Scale:
 
     def __call__(self, b):
         return b * self.x
+
+
+def test_arrays_with_more_than_their_values():
+    """A mask, names of fields."""
+    masks = [np.ma.masked_array([1.0, 2.0], [True, False]), np.ma.masked_array([1.0, 2.0])]
+    fields = [np.array([(1.0, 2.0)], [(x, float), (y, float)]) for x, y in ("ab", "ba")]
+    for array in masks:
+        assert programs.shared(lambda b, x=array: b * float(x.sum()))(2.0) == 2 * array.sum()
+    for array in fields:
+        assert programs.shared(lambda b, x=array: b * float(x["a"][0]))(2.0) == 2 * array["a"][0]
+
+
+def test_pymc_models_that_differ_inside_of_a_constant():
+    """Whose generated functions look alike."""
+    group, y = np.repeat(np.arange(6), 10), np.random.default_rng(1).normal(size=60)
+
+    def model(group):
+        with pm.Model() as made:
+            theta = pm.Normal("theta", 0, 1, shape=6)
+            pm.Normal("y", theta[group], 1, observed=y)
+        return as_model(made)
+
+    other, at = group.copy(), {"theta": jnp.arange(6.0)}
+    other[30] = 0
+    for of in (group, other):
+        log_lik = model(of).log_lik
+        found = programs.shared(lambda p: log_lik(p, {}))(at)  # noqa: B023
+        np.testing.assert_allclose(found, norm.logpdf(y, np.arange(6.0)[of]))
 
 
 class Pair(NamedTuple):

@@ -190,7 +190,8 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
         for name, column in rows.items()
         if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
     }
-    return from_pymc(made, units=units, columns=table)
+    # Bambi reports another intercept than its model has, which is that of centred predictors.
+    return from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
 
 
 def _named(formula: str) -> set[str]:

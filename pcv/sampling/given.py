@@ -61,12 +61,20 @@ def posterior(
             draws are not of this model and these data.
     """
     position = _unconstrained(target, unconstrain, variables)
-    lp = _belongs(target, position, num_units, names)
+    if len(position) < 2:
+        raise PcvError(
+            "the posterior that is given has one chain, and whether it has mixed cannot be told; "
+            "give two or more"
+        )
+    lp, gradient = _derivatives(target, position, num_units)
+    known = {name: x for name, x in stats.items() if np.shape(x) == lp.shape}
     draws = Draws(
         position,
         lp,
         *(
-            np.asarray(stats.get(name, np.full(lp.shape, nothing))).astype(kind)
+            np.nan_to_num(known[name], nan=nothing).astype(kind)
+            if name in known
+            else np.full(lp.shape, nothing, kind)
             for name, nothing, kind in (
                 ("energy", np.nan, float),
                 ("acceptance_rate", np.nan, float),
@@ -75,11 +83,14 @@ def posterior(
             )
         ),
     )
+    checks = nuts.check(draws, names, target_accept)
+    if not checks.problems:
+        _check_identities(position, gradient, names)
     say(f"{lp.shape[0]} chains x {lp.shape[1]} draws are given, of {len(names)} parameters")
     engine = engine_of(target, num_units, lp.size)
     told = shown(after, num_chains(engine), target_accept, target_accept)
     fit = after_nuts(engine, root("fit"), draws, target_accept, told)
-    return Posterior(fit, nuts.check(draws, names, target_accept))
+    return Posterior(fit, checks)
 
 
 def _unconstrained(
@@ -116,36 +127,43 @@ def _unconstrained(
         outside = int((~np.isfinite(found).all(1)).sum())
         raise PcvError(
             f"{outside} of {len(found)} draws of the posterior that is given lie outside the "
-            "model's supports, or at their ends: it is of another model"
+            "model's supports, or at their ends, as rounded numbers may: give more digits, or a "
+            "posterior of this model"
         )
     return found.reshape(chains, draws, -1)
 
 
-def _belongs(
-    target: Target,
-    position: Float[np.ndarray, "chain draw param"],
-    num_units: int,
-    names: list[str],
-) -> Float[np.ndarray, "chain draw"]:
-    """Log densities of the draws, after a look at whether these are the target's."""
-    from arviz_stats.base import array_stats
-
+def _derivatives(
+    target: Target, position: Float[np.ndarray, "chain draw param"], num_units: int
+) -> tuple[Float[np.ndarray, "chain draw"], Float[np.ndarray, "chain draw param"]]:
+    """Log density and its gradient at the draws."""
     everything = full_data(num_units)
     both = jax.value_and_grad(lambda x: target.log_density(x, everything))
     every = programs.shared(lambda x: jax.lax.map(both, x, batch_size=AT_ONCE))
-    flat = position.reshape(-1, position.shape[-1])
-    lp, gradient = (np.asarray(x) for x in every(jnp.asarray(flat)))
-    if not np.isfinite(lp).all():
+    found = every(jnp.asarray(position.reshape(-1, position.shape[-1])))
+    lp, gradient = (np.asarray(x) for x in found)
+    bad = ~(np.isfinite(lp) & np.isfinite(gradient).all(1))
+    if bad.any():
         raise PcvError(
-            f"the model's log density is not finite at {int((~np.isfinite(lp)).sum())} of "
-            f"{lp.size} draws of the posterior that is given: it is of another model or other data"
+            f"the model's log density, or its gradient, is not finite at {bad.sum()} of {lp.size} "
+            "draws of the posterior that is given: it is of another model or of other data"
         )
-    gradient = gradient.reshape(position.shape)
+    return lp.reshape(position.shape[:2]), gradient.reshape(position.shape)
+
+
+def _check_identities(
+    position: Float[np.ndarray, "chain draw param"],
+    gradient: Float[np.ndarray, "chain draw param"],
+    names: list[str],
+) -> None:
+    """Are these draws of the posterior whose gradients they are?"""
+    from arviz_stats.base import array_stats
+
     away = position - position.mean((0, 1))
     for of, x in (("", gradient), (" by its parameter", away * gradient + 1)):
+        error = np.asarray(array_stats.mcse(x, method="mean", chain_axis=0, draw_axis=1))
         with np.errstate(invalid="ignore", divide="ignore"):
-            error = array_stats.mcse(x, method="mean", chain_axis=0, draw_axis=1)
-            z = np.nan_to_num(np.abs(x.mean((0, 1)) / error))
+            z = np.nan_to_num(np.abs(x.mean((0, 1)) / error), posinf=1e9)
         worst = int(np.argmax(z))
         if z[worst] > MAX_Z:
             raise PcvError(
@@ -153,4 +171,3 @@ def _belongs(
                 f"gradient of the log density{of} in '{names[worst]}' is {z[worst]:.0f} standard "
                 "errors off; give one of the same model, priors and data, or leave out fit"
             )
-    return lp.reshape(position.shape[:2])

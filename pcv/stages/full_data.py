@@ -103,6 +103,9 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
         stamp = stamp_of(job, making, known, marks, devices.describe())
     failed = job.path("fit").with_name("fit_failed.zarr")
+    if bad and not allowed and job.posterior is not None:
+        said = "\n".join(f"fit {job.model}: {problem}" for problem in checks.problems)
+        raise PcvError(f"{said}\ngive other draws, or leave them out, and a fit is made")
     if bad and not allowed:
         if job.kept is None:
             store.write(failed, tree, stamp)
@@ -114,10 +117,11 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
 def _given(job: Job, file: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The variables of a posterior that there is, and what its sampler tells of the draws."""
-    tree = job.objects.get(str(file)) or idata_of(file)
+    known = job.objects.get(str(file))
+    tree, what = (idata_of(file), str(file)) if known is None else (known, "the draws in fit")
     groups = [tree[name].to_dataset() for name in ("posterior", "sample_stats") if name in tree]
     if not groups or not {"chain", "draw"} <= set(groups[0].dims):
-        raise PcvError(f"{file}: no group 'posterior' with dimensions chain and draw, as ArviZ has")
+        raise PcvError(f"{what}: no group 'posterior' with dimensions chain and draw, as ArviZ has")
     variables = [
         {
             str(name): x.transpose("chain", "draw", ...).values
@@ -150,7 +154,7 @@ def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array
     if unconstrain is None:
         raise PcvError(
             "draws are given, but the model has no way from its variables back to its parameters: "
-            "pcv.Model(..., unconstrain=...); or leave out fit.file"
+            "pcv.Model(..., unconstrain=...); or leave the draws out"
         )
     params = programs.shapes(model.init, any_key())
 

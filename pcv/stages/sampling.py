@@ -93,7 +93,7 @@ def sample(job: Job) -> None:
         def after(number: int, block: "Block", draws: int, most: int) -> None:
             """Tell how far it is, and end here if that was asked for."""
             done = progress(job, "sample", [block], most)
-            job.progress(done._replace(draws=draws, divergences=divergences))
+            job.progress(done._replace(done=draws, divergences=divergences))
             stops.look(
                 f"sample {job.model}",
                 f"the blocks of draws made so far, {max(number, there)}, are kept, and the same "
@@ -145,7 +145,8 @@ def sample(job: Job) -> None:
             attributes = {key: warm.attrs[key] for key in INHERITED}
             end = sums.end(folds.id, num_draws, tail, last, attributes)
             if folder is None:
-                keep(job, sums.whole(batches, end), stamp())
+                number = (lengths[-1] - made) // cv.batch_size
+                keep(job, sums.whole(batches, end, number), stamp())
             else:
                 store.put(folder, end, mode="a")
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
