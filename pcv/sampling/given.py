@@ -34,7 +34,7 @@ def posterior(
     target: Target,
     unconstrain: Callable[[Mapping[str, Array]], Float[Array, " param"]],
     variables: Variables,
-    stats: Variables,
+    stats: Mapping[str, np.ndarray],
     num_units: int,
     names: list[str],
     root: Callable[[str], Key[Array, ""]],
