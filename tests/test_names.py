@@ -83,7 +83,7 @@ def test_columns_from_python_reach_the_model(names):
     given = Observations({"y": Y, "x": np.ones((2, 2)), **columns})
     with tempfile.TemporaryDirectory() as place:
         for _ in range(2):  # the second finds it as it should be
-            session.write_table(Path(place, "table.zarr"), given, "y")
+            session.write(Path(place, "table.zarr"), session.rows(given, "y"))
         arrays = through_stores(Path(place, "table.zarr"), Path(place, "data.zarr"))
     assert_all_there(arrays, columns)
     np.testing.assert_array_equal(arrays["x"], np.ones((2, 2)))
@@ -124,7 +124,7 @@ def test_a_variable_that_was_renamed_since_keeps_its_new_name():
 def test_names_that_are_no_text_are_refused(tmp_path):
     given = Observations({"y": Y, "a\ud800": Y})
     with pytest.raises(PcvError, match=r"the name 'a\\ud800' is not valid Unicode; rename it"):
-        session.write_table(tmp_path / "table.zarr", given, "y")
+        session.write(tmp_path / "table.zarr", session.rows(given, "y"))
 
 
 def test_two_columns_of_one_name_are_refused():
