@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float, Key
 from pcv.folds import Folds
 from pcv.marginal import Scored, started_anew
 from pcv.model import Target
+from pcv.sampling import folds as sampling
 from pcv.sampling import sides
-from pcv.sampling.folds import MOVES, Starts, starting_draws, warmup
+from pcv.sampling.folds import Starts
 from pcv.sampling.full_data import Fit
 from pcv.sampling.sides import Facing
 from pcv.sampling.tiles import Engine
@@ -80,7 +81,7 @@ def warmed(
         after: is told of every block: those so far of what is being done, and what that is.
         look: is called between blocks of full-data scores.
     """
-    picks = starting_draws(
+    picks = sampling.starting_draws(
         plan.seed,
         plan.model,
         [str(fold) for fold in folds.id],
@@ -97,7 +98,7 @@ def warmed(
         so_far.append(block._replace(draws=block.draws[..., :0]))
         after(so_far, what)
 
-    starts = warmup(
+    starts = sampling.warmup(
         engine,
         root,
         fit,
@@ -116,7 +117,7 @@ def warmed(
             f"warmup {plan.model}: kernels of their own for {starts.adapted.sum()} of "
             f"{len(folds.id)} folds"
             + why * (plan.adapted == "auto")
-            + f"; {several} of them make {MOVES} transitions for a draw" * bool(several)
+            + f"; {several} of them make {sampling.MOVES} transitions for a draw" * bool(several)
         )
     which = _with_two_sides(how, engine, fit, folds, full, say)
     numerical = how.local is not None and not how.local.exact
