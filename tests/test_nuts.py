@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,12 +13,11 @@ from blackjax.adaptation import window_adaptation
 
 from pcv import nuts
 from pcv.checks import centred
-from pcv.job import Job
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.nuts import check
+from pcv.sampling import posterior
 from pcv.sampling.full_data import Draws
-from pcv.stages import full_data
 from tests.chains import worst
 from tests.problems import PROBLEMS, Problem, coin
 
@@ -215,18 +213,18 @@ def attempts(*divergent: int) -> Iterator[tuple[Draws, Draws]]:
 )
 def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shares):
     said = []
-    job = Job(None, "", Path(), "m", say=said.append)
-    found, draws = full_data._without_divergences(job, attempts(*divergent), nuts.TARGETS)
+    each = attempts(*divergent)
+    found, draws = posterior._without_divergences(each, nuts.TARGETS, said.append)
     assert found == target_accept
     assert draws.diverging.sum() == divergent[-1]
     assert said == [
-        f"fit m: target_accept {low:g}: {share} of draws diverged; again at {high:g}"
+        f"target_accept {low:g}: {share} of draws diverged; again at {high:g}"
         for low, high, share in zip(nuts.TARGETS, nuts.TARGETS[1:], shares)
     ]
 
 
 def test_a_target_that_was_asked_for_is_kept():
-    found, _ = full_data._without_divergences(Job(None, "", Path()), attempts(41), [0.8])
+    found, _ = posterior._without_divergences(attempts(41), [0.8], print)
     assert found == 0.8
 
 
