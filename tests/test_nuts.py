@@ -16,7 +16,7 @@ from pcv.checks import centred
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.nuts import check
-from pcv.sampling import posterior
+from pcv.sampling import posterior as fitting
 from pcv.sampling.full_data import Draws
 from tests.chains import worst
 from tests.problems import PROBLEMS, Problem, coin
@@ -214,7 +214,7 @@ def attempts(*divergent: int) -> Iterator[tuple[Draws, Draws]]:
 def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shares):
     said = []
     each = attempts(*divergent)
-    found, draws = posterior._without_divergences(each, nuts.TARGETS, said.append)
+    found, draws = fitting._without_divergences(each, nuts.TARGETS, said.append)
     assert found == target_accept
     assert draws.diverging.sum() == divergent[-1]
     assert said == [
@@ -224,7 +224,7 @@ def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shar
 
 
 def test_a_target_that_was_asked_for_is_kept():
-    found, _ = posterior._without_divergences(attempts(41), [0.8], print)
+    found, _ = fitting._without_divergences(attempts(41), [0.8], print)
     assert found == 0.8
 
 
