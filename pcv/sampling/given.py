@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from pcv import nuts, programs
 from pcv.errors import PcvError
+from pcv.keys import any_key
 from pcv.model import Target, full_data
 from pcv.progress import Progress
 from pcv.sampling.full_data import Draws, after_nuts, engine_of, num_chains
@@ -99,7 +100,7 @@ def _unconstrained(
     variables: Variables,
 ) -> Float[np.ndarray, "chain draw param"]:
     """Draws as parameters, in the order of the flat vector."""
-    shapes = jax.eval_shape(lambda key: target.constrain(target.init(key)), jax.random.key(0))
+    shapes = programs.shapes(lambda key: target.constrain(target.init(key)), any_key())
     known = {name: np.asarray(variables[name]) for name in shapes if name in variables}
     for name, x in known.items():
         if x.shape[2:] != shapes[name].shape:

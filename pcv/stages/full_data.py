@@ -118,7 +118,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 def _given(job: Job, file: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The variables of a posterior that there is, and what its sampler tells of the draws."""
     known = job.objects.get(str(file))
-    tree, what = (idata_of(file), str(file)) if known is None else (known, "the draws in fit")
+    tree, what = (_read(file), str(file)) if known is None else (known, "the draws in fit")
     groups = [tree[name].to_dataset() for name in ("posterior", "sample_stats") if name in tree]
     if not groups or not {"chain", "draw"} <= set(groups[0].dims):
         raise PcvError(f"{what}: no group 'posterior' with dimensions chain and draw, as ArviZ has")
@@ -133,7 +133,7 @@ def _given(job: Job, file: Path) -> tuple[dict[str, np.ndarray], dict[str, np.nd
     return variables[0], variables[1] if len(variables) > 1 else {}
 
 
-def idata_of(file: Path) -> xr.DataTree:
+def _read(file: Path) -> xr.DataTree:
     """Groups as ArviZ writes them, of a .nc file or a .zarr folder."""
     if not file.exists():
         raise PcvError(f"{file}: no such file; fit.file is relative to the working directory")
