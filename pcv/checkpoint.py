@@ -135,7 +135,7 @@ def _locked(
                 folder.mkdir(parents=True, exist_ok=True)
                 file = (folder / "lock").open("a")
             except (FileExistsError, FileNotFoundError):
-                if os.path.lexists(folder):  # a file, or a link to nothing
+                if folder.is_file() or folder.is_symlink():
                     raise
                 continue  # who held the folder has removed it since
         with file as lock:
