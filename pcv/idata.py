@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from pcv import programs
 from pcv.model import Params, Target
-from pcv.nuts import Checks
+from pcv.sampling.fit_checks import Checks
 from pcv.sampling.full_data import Draws, Fit
 from pcv.sampling.kernel import Kernel
 from pcv.storable import storable

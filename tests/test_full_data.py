@@ -20,8 +20,8 @@ from numpyro.infer.util import initialize_model, unconstrain_fn
 from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
-from pcv.nuts import check
 from pcv.sampling import full_data
+from pcv.sampling.fit_checks import check
 from pcv.sampling.full_data import Fit
 from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
 from tests.chains import off, worst

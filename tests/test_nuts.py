@@ -15,8 +15,9 @@ from pcv import nuts
 from pcv.checks import centred
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
-from pcv.nuts import check
+from pcv.sampling import fit_checks
 from pcv.sampling import posterior as fitting
+from pcv.sampling.fit_checks import check
 from pcv.sampling.full_data import Draws
 from tests.chains import worst
 from tests.problems import PROBLEMS, Problem, coin
@@ -214,12 +215,12 @@ def attempts(*divergent: int) -> Iterator[tuple[Draws, Draws]]:
 def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, shares):
     said = []
     each = attempts(*divergent)
-    found, draws = fitting._without_divergences(each, nuts.TARGETS, said.append)
+    found, draws = fitting._without_divergences(each, fit_checks.TARGETS, said.append)
     assert found == target_accept
     assert draws.diverging.sum() == divergent[-1]
     assert said == [
         f"target_accept {low:g}: {share} of draws diverged; again at {high:g}"
-        for low, high, share in zip(nuts.TARGETS, nuts.TARGETS[1:], shares)
+        for low, high, share in zip(fit_checks.TARGETS, fit_checks.TARGETS[1:], shares)
     ]
 
 

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
-from pcv import nuts, programs
+from pcv import programs
 from pcv.errors import PcvError
 from pcv.keys import any_key
 from pcv.model import Target, full_data
 from pcv.progress import Progress
+from pcv.sampling import fit_checks
 from pcv.sampling.full_data import Draws, after_nuts, engine_of, num_chains
 from pcv.sampling.posterior import Posterior, shown
 
@@ -84,7 +85,7 @@ def posterior(
             )
         ),
     )
-    checks = nuts.check(draws, names, target_accept)
+    checks = fit_checks.check(draws, names, target_accept)
     if not checks.problems:
         _check_identities(position, gradient, names)
     say(f"{lp.shape[0]} chains x {lp.shape[1]} draws are given, of {len(names)} parameters")

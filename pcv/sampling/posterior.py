@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Key
 
-from pcv import nuts
 from pcv.model import Target
 from pcv.progress import Progress
-from pcv.sampling import full_data
+from pcv.sampling import fit_checks, full_data
 from pcv.sampling.full_data import Draws, Fit
 from pcv.sampling.hmc import Made
 
@@ -20,7 +19,7 @@ class Posterior(NamedTuple):
     """A fit, and whether it can be trusted."""
 
     fit: Fit
-    checks: nuts.Checks
+    checks: fit_checks.Checks
 
 
 def fit(
@@ -53,7 +52,7 @@ def fit(
     Raises:
         PcvError: no start of some chain has a finite density and gradient.
     """
-    targets = nuts.TARGETS if target_accept is None else (target_accept,)
+    targets = fit_checks.TARGETS if target_accept is None else (target_accept,)
     total = chains * draws
     engine = full_data.engine_of(target, num_units, total)
     number = full_data.num_chains(engine)
@@ -65,9 +64,11 @@ def fit(
         return found.draws, found
 
     accept, found = _without_divergences(map(attempt, targets), targets, say)
-    checks = nuts.check(found.draws, names, accept, kernel=found.kernel)
+    checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel)
     if not checks.problems:
         return Posterior(found, checks)
+    from pcv import nuts  # only where it is needed: its library takes a while to load
+
     say(f"{checks.problems[0]}; again by NUTS, {chains} chains x ({warmup} + {draws}) draws")
     start = full_data.apart(found, chains), warmup, draws
     higher = targets[targets.index(accept) :]
@@ -77,7 +78,7 @@ def fit(
     accept, made = _without_divergences(each, higher, say)
     told = shown(after, number, accept, accept)
     found = full_data.after_nuts(engine, root("fit"), made, accept, told)
-    return Posterior(found, nuts.check(made, names, accept))
+    return Posterior(found, fit_checks.check(made, names, accept))
 
 
 def _without_divergences[T](
@@ -86,7 +87,7 @@ def _without_divergences[T](
     """The first attempt with few divergences, or the last, and the acceptance it aimed at."""
     for target_accept, higher in zip(targets, [*targets[1:], None]):
         draws, made = next(attempts)
-        if higher is None or not nuts.diverged(draws):
+        if higher is None or not fit_checks.diverged(draws):
             break
         share = draws.diverging.mean()
         say(f"target_accept {target_accept:g}: {share:.1%} of draws diverged; again at {higher:g}")

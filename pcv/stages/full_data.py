@@ -34,11 +34,11 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     Raises:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
-    from pcv import devices, idata, nuts
+    from pcv import devices, idata
     from pcv.checks import centred, check_prior
     from pcv.keys import key
     from pcv.model import flat_target, param_names, target, unit_log_lik
-    from pcv.sampling import given, posterior
+    from pcv.sampling import fit_checks, given, posterior
     from pcv.shapes import check_shapes
 
     making = begin(job, "fit")
@@ -70,13 +70,13 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 found = posterior.fit(flat, num_units, names, root, *asked, say, after)
             else:
                 drawn, stats = _given(job, job.posterior)
-                back, accept = _way_back(model), accept or nuts.TARGETS[0]
+                back, accept = _way_back(model), accept or fit_checks.TARGETS[0]
                 of_model = drawn, stats, num_units, names, root, accept, say, after
                 found = given.posterior(flat, back, *of_model)
         fitted, checks = found
         draws = fitted.draws
         if checks.problems:
-            checks = nuts.check(draws, names, fitted.target_accept, centred(model))
+            checks = fit_checks.check(draws, names, fitted.target_accept, centred(model))
             units = data_set["unit"].values.tolist()
             checks.problems[:0] = _cause(model, arrays, job.model, units)
         for warning in checks.warnings:

@@ -1,0 +1,136 @@
+"""Can a full-data fit be trusted? R-hat, ESS, divergences and E-FMI, and what they mean."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, Draws, plain_rhat
+from pcv.sampling.kernel import Kernel, whitened
+
+WARN_RHAT = 1.01
+MAX_DIVERGENT = 0.01
+TARGETS = (0.8, 0.95, 0.99)
+"""acceptance rates that are aimed at in turn where none was asked for, while draws diverge"""
+APART = 0.5
+"""standard deviations, and four of their mean's, by which divergent draws must differ in a
+parameter that is named"""
+
+
+class Checks(NamedTuple):
+    """Can the full-data fit be trusted? Problems stop the run, warnings do not."""
+
+    rhat: Float[np.ndarray, " param"]
+    ess: Float[np.ndarray, " param"]
+    efmi: Float[np.ndarray, " chain"]
+    divergences: int
+    problems: list[str]
+    warnings: list[str]
+
+
+def diverged(draws: Draws) -> bool:
+    """Are there more divergences than a fit may have?"""
+    return bool(draws.diverging.mean() > MAX_DIVERGENT)
+
+
+def check(
+    draws: Draws,
+    names: list[str],
+    target_accept: float = TARGETS[0],
+    centred: Sequence[str] = (),
+    kernel: Kernel | None = None,
+) -> Checks:
+    """R-hat, bulk ESS, divergences and E-FMI of a full-data fit, and what they mean.
+
+    Args:
+        draws: at least two chains.
+        names: of the parameters, for the messages.
+        target_accept: of the fit, for advice.
+        centred: parameters that could be written non-centred.
+        kernel: that they were made with, in whose directions chains are to agree as well.
+    """
+    from arviz_stats.base import array_stats
+
+    num_chains, num_draws, _ = draws.position.shape
+    axes = {"chain_axis": 0, "draw_axis": 1}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rhat = np.asarray(array_stats.rhat(draws.position, method="rank", **axes))
+        ess = np.asarray(array_stats.ess(draws.position, method="bulk", **axes))
+        efmi = np.asarray(array_stats.bfmi(draws.energy, **axes))
+    problems, warnings = [], []
+    other = "another parameterisation"
+    if centred:
+        other = f"a non-centred {' and '.join(repr(x) for x in centred)}"
+    distinct = np.array([np.unique(x).size for x in draws.lp])
+    stuck = np.flatnonzero(distinct < 0.05 * num_draws)
+    if stuck.size:
+        several, number = stuck.size > 1, distinct[stuck].max()
+        problems.append(
+            f"chain{'s' * several} {', '.join(map(str, stuck))} {'are' if several else 'is'} stuck "
+            f"({'at most ' * several}{number} distinct draws of {num_draws}): other priors or "
+            f"{other} may help"
+        )
+    worst = int(np.argmax(np.where(np.isnan(rhat), np.inf, rhat)))
+    if not rhat[worst] <= MAX_RHAT:
+        means = draws.position[..., worst].mean(1)
+        apart = int(np.argmax(np.abs(means - np.median(means))))
+        problems.append(
+            f"R-hat of '{names[worst]}' is {rhat[worst]:.2f}, above {MAX_RHAT} (chain {apart} is "
+            "furthest from the others): more fit.warmup and fit.draws, or reparameterise"
+        )
+    elif kernel is not None and (said := _in_directions(draws, names, kernel)):
+        problems.append(said)
+    elif rhat[worst] > (usual := _usual(num_chains, ess[worst])):
+        warnings.append(
+            f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.3g}: "
+            "more fit.draws would make sure of it"
+        )
+    fewest = int(np.argmin(np.where(np.isnan(ess), np.inf, ess)))
+    if ess[fewest] < MIN_ESS:
+        warnings.append(
+            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS}: more fit.draws"
+        )
+    divergences = int(draws.diverging.sum())
+    higher = target_accept < TARGETS[-1]
+    if diverged(draws):
+        problems.append(
+            f"{divergences} of {draws.diverging.size} draws diverged at target_accept "
+            f"{target_accept:g} (limit {MAX_DIVERGENT:.0%}){_where(draws, names)}: try "
+            f"{'a higher one, ' * higher}tighter priors or {other}"
+        )
+    elif divergences:
+        plural = "s" * (divergences > 1)
+        warnings.append(
+            f"{divergences} divergence{plural}{_where(draws, names)}: "
+            f"{'a higher fit.target_accept, ' * higher}tighter priors or {other} may help"
+        )
+    return Checks(rhat, ess, efmi, divergences, problems, warnings)
+
+
+def _usual(chains: int, ess: float) -> float:
+    """R-hat of chains that have mixed: their means differ as those of so many draws do."""
+    return max(WARN_RHAT, float(np.sqrt(1 + 2 * chains / max(ess, 1.0))))
+
+
+def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
+    """What is wrong where chains agree of each parameter, and not of their combinations."""
+    rhat = plain_rhat(whitened(kernel, draws.position))
+    worst = int(np.argmax(rhat))
+    if rhat[worst] <= MAX_RHAT:
+        return ""
+    return (
+        f"R-hat of '{names[worst]}' given the others is {rhat[worst]:.2f}, above {MAX_RHAT}: more "
+        "fit.warmup and fit.draws, or reparameterise"
+    )
+
+
+def _where(draws: Draws, names: list[str]) -> str:
+    """The parameter in which divergent draws differ most from all, if they do."""
+    mean, sd = draws.position.mean((0, 1)), draws.position.std((0, 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.nan_to_num((draws.position[draws.diverging].mean(0) - mean) / sd, posinf=0, neginf=0)
+    worst = int(np.argmax(np.abs(z)))
+    if abs(z[worst]) < max(APART, 4 / np.sqrt(max(draws.diverging.sum(), 1))):
+        return ""
+    return f", mostly where '{names[worst]}' is {'high' if z[worst] > 0 else 'low'}"
