@@ -331,6 +331,32 @@ def test_moments_are_those_of_nuts(name):
         assert off((draws - center) ** power, known.mean((0, 1)), error) < MAX_Z
 
 
+def rats():
+    """Lines of rats whose levels and slopes are centred."""
+    table = pd.read_csv("resources/rats.csv")
+    rat, age = table["rat"].to_numpy() - 1, table["day"].to_numpy() - 22.0
+    level = numpyro.sample("level", dist.Normal(250, 50))
+    slope = numpyro.sample("slope", dist.Normal(6, 5))
+    sd_level = numpyro.sample("sd_level", dist.HalfNormal(25))
+    sd_slope = numpyro.sample("sd_slope", dist.HalfNormal(2))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(10))
+    with numpyro.plate("rats", 30):
+        a = numpyro.sample("a", dist.Normal(level, sd_level))
+        b = numpyro.sample("b", dist.Normal(slope, sd_slope))
+    with numpyro.plate("weighings", len(table)):
+        y = table["weight_g"].to_numpy(float)
+        numpyro.sample("y", dist.Normal(a[rat] + b[rat] * age, sigma), obs=y)
+
+
+@pytest.mark.parametrize("seed", [20, 31, 40])
+def test_a_chain_in_a_neck_does_not_spoil_the_kernel_of_all(seed, monkeypatch):
+    """In one fit of nine a chain gets to where all levels are alike and their spread is near 0."""
+    target = density_of(rats)
+    assert fitted(target, 1, seed).num_steps < 8
+    monkeypatch.setattr(full_data, "LOST", 2000.0)
+    assert fitted(target, 1, seed).num_steps > 16
+
+
 @pytest.mark.parametrize("name", BADLY)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_not_mixed_is_flagged(name, seed):

@@ -31,8 +31,8 @@ FAST, SLOW = 0.4, 0.1
 """gains of the step size, at first and later"""
 LATER = 4
 """kernels after which the step size follows slowly"""
-LOST, LOST_PER_PARAM, HARDLY = 1000.0, 10.0, 0.1
-"""log density below the chains' median, and acceptance, of chains that will not come back"""
+LOST, LOST_PER_PARAM, HARDLY = 100.0, 1.0, 0.1
+"""log density below the chains' median, and acceptance, of chains that will not come back soon"""
 AGREE = 1.1
 """R-hat of a block, below which the next kernels are good"""
 GOOD, MOST_GOOD = 3, 12
@@ -190,8 +190,7 @@ class Search:
         pool: list[np.ndarray] = []
         while self.made < warmup:
             block = self.block(FAST if learnt < LATER else SLOW, self.size)
-            if learnt < LATER:
-                self.rescue(block)
+            self.rescue(block)
             agree = learnt > 0 and self.agreed(block.position)
             if self.made < 3 * self.size:
                 continue
@@ -220,7 +219,7 @@ class Search:
 
     def rescue(self, block: Made) -> None:
         """Chains that hardly move, and where the density is lost beside that of others, go on from
-        where one of these stands."""
+        where one of these stands: a place that is narrower than theirs, and lower, has no mass."""
         lp = block.lp[:, -1]
         lost = lp < np.median(lp) - LOST - LOST_PER_PARAM * self.engine.num_params
         lost &= block.acceptance.mean(1) < HARDLY
