@@ -55,7 +55,8 @@ def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Ste
     results = found.output_size_in_bytes
     device = found.argument_size_in_bytes + results + found.temp_size_in_bytes
     kept = made._replace(position=None, lp=None)
-    of_chain = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)) // engine.tile
+    of_chain = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept))
+    of_chain //= engine.tile * engine.stack
     copies = HOST_COPIES * num_folds * num_chains * of_chain
     on_host = in_use()[0].platform == "cpu"
     return Step(device, copies + on_host * len(in_use()) * device)

@@ -204,6 +204,15 @@ def test_tiles_of_another_size_change_nothing(engine):
     np.testing.assert_allclose(draws(run(pairs)[0]), draws(run(engine)[0]), rtol=1e-9, atol=1e-12)
 
 
+def test_tiles_of_one_call_change_nothing(engine):
+    """15 chains in two calls of three tiles of four: the second is of one that is not full."""
+    one_by_one = engine.with_tile(4)
+    of_engine = engine.target, engine.scores, engine.num_units, engine.buffer
+    together = tiles.build(*of_engine, tile=4, stack=3)
+    assert (one_by_one.stack, together.stack, together.tile) == (1, 3, 4)
+    np.testing.assert_array_equal(draws(run(together)[0]), draws(run(one_by_one)[0]))
+
+
 def test_folds_of_other_steps_and_thinning_advance_apart(engine):
     """As each does alone; a thinned draw is the last of its transitions."""
     own = moving(FOLDS)._replace(

@@ -26,7 +26,7 @@ from pcv.programs import Shared, shapes
 from pcv.sampling.full_data import Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Made, Pace, State
 from pcv.sampling.kernel import Kernel, plain, whitened
-from pcv.sampling.tiles import Engine, advance, chains_of, filled, rows, typed
+from pcv.sampling.tiles import Engine, advance, chains_of, places, rows, typed
 from pcv.sums import Block
 
 MAX_TAU, MOST_TAU = 3.5, 7.0
@@ -228,10 +228,10 @@ def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
     ones = np.ones(1, int)
     one = Own(np.ones(1), ones, ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
-    some = rows(of_chains(fold, one, at, uncentered(fold)), filled(1, engine.tile))
+    some = rows(of_chains(fold, one, at, uncentered(fold)), places(1, engine).chain)
     given = np.zeros((engine.buffer, engine.num_params))
     every = plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), given
-    args = key(0), *typed((*every, *some))
+    args = np.int32(1), key(0), *typed((*every, *some))
     compiled, _ = engine.advance.compiled(*args)
     return compiled.memory_analysis(), shapes(engine.advance.function, *args)[1]
 

@@ -81,7 +81,7 @@ def engine_of(target: Target, num_units: int, total: int) -> Engine:
         zero = jnp.zeros((), position.dtype)
         return zero, jnp.broadcast_to(zero, fold.test.shape)
 
-    engine = build(target._replace(log_predictive=nothing), (), num_units, BLOCK)
+    engine = build(target._replace(log_predictive=nothing), (), num_units, BLOCK, stack=1)
     most = max(total // LEAST, FEWEST)
     return engine.with_tile(most) if engine.tile > most else engine
 

@@ -1,4 +1,4 @@
-"""Any number of chains, a tile of a fixed number at a time, laid over all devices.
+"""Any number of chains, some tiles of a fixed number at a time, laid over all devices.
 
 One shape is compiled for, whatever the number of folds, and memory on the devices does not grow
 with it. Everything around the program is NumPy.
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
@@ -26,6 +27,8 @@ MOST_CPU, MOST_GPU = 16, 4096
 """chains of a device that advance side by side"""
 CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for their unit log likelihoods: what fits a core's cache, or a share of a GPU's memory"""
+STACK = 8
+"""tiles of a call on a CPU, one after the other, where starting it takes longer than a small one"""
 
 
 class Engine(NamedTuple):
@@ -40,8 +43,10 @@ class Engine(NamedTuple):
     """the largest number of draws of a block"""
     tile: int
     """chains that advance side by side, on all devices together"""
+    stack: int
+    """the largest number of tiles of a call"""
     with_tile: Callable[[int], "Engine"]
-    """the same with another number of them: for a device whose memory they did not fit"""
+    """the same with another number of them, one tile a call: for memory that they did not fit"""
 
 
 def build(
@@ -50,6 +55,7 @@ def build(
     num_units: int,
     buffer: int,
     tile: int | None = None,
+    stack: int | None = None,
 ) -> Engine:
     """The program of a model; nothing is compiled before it is called.
 
@@ -59,30 +65,48 @@ def build(
         num_units: number of units.
         buffer: the largest number of draws of one block.
         tile: chains that advance side by side; None: as many as the devices' caches hold.
+        stack: the largest number of tiles of a call; None: several on CPUs.
     """
     once = target._replace(
         log_density=programs.inner(target.log_density),
         log_predictive=programs.inner(target.log_predictive),
     )
     one_chain = partial(run_chain, once, scores, num_units, buffer)
-
-    def share(root: Any, kernel: Any, pace: Any, given: Any, *chains: Any) -> tuple[State, Made]:
-        return jax.vmap(partial(one_chain, root, kernel, pace, given))(*chains)
-
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
-    each = max(min(room // (8 * num_units), most), 1)
-    size = devices * (each if tile is None else -(-tile // devices))
+    each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
+    most_tiles = (STACK if on_cpu else 1) if stack is None else stack
+
+    def one_tile(same: Any, some: Any) -> tuple[State, Made]:
+        return jax.vmap(partial(one_chain, *same))(*some)
+
+    traced_once = jax.jit(one_tile, inline=True)
+
+    def share(tiles: Any, root: Any, kernel: Any, pace: Any, given: Any, *chains: Any) -> Any:
+        """The first `tiles` of a device's, one after the other."""
+        same = root, kernel, pace, given
+        stacked = jax.tree.map(lambda x: x.reshape(most_tiles, each, *x.shape[1:]), chains)
+        shapes = jax.eval_shape(traced_once, same, rows(stacked, 0))
+        room = jax.tree.map(lambda x: jnp.zeros((most_tiles, *x.shape), x.dtype), shapes)
+
+        def add(i: Any, made: Any) -> Any:
+            some = traced_once(same, rows(stacked, i))
+            return jax.tree.map(lambda whole, x: whole.at[i].set(x), made, some)
+
+        made = jax.lax.fori_loop(0, tiles, add, room)
+        return jax.tree.map(lambda x: x.reshape(most_tiles * each, *x.shape[2:]), made)
+
     return Engine(
-        programs.shared(laid_out(share, *(EVERYWHERE,) * 4, *(BY_CHAIN,) * 3)),
+        programs.shared(laid_out(share, *(EVERYWHERE,) * 5, *(BY_CHAIN,) * 3)),
         target,
         num_units,
         programs.shapes(target.init, any_key()).size,
         scores,
         buffer,
-        size,
-        partial(build, target, scores, num_units, buffer),
+        devices * each,
+        most_tiles,
+        partial(build, target, scores, num_units, buffer, stack=1),
     )
 
 
@@ -108,16 +132,28 @@ def chains_of(
     return Chain(of_fold, numbers, tested, ranges, stretch)
 
 
-def filled(number: int, size: int) -> Int[np.ndarray, " place"]:
-    """Places of `number` things, filled up to `size` by the last one.
+class Places(NamedTuple):
+    """Where the chains of a call lie: in as many tiles of each device, before its empty ones."""
 
-    >>> filled(3, 5)
-    array([0, 1, 2, 2, 2])
-    """
-    return np.minimum(np.arange(size), number - 1)
+    chain: Int[np.ndarray, " place"]
+    """of each place, also of those that are empty"""
+    place: Int[np.ndarray, " chain"]
+    tiles: int
 
 
-def rows(tree: Any, places: Int[np.ndarray, " place"] | slice) -> Any:
+def places(number: int, engine: Engine) -> Places:
+    """Of so many chains, at most what a call takes."""
+    devices = len(in_use())
+    each = engine.tile // devices
+    tiles = -(-number // engine.tile)
+    used = np.arange(devices * tiles * each).reshape(devices, -1)
+    place = np.arange(devices)[:, None] * (engine.stack * each) + used[0]
+    chain = np.zeros(engine.stack * engine.tile, int)
+    chain[place] = np.minimum(used, number - 1)
+    return Places(chain, place.reshape(-1)[:number], tiles)
+
+
+def rows(tree: Any, places: Any) -> Any:
     """Some of the chains."""
     return jax.tree.map(lambda x: x[places], tree)
 
@@ -165,11 +201,11 @@ def advance(
     order = np.lexsort(paces)
     edges = np.flatnonzero((np.diff(paces[:, order]) != 0).any(0)) + 1
     parts = []
-    waiting: list[tuple[Any, int]] = []
+    waiting: list[tuple[Any, np.ndarray]] = []
 
     def fetch() -> None:
-        found, size = waiting.pop()
-        parts.append(jax.tree.map(lambda x: np.asarray(x)[:size], found))
+        found, place = waiting.pop()
+        parts.append(jax.tree.map(lambda x: np.asarray(x)[place], found))
 
     positions = np.zeros((engine.buffer, engine.num_params))
     if given is not None:
@@ -178,14 +214,16 @@ def advance(
     for same in np.split(order, edges):
         steps, thin = paces[:, same[0]]
         now = typed(pace._replace(num_steps=int(steps), thin=int(thin)))
-        for begin in range(0, len(same), engine.tile):
-            own = same[begin : begin + engine.tile]
-            some = typed(rows((state, chains, center), own[filled(len(own), engine.tile)]))
-            after, made = engine.advance(root, kernel, now, positions, *some)
+        most = engine.tile * engine.stack
+        for begin in range(0, len(same), most):
+            own = same[begin : begin + most]
+            at = places(len(own), engine)
+            some = typed(rows((state, chains, center), own[at.chain]))
+            after, made = engine.advance(np.int32(at.tiles), root, kernel, now, positions, *some)
             made = made._replace(**dict.fromkeys(set(Made._fields) - set(wanted)))
             if waiting:
                 fetch()
-            waiting.append(((after, made), len(own)))
+            waiting.append(((after, made), at.place))
     fetch()
     back = np.argsort(order)
     whole: tuple[State, Made] = jax.tree.map(lambda *x: np.concatenate(x)[back], *parts)
