@@ -18,16 +18,28 @@ devices.setup(2)
 import numpyro  # noqa: E402, F401
 
 
-@pytest.fixture(autouse=True)
-def _own_traces(request):
-    """What a test changes of pcv's functions, traces of before know nothing of."""
-    if "monkeypatch" in request.fixturenames:
-        programs._traced.clear()
-        programs._shapes.clear()
-    yield
-    if "monkeypatch" in request.fixturenames:
-        programs._traced.clear()
-        programs._shapes.clear()
+class Patches(pytest.MonkeyPatch):
+    """Of what a test changes of pcv's functions, traces of before know nothing."""
+
+    def setattr(self, *args, **kwargs):
+        forget_traces()
+        super().setattr(*args, **kwargs)
+
+    def undo(self):
+        if self._setattr:
+            forget_traces()
+        super().undo()
+
+
+def forget_traces():
+    programs._traced.clear()
+    programs._shapes.clear()
+
+
+@pytest.fixture
+def monkeypatch():
+    with Patches.context() as patches:
+        yield patches
 
 
 @pytest.fixture(autouse=True)

@@ -336,7 +336,7 @@ def test_a_second_call_compiles_nothing():
         for i, j, seed in ((0, 0, 2), (1, 0, 1), (0, 1, 1)):
             with counted() as events:
                 call(grouped(data[i]), folds[j], data=data[i], seed=seed)
-            assert set(events) == {"jaxpr_trace"}
+            assert set(events) <= ({"jaxpr_trace"} if i or j else set())
 
 
 SECOND_CALL = """

@@ -111,7 +111,10 @@ CALLS = {
         lambda: validate(draws="200"),
         "cv.draws: must be a whole number, is '200'",
     ),
-    "a number for a section": (lambda: validate(fit=3), "fit is of type int; give settings by name, or draws"),
+    "a number for a section": (
+        lambda: validate(fit=3),
+        "fit is of type int; give settings by name, or draws",
+    ),
     "a word for joint": (lambda: validate(joint="joint"), "joint is 'joint'; give True, False"),
     "a covariate that is missing": (
         lambda: numpyro_line(x=with_a(X, 5, np.nan)),
