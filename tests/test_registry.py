@@ -51,7 +51,7 @@ def test_the_simulated_data_never_change(tmp_path):
     table = pd.read_csv(tmp_path / "a.csv")
     assert len(table) == 250
     assert table.groupby("group")[["x1", "x4"]].nunique().eq(1).all().all()
-    assert table.iloc[0].tolist() == [1, 1, -7.975122, -7.790643, -4.941115, -16.594572, -25.139931]
+    assert table.iloc[0].tolist() == [1, 1, 5.11844, 10.232382, -8.821458, 26.522867, -6.092333]
 
 
 @needs_data

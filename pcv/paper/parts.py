@@ -69,8 +69,9 @@ PARTS = [
 ]
 
 WHY = {
-    "example1": "Other data: simulated anew, with parameters of our choice.",
-    "example1_authors": "Other data: simulated anew, with parameters of our choice.",
+    "example1": "Other data: simulated anew, with other draws of its parameters from the priors.",
+    "example1_authors": "Other data: simulated anew, with other draws of its parameters from the "
+    "priors.",
     "example2": "The paper draws α and β of the left-out rat: one rat's average then hangs on few "
     "draws, and both its value and its MCSE are off.",
     "example2_plain": "Few draws carry the average over the left-out rat's α and β: the MCSE, here "
