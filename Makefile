@@ -1,16 +1,18 @@
 # make run: the default config, from data to report. make test: the tests; make test-all: those too
 # that repeat others on further models and seeds. make lint: the quality gates. make docs: the
 # documentation, into docs/_build/html; its tutorials are run, once for each state of pcv. make
-# docs-fast: without running them, into docs/_build/fast.
+# docs-fast: without running them, into docs/_build/fast. make bench: pcv beside loops over folds, an
+# hour or more (PROBLEMS="rats wells": of some), which installs nutpie.
 # Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
 CONFIG ?=
+PROBLEMS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run test test-all lint docs docs-fast clean-venv
+.PHONY: run test test-all lint docs docs-fast bench clean-venv
 
 run: $(VENV)/.ready
 	@$(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
@@ -33,6 +35,12 @@ docs: $(VENV)/.ready
 
 docs-fast: $(VENV)/.ready
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -D nb_execution_mode=off docs docs/_build/fast
+
+bench: $(VENV)/.ready
+	@$(BIN)/python -c "import nutpie" 2>/dev/null || $(PIP) nutpie
+	$(BIN)/python -W ignore -m benchmarks.bench $(PROBLEMS)
+	$(if $(PROBLEMS),,$(BIN)/python -W ignore -m benchmarks.scaling)
+	$(BIN)/python -m benchmarks.page
 
 version = $(shell $(PYTHON) -c 'import sys; v = sys.version_info; print("new" if v >= (3, 12) else "is %d.%d" % v[:2])' 2>/dev/null || echo does not run)
 advice = install one, and name it: make PYTHON=python3.12 $(or $(MAKECMDGOALS),run)

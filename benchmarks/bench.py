@@ -1,0 +1,193 @@
+"""pcv beside loops over folds: `make bench`, or `python -m benchmarks.bench rats air`.
+
+Every measurement is a process of its own; imports are not counted. Twice, the second time in the
+other order: cold with empty caches, and warm with those that were left. pcv is called once more in
+the warm process, with another seed. Times of loops are of some folds, by proportion of all. Answers
+stand beside times; all go to `benchmarks/results/`, by machine.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.problems import PROBLEMS, InPyMC, Problem, write
+
+RESULTS = Path(__file__).parent / "results"
+LIMIT = 3600
+"""seconds of a process"""
+
+
+def by_pcv(problem: Problem) -> list[dict[str, Any]]:
+    """Of a first call and a second one, with another seed."""
+    import pymc as pm
+
+    from pcv import cross_validate
+
+    data = problem.table()
+    answers = []
+    for seed in (1, 2):
+        begun, cpu = time.perf_counter(), time.process_time()
+        models = {}
+        for name, model in problem.models.items():
+            with pm.Model() as models[name]:
+                write(InPyMC(), model, data)
+        found = cross_validate(models, problem.folds(data), seed=seed, progress=False)
+        seconds = time.perf_counter() - begun
+        each = {
+            name: {
+                "elpd": found[name].elpd,
+                "mcse": found[name].mcse,
+                "by_fold": found[name].folds["elpd"].tolist(),
+                "flagged": int((found[name].folds["verdict"] != "ok").sum()),
+            }
+            for name in models
+        }
+        spent = time.process_time() - cpu
+        answers.append({"seconds": seconds, "cpu": spent, "models": each})
+    return answers
+
+
+def by_loop(kind: str) -> Callable[[Problem], list[dict[str, Any]]]:
+    def run(problem: Problem) -> list[dict[str, Any]]:
+        from benchmarks import loops
+
+        _, folds, some = loops.sides_of(problem)
+        if kind == "paper":
+            some = np.arange(len(folds.id))
+        each, seconds, measured, cpu = {}, 0.0, 0.0, time.process_time()
+        for name, model in problem.models.items():
+            found = getattr(loops, f"by_{kind}")(problem, model)
+            elpd, mcse = loops.elpd(found.log_score)
+            others = max(len(some) - 1, 1)
+            seconds += found.first + found.rest * (len(folds.id) - 1) / others
+            measured += found.first + found.rest
+            share = len(folds.id) / len(some)
+            each[name] = {
+                "elpd": float(elpd.sum() * share) if len(some) == len(folds.id) else None,
+                "mcse": float(np.sqrt((mcse**2).sum() * share)),
+                "by_fold": dict(zip(some.tolist(), elpd.tolist())),
+            }
+        spent = time.process_time() - cpu
+        return [{"seconds": seconds, "measured": measured, "cpu": spent, "models": each}]
+
+    return run
+
+
+WAYS: dict[str, Callable[[Problem], list[dict[str, Any]]]] = {
+    "pcv": by_pcv,
+    "nutpie": by_loop("nutpie"),
+    "numpyro": by_loop("numpyro"),
+    "paper": by_loop("paper"),
+}
+
+
+def alone(way: str, name: str, caches: str) -> list[dict[str, Any]] | None:
+    """In a process of its own; None where it fails, takes too long or runs out of memory."""
+    flags = {"JAX_COMPILATION_CACHE_DIR": caches, "NUMBA_CACHE_DIR": caches}
+    flags |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    flags |= {"PYTENSOR_FLAGS": f"base_compiledir={caches}"}
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.bench", "--one", way, name]
+    try:
+        run = subprocess.run(
+            command, env={**os.environ, **flags}, capture_output=True, text=True, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{name}, {way}: not done after {LIMIT} s", flush=True)
+        return None
+    if run.returncode:
+        last = (run.stderr.strip().splitlines() or [f"ended by {run.returncode}"])[-1]
+        print(f"{name}, {way}: {last}", flush=True)
+        return None
+    found: list[dict[str, Any]] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def measured(name: str) -> list[dict[str, Any]]:
+    """All ways, cold and warm, in one order and then in the other."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for state, order in (("cold", list(WAYS)), ("warm", list(WAYS)[::-1])):
+            for way in order:
+                found = alone(way, name, os.path.join(folder, way)) or []
+                states = (state, "second call") if state == "warm" else (state,)
+                for which, answer in zip(states, found):
+                    row = {"problem": name, "way": way, "state": which, **answer}
+                    rows.append(row)
+                    print(summary([row]).to_string(index=False, header=False), flush=True)
+    return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A line for each measurement."""
+    lines = []
+    for row in rows:
+        first = next(iter(row["models"].values()))
+        lines.append(
+            {
+                "problem": row["problem"],
+                "way": row["way"],
+                "state": row["state"],
+                "seconds": f"{row['seconds']:.1f}",
+                "cpu": f"{row['cpu']:.1f}",
+                "elpd": "" if first["elpd"] is None else f"{first['elpd']:.2f}",
+                "mcse": f"{first['mcse']:.3f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def machine() -> dict[str, Any]:
+    from pcv.cores import all_cores
+
+    info = Path("/proc/cpuinfo")
+    names = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+    processor = names[0].split(":")[1].strip() if names else platform.processor()
+    return {"processor": processor, "cores": all_cores(), "python": platform.python_version()}
+
+
+def versions() -> dict[str, str]:
+    from importlib import metadata
+
+    names = ("pcv-bayes", "jax", "blackjax", "numpyro", "pymc", "nutpie")
+    have = {x.metadata["Name"].lower(): x.version for x in metadata.distributions()}
+    return {name: have[name] for name in names if name in have}
+
+
+def save(name: str, rows: list[dict[str, Any]]) -> Path:
+    """Add to what is known of this machine; what was measured of the same problems is replaced."""
+    here = machine()
+    label = "".join(c if c.isalnum() else "-" for c in f"{here['processor']} x{here['cores']}")
+    path = RESULTS / f"{label.lower()}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    done = {row["problem"] for row in rows}
+    kept = [row for row in known.get(name, []) if row["problem"] not in done]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    at = {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip()}
+    known |= {"machine": here, "versions": versions(), name: kept + [at | row for row in rows]}
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text(json.dumps(known, indent=1) + "\n")
+    return path
+
+
+def main(names: list[str]) -> None:
+    if names[:1] == ["--one"]:
+        print(json.dumps(WAYS[names[1]](PROBLEMS[names[2]])))
+        return
+    for name in names or PROBLEMS:
+        path = save("folds", measured(name))
+    print(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
