@@ -213,6 +213,11 @@ def test_tiles_of_one_call_change_nothing(engine):
     np.testing.assert_array_equal(draws(run(together)[0]), draws(run(one_by_one)[0]))
 
 
+def test_a_call_of_a_large_model_is_of_one_tile(engine):
+    assert engine.stack == tiles.STACK
+    assert tiles.build(TARGET, (), 10**6, 50).stack == 1
+
+
 def test_folds_of_other_steps_and_thinning_advance_apart(engine):
     """As each does alone; a thinned draw is the last of its transitions."""
     own = moving(FOLDS)._replace(

@@ -27,8 +27,9 @@ MOST_CPU, MOST_GPU = 16, 4096
 """chains of a device that advance side by side"""
 CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for their unit log likelihoods: what fits a core's cache, or a share of a GPU's memory"""
-STACK = 8
-"""tiles of a call on a CPU, one after the other, where starting it takes longer than a small one"""
+STACK, STACK_ROOM = 8, 2**25
+"""tiles of a call on a CPU, one after the other, where starting it takes longer than a small one;
+and bytes of a device for what they make"""
 
 
 class Engine(NamedTuple):
@@ -65,7 +66,7 @@ def build(
         num_units: number of units.
         buffer: the largest number of draws of one block.
         tile: chains that advance side by side; None: as many as the devices' caches hold.
-        stack: the largest number of tiles of a call; None: several on CPUs.
+        stack: the largest number of tiles of a call; None: several on CPUs, where there is room.
     """
     once = target._replace(
         log_density=programs.inner(target.log_density),
@@ -76,36 +77,39 @@ def build(
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
     each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
-    most_tiles = (STACK if on_cpu else 1) if stack is None else stack
+    num_params = programs.shapes(target.init, any_key()).size
+    if stack is None:
+        of_tile = 8 * each * buffer * (num_params + num_units)
+        stack = max(min(STACK_ROOM // of_tile, STACK), 1) if on_cpu else 1
 
     def one_tile(same: Any, some: Any) -> tuple[State, Made]:
         return jax.vmap(partial(one_chain, *same))(*some)
 
-    traced_once = jax.jit(one_tile, inline=True)
+    traced_once = programs.inner(one_tile)
 
     def share(tiles: Any, root: Any, kernel: Any, pace: Any, given: Any, *chains: Any) -> Any:
         """The first `tiles` of a device's, one after the other."""
         same = root, kernel, pace, given
-        stacked = jax.tree.map(lambda x: x.reshape(most_tiles, each, *x.shape[1:]), chains)
+        stacked = jax.tree.map(lambda x: x.reshape(stack, each, *x.shape[1:]), chains)
         shapes = jax.eval_shape(traced_once, same, rows(stacked, 0))
-        room = jax.tree.map(lambda x: jnp.zeros((most_tiles, *x.shape), x.dtype), shapes)
+        empty = jax.tree.map(lambda x: jnp.zeros((stack, *x.shape), x.dtype), shapes)
 
         def add(i: Any, made: Any) -> Any:
             some = traced_once(same, rows(stacked, i))
             return jax.tree.map(lambda whole, x: whole.at[i].set(x), made, some)
 
-        made = jax.lax.fori_loop(0, tiles, add, room)
-        return jax.tree.map(lambda x: x.reshape(most_tiles * each, *x.shape[2:]), made)
+        made = jax.lax.fori_loop(0, tiles, add, empty)
+        return jax.tree.map(lambda x: x.reshape(stack * each, *x.shape[2:]), made)
 
     return Engine(
         programs.shared(laid_out(share, *(EVERYWHERE,) * 5, *(BY_CHAIN,) * 3)),
         target,
         num_units,
-        programs.shapes(target.init, any_key()).size,
+        num_params,
         scores,
         buffer,
         devices * each,
-        most_tiles,
+        stack,
         partial(build, target, scores, num_units, buffer, stack=1),
     )
 
