@@ -48,9 +48,9 @@ takes the full data's draws as a fold's other side: the same elpd at a smaller M
 there are two ratios: of seconds, and of seconds times MCSE², which is of the time to one and the
 same error. Loops that take long are timed on some folds, evenly spaced, and counted for all.
 
-Of rats, averages over left-out effects as chains draw them hang on few draws: answers differ by more
-than their MCSEs say. Those of the paper's sampler, whose chains have pcv's 50 draws of warmup, begin
-where the full data had these effects, and need longer to leave.
+Of rats, averages over left-out effects as chains draw them hang on few draws: answers differ by
+more than their MCSEs say. Those of the paper's sampler, whose chains have pcv's 50 draws of warmup,
+begin where the full data had these effects, and need longer to leave.
 """
 
 
