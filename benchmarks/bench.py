@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -92,25 +92,39 @@ WAYS: dict[str, Callable[[Problem], list[dict[str, Any]]]] = {
 }
 
 
-def alone(way: str, name: str, caches: str) -> list[dict[str, Any]] | None:
-    """In a process of its own; None where it fails, takes too long or runs out of memory."""
-    flags = {"JAX_COMPILATION_CACHE_DIR": caches, "NUMBA_CACHE_DIR": caches}
-    flags |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    flags |= {"PYTENSOR_FLAGS": f"base_compiledir={caches}"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.bench", "--one", way, name]
+def alone(
+    call: str, what: str, limit: float = LIMIT, env: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """What `module.function(...)` of the benchmarks answers, in a process of its own; nothing, and
+    that is said, where it fails, takes longer than `limit` seconds or runs out of memory."""
+    module = call.split(".")[0]
+    code = f"import json; from benchmarks import {module}; print(json.dumps({call}, default=float))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
     try:
         run = subprocess.run(
-            command, env={**os.environ, **flags}, capture_output=True, text=True, timeout=LIMIT
+            command, env=os.environ | (env or {}), capture_output=True, text=True, timeout=limit
         )
     except subprocess.TimeoutExpired:
-        print(f"{name}, {way}: not done after {LIMIT} s", flush=True)
-        return None
+        print(f"{what}: not done after {limit:.0f} s", flush=True)
+        return []
     if run.returncode:
         last = (run.stderr.strip().splitlines() or [f"ended by {run.returncode}"])[-1]
-        print(f"{name}, {way}: {last}", flush=True)
-        return None
+        print(f"{what}: {last}", flush=True)
+        return []
     found: list[dict[str, Any]] = json.loads(run.stdout.splitlines()[-1])
     return found
+
+
+def of_way(way: str, name: str) -> list[dict[str, Any]]:
+    """Answers of one way to one problem."""
+    return WAYS[way](PROBLEMS[name])
+
+
+def with_caches(caches: str) -> dict[str, str]:
+    """The environment in which everything that is compiled is kept in that folder."""
+    flags = {"JAX_COMPILATION_CACHE_DIR": caches, "NUMBA_CACHE_DIR": caches}
+    flags |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return flags | {"PYTENSOR_FLAGS": f"base_compiledir={caches}"}
 
 
 def measured(name: str) -> list[dict[str, Any]]:
@@ -119,7 +133,8 @@ def measured(name: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for state, order in (("cold", list(WAYS)), ("warm", list(WAYS)[::-1])):
             for way in order:
-                found = alone(way, name, os.path.join(folder, way)) or []
+                env = with_caches(os.path.join(folder, way))
+                found = alone(f"bench.of_way({way!r}, {name!r})", f"{name}, {way}", env=env)
                 states = (state, "second call") if state == "warm" else (state,)
                 for which, answer in zip(states, found):
                     row = {"problem": name, "way": way, "state": which, **answer}
@@ -181,9 +196,6 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
 
 
 def main(names: list[str]) -> None:
-    if names[:1] == ["--one"]:
-        print(json.dumps(WAYS[names[1]](PROBLEMS[names[2]])))
-        return
     for name in names or PROBLEMS:
         path = save("folds", measured(name))
     print(path)

@@ -6,16 +6,13 @@ that either takes; and folds on the GPU from a fit that was made on the CPU. Eac
 process of its own, and none is begun after the time is up. Written to `benchmarks/results/`.
 """
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.bench import save
+from benchmarks.bench import alone, save
 
 SECONDS = 480
 CHAINS = (100, 1_000, 10_000, 100_000)
@@ -81,21 +78,8 @@ def main() -> None:
         if left < 5:
             print(f"{what} {at}: no time left", flush=True)
             return
-        code = (
-            f"import json; from benchmarks import gpu; print(json.dumps(gpu.{call}, default=float))"
-        )
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        try:
-            run = subprocess.run(
-                command, env=os.environ | (env or {}), capture_output=True, text=True, timeout=left
-            )
-        except subprocess.TimeoutExpired:
-            print(f"{what} {at}: not done in time", flush=True)
-            return
-        if run.returncode:
-            print(f"{what} {at}: {(run.stderr.strip() or '?').splitlines()[-1]}", flush=True)
-            return
-        for state, answer in zip(("cold", "second call"), json.loads(run.stdout.splitlines()[-1])):
+        found = alone(f"gpu.{call}", f"{what} {at}", left, env)
+        for state, answer in zip(("cold", "second call"), found):
             rows.append({"problem": what, "state": state, **at, **answer})
             print(rows[-1], flush=True)
 

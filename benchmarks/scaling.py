@@ -5,15 +5,12 @@ calls: the second one, with another seed, compiles nothing. Slopes are of log se
 over the log of the upper half of a range.
 """
 
-import json
-import subprocess
-import sys
 import time
 from typing import Any
 
 import numpy as np
 
-from benchmarks.bench import save
+from benchmarks.bench import alone, save
 from benchmarks.problems import InNumPyro, Problem, Written, write
 
 UNITS = 200
@@ -87,14 +84,11 @@ def main() -> None:
     for axis, values in AXES.items():
         for value in values:
             at = BASE | {axis: value}
-            code = f"import json; from benchmarks.scaling import measured as m; a = m(**{at}); "
-            command = [sys.executable, "-W", "ignore", "-c", code + "print(json.dumps(a))"]
-            run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            for state, answer in zip(
-                ("cold", "second call"), json.loads(run.stdout.splitlines()[-1])
-            ):
+            given = ", ".join(f"{name}={x}" for name, x in at.items())
+            found = alone(f"scaling.measured({given})", given)
+            for state, answer in zip(("cold", "second call"), found):
                 rows.append({"problem": axis, "state": state, **at, **answer})
-            print(rows[-1], flush=True)
+            print(at, found[-1:], flush=True)
         of_axis = [row for row in rows if row["problem"] == axis]
         print(f"{axis}: slope {slope(of_axis, axis):.2f}", flush=True)
     print(save("scaling", rows))
