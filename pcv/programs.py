@@ -246,6 +246,35 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class Traced:
+    """A function as traced once in each precision: known by its program, where what it is made of
+    cannot be read."""
+
+    def __init__(self, function: Callable[..., Any], *example: Any) -> None:
+        self.function, self.example = function, example
+        self.known: dict[bool, tuple[core.ClosedJaxpr, Any]] = {}
+        self.digests: dict[bool, str] = {}
+
+    def program(self) -> tuple[core.ClosedJaxpr, Any]:
+        """In the present precision, and the tree of its results."""
+        wide = bool(jax.config.jax_enable_x64)
+        if wide not in self.known:
+            self.known[wide] = jax.make_jaxpr(self.function, return_shape=True)(*self.example)
+        return self.known[wide]
+
+    def __call__(self, *args: Any) -> Any:
+        steps, shape = self.program()
+        found = core.jaxpr_as_fun(steps)(*jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        steps, shape = self.program()
+        wide = bool(jax.config.jax_enable_x64)
+        if wide not in self.digests:
+            self.digests[wide] = digests.of(steps, jax.tree.structure(shape))
+        return Traced, (self.digests[wide],)
+
+
 def _shape(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
 

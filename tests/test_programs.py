@@ -17,7 +17,7 @@ from jax.experimental import sparse
 from scipy.stats import norm
 
 import pcv
-from pcv import programs
+from pcv import digests, programs
 from pcv.frontends import as_model
 
 X, OTHER = np.linspace(0.0, 1.0, 7), np.linspace(2.0, 3.0, 7)
@@ -345,6 +345,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pcv
+import pymc as pm
 from tests.test_programs import counted, grouped
 
 group = np.repeat(np.arange(6), 5)
@@ -357,11 +358,23 @@ def clinics(group, y):
     numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
 
 
+def in_pymc():
+    with pm.Model() as made:
+        theta = pm.Normal("theta", pm.Normal("mu", 0.0, 2.0), 1.0, shape=6)
+        pm.Normal("y", theta[group], 1.0, observed=y)
+    return made
+
+
 def models():
     return {
         "own": (grouped({}), {"y": y, "group": group}),
         "NumPyro": (pcv.from_numpyro(clinics, {"y": y, "group": group}), None),
+        "PyMC": (IN_PYMC, None),
+        "PyMC, made again": (in_pymc(), None),
     }
+
+
+IN_PYMC = pcv.from_pymc(in_pymc())
 
 
 for name in models():
@@ -379,11 +392,40 @@ for name in models():
                 fit={"warmup": 200, "draws": 100},
                 progress=False,
             )
-    print(name, len(events))
+    print(name, *sorted(set(events)))
 """
 
 
 def test_another_seed_traces_nothing():
     """In a process of its own: the types that are checked here are part of functions."""
     found = run([sys.executable, "-c", SECOND_CALL], capture_output=True, text=True, check=True)
-    assert found.stdout.split("\n") == ["own 0", "NumPyro 0", ""]
+    expected = ["own", "NumPyro", "PyMC", "PyMC, made again jaxpr_trace", ""]
+    assert found.stdout.split("\n") == expected
+
+
+class Unreadable:
+    """As what other libraries make functions of."""
+
+    def __init__(self, by):
+        self.by = by
+
+    def __reduce__(self):
+        raise TypeError
+
+    def __call__(self, x):
+        return self.by * jnp.sin(x)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_traced_functions_are_known_by_their_programs(double):
+    with pytest.raises(digests.Uncertain):
+        digests.of_pure(Unreadable(2.0))
+    some = [programs.Traced(Unreadable(by), X) for by in (2.0, 2.0, 3.0)]
+    for precision in (double, not double):
+        with jax.enable_x64(precision):
+            found = [digests.of_pure(x) for x in some]
+            assert found[0] == found[1] != found[2]
+            np.testing.assert_allclose(some[2](X), 3 * np.sin(X), rtol=1e-6)
+            slope = jax.grad(lambda x: some[2](x).sum())(X)
+            assert slope.dtype == (jnp.float64 if precision else jnp.float32)
+            np.testing.assert_allclose(slope, 3 * np.cos(X), rtol=1e-6)

@@ -35,6 +35,7 @@ from pytensor.tensor.random.type import RandomType
 from pcv.datasets import RESERVED
 from pcv.frontends.rows import Layout, common_units, observations
 from pcv.model import Data, Model, Outcome, Params
+from pcv.programs import Traced
 
 
 def _jaxified() -> Callable[..., Any]:
@@ -108,12 +109,15 @@ def from_pymc(
         strict=False,
     )
     parameters = list(model.value_vars)
-    prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where)
-    likelihood = _compiled([*parameters, *inputs.values()], terms, where)
-    shown = [rv.name for rv in model.unobserved_RVs]
-    posterior = _compiled(parameters, model.replace_rvs_by_values(model.unobserved_RVs), where)
     starts = _starts(model)
     num_starts = len(starts[names[0]])
+    example = [np.asarray(starts[name][0], float) for name in names]
+    prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where, example)
+    given = [*example, *observed.values()]
+    likelihood = _compiled([*parameters, *inputs.values()], terms, where, given)
+    shown = [rv.name for rv in model.unobserved_RVs]
+    shown_of = model.replace_rvs_by_values(model.unobserved_RVs)
+    posterior = _compiled(parameters, shown_of, where, example)
 
     def init(key: Key[Array, ""]) -> Params:
         draw = jax.random.randint(key, (), 0, num_starts)
@@ -143,11 +147,11 @@ def from_pymc(
         log_lik,
         constrain,
         Outcome(outcome, discrete=all(rv.dtype.startswith("int") for rv in model.observed_RVs)),
-        predict=_replicates(model, at) if whole else None,
+        predict=_replicates(model, at, example) if whole else None,
         data=rows,
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
-        unconstrain=_way_back(model),
+        unconstrain=_way_back(model, shapes),
     )
 
 
@@ -309,15 +313,19 @@ def _labels(coords: Sequence[Any] | None) -> np.ndarray:
     return np.array([str(x) for x in index], np.str_)
 
 
-def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[..., tuple]:
+def _compiled(
+    inputs: list[Any], outputs: list[Any], where: str, example: list[np.ndarray]
+) -> Traced:
     try:
-        return get_jaxified_graph(inputs=inputs, outputs=outputs)
+        return Traced(get_jaxified_graph(inputs=inputs, outputs=outputs), *example)
     except NotImplementedError as error:
         said = re.sub(r"\{.*\}", "", in_one_line(error))  # without objects' addresses
         raise PcvError(f"{where}: JAX has no code for a part of it: {said}") from error
 
 
-def _way_back(model: pm.Model) -> Callable[[Mapping[str, Array]], Params] | None:
+def _way_back(
+    model: pm.Model, shapes: Mapping[str, tuple[int, ...]]
+) -> Callable[[Mapping[str, Array]], Params] | None:
     """From the free variables of one draw to their values, if JAX has all their transforms."""
     free = {rv: rv.type(rv.name) for rv in model.free_RVs}
     transforms = [model.rvs_to_transforms[rv] for rv in free]
@@ -332,9 +340,10 @@ def _way_back(model: pm.Model) -> Callable[[Mapping[str, Array]], Params] | None
     except NotImplementedError:
         return None
     inputs, names = [rv.name for rv in free], [model.rvs_to_values[rv].name for rv in free]
+    back = Traced(found, *(np.zeros(shapes[name]) for name in inputs))
 
     def unconstrain(variables: Mapping[str, Array]) -> Params:
-        params = found(*(variables[name] for name in inputs))
+        params = back(*(variables[name] for name in inputs))
         return {name: jnp.asarray(x, float) for name, x in zip(names, params)}
 
     return unconstrain
@@ -372,7 +381,7 @@ def _finite(
 
 
 def _replicates(
-    model: pm.Model, at: Callable[[Params], list[Array]]
+    model: pm.Model, at: Callable[[Params], list[Array]], example: list[np.ndarray]
 ) -> Callable[..., Array] | None:
     """Draws of the observed variable, if JAX can draw them."""
     (rv,) = model.observed_RVs
@@ -387,14 +396,19 @@ def _replicates(
         return None
     states = [jax_typify(x.get_value(borrow=False)) for x in generators]
 
-    def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
-        keys = jax.random.split(key, len(states))
+    def by_keys(keys: Array, *values: Array) -> Array:
         given = [{**s, "jax_state": jax.random.key_data(k)} for s, k in zip(states, keys)]
-        return jnp.ravel(drawn(*at(params), *given)[0]).astype(float)
+        return jnp.ravel(drawn(*values, *given)[0]).astype(float)
 
-    start = {name: jnp.asarray(x) for name, x in model.initial_point().items()}
+    number = len(states)
+    made = Traced(by_keys, jax.random.split(jax.random.key(0), number), *example)
     try:  # some parts tell only when they are traced
-        jax.eval_shape(lambda key: predict(key, start, {}), jax.random.key(0))
+        made.program()
     except NotImplementedError:
         return None
+
+    def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
+        drawn_anew: Array = made(jax.random.split(key, number), *at(params))
+        return drawn_anew
+
     return predict
