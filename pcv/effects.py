@@ -199,15 +199,16 @@ def _shapes(
                 return log_prior(position.at[entries].add(x, mode="drop")) - padding
 
             steps = jnp.asarray(moves, position.dtype) * width
-            here = expansion(moved, jnp.zeros(dim, position.dtype))
-            there = jax.vmap(lambda x: expansion(moved, x))(steps)
+            places = jnp.concatenate([jnp.zeros_like(steps[:1]), steps])
+            every = jax.vmap(lambda x: expansion(moved, x))(places)
+            here = jax.tree.map(lambda x: x[0], every)
+            there = jax.tree.map(lambda x: x[1:], every)
             unit = jnp.sqrt(jnp.abs(jnp.diagonal(here.curvature)))
             bent = jnp.abs(there.curvature - here.curvature) <= 1e-4 * unit[:, None] * unit
             follows = steps @ here.curvature
             scale = jnp.sqrt(jnp.sum(((jnp.abs(here.slope) + jnp.abs(follows)) / unit) ** 2, 1))
             turned = jnp.abs(there.slope - here.slope - follows) / unit <= 1e-4 * scale[:, None]
-            own = jnp.concatenate([here.curvature[None], there.curvature])
-            flat = (jnp.diagonal(own, axis1=1, axis2=2) == 0).all(0)
+            flat = (jnp.diagonal(every.curvature, axis1=1, axis2=2) == 0).all(0)
             alone = jax.vmap(lambda x: jax.vmap(moved)(jnp.diag(x)))(steps) - here.value
             excess = jnp.abs(alone.sum(1) - (there.value - here.value))
             rounded = 100 * jnp.finfo(position.dtype).eps * jnp.abs(here.value)

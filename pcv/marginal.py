@@ -192,8 +192,8 @@ def by_group(
     """
     # Functions of the user are traced once, however often they are called here, and data that stay
     # as they are remain constants, of which a model may compute sizes.
-    own, known = model._replace(log_prior=programs.inner(model.log_prior)), numeric(data)
-    terms_of = programs.inner(lambda params, changed: model.log_lik(params, {**known, **changed}))
+    own, known = model._replace(log_prior=programs.Inner(model.log_prior)), numeric(data)
+    terms_of = programs.Inner(lambda params, changed: model.log_lik(params, {**known, **changed}))
 
     def log_lik(params: Params, arrays: Data) -> Array:
         changed = {name: x for name, x in arrays.items() if not _equal(x, known.get(name))}
@@ -297,7 +297,7 @@ def _drawn_anew(
     model: Model, local: Locals
 ) -> Callable[[Key[Array, ""], Params, Int[Array, " slot"]], Params]:
     """The way to parameters whose own effects of a test set are drawn from their prior."""
-    own = model._replace(log_prior=programs.inner(model.log_prior))
+    own = model._replace(log_prior=programs.Inner(model.log_prior))
     (all_entries, put), prior_of = _entries_and_put(model, local), _priors(local)
 
     def moved(key: Key[Array, ""], params: Params, test: Int[Array, " slot"]) -> Params:
@@ -357,7 +357,7 @@ def detached(
         return scored
     if not _much_wider(model, local, center, cov):
         return scored
-    own = model._replace(log_prior=programs.inner(model.log_prior))
+    own = model._replace(log_prior=programs.Inner(model.log_prior))
     size, dim, put = len(center), local.entries.shape[1], _put(model, local)
     all_entries = _with_nobody(local, size)
     padded = np.append(center, 0.0)

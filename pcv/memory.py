@@ -46,20 +46,15 @@ def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Ste
     Raises:
         PcvError: JAX does not say for this kind of device.
     """
-    found, made = measured(engine, fold)
+    found = measured(engine, fold)
     if found is None:
         raise PcvError(
             f"cv.fold_batches: auto: JAX's {jax.default_backend()} does not say what memory a step "
             "takes; give a number of batches"
         )
-    results = found.output_size_in_bytes
-    device = found.argument_size_in_bytes + results + found.temp_size_in_bytes
-    kept = made._replace(position=None, lp=None)
-    of_chain = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept))
-    of_chain //= engine.tile * engine.stack
-    copies = HOST_COPIES * num_folds * num_chains * of_chain
+    copies = HOST_COPIES * num_folds * num_chains * found.chain
     on_host = in_use()[0].platform == "cpu"
-    return Step(device, copies + on_host * len(in_use()) * device)
+    return Step(found.device, copies + on_host * len(in_use()) * found.device)
 
 
 def of_devices() -> Step:

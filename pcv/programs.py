@@ -191,12 +191,28 @@ def _same(function: Callable[..., Any], *of_call: Any) -> Any:
 
 def shapes(function: Callable[..., Any], *args: Any) -> Any:
     """`jax.eval_shape`, which is not traced again for what it was traced for before."""
+    return _remembered(jax.eval_shape, function, *args)
+
+
+def reads(function: Callable[..., Any], *args: Any) -> list[bool]:
+    """Which leaves of the arguments, given as arrays or shapes, the results may depend on."""
+
+    def used(function: Callable[..., Any], *args: Any) -> list[bool]:
+        program = jax.make_jaxpr(function)(*args).jaxpr
+        inputs = [x for step in program.eqns for x in step.invars] + list(program.outvars)
+        return [any(x is y for y in inputs) for x in program.invars]
+
+    found: list[bool] = _remembered(used, function, *args)
+    return found
+
+
+def _remembered(find: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
     leaves, structure = jax.tree.flatten(args)
-    same = _same(function, structure, *map(_abstract, leaves))
+    same = _same(function, find.__name__, structure, *map(_abstract, leaves))
     if same is None:
-        return jax.eval_shape(function, *args)
+        return find(function, *args)
     if same not in _shapes:
-        _shapes[same] = jax.eval_shape(function, *args)
+        _shapes[same] = find(function, *args)
         if len(_shapes) > MOST:
             del _shapes[next(iter(_shapes))]
     return _shapes[same]
@@ -227,23 +243,27 @@ def shared(function: Callable[..., Any], **options: Any) -> Shared:
     return Shared(function, options)
 
 
-def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+class Inner:
     """`jax.jit` inside other programs: arrays that the function holds are arguments of that call.
 
     Without, they would be constants of a loop's body that calls it, which are not lifted.
     """
-    known: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
 
-    def call(*args: Any) -> Any:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.known: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
+
+    def __call__(self, *args: Any) -> Any:
         leaves, structure = jax.tree.flatten(args)
         kind = structure, *map(jax.typeof, leaves)
-        if kind not in known:
-            program = lifted(function, *jax.tree.unflatten(structure, map(_shape, kind[1:])))
-            known[kind] = jax.jit(_run(program)), program.held
-        run, held = known[kind]
+        if kind not in self.known:
+            program = lifted(self.function, *jax.tree.unflatten(structure, map(_shape, kind[1:])))
+            self.known[kind] = jax.jit(_run(program)), program.held
+        run, held = self.known[kind]
         return run(held, *args)
 
-    return call
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Inner, (self.function,)  # read as the same before it is called and after
 
 
 class Traced:

@@ -59,9 +59,9 @@ def test_a_step_takes_what_its_results_are(project, monkeypatch):
     as_it_is = sampling_of_folds.advance
 
     def spied(*args):
-        state, made = as_it_is(*args)
-        lengths.append(sum(x.nbytes for x in jax.tree.leaves(made)))
-        return state, made
+        found = as_it_is(*args)
+        lengths.append(sum(x.nbytes for x in jax.tree.leaves(found)))
+        return found
 
     monkeypatch.setattr(memory, "of_step", noted)
     of_all = {"chains": 400, "adapt": "never"}

@@ -37,7 +37,7 @@ def scanned(x):
 
 
 def in_a_loop(x):
-    held = programs.inner(jax.jit(lambda b: b * x))
+    held = programs.Inner(jax.jit(lambda b: b * x))
     return lambda b: jax.lax.fori_loop(0, 3, lambda _, c: c + held(b).sum(), 0.0)
 
 

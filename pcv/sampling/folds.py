@@ -20,13 +20,13 @@ from pcv.devices import in_use, out_of_memory
 from pcv.diagnostics import crossing
 from pcv.errors import PcvError
 from pcv.folds import Folds
-from pcv.keys import key
 from pcv.names import name_bits
-from pcv.programs import Shared, shapes
+from pcv.programs import Shared
 from pcv.sampling.full_data import Fit, autocorrelation
-from pcv.sampling.hmc import Chain, Made, Pace, State
-from pcv.sampling.kernel import Kernel, plain, whitened
-from pcv.sampling.tiles import Engine, advance, chains_of, places, rows, typed
+from pcv.sampling.hmc import Chain, Moved, Pace, State
+from pcv.sampling.kernel import Kernel, whitened
+from pcv.sampling.scoring import Made
+from pcv.sampling.tiles import Engine, Taken, advance, chains_of, rows, score, taken
 from pcv.sums import Block
 
 MAX_TAU, MOST_TAU = 3.5, 7.0
@@ -176,28 +176,21 @@ def blocks(
         size = min(engine.buffer, num_draws - done)
         pace = Pace(first + done, size, steps, thin, 0.0, 0.0)
         before, at = state.energy, (root, kernel, pace, state, chains, center_of)
-        state, made = in_memory(engine, at, OF_FOLDS, say)
+        state, moved, made = in_memory(engine, advance, at, say)
         done += size
         standing = Standing(*(_by_fold(x, num_chains) for x in (state.position, state.energy)))
-        yield block_of(made, before, num_chains, size, center["shift"]), standing
-
-
-OF_FOLDS = tuple(name for name in Made._fields if name not in ("position", "lp"))
-"""what is brought to the host of a block of folds"""
+        yield block_of(moved, made, before, num_chains, size, center["shift"]), standing
 
 
 _smaller: WeakKeyDictionary[Shared, Engine] = WeakKeyDictionary()
 """by the program of a tile that did not fit the device's memory"""
 
 
-def in_memory(
-    engine: Engine,
-    at: tuple[Any, Any, Any, Any, Any, Any],
-    wanted: tuple[str, ...],
-    say: Callable[[str], None],
-    given: np.ndarray | None = None,
-) -> tuple[State, Made]:
-    """`advance`; where a tile does not fit the device's memory, with smaller ones from then on.
+def in_memory[T](
+    engine: Engine, call: Callable[..., T], args: tuple[Any, ...], say: Callable[[str], None]
+) -> T:
+    """What a call of an engine gives; where a tile does not fit the device's memory, with smaller
+    ones from then on.
 
     Raises:
         PcvError: it does not fit with one chain at a time.
@@ -206,7 +199,7 @@ def in_memory(
         while engine.advance in _smaller:
             engine = _smaller[engine.advance]
         try:
-            return advance(engine, *at, wanted, given)
+            return call(engine, *args)
         except JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -223,17 +216,12 @@ def in_memory(
             )
 
 
-def measured(engine: Engine, fold: Folds) -> tuple[Any, Made]:
-    """What a block of a tile takes on a device, as XLA says, and the shapes of what it makes."""
+def measured(engine: Engine, fold: Folds) -> Taken | None:
+    """What a block of draws takes, where JAX says it."""
     ones = np.ones(1, int)
     one = Own(np.ones(1), ones, ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
-    some = rows(of_chains(fold, one, at, uncentered(fold)), places(1, engine).chain)
-    given = np.zeros((engine.buffer, engine.num_params))
-    every = plain(engine.num_params), Pace(0, 1, 1, 1, 0.0, 0.0), given
-    args = np.int32(1), key(0), *typed((*every, *some))
-    compiled, _ = engine.advance.compiled(*args)
-    return compiled.memory_analysis(), shapes(engine.advance.function, *args)[1]
+    return taken(engine, *of_chains(fold, one, at, uncentered(fold)))
 
 
 def of_chains(
@@ -256,7 +244,12 @@ def _by_fold(x: np.ndarray, num_chains: int) -> np.ndarray:
 
 
 def block_of(
-    made: Made, before: np.ndarray, num_chains: int, size: int, shift: Float[np.ndarray, " fold"]
+    moved: Moved,
+    made: Made,
+    before: np.ndarray,
+    num_chains: int,
+    size: int,
+    shift: Float[np.ndarray, " fold"],
 ) -> Block:
     """What a block makes, by fold and chain, in double precision."""
 
@@ -277,9 +270,9 @@ def block_of(
         {name: stored(weighted_means.finalize(x)) for name, x in made.means.items()},
         None if made.y_rep is None else drawn(made.y_rep),
         {
-            "acceptance": {"total": drawn(made.acceptance).sum(2)},
-            "divergences": {"total": drawn(made.diverging).sum(2)},
-            "energy": energy_sums(drawn(made.energy), _by_fold(before, num_chains)),
+            "acceptance": {"total": drawn(moved.acceptance).sum(2)},
+            "divergences": {"total": drawn(moved.diverging).sum(2)},
+            "energy": energy_sums(drawn(moved.energy), _by_fold(before, num_chains)),
         },
         size,
     )
@@ -390,7 +383,7 @@ def at_full_data(
     say: Callable[[str], None],
 ) -> Float[np.ndarray, "fold draw"]:
     """Joint log predictive of every fold's test set at draws given the full data."""
-    each = scored_blocks(engine, fit, folds, uncentered(folds), draws, ("joint",), say)
+    each = scored_blocks(engine, fit, folds, uncentered(folds), draws, say)
     return np.concatenate([made.joint for made in each], 1).astype(float)
 
 
@@ -400,7 +393,6 @@ def scored_blocks(
     folds: Folds,
     center: Centers,
     draws: Float[np.ndarray, "draw param"],
-    wanted: tuple[str, ...],
     say: Callable[[str], None],
     size: int | None = None,
 ) -> Iterator[Made]:
@@ -408,13 +400,16 @@ def scored_blocks(
     for each fold makes, whose draws these are."""
     number, size = len(folds.id), size or engine.buffer
     at = standing_at(np.broadcast_to(fit.kernel.center, (number, 1, engine.num_params)))
-    chains = of_chains(folds, alike(fit, number), at, center)
-    for first in range(0, len(draws), size):
-        given = draws[first : first + size]
-        pace = Pace(0, len(given), 1, 0, 0.0, 0.0)
-        together = key(0), fit.kernel, pace, *chains
-        _, made = in_memory(engine, together, wanted, say, given)
-        yield made._replace(joint=made.joint[:, : len(given)])
+    _, chains, center_of = of_chains(folds, alike(fit, number), at, center)
+    even = len(draws) // size * size
+    together = max(engine.tile * engine.stack // number, 1) * size  # a call is full
+    for first in (*range(0, even, together), *range(even, len(draws), size)):
+        last = min(first + together, even) if first < even else len(draws)
+        some = draws[first:last].reshape(-1, min(size, last - first), draws.shape[1])
+        made = in_memory(engine, score, (chains, center_of, some), say)
+        for block in range(len(some)):
+            found = rows(made, block)
+            yield found._replace(joint=found.joint[:, : some.shape[1]])
 
 
 def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np.ndarray, " fold"]:
@@ -525,8 +520,8 @@ def adapt(
             state, chains, center = of_chains(folds, own, standing_at(position), zero)
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
-            at = root, fit.kernel, pace, state, chains, center
-            state, drawn = in_memory(engine, at, Made._fields, say)
+            at = root, fit.kernel, pace, state, chains, center, True
+            state, drawn, made_of = in_memory(engine, advance, at, say)
             position = _by_fold(state.position, num_chains)
             step = np.exp(_by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
             z = whitened(fit.kernel, drawn.position[:, :size]) / chains.stretch[:, None]
@@ -538,7 +533,8 @@ def adapt(
                 refused += low.reshape(num_folds, -1).sum(1)
             made += size
             before = np.full(len(state.energy), np.nan)
-            after(block_of(drawn, before, num_chains, size, zero["shift"]), "of adapted folds,")
+            block = block_of(drawn, made_of, before, num_chains, size, zero["shift"])
+            after(block, "of adapted folds,")
         looked_at += counted if i >= len(WINDOWS) - 1 else 0
         if i < len(WINDOWS):
             number = num_chains * length

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import programs
 from pcv.diagnostics.convergence import rhat_of_moments
 from pcv.errors import PcvError
-from pcv.model import Fold, Target
-from pcv.sampling.hmc import Chain, Made, Pace, State
+from pcv.model import Target
+from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
 from pcv.sampling.tiles import Engine, advance, build, chains_of
 
@@ -40,6 +39,8 @@ GOOD, MOST_GOOD = 3, 12
 MAX_STEPS = 64
 BLOCK, LEAST = 25, 100
 """draws of a chain between two looks, and those to keep at least"""
+ROOM = 50
+"""for draws of a block: as many as folds have by default, so that both are one program"""
 MAX_RHAT, MIN_ESS = 1.05, 400
 """of kept draws, beyond which more are made"""
 
@@ -77,11 +78,7 @@ def engine_of(target: Target, num_units: int, total: int) -> Engine:
         total: draws to keep, of all chains together.
     """
 
-    def nothing(position: Array, fold: Fold) -> tuple[Array, Array]:
-        zero = jnp.zeros((), position.dtype)
-        return zero, jnp.broadcast_to(zero, fold.test.shape)
-
-    engine = build(target._replace(log_predictive=nothing), (), num_units, BLOCK, stack=1)
+    engine = build(target, (), num_units, ROOM)
     most = max(total // LEAST, FEWEST)
     return engine.with_tile(most) if engine.tile > most else engine
 
@@ -97,7 +94,7 @@ def sample(
     warmup: int,
     total: int,
     target_accept: float,
-    after: Callable[[int, int, Made], None] = lambda made, most, block: None,
+    after: Callable[[int, int, Moved], None] = lambda made, most, block: None,
 ) -> Fit:
     """Draws of the posterior given all units.
 
@@ -134,7 +131,7 @@ def after_nuts(
     root: Key[Array, ""],
     draws: Draws,
     target_accept: float,
-    after: Callable[[int, int, Made], None] = lambda made, most, block: None,
+    after: Callable[[int, int, Moved], None] = lambda made, most, block: None,
 ) -> Fit:
     """The kernel and the pace of folds, where NUTS made the draws given the full data."""
     pooled = draws.position.reshape(-1, draws.position.shape[-1])
@@ -156,7 +153,7 @@ class Search:
         engine: Engine,
         root: Key[Array, ""],
         target_accept: float,
-        after: Callable[[int, int, Made], None],
+        after: Callable[[int, int, Moved], None],
     ) -> None:
         self.engine, self.root, self.after = engine, root, after
         self.target_accept = target_accept
@@ -165,9 +162,9 @@ class Search:
         self.kernel = plain(engine.num_params)
         self.num_steps, self.made = LONG, 0
         self.state: State
-        self.size = min(engine.buffer, BLOCK)
+        self.size = BLOCK
 
-    def block(self, rate: float, num_draws: int, more: int = LEAST) -> Made:
+    def block(self, rate: float, num_draws: int, more: int = LEAST) -> Moved:
         """Draws of all chains, after which so many are to come."""
         self.state, made = _run(
             self.engine,
@@ -217,7 +214,7 @@ class Search:
         self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
         return effective >= FEWEST_PER_PARAM * position.shape[-1]
 
-    def rescue(self, block: Made) -> None:
+    def rescue(self, block: Moved) -> None:
         """Chains that hardly move, and where the density is lost beside that of others, go on from
         where one of these stands: a place that is narrower than theirs, and lower, has no mass."""
         lp = block.lp[:, -1]
@@ -299,15 +296,10 @@ def _run(
     state: State,
     chains: Chain,
     pace: Pace,
-) -> tuple[State, Made]:
-    """A block of draws given the full data: positions and their statistics."""
-    number = len(chains.fold)
-    center = {"joint": np.zeros(number), "pointwise": np.zeros(chains.test.shape)}
-    center["shift"] = np.full(number, np.inf)
-    wanted = ("position", "lp", "energy", "acceptance", "diverging")
-    state, made = advance(engine, root, kernel, pace, state, chains, center, wanted)
-    every = {name: getattr(made, name)[:, : pace.num_draws] for name in wanted}
-    return state, made._replace(**every)
+) -> tuple[State, Moved]:
+    """A block of draws given the full data."""
+    state, moved, _ = advance(engine, root, kernel, pace, state, chains, None, True)
+    return state, Moved(*(x[:, : pace.num_draws] for x in moved))
 
 
 def _starts(engine: Engine, root: Key[Array, ""], number: int) -> State:

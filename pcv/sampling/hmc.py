@@ -1,9 +1,10 @@
-"""One block of draws of one chain of one fold: HMC by BlackJAX, and sums of scores.
+"""One block of draws of one chain of one fold, by BlackJAX's HMC.
 
 Whatever differs between chains, folds, blocks and stages is an argument, so that all of them are
 calls of one program. Positions are whitened by the kernel, so that the metric is the identity.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,11 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from pcv.accumulate import log_sums, weighted_means
 from pcv.keys import chain_key
-from pcv.model import Fold, Target
+from pcv.model import Fold
 from pcv.sampling.kernel import Kernel, from_z, to_z
-from pcv.scores import Score
 
 MAX_LOG_STEP, MIN_LOG_STEP = 0.4, -14.0
 """log of the step size, in standard deviations, between which it is adapted"""
@@ -53,24 +52,16 @@ class Pace(NamedTuple):
     num_steps: Int[Any, ""]
     """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
     thin: Int[Any, ""]
-    """HMC transitions for a draw; 0: draws are given"""
+    """HMC transitions for a draw"""
     rate: Float[Any, ""]
     """gain by which a chain's log step size follows its acceptance; 0: it stays"""
     target_accept: Float[Any, ""]
 
 
-class Made(NamedTuple):
-    """What a block makes: sums over draws, and of every draw (draw, ...)."""
+class Moved(NamedTuple):
+    """Draws of a block."""
 
-    sums: dict[str, Any]
-    """joint, pointwise and, where there are several slots, bridge (of `pcv.diagnostics.UnitSides`)
-    → carry of `pcv.accumulate.log_sums`"""
-    means: dict[str, Any]
-    """score → carry of `pcv.accumulate.weighted_means`"""
-    y_rep: Float[Any, "draw slot"] | None
     position: Float[Any, "draw param"]
-    joint: Float[Any, " draw"]
-    """log score of the test set as a whole"""
     lp: Float[Any, " draw"]
     energy: Float[Any, " draw"]
     acceptance: Float[Any, " draw"]
@@ -92,38 +83,30 @@ def jittered_steps(num_steps: Int[Array, ""], key: Key[Array, ""]) -> Int[Array,
 
 
 def run_chain(
-    target: Target,
-    scores: tuple[Score, ...],
+    log_density: Callable[[Float[Array, " param"], Fold], Float[Array, ""]],
     num_units: int,
     buffer: int,
     root: Key[Array, ""],
     kernel: Kernel,
     pace: Pace,
-    given: Float[Array, "buffer param"],
     state: State,
     chain: Chain,
-    center: dict[str, Any],
-) -> tuple[State, Made]:
+) -> tuple[State, Moved]:
     """One block of draws of one chain.
 
     Args:
-        target: the model on flat parameters.
-        scores: what is averaged besides the log score.
+        log_density: of flat parameters and a fold.
         num_units: number of units of the data.
         buffer: room for the block's draws; static, while `pace.num_draws` ≤ buffer is not.
         root: key of the seed, the model and the stage.
         kernel, pace: of the block.
-        given: positions that are its draws where `pace.thin` is 0.
         state: where the chain stands.
         chain: which it is.
-        center: kind → centring constant of the log score; shift → that of the joint score, or inf.
 
     Returns:
-        The new state and what the block makes. Of a draw of several transitions, the last one's
-        acceptance, divergence and energy count, as when draws are thinned.
+        The new state and the draws. Of a draw of several transitions, the last one's acceptance,
+        divergence and energy count, as when draws are thinned.
     """
-    by_draw = [score for score in scores if score.per == "draw"]
-    replicate = len(by_draw) < len(scores)
     fold = Fold(train_mask(chain.held_out, num_units), chain.test)
     transition = hmc.build_kernel()
     own = chain_key(root, chain.fold, chain.number)
@@ -135,36 +118,11 @@ def run_chain(
     def position_of(z: Float[Array, " param"]) -> Float[Array, " param"]:
         return from_z(kernel, chain.stretch * z)
 
-    def log_density(z: Float[Array, " param"]) -> Float[Array, ""]:
-        return target.log_density(position_of(z), fold)
-
-    def averaged(key: Key[Array, ""], position: Float[Array, " param"]) -> dict[str, Any]:
-        """Log weight and values of every score at one draw."""
-        at = (key, target, position, fold)
-        return {
-            score.key: (score.log_weight(*at) if score.log_weight else zero, score.statistic(*at))
-            for score in by_draw
-        }
+    def whitened_density(z: Float[Array, " param"]) -> Float[Array, ""]:
+        return log_density(position_of(z), fold)
 
     def room(example: Array) -> Array:
         return jnp.zeros((buffer, *example.shape), example.dtype)
-
-    example = jax.eval_shape(averaged, own, state.position)
-    several = fold.test.size > 1
-    sums = {kind: log_sums.init(center[kind]) for kind in ("joint", "pointwise")}
-    if several:
-        sums["bridge"] = log_sums.init(center["pointwise"])
-    made = Made(
-        sums,
-        {
-            name: weighted_means.init(jax.tree.map(lambda x: jnp.zeros(x.shape, dtype), x))
-            for name, x in example.items()
-        },
-        jnp.zeros((buffer, fold.test.size), dtype) if replicate else None,
-        room(state.position),
-        *(room(zero),) * 4,
-        room(no),
-    )
 
     def move(t: Int[Array, ""], j: Int[Array, ""], last: tuple) -> tuple:
         """A transition; the first of a block, j = -1, stays where it is and finds the density
@@ -175,7 +133,7 @@ def run_chain(
         key = jax.random.fold_in(own, 2 * number)
         size = jnp.where(here, 0.0, jnp.exp(log_step))
         after, info = transition(
-            key, before, log_density, size, unit_mass, jnp.where(here, 1, steps)
+            key, before, whitened_density, size, unit_mass, jnp.where(here, 1, steps)
         )
         seen = hmc.HMCState(
             before.position, info.proposal.logdensity, info.proposal.logdensity_grad
@@ -190,39 +148,17 @@ def run_chain(
         return after, log_step, energy, accepted, info.is_divergent
 
     def draw(i: Int[Array, ""], carry: tuple) -> tuple:
-        now, log_step, _, made = carry
-        t = pace.first + i
-        key = jax.random.fold_in(own, 2 * t + 1)
-        begin = jnp.where((i == 0) & (pace.thin > 0), -1, 0)
+        now, log_step, _, moved = carry
         last = (now, log_step, zero, zero, no)
         now, log_step, energy, accepted, diverging = jax.lax.fori_loop(
-            begin, pace.thin, partial(move, t), last
+            jnp.where(i == 0, -1, 0), pace.thin, partial(move, pace.first + i), last
         )
-        position = jnp.where(pace.thin > 0, position_of(now.position), given[i])
-        joint, pointwise = target.log_predictive(position, fold)
-        values = averaged(key, position)
-        y_rep = made.y_rep
-        if replicate:
-            assert target.predict is not None
-            y_rep = y_rep.at[i].set(target.predict(key, position, fold))
-        of_draw = (position, joint, now.logdensity, energy, accepted, diverging)
-        sums = {
-            "joint": log_sums.update(made.sums["joint"], joint),
-            "pointwise": log_sums.update(made.sums["pointwise"], pointwise),
-        }
-        if several:
-            belongs = jax.nn.log_sigmoid(center["shift"] - joint)
-            sums["bridge"] = log_sums.update(made.sums["bridge"], pointwise + belongs)
-        made = Made(
-            sums,
-            {name: weighted_means.update(x, values[name]) for name, x in made.means.items()},
-            y_rep,
-            *(x.at[i].set(new) for x, new in zip(made[3:], of_draw)),
-        )
-        return now, log_step, energy, made
+        of_draw = (position_of(now.position), now.logdensity, energy, accepted, diverging)
+        return now, log_step, energy, Moved(*(x.at[i].set(new) for x, new in zip(moved, of_draw)))
 
     z = to_z(kernel, state.position) / chain.stretch
     unseen = hmc.HMCState(z, jnp.full((), -jnp.inf, dtype), jnp.zeros_like(z))
-    begun = (unseen, state.log_step_size, state.energy, made)
-    end, log_step, energy, made = jax.lax.fori_loop(0, pace.num_draws, draw, begun)
-    return State(position_of(end.position), log_step, energy), made
+    moved = Moved(room(state.position), *(room(zero),) * 3, room(no))
+    begun = (unseen, state.log_step_size, state.energy, moved)
+    end, log_step, energy, moved = jax.lax.fori_loop(0, pace.num_draws, draw, begun)
+    return State(position_of(end.position), log_step, energy), moved

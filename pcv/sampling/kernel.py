@@ -86,11 +86,10 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
         draws: pooled over chains.
         num_effective: how many independent draws they are worth.
     """
-    num_draws, num_params = draws.shape
+    num_params = draws.shape[1]
     center, scale = draws.mean(0), draws.std(0)
     scale = np.where(scale > 0, scale, 1.0)
-    _, singular, rows = np.linalg.svd((draws - center) / scale, full_matrices=False)
-    values = singular**2 / num_draws
+    values, vectors = _eigen((draws - center) / scale)
     edge = np.sqrt(num_params / max(num_effective, 1.0))
     low = (1 - edge) ** 2 if edge <= 1 / np.sqrt(FEWEST_PER_PARAM) else 0.0
     counts = (values > (1 + edge) ** 2) | (values < low)
@@ -98,6 +97,18 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
     made = plain(num_params)
     chosen = np.argsort(-away)[: made.ratios.size]
     chosen = chosen[counts[chosen]]
-    made.directions[:, : chosen.size] = rows[chosen].T
+    made.directions[:, : chosen.size] = vectors[:, chosen]
     made.ratios[: chosen.size] = np.sqrt(np.maximum(values[chosen], 1e-12))
     return made._replace(center=center, scale=scale)
+
+
+def _eigen(x: Float[np.ndarray, "draw param"]) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and vectors (columns) of the mean of x xᵀ, but for zeros where draws are fewer
+    than parameters: of the smaller of two matrices, which takes a tenth of a decomposition of x."""
+    number, num_params = x.shape
+    if number >= num_params:
+        values, vectors = np.linalg.eigh(x.T @ x / number)
+        return values, vectors
+    values, of_draws = np.linalg.eigh(x @ x.T / number)
+    lengths = np.sqrt(np.maximum(number * values, 1e-300))
+    return values, x.T @ of_draws / lengths

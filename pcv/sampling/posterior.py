@@ -12,7 +12,7 @@ from pcv.model import Target
 from pcv.progress import Progress
 from pcv.sampling import fit_checks, full_data
 from pcv.sampling.full_data import Draws, Fit
-from pcv.sampling.hmc import Made
+from pcv.sampling.hmc import Moved
 
 
 class Posterior(NamedTuple):
@@ -96,11 +96,11 @@ def _without_divergences[T](
 
 def shown(
     after: Callable[[Progress], None], chains: int, target_accept: float, first: float
-) -> Callable[[int, int, Made], None]:
+) -> Callable[[int, int, Moved], None]:
     """Tell how far many short chains are."""
     at = f"at {target_accept:g}" * (target_accept != first)
 
-    def told(made: int, most: int, block: Made) -> None:
+    def told(made: int, most: int, block: Moved) -> None:
         accepted, diverged = float(block.acceptance.mean()), int(block.diverging.sum())
         after(Progress(at, chains, made, most, accepted, diverged))
 

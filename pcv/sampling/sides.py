@@ -28,7 +28,7 @@ from pcv.sampling.folds import (
 )
 from pcv.sampling.full_data import Fit
 from pcv.sampling.hmc import Pace
-from pcv.sampling.tiles import Engine
+from pcv.sampling.tiles import Engine, advance
 
 MOST_DRAWS, FEW_DRAWS = 4000, 1000
 """given the full data, at which test sets are scored; and where every score is a numerical
@@ -81,8 +81,8 @@ def factors(
         state, chains, center = of_chains(which, alike(fit, number), at, uncentered(which))
         state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
         together = key(0), fit.kernel, pace, state, chains, center
-        _, made = in_memory(engine, together, ("lp", "joint"), say)
-        lp, joint = (x[:, 0].reshape(number, LOOKED_AT) for x in (made.lp, made.joint))
+        _, moved, made = in_memory(engine, advance, together, say)
+        lp, joint = (x[:, 0].reshape(number, LOOKED_AT) for x in (moved.lp, made.joint))
         return lp, joint
 
     lp, joint = at_draws(folds)
@@ -173,8 +173,7 @@ def _of_program(
     size: int,
     say: Callable[[str], None],
 ) -> Iterator[Scores]:
-    at = engine, fit, folds, center, draws, ("joint", "sums"), say, size
-    for made in scored_blocks(*at):
+    for made in scored_blocks(engine, fit, folds, center, draws, say, size):
         found = log_sums.finalize(made.sums["bridge"]) if "bridge" in made.sums else {}
         yield made.joint.astype(float), tuple(found[x] for x in found if x.startswith("log_sum"))
 

@@ -14,32 +14,41 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from pcv import programs
-from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid_out
-from pcv.keys import any_key
-from pcv.model import Target
+from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
+from pcv.keys import any_key, key
+from pcv.model import Fold, Target
 from pcv.names import name_bits
 from pcv.programs import Shared
-from pcv.sampling.hmc import Chain, Made, Pace, State, run_chain
-from pcv.sampling.kernel import Kernel
+from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
+from pcv.sampling.kernel import Kernel, plain
+from pcv.sampling.packing import Packed, bytes_of_one, pack, unpack
+from pcv.sampling.scoring import Made, score_block
 from pcv.scores import Score
 
 MOST_CPU, MOST_GPU = 16, 4096
 """chains of a device that advance side by side"""
 CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for their unit log likelihoods: what fits a core's cache, or a share of a GPU's memory"""
+FASTER_TO_COMPILE = {"xla_backend_optimization_level": 1}
+"""by a tenth, and as fast once it is"""
 STACK, STACK_ROOM = 8, 2**25
 """tiles of a call on a CPU, one after the other, where starting it takes longer than a small one;
 and bytes of a device for what they make"""
 
 
 class Engine(NamedTuple):
-    """The compiled program of a model, and what it was built for."""
+    """The compiled programs of a model, and what they were built for."""
 
     advance: Shared
+    """draws of chains"""
+    score: Shared
+    """sums of scores at draws"""
     target: Target
     num_units: int
     num_params: int
     scores: tuple[Score, ...]
+    reads_test: bool
+    """does the posterior depend on which units are tested, if not in training?"""
     buffer: int
     """the largest number of draws of a block"""
     tile: int
@@ -58,7 +67,7 @@ def build(
     tile: int | None = None,
     stack: int | None = None,
 ) -> Engine:
-    """The program of a model; nothing is compiled before it is called.
+    """The programs of a model; nothing is compiled before they are called.
 
     Args:
         target: the model on flat parameters.
@@ -68,50 +77,68 @@ def build(
         tile: chains that advance side by side; None: as many as the devices' caches hold.
         stack: the largest number of tiles of a call; None: several on CPUs, where there is room.
     """
+    log_density = programs.Inner(target.log_density)
     once = target._replace(
-        log_density=programs.inner(target.log_density),
-        log_predictive=programs.inner(target.log_predictive),
+        log_density=log_density, log_predictive=programs.Inner(target.log_predictive)
     )
-    one_chain = partial(run_chain, once, scores, num_units, buffer)
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
     each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
-    num_params = programs.shapes(target.init, any_key()).size
+    position = programs.shapes(target.init, any_key())
     if stack is None:
-        of_tile = 8 * each * buffer * (num_params + num_units)
+        of_tile = 8 * each * buffer * (position.size + num_units)
         stack = max(min(STACK_ROOM // of_tile, STACK), 1) if on_cpu else 1
 
-    def one_tile(same: Any, some: Any) -> tuple[State, Made]:
-        return jax.vmap(partial(one_chain, *same))(*some)
+    def moved_tile(same: Any, chains: Packed) -> tuple[Packed, Array]:
+        one_chain = partial(run_chain, log_density, num_units, buffer, *same)
+        state, moved = jax.vmap(one_chain)(*unpack(chains))
+        return pack((state, moved._replace(position=None)), jnp), moved.position
 
-    traced_once = programs.inner(one_tile)
+    def scored_tile(same: Any, chains: tuple[Array, Packed]) -> Packed:
+        one_chain: Callable[..., Made] = partial(score_block, once, scores, num_units, *same)
+        block, packed = chains
+        return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
 
-    def share(tiles: Any, root: Any, kernel: Any, pace: Any, given: Any, *chains: Any) -> Any:
-        """The first `tiles` of a device's, one after the other."""
-        same = root, kernel, pace, given
-        stacked = jax.tree.map(lambda x: x.reshape(stack, each, *x.shape[1:]), chains)
-        shapes = jax.eval_shape(traced_once, same, rows(stacked, 0))
-        empty = jax.tree.map(lambda x: jnp.zeros((stack, *x.shape), x.dtype), shapes)
+    def over_tiles(one_tile: Callable[..., Any]) -> Callable[..., Any]:
+        traced_once = programs.Inner(one_tile)
 
-        def add(i: Any, made: Any) -> Any:
-            some = traced_once(same, rows(stacked, i))
-            return jax.tree.map(lambda whole, x: whole.at[i].set(x), made, some)
+        def share(tiles: Any, *args: Any) -> Any:
+            """The first `tiles` of a device's, one after the other."""
+            *same, chains = args
+            if stack == 1:
+                return traced_once(same, chains)
+            stacked = jax.tree.map(lambda x: x.reshape(stack, each, *x.shape[1:]), chains)
+            shapes = jax.eval_shape(traced_once, same, rows(stacked, 0))
+            empty = jax.tree.map(lambda x: jnp.zeros((stack, *x.shape), x.dtype), shapes)
 
-        made = jax.lax.fori_loop(0, tiles, add, empty)
-        return jax.tree.map(lambda x: x.reshape(stack * each, *x.shape[2:]), made)
+            def add(i: Any, made: Any) -> Any:
+                some = traced_once(same, rows(stacked, i))
+                return jax.tree.map(lambda whole, x: whole.at[i].set(x), made, some)
 
+            made = jax.lax.fori_loop(0, tiles, add, empty)
+            return jax.tree.map(lambda x: x.reshape(stack * each, *x.shape[2:]), made)
+
+        return share
+
+    example: Any = np.ones(num_units, bool), np.zeros(1, np.int32)
     return Engine(
-        programs.shared(laid_out(share, *(EVERYWHERE,) * 5, *(BY_CHAIN,) * 3)),
+        _laid(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
+        _laid(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
         target,
         num_units,
-        num_params,
+        position.size,
         scores,
+        programs.reads(target.log_density, position, Fold(*example))[-1],
         buffer,
         devices * each,
         stack,
         partial(build, target, scores, num_units, buffer, stack=1),
     )
+
+
+def _laid(share: Callable[..., Any], *places: Any) -> Shared:
+    return programs.shared(laid_out(share, *places), **FASTER_TO_COMPILE)
 
 
 def chains_of(
@@ -181,10 +208,9 @@ def advance(
     pace: Pace,
     state: State,
     chains: Chain,
-    center: dict[str, Float[np.ndarray, "chain ..."]],
-    wanted: tuple[str, ...] = Made._fields,
-    given: Float[np.ndarray, "draw param"] | None = None,
-) -> tuple[State, Made]:
+    center: dict[str, Float[np.ndarray, "chain ..."]] | None,
+    with_positions: bool = False,
+) -> tuple[State, Moved, Any]:
     """A block of draws of all chains.
 
     Args:
@@ -193,42 +219,119 @@ def advance(
         kernel: of all chains.
         pace: of the block; `num_steps` and `thin` of all chains, or of each.
         state, chains: of each chain.
-        center: kind → centring constants of the log score, of each chain.
-        wanted: what is to be brought to the host of what is made.
-        given: draws of all chains, where `pace.thin` is 0.
+        center: kind → centring constants of the log score, of each chain; None: nothing is scored.
+        with_positions: are the draws themselves to be brought to the host?
 
     Returns:
-        The new states and what was made, in the order of the chains; None for what is not wanted.
+        The new states, the draws and their scores (`Made`), in the order of the chains.
     """
     number = len(chains.fold)
     paces = np.stack([np.broadcast_to(x, number) for x in (pace.num_steps, pace.thin)])
     order = np.lexsort(paces)
     edges = np.flatnonzero((np.diff(paces[:, order]) != 0).any(0)) + 1
-    parts = []
-    waiting: list[tuple[Any, np.ndarray]] = []
+    most = engine.tile * engine.stack
+    block = np.arange(most, dtype=np.int32) % (most // len(in_use()))
+    kernel, moving = typed(kernel), _moving(engine, state, chains)
+    scoring = None if center is None else pack((chains, center))
+    parts: list[Any] = []
+    waiting: list[Any] = []
 
     def fetch() -> None:
-        found, place = waiting.pop()
-        parts.append(jax.tree.map(lambda x: np.asarray(x)[place], found))
+        made, place = waiting.pop()
+        parts.append(rows(jax.tree.map(np.asarray, made), place))
 
-    positions = np.zeros((engine.buffer, engine.num_params))
-    if given is not None:
-        positions[: len(given)] = given
-    kernel, positions = typed((kernel, positions))
     for same in np.split(order, edges):
         steps, thin = paces[:, same[0]]
         now = typed(pace._replace(num_steps=int(steps), thin=int(thin)))
-        most = engine.tile * engine.stack
         for begin in range(0, len(same), most):
             own = same[begin : begin + most]
             at = places(len(own), engine)
-            some = typed(rows((state, chains, center), own[at.chain]))
-            after, made = engine.advance(np.int32(at.tiles), root, kernel, now, positions, *some)
-            made = made._replace(**dict.fromkeys(set(Made._fields) - set(wanted)))
+            some, tiles = own[at.chain], np.int32(at.tiles)
+            moved, positions = engine.advance(tiles, root, kernel, now, rows(moving, some))
+            scored = None
+            if scoring is not None:
+                told = block, rows(scoring, some)
+                scored = engine.score(tiles, root, now.first, now.num_draws, positions, told)
             if waiting:
                 fetch()
-            waiting.append(((after, made), at.place))
+            waiting.append(((moved, positions if with_positions else None, scored), at.place))
     fetch()
-    back = np.argsort(order)
-    whole: tuple[State, Made] = jax.tree.map(lambda *x: np.concatenate(x)[back], *parts)
+    moved, positions, scored = rows(_one_after_the_other(parts), np.argsort(order))
+    after, draws = unpack(moved)
+    return after, draws._replace(position=positions), scored and unpack(scored)
+
+
+def score(
+    engine: Engine,
+    chains: Chain,
+    center: dict[str, Float[np.ndarray, "chain ..."]],
+    draws: Float[np.ndarray, "block draw param"],
+) -> Made:
+    """Scores of all chains at blocks of draws, the same for all; leading axis: block, chain."""
+    devices, most = len(in_use()), engine.tile * engine.stack
+    each, number = most // devices, len(chains.fold)
+    scoring, root, parts = pack((chains, center)), key(0), []
+    extent = np.int32(0), np.int32(draws.shape[1])
+    of: Any = np if in_use()[0].platform == "cpu" else jnp  # zeros need not be sent to a GPU
+    for first in range(0, len(draws), each):
+        some = typed(draws[first : first + each])
+        beyond = (0, each - len(some)), (0, engine.buffer - some.shape[1]), (0, 0)
+        positions = laid(of.tile(of.pad(some, beyond), (devices, 1, 1)))
+        for begin in range(0, len(some) * number, most):
+            at = places(min(most, len(some) * number - begin), engine)
+            block, chain = np.divmod(begin + at.chain, number)
+            told = block.astype(np.int32), rows(scoring, chain)
+            scored = engine.score(np.int32(at.tiles), root, *extent, positions, told)
+            parts.append(rows(jax.tree.map(np.asarray, scored), at.place))
+    made = unpack(_one_after_the_other(parts))
+    whole: Made = jax.tree.map(lambda x: x.reshape(len(draws), number, *x.shape[1:]), made)
     return whole
+
+
+def _one_after_the_other(parts: list[Any]) -> Any:
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def _moving(engine: Engine, state: State, chains: Chain) -> Packed:
+    """What `engine.advance` takes of chains."""
+    if not engine.reads_test:
+        chains = chains._replace(test=chains.test[:, :0])
+    return pack((state, chains))
+
+
+class Taken(NamedTuple):
+    """Bytes that a block of draws takes."""
+
+    device: int
+    """on each device: arguments, results and what lies between them"""
+    chain: int
+    """of each chain, as it comes to the host"""
+
+
+def taken(
+    engine: Engine, state: State, chains: Chain, center: dict[str, np.ndarray]
+) -> Taken | None:
+    """As XLA says of the programs for such chains, which are compiled; None where it does not."""
+    some, pace = places(1, engine).chain, typed(Pace(0, 1, 1, 1, 0.0, 0.0))
+    kernel, moving = typed(plain(engine.num_params)), rows(_moving(engine, state, chains), some)
+    one, root = np.int32(1), key(0)
+    positions = laid(typed(np.zeros((len(some), engine.buffer, engine.num_params))))
+    scoring = np.zeros(len(some), np.int32), rows(pack((chains, center)), some)
+    found: list[Any] = []
+    of_chain = 0
+    for program, args in (
+        (engine.advance, (one, root, kernel, pace, moving)),
+        (engine.score, (one, root, one, one, positions, scoring)),
+    ):
+        found.append(program.compiled(*args)[0].memory_analysis())
+        made = programs.shapes(program.function, *args)
+        packed: Packed = made[0] if program is engine.advance else made
+        of_chain += bytes_of_one(packed)
+    if None in found:
+        return None
+    moved, scored = found
+    held = moved.argument_size_in_bytes + moved.output_size_in_bytes
+    held += scored.argument_size_in_bytes + scored.output_size_in_bytes
+    held -= positions.nbytes // len(in_use())  # of both
+    between = max(moved.temp_size_in_bytes, scored.temp_size_in_bytes)
+    return Taken(held + between, of_chain)
