@@ -89,7 +89,7 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
     num_params = draws.shape[1]
     center, scale = draws.mean(0), draws.std(0)
     scale = np.where(scale > 0, scale, 1.0)
-    values, vectors = _eigen((draws - center) / scale)
+    values, vectors = _eigen(np.asarray((draws - center) / scale, np.float64))
     edge = np.sqrt(num_params / max(num_effective, 1.0))
     low = (1 - edge) ** 2 if edge <= 1 / np.sqrt(FEWEST_PER_PARAM) else 0.0
     counts = (values > (1 + edge) ** 2) | (values < low)
@@ -103,12 +103,13 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
 
 
 def _eigen(x: Float[np.ndarray, "draw param"]) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and vectors (columns) of the mean of x xᵀ, but for zeros where draws are fewer
-    than parameters: of the smaller of two matrices, which takes a tenth of a decomposition of x."""
+    """Eigenvalues and vectors (columns) of the mean of x xᵀ, of as many as there are draws or
+    parameters: of the smaller of two matrices, which takes a tenth of a decomposition of x."""
     number, num_params = x.shape
-    if number >= num_params:
-        values, vectors = np.linalg.eigh(x.T @ x / number)
-        return values, vectors
-    values, of_draws = np.linalg.eigh(x @ x.T / number)
-    lengths = np.sqrt(np.maximum(number * values, 1e-300))
-    return values, x.T @ of_draws / lengths
+    few = number < num_params
+    values, vectors = np.linalg.eigh((x @ x.T if few else x.T @ x) / number)
+    values = np.maximum(values, 0.0)  # rounding makes some of those that are 0 negative
+    if few:
+        lengths = np.sqrt(number * values)
+        vectors = np.divide(x.T @ vectors, lengths, where=lengths > 0, out=np.zeros(x.T.shape))
+    return values, vectors
