@@ -90,13 +90,15 @@ def _prune(folder: Path) -> None:
     JAX (0.12), told of a limit, lists the whole folder for each function that it keeps, and lets
     all other processes wait: 1.2 s with 20,000 there.
     """
-    with suppress(FileNotFoundError):  # another process prunes too
-        files = [(x.stat().st_mtime, x.stat().st_size, x.path) for x in os.scandir(folder)]
-        total = 0
-        for _, size, path in sorted(files, reverse=True):
-            total += size
-            if total > CACHE_BYTES:
-                os.unlink(path)
+    files = []
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError):  # other processes prune and write too
+            files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    total = 0
+    for _, size, path in sorted(files, reverse=True):
+        total += size
+        if total > CACHE_BYTES:
+            Path(path).unlink(missing_ok=True)
 
 
 def setup_if_new() -> None:
@@ -191,7 +193,11 @@ def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
 def laid(tree: Any) -> Any:
     """Arrays over chains as functions that are `laid_out` return them: for others, these would be
     compiled once more."""
-    return jax.device_put(tree, NamedSharding(_mesh(), BY_CHAIN))
+    return jax.device_put(tree, by_chain())
+
+
+def by_chain() -> NamedSharding:
+    return NamedSharding(_mesh(), BY_CHAIN)
 
 
 def _mesh() -> Mesh:

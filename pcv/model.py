@@ -179,6 +179,8 @@ class Target(NamedTuple):
         moments: mean and variance, or covariance, of the test set given the parameters.
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
+        reads_test: whether `log_density` looks at `fold.test`; where it does not, the folds' chains
+            are of the program of the full-data fit.
     """
 
     init: Callable[[Key[Array, ""]], Any]
@@ -192,6 +194,7 @@ class Target(NamedTuple):
     moments: Callable[[Any, Fold], tuple[Array, Array]] | None = None
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
+    reads_test: bool = True
 
 
 class Support(NamedTuple):
@@ -260,11 +263,13 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
     arrays = numeric(data)
     outcome = arrays.get(model.outcome.name)
 
+    of_fold = model.fold_prior if predictive == "marginal" else None
+
     def log_density(params: Params, fold: Fold) -> Scalar:
         terms = model.log_lik(params, arrays)
         of_train = jnp.sum(jnp.where(fold.train, terms, 0.0))
-        if predictive == "marginal" and model.fold_prior is not None:
-            return model.fold_prior(params, fold.test) + of_train
+        if of_fold is not None:
+            return of_fold(params, fold.test) + of_train
         return model.log_prior(params) + of_train
 
     def predictive_of(params: Params, fold: Fold, arrays: Data) -> Predictive:
@@ -300,6 +305,7 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         moments and (lambda params, fold: moments(params, arrays, fold.test)),
         model.dims,
         model.coords,
+        reads_test=of_fold is not None,
     )
 
 
@@ -329,6 +335,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
         moments and (lambda position, fold: moments(unravel(position), fold)),
         target.dims,
         target.coords,
+        target.reads_test,
     )
     return flat, unravel
 

@@ -114,6 +114,7 @@ def normal_target(
         density,
         predict,
         conditional,
+        reads_test=False,
     )
 
 

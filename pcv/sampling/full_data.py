@@ -40,7 +40,8 @@ MAX_STEPS = 64
 BLOCK, LEAST = 25, 100
 """draws of a chain between two looks, and those to keep at least"""
 ROOM = 50
-"""for draws of a block: as many as folds have by default, so that both are one program"""
+"""for draws of a block: as many as folds have by default, so that both are one program where they
+have as many chains side by side"""
 MAX_RHAT, MIN_ESS = 1.05, 400
 """of kept draws, beyond which more are made"""
 

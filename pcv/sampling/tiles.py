@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from pcv import programs
-from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
+from pcv.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, laid, laid_out
 from pcv.keys import any_key, key
-from pcv.model import Fold, Target
+from pcv.model import Target
 from pcv.names import name_bits
 from pcv.programs import Shared
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
@@ -47,8 +47,6 @@ class Engine(NamedTuple):
     num_units: int
     num_params: int
     scores: tuple[Score, ...]
-    reads_test: bool
-    """does the posterior depend on which units are tested, if not in training?"""
     buffer: int
     """the largest number of draws of a block"""
     tile: int
@@ -121,7 +119,6 @@ def build(
 
         return share
 
-    example: Any = np.ones(num_units, bool), np.zeros(1, np.int32)
     return Engine(
         _laid(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
         _laid(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
@@ -129,7 +126,6 @@ def build(
         num_units,
         position.size,
         scores,
-        programs.reads(target.log_density, position, Fold(*example))[-1],
         buffer,
         devices * each,
         stack,
@@ -294,7 +290,7 @@ def _one_after_the_other(parts: list[Any]) -> Any:
 
 def _moving(engine: Engine, state: State, chains: Chain) -> Packed:
     """What `engine.advance` takes of chains."""
-    if not engine.reads_test:
+    if not engine.target.reads_test:
         chains = chains._replace(test=chains.test[:, :0])
     return pack((state, chains))
 
@@ -315,7 +311,9 @@ def taken(
     some, pace = places(1, engine).chain, typed(Pace(0, 1, 1, 1, 0.0, 0.0))
     kernel, moving = typed(plain(engine.num_params)), rows(_moving(engine, state, chains), some)
     one, root = np.int32(1), key(0)
-    positions = laid(typed(np.zeros((len(some), engine.buffer, engine.num_params))))
+    shape = len(some), engine.buffer, engine.num_params
+    real = jax.dtypes.canonicalize_dtype(float)
+    positions = jax.ShapeDtypeStruct(shape, real, sharding=by_chain())
     scoring = np.zeros(len(some), np.int32), rows(pack((chains, center)), some)
     found: list[Any] = []
     of_chain = 0
@@ -332,6 +330,6 @@ def taken(
     moved, scored = found
     held = moved.argument_size_in_bytes + moved.output_size_in_bytes
     held += scored.argument_size_in_bytes + scored.output_size_in_bytes
-    held -= positions.nbytes // len(in_use())  # of both
+    held -= real.itemsize * int(np.prod(shape)) // len(in_use())  # positions, of both
     between = max(moved.temp_size_in_bytes, scored.temp_size_in_bytes)
     return Taken(held + between, of_chain)
