@@ -5,6 +5,7 @@ program shows few of them); of Python's their code, with all that it holds.
 """
 
 import builtins
+import dis
 import hashlib
 import sys
 import sysconfig
@@ -40,7 +41,8 @@ PURE = {
 """packages whose functions give the same for the same, but for those of these names:"""
 IMPURE = {
     *("load", "loadtxt", "genfromtxt", "fromregex", "fromfile", "memmap", "loadmat", "load_npz"),
-    *("mmread", "load_dataset", "globals", "eval", "exec"),
+    *("mmread", "load_dataset", "globals", "eval", "exec", "open", "input", "__import__", "rvs"),
+    *("hash", "locals"),
 }
 LARGE = 2**24
 """bytes of an array that is not read in order to save a trace"""
@@ -135,6 +137,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     """What a value is: as bytes, or in parts."""
     if how.pure and not _is_pure(type(x).__module__):  # whatever its class does with it
         raise Uncertain(f"an object of {_kind(x)}")
+    if _kind(x) in ("pcv.programs.Inner", "pcv.programs.Traced"):
+        return [x.as_read()]
     if isinstance(x, bytes):
         return x
     if x is None or x is ... or isinstance(x, bool | int | float | complex | str | np.dtype):
@@ -273,11 +277,7 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
             known = {}  # such as of what jax.vmap returns
         names = _names(x.__code__)
         used = {name: known[name] for name in sorted(names) if name in known}
-        if (
-            how.pure
-            and used
-            and (names & IMPURE or ("random" in names and any(x is np for x in used.values())))
-        ):
+        if how.pure and known and not _is_steady(x.__code__, names, used):
             raise Uncertain(f"{name}, which may not always give the same")
         of = [name] if how.pure and not known else []
         return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x), *of]
@@ -290,8 +290,27 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
 
 def _names(code: CodeType) -> set[str]:
     """That a function and those inside it use."""
-    inner = [x for x in code.co_consts if isinstance(x, CodeType)]
-    return {*code.co_names}.union(*map(_names, inner))
+    return {*code.co_names}.union(*map(_names, _inside(code)))
+
+
+def _inside(code: CodeType) -> list[CodeType]:
+    return [x for x in code.co_consts if isinstance(x, CodeType)]
+
+
+def _is_steady(code: CodeType, names: set[str], used: Mapping[str, Any]) -> bool:
+    """Does a function give the same whenever it is called, by the names that it uses?"""
+    imported = _imported(code)
+    modules = [x.__name__ for x in used.values() if isinstance(x, ModuleType)]
+    by_numpy = "numpy" in modules or any(x.split(".")[0] == "numpy" for x in imported)
+    drawn = ("random" in names and by_numpy) or "numpy.random" in modules
+    return not drawn and not names & IMPURE and all(map(_is_pure, imported))
+
+
+@cache
+def _imported(code: CodeType) -> set[str]:
+    """Modules that a function and those inside it import as they are called."""
+    own = {x.argval for x in dis.get_instructions(code) if x.opname == "IMPORT_NAME"}
+    return own.union(*map(_imported, _inside(code)))
 
 
 def _object(x: Any, how: Reading) -> list[Any]:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from pcv import digests
+from pcv import compile_cache, digests
 
 
 class Program(NamedTuple):
@@ -131,41 +131,66 @@ class Shared:
     def _find(self, known: Any, args: tuple) -> tuple[jax.stages.Compiled, list[Any]]:
         same = _same(self.function, known, *self.options.items())
         if same not in _traced:
-            found, certain = self._trace(known, args)
-            if same is None or not certain:
-                return found
+            found = None if same is None else _kept(same)
+            if found is None:
+                found, name = self._trace(known, args)
+                if same is None or name is None:
+                    return found
+                compile_cache.note(same, name, found[1])
             _traced[same] = found[0], list(map(_alone_in_memory, found[1]))
         found = _traced[same] = _traced.pop(same)  # the last one used comes last
         while len(_traced) > MOST or sum(map(_bytes_held, _traced.values())) > HELD:
             del _traced[next(iter(_traced))]
         return found
 
-    def _trace(self, known: Any, args: tuple) -> tuple[tuple[jax.stages.Compiled, list[Any]], bool]:
-        """The program, and whether it could be read."""
+    def _trace(self, known: Any, args: tuple) -> tuple[tuple[jax.stages.Compiled, list[Any]], Any]:
+        """The program, and what it is kept as, if it could be read."""
         program = lifted(self.function, *args)
         program = program._replace(held=jax.device_put(program.held))
         structure = jax.tree.structure(program.shape)
 
-        def compile_it() -> jax.stages.Compiled:
+        def lowered() -> jax.stages.Lowered:
             jitted = jax.jit(_run(program), compiler_options=dict(self.options))
-            return jitted.lower(program.held, *args).compile()
+            return jitted.lower(program.held, *args)
 
         try:
             digest = digests.of_program(program.jaxpr)
         except digests.Uncertain:
-            return (compile_it(), program.held), False
-        precision = jax.config.jax_default_matmul_precision
+            return (lowered().compile(), program.held), None
         held = tuple(map(_signature, program.held))
-        key = digest, known, structure, held, tuple(self.options.items()), precision
-        found = _compiled.pop(key, None) or compile_it()
-        _compiled[key] = found
-        while len(_compiled) > MOST:
-            del _compiled[next(iter(_compiled))]
-        return (found, program.held), True
+        key = digest, known, structure, held, tuple(self.options.items()), _settings()
+        name = compile_cache.name_of(key, known[0], structure)
+        found = _of_name(name, key) or compile_cache.compiled(name, lowered)
+        return (_remember(name or key, found), program.held), name
 
     def __call__(self, *args: Any) -> Any:
         run, held = self.compiled(*args)
         return run(held, *args)
+
+
+def _of_name(name: str, key: Any = None) -> jax.stages.Compiled | None:
+    """A program that this process or another has kept; without a name, this process by its key."""
+    found = _compiled.get(name or key) or compile_cache.load(name)
+    return found and _remember(name or key, found)
+
+
+def _remember(key: Any, found: jax.stages.Compiled) -> jax.stages.Compiled:
+    _compiled.pop(key, None)
+    _compiled[key] = found  # the last one used comes last
+    while len(_compiled) > MOST:
+        del _compiled[next(iter(_compiled))]
+    return found
+
+
+def _kept(same: Any) -> tuple[jax.stages.Compiled, list[Any]] | None:
+    """What another process has traced."""
+    known = compile_cache.noted(same)
+    found = known and _of_name(known[0])
+    return (found, known[1]) if known and found else None
+
+
+def _settings() -> tuple[Any, ...]:
+    return tuple(getattr(jax.config, name) for name in TRACED_IN)
 
 
 def _alone_in_memory(x: Any) -> Any:
@@ -186,33 +211,17 @@ def _same(function: Callable[..., Any], *of_call: Any) -> Any:
         digest = digests.of_pure(function)
     except Exception:  # Uncertain, or whatever parts of it do when they are looked at
         return None
-    return digest, *of_call, *(getattr(jax.config, name) for name in TRACED_IN)
+    return digest, *of_call, *_settings()
 
 
 def shapes(function: Callable[..., Any], *args: Any) -> Any:
     """`jax.eval_shape`, which is not traced again for what it was traced for before."""
-    return _remembered(jax.eval_shape, function, *args)
-
-
-def reads(function: Callable[..., Any], *args: Any) -> list[bool]:
-    """Which leaves of the arguments, given as arrays or shapes, the results may depend on."""
-
-    def used(function: Callable[..., Any], *args: Any) -> list[bool]:
-        program = jax.make_jaxpr(function)(*args).jaxpr
-        inputs = [x for step in program.eqns for x in step.invars] + list(program.outvars)
-        return [any(x is y for y in inputs) for x in program.invars]
-
-    found: list[bool] = _remembered(used, function, *args)
-    return found
-
-
-def _remembered(find: Callable[..., Any], function: Callable[..., Any], *args: Any) -> Any:
     leaves, structure = jax.tree.flatten(args)
-    same = _same(function, find.__name__, structure, *map(_abstract, leaves))
+    same = _same(function, structure, *map(_abstract, leaves))
     if same is None:
-        return find(function, *args)
+        return jax.eval_shape(function, *args)
     if same not in _shapes:
-        _shapes[same] = find(function, *args)
+        _shapes[same] = jax.eval_shape(function, *args)
         if len(_shapes) > MOST:
             del _shapes[next(iter(_shapes))]
     return _shapes[same]
@@ -224,7 +233,8 @@ def _abstract(x: Any) -> tuple[Any, ...]:
 
 def _signature(x: Any) -> tuple[Any, ...]:
     """What an argument is compiled for: its type, and where it lies if that was decided."""
-    lies = x.sharding if isinstance(x, jax.Array) and x.committed else None
+    decided = isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and x.committed)
+    lies = x.sharding if decided else None
     return jax.typeof(x), lies
 
 
@@ -262,8 +272,9 @@ class Inner:
         run, held = self.known[kind]
         return run(held, *args)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Inner, (self.function,)  # read as the same before it is called and after
+    def as_read(self) -> Any:
+        """What `pcv.digests` reads of it: the same before it is called and after."""
+        return self.function
 
 
 class Traced:
@@ -272,27 +283,27 @@ class Traced:
 
     def __init__(self, function: Callable[..., Any], *example: Any) -> None:
         self.function, self.example = function, example
-        self.known: dict[bool, tuple[core.ClosedJaxpr, Any]] = {}
-        self.digests: dict[bool, str] = {}
+        self.known: dict[Any, tuple[core.ClosedJaxpr, Any]] = {}
+        self.digests: dict[Any, str] = {}
 
     def program(self) -> tuple[core.ClosedJaxpr, Any]:
         """In the present precision, and the tree of its results."""
-        wide = bool(jax.config.jax_enable_x64)
-        if wide not in self.known:
-            self.known[wide] = jax.make_jaxpr(self.function, return_shape=True)(*self.example)
-        return self.known[wide]
+        now = _settings()
+        if now not in self.known:
+            self.known[now] = jax.make_jaxpr(self.function, return_shape=True)(*self.example)
+        return self.known[now]
 
     def __call__(self, *args: Any) -> Any:
         steps, shape = self.program()
         found = core.jaxpr_as_fun(steps)(*jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), found)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def as_read(self) -> str:
+        """What `pcv.digests` reads of it."""
         steps, shape = self.program()
-        wide = bool(jax.config.jax_enable_x64)
-        if wide not in self.digests:
-            self.digests[wide] = digests.of(steps, jax.tree.structure(shape))
-        return Traced, (self.digests[wide],)
+        if _settings() not in self.digests:
+            self.digests[_settings()] = digests.of(steps, jax.tree.structure(shape))
+        return self.digests[_settings()]
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from types import FunctionType
 
 # One cache of compiled functions for all workers of a run, and the processes that they start.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="pcv-tests-"))
@@ -10,9 +11,14 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 import jax
 import pytest
 
-from pcv import devices, programs
+from pcv import compile_cache, devices, digests, programs
 
 devices.setup(2)
+
+# Reading a program is a million small calls, whose types nothing is gained by checking.
+for name, made in list(vars(digests).items()):
+    if isinstance(made, FunctionType) and made.__globals__["__name__"].startswith("jaxtyping."):
+        setattr(digests, name, made.__wrapped__)
 
 # Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
 import numpyro  # noqa: E402, F401
@@ -23,12 +29,17 @@ class Patches(pytest.MonkeyPatch):
 
     def setattr(self, *args, **kwargs):
         forget_traces()
+        super().setattr(compile_cache, "_folder", nowhere)
         super().setattr(*args, **kwargs)
 
     def undo(self):
         if self._setattr:
             forget_traces()
         super().undo()
+
+
+def nowhere():
+    raise FileNotFoundError
 
 
 def forget_traces():
