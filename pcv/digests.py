@@ -106,7 +106,7 @@ def of(*parts: Any) -> str:
 
 def of_pure(function: Callable[..., Any]) -> str:
     """Of a function of Python that, as long as this stays what it is, computes the same: so that it
-    need not be traced again.
+    need not be traced again, in another process neither.
 
     Raises:
         Uncertain: parts cannot be read, are large, or may depend on what lies outside the process.

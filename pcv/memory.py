@@ -26,7 +26,7 @@ LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
 
 
 class Step(NamedTuple):
-    """Bytes that a block of draws takes, measured from its compiled function."""
+    """Bytes that a block of draws takes, measured from its compiled programs."""
 
     device: int
     """on each device: arguments, results and what lies between them"""
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Step:
-    """What a block of draws of so many folds takes; it is compiled, and nothing is run.
+    """What a block of draws of so many folds takes; programs are compiled, and none is run.
 
     Args:
         engine: of the model.

@@ -1,10 +1,11 @@
-"""Compiled programs that are kept for the life of the process, and found by what they compute.
+"""Compiled programs that are found by what they compute, whoever calls them.
 
 Every call of pcv builds its functions anew, closed over its data. JAX keeps what it compiled by the
 functions themselves, and takes arrays that they hold for constants: so it would compile all of them
 again. Here the arrays that a function holds become arguments of its program, and programs are told
 apart by a digest of what is left: other data of the same shape, other folds or another seed
-compile nothing. A function that is what one before it was, arrays included, is not even traced.
+compile nothing. A function that is what one before it was, arrays included, is not even traced, in
+another process neither (`pcv.compile_cache`).
 """
 
 import sys
