@@ -23,6 +23,13 @@ for name, made in list(vars(digests).items()):
 # Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
 import numpyro  # noqa: E402, F401
 
+LONGEST = ("test_slurm.py", "test_workflow.py", "test_stages.py")
+"""files that take minutes: begun last, they would leave the other workers with nothing to do"""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 class Patches(pytest.MonkeyPatch):
     """Of what a test changes of pcv's functions, traces of before know nothing."""
