@@ -72,8 +72,10 @@ def name_of(key: Any, *trees: Any) -> str:
 def compiled(name: str, lowered: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
     """A program, which is kept under a name."""
     steps = lowered()
+    if not name or _folder() is None:
+        return steps.compile()
     calls = set(CALLS.findall(steps.as_text()))
-    if not name or not all(map(KNOWN.match, calls)):
+    if not all(map(KNOWN.match, calls)):
         return steps.compile()
     _retrieved.clear()
     with _not_by_jax():
@@ -140,7 +142,7 @@ def noted(same: Any) -> tuple[str, list[Any]] | None:
 
 
 def _read(name: str) -> Any:
-    file = _folder() / name
+    file = _file(name)
     if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
         raise PermissionError  # what another user wrote is not run
     found = pickle.loads(file.read_bytes())
@@ -149,24 +151,32 @@ def _read(name: str) -> Any:
 
 
 def _write(name: str, content: Any) -> None:
-    whole = pickle.dumps(content)
+    """At once, and not as artifacts are: what a power cut takes is made again."""
+    file, whole = _file(name), pickle.dumps(content)
     if len(whole) > MOST_BYTES or sum(_written) + len(whole) > MOST_WRITTEN:
         return
     _written.append(len(whole))
-    with tempfile.NamedTemporaryFile(dir=_folder(), delete=False) as aside:
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as aside:
         try:
             aside.write(whole)
             aside.close()
-            os.replace(aside.name, _folder() / name)
+            os.replace(aside.name, file)
         except OSError:
             os.unlink(aside.name)
             raise
 
 
-def _folder() -> Path:
-    if not jax.config.jax_enable_compilation_cache:
+def _file(name: str) -> Path:
+    folder = _folder()
+    if folder is None or not name:
         raise FileNotFoundError
-    return Path(jax.config.jax_compilation_cache_dir)
+    return folder / name
+
+
+def _folder() -> Path | None:
+    """JAX's; None where nothing is kept."""
+    folder = jax.config.jax_compilation_cache_dir
+    return Path(folder) if folder and jax.config.jax_enable_compilation_cache else None
 
 
 def _of_function(same: Any) -> str:

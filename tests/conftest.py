@@ -36,17 +36,13 @@ class Patches(pytest.MonkeyPatch):
 
     def setattr(self, *args, **kwargs):
         forget_traces()
-        super().setattr(compile_cache, "_folder", nowhere)
+        super().setattr(compile_cache, "_folder", lambda: None)
         super().setattr(*args, **kwargs)
 
     def undo(self):
         if self._setattr:
             forget_traces()
         super().undo()
-
-
-def nowhere():
-    raise FileNotFoundError
 
 
 def forget_traces():
