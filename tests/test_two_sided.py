@@ -225,7 +225,7 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     which = sides.without_gap(once)
     engine = setting.engine
     end = nothing_said, nothing_said
-    side = engine, setting.fit, once, which, sampling.Starts(*at), draws
+    side = engine, once, which, sampling.Starts(*at), draws
     found = sides.facing(*side, None, 4000, *end)
     joint, pointwise = (np.asarray(x) for x in setting.scores(draws))
     assert found.num_draws == 1280  # of blocks of 20, two to a batch

@@ -312,7 +312,7 @@ def warmup(
     which = np.full(len(folds.id), adapted == "always")
     if adapted == "auto" and num_draws >= MIN_DRAWS:
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
-        full = at_full_data(engine, fit, folds, thinned, say)
+        full = at_full_data(engine, folds, thinned, say)
         draws = np.concatenate([block.draws for block in made], axis=2)
         which = unlike(draws, full, fit.slowest)
     draws = _later(made)
@@ -377,19 +377,17 @@ def centers(made: list[Block]) -> Centers:
 
 def at_full_data(
     engine: Engine,
-    fit: Fit,
     folds: Folds,
     draws: Float[np.ndarray, "draw param"],
     say: Callable[[str], None],
 ) -> Float[np.ndarray, "fold draw"]:
     """Joint log predictive of every fold's test set at draws given the full data."""
-    each = scored_blocks(engine, fit, folds, uncentered(folds), draws, say)
+    each = scored_blocks(engine, folds, uncentered(folds), draws, say)
     return np.concatenate([made.joint for made in each], 1).astype(float)
 
 
 def scored_blocks(
     engine: Engine,
-    fit: Fit,
     folds: Folds,
     center: Centers,
     draws: Float[np.ndarray, "draw param"],
@@ -399,14 +397,14 @@ def scored_blocks(
     """Scores of every fold's test set at draws given the full data, so many at a time: what a chain
     for each fold makes, whose draws these are."""
     number, size = len(folds.id), size or engine.buffer
-    at = standing_at(np.broadcast_to(fit.kernel.center, (number, 1, engine.num_params)))
-    _, chains, center_of = of_chains(folds, alike(fit, number), at, center)
+    ids = [str(fold) for fold in folds.id]
+    chains = chains_of(ids, 1, folds.test, folds.held_out, engine.num_params)
     even = len(draws) // size * size
     together = max(engine.tile * engine.stack // number, 1) * size  # a call is full
     for first in (*range(0, even, together), *range(even, len(draws), size)):
         last = min(first + together, even) if first < even else len(draws)
         some = draws[first:last].reshape(-1, min(size, last - first), draws.shape[1])
-        made = in_memory(engine, score, (chains, center_of, some), say)
+        made = in_memory(engine, score, (chains, center, some), say)
         for block in range(len(some)):
             found = rows(made, block)
             yield found._replace(joint=found.joint[:, : some.shape[1]])

@@ -95,7 +95,6 @@ def factors(
 
 def facing(
     engine: Engine,
-    fit: Fit,
     folds: Folds,
     which: Bool[np.ndarray, " fold"],
     starts: Starts,
@@ -109,7 +108,6 @@ def facing(
 
     Args:
         engine: of the model.
-        fit: of the full data.
         folds: of whom.
         which: those that have two sides.
         starts: of their warmup, whose later half is the pilot for the shift.
@@ -143,7 +141,7 @@ def facing(
         if terms is not None:
             return _of_terms(terms[at], some.test, shift, size)
         center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
-        return _of_program(engine, fit, some, center, full_draws[at], size, say)
+        return _of_program(engine, some, center, full_draws[at], size, say)
 
     first = scored(spaced(min(FULL_DRAWS, total)), np.full(len(some.id), np.inf))
     pilot = np.concatenate([joint for joint, _ in first], axis=1)
@@ -166,14 +164,13 @@ Scores = tuple[Float[np.ndarray, "fold draw"], tuple[np.ndarray, ...]]
 
 def _of_program(
     engine: Engine,
-    fit: Fit,
     folds: Folds,
     center: Centers,
     draws: Float[np.ndarray, "draw param"],
     size: int,
     say: Callable[[str], None],
 ) -> Iterator[Scores]:
-    for made in scored_blocks(engine, fit, folds, center, draws, say, size):
+    for made in scored_blocks(engine, folds, center, draws, say, size):
         found = log_sums.finalize(made.sums["bridge"]) if "bridge" in made.sums else {}
         yield made.joint.astype(float), tuple(found[x] for x in found if x.startswith("log_sum"))
 

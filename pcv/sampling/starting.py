@@ -122,7 +122,7 @@ def warmed(
     which = _with_two_sides(how, engine, fit, folds, full, say)
     numerical = how.local is not None and not how.local.exact
     most = sides.FEW_DRAWS if numerical else sides.MOST_DRAWS
-    at = engine, fit, folds, which, starts, full.draws, full.terms, most
+    at = engine, folds, which, starts, full.draws, full.terms, most
     return Warm(starts, sides.facing(*at, say, look))
 
 

@@ -18,7 +18,6 @@ from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
-    from pcv.sampling.full_data import Fit
     from pcv.sampling.starting import Warm
     from pcv.sampling.tiles import Engine
     from pcv.sums import Block
@@ -66,7 +65,7 @@ def warmup(job: Job) -> None:
         if folds.id[0] == all_folds.id[0]:
             leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in tree:
-                checked = _at_full_data(engine, fit, all_folds, by_chain, job.say)
+                checked = _at_full_data(engine, all_folds, by_chain, job.say)
         say, full = says(job, "warmup"), starting.FullData(full_draws, terms, bad)
         root = partial(key, job.config.seed, job.model)
         look = partial(stops.look, f"warmup {job.model}")
@@ -133,7 +132,6 @@ def warmup(job: Job) -> None:
 
 def _at_full_data(
     engine: "Engine",
-    fit: "Fit",
     folds: Folds,
     draws: Float[np.ndarray, "chain draw param"],
     say: Any,
@@ -143,7 +141,7 @@ def _at_full_data(
 
     some = folds.some(evenly(len(folds.id), EVALUATED_FOLDS))
     first = draws[: max(EVALUATED_DRAWS // draws.shape[1], 1), :EVALUATED_DRAWS]
-    found = at_full_data(engine, fit, some, first.reshape(-1, draws.shape[-1]), say)
+    found = at_full_data(engine, some, first.reshape(-1, draws.shape[-1]), say)
     return found.reshape(len(some.id), *first.shape[:2])
 
 
