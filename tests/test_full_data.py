@@ -371,6 +371,28 @@ def test_a_chain_in_a_neck_does_not_spoil_the_kernel_of_all(seed, monkeypatch):
     assert fitted(target, 1, seed).num_steps > 16
 
 
+@pytest.mark.parametrize(
+    ("mixes", "draws"),
+    [
+        ([True], 125),
+        ([False, True], 125 + 250),
+        ([False, False, True], 250),  # the last ones alone
+        ([False] * 5, 125 + 250 + 500),
+    ],
+)
+def test_first_draws_count_beside_those_that_are_made_after_them(mixes, draws, monkeypatch):
+    """Or the fit is of chains chosen for how well they agree."""
+
+    def mixed(self, draws):
+        return full_data.mixing(draws.position) if mixes.pop(0) else None
+
+    monkeypatch.setattr(full_data.Search, "mixed", mixed)
+    fit = fit_of(coin(), 1)
+    assert (fit.draws.position.shape[1], mixes) == (draws, [])
+    if fit.mixing is not None:
+        np.testing.assert_array_equal(fit.mixing, full_data.mixing(fit.draws.position))
+
+
 @pytest.mark.parametrize("name", BADLY)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_not_mixed_is_flagged(name, seed):

@@ -1614,7 +1614,7 @@ class TestBadFits:
 
         def sample(*args):
             fit = as_it_is(*args)
-            return fit._replace(draws=stuck(fit.draws))
+            return fit._replace(draws=stuck(fit.draws), mixing=None)
 
         as_it_is, posteriors = sampling_of_full_data.sample, nuts.posteriors
         monkeypatch.setattr(sampling_of_full_data, "sample", sample)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, Draws, plain_rhat
+from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, Draws, Mixing, mixing, plain_rhat
 from pcv.sampling.kernel import Kernel, whitened
 
 WARN_RHAT = 1.01
@@ -40,6 +40,7 @@ def check(
     target_accept: float = TARGETS[0],
     centred: Sequence[str] = (),
     kernel: Kernel | None = None,
+    seen: Mixing | None = None,
 ) -> Checks:
     """R-hat, bulk ESS, divergences and E-FMI of a full-data fit, and what they mean.
 
@@ -49,15 +50,14 @@ def check(
         target_accept: of the fit, for advice.
         centred: parameters that could be written non-centred.
         kernel: that they were made with, in whose directions chains are to agree as well.
+        seen: R-hat and ESS, where they are known.
     """
     from arviz_stats.base import array_stats
 
     num_chains, num_draws, _ = draws.position.shape
-    axes = {"chain_axis": 0, "draw_axis": 1}
+    rhat, ess = seen or mixing(draws.position)
     with np.errstate(invalid="ignore", divide="ignore"):
-        rhat = np.asarray(array_stats.rhat(draws.position, method="rank", **axes))
-        ess = np.asarray(array_stats.ess(draws.position, method="bulk", **axes))
-        efmi = np.asarray(array_stats.bfmi(draws.energy, **axes))
+        efmi = np.asarray(array_stats.bfmi(draws.energy, chain_axis=0, draw_axis=1))
     problems, warnings = [], []
     other = "another parameterisation"
     if centred:

@@ -57,6 +57,13 @@ class Draws(NamedTuple):
     diverging: Bool[np.ndarray, "chain draw"]
 
 
+class Mixing(NamedTuple):
+    """Of each parameter: R-hat of rank-normalised split chains, and bulk ESS."""
+
+    rhat: Float[np.ndarray, " param"]
+    ess: Float[np.ndarray, " param"]
+
+
 class Fit(NamedTuple):
     """The full-data posterior, and how chains move through it."""
 
@@ -67,6 +74,8 @@ class Fit(NamedTuple):
     slowest: float
     """integrated autocorrelation time of the slowest parameter"""
     target_accept: float
+    mixing: Mixing | None = None
+    """of the draws, where it is enough"""
 
 
 def engine_of(target: Target, num_units: int, total: int) -> Engine:
@@ -142,8 +151,7 @@ def after_nuts(
     nothing = np.full(search.number, np.nan)
     search.state = State(pooled[picks], np.full(search.number, np.log(NEXT_STEP)), nothing)
     search.choose_steps()
-    made = search.kept(LEAST)
-    return made._replace(draws=draws)
+    return search.fit(search.kept(LEAST))._replace(draws=draws)
 
 
 class Search:
@@ -253,25 +261,36 @@ class Search:
 
     def keep(self, total: int) -> Fit:
         """Draws of chains that agree; where they do not, more of them, with a kernel that those
-        which were made have taught."""
+        which were made have taught. The first ones count as well, unless chains agree only
+        without them: to draw until a sample looks good would leave out what is rare."""
         wanted = max(-(-total // self.number), LEAST)
-        fit = self.kept(wanted)
+        draws = last = self.kept(wanted)
+        seen = self.mixed(draws)
         for times in (2, 4):
-            if _agree(fit.draws.position) and self.agreed(fit.draws.position):
+            if seen is not None:
                 break
-            self.learn(fit.draws.position, True)
+            self.learn(draws.position, True)
             self.choose_steps()
-            fit = self.kept(wanted * times)
-        return fit
+            last = self.kept(wanted * times)
+            draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
+            if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
+                draws = last
+        return self.fit(last)._replace(draws=draws, mixing=seen)
 
-    def kept(self, num_draws: int) -> Fit:
+    def mixed(self, draws: Draws) -> Mixing | None:
+        """How well, where it is enough."""
+        seen = mixing(draws.position)
+        enough = (seen.rhat <= MAX_RHAT) & (seen.ess >= MIN_ESS)
+        return seen if enough.all() and self.agreed(draws.position) else None
+
+    def kept(self, num_draws: int) -> Draws:
         blocks = []
         for first in range(0, num_draws, self.engine.buffer):
             more = max(num_draws - first - self.engine.buffer, 0)
             blocks.append(self.block(0.0, min(self.engine.buffer, num_draws - first), more))
         fields = ("position", "lp", "energy", "acceptance", "diverging")
         kept = {name: np.concatenate([getattr(b, name) for b in blocks], 1) for name in fields}
-        draws = Draws(
+        return Draws(
             kept["position"],
             kept["lp"],
             kept["energy"],
@@ -279,6 +298,9 @@ class Search:
             np.full(kept["lp"].shape, self.num_steps),
             kept["diverging"],
         )
+
+    def fit(self, draws: Draws) -> Fit:
+        """With what the last draws tell."""
         step = float(np.exp(np.median(self.state.log_step_size)))
         tau = float(_tau(draws.position).max())
         return Fit(draws, self.kernel, step, self.num_steps, tau, self.target_accept)
@@ -335,14 +357,14 @@ def _of_prior(engine: Engine, root: Key[Array, ""], trial: int, number: int) -> 
     return np.asarray(programs.once(jax.vmap(engine.target.init))(keys))
 
 
-def _agree(position: Float[np.ndarray, "chain draw param"]) -> bool:
+def mixing(position: Float[np.ndarray, "chain draw param"]) -> Mixing:
     from arviz_stats.base import array_stats
 
     axes = {"chain_axis": 0, "draw_axis": 1}
     with np.errstate(invalid="ignore", divide="ignore"):
         rhat = np.asarray(array_stats.rhat(position, method="rank", **axes))
         ess = np.asarray(array_stats.ess(position, method="bulk", **axes))
-    return bool((rhat <= MAX_RHAT).all() and (ess >= MIN_ESS).all())
+    return Mixing(rhat, ess)
 
 
 def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:

@@ -64,7 +64,7 @@ def fit(
         return found.draws, found
 
     accept, found = _without_divergences(map(attempt, targets), targets, say)
-    checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel)
+    checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel, seen=found.mixing)
     if not checks.problems:
         return Posterior(found, checks)
     from pcv import nuts  # only where it is needed: its library takes a while to load
