@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-DENSE, MOST = 100, 50
+DENSE, MOST = 100, 16
 """parameters up to which every direction may have its own spread, and directions of more"""
 
 
@@ -32,7 +32,7 @@ def num_directions(num_params: int) -> int:
     """How many directions the kernel of so many parameters has room for.
 
     >>> num_directions(65), num_directions(400)
-    (65, 50)
+    (65, 16)
     """
     return num_params if num_params <= DENSE else MOST
 
