@@ -21,7 +21,7 @@ OF_KERNEL = {
     "directions": ("param", "direction"),
     "ratios": ("direction",),
 }
-OF_FIT = ("step_size", "num_steps", "slowest", "target_accept")
+OF_FIT = ("step_size", "num_steps", "target_accept")
 """fields of a fit that are attributes of its kernel"""
 AT_ONCE = 100
 """draws that are turned into named variables at one time"""

@@ -7,11 +7,11 @@ from typing import Literal
 
 VERSIONS = {
     "data": 2,
-    "fit": 7,
+    "fit": 8,
     "folds": 1,
     "cut": 4,
-    "warmup": 23,
-    "sample": 19,
+    "warmup": 24,
+    "sample": 20,
     "diagnose": 16,
     "compare": 9,
     "report": 6,

@@ -89,7 +89,7 @@ def replicated(folds: Folds, times: int) -> Folds:
 def fit_of(draws: Float[np.ndarray, "draw param"], step_size: float, num_steps: int) -> Fit:
     """A fit in whose coordinates the draws are standard normal."""
     kernel = learn(draws, float(len(draws)))
-    return Fit(NO_DRAWS, kernel, step_size, num_steps, slowest=1.0, target_accept=0.8)
+    return Fit(NO_DRAWS, kernel, step_size, float(num_steps), target_accept=0.8)
 
 
 def nothing_said(*_: Any) -> None:

@@ -59,7 +59,7 @@ def yaml_message(folder: Path, text: str | bytes) -> str:
 def test_quickstart():
     config = load(ROOT / "config/config.yaml")
     rats = config.experiments["rats"]
-    assert config.seed == 20231
+    assert config.seed == 20261
     assert config.precision == "float64"
     assert rats.data.order == ["rat", "day"]
     assert rats.folds == LeaveOneGroupOut(scheme="leave_one_group_out", group="rat")

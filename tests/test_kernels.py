@@ -282,14 +282,28 @@ def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
     draws[3, :, ::10] -= 1000
     draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
     draws[5] = np.arange(4.0)[:, None]  # stuck apart
-    assert sampling.slow(draws, 1.0).tolist() == [False, True, False, False, True, True]
+    all_alike = np.full((6, 100), np.inf)
+    found = sampling.unlike(draws, all_alike)
+    assert found.tolist() == [False, True, False, False, True, True]
 
 
 def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     rng = np.random.default_rng(1)
     draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
     full[1] /= 3
-    assert sampling.unlike(draws, full, 1.0).tolist() == [False, True]
+    assert sampling.unlike(draws, full).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("way", "wanted"), [(100, 1), (86, 1), (75, 2**0.5), (64, 2**0.5), (50, 2), (20, 2)]
+)
+def test_trajectories_of_slow_folds_are_longer(way, wanted):
+    """Autoregressions with the autocorrelation of trajectories of so many degrees."""
+    rho, rng = np.cos(np.radians(way)), np.random.default_rng(1)
+    draws = rng.normal(size=(1, 8, 2000))
+    for i in range(1, 2000):
+        draws[..., i] = rho * draws[..., i - 1] + np.sqrt(1 - rho**2) * draws[..., i]
+    assert sampling.longer(draws)[0] == pytest.approx(wanted)
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]

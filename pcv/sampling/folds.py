@@ -2,8 +2,9 @@ r"""Warmup and sampling of folds: from draws of the full-data posterior, under i
 
 A fold that keeps little of the data has a posterior wider than the full-data one, in some
 directions more than in others, and the full-data kernel takes small steps there. Its scores in
-warmup tell (`unlike`). Such a fold is adapted (`adapt`): in the coordinates that the kernel
-whitens, a scale for each, learnt from all its chains, with a step size and a number of steps.
+warmup tell: trajectories are longer where they are autocorrelated (`longer`), and a fold is adapted
+where that is not enough (`unlike`, `adapt`): in the coordinates that the kernel whitens, a scale
+for each, learnt from all its chains, with a step size and a number of steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,18 +23,17 @@ from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.names import name_bits
 from pcv.programs import Shared
-from pcv.sampling.full_data import Fit, autocorrelation
+from pcv.sampling.full_data import QUARTER, REFUSED, Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import Kernel, whitened
 from pcv.sampling.scoring import Made
 from pcv.sampling.tiles import Engine, Taken, advance, chains_of, rows, score, taken
 from pcv.sums import Block
 
-MAX_TAU, MOST_TAU = 3.5, 7.0
-"""integrated autocorrelation time of a fold's score, above which its chains are slow; and where the
-kernel is slow on the full data as well"""
-SLOWER = 1.5
-"""times that it is longer than on the full data"""
+MAX_RHO = 0.6
+"""lag-1 autocorrelation of a fold's score, above which its chains are slow"""
+NEARLY = 0.3
+"""powers of √2 that a trajectory may be shorter than a quarter period"""
 MAX_WIDER = 3
 """variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
 FULL_DRAWS = 100
@@ -45,12 +45,11 @@ WINDOWS = (25, 50, 100)
 LAST_WINDOW, CHECKED = 50, 100
 """draws after them in which its step size is tuned for the last time, and then looked at"""
 TARGET_ACCEPT = 0.9
-FIRST_STEP, MAX_STEPS = 0.5, 32
+FIRST_STEP, MAX_STEPS = 0.5, 32.0
 GAIN, LAST_GAIN = 0.3, 0.1
 """by which the step size follows the acceptance"""
-REFUSED, MAX_REFUSED = 0.02, 0.005
-"""acceptance of a proposal below which it counts as refused; and the share of those above which no
-one step size suits the fold's posterior"""
+MAX_REFUSED = 0.002
+"""share of refused proposals above which no one step size suits the fold's posterior"""
 FINER, MOVES = 4, 16
 """what the step size of such a fold is divided by, and its transitions for a draw"""
 POSITIONS = 2**28
@@ -66,7 +65,7 @@ class Own(NamedTuple):
     """How each fold's chains move under the kernel of the full data; leading axis: fold."""
 
     step_size: Float[np.ndarray, " fold"]
-    num_steps: Int[np.ndarray, " fold"]
+    num_steps: Float[np.ndarray, " fold"]
     thin: Int[np.ndarray, " fold"]
     """HMC transitions for a draw"""
     stretch: Float[np.ndarray, "fold param"]
@@ -219,7 +218,7 @@ def in_memory[T](
 def measured(engine: Engine, fold: Folds) -> Taken | None:
     """What a block of draws takes, where JAX says it."""
     ones = np.ones(1, int)
-    one = Own(np.ones(1), ones, ones, np.ones((1, engine.num_params)))
+    one = Own(np.ones(1), np.ones(1), ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
     return taken(engine, *of_chains(fold, one, at, uncentered(fold)))
 
@@ -314,7 +313,8 @@ def warmup(
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
         full = at_full_data(engine, folds, thinned, say)
         draws = np.concatenate([block.draws for block in made], axis=2)
-        which = unlike(draws, full, fit.slowest)
+        which = unlike(draws, full)
+        own = own._replace(num_steps=own.num_steps * longer(draws))
     draws = _later(made)
     if not which.any():
         return Starts(end, own, which, center, draws)
@@ -410,60 +410,61 @@ def scored_blocks(
             yield found._replace(joint=found.joint[:, : some.shape[1]])
 
 
-def slow(draws: Float[np.ndarray, "fold chain draw"], slowest: float) -> Bool[np.ndarray, " fold"]:
-    r"""Which folds' chains mix slowly: many draws are worth an independent one.
-
-    .. math:: \tau = \frac{1 + \rho}{1 - \rho} > \min(\max(3.5, 1.5 \tau_0), 7)
-              \quad\text{or}\quad \rho \ge 1
-
-    with that of the slowest parameter on the full data, :math:`\tau_0`, and the lag-1
-    autocorrelation :math:`\rho` about the mean of all chains, so that chains apart count as slow;
-    of the draws or of their ranks, whichever is larger, for outliers hide it. Chains that never
-    moved are not slow.
-
-    Args:
-        draws: of a score, from a warmup with the full-data kernel.
-        slowest: of the full-data fit.
-
-    >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
-    >>> walk[1] = walk[1].cumsum(axis=1)
-    >>> slow(walk, 1.0)
-    array([False,  True])
-    """
+def autocorrelated(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
+    """Lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow; of
+    the draws or of their ranks, whichever is larger, for outliers hide it; NaN where none moved."""
     from scipy.stats import rankdata
 
     ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
-        rho = np.fmax(autocorrelation(draws), autocorrelation(ranks))
-        tau = np.clip(SLOWER * slowest, MAX_TAU, MOST_TAU)
-        return rho > (tau - 1) / (tau + 1)
+        return np.fmax(autocorrelation(draws), autocorrelation(ranks))
 
 
 def unlike(
     draws: Float[np.ndarray, "fold chain draw"],
     full: Float[np.ndarray, "fold full_draw"],
-    slowest: float,
 ) -> Bool[np.ndarray, " fold"]:
-    """Which folds are unlike the full data: slow ones, or whose score varies three times as much.
+    """Which folds are unlike the full data: slow ones (an autocorrelation above .6), or whose
+    score varies three times as much.
 
     Args:
         draws: of a score, from a warmup with the full-data kernel.
         full: the same score at full-data draws, of `at_full_data`.
-        slowest: of the full-data fit.
+
+    >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
+    >>> walk[1] = walk[1].cumsum(axis=1)
+    >>> unlike(walk, np.full((2, 100), np.inf))
+    array([False,  True])
     """
     with np.errstate(invalid="ignore"):
-        return slow(draws, slowest) | (draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1))
+        wider = draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1)
+        return (autocorrelated(draws) > MAX_RHO) | wider
 
 
-def quarter_period(step_size: Float[np.ndarray, " fold"]) -> Int[np.ndarray, " fold"]:
-    """Leapfrog steps that carry a standard normal to an independent place, as a power of 2, so that
-    folds advance together; at most 32.
+def longer(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
+    r"""What trajectories are to be multiplied by for a quarter of a fold's own period, as a power
+    of √2 up to 2.
 
-    >>> quarter_period(np.array([0.01, 0.2, 0.5, 2.0]))
-    array([32,  8,  4,  1])
+    .. math:: \frac{\pi / 2}{\arccos \rho}
+
+    as for a normal coordinate, whose autocorrelation :math:`\rho` is the cosine of the way.
+
+    Args:
+        draws: of a score.
     """
-    steps = np.exp2(np.round(np.log2(np.pi / 2 / step_size)))
-    return np.clip(steps, 1, MAX_STEPS).astype(int)
+    rho = np.clip(np.nan_to_num(autocorrelated(draws)), 0.0, MAX_RHO)
+    return np.exp2(np.ceil(2 * np.log2(QUARTER / np.arccos(rho)) - NEARLY) / 2)
+
+
+def quarter_period(step_size: Float[np.ndarray, " fold"]) -> Float[np.ndarray, " fold"]:
+    """Leapfrog steps that carry a standard normal to an independent place, as a power of √2, so
+    that folds advance together; at most 32.
+
+    >>> quarter_period(np.array([0.01, 0.2, 0.5, 2.0])).round(1)
+    array([32. ,  8. ,  2.8,  1. ])
+    """
+    steps = np.exp2(np.round(2 * np.log2(QUARTER / step_size)) / 2)
+    return np.clip(steps, 1.0, MAX_STEPS)
 
 
 def adapt(
@@ -486,10 +487,10 @@ def adapt(
     coordinate rather than a covariance: it takes few draws whatever the number of parameters, and
     all chains share the full-data metric.) Within a window the step size follows the acceptance of
     the fold's chains towards .9, or that of the fit if it is more; a last window tunes it for the
-    final stretch. The number of steps is a quarter period. A fold depends on no other.
+    final stretch. Trajectories last a quarter period, or are `longer`. A fold depends on no other.
 
     Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
-    Where more than .5% are (accepted by less than .02; in 100 more draws, and in the later halves
+    Where more than .2% are (accepted by less than .02; in 100 more draws, and in the later halves
     of the two windows before them), scales vary over the posterior, as in a funnel, whose neck
     chains then hardly enter or leave. Such a fold takes a quarter of the step size, and sixteen
     transitions for a draw: what moves chains along a funnel are new momenta, not long trajectories.
@@ -507,6 +508,7 @@ def adapt(
     refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, uncentered(folds)
 
     for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
+        scores: list[np.ndarray] = []
         total, squares = np.zeros((2, num_folds, num_params))
         gain = 0.0 if i > len(WINDOWS) else LAST_GAIN if i == len(WINDOWS) else GAIN
         if 0 < i < len(WINDOWS):
@@ -533,6 +535,7 @@ def adapt(
             before = np.full(len(state.energy), np.nan)
             block = block_of(drawn, made_of, before, num_chains, size, zero["shift"])
             after(block, "of adapted folds,")
+            scores.append(block.draws)
         looked_at += counted if i >= len(WINDOWS) - 1 else 0
         if i < len(WINDOWS):
             number = num_chains * length
@@ -541,5 +544,6 @@ def adapt(
             stretch = stretch * np.sqrt(wider)
     rough = refused > MAX_REFUSED * num_chains * looked_at
     num_steps = quarter_period(step)
+    num_steps = np.where(rough, num_steps, num_steps * longer(np.concatenate(scores, 2)))
     own = Own(np.where(rough, step / FINER, step), num_steps, np.where(rough, MOVES, 1), stretch)
     return own, position, made

@@ -24,8 +24,8 @@ from pcv.sampling.tiles import Engine, advance, build, chains_of
 FEWEST, CANDIDATES = 16, 20
 """chains of a fit, where a tile has fewer; and starts of each, of which the first usable one"""
 RADIUS = 2.0
-FIRST_STEP, NEXT_STEP, LONG = 0.1, 0.3, 12
-"""step sizes at first and under the first kernel, and leapfrog steps while it is looked for"""
+FIRST_STEP, NEXT_STEP, LONG = 0.1, 0.3, 12.0
+"""step sizes at first and under the first kernel, and steps of a trajectory until it is chosen"""
 FAST, SLOW = 0.4, 0.1
 """gains of the step size, at first and later"""
 LATER = 4
@@ -36,12 +36,15 @@ AGREE = 1.1
 """R-hat of a block, below which the next kernels are good"""
 GOOD, MOST_GOOD = 3, 12
 """blocks in which chains agree, before draws are kept, and where they teach too little yet"""
-MAX_STEPS = 64
+QUARTER, MAX_STEPS = np.pi / 2, 64.0
+"""time in which a trajectory of a standard normal becomes independent of its start, and steps"""
 BLOCK, LEAST = 25, 100
 """draws of a chain between two looks, and those to keep at least"""
 ROOM = 50
 """for draws of a block: as many as folds have by default, so that both are one program where they
 have as many chains side by side"""
+REFUSED = 0.02
+"""acceptance of a proposal below which it counts as refused"""
 MAX_RHAT, MIN_ESS = 1.05, 400
 """of kept draws, beyond which more are made"""
 
@@ -70,9 +73,8 @@ class Fit(NamedTuple):
     draws: Draws
     kernel: Kernel
     step_size: float
-    num_steps: int
-    slowest: float
-    """integrated autocorrelation time of the slowest parameter"""
+    num_steps: float
+    """mean time of a trajectory, in steps of that size"""
     target_accept: float
     mixing: Mixing | None = None
     """of the draws, where it is enough"""
@@ -151,7 +153,7 @@ def after_nuts(
     nothing = np.full(search.number, np.nan)
     search.state = State(pooled[picks], np.full(search.number, np.log(NEXT_STEP)), nothing)
     search.choose_steps()
-    return search.fit(search.kept(LEAST))._replace(draws=draws)
+    return search.fit(draws)
 
 
 class Search:
@@ -218,7 +220,7 @@ class Search:
         every direction?"""
         if not agree:
             position = position[:, position.shape[1] // 2 :]
-        each = position.shape[1] / _tau(position).mean() if agree else 1.0
+        each = position.shape[1] / tau(position).mean() if agree else 1.0
         effective = float(position.shape[0] * each)
         self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
         return effective >= FEWEST_PER_PARAM * position.shape[-1]
@@ -238,24 +240,23 @@ class Search:
         self.state = self.state._replace(log_step_size=np.full(self.number, np.log(size)))
 
     def choose_steps(self) -> None:
-        """The step size, and the number of leapfrog steps with the most effective draws per
+        """The step size, and how long trajectories are: with the most effective draws per
         gradient, of parameters and of their squares, which antithetic draws leave behind; the
-        score of a draw counts as one more gradient."""
+        score of a draw counts as one more gradient, and a last step is a half on average."""
         for gain in (FAST, SLOW):
             self.block(gain, self.size)
             self._step(float(np.exp(np.median(self.state.log_step_size))))
         step = float(np.exp(np.median(self.state.log_step_size)))
-        quarter = float(np.pi / 2 / step)
-        tried: list[tuple[float, int]] = []
-        for times in (0.5, 1.0, 2.0, 4.0):
-            self.num_steps = int(np.clip(round(quarter * times), 1, MAX_STEPS))
+        tried: list[tuple[float, float]] = []
+        for quarters in (0.5, 1.0, 2.0, 4.0):
+            self.num_steps = min(quarters * QUARTER / step, MAX_STEPS)
             if any(self.num_steps == steps for _, steps in tried):
                 continue
             block = self.block(SLOW, self.size)
             x = block.position
-            taus = [_tau(x), _tau((x - x.mean((0, 1))) ** 2)]
-            slowest = max(max(tau.mean(), tau.max() / 2) for tau in taus)
-            tried.append(((self.num_steps + 1) * float(slowest), self.num_steps))
+            taus = [tau(x), tau((x - x.mean((0, 1))) ** 2)]
+            slowest = max(max(t.mean(), t.max() / 2) for t in taus)
+            tried.append(((self.num_steps + 1.5) * float(slowest), self.num_steps))
         self.num_steps = min(tried)[1]
         self._step(float(np.exp(np.median(self.state.log_step_size))))
 
@@ -264,7 +265,7 @@ class Search:
         which were made have taught. The first ones count as well, unless chains agree only
         without them: to draw until a sample looks good would leave out what is rare."""
         wanted = max(-(-total // self.number), LEAST)
-        draws = last = self.kept(wanted)
+        draws = self.kept(wanted)
         seen = self.mixed(draws)
         for times in (2, 4):
             if seen is not None:
@@ -275,7 +276,7 @@ class Search:
             draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
             if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
                 draws = last
-        return self.fit(last)._replace(draws=draws, mixing=seen)
+        return self.fit(draws, seen)
 
     def mixed(self, draws: Draws) -> Mixing | None:
         """How well, where it is enough."""
@@ -295,15 +296,14 @@ class Search:
             kept["lp"],
             kept["energy"],
             kept["acceptance"],
-            np.full(kept["lp"].shape, self.num_steps),
+            np.full(kept["lp"].shape, round(self.num_steps + 0.5)),
             kept["diverging"],
         )
 
-    def fit(self, draws: Draws) -> Fit:
-        """With what the last draws tell."""
+    def fit(self, draws: Draws, seen: Mixing | None = None) -> Fit:
+        """Draws, and how chains move now."""
         step = float(np.exp(np.median(self.state.log_step_size)))
-        tau = float(_tau(draws.position).max())
-        return Fit(draws, self.kernel, step, self.num_steps, tau, self.target_accept)
+        return Fit(draws, self.kernel, step, self.num_steps, self.target_accept, seen)
 
 
 def _chains(engine: Engine, number: int) -> Chain:
@@ -335,7 +335,7 @@ def _starts(engine: Engine, root: Key[Array, ""], number: int) -> State:
             here = draw.uniform(-RADIUS, RADIUS, start.shape)
         else:
             here = _of_prior(engine, root, trial, number)
-        pace, at = Pace(0, 1, 1, 1, 0.0, 0.8), State(here, nowhere, nowhere)
+        pace, at = Pace(0, 1, 1.0, 1, 0.0, 0.8), State(here, nowhere, nowhere)
         found = _run(engine, root, plain(engine.num_params), at, chains, pace)[1]
         usable = np.isfinite(found.lp[:, 0]) & (found.acceptance[:, 0] > 0)
         start[left & usable] = here[left & usable]
@@ -375,7 +375,7 @@ def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " 
     return np.nan_to_num(rhat_of_moments(*moments), nan=np.inf)
 
 
-def _tau(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
+def tau(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
     r"""Draws that an independent one is worth: :math:`(1 + \rho) / (1 - \rho)`, at least 1, with
     the lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow."""
     rho = np.nan_to_num(autocorrelation(np.moveaxis(x, 2, 0)), nan=1.0)

@@ -49,8 +49,8 @@ class Pace(NamedTuple):
     first: Int[Any, ""]
     """draws made before"""
     num_draws: Int[Any, ""]
-    num_steps: Int[Any, ""]
-    """mean number of leapfrog steps; each draw takes a uniform number within half of it"""
+    num_steps: Float[Any, ""]
+    """mean time of a trajectory, in steps of the step size; each is uniform within half of it"""
     thin: Int[Any, ""]
     """HMC transitions for a draw"""
     rate: Float[Any, ""]
@@ -75,11 +75,17 @@ def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " u
     return jnp.cumsum(edges[:-1]) == 0
 
 
-def jittered_steps(num_steps: Int[Array, ""], key: Key[Array, ""]) -> Int[Array, ""]:
-    """A uniform number of leapfrog steps within half of a mean, shared by all chains."""
-    half = num_steps // 2
-    many = jnp.floor(jax.random.uniform(key) * (2 * half + 1)).astype(half.dtype)
-    return num_steps - half + many
+def jittered(
+    num_steps: Float[Array, ""], key: Key[Array, ""]
+) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """A trajectory whose time is uniform within half of a mean, shared by all chains: how many
+    leapfrog steps it has, and their size over the step size, at most 1.
+
+    In a number of steps alone, a quarter period of one or two steps would be missed.
+    """
+    time = num_steps * (0.5 + jax.random.uniform(key, dtype=num_steps.dtype))
+    steps = jnp.maximum(jnp.ceil(time), 1).astype(jnp.int32)
+    return steps, time / steps
 
 
 def run_chain(
@@ -129,9 +135,9 @@ def run_chain(
         there, so that no second copy of its gradient is compiled."""
         (before, log_step, _, accepted, _), here = last, j < 0
         number = t * pace.thin + j
-        steps = jittered_steps(pace.num_steps, jax.random.fold_in(jitter, number))
+        steps, finer = jittered(pace.num_steps, jax.random.fold_in(jitter, number))
         key = jax.random.fold_in(own, 2 * number)
-        size = jnp.where(here, 0.0, jnp.exp(log_step))
+        size = jnp.where(here, 0.0, jnp.exp(log_step) * finer)
         after, info = transition(
             key, before, whitened_density, size, unit_mass, jnp.where(here, 1, steps)
         )

@@ -75,7 +75,7 @@ def factors(
     number = len(folds.id)
     some = draws[np.linspace(0, len(draws) - 1, LOOKED_AT).astype(int)]
     at = standing_at(np.broadcast_to(some, (number, *some.shape)))
-    pace = Pace(0, 1, 1, 1, 0.0, 0.0)
+    pace = Pace(0, 1, 1.0, 1, 0.0, 0.0)
 
     def at_draws(which: Folds) -> tuple[np.ndarray, np.ndarray]:
         state, chains, center = of_chains(which, alike(fit, number), at, uncentered(which))

@@ -238,7 +238,7 @@ def advance(
 
     for same in np.split(order, edges):
         steps, thin = paces[:, same[0]]
-        now = typed(pace._replace(num_steps=int(steps), thin=int(thin)))
+        now = typed(pace._replace(num_steps=steps, thin=int(thin)))
         for begin in range(0, len(same), most):
             own = same[begin : begin + most]
             at = places(len(own), engine)
@@ -308,7 +308,7 @@ def taken(
     engine: Engine, state: State, chains: Chain, center: dict[str, np.ndarray]
 ) -> Taken | None:
     """As XLA says of the programs for such chains, which are compiled; None where it does not."""
-    some, pace = places(1, engine).chain, typed(Pace(0, 1, 1, 1, 0.0, 0.0))
+    some, pace = places(1, engine).chain, typed(Pace(0, 1, 1.0, 1, 0.0, 0.0))
     kernel, moving = typed(plain(engine.num_params)), rows(_moving(engine, state, chains), some)
     one, root = np.int32(1), key(0)
     shape = len(some), engine.buffer, engine.num_params

@@ -178,13 +178,14 @@ def _begun(
 ) -> "Begun":
     from pcv.keys import key
     from pcv.sampling.drawing import Begun
-    from pcv.sampling.folds import Own, alike, standing_at
+    from pcv.sampling.folds import Own, standing_at
+    from pcv.stages.warming_up import OF_OWN
 
     adapted = warm["adapted"].values[rows]
-    own = Own(*map(np.array, alike(fit, len(rows))))
+    stretch = np.ones((len(rows), len(fit.kernel.center)))
     which = warm["adapted_row"].values[rows][adapted]
-    for name, x in own._asdict().items():
-        x[adapted] = warm[f"adapted_{name}"].values[which]
+    stretch[adapted] = warm["adapted_stretch"].values[which]
+    own = Own(stretch=stretch, **{name: warm[name].values[rows] for name in OF_OWN})
     center = {kind: warm[f"center_log_{kind}"].values[rows] for kind in ("joint", "pointwise")}
     center["shift"] = warm["shift"].values[rows]
     root = key(job.config.seed, job.model, "sample")

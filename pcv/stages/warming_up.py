@@ -27,8 +27,8 @@ EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
 """folds, and draws of the full-data fit, whose scores check the size of the batches"""
 CHECKED_CHAINS = 2
 """of each fold, at whose ends integrals over own effects are looked at a second time"""
-OF_OWN = ("step_size", "num_steps", "thin", "stretch")
-"""fields of `pcv.sampling.folds.Own`"""
+OF_OWN = ("step_size", "num_steps", "thin")
+"""fields of `pcv.sampling.folds.Own`, besides the stretch, which is 1 of most folds"""
 
 
 def warmup(job: Job) -> None:
@@ -102,10 +102,8 @@ def warmup(job: Job) -> None:
             for kind, x in ends["center"].items()
         },
         "full_crossing": (("fold", "full_batch", "offset"), ends["crossing"]),
-        **{
-            f"adapted_{name}": (("adapted_fold", "param")[: ends[name].ndim], ends[name][adapted])
-            for name in OF_OWN
-        },
+        **{name: ("fold", ends[name]) for name in OF_OWN},
+        "adapted_stretch": (("adapted_fold", "param"), ends["stretch"][adapted]),
     }
     if folds.test.shape[1] > 1:
         dims = "fold", "full_batch", "slot"
