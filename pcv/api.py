@@ -363,7 +363,7 @@ def fit(
             more where chains are slow, or would have fewer than 100 each.
         warmup: draws per chain after which the search for a kernel ends at the latest.
         target_accept: acceptance rate that the step size is adapted to; None: .8, and where more
-            than 1% of draws diverge .95, then .99.
+            than 1% of draws diverge, or of proposals are refused, .95, then .99.
         allow_bad_fit: go on where chains disagree or diverge.
 
     Returns:

@@ -21,7 +21,7 @@ from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
 from pcv.sampling import full_data
-from pcv.sampling.fit_checks import check
+from pcv.sampling.fit_checks import TARGETS, check, too_large
 from pcv.sampling.full_data import Fit
 from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
 from tests.chains import off, worst
@@ -34,7 +34,11 @@ AXES = {"chain_axis": 0, "draw_axis": 1}
 
 def fitted(target: Target, num_units: int, seed: int, total: int = 4000, warmup: int = 1000) -> Fit:
     engine = full_data.engine_of(target, num_units, total)
-    return full_data.sample(engine, key(seed, "model", "fit"), warmup, total, 0.8)
+    for accept in TARGETS:
+        fit = full_data.sample(engine, key(seed, "model", "fit"), warmup, total, accept)
+        if not too_large(fit.draws):
+            break
+    return fit
 
 
 def fit_of(problem: Problem, seed: int) -> Fit:
@@ -139,7 +143,7 @@ def test_the_kernel_whitens(name):
     fit = fitted(gaussian(scale), 2, 1)
     z = np.linalg.inv(scale) @ covariance(fit.kernel) @ np.linalg.inv(scale).T
     np.testing.assert_allclose(z, np.eye(DIM), atol=0.35)
-    assert fit.slowest < 4
+    assert full_data.tau(fit.draws.position).max() < 4
     assert fit.num_steps <= 4
     assert 0.65 < fit.draws.acceptance_rate.mean() < 0.95
 
@@ -285,6 +289,7 @@ def gaussian_process():
 
 
 WELL = {
+    "banana": lambda: banana,
     "schools": lambda: schools(False),
     "autoregression": autoregression,
     "Gaussian process": gaussian_process,
@@ -295,7 +300,6 @@ WELL = {
 BADLY = {
     "centred schools": lambda: schools(True),
     "funnel": lambda: funnel,
-    "banana": lambda: banana,
     "two modes": lambda: two_modes,
 }
 NEEDS_DATA = {"German credit"}
@@ -333,7 +337,7 @@ def of_nuts(name: str) -> np.ndarray:
 def test_moments_are_those_of_nuts(name):
     skip_without_data(name)
     theirs = of_nuts(name)
-    fit = fitted(density_of(WELL[name]()), 1, 1, total=16000)  # tails take longer than a fit
+    fit = fitted(density_of(WELL[name]()), 1, 1)
     draws = fit.draws.position
     assert not check(fit.draws, ["x"] * draws.shape[-1]).problems
     center = theirs.mean((0, 1))
@@ -362,7 +366,7 @@ def rats():
         numpyro.sample("y", dist.Normal(a[rat] + b[rat] * age, sigma), obs=y)
 
 
-@pytest.mark.parametrize("seed", [20, 31, 40])
+@pytest.mark.parametrize("seed", [42, 49, 59])
 def test_a_chain_in_a_neck_does_not_spoil_the_kernel_of_all(seed, monkeypatch):
     """In one fit of nine a chain gets to where all levels are alike and their spread is near 0."""
     target = density_of(rats)
@@ -396,7 +400,7 @@ def test_first_draws_count_beside_those_that_are_made_after_them(mixes, draws, m
 @pytest.mark.parametrize("name", BADLY)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_not_mixed_is_flagged(name, seed):
-    """By R-hat, or by the share of divergences: no second try, as the stage makes."""
+    """By R-hat, or by the share of divergences or of refused proposals."""
     skip_without_data(name)
     fit = fitted(density_of(BADLY[name]()), 1, seed)
     assert check(fit.draws, ["x"] * fit.draws.position.shape[-1]).problems

@@ -319,10 +319,10 @@ DOCUMENTED = {
         "shift": ("fold",),
         "full_crossing": ("fold", "full_batch", "offset"),
         "log_bridge_full": ("fold", "full_batch", "slot"),
-        "adapted_step_size": ("adapted_fold",),
-        "adapted_num_steps": ("adapted_fold",),
+        "step_size": ("fold",),
+        "num_steps": ("fold",),
+        "thin": ("fold",),
         "adapted_stretch": ("adapted_fold", "param"),
-        "adapted_thin": ("adapted_fold",),
     },
     "models/linear/sample/1-of-1.zarr": {
         **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},
@@ -1051,8 +1051,8 @@ class TestSameAnswer:
             changes = {"fit.target_accept": target_accept, "cv.adapt": "always"}
             run(project.job(changes, model="flat"), "fit", "warmup")
             warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr")).load()
-            coarser = np.where(warm["adapted_thin"] > 1, sampling_of_folds.FINER, 1)
-            steps.append(warm["adapted_step_size"].values * coarser)
+            coarser = np.where(warm["thin"] > 1, sampling_of_folds.FINER, 1)
+            steps.append(warm["step_size"].values * coarser)
         assert (steps[1] < 0.8 * steps[0]).all()
 
     def test_folds_may_be_adapted_some_at_a_time(self, project, monkeypatch):
@@ -1600,7 +1600,7 @@ class TestBadFits:
         changes = with_model("funnel") | {"fit.allow_bad_fit": True}
         job = project.job(changes, model="mine", batch="1-of-1")
         run(job, "fit")
-        said = r"fit mine: target_accept (\S+): \d+\.\d% of draws diverged; again at (\S+)"
+        said = r"fit mine: target_accept (\S+): \d+ of \d+ (?:draws diverged|proposals were refused); again at (\S+)"
         raised = re.findall(said, "\n".join(project.said))
         assert raised in ([("0.8", "0.95")], [("0.8", "0.95"), ("0.95", "0.99")])
         kernel = xr.open_dataset(job.path("fit"), group="kernel")

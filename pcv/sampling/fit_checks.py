@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, Draws, Mixing, mixing, plain_rhat
+from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, REFUSED, Draws, Mixing, mixing, plain_rhat
 from pcv.sampling.kernel import Kernel, whitened
 
 WARN_RHAT = 1.01
-MAX_DIVERGENT = 0.01
+MAX_DIVERGENT, MAX_REFUSED = 0.01, 0.01
 TARGETS = (0.8, 0.95, 0.99)
-"""acceptance rates that are aimed at in turn where none was asked for, while draws diverge"""
+"""acceptance rates that are aimed at in turn where none was asked for, while steps are too large"""
 APART = 0.5
 """standard deviations, and four of their mean's, by which divergent draws must differ in a
 parameter that is named"""
@@ -29,9 +29,16 @@ class Checks(NamedTuple):
     warnings: list[str]
 
 
-def diverged(draws: Draws) -> bool:
-    """Are there more divergences than a fit may have?"""
-    return bool(draws.diverging.mean() > MAX_DIVERGENT)
+def too_large(draws: Draws) -> str:
+    """Of which steps are too large in places that are narrower than others: what tells it.
+
+    Chains hardly enter such places, or leave them, and agree of what lies outside.
+    """
+    number = draws.diverging.size
+    if (diverging := draws.diverging.sum()) > MAX_DIVERGENT * number:
+        return f"{diverging} of {number} draws diverged"
+    refused = (draws.acceptance_rate < REFUSED).sum()
+    return f"{refused} of {number} proposals were refused" if refused > MAX_REFUSED * number else ""
 
 
 def check(
@@ -93,10 +100,10 @@ def check(
         )
     divergences = int(draws.diverging.sum())
     higher = target_accept < TARGETS[-1]
-    if diverged(draws):
+    if said := too_large(draws):
         problems.append(
-            f"{divergences} of {draws.diverging.size} draws diverged at target_accept "
-            f"{target_accept:g} (limit {MAX_DIVERGENT:.0%}){_where(draws, names)}: try "
+            f"{said} at target_accept {target_accept:g} (limit {MAX_DIVERGENT:.0%})"
+            f"{_where(draws, names)}: try "
             f"{'a higher one, ' * higher}tighter priors or {other}"
         )
     elif divergences:
@@ -126,11 +133,12 @@ def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
 
 
 def _where(draws: Draws, names: list[str]) -> str:
-    """The parameter in which divergent draws differ most from all, if they do."""
+    """The parameter in which draws that diverged, or stayed, differ most from all, if they do."""
+    those = draws.diverging | (draws.acceptance_rate < REFUSED)
     mean, sd = draws.position.mean((0, 1)), draws.position.std((0, 1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        z = np.nan_to_num((draws.position[draws.diverging].mean(0) - mean) / sd, posinf=0, neginf=0)
+        z = np.nan_to_num((draws.position[those].mean(0) - mean) / sd, posinf=0, neginf=0)
     worst = int(np.argmax(np.abs(z)))
-    if abs(z[worst]) < max(APART, 4 / np.sqrt(max(draws.diverging.sum(), 1))):
+    if abs(z[worst]) < max(APART, 4 / np.sqrt(max(those.sum(), 1))):
         return ""
     return f", mostly where '{names[worst]}' is {'high' if z[worst] > 0 else 'low'}"

@@ -1,6 +1,6 @@
 """The full-data posterior by many short chains, and where these do not agree by NUTS.
 
-Each with the first acceptance rate at which few draws diverge, or the last.
+Each with the first acceptance rate at which steps are small enough everywhere, or the last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ def fit(
         warmup: draws of a chain after which the search for a kernel ends at the latest.
         draws: see `chains`.
         target_accept: acceptance that the step size is adapted to; None: .8, and higher where draws
-            diverge.
+            diverge or proposals are refused.
         say: what is to be told.
         after: is told of every block how far it is.
 
@@ -63,7 +63,7 @@ def fit(
         found = full_data.sample(engine, root("fit"), warmup, total, target_accept, told)
         return found.draws, found
 
-    accept, found = _without_divergences(map(attempt, targets), targets, say)
+    accept, found = _with_small_steps(map(attempt, targets), targets, say)
     checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel, seen=found.mixing)
     if not checks.problems:
         return Posterior(found, checks)
@@ -75,22 +75,22 @@ def fit(
     shown_of_nuts = _nuts_shown(after, chains, warmup, warmup + draws, accept)
     attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, shown_of_nuts)
     each = ((made, made) for made in attempts)
-    accept, made = _without_divergences(each, higher, say)
+    accept, made = _with_small_steps(each, higher, say)
     told = shown(after, number, accept, accept)
     found = full_data.after_nuts(engine, root("fit"), made, accept, told)
     return Posterior(found, fit_checks.check(made, names, accept))
 
 
-def _without_divergences[T](
+def _with_small_steps[T](
     attempts: Iterator[tuple[Draws, T]], targets: Sequence[float], say: Callable[[str], None]
 ) -> tuple[float, T]:
-    """The first attempt with few divergences, or the last, and the acceptance it aimed at."""
+    """The first attempt whose steps are not too large, or the last, and the acceptance of it."""
     for target_accept, higher in zip(targets, [*targets[1:], None]):
         draws, made = next(attempts)
-        if higher is None or not fit_checks.diverged(draws):
+        said = fit_checks.too_large(draws)
+        if higher is None or not said:
             break
-        share = draws.diverging.mean()
-        say(f"target_accept {target_accept:g}: {share:.1%} of draws diverged; again at {higher:g}")
+        say(f"target_accept {target_accept:g}: {said}; again at {higher:g}")
     return target_accept, made
 
 
