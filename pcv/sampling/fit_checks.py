@@ -139,6 +139,6 @@ def _where(draws: Draws, names: list[str]) -> str:
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.nan_to_num((draws.position[those].mean(0) - mean) / sd, posinf=0, neginf=0)
     worst = int(np.argmax(np.abs(z)))
-    if abs(z[worst]) < max(APART, 4 / np.sqrt(max(those.sum(), 1))):
+    if abs(z[worst]) < max(APART, 4 / np.sqrt(max(int(those.sum()), 1))):
         return ""
     return f", mostly where '{names[worst]}' is {'high' if z[worst] > 0 else 'low'}"
