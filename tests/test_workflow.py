@@ -218,7 +218,7 @@ def test_then_there_is_nothing_to_do_but_to_show_the_table_again(finished, proje
 
 
 def test_rounds_until_the_comparison_is_settled(project):
-    until = {"mcse_over_se": 0.01, "min_draws": 40, "max_draws": 80}
+    until = {"mcse_over_se": 0.01, "min_draws": 40, "max_draws": 160}
     write_config(project, changed(cv__until=until))
     plans = {"plan"} | {f"sample_more {model}" for model in "ab"}
     assert to_do(project) == plans | SAMPLED
@@ -228,9 +228,9 @@ def test_rounds_until_the_comparison_is_settled(project):
     assert re.search(named, run.out + run.err)
     results = project / "results/tiny"
     drawn = [xr.open_dataset(results / f"models/a/{d}/1-of-2.zarr") for d in ("sample", "sample/2")]
-    assert [set(x["n_draws"].values) for x in drawn] == [{40}, {40}]
+    assert [set(x["n_draws"].values) for x in drawn] == [{40}, {80}]
     (made,) = set(xr.open_dataset(results / "models/a/diagnostics.zarr")["n_draws"].values)
-    assert made == 80
+    assert made == 160
     assert to_do(project) == set()
 
 
