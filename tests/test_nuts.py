@@ -224,6 +224,18 @@ def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, said
     ]
 
 
+@pytest.mark.parametrize(("number", "found"), [(40, 0.8), (41, 0.95)])
+def test_the_target_is_raised_while_proposals_are_refused(number, found):
+    refused, said = spoilt(), []
+    refused.acceptance_rate[2, :number] = 0.01
+    each = iter([(refused, refused), (spoilt(), None)])
+    assert fitting._with_small_steps(each, fit_checks.TARGETS, said.append)[0] == found
+    told = f"{number} of 4000 proposals were refused"
+    assert said == [f"target_accept 0.8: {told}; again at 0.95"] * (found > 0.8)
+    problems = fit_checks.check(refused, ["a", "b"]).problems
+    assert any(problem.startswith(told) for problem in problems) == (found > 0.8)
+
+
 def test_a_target_that_was_asked_for_is_kept():
     found, _ = fitting._with_small_steps(attempts(41), [0.8], print)
     assert found == 0.8

@@ -1600,7 +1600,8 @@ class TestBadFits:
         changes = with_model("funnel") | {"fit.allow_bad_fit": True}
         job = project.job(changes, model="mine", batch="1-of-1")
         run(job, "fit")
-        said = r"fit mine: target_accept (\S+): \d+ of \d+ .*; again at (\S+)"
+        why = r"(?:draws diverged|proposals were refused)"
+        said = rf"fit mine: target_accept (\S+): \d+ of \d+ {why}; again at (\S+)"
         raised = re.findall(said, "\n".join(project.said))
         assert raised in ([("0.8", "0.95")], [("0.8", "0.95"), ("0.95", "0.99")])
         kernel = xr.open_dataset(job.path("fit"), group="kernel")

@@ -10,7 +10,8 @@ from pcv.sampling.full_data import MAX_RHAT, MIN_ESS, REFUSED, Draws, Mixing, mi
 from pcv.sampling.kernel import Kernel, whitened
 
 WARN_RHAT = 1.01
-MAX_DIVERGENT, MAX_REFUSED = 0.01, 0.01
+MAX_SHARE = 0.01
+"""of draws that diverge, or of proposals that are refused"""
 TARGETS = (0.8, 0.95, 0.99)
 """acceptance rates that are aimed at in turn where none was asked for, while steps are too large"""
 APART = 0.5
@@ -35,10 +36,10 @@ def too_large(draws: Draws) -> str:
     Chains hardly enter such places, or leave them, and agree of what lies outside.
     """
     number = draws.diverging.size
-    if (diverging := draws.diverging.sum()) > MAX_DIVERGENT * number:
+    if (diverging := draws.diverging.sum()) > MAX_SHARE * number:
         return f"{diverging} of {number} draws diverged"
     refused = (draws.acceptance_rate < REFUSED).sum()
-    return f"{refused} of {number} proposals were refused" if refused > MAX_REFUSED * number else ""
+    return f"{refused} of {number} proposals were refused" if refused > MAX_SHARE * number else ""
 
 
 def check(
@@ -102,7 +103,7 @@ def check(
     higher = target_accept < TARGETS[-1]
     if said := too_large(draws):
         problems.append(
-            f"{said} at target_accept {target_accept:g} (limit {MAX_DIVERGENT:.0%})"
+            f"{said} at target_accept {target_accept:g} (limit {MAX_SHARE:.0%})"
             f"{_where(draws, names)}: try "
             f"{'a higher one, ' * higher}tighter priors or {other}"
         )

@@ -89,7 +89,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             job.say(
                 f"fit {job.model}: R-hat at most {np.nanmax(checks.rhat):.3f}, ESS at least "
                 f"{np.nanmin(checks.ess):.0f}, {checks.divergences} divergences; folds: "
-                f"step size {fitted.step_size:.2g}, leapfrog steps {fitted.num_steps}"
+                f"step size {fitted.step_size:.2g}, leapfrog steps {fitted.num_steps:.2g}"
             )
         size = draws.lp.nbytes * num_units
         if log_lik and size > LOG_LIK_BYTES:
