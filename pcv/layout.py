@@ -86,10 +86,10 @@ def paper(results: Path) -> Path:
 
 
 def paper_files(experiments: Iterable[str]) -> list[str]:
-    """Figures and tables of the paper that these experiments give, beside its page.
+    """Figures, tables and numbers of the paper that these experiments give, beside its page.
 
-    >>> paper_files(["example2"])[0], len(paper_files(["example2"]))
-    ('results/paper/figures/figure_06.png', 8)
+    >>> paper_files(["example2"])[1], len(paper_files(["example2"]))
+    ('results/paper/figures/figure_06.png', 9)
     """
     folder = paper(Path("results"))
     known = list(experiments)
@@ -105,7 +105,7 @@ def paper_files(experiments: Iterable[str]) -> list[str]:
         if name in PAPER_TABLES
         for suffix in ("csv", "html")
     ]
-    return [path.as_posix() for path in figures + tables]
+    return [path.as_posix() for path in [folder / "numbers.json", *figures, *tables]]
 
 
 def dataset(results: Path, name: str) -> Path:

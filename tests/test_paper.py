@@ -1,5 +1,6 @@
 """The paper's page: its numbers beside ours, planted pathologies, and what happens without data."""
 
+import json
 import re
 import shutil
 
@@ -11,7 +12,7 @@ import yaml
 from pcv import layout, verdicts
 from pcv.config import load, parse
 from pcv.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
-from pcv.paper import page, parts, tables
+from pcv.paper import numbers, page, parts, tables
 from pcv.paper.figures import (
     FIGURES,
     SHIFT,
@@ -90,6 +91,10 @@ def test_mixing_takes_the_first_draws_alone():
     assert longer["rhat_max"] != short["rhat_max"]
 
 
+def beside_captions(made: Example):
+    return tables.mixing_table(made, numbers.captioned(made, 1))
+
+
 def example(name: str, folds: int = 12) -> Example:
     """Made-up results of an experiment of the paper."""
     models = NAMES[name[:8]]
@@ -135,8 +140,8 @@ def with_elpd(made: Example, *elpd: np.ndarray) -> Example:
 
 def test_difference_is_a_minus_b_whichever_is_better():
     made, terms = example("example2"), np.random.default_rng(3).normal(size=(2, 12))
-    a_minus_b = tables.estimate(with_elpd(made, *terms))
-    b_minus_a = tables.estimate(with_elpd(made, *terms[::-1]))
+    a_minus_b = numbers.estimate("example2", with_elpd(made, *terms))
+    b_minus_a = numbers.estimate("example2", with_elpd(made, *terms[::-1]))
     differences = terms[0] - terms[1]
     assert a_minus_b.value == pytest.approx(differences.sum()) == -b_minus_a.value
     assert a_minus_b.se == b_minus_a.se == pytest.approx(np.sqrt(12 * differences.var(ddof=1)))
@@ -150,7 +155,7 @@ def test_growth_estimate_takes_the_jacobian_back():
     growth = np.random.default_rng(3).normal(size=(2, 12))
     at = made.test[:, 0]
     passengers = growth - np.log([level[at - 1], level[at - 12]])
-    ours = tables.growth_estimate(with_elpd(made, *passengers))
+    ours = numbers.estimate(parts.GROWTH, with_elpd(made, *passengers))
     differences = growth[0] - growth[1]
     assert ours.value == pytest.approx(differences.sum())
     assert ours.se == pytest.approx(np.sqrt(12 * differences.var(ddof=1)))
@@ -189,10 +194,10 @@ def test_error_of_the_standard_error():
     made, terms = example("example2"), rng.normal(0, 2, (2, 12))
     errors = [d["joint_mcse"].to_numpy() for d in made.diagnostics.values()]
     found = [
-        tables.estimate(with_elpd(made, *(terms + [rng.normal(0, e) for e in errors])))
+        numbers.estimate("example2", with_elpd(made, *(terms + [rng.normal(0, e) for e in errors])))
         for _ in range(400)
     ]
-    expected = tables.estimate(with_elpd(made, *terms)).mcse_se
+    expected = numbers.estimate("example2", with_elpd(made, *terms)).mcse_se
     assert np.std([x.se for x in found]) == pytest.approx(expected, rel=4 / np.sqrt(2 * 400))
 
 
@@ -257,8 +262,8 @@ def test_figure_5_flags_both_and_not_the_run_itself():
 def test_a_stuck_chain_that_rhat_misses_is_named_all_the_same(monkeypatch):
     missed = xr.Dataset({"rhat_max": 1.014, "benchmark_share": 0.12})
     runs = dict.fromkeys(("chains as drawn", "a stuck chain", "a shifted chain"), missed)
-    monkeypatch.setattr(tables, "pathologies", lambda *_: runs)
-    stuck, shifted = tables.mixing_table(example("example1"), 1).rows[3:5]
+    monkeypatch.setattr(numbers, "pathologies", lambda *_: runs)
+    stuck, shifted = beside_captions(example("example1")).rows[4:6]
     found = "1.014, reached by 12% of the benchmark: not noticed"
     assert stuck[2:] == (f"{found}; named as one that never moved", tables.MISSED)
     assert shifted[2:] == (found, tables.LATER)
@@ -269,18 +274,17 @@ def test_mixing_is_set_beside_the_papers_words():
     made = example("example1")
     spoilt = shifted_chain(np.random.default_rng(1), made.draws["all_four"]).draws
     settled, apart = (
-        tables.mixing_table(x, 1)
-        for x in (made, made._replace(draws={**made.draws, "all_four": spoilt}))
+        beside_captions(x) for x in (made, made._replace(draws={**made.draws, "all_four": spoilt}))
     )
     assert [row[1] for row in settled.rows] == [
-        "for most of 1,000 draws", "not mixed", "mixed", "noticed", "noticed",
-        "within the range of the folds",
+        "for most of 1,000 draws", "not mixed", "mixed", "after a few hundred draws",
+        "noticed", "noticed", "within the range of the folds",
     ]  # fmt: skip
     assert [row[-1] for row in settled.rows[1:3]] == [tables.SOONER, tables.ALIKE]
     assert [row[-1] for row in apart.rows[1:3]] == [tables.ALIKE, tables.LATER]
-    assert all(row[2].endswith(": noticed") for row in settled.rows[3:5])
+    assert all(row[2].endswith(": noticed") for row in settled.rows[4:6])
     assert apart.flagged[2]
-    short = tables.mixing_table(example("example3"), 1)
+    short = beside_captions(example("example3"))
     assert short.rows[1] == (
         "R-hat max after 4,000 draws (figure 12)", "mixed", "", "ours makes 200 draws"
     )  # fmt: skip
@@ -303,7 +307,33 @@ def test_how_long_rhat_is_above_the_line(last, ours, against):
         diagnostics={m: xr.Dataset({"rhat_at": rhat_at}) for m in made.diagnostics},
         comparison=made.comparison.isel(point=slice(3)).assign_coords(point=point),
     )
-    assert tables.mixing_table(made, 1).rows[0][2:] == (ours, against)
+    assert beside_captions(made).rows[0][2:] == (ours, against)
+
+
+@pytest.mark.parametrize("reference", [0, 1])
+@pytest.mark.parametrize(
+    ("p_better", "settled", "against"),
+    [([0.5, 0.985, 0.99], 1_000, tables.ALIKE), ([0.99, 0.5, 0.98], 1_500, tables.LATER)],
+)
+def test_how_soon_the_probability_settles(reference, p_better, settled, against):
+    """Whichever model is the comparator, of which there is none."""
+    made = example("example2")
+    other = NAMES["example2"][1 - reference]
+    values = np.full((1, 2, 3), np.nan)
+    at = xr.DataArray(
+        values, dims=("kind", "model", "point"), coords={"model": list(NAMES["example2"])}
+    )
+    at.loc[{"model": other}] = p_better if other == "slopes" else 1 - np.array(p_better)
+    comparison = made.comparison.isel(point=slice(3)).assign_coords(point=[500, 1_000, 1_500])
+    comparison = comparison.drop_vars("p_better_at").assign(p_better_at=at)
+    rhat_at = xr.DataArray([[1.0] * 3] * 12, dims=("fold", "point"))
+    made = made._replace(
+        comparison=comparison,
+        diagnostics={m: xr.Dataset({"rhat_at": rhat_at}) for m in made.diagnostics},
+    )
+    assert numbers.captioned(made, 1).settled == settled
+    (row,) = (row for row in beside_captions(made).rows if "settles" in row[0])
+    assert row[1:] == ("after about 1,000 draws", f"after {settled:,} draws", against)
 
 
 def test_tables_have_the_papers_rows_and_ours():
@@ -323,7 +353,7 @@ def test_page_has_what_was_run_and_says_what_was_not():
     figures = {9: FIGURES[9].draw(made["example2"], 1)}
     why = "Its data could not be had."
     missing = {"example3": why, "example3_cleaned": why}
-    mixing = {"example2": tables.mixing_table(made["example2"], 1)}
+    mixing = {"example2": beside_captions(made["example2"])}
     text = page.html(made, missing, figures, {2: tables.time_table(2, made)}, mixing, ["Seed 1."])
     assert "Largest R-hat above 1.01 (figure 9)" in text
     assert "Figure 9. Example 2" in text
@@ -334,6 +364,30 @@ def test_page_has_what_was_run_and_says_what_was_not():
     assert not re.search(
         r"<(script|link|img)|https?://(?!www.w3.org|purl.org|creativecommons)", text
     )
+
+
+def test_numbers_of_the_page_as_json():
+    made = {name: example(name) for name in ("example2", "example2_plain", "example4")}
+    captions = {name: numbers.captioned(made[name], 1) for name in ("example2", "example4")}
+    found = json.loads(json.dumps(numbers.as_json(made, captions, 7), allow_nan=False))
+    assert found.pop("seed") == 7
+    assert list(found) == [part.experiment for part in parts.PARTS]
+    assert list(found["example2"]["runs"]) == ["example2", "example2_plain"]
+    assert list(found["example4"]["runs"]) == ["example4", parts.GROWTH]
+    assert found["example3"]["runs"] == {}
+    assert found["example3"]["captions"] is None
+    assert found["example2"]["paper"]["difference"]["value"] == 11.3
+    assert found["example2"]["paper"]["times"]["folds"]["seconds"] == [10.0, 7.9]
+    ours, run = (
+        numbers.estimate("example2", made["example2"]),
+        found["example2"]["runs"]["example2"],
+    )
+    assert ours._asdict().items() <= run.items()
+    assert (run["folds"], run["chains"], run["seconds"]["common"]["fit"]) == (24, 8, 11.0)
+    after = found["example2"]["captions"]["after"]["50"]
+    assert after == captions["example2"].after[50]._asdict()
+    mean = found["example4"]["means"][0]
+    assert (mean["label"], mean["value"], mean["ours"]["mean"]) == ("σ", 0.037, 0.5)
 
 
 def test_both_configs_run_the_same_at_other_lengths():
@@ -408,6 +462,8 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     drawn = {path.name for path in (project / "results/paper/figures").glob("*.png")}
     assert drawn == {"figure_06.png", "figure_09.png", "figure_10.png"}
     assert (project / "results/paper/tables/table_2.csv").exists()
+    told = json.loads((project / "results/paper/numbers.json").read_text())
+    assert list(told["example2"]["runs"]) == ["example2"]
 
 
 def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):

@@ -44,7 +44,7 @@ class Inference(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """What the paper says of R-hat in its captions."""
+    """What the paper says in its captions of R-hat, and of when the answer has settled."""
 
     rhat_figure: int
     above: str
@@ -54,6 +54,10 @@ class Mixing(NamedTuple):
     benchmark_figure: int
     mixed: dict[int, bool]
     """draws per chain → whether the benchmark suggests that the chains have mixed"""
+    settles: str
+    """when Pr(A better) does"""
+    settles_by: int
+    """the same as draws per chain, at most"""
 
 
 class RunTimes(NamedTuple):
@@ -79,10 +83,30 @@ DIFFERENCES = {
 }
 
 MIXING = {
-    "example1": Mixing(3, "for most of 1,000 draws", 500, 4, {50: False, 100: True}),
-    "example2": Mixing(9, "for at least 1,750 draws", 1_750, 10, {50: False, 500: True}),
-    "example3": Mixing(11, "for all 4,000 draws", 4_000, 12, {4_000: True}),
-    "example4": Mixing(15, "for all 2,000 draws", 2_000, 16, {2_000: True}),
+    "example1": Mixing(
+        3,
+        "for most of 1,000 draws",
+        500,
+        4,
+        {50: False, 100: True},
+        "after a few hundred draws",
+        500,
+    ),
+    "example2": Mixing(
+        9,
+        "for at least 1,750 draws",
+        1_750,
+        10,
+        {50: False, 500: True},
+        "after about 1,000 draws",
+        1_000,
+    ),
+    "example3": Mixing(
+        11, "for all 4,000 draws", 4_000, 12, {4_000: True}, "within a few hundred draws", 500
+    ),
+    "example4": Mixing(
+        15, "for all 2,000 draws", 2_000, 16, {2_000: True}, "within a few hundred draws", 500
+    ),
 }
 
 MEANS = [

@@ -1,5 +1,6 @@
 """From the artifacts of the examples to the paper's figures, tables and page on disk."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,16 +13,17 @@ from pcv.config import Config
 from pcv.errors import PcvError
 from pcv.job import Job, Say
 from pcv.paper.figures import FIGURES, Example
+from pcv.paper.numbers import as_json, captioned, summary
 from pcv.paper.page import by_reason, html, table_html
 from pcv.paper.published import MEANS, MIXING, RUN_TIMES
-from pcv.paper.tables import mixing_table, summary, time_table
+from pcv.paper.tables import mixing_table, time_table
 from pcv.registry import SOURCES, VARIABLE
 from pcv.report import Table, write_figures
 from pcv.stages import diagnosed_of
 
 
 def paper(config: Config, results: Path, say: Say, command: str = "snakemake paper") -> None:
-    """Figures, tables and page of the paper, from those of its examples that were run.
+    """Figures, tables, numbers and page of the paper, from those of its examples that were run.
 
     Args:
         config: of experiments named as in ``config/paper/paper.yaml``; others are passed over.
@@ -56,7 +58,10 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
         store.write_text(folder / "tables" / f"table_{n}.html", table_html(table))
     devices = ", ".join(dict.fromkeys(example.device for example in examples.values()))
     about = [f"Seed {config.seed}.", f"Run on {devices}."] if examples else []
-    mixing = {n: mixing_table(examples[n], config.seed) for n in MIXING if n in examples}
+    captions = {n: captioned(examples[n], config.seed) for n in MIXING if n in examples}
+    mixing = {n: mixing_table(examples[n], found) for n, found in captions.items()}
+    numbers = as_json(examples, captions, config.seed)
+    store.write_text(folder / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     page = html(examples, missing, figures, tables, mixing, about)
     store.write_text(folder / "index.html", page)
     say(f"paper: {folder / 'index.html'}")

@@ -1,20 +1,27 @@
 """Tables that set the paper's numbers beside ours, and say where they differ and why."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
-import xarray as xr
 
-from pcv import comparison, results
-from pcv.comparison import Scores
+from pcv import comparison
 from pcv.diagnostics import BENCHMARK_LEVEL
 from pcv.errors import PcvError
-from pcv.paper.figures import Example, mixing_after, pathologies
-from pcv.paper.parts import GROWTH, OTHER_DATA, WHY, Part
+from pcv.paper.figures import Example
+from pcv.paper.numbers import (
+    SETTLED,
+    Captioned,
+    Estimate,
+    Judged,
+    estimate,
+    flagged,
+    joint_scores,
+    printed_means,
+    source,
+)
+from pcv.paper.parts import OTHER_DATA, WHY, Part
 from pcv.paper.published import (
     DIFFERENCES,
-    MEANS,
     MIXING,
     NOT_CONVERGED,
     RUN_TIMES,
@@ -30,64 +37,11 @@ READING, READING_PR = 0.5, 0.01
 """how far a number that was read off a plot may be off: Δ and SE (nats), and a probability"""
 
 
-class Estimate(NamedTuple):
-    """A difference of A to B."""
-
-    value: float
-    se: float
-    mcse: float
-    p_better: float
-    mcse_se: float
-    """Monte Carlo standard error of the SE"""
-
-
-def estimate(example: Example) -> Estimate:
-    """The difference of joint scores, A minus B, whatever the config's comparator."""
-    return _estimate(_scores(example))
-
-
-def growth_estimate(example: Example) -> Estimate:
-    r"""The difference of example 4 as the paper adds it up: of densities of growth.
-
-    .. math:: \log p(g_t) = \log p(L_t) + \log L_{t-s}
-
-    with s = 1 in A and 12 in B: every fold's difference changes by :math:`\log L_{t-1}/L_{t-12}`.
-    """
-    level = np.log(example.data["outbound"].to_numpy())
-    at = example.test[:, 0]
-    return _estimate(
-        [
-            scores._replace(elpd=scores.elpd + level[at - span])
-            for scores, span in zip(_scores(example), (1, 12), strict=True)
-        ]
-    )
-
-
-def _scores(example: Example) -> list[Scores]:
-    return [results.scores(folds, "joint", "", "") for folds in example.diagnostics.values()]
-
-
-def _estimate(scores: Sequence[Scores]) -> Estimate:
-    r"""The difference, and by the delta method the error of its SE over T folds:
-
-    .. math:: \mathrm{MCSE}_{\mathrm{SE}}^2 = \left(\frac{T}{(T - 1) \, \mathrm{SE}}\right)^2
-              \sum_k (\Delta_k - \bar\Delta)^2 \, \mathrm{MCSE}_k^2
-    """
-    a, b = (s.model for s in scores)
-    found = comparison.compare(scores, reference=b)
-    i, folds = found.models.index(a), found.n_folds
-    away = found.elpd_diff_folds[i] - found.elpd_diff_folds[i].mean()
-    of_fold = np.hypot(*(s.mcse for s in scores))
-    mcse_se = folds / (folds - 1) / found.dse[i] * np.sqrt(np.sum((away * of_fold) ** 2))
-    values = (found.elpd_diff[i], found.dse[i], found.mcse_diff[i], found.p_better[i], mcse_se)
-    return Estimate(*map(float, values))
-
-
 def refusal(example: Example) -> str:
     """What `pcv.comparison.compare` says to models scored on their own scales of growth."""
     scores = [
         scores._replace(outcome=f"growth over {span}")
-        for scores, span in zip(_scores(example), ("a month", "a year"), strict=True)
+        for scores, span in zip(joint_scores(example), ("a month", "a year"), strict=True)
     ]
     try:
         comparison.compare(scores)
@@ -121,15 +75,13 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
     ]
     flags = [False]
     for name, how in part.variants.items():
-        source = "example4" if name == GROWTH else name
-        if source not in examples:
+        if source(name) not in examples:
             rows.append((f"Ours: {how}", "–", "–", "–", "–", "", "not run"))
             flags.append(True)
             continue
-        example = examples[source]
-        ours = growth_estimate(example) if name == GROWTH else estimate(example)
-        flagged = sum(int((d["verdict"] != "ok").sum()) for d in example.diagnostics.values())
-        count = sum(d.sizes["fold"] for d in example.diagnostics.values())
+        example = examples[source(name)]
+        ours = estimate(name, example)
+        bad, count = flagged(example)
         rows.append(
             (
                 f"Ours: {how}",
@@ -137,11 +89,11 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
                 number(ours.se, ours.se),
                 number(ours.mcse, ours.mcse),
                 percent(ours.p_better),
-                f"{flagged} of {count}",
-                against(name, ours, paper, flagged),
+                f"{bad} of {count}",
+                against(name, ours, paper, bad),
             )
         )
-        flags.append(flagged > 0)
+        flags.append(bad > 0)
     note = (
         "SE: what the limited data leave open. MCSE: what the limited draws add. Folds flagged: of "
         "both models together; the report of the run says which and why. Δ, SE and Pr are judged "
@@ -153,13 +105,13 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
     return Table("Difference in elpd, joint log score", head, rows, flags, notes)
 
 
-def against(name: str, ours: Estimate, paper: Difference, flagged: int) -> str:
+def against(name: str, ours: Estimate, paper: Difference, bad: int) -> str:
     """Which numbers differ from the paper's plot by more than can be read off it, and why?
 
     >>> ours = Estimate(value=14.2, se=8.5, mcse=0.1, p_better=0.95, mcse_se=0.1)
-    >>> against("example2", ours, Difference(14.0, 8.6, 0.5, 0.95, 6), flagged=0)
+    >>> against("example2", ours, Difference(14.0, 8.6, 0.5, 0.95, 6), bad=0)
     'Δ, SE and Pr within Monte Carlo error'
-    >>> against("example2", ours, Difference(11.3, 8.6, 0.5, 0.92, 6), flagged=0)[:34]
+    >>> against("example2", ours, Difference(11.3, 8.6, 0.5, 0.92, 6), bad=0)[:34]
     'Δ differs by 2.90, Pr by 3 points.'
     """
     if name in OTHER_DATA:
@@ -180,7 +132,7 @@ def against(name: str, ours: Estimate, paper: Difference, flagged: int) -> str:
     if not off:
         return "Δ, SE and Pr within Monte Carlo error"
     said = ", ".join(f"{what} by {gap}" for what, gap in off.items()).replace(" ", " differs ", 1)
-    caution = " Our MCSE is too small where folds are flagged." if flagged else ""
+    caution = " Our MCSE is too small where folds are flagged." if bad else ""
     return f"{said}. {WHY[name]}{caution}"
 
 
@@ -188,12 +140,7 @@ def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
     """Full-data posterior means as the authors printed them, beside ours."""
     head = ("", "authors, printed", "ours", "posterior SD", "MCSE", "against the authors")
     rows, flags = [], []
-    for mean in MEANS:
-        if mean.experiment not in part.variants or mean.experiment not in examples:
-            continue
-        fits = examples[mean.experiment].means
-        posterior = list(fits.values())[mean.model].sel(parameter=mean.variable)
-        value, sd, mcse = (float(posterior[name]) for name in ("mean", "sd", "mcse"))
+    for mean, (value, sd, mcse) in printed_means(list(part.variants), examples):
         rounding = 0.5 * 10.0**-mean.decimals
         agrees = abs(value - mean.value) <= rounding + 3 * np.sqrt(2) * mcse
         off = abs(value - mean.value) / (np.sqrt(2) * mcse)
@@ -219,51 +166,67 @@ def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
     )
 
 
-def mixing_table(example: Example, seed: int) -> Table:
-    """What the paper's captions say of R-hat and its benchmark, and what ours are.
+def mixing_table(example: Example, found: Captioned) -> Table:
+    """What the paper's captions say of R-hat, its benchmark and how soon answers settle, and ours.
 
     Args:
         example: of an experiment that the paper has.
-        seed: of the benchmarks' replicates.
+        found: in its draws.
     """
-    said = MIXING[example.name]
-    rhat = np.max([d["rhat_at"].max("fold") for d in example.diagnostics.values()], axis=0)
-    draws = example.comparison["point"].to_numpy()
-    last, above = draws[-1], draws[~(rhat <= GOOD_RHAT)]
-    until = above[-1] if above.size else 0
-    how_long = "never" if not until else f"until {until:,} of {last:,} draws"
-    if until == last:
-        how_long = f"{'for all' if above.size == draws.size else 'still after'} {last:,} draws"
-    against = ALIKE if until >= said.above_draws else SOONER
+    said, last = MIXING[example.name], found.draws
+    how_long = "never" if not found.above else f"until {found.above:,} of {last:,} draws"
+    if found.above == last:
+        how_long = f"{'for all' if found.always else 'still after'} {last:,} draws"
+    against = ALIKE if found.above >= said.above_draws else SOONER
+    too_short = f"ours makes {last:,} draws"
     rows: list[Cells] = [
         (
             f"Largest R-hat above {GOOD_RHAT} (figure {said.rhat_figure})",
             said.above,
-            f"{how_long}, in the end {rhat[-1]:.3f}",
-            f"ours makes {last:,} draws" if until == last < said.above_draws else against,
+            f"{how_long}, in the end {found.rhat_max:.3f}",
+            too_short if found.above == last < said.above_draws else against,
         )
     ]
     for length, mixed in said.mixed.items():
         what = f"R-hat max after {length:,} draws (figure {said.benchmark_figure})"
         theirs = "mixed" if mixed else "not mixed"
-        if length > last:
-            rows.append((what, theirs, "", f"ours makes {last:,} draws"))
+        if length not in found.after:
+            rows.append((what, theirs, "", too_short))
             continue
-        found, has = judged(mixing_after(example, seed, length))
+        ours = found.after[length]
         rows.append(
             (
                 what,
                 theirs,
-                f"{found}: {'mixed' if has else 'not mixed'}",
-                ALIKE if has == mixed else SOONER if has else LATER,
+                f"{judged(ours)}: {'mixed' if ours.mixed else 'not mixed'}",
+                ALIKE if ours.mixed == mixed else SOONER if ours.mixed else LATER,
             )
         )
-    if example.name == "example1":
-        rows += [*_planted(example, seed), _ess_row(example)]
+    figure = DIFFERENCES[example.name].figure
+    rows.append(
+        (
+            f"Pr(A\u00a0≻\u00a0B) settles (figure {figure})",
+            said.settles,
+            f"after {found.settled:,} draws",
+            ALIKE if found.settled <= said.settles_by else LATER,
+        )
+    )
+    rows += map(_planted, found.planted, found.planted.values())
+    if found.ess:
+        ess = found.ess
+        rows.append(
+            (
+                "ESS of the difference and of the folds (figure 2)",
+                "within the range of the folds",
+                f"{ess.difference:,.0f}, folds {ess.least:,.0f} to {ess.most:,.0f}",
+                ALIKE if ess.least <= ess.difference <= ess.most else LATER,
+            )
+        )
     head = ("", "paper", "ours", "against the paper")
     notes = [
         "The paper's are the words of its captions. Ours: R-hat of the joint log score; mixed: "
-        f"more than {BENCHMARK_LEVEL:.0%} of the benchmark's replicates reach R-hat max."
+        f"more than {BENCHMARK_LEVEL:.0%} of the benchmark's replicates reach R-hat max; settled: "
+        f"within {100 * SETTLED:g} percentage point of its last value."
     ]
     if any(row[-1] == SOONER for row in rows):
         notes.append(
@@ -275,46 +238,26 @@ def mixing_table(example: Example, seed: int) -> Table:
     return Table("Mixing", head, rows, [row[-1] == LATER for row in rows], notes)
 
 
-def judged(run: xr.Dataset) -> tuple[str, bool]:
-    """R-hat max beside its benchmark in words, and whether they say that chains have mixed.
+def judged(found: Judged) -> str:
+    """R-hat max beside its benchmark in words.
 
-    >>> run = xr.Dataset({"rhat_max": 1.02, "benchmark_share": 0.4})
-    >>> judged(run)
-    ('1.020, reached by 40% of the benchmark', True)
+    >>> judged(Judged(rhat_max=1.02, share=0.4))
+    '1.020, reached by 40% of the benchmark'
     """
-    share = float(run["benchmark_share"])
-    words = f"{float(run['rhat_max']):.3f}, reached by {percent(share)} of the benchmark"
-    return words, share > BENCHMARK_LEVEL
+    return f"{found.rhat_max:.3f}, reached by {percent(found.share)} of the benchmark"
 
 
-def _planted(example: Example, seed: int) -> list[Cells]:
-    """Figure 5: does the benchmark notice the planted pathologies?
+def _planted(title: str, found: Judged) -> Cells:
+    """Figure 5: does the benchmark notice a planted pathology?
 
     A chain that never moves is named by itself whatever the benchmark says (`pcv.verdicts`).
     """
-    rows: list[Cells] = []
-    for title, run in list(pathologies(example, seed).items())[1:]:
-        found, mixed = judged(run)
-        said, against = "noticed", ALIKE
-        if mixed:
-            by_name = "stuck" in title
-            said = "not noticed; named as one that never moved" if by_name else "not noticed"
-            against = MISSED if by_name else LATER
-        rows.append((f"With {title} (figure 5)", "noticed", f"{found}: {said}", against))
-    return rows
-
-
-def _ess_row(example: Example) -> Cells:
-    """Figure 2: the ESS of the difference lies among those of the folds."""
-    total = float(example.comparison["ess_diff_at"][:, -1].max())
-    folds = np.concatenate([d["ess_at"][:, -1] for d in example.diagnostics.values()])
-    inside = folds.min() <= total <= folds.max()
-    return (
-        "ESS of the difference and of the folds (figure 2)",
-        "within the range of the folds",
-        f"{total:,.0f}, folds {folds.min():,.0f} to {folds.max():,.0f}",
-        ALIKE if inside else LATER,
-    )
+    said, against = "noticed", ALIKE
+    if found.mixed:
+        by_name = "stuck" in title
+        said = "not noticed; named as one that never moved" if by_name else "not noticed"
+        against = MISSED if by_name else LATER
+    return f"With {title} (figure 5)", "noticed", f"{judged(found)}: {said}", against
 
 
 def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
@@ -373,31 +316,3 @@ def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
         *([own] if example.own_kernels else []),
     ]
     return Table(f"Table {number_}. {table.caption}", head, rows, [False] * len(rows), notes)
-
-
-def summary(posterior: xr.Dataset, wanted: Sequence[str]) -> xr.Dataset:
-    """Mean, standard deviation and MCSE of parameters, such as "mu" or "beta[1]".
-
-    Args:
-        posterior: draws (chain, draw[, index]).
-        wanted: names of parameters.
-
-    >>> draws = np.random.default_rng(1).normal(3, 1, (4, 500, 2))
-    >>> found = summary(xr.Dataset({"beta": (("chain", "draw", "k"), draws)}), ["beta[1]"])
-    >>> float(found["mean"].sel(parameter="beta[1]").round(1))
-    3.0
-    """
-    from arviz_stats.base import array_stats
-
-    found = {}
-    for parameter in wanted:
-        name, _, index = parameter.partition("[")
-        x = posterior[name].to_numpy()
-        x = x[..., int(index[:-1])] if index else x
-        mcse = array_stats.mcse(x, chain_axis=0, draw_axis=1, method="mean")
-        found[parameter] = (x.mean(), x.std(ddof=1), float(mcse))
-    values = np.reshape(list(found.values()), (-1, 3))
-    return xr.Dataset(
-        {name: ("parameter", values[:, i]) for i, name in enumerate(("mean", "sd", "mcse"))},
-        {"parameter": list(found)},
-    )
