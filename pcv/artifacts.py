@@ -1,9 +1,7 @@
 """Artifacts of a job: where they are, whether they belong to it, in files or in memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import xarray as xr
@@ -187,16 +185,6 @@ def stamp_of(
     """The stamp of an artifact that is finished, on a device."""
     made = {} if job.kept is not None else store.provenance(making.started, on)
     return store.stamp(making.stage, making.recipe, inputs, list(marks), made)
-
-
-@contextmanager
-def new(job: Job, stage: str, stamp: Callable[[], Stamp]) -> Iterator[Path | None]:
-    """A folder to write a large artifact in, block by block; None where it stays in memory."""
-    if job.kept is not None:
-        yield None
-        return
-    with store.new(job.path(stage), stamp) as folder:
-        yield folder
 
 
 def keep(job: Job, artifact: Artifact, stamp: Stamp, follows: bool = False) -> None:

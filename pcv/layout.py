@@ -85,6 +85,15 @@ def paper(results: Path) -> Path:
     return results / "paper"
 
 
+def paper_figure(number: int) -> str:
+    """The name of the files of one of the paper's figures.
+
+    >>> paper_figure(6)
+    'figure_06'
+    """
+    return f"figure_{number:02}"
+
+
 def paper_files(experiments: Iterable[str]) -> list[str]:
     """Figures, tables and numbers of the paper that these experiments give, beside its page.
 
@@ -94,7 +103,7 @@ def paper_files(experiments: Iterable[str]) -> list[str]:
     folder = paper(Path("results"))
     known = list(experiments)
     figures = [
-        folder / "figures" / f"figure_{n:02}.{suffix}"
+        folder / "figures" / f"{paper_figure(n)}.{suffix}"
         for name in known
         for n in PAPER_FIGURES.get(name, ())
         for suffix in ("png", "svg")

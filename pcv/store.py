@@ -27,6 +27,8 @@ import xarray as xr
 from pcv.errors import PcvError
 from pcv.storable import storable, true_names
 
+IN_MEMORY = 2**26
+"""bytes of a store that is made in memory first: Zarr takes twice as long over files"""
 TIMESTAMP = ".snakemake_timestamp"
 """left by Snakemake in folders that are outputs of its rules"""
 PACKAGES = (
@@ -92,10 +94,17 @@ def file_hash(path: Path) -> str:
 
 
 def _folder_hash(folder: Path, *skipped: str) -> str:
+    found = {
+        os.path.relpath(file, folder).replace(os.sep, "/"): file
+        for within, _, names in os.walk(folder)
+        for file in (os.path.join(within, name) for name in names)
+        if os.path.isfile(file)
+    }
     total = hashlib.sha256()
-    for name in sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()):
-        if name not in skipped:
-            total.update(f"{name} {file_hash(folder / name)}\n".encode())
+    for name in sorted(found.keys() - set(skipped)):
+        with open(found[name], "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{name} {content}\n".encode())
     return total.hexdigest()
 
 
@@ -294,10 +303,19 @@ def put(folder: str | Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> No
 
     Variables may have any name; `opened` gives it back.
     """
+    from zarr.storage import MemoryStore
+
     data = storable(data) if isinstance(data, xr.Dataset) else data.map_over_datasets(storable)
+    small = "://" not in str(folder) and not Path(folder).exists() and data.nbytes <= IN_MEMORY
+    files: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
-        data.to_zarr(folder, zarr_format=3, consolidated=True, **kwargs)
+        place = MemoryStore(files) if small else folder
+        data.to_zarr(place, zarr_format=3, consolidated=True, **kwargs)
+    for name, content in files.items():
+        file = Path(folder, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.to_bytes())
 
 
 def opened(path: Path, group: str | None = None, cache: bool = True) -> xr.Dataset:

@@ -25,6 +25,7 @@ from pcv.paper.figures import (
 )
 from pcv.paper.published import DIFFERENCES, MEANS, RUN_TIMES
 from pcv.paper.run import paper
+from pcv.report import drawn
 from tests.synthetic import make_results
 from tests.test_workflow import ROOT, changed, make_project, planned, snakemake
 
@@ -350,11 +351,11 @@ def test_tables_have_the_papers_rows_and_ours():
 
 def test_page_has_what_was_run_and_says_what_was_not():
     made = {"example2": example("example2")}
-    figures = {9: FIGURES[9].draw(made["example2"], 1)}
+    pictures = drawn({"figure_09": FIGURES[9].draw(made["example2"], 1)})
     why = "Its data could not be had."
     missing = {"example3": why, "example3_cleaned": why}
     mixing = {"example2": beside_captions(made["example2"])}
-    text = page.html(made, missing, figures, {2: tables.time_table(2, made)}, mixing, ["Seed 1."])
+    text = page.html(made, missing, pictures, {2: tables.time_table(2, made)}, mixing, ["Seed 1."])
     assert "Largest R-hat above 1.01 (figure 9)" in text
     assert "Figure 9. Example 2" in text
     assert "Figure 11" not in text

@@ -54,7 +54,7 @@ def render(
     **provenance: Any,
 ) -> str:
     comparison, diagnostics, frame = results or make_results()
-    figs = report.figures(comparison, diagnostics) if draw else {}
+    figs = report.drawn(report.figures(comparison, diagnostics)) if draw else {}
     origin = {**PROVENANCE, **provenance}
     said = {"joint": [caveat], "pointwise": []}
     return report.html(comparison, diagnostics, frame, origin, figs, "Rats & slopes", marks, said)
@@ -280,7 +280,7 @@ def test_missing_values_are_dashes() -> None:
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
     comparison, diagnostics, _ = make_results(folds=5)
     figs = {"difference": plots.difference(comparison), "khat": plots.khat(diagnostics)}
-    paths = report.write_figures(figs, tmp_path / "new" / "figures")
+    paths = report.write_figures(report.drawn(figs), tmp_path / "new" / "figures")
     assert {path.name for path in paths} == {f"{n}.{e}" for n in figs for e in ("png", "svg")}
     for path in paths:
         if path.suffix == ".png":
@@ -296,6 +296,17 @@ def test_svg_is_the_same_every_time() -> None:
     for draw, contents in ((plots.difference, comparison), (plots.khat, diagnostics)):
         first, second = (report.svg(draw(contents), "name") for _ in range(2))
         assert first == second
+
+
+def test_png_and_svg_have_their_parts_in_the_same_places() -> None:
+    """Places are found once: those of the SVG, without its own search, are the PNG's."""
+    figures = [plots.difference(make_results(folds=5)[0]) for _ in range(2)]
+    report.drawn({"name": figures[0]})
+    report.svg(figures[1], "name")
+    once, alone = ([ax.get_position().bounds for ax in figure.axes] for figure in figures)
+    assert once == alone
+    untouched = plots.difference(make_results(folds=5)[0])
+    assert [ax.get_position().bounds for ax in untouched.axes] != once
 
 
 def test_every_figure_has_its_captions() -> None:

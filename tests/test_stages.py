@@ -1641,6 +1641,7 @@ class TestFullDisk:
             put(folder, batch, index, num_batches)
 
         monkeypatch.setattr(sums, "put", full)
+        monkeypatch.setattr(store, "IN_MEMORY", 0)
         assert message(job, "sample") == (
             f"{job.path('sample')}: the disk is full; free some room and run again (nothing was "
             "changed)"

@@ -4,19 +4,19 @@ import re
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
 
+from pcv.layout import paper_figure
 from pcv.paper.figures import FIGURES, Example
 from pcv.paper.parts import PARTS
 from pcv.paper.published import RUN_TIMES
 from pcv.paper.tables import difference_table, mean_table, refusal
-from pcv.report import Table, inline, template
+from pcv.report import Picture, Table, inline, template
 
 
 def html(
     examples: Mapping[str, Example],
     missing: Mapping[str, str],
-    figures: Mapping[int, Figure],
+    pictures: Mapping[str, Picture],
     tables: Mapping[int, Table],
     mixing: Mapping[str, Table],
     about: Sequence[str],
@@ -26,7 +26,7 @@ def html(
     Args:
         examples: the experiments that were run, by name.
         missing: experiments that were not, and why.
-        figures: by the paper's numbers.
+        pictures: of figures, by their names.
         tables: 2 to 4, by the paper's numbers.
         mixing: by the names of the paper's examples.
         about: where and how it was run.
@@ -61,7 +61,11 @@ def html(
     marks = {name: list(example.marks) for name, example in examples.items() if example.marks}
     return template("paper.html.j2").render(
         parts=parts,
-        figures={n: Markup(inline(figure, f"figure_{n:02}")) for n, figure in figures.items()},
+        figures={
+            n: Markup(inline(pictures[name].svg, name))
+            for n in FIGURES
+            if (name := paper_figure(n)) in pictures
+        },
         drawn=FIGURES,
         about=about,
         marks=marks,

@@ -18,7 +18,7 @@ from pcv.paper.page import by_reason, html, table_html
 from pcv.paper.published import MEANS, MIXING, RUN_TIMES
 from pcv.paper.tables import mixing_table, time_table
 from pcv.registry import SOURCES, VARIABLE
-from pcv.report import Table, write_figures
+from pcv.report import Table, drawn, write_figures
 from pcv.stages import diagnosed_of
 
 
@@ -41,18 +41,20 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
             missing[name] = _reason(config, name, results, str(error), command)
     for names, why in by_reason(missing):
         say(f"warning: paper: missing {', '.join(names)}: {why}")
-    figures = {
-        n: drawn.draw(examples[drawn.experiment], config.seed)
-        for n, drawn in FIGURES.items()
-        if drawn.experiment in examples
-    }
+    pictures = drawn(
+        {
+            layout.paper_figure(n): figure.draw(examples[figure.experiment], config.seed)
+            for n, figure in FIGURES.items()
+            if figure.experiment in examples
+        }
+    )
     tables = {
         n: time_table(n, examples) for n, table in RUN_TIMES.items() if table.experiment in examples
     }
     folder = layout.paper(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
-    write_figures({f"figure_{n:02}": figure for n, figure in figures.items()}, folder / "figures")
+    write_figures(pictures, folder / "figures")
     for n, table in tables.items():
         store.write_text(folder / "tables" / f"table_{n}.csv", _csv(table))
         store.write_text(folder / "tables" / f"table_{n}.html", table_html(table))
@@ -62,7 +64,7 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
     mixing = {n: mixing_table(examples[n], found) for n, found in captions.items()}
     numbers = as_json(examples, captions, config.seed)
     store.write_text(folder / "numbers.json", json.dumps(numbers, indent=1) + "\n")
-    page = html(examples, missing, figures, tables, mixing, about)
+    page = html(examples, missing, pictures, tables, mixing, about)
     store.write_text(folder / "index.html", page)
     say(f"paper: {folder / 'index.html'}")
 

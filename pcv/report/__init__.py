@@ -9,11 +9,12 @@ import xarray as xr
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from pcv.report.drawing import (
     CAPTIONS,
     NESTED_CAPTIONS,
+    Picture,
+    drawn,
     figures,
     inline,
     models_of,
@@ -37,6 +38,7 @@ __all__ = [
     "CAPTIONS",
     "Cells",
     "Table",
+    "drawn",
     "figures",
     "html",
     "inline",
@@ -58,7 +60,7 @@ def html(
     diagnostics: Mapping[str, xr.Dataset],
     frame: pd.DataFrame,
     provenance: Mapping[str, Any],
-    figures: Mapping[str, Figure],
+    pictures: Mapping[str, Picture],
     title: str,
     marks: Sequence[str],
     caveats: Mapping[str, Sequence[str]],
@@ -74,7 +76,7 @@ def html(
         frame: the rows of comparison.csv.
         provenance: what to print of the run's origin: `config` (a mapping or YAML text), and by
             any name texts, numbers, lists or one more level of mappings.
-        figures: from `figures`.
+        pictures: of `figures`.
         title: the heading.
         marks: warnings to show in a banner at the top, such as that a bad fit was allowed.
         caveats: of each kind, what is to be said of its numbers besides the verdicts.
@@ -103,8 +105,8 @@ def html(
         if scores is None
         else other_scores(scores.query("score != 'log'"), single, score_notes),
         figures={
-            name: Markup(inline(figure, name))
-            for name, figure in figures.items()
+            name: Markup(inline(picture.svg, name))
+            for name, picture in pictures.items()
             if not (single and name == "probability")
         },
         captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import xarray as xr
@@ -136,8 +137,27 @@ def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> di
     }
 
 
-def write_figures(figs: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write each figure as PNG (200 dpi) and SVG into a folder, which is made if need be.
+class Picture(NamedTuple):
+    """A figure as drawn."""
+
+    png: bytes
+    """at 200 dpi"""
+    svg: str
+
+
+def drawn(figs: Mapping[str, Figure]) -> dict[str, Picture]:
+    """Each figure, by a name that all ids of its SVG begin with."""
+    pictures = {}
+    for name, figure in figs.items():
+        text, png = svg(figure, name), io.BytesIO()
+        figure.set_layout_engine("none")  # places were found for the SVG
+        figure.savefig(png, dpi=DPI)
+        pictures[name] = Picture(png.getvalue(), text)
+    return pictures
+
+
+def write_figures(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
+    """Write each as PNG and SVG into a folder, which is made if need be.
 
     Returns:
         the paths written.
@@ -146,10 +166,8 @@ def write_figures(figs: Mapping[str, Figure], folder: Path) -> list[Path]:
         PcvError: the folder or a file cannot be written.
     """
     paths = []
-    for name, figure in figs.items():
-        png = io.BytesIO()
-        figure.savefig(png, dpi=DPI)
-        for content, suffix in [(png.getvalue(), "png"), (svg(figure, name).encode(), "svg")]:
+    for name, picture in pictures.items():
+        for content, suffix in [(picture.png, "png"), (picture.svg.encode(), "svg")]:
             paths.append(folder / f"{name}.{suffix}")
             store.write_bytes(paths[-1], content)
     return paths
@@ -174,9 +192,8 @@ def svg(figure: Figure, name: str) -> str:
     return re.sub(r"<[^>]+>", prefix, buffer.getvalue())
 
 
-def inline(figure: Figure, name: str) -> str:
-    """The svg element alone, sized by the page, and named for who cannot see it."""
-    text = svg(figure, name)
+def inline(text: str, name: str) -> str:
+    """The svg element of an SVG alone, sized by the page, and named for who cannot see it."""
     head, body = text[text.index("<svg") :].split(">", 1)
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     return f'{head} role="img" aria-labelledby="caption-{name}">{body}'

@@ -233,15 +233,15 @@ def report(job: Job) -> None:
     frame = compared.frame.query("kind in @kinds")
     known["compare"] = require(job, "compare", known)
     comparison = opened(job, "compare").sel(kind=kinds).load()
-    figures = reporting.figures(comparison, results.trimmed(diagnosed))
+    pictures = reporting.drawn(reporting.figures(comparison, results.trimmed(diagnosed)))
     folder = job.path("report").parent
-    reporting.write_figures(figures, folder / "figures")
+    reporting.write_figures(pictures, folder / "figures")
     page = reporting.html(
         comparison,
         diagnosed,
         frame,
         _origin(job, started),
-        figures,
+        pictures,
         job.settings.report.title or f"Cross-validation of {job.experiment}",
         known["compare"].marks,
         {kind: caveats(compared.comparisons[kind]) for kind in kinds},

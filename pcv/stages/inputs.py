@@ -73,14 +73,14 @@ def folds(job: Job, plot: bool = False) -> None:
     job.say(headline(scheme, described))
     if plot:
         from pcv.folds import plot as drawing
-        from pcv.report import write_figures
+        from pcv.report import drawn, write_figures
 
         if scheme.scheme in ("spatial_block", "leave_one_location_out"):
             figure = drawing.on_map(result, places(data_set, scheme), name)
         else:
             figure = drawing.grid(result, data_set.sizes["unit"], name, left_out(scheme))
         folder = job.path("report").parent / "figures"
-        job.say(f"picture: {write_figures({'folds': figure}, folder)[0]}")
+        job.say(f"picture: {write_figures(drawn({'folds': figure}), folder)[0]}")
 
 
 def folds_dataset(folds: Folds) -> xr.Dataset:

@@ -2,13 +2,14 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
 from pcv import datasets, stops, store
-from pcv.artifacts import begin, keep, new, opened, require, sample_name, stamp_of
+from pcv.artifacts import begin, keep, opened, require, sample_name, stamp_of
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
 from pcv.folds import Folds
@@ -108,9 +109,10 @@ def sample(job: Job) -> None:
 
         with (
             resumed(job, job.checkpoints, made_of, catch_up, "sample") as saved,
-            new(job, "sample", stamp) as folder,
+            ExitStack() as opening,
         ):
-            there, batches = saved.number, []
+            there, batches, folder = saved.number, [], None
+            number = (lengths[-1] - made) // cv.batch_size
             if there:
                 plural = "s" * (there > 1)
                 says(job, "sample")(f"goes on from {there} block{plural} of draws that are there")
@@ -124,10 +126,12 @@ def sample(job: Job) -> None:
                     across = scoring.across(scores, replicates)
                 batch = sums.batch_of(block, across, cv.store == "draws")
                 batch = sums.among_all(batch, active, len(folds.id))
+                if i == 0 and job.kept is None and number * batch.nbytes > store.IN_MEMORY:
+                    folder = opening.enter_context(store.new(job.path("sample"), stamp))
                 if folder is None:
                     batches.append(batch)
                 else:
-                    sums.put(folder, batch, i, (lengths[-1] - made) // cv.batch_size)
+                    sums.put(folder, batch, i, number)
                 if tail is not None:
                     tail[active] = largest(tail[active], block.draws)
                 num_draws[active] += block.num_draws
@@ -145,7 +149,6 @@ def sample(job: Job) -> None:
             attributes = {key: warm.attrs[key] for key in INHERITED}
             end = sums.end(folds.id, num_draws, tail, last, attributes)
             if folder is None:
-                number = (lengths[-1] - made) // cv.batch_size
                 keep(job, sums.whole(batches, end, number), stamp())
             else:
                 store.put(folder, end, mode="a")
