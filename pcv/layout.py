@@ -7,10 +7,10 @@ from typing import Literal
 
 VERSIONS = {
     "data": 2,
-    "fit": 8,
+    "fit": 9,
     "folds": 1,
     "cut": 4,
-    "warmup": 24,
+    "warmup": 25,
     "sample": 20,
     "diagnose": 16,
     "compare": 9,

@@ -331,8 +331,19 @@ def _priors(local: Locals) -> Callable[[Key[Array, ""], Function, Array, Array],
     return prior_of
 
 
+def may_be_detached(scored: Scored) -> bool:
+    """Is the integral of a left-out group's effects known: by a `marginal` of groups, or as their
+    prior is normal?"""
+    if isinstance(scored.model, Target) or scored.predictive != "marginal":
+        return False
+    return scored.model.group is not None if scored.local is None else scored.local.normal
+
+
 def detached(
-    scored: Scored, center: Float[np.ndarray, " param"], cov: Float[np.ndarray, "param param"]
+    scored: Scored,
+    data: Data,
+    center: Float[np.ndarray, " param"],
+    cov: Float[np.ndarray, "param param"],
 ) -> Scored:
     r"""The same with chains in which left-out effects stay where the full data had them.
 
@@ -345,18 +356,21 @@ def detached(
 
     With q the full-data posterior's normal approximation a fold is to its chains as the full data
     are. From their prior instead, which may be many times wider, effects would be drawn by a kernel
-    that was tuned for narrow ones, and all that hangs on them with it. Only done where the prior is
-    normal, whose integral is known, and much wider.
+    that was tuned for narrow ones, and all that hangs on them with it. Where the model has a
+    `marginal` of its own, q is what their own data say of them:
+
+    .. math:: p(\varphi, \lambda \mid y_\mathrm{train}) \;\to\;
+              p(\varphi, \lambda \mid y) \, / \, p(y_\mathrm{test} \mid \varphi)
 
     Args:
-        scored: of `choose`.
+        scored: of `choose`, which `may_be_detached`.
+        data: of the model.
         center, cov: mean and covariance of the full-data posterior.
     """
     model, local = scored.model, scored.local
-    if isinstance(model, Target) or local is None or not local.normal:
-        return scored
-    if not _much_wider(model, local, center, cov):
-        return scored
+    assert isinstance(model, Model)
+    if local is None:
+        return scored._replace(model=model._replace(fold_prior=_given_all(model, numeric(data))))
     own = model._replace(log_prior=programs.Inner(model.log_prior))
     size, dim, put = len(center), local.entries.shape[1], _put(model, local)
     all_entries = _with_nobody(local, size)
@@ -398,6 +412,18 @@ def detached(
     return scored._replace(model=model._replace(fold_prior=fold_prior))
 
 
+def _given_all(model: Model, arrays: Data) -> Callable[[Params, Array], Array]:
+    """The prior of a fold whose test set is trained on, and its `marginal` taken out again."""
+
+    def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
+        assert model.marginal is not None
+        terms = model.log_lik(params, arrays)[test]
+        tested = jnp.sum(jnp.where(test >= 0, terms, 0.0))
+        return model.log_prior(params) + tested - model.marginal(params, arrays, test)[0]
+
+    return fold_prior
+
+
 def _equal(x: Array, known: Array | None) -> bool:
     """Is this known to hold the same values?"""
     if known is None or isinstance(x, jax.core.Tracer):
@@ -434,10 +460,14 @@ def _over_groups(function: Callable[..., Any], *arrays: Array) -> Any:
     return jax.tree.map(lambda x: x[None], function(*(x[0] for x in arrays)))
 
 
-def _much_wider(
-    model: Model, local: Locals, center: Float[np.ndarray, " param"], cov: np.ndarray
+def much_wider(
+    scored: Scored, center: Float[np.ndarray, " param"], cov: Float[np.ndarray, "param param"]
 ) -> bool:
-    """Is the prior of some group's effects, given the others, much wider than their posterior?"""
+    """Is the prior of some group's effects, of those that are integrated out numerically, much
+    wider than their posterior, given the others?"""
+    model, local = scored.model, scored.local
+    assert isinstance(model, Model)
+    assert local is not None
     params, put = unravel_of(model.init)(jnp.asarray(center)), _put(model, local)
 
     def precision(entries: Int[Array, " dim"]) -> Array:
@@ -445,8 +475,8 @@ def _much_wider(
 
     found = np.asarray(programs.once(jax.vmap(precision))(jnp.asarray(local.entries)))
     there = local.entries < len(center)
-    posterior = np.diag(cov)[np.where(there, local.entries, 0)]
-    return bool((there & (found * posterior < 1 / MUCH_WIDER**2)).any())
+    posterior = np.diag(np.linalg.pinv(cov, hermitian=True))[np.where(there, local.entries, 0)]
+    return bool((there & (found < posterior / MUCH_WIDER**2)).any())
 
 
 def _size(model: Model) -> int:

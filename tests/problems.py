@@ -273,6 +273,55 @@ def hierarchy(predictive: str) -> Problem:
     return Problem(model, data, schemes, form.evidence, posterior, predictive, form)
 
 
+def narrow_effects(noise: float = 0.05) -> Problem:
+    """Groups with covariates, whose effects all units tell far better than their prior does: μ ~
+    N(0, 1), β ~ N(0, 1), θ_g ~ N(μ, 2), y_i ~ N(θ_g + x_gᵀβ, noise), one group left out at a time.
+    """
+    rng = np.random.default_rng(8)
+    groups, members, size = 25, 4, 3
+    group = np.repeat(np.arange(groups), members)
+    x = rng.normal(0, 5, (groups, size))[group]
+    y = rng.normal(0, 2, groups)[group] + x.sum(1) + noise * rng.normal(size=len(group))
+    data = {"y": y, "group": group, "x": x}
+
+    def init(key):
+        of_theta, of_beta, of_mu = jax.random.split(key, 3)
+        mu = jax.random.normal(of_mu)
+        theta = mu + 2 * jax.random.normal(of_theta, (groups,))
+        return {"beta": jax.random.normal(of_beta, (size,)), "mu": mu, "theta": theta}
+
+    def log_prior(params):
+        theta = dist.Normal(params["mu"], 2.0).log_prob(params["theta"])
+        one = dist.Normal(0.0, 1.0)
+        return one.log_prob(params["mu"]) + one.log_prob(params["beta"]).sum() + theta.sum()
+
+    def log_lik(params, data):
+        mean = params["theta"][data["group"]] + data["x"] @ params["beta"]
+        return dist.Normal(mean, noise).log_prob(data["y"])
+
+    def marginal(params, data, test):
+        same_group = data["group"][test][:, None] == data["group"][test]
+        mean = params["mu"] + data["x"][test] @ params["beta"]
+        cov = 2.0**2 * same_group + noise**2 * jnp.eye(test.size)
+        return gaussian_predictive(data["y"][test], mean, cov, test >= 0)
+
+    design = np.column_stack([x, np.zeros(len(group)), np.eye(groups)[group]])
+    cov = np.eye(size + 1 + groups)
+    cov[size:, size:] = 1.0
+    cov[size + 1 :, size + 1 :] += 2.0**2 * np.eye(groups)
+    form = LinearGaussian(y, design, noise, np.zeros(len(cov)), cov)
+
+    def posterior(rng, size_of_it):
+        drawn = form.posterior(rng, size_of_it)
+        return {"beta": drawn[:, :size], "mu": drawn[:, size], "theta": drawn[:, size + 1 :]}
+
+    constrain = lambda params: params  # noqa: E731
+    outcome = Outcome("y", discrete=False)
+    model = Model(init, log_prior, log_lik, constrain, outcome, marginal, group)
+    schemes = {"leave one group out": leave_one_group_out(group, "group")}
+    return Problem(model, data, schemes, form.evidence, posterior, "marginal", form)
+
+
 def variance(jacobian: bool = True) -> Problem:
     """An unknown variance, conjugate: v ~ InverseGamma(3, 4), y_i ~ N(0, √v)."""
     rng = np.random.default_rng(4)

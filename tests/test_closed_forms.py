@@ -14,7 +14,8 @@ from scipy.stats import norm
 
 import pcv
 from pcv.cv import CV
-from tests.problems import Problem, exact, hierarchy, regression
+from pcv.sampling import sides
+from tests.problems import Problem, exact, hierarchy, narrow_effects, regression
 
 SETTINGS = {"progress": False, "fit": {"warmup": 300, "draws": 300}}
 MAX_Z = 4.0
@@ -128,3 +129,26 @@ def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
         limit = MAX_Z * of_units.folds["mcse"].loc[places].values[group]
         assert (np.abs(named - by_unit) < limit).all()
         assert (np.abs(named[::-1] - by_unit) > limit).any()
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_effects_that_are_narrow_given_their_data(attached, monkeypatch):
+    """Left out, such a group's effects have but their prior, eighty times as wide, in which chains
+    of the full data's kernel go nowhere, and hold what all groups share where the full data had it:
+    unless they are detached from that prior."""
+    problem = narrow_effects()
+    (folds,) = problem.schemes.values()
+    truth = exact(problem, folds).joint
+    if attached:
+        monkeypatch.setattr(sides, "MUCH_WIDER", np.inf)
+    for seed in (1, 2, 3):
+        cv = pcv.cross_validate(problem.model, folds, data=problem.data, seed=seed, progress=False)
+        z = (cv.folds["elpd"] - truth) / cv.folds["mcse"]
+        off = (cv.elpd - truth.sum()) / cv.mcse
+        if attached:
+            assert off > 15
+            assert np.abs(z).max() > 8
+        else:
+            assert abs(off) < 4
+            assert np.abs(z).max() < 4
+            assert (cv.folds["verdict"] == "ok").all()

@@ -25,7 +25,7 @@ from pcv.sampling.fit_checks import TARGETS, check, too_large
 from pcv.sampling.full_data import Fit
 from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
 from tests.chains import off, worst
-from tests.problems import PROBLEMS, Problem, coin
+from tests.problems import PROBLEMS, Problem, coin, narrow_effects
 
 MAX_Z = 4.0
 """Monte Carlo standard errors that a moment may be off"""
@@ -95,6 +95,30 @@ def test_chains_start_where_the_density_is_finite(low):
     draws = fitted(half, 5, 1).draws
     assert np.isfinite(draws.lp).all()
     assert (draws.position > low).all()
+
+
+def as_settled(monkeypatch):
+    """A fit by the kernel that chains settle on, whose trajectories do not get longer meanwhile."""
+    monkeypatch.setattr(full_data, "HELD", 10**9)
+    monkeypatch.setattr(full_data.Search, "keep", lambda self, total: self.fit(self.kept(50)))
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_narrow_directions_are_learnt(patient, monkeypatch):
+    """They hold chains, which must agree before such directions count: longer trajectories free
+    them. Without, steps stay as narrow as the directions, and so do those of folds."""
+    if patient:
+        as_settled(monkeypatch)
+    for seed in (1, 2):
+        fit = fit_of(narrow_effects(), seed)
+        assert (fit.step_size < 0.05) == patient
+        assert patient or worst(narrow_effects(), fit.draws) < MAX_Z
+
+
+def test_a_kernel_that_was_learnt_apart_is_learnt_again_for_folds(monkeypatch):
+    monkeypatch.setattr(full_data, "HELD", 10**9)
+    fit = fit_of(narrow_effects(), 1)
+    assert fit.step_size > 0.2
 
 
 def test_chains_that_are_lost_go_on_from_others(monkeypatch):
@@ -371,8 +395,11 @@ def test_a_chain_in_a_neck_does_not_spoil_the_kernel_of_all(seed, monkeypatch):
     """In one fit of nine a chain gets to where all levels are alike and their spread is near 0."""
     target = density_of(rats)
     assert fitted(target, 1, seed).num_steps < 8
+    as_settled(monkeypatch)
+    at = full_data.engine_of(target, 1, 4000), key(seed, "model", "fit"), 1000, 4000, TARGETS[0]
+    assert full_data.sample(*at).num_steps < 8
     monkeypatch.setattr(full_data, "LOST", 2000.0)
-    assert fitted(target, 1, seed).num_steps > 16
+    assert full_data.sample(*at).num_steps > 16
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,8 @@ def test_chains_are_spared_the_prior_of_left_out_effects_alone():
     sd = np.r_[np.full(30, 2.0), np.full(30, 0.2), np.full(5, 0.1)]
     for folds in (leave_one_group_out(data["rat"], "rat"), several):
         how = choose("auto", model._replace(marginal=None, group=None), "rats", data, folds)
-        chains = marginal.detached(how, center, np.diag(sd**2)).model
+        assert marginal.much_wider(how, center, np.diag(sd**2))
+        chains = marginal.detached(how, data, center, np.diag(sd**2)).model
         test = jnp.asarray(folds.test[3])
         own = np.unique(data["rat"][folds.test[3][folds.test[3] >= 0]]) - 1
 

@@ -34,6 +34,9 @@ LOST, LOST_PER_PARAM, HARDLY = 100.0, 1.0, 0.1
 """log density below the chains' median, and acceptance, of chains that will not come back soon"""
 AGREE = 1.1
 """R-hat of a block, below which the next kernels are good"""
+HELD, SHORT, TOGETHER = 10, 0.5, 4
+"""blocks of chains that do not agree, and whose trajectories are shorter than this time, until they
+are twice as long: narrow directions hold such chains; and blocks that are then looked at as one"""
 GOOD, MOST_GOOD = 3, 12
 """blocks in which chains agree, before draws are kept, and where they teach too little yet"""
 QUARTER, MAX_STEPS = np.pi / 2, 64.0
@@ -171,7 +174,7 @@ class Search:
         self.number = num_chains(engine)
         self.chains = _chains(engine, self.number)
         self.kernel = plain(engine.num_params)
-        self.num_steps, self.made = LONG, 0
+        self.num_steps, self.made, self.together = LONG, 0, False
         self.state: State
         self.size = BLOCK
 
@@ -194,19 +197,33 @@ class Search:
 
     def settle(self, warmup: int) -> None:
         """Learn the kernel, until chains agree and have taught it, or the warmup is over."""
-        learnt = 0
+        learnt = apart = 0
         pool: list[np.ndarray] = []
+        held: list[np.ndarray] = []
         while self.made < warmup:
             block = self.block(FAST if learnt < LATER else SLOW, self.size)
             self.rescue(block)
-            agree = learnt > 0 and self.agreed(block.position)
             if self.made < 3 * self.size:
                 continue
-            pool = [*pool, block.position] if agree else []
-            taught = self.learn(np.concatenate(pool, 1) if pool else block.position, agree)
+            freed = False
+            if self.num_steps > LONG and not pool:
+                held = [*held, block.position][-TOGETHER:]
+                freed = len(held) == TOGETHER and self.agreed(np.concatenate(held, 1))
+            if freed:
+                pool, held = held, []
+            elif learnt and self.agreed(block.position):
+                pool = [*pool, block.position]
+            else:
+                pool = []
+            agree = bool(pool)
+            taught = self.learn(np.concatenate(pool, 1) if agree else block.position, agree)
             learnt += 1
             step = float(np.exp(np.median(self.state.log_step_size)))
-            self._step(NEXT_STEP if learnt <= 2 else step)
+            short = step * self.num_steps < SHORT
+            apart = apart + 1 if short and not agree else 0
+            if apart == HELD or (short and len(held) == TOGETHER):
+                self.num_steps, held = min(2 * self.num_steps, MAX_STEPS), []
+            self._step(NEXT_STEP if learnt <= 2 or freed else step)
             if len(pool) >= (GOOD if taught else MOST_GOOD):
                 break
 
@@ -221,7 +238,7 @@ class Search:
         if not agree:
             position = position[:, position.shape[1] // 2 :]
         each = position.shape[1] / tau(position).mean() if agree else 1.0
-        effective = float(position.shape[0] * each)
+        effective, self.together = float(position.shape[0] * each), agree
         self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
         return effective >= FEWEST_PER_PARAM * position.shape[-1]
 
@@ -276,6 +293,9 @@ class Search:
             draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
             if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
                 draws = last
+        if not self.together:  # the kernel of the fit has served, and that of folds is to be better
+            self.learn(draws.position, True)
+            self.choose_steps()
         return self.fit(draws, seen)
 
     def mixed(self, draws: Draws) -> Mixing | None:

@@ -38,6 +38,11 @@ FEWEST_BATCHES = 32
 small where draws are correlated"""
 LOOKED_AT, SMALL = 4, 0.05
 """draws at which densities are compared, and the share of what they say that may be rounding"""
+MUCH_WIDER, FLAT = 6.0, 0.05
+"""times as wide, from which on the full data's kernel is too narrow; and the second difference, of
+half a standard deviation of a normal .25, below which nothing is told from it"""
+MOST_PARAMS = 2000
+"""that are looked at, each at two places"""
 
 
 class Facing(NamedTuple):
@@ -72,25 +77,64 @@ def factors(
 
     looked at for four full-data draws, by chains that stay where they are.
     """
-    number = len(folds.id)
     some = draws[np.linspace(0, len(draws) - 1, LOOKED_AT).astype(int)]
-    at = standing_at(np.broadcast_to(some, (number, *some.shape)))
-    pace = Pace(0, 1, 1.0, 1, 0.0, 0.0)
-
-    def at_draws(which: Folds) -> tuple[np.ndarray, np.ndarray]:
-        state, chains, center = of_chains(which, alike(fit, number), at, uncentered(which))
-        state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
-        together = key(0), fit.kernel, pace, state, chains, center
-        _, moved, made = in_memory(engine, advance, together, say)
-        lp, joint = (x[:, 0].reshape(number, LOOKED_AT) for x in (moved.lp, made.joint))
-        return lp, joint
-
-    lp, joint = at_draws(folds)
-    full, _ = at_draws(folds._replace(held_out=np.zeros_like(folds.held_out)))
+    at = np.broadcast_to(some, (len(folds.id), *some.shape))
+    lp, joint = _densities(engine, fit, folds, at, say)
+    full, _ = _densities(engine, fit, _of_all(folds), at, say)
     with np.errstate(invalid="ignore"):
         apart = np.ptp(full - lp - joint, axis=1)
         rounding = 1000 * np.finfo(lp.dtype).eps * np.abs([full, lp, joint]).max((0, 2))
     return apart <= np.minimum(rounding, SMALL * np.ptp(joint, axis=1))
+
+
+def much_wider(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    cov: Float[np.ndarray, "param param"],
+    say: Callable[[str], None],
+) -> bool:
+    """Is any parameter, given the others, much wider where a group is left out than otherwise?
+
+    By second differences of log densities about the mean: a left-out group's own effects have
+    nothing but their prior. Looked at in the fold with the largest test set.
+    """
+    number = len(cov)
+    if number > MOST_PARAMS:
+        return False
+    largest = folds.some(np.argsort(-(folds.test >= 0).sum(1), kind="stable")[:1])
+    step = 0.5 / np.sqrt(np.diag(np.linalg.pinv(cov, hermitian=True)))
+    moves = np.concatenate([np.zeros((1, number)), np.diag(step), -np.diag(step)])
+
+    def curvature(which: Folds) -> Float[np.ndarray, " param"]:
+        (lp,), _ = _densities(engine, fit, which, (fit.kernel.center + moves)[None], say, False)
+        return 2 * lp[0] - lp[1 : number + 1] - lp[number + 1 :]
+
+    full, of_fold = curvature(_of_all(largest)), curvature(largest)
+    return bool(((full > FLAT) & (of_fold < full / MUCH_WIDER**2)).any())
+
+
+def _of_all(folds: Folds) -> Folds:
+    """The same with nothing held out."""
+    return folds._replace(held_out=np.zeros_like(folds.held_out))
+
+
+def _densities(
+    engine: Engine,
+    fit: Fit,
+    folds: Folds,
+    position: Float[np.ndarray, "fold place param"],
+    say: Callable[[str], None],
+    scored: bool = True,
+) -> tuple[Float[np.ndarray, "fold place"], Float[np.ndarray, "fold place"]]:
+    """Log densities of folds, and joint scores if these are wanted, by chains that stay."""
+    at, pace = standing_at(position), Pace(0, 1, 1.0, 1, 0.0, 0.0)
+    state, chains, center = of_chains(folds, alike(fit, len(folds.id)), at, uncentered(folds))
+    state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
+    together = key(0), fit.kernel, pace, state, chains, center if scored else None
+    _, moved, made = in_memory(engine, advance, together, say)
+    lp, joint = moved.lp, made.joint if scored else moved.lp
+    return lp[:, 0].reshape(position.shape[:2]), joint[:, 0].reshape(position.shape[:2])
 
 
 def facing(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pcv import checkpoint, datasets, layout
 from pcv.checkpoint import Checkpoint, Make
+from pcv.folds import Folds
 from pcv.job import Job, Made, Say
 from pcv.progress import Progress
 
 if TYPE_CHECKING:
     from pcv.marginal import Scored
-    from pcv.model import Model, Target
+    from pcv.model import Data, Model, Target
     from pcv.sampling.full_data import Fit
     from pcv.sampling.tiles import Engine
     from pcv.scores import Score
@@ -38,14 +39,41 @@ def engine_of(
     return found
 
 
-def in_chains(job: Job, how: "Scored", fit: "Fit") -> "Scored":
-    """A model as chains sample it, whose kernel is that of the full-data fit."""
-    from pcv.marginal import detached
+def in_chains(
+    job: Job,
+    how: "Scored",
+    arrays: "Data",
+    folds: Folds,
+    fit: "Fit",
+    known: bool | None = None,
+) -> "Scored":
+    """A model as chains sample it, whose kernel is that of the full-data fit.
+
+    Args:
+        job: of the model.
+        how: it is scored.
+        arrays: its data.
+        folds: all that there are.
+        fit: of the full data.
+        known: are chains detached from the prior of own effects? None: it is looked at.
+    """
+    from pcv import marginal
     from pcv.sampling.kernel import covariance
+    from pcv.sampling.sides import much_wider
+
+    def are_detached() -> bool:
+        if how.local is not None:
+            return marginal.much_wider(how, center, cov)
+        engine = engine_of(job, how.predictive, arrays, how.model)
+        return much_wider(engine, fit, folds, cov, job.say)
 
     def make() -> "Scored":
-        return detached(how, fit.kernel.center, covariance(fit.kernel))
+        detach = are_detached() if known is None else known
+        return marginal.detached(how, arrays, center, cov) if detach else how
 
+    if not marginal.may_be_detached(how):
+        return how
+    center, cov = fit.kernel.center, covariance(fit.kernel)
     found: Scored = job.once(("in chains", id(how)), make)
     return found
 

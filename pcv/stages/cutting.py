@@ -30,7 +30,8 @@ def cut(job: Job) -> None:
     with devices.at_work(job.config.precision):
         arrays = datasets.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
-        model, predictive, *_ = in_chains(job, scored(job, arrays, folds), fitted)
+        how = scored(job, arrays, folds)
+        model, predictive, *_ = in_chains(job, how, arrays, folds, fitted)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])

@@ -78,7 +78,9 @@ def sample(job: Job) -> None:
     with devices.at_work(config.precision), stops.deferred(signal.SIGTERM):
         arrays = datasets.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
-        model, predictive, *_ = in_chains(job, scored(job, arrays, all_folds), fitted)
+        how = scored(job, arrays, all_folds)
+        detached = bool(warm.attrs["detached"])
+        model, predictive, *_ = in_chains(job, how, arrays, all_folds, fitted, detached)
         scores = scoring.named(job.scores, job.objects)
         num_units = datasets.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])

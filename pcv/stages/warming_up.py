@@ -55,7 +55,7 @@ def warmup(job: Job) -> None:
         checks = tree["checks"]
         bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
         chosen = scored_alike(job, arrays, all_folds)[job.model]
-        model, predictive, integration, *_ = how = in_chains(job, chosen, fit)
+        model, predictive, integration, *_ = how = in_chains(job, chosen, arrays, all_folds, fit)
         detached = int(how.model is not chosen.model)
         engine = engine_of(job, predictive, arrays, model)
         leaks, checked, terms = [], None, None
