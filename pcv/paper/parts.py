@@ -21,10 +21,9 @@ PARTS = [
         "example1",
         "Example 1: grouped Gaussian regression",
         "50 simulated groups of 5, one left out at a time. A has all four covariates, B three. The "
-        "paper's data cannot be had: ours are simulated anew, by a fixed key. The paper draws the "
-        "parameters from their priors; ours are β = (1, 1, 1, .1) and standard deviations of 1, so "
-        "that B, which lacks the last covariate, is nearly as good as A. Differences to the paper "
-        "are those of other data.",
+        "paper's data cannot be had: ours are simulated anew, with parameters from the priors, as "
+        "the paper's, by the first key under which the last covariate, which B lacks, is worth "
+        "about as much. Differences to the paper are those of other data.",
         {
             "example1": "paper's priors, α of the left-out group integrated out",
             "example1_authors": "authors' code: σ with scale 10, α of the left-out group drawn",

@@ -114,8 +114,9 @@ def against(name: str, ours: Estimate, paper: Difference, bad: int) -> str:
     >>> against("example2", ours, Difference(11.3, 8.6, 0.5, 0.92, 6), bad=0)[:34]
     'Δ differs by 2.90, Pr by 3 points.'
     """
+    caution = " Our MCSE is too small where folds are flagged." if bad else ""
     if name in OTHER_DATA:
-        return WHY[name]
+        return f"{WHY[name]}{caution}"
     z = ours.value / ours.se
     density = float(np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))
     mcse_pr = density / ours.se * float(np.hypot(ours.mcse, z * ours.mcse_se))
@@ -132,7 +133,6 @@ def against(name: str, ours: Estimate, paper: Difference, bad: int) -> str:
     if not off:
         return "Δ, SE and Pr within Monte Carlo error"
     said = ", ".join(f"{what} by {gap}" for what, gap in off.items()).replace(" ", " differs ", 1)
-    caution = " Our MCSE is too small where folds are flagged." if bad else ""
     return f"{said}. {WHY[name]}{caution}"
 
 
@@ -305,12 +305,13 @@ def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
         f"{example.own_kernels} of {2 * folds} folds had kernels of their own: some 325 further "
         "steps a chain, and a second warmup, within the seconds of the warmup."
     )
+    lengths = (cv.warmup, cv.draws), (table.folds.warmup, table.folds.draws)
+    ours, theirs = (f"{warmup:,} + {draws:,}" for warmup, draws in lengths)
+    others = f", {ours} draws per chain of a fold against {theirs}" if ours != theirs else ""
     notes = [
         "Warmup and draws are per chain; seconds are of the wall clock and include compilation. "
         "Ours of all folds are sums over the two models' jobs, which may run side by side.",
-        f"The seconds differ from the paper's: another device, other numbers of draws "
-        f"({cv.warmup:,} + {cv.draws:,} per chain of a fold against {table.folds.warmup:,} + "
-        f"{table.folds.draws:,}), another kernel.",
+        f"The seconds differ from the paper's: another device, another kernel{others}.",
         f"The paper's text: {table.text}; fitting every fold in turn would take "
         f"{table.brute_force}, by its estimate.",
         *([own] if example.own_kernels else []),
