@@ -336,7 +336,9 @@ def may_be_detached(scored: Scored) -> bool:
     prior is normal?"""
     if isinstance(scored.model, Target) or scored.predictive != "marginal":
         return False
-    return scored.model.group is not None if scored.local is None else scored.local.normal
+    if scored.local is not None:
+        return scored.local.normal
+    return scored.model.group is not None and scored.model.fold_prior is None
 
 
 def detached(
@@ -412,6 +414,27 @@ def detached(
     return scored._replace(model=model._replace(fold_prior=fold_prior))
 
 
+def is_smooth(
+    scored: Scored, data: Data, center: Float[np.ndarray, " param"], folds: Folds
+) -> bool:
+    """Has the model's own `marginal` a gradient, as chains need it, at the posterior's mean? Also
+    where slots are padded."""
+    model, arrays = scored.model, numeric(data)
+    assert isinstance(model, Model)
+    assert model.marginal is not None
+    marginal, unravel = model.marginal, unravel_of(model.init)
+    test = jnp.asarray(folds.test[(folds.test >= 0).sum(1).argmin()])
+
+    def joint(position: Position) -> Float[Array, ""]:
+        return marginal(unravel(position), arrays, test)[0]
+
+    try:
+        slope = programs.once(jax.grad(joint))(jnp.asarray(center))
+    except Exception:  # of a loop without a known length, say
+        return False
+    return bool(np.isfinite(slope).all())
+
+
 def _given_all(model: Model, arrays: Data) -> Callable[[Params, Array], Array]:
     """The prior of a fold whose test set is trained on, and its `marginal` taken out again."""
 
@@ -461,10 +484,15 @@ def _over_groups(function: Callable[..., Any], *arrays: Array) -> Any:
 
 
 def much_wider(
-    scored: Scored, center: Float[np.ndarray, " param"], cov: Float[np.ndarray, "param param"]
+    scored: Scored, center: Float[np.ndarray, " param"], precisions: Float[np.ndarray, " param"]
 ) -> bool:
     """Is the prior of some group's effects, of those that are integrated out numerically, much
-    wider than their posterior, given the others?"""
+    wider than their posterior, given the others?
+
+    Args:
+        scored: of `choose`.
+        center, precisions: the full-data posterior's mean, and of each parameter given the others.
+    """
     model, local = scored.model, scored.local
     assert isinstance(model, Model)
     assert local is not None
@@ -475,7 +503,7 @@ def much_wider(
 
     found = np.asarray(programs.once(jax.vmap(precision))(jnp.asarray(local.entries)))
     there = local.entries < len(center)
-    posterior = np.diag(np.linalg.pinv(cov, hermitian=True))[np.where(there, local.entries, 0)]
+    posterior = precisions[np.where(there, local.entries, 0)]
     return bool((there & (found < posterior / MUCH_WIDER**2)).any())
 
 

@@ -312,7 +312,7 @@ def put(folder: str | Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> No
         warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
         place = MemoryStore(files) if small else folder
         data.to_zarr(place, zarr_format=3, consolidated=True, **kwargs)
-    for name, content in files.items():
+    for name, content in sorted(files.items(), key=lambda item: item[0] == "zarr.json"):
         file = Path(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.to_bytes())

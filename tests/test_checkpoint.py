@@ -159,9 +159,13 @@ def test_draws_of_something_else_are_dropped_and_that_is_said(tmp_path):
     assert said[0].endswith(f'{words}["crps", "log"]')
 
 
-def test_killed_while_the_artifact_is_written(project, whole, monkeypatch):
+@pytest.mark.parametrize("at_once", [True, False])
+def test_killed_while_the_artifact_is_written(at_once, project, whole, monkeypatch):
+    """At once, or, where it is large, block by block."""
     with monkeypatch.context() as patch:
-        killed_after(patch, 1, "put")
+        if not at_once:
+            patch.setattr(store, "IN_MEMORY", 0)
+        killed_after(patch, 0 if at_once else 1, "put")
         with pytest.raises(Killed):
             sampled(project)
     assert sampled(project).identical(whole)

@@ -23,7 +23,7 @@ from pcv.marginal import choose, sliceable
 from pcv.model import Fold, Model, Outcome, numeric, support, target
 from pcv.psis_first import NODES_PER_DIM
 from pcv.zoo import rats
-from tests.problems import GROUP_OF_UNIT, hierarchy, regression
+from tests.problems import GROUP_OF_UNIT, hierarchy, narrow_effects, regression
 
 UNITS = [str(i) for i in range(14)]
 GROUPS = leave_one_group_out(GROUP_OF_UNIT, "group")
@@ -239,7 +239,7 @@ def test_chains_are_spared_the_prior_of_left_out_effects_alone():
     sd = np.r_[np.full(30, 2.0), np.full(30, 0.2), np.full(5, 0.1)]
     for folds in (leave_one_group_out(data["rat"], "rat"), several):
         how = choose("auto", model._replace(marginal=None, group=None), "rats", data, folds)
-        assert marginal.much_wider(how, center, np.diag(sd**2))
+        assert marginal.much_wider(how, center, sd**-2)
         chains = marginal.detached(how, data, center, np.diag(sd**2)).model
         test = jnp.asarray(folds.test[3])
         own = np.unique(data["rat"][folds.test[3][folds.test[3] >= 0]]) - 1
@@ -829,3 +829,38 @@ def test_too_many_effects_are_left_to_the_chains(monkeypatch):
     assert choose("auto", model, "rats", data, folds).predictive == "plain"
     with pytest.raises(PcvError, match=r"be integrated out: a group has 2, more than 1; write"):
         choose("marginal", model, "rats", data, folds)
+
+
+def looped(x):
+    """Its derivative needs to know how often the loop was run."""
+    return jax.lax.while_loop(lambda at: at < 1.0, lambda at: at + 1.0, x)
+
+
+def kinked(x):
+    """Finite, and its derivative is not."""
+    return jnp.where(x == 0.0, 0.0, jnp.sqrt(jnp.abs(x)) / jnp.sqrt(jnp.abs(x)))
+
+
+@pytest.mark.parametrize(("added", "smooth"), [(jnp.sin, True), (looped, False), (kinked, False)])
+def test_chains_need_the_gradient_of_a_marginal(added, smooth):
+    problem = narrow_effects()
+    (folds,) = problem.schemes.values()
+    model = problem.model
+
+    def marginal_of(params, data, test):
+        joint, pointwise = model.marginal(params, data, test)
+        return joint + added(params["mu"]), pointwise
+
+    changed = model._replace(marginal=marginal_of)
+    how = choose("auto", changed, "narrow", problem.data, folds)
+    assert marginal.may_be_detached(how)
+    center = np.zeros(29)
+    assert marginal.is_smooth(how, given(problem.data), center, folds) == smooth
+
+
+def test_a_fold_prior_of_ones_own_stays():
+    problem = narrow_effects()
+    (folds,) = problem.schemes.values()
+    model = problem.model._replace(fold_prior=lambda params, test: problem.model.log_prior(params))
+    how = choose("auto", model, "narrow", problem.data, folds)
+    assert not marginal.may_be_detached(how)

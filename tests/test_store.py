@@ -333,6 +333,27 @@ class TestAtomicity:
         monkeypatch.undo()
         self.check_untouched(before, path)
 
+    def test_full_disk_between_two_files(self, before, path, monkeypatch):
+        """The root's metadata, without which there is no store, comes last."""
+        write_bytes, written = Path.write_bytes, []
+
+        def some(self, content):
+            if len(written) == 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written.append(self)
+            return write_bytes(self, content)
+
+        monkeypatch.setattr(Path, "write_bytes", some)
+        with pytest.raises(PcvError, match="the disk is full"):
+            store.write(path, table(1), stamp())
+        monkeypatch.undo()
+        assert len(written) == 3
+        assert all(
+            file.parent.name != f".{path.name}" and file.parent.parent != path.parent
+            for file in written
+        )
+        self.check_untouched(before, path)
+
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
     def test_full_disk(self, before, path, monkeypatch, number):
         to_zarr = xr.Dataset.to_zarr

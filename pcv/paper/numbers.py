@@ -27,6 +27,8 @@ class Estimate(NamedTuple):
     p_better: float
     mcse_se: float
     """Monte Carlo standard error of the SE"""
+    mcse_is_bound: bool = False
+    """a lower one, as some fold's predictive has a heavy tail"""
 
 
 def estimate(name: str, example: Example) -> Estimate:
@@ -74,7 +76,8 @@ def _estimate(scores: Sequence[Scores]) -> Estimate:
     of_fold = np.hypot(*(s.mcse for s in scores))
     mcse_se = folds / (folds - 1) / found.dse[i] * np.sqrt(np.sum((away * of_fold) ** 2))
     values = (found.elpd_diff[i], found.dse[i], found.mcse_diff[i], found.p_better[i], mcse_se)
-    return Estimate(*map(float, values))
+    value, dse, mcse, p_better, of_se = map(float, values)
+    return Estimate(value, dse, mcse, p_better, of_se, bool(found.mcse_diff_is_bound[i]))
 
 
 class Judged(NamedTuple):
@@ -142,7 +145,7 @@ def captioned(example: Example, seed: int) -> Captioned:
         above=int(above[-1]) if above.size else 0,
         always=above.size == draws.size,
         rhat_max=float(rhat[-1]),
-        settled=int(draws[unsettled[-1] + 1] if unsettled.size else draws[0]),
+        settled=int(draws[min(unsettled[-1] + 1, draws.size - 1)] if unsettled.size else draws[0]),
         after={
             length: _judged(mixing_after(example, seed, length))
             for length in MIXING[example.name].mixed
@@ -240,13 +243,13 @@ def as_json(
                 "times": _plain(times.get(part.experiment)),
             },
             "runs": {
-                name: _run(name, example)
+                name: _plain(_run(name, example))
                 for name in part.variants
                 if (example := examples.get(source(name)))
             },
             "captions": _plain(captions.get(part.experiment)),
             "means": [
-                {**mean._asdict(), "ours": ours._asdict()}
+                {**mean._asdict(), "ours": _plain(ours)}
                 for mean, ours in printed_means(list(part.variants), examples)
             ],
         }
@@ -280,7 +283,9 @@ def _run(name: str, example: Example) -> dict[str, Any]:
 
 
 def _plain(x: Any) -> Any:
-    """Named tuples, also within others, as dictionaries."""
+    """Named tuples, also within others, as dictionaries; what is not finite as nothing."""
     if isinstance(x, tuple) and hasattr(x, "_asdict"):
         return _plain(x._asdict())
-    return {name: _plain(value) for name, value in x.items()} if isinstance(x, dict) else x
+    if isinstance(x, dict):
+        return {name: _plain(value) for name, value in x.items()}
+    return None if isinstance(x, float) and not np.isfinite(x) else x

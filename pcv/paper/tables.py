@@ -87,7 +87,7 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
                 f"Ours: {how}",
                 number(ours.value, ours.mcse),
                 number(ours.se, ours.se),
-                number(ours.mcse, ours.mcse),
+                "> " * ours.mcse_is_bound + number(ours.mcse, ours.mcse),
                 percent(ours.p_better),
                 f"{bad} of {count}",
                 against(name, ours, paper, bad),
@@ -208,7 +208,11 @@ def mixing_table(example: Example, found: Captioned) -> Table:
             f"Pr(A\u00a0≻\u00a0B) settles (figure {figure})",
             said.settles,
             f"after {found.settled:,} draws",
-            ALIKE if found.settled <= said.settles_by else LATER,
+            too_short
+            if found.settled == last < said.settles_by
+            else ALIKE
+            if found.settled <= said.settles_by
+            else LATER,
         )
     )
     rows += map(_planted, found.planted, found.planted.values())

@@ -37,6 +37,7 @@ from pcv.report.tables import (
 __all__ = [
     "CAPTIONS",
     "Cells",
+    "Picture",
     "Table",
     "drawn",
     "figures",

@@ -174,7 +174,7 @@ class Search:
         self.number = num_chains(engine)
         self.chains = _chains(engine, self.number)
         self.kernel = plain(engine.num_params)
-        self.num_steps, self.made, self.together = LONG, 0, False
+        self.num_steps, self.made, self.learnt_together = LONG, 0, False
         self.state: State
         self.size = BLOCK
 
@@ -197,7 +197,7 @@ class Search:
 
     def settle(self, warmup: int) -> None:
         """Learn the kernel, until chains agree and have taught it, or the warmup is over."""
-        learnt = apart = 0
+        learnt = disagreed = 0
         pool: list[np.ndarray] = []
         held: list[np.ndarray] = []
         while self.made < warmup:
@@ -211,8 +211,9 @@ class Search:
                 freed = len(held) == TOGETHER and self.agreed(np.concatenate(held, 1))
             if freed:
                 pool, held = held, []
+                self.num_steps = LONG
             elif learnt and self.agreed(block.position):
-                pool = [*pool, block.position]
+                pool, held = [*pool, block.position], []
             else:
                 pool = []
             agree = bool(pool)
@@ -220,8 +221,8 @@ class Search:
             learnt += 1
             step = float(np.exp(np.median(self.state.log_step_size)))
             short = step * self.num_steps < SHORT
-            apart = apart + 1 if short and not agree else 0
-            if apart == HELD or (short and len(held) == TOGETHER):
+            disagreed = disagreed + 1 if short and not agree else 0
+            if disagreed == HELD or (short and len(held) == TOGETHER):
                 self.num_steps, held = min(2 * self.num_steps, MAX_STEPS), []
             self._step(NEXT_STEP if learnt <= 2 or freed else step)
             if len(pool) >= (GOOD if taught else MOST_GOOD):
@@ -238,7 +239,7 @@ class Search:
         if not agree:
             position = position[:, position.shape[1] // 2 :]
         each = position.shape[1] / tau(position).mean() if agree else 1.0
-        effective, self.together = float(position.shape[0] * each), agree
+        effective, self.learnt_together = float(position.shape[0] * each), agree
         self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
         return effective >= FEWEST_PER_PARAM * position.shape[-1]
 
@@ -293,8 +294,9 @@ class Search:
             draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
             if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
                 draws = last
-        if not self.together:  # the kernel of the fit has served, and that of folds is to be better
+        if not self.learnt_together:  # by chains apart: folds get one that these draws teach
             self.learn(draws.position, True)
+            self._step(NEXT_STEP)
             self.choose_steps()
         return self.fit(draws, seen)
 

@@ -71,6 +71,11 @@ def covariance(kernel: Kernel) -> Float[np.ndarray, "param param"]:
     return kernel.scale[:, None] * spread * kernel.scale
 
 
+def precisions(kernel: Kernel) -> Float[np.ndarray, " param"]:
+    """Of each parameter, given the others, in a posterior that the kernel whitens."""
+    return (1 + kernel.directions**2 @ (1 / kernel.ratios**2 - 1)) / kernel.scale**2
+
+
 def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kernel:
     r"""The kernel of a posterior that draws are from.
 

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pcv import checkpoint, datasets, layout
 from pcv.checkpoint import Checkpoint, Make
 from pcv.folds import Folds
@@ -58,22 +60,32 @@ def in_chains(
         known: are chains detached from the prior of own effects? None: it is looked at.
     """
     from pcv import marginal
-    from pcv.sampling.kernel import covariance
-    from pcv.sampling.sides import much_wider
+    from pcv.model import Model
+    from pcv.sampling import kernel, sides
+
+    center = fit.kernel.center
 
     def are_detached() -> bool:
         if how.local is not None:
-            return marginal.much_wider(how, center, cov)
+            return marginal.much_wider(how, center, kernel.precisions(fit.kernel))
         engine = engine_of(job, how.predictive, arrays, how.model)
-        return much_wider(engine, fit, folds, cov, job.say)
+        assert isinstance(how.model, Model)
+        wide = sides.frees_effects(engine, fit, folds, np.asarray(how.model.group), job.say)
+        if wide and not marginal.is_smooth(how, arrays, center, folds):
+            job.say(
+                f"warning: model '{job.model}': its `marginal` has no gradient, so that chains "
+                "keep the wide priors of left-out effects, and may not mix"
+            )
+            return False
+        return wide
 
     def make() -> "Scored":
-        detach = are_detached() if known is None else known
-        return marginal.detached(how, arrays, center, cov) if detach else how
+        if not (are_detached() if known is None else known):
+            return how
+        return marginal.detached(how, arrays, center, kernel.covariance(fit.kernel))
 
     if not marginal.may_be_detached(how):
         return how
-    center, cov = fit.kernel.center, covariance(fit.kernel)
     found: Scored = job.once(("in chains", id(how)), make)
     return found
 
