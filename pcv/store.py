@@ -89,8 +89,12 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file, or of all files of a folder with their names."""
     if path.is_dir():
         return _folder_hash(path, TIMESTAMP)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return _content_hash(path)
+
+
+def _content_hash(file: str | Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _folder_hash(folder: Path, *skipped: str) -> str:
@@ -102,9 +106,7 @@ def _folder_hash(folder: Path, *skipped: str) -> str:
     }
     total = hashlib.sha256()
     for name in sorted(found.keys() - set(skipped)):
-        with open(found[name], "rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        total.update(f"{name} {content}\n".encode())
+        total.update(f"{name} {_content_hash(found[name])}\n".encode())
     return total.hexdigest()
 
 

@@ -235,26 +235,27 @@ def as_json(
         seed: of the runs.
     """
     times = {table.experiment: table for table in RUN_TIMES.values()}
-    return {"seed": seed} | {
+    parts = {
         part.experiment: {
             "paper": {
-                "difference": DIFFERENCES[part.experiment]._asdict(),
-                "captions": MIXING[part.experiment]._asdict(),
-                "times": _plain(times.get(part.experiment)),
+                "difference": DIFFERENCES[part.experiment],
+                "captions": MIXING[part.experiment],
+                "times": times.get(part.experiment),
             },
             "runs": {
-                name: _plain(_run(name, example))
+                name: _run(name, example)
                 for name in part.variants
                 if (example := examples.get(source(name)))
             },
-            "captions": _plain(captions.get(part.experiment)),
+            "captions": captions.get(part.experiment),
             "means": [
-                {**mean._asdict(), "ours": _plain(ours)}
+                {**mean._asdict(), "ours": ours}
                 for mean, ours in printed_means(list(part.variants), examples)
             ],
         }
         for part in PARTS
     }
+    return {"seed": seed, **_plain(parts)}
 
 
 def source(name: str) -> str:
@@ -288,4 +289,6 @@ def _plain(x: Any) -> Any:
         return _plain(x._asdict())
     if isinstance(x, dict):
         return {name: _plain(value) for name, value in x.items()}
+    if isinstance(x, list):
+        return list(map(_plain, x))
     return None if isinstance(x, float) and not np.isfinite(x) else x
