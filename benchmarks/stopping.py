@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from pcv.config.lengths import looks
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
-from pcv.stopping import Rule, finished, looks
+from pcv.stopping import Rule, finished
 from tests.test_stopping import by_share
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000

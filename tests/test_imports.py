@@ -47,6 +47,15 @@ def test_light_modules_load_no_jax():
     assert dict(zip(said[::2], said[1::2])) == dict.fromkeys(LIGHT, "False")
 
 
+def test_what_a_snakefile_asks_of_a_config_loads_no_pandas(tmp_path):
+    """Each run of Snakemake waits for it."""
+    lines = ["import sys", "from pathlib import Path", "from pcv import config, recipes"]
+    lines += [f"read = config.load(Path({str(ROOT / 'config/config.yaml')!r}))"]
+    lines += [f"recipes.recipe_files(Path({str(tmp_path)!r}), read, renew=True)"]
+    lines += ["print(*({'xarray', 'pandas', 'numpy'} & {*sys.modules}))"]
+    assert python("\n".join(lines)) == []
+
+
 def test_sampling_loads_jax():
     assert python(f"import pcv.sampling.tiles; {LOADED}") == ["True"]
 

@@ -10,18 +10,11 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import f
 
 from pcv.comparison import Comparison, Scores, compare
+from pcv.config.lengths import doubling, looks
 from pcv.diagnostics import LogSums, batch_sums, elpd, ess, mcse, nested_limit, nested_rhat
 from pcv.model import flat_target, target
 from pcv.sampling.tiles import build
-from pcv.stopping import (
-    MIN_ESS,
-    Rule,
-    doubling,
-    finished,
-    looks,
-    needs,
-    share_of_se,
-)
+from pcv.stopping import MIN_ESS, Rule, finished, needs, share_of_se
 from tests.chains import fit_of, replicated, run
 from tests.problems import exact, regression
 from tests.test_diagnostics import ar1
@@ -41,7 +34,7 @@ def sums() -> tuple[LogSums, np.ndarray]:
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
     fit = fit_of(starts, 0.55, 3)
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
-    engine = build(flat, (), 14, BATCH_SIZE)
+    engine = build(flat, (), 14, BATCH_SIZE, stack=64)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
     sampled = run(engine, fit, folds, starts, 1, MAX_DRAWS // BATCH_SIZE)
     return sampled.joint, np.tile(exact(problem, once).joint, REPLICATIONS)

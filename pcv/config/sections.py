@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from pcv.config.folds import FoldScheme
+from pcv.config.lengths import doubling, looks
 from pcv.config.values import (
     MAX_SEED,
     MODEL,
@@ -157,8 +158,6 @@ class CvConfig(Section):
     @property
     def lengths(self) -> list[int]:
         """Draws per chain at which folds may end for themselves."""
-        from pcv.stopping import looks
-
         if self.until is None:
             return [self.draws]
         return looks(self.until.min_draws, self.until.max_draws, self.batch_size)
@@ -166,8 +165,6 @@ class CvConfig(Section):
     @property
     def rounds(self) -> list[int]:
         """Draws per chain after each round of sampling; the comparison decides who goes on."""
-        from pcv.stopping import doubling
-
         if self.until is None or not self.until.of_comparison:
             return [self.most_draws]
         return doubling(self.until.min_draws, self.until.max_draws)
