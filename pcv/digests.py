@@ -259,7 +259,7 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', '')}"
     fixed = _is_pure if how.pure else _is_library
     if isinstance(x, CodeType):
-        return [getattr(x, field) for field in OF_CODE]
+        return _of_code(x)
     module = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or ""
     if _is_library(module) and (isinstance(x, ModuleType) or _named(x)):
         if how.pure and not _is_pure(module):
@@ -286,6 +286,12 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
     if isinstance(x, type | BuiltinFunctionType):
         raise Uncertain(name)
     return _object(x, how)
+
+
+@cache
+def _of_code(code: CodeType) -> bytes:
+    """What it holds is the same however it is read."""
+    return _digest([getattr(code, field) for field in OF_CODE], Reading({}))
 
 
 def _names(code: CodeType) -> set[str]:

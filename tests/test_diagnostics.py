@@ -229,7 +229,8 @@ def test_folds_of_different_lengths_are_as_if_alone():
                 for x, y in zip(diag.coarsen(sums, 3), diag.coarsen(alone, 3)):
                     np.testing.assert_allclose(x[k], y[0], rtol=1e-11)
             late = diag.progressive(sums, [8])
-            np.testing.assert_array_equal(late.mcse[1], diag.progressive(sums, [4]).mcse[1])
+            early = diag.progressive(sums, [4])
+            np.testing.assert_allclose(late.mcse[1], early.mcse[1], rtol=1e-11)
 
 
 def test_benchmark_takes_each_folds_own_length():

@@ -101,12 +101,18 @@ def merge(sums: LogSums, axis: int | tuple[int, ...]) -> LogSums:
     """
     count, mean, m2 = merge_moments(sums.count, sums.mean, sums.m2, axis)
     present = of_slots(sums.count, sums.mean) > 0
-    with np.errstate(invalid="ignore"):
-        log_sum, log_sum_sq = (
-            np.logaddexp.reduce(np.where(present, x, -np.inf), axis=axis)
-            for x in (sums.log_sum, sums.log_sum_sq)
-        )
+    log_sum, log_sum_sq = (
+        _log_sum(np.where(present, x, -np.inf), axis) for x in (sums.log_sum, sums.log_sum_sq)
+    )
     return LogSums(count, mean, m2, log_sum, log_sum_sq)
+
+
+def _log_sum(x: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
+    """log Σ exp(x), in less than half the time of `np.logaddexp.reduce` and of SciPy's."""
+    largest = x.max(axis=axis, keepdims=True)
+    largest[~np.isfinite(largest)] = 0
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.log(np.exp(x - largest).sum(axis=axis)) + largest.squeeze(axis)
 
 
 def coarsen(sums: LogSums, blocks: int) -> LogSums:
