@@ -7,11 +7,25 @@ from types import FunctionType
 # One cache of compiled functions for all workers of a run, and the processes that they start.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="pcv-tests-"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# What tests compute by themselves runs once; pcv's programs say how far each is optimised.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
 import jax
+import jaxtyping
 import pytest
 
-from pcv import compile_cache, devices, digests, programs
+checked = jaxtyping.jaxtyped
+
+
+def outermost(**options):
+    """Functions in functions would be prepared for a check of types each time they are made."""
+    check = checked(**options)
+    return lambda made: made if "<locals>" in made.__qualname__ else check(made)
+
+
+jaxtyping.jaxtyped = outermost
+
+from pcv import compile_cache, devices, digests, programs  # noqa: E402
 
 devices.setup(2)
 

@@ -341,13 +341,13 @@ def skip_without_data(name: str) -> None:
 
 @cache
 def of_nuts(name: str) -> np.ndarray:
-    """Long chains of NumPyro's NUTS, on the unconstrained scale."""
+    """Chains of NumPyro's NUTS, on the unconstrained scale."""
     model = WELL[name]()
     kernel = numpyro.infer.NUTS(model, target_accept_prob=0.9)
     run = numpyro.infer.MCMC(
         kernel,
         num_warmup=500,
-        num_samples=3000,
+        num_samples=1000,
         num_chains=4,
         chain_method="vectorized",
         progress_bar=False,

@@ -18,10 +18,10 @@ WARMED, DIAGNOSED = (str(MODEL / name) for name in ("warmup/1-of-1.zarr", "diagn
 LONG = changed(
     models={"a": {"model": "a.py:normal"}},
     cv__fold_batches=1,
-    cv__draws=2000,
+    cv__draws=1200,
     cv__batch_size=20,
 )
-"""100 blocks of draws"""
+"""60 blocks of draws"""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def values(project: Path) -> dict[Path, bytes]:
 def test_the_next_run_goes_on_to_the_same_result(begun):
     whole = shutil.copytree(begun, begun.with_name("whole"))
     blocks = killed(begun)
-    assert 2 <= blocks < 100
+    assert 2 <= blocks < 60
     assert not (begun / SAMPLED).exists()
     locked = tiny(begun, DIAGNOSED)
     assert locked.status != 0

@@ -324,7 +324,7 @@ def slopes_in_units(scale, effects):
     return model, data, leave_one_group_out(group, "group"), x[:5]
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("scale", [1e-6, pytest.param(1.0, marks=pytest.mark.slow), 1e6])
 def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
     model, data, folds, x = slopes_in_units(scale, dist.Normal(0.0, 1.0))
     local = find(model, data, folds)

@@ -262,6 +262,10 @@ def set_up(folder):
     return Project(folder, [])
 
 
+def copied(project, place):
+    return Project(Path(shutil.copytree(project.folder, place / "copy")), [])
+
+
 ALL = ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare", "report")
 
 
@@ -284,9 +288,23 @@ def done(whole, monkeypatch):
 @pytest.fixture
 def project(whole, tmp_path, monkeypatch):
     """A copy of it, to be broken."""
-    shutil.copytree(whole.folder, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    return Project(tmp_path / "copy", [])
+    monkeypatch.chdir((copy := copied(whole, tmp_path)).folder)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def fitted(whole, tmp_path_factory):
+    """A copy of it with the fit of a model whose answers are known."""
+    copy = copied(whole, tmp_path_factory.mktemp("exact"))
+    with contextlib.chdir(copy.folder), jax.enable_x64(True):
+        run(copy.job(EXACT, model="exact"), "fit")
+    return copy
+
+
+@pytest.fixture
+def conjugate(fitted, tmp_path, monkeypatch):
+    monkeypatch.chdir((copy := copied(fitted, tmp_path)).folder)
+    return copy
 
 
 @pytest.fixture
@@ -527,7 +545,7 @@ SAME = ("joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "pointwise_elpd
 
 def z_of_estimates(project, job):
     """Errors of all elpd of folds and units of a conjugate model, in their MCSEs."""
-    run(job, "fit", "warmup", "sample", "diagnose")
+    run(job, "warmup", "sample", "diagnose")
     data = xr.open_dataset(project.path("data.zarr")).load()
     design = np.column_stack([np.ones(12), data["rain"]])
     y = data["yield_t"].values
@@ -567,19 +585,19 @@ class TestExactAnswer:
         errors = []
         for seed in seeds:
             changes = EXACT | {"seed": seed}
-            run(project.job(changes), "data", "folds")
+            run(project.job(changes), "data", "folds", "fit")
             errors.append(z_of_estimates(project, project.job(changes, model="exact")))
         assert np.abs(errors).max() < 4
         assert 0.4 < np.sqrt(np.mean(np.square(errors))) < 1.8
 
-    def test_nothing_left_out_is_noticed(self, project, monkeypatch):
+    def test_nothing_left_out_is_noticed(self, conjugate, monkeypatch):
         as_it_is = sampling_of_folds.chains_of
 
         def leaking(ids, number, test, held_out, *rest):
             return as_it_is(ids, number, test, 0 * held_out, *rest)
 
         monkeypatch.setattr(sampling_of_folds, "chains_of", leaking)
-        z = z_of_estimates(project, project.job(EXACT, model="exact"))
+        z = z_of_estimates(conjugate, conjugate.job(EXACT, model="exact"))
         assert abs(z).max() > 12
 
 
@@ -592,22 +610,22 @@ class TestSuperchains:
         return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
 
     @pytest.mark.parametrize("draws", [1, 3, pytest.param(20, marks=pytest.mark.slow)])
-    def test_answers_are_exact_and_have_mixed(self, project, draws):
-        job = project.job(self.changes(draws), model="exact")
-        z = z_of_estimates(project, job)
+    def test_answers_are_exact_and_have_mixed(self, conjugate, draws):
+        job = conjugate.job(self.changes(draws), model="exact")
+        z = z_of_estimates(conjugate, job)
         assert np.abs(z).max() < 4
-        warm = xr.open_dataset(project.path("models/exact/warmup/1-of-1.zarr"))
+        warm = xr.open_dataset(conjugate.path("models/exact/warmup/1-of-1.zarr"))
         assert warm.attrs["superchains"] == 4
-        found = xr.open_dataset(project.path("models/exact/diagnostics.zarr")).load()
+        found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
         assert found.attrs["superchains"] == 4
         assert (found["n_draws"] == draws).all()
         assert set(found["verdict"].values) == {"ok"}
         assert found["benchmark_share"] > 0.01
         # superchains of M = 16 differ by chance: √(1 + χ²₃ / (3 M)), 1.03 on average
         assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.2
-        assert "nested R-hat max" in project.said[-1]
+        assert "nested R-hat max" in conjugate.said[-1]
 
-    def starts(self, project, monkeypatch, **cv) -> np.ndarray:
+    def starts(self, conjugate, monkeypatch, **cv) -> np.ndarray:
         """Of each fold and superchain the starts of its chains."""
         seen = []
         as_it_is = sampling_of_folds.warmup
@@ -620,22 +638,22 @@ class TestSuperchains:
         changes["cv"] |= cv
         with monkeypatch.context() as patched:
             patched.setattr(sampling_of_folds, "warmup", watched)
-            run(project.job(changes, model="exact"), "fit", "warmup")
+            run(conjugate.job(changes, model="exact"), "warmup")
         return seen[0].reshape(4, 4, 16, -1)
 
-    def test_chains_of_a_superchain_start_at_one_point(self, project, monkeypatch):
-        starts = self.starts(project, monkeypatch)
+    def test_chains_of_a_superchain_start_at_one_point(self, conjugate, monkeypatch):
+        starts = self.starts(conjugate, monkeypatch)
         assert (np.ptp(starts, axis=2) == 0).all()
         assert (np.ptp(starts[:, :, 0], axis=1) > 0).all()
 
-    def test_starts_may_be_wider_than_the_full_data_posterior(self, project, monkeypatch):
-        narrow = self.starts(project, monkeypatch)
-        wide = self.starts(project, monkeypatch, start_scale=3.0)
-        fit = xr.open_datatree(project.path("models/exact/fit.zarr"))
+    def test_starts_may_be_wider_than_the_full_data_posterior(self, conjugate, monkeypatch):
+        narrow = self.starts(conjugate, monkeypatch)
+        wide = self.starts(conjugate, monkeypatch, start_scale=3.0)
+        fit = xr.open_datatree(conjugate.path("models/exact/fit.zarr"))
         center = fit["unconstrained/position"].mean(("chain", "draw")).values
         np.testing.assert_allclose(wide - center, 3 * (narrow - center), rtol=1e-9, atol=1e-12)
 
-    def test_superchains_that_stay_where_they_started_are_flagged(self, project, monkeypatch):
+    def test_superchains_that_stay_where_they_started_are_flagged(self, conjugate, monkeypatch):
         as_it_is = sampling_of_folds.alike
 
         def hardly_moving(fit, num_folds):
@@ -645,8 +663,8 @@ class TestSuperchains:
         monkeypatch.setattr(sampling_of_folds, "alike", hardly_moving)
         changes = self.changes(1)
         changes["cv"]["adapt"] = "never"
-        run(project.job(changes, model="exact"), "fit", "warmup", "sample", "diagnose")
-        found = xr.open_dataset(project.path("models/exact/diagnostics.zarr")).load()
+        run(conjugate.job(changes, model="exact"), "warmup", "sample", "diagnose")
+        found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
         assert all("Nested R-hat" in words for words in found["verdict"].values)
         assert float(found["rhat"].min()) > 2
 
@@ -739,55 +757,66 @@ class TestUntil:
 ROUNDS = {"mcse_over_se": 0.025, "min_draws": 24, "max_draws": 96}
 
 
+def in_rounds(project, **changes):
+    changes = {"cv.until": ROUNDS, **changes}
+    names = layout.batches(changes.get("cv.fold_batches", 1))
+    for round in range(3):
+        if round:
+            stages.plan(project.job(changes)._replace(round=round))
+        for model, batch in itertools.product(("linear", "flat"), names):
+            job = project.job(changes, model=model, batch=batch)
+            stages.sample(job._replace(round=round))
+    for model in ("linear", "flat"):
+        run(project.job(changes, model=model), "diagnose")
+    said = run(project.job(changes), "compare")
+    assert "\n\ncv.until: " in said
+    run(project.job(changes), "report")
+    page = html.unescape(project.path("report.html").read_text())
+    assert " ".join(said.split("\n\n")[-1].split()) in page
+
+
+@pytest.fixture(scope="module")
+def settled(whole, tmp_path_factory):
+    copy = copied(whole, tmp_path_factory.mktemp("rounds"))
+    with contextlib.chdir(copy.folder), jax.enable_x64(True):
+        in_rounds(copy)
+    return copy
+
+
 class TestRounds:
     """Draws until the comparison is settled."""
 
-    def run_all(self, project, **changes):
-        changes = {"cv.until": ROUNDS, **changes}
-        names = layout.batches(changes.get("cv.fold_batches", 1))
-        for round in range(3):
-            if round:
-                stages.plan(project.job(changes)._replace(round=round))
-            for model, batch in itertools.product(("linear", "flat"), names):
-                job = project.job(changes, model=model, batch=batch)
-                stages.sample(job._replace(round=round))
-        for model in ("linear", "flat"):
-            run(project.job(changes, model=model), "diagnose")
-        said = run(project.job(changes), "compare")
-        assert "\n\ncv.until: " in said
-        run(project.job(changes), "report")
-        page = html.unescape(project.path("report.html").read_text())
-        assert " ".join(said.split("\n\n")[-1].split()) in page
-        return project.job(changes)
+    @pytest.fixture
+    def after_rounds(self, settled, tmp_path, monkeypatch):
+        monkeypatch.chdir((copy := copied(settled, tmp_path)).folder)
+        return copy
 
     def rounds(self, project, model):
         folder = project.path(f"models/{model}/sample")
         files = [folder / "1-of-1.zarr", *(folder / f"{r}/1-of-1.zarr" for r in (1, 2))]
         return [xr.open_dataset(file).load() for file in files]
 
-    def test_chains_go_on(self, project):
-        self.run_all(project)
-        number = estimates(project, "linear")["n_draws"].values
+    def test_chains_go_on(self, after_rounds):
+        number = estimates(after_rounds, "linear")["n_draws"].values
         assert number.min() >= 24
         assert 24 < number.max() <= 96
-        first, *later = self.rounds(project, "linear")
+        first, *later = self.rounds(after_rounds, "linear")
         whole = {
             fold: [x] for fold, x in zip(first["fold"].values, first["log_joint_draws"].values)
         }
         for part in later:
             for fold in part["fold"].values:
                 whole[fold].append(part["log_joint_draws"].sel(fold=fold).values)
-        run(project.job({"cv.draws": 96}, model="linear"), "sample")
-        path = project.path("models/linear/sample/1-of-1.zarr")
+        run(after_rounds.job({"cv.draws": 96}, model="linear"), "sample")
+        path = after_rounds.path("models/linear/sample/1-of-1.zarr")
         fixed = xr.open_dataset(path)["log_joint_draws"]
         for fold, made in zip(fixed["fold"].values, number):
             draws = np.concatenate(whole[fold], axis=1)
             assert draws.shape == (4, made)
             np.testing.assert_allclose(draws, fixed.sel(fold=fold)[:, :made], rtol=1e-6)
 
-    def test_rounds_that_are_added_draw_only_what_is_new(self, project, monkeypatch):
-        self.run_all(project)
-        before = self.rounds(project, "linear")
+    def test_rounds_that_are_added_draw_only_what_is_new(self, after_rounds, monkeypatch):
+        before = self.rounds(after_rounds, "linear")
         drawn, as_it_is = [], sampling_of_folds.blocks
 
         def blocks(*args, num_draws, first, say):
@@ -798,22 +827,24 @@ class TestRounds:
         more = {"cv.until": ROUNDS | {"max_draws": 192}}
         for round in range(3):
             if round:
-                stages.plan(project.job(more)._replace(round=round))
+                stages.plan(after_rounds.job(more)._replace(round=round))
             for model in ("linear", "flat"):
-                stages.sample(project.job(more, model=model, batch="1-of-1")._replace(round=round))
+                stages.sample(
+                    after_rounds.job(more, model=model, batch="1-of-1")._replace(round=round)
+                )
         assert not [made for made in drawn if made[1]]
-        for one, other in zip(before, self.rounds(project, "linear")):
+        for one, other in zip(before, self.rounds(after_rounds, "linear")):
             assert one["log_joint_draws"].identical(other["log_joint_draws"])
-        stages.plan(project.job(more)._replace(round=3))
-        stages.sample(project.job(more, model="linear", batch="1-of-1")._replace(round=3))
+        stages.plan(after_rounds.job(more)._replace(round=3))
+        stages.sample(after_rounds.job(more, model="linear", batch="1-of-1")._replace(round=3))
         assert [made for made in drawn if made[1]] == [(96, 96)]
 
     @pytest.mark.slow
     def test_sums_in_place_of_draws_and_other_scores(self, project):
         changes = {"cv.store": "sums", "scores": ["interval", "crps"]}
-        self.run_all(project, **changes)
+        in_rounds(project, **changes)
         with_sums = estimates(project)
-        self.run_all(project, scores=["interval", "crps"])
+        in_rounds(project, scores=["interval", "crps"])
         for name in ("joint_elpd", "joint_mcse", "khat", "interval_pointwise", "crps_pointwise"):
             np.testing.assert_allclose(with_sums[name], estimates(project)[name], rtol=1e-9)
 
@@ -824,7 +855,7 @@ class TestRounds:
         changes = {"cv.fold_batches": 2, "cv.until": until}
         for model in ("linear", "flat"):
             run(project.job(changes, model=model), "warmup")
-        self.run_all(project, **changes)
+        in_rounds(project, **changes)
         made = [estimates(project, model)["n_draws"].values for model in ("linear", "flat")]
         assert len(set(np.concatenate(made))) > 1
         comparison = xr.open_dataset(project.path("comparison.zarr")).load()
