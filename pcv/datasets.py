@@ -308,7 +308,7 @@ def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
 
 def num_units(arrays: Mapping[str, Any]) -> int:
     """How many units there are in what `model_data` gives."""
-    return int(arrays["unit"].max()) + 1
+    return int(np.asarray(arrays["unit"]).max()) + 1
 
 
 def free(dim: str, names: Collection[str]) -> str:

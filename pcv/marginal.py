@@ -496,7 +496,8 @@ def much_wider(
     model, local = scored.model, scored.local
     assert isinstance(model, Model)
     assert local is not None
-    params, put = unravel_of(model.init)(jnp.asarray(center)), _put(model, local)
+    params = jax.tree.map(jnp.asarray, unravel_of(model.init)(np.asarray(center)))
+    put = _put(model, local)
 
     def precision(entries: Int[Array, " dim"]) -> Array:
         return -jnp.diag(expansion(*_prior(model, put, params, entries)).curvature)

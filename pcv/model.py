@@ -350,7 +350,7 @@ def unit_log_lik(
     return lambda position: log_lik(unravel(position), arrays)
 
 
-def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Array], Params]:
+def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Any], Params]:
     """From the flat vector to named parameters."""
     return unravel_like(programs.shapes(init, any_key()))
 
