@@ -2,7 +2,7 @@
 
     PCV_DATA=... python -m tests.posteriors
 
-writes their moments to `posteriors.json`: a quarter of an hour.
+writes their moments to `posteriors.json`, in some minutes.
 """
 
 import json
