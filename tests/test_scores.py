@@ -196,7 +196,7 @@ def prepare(
     draws = problem.posterior(np.random.default_rng(seed), len(folds.id) * CHAINS)
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
     fit = fit_of(starts, step_size, 3)
-    engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE, stack=64)
+    engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
     y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
     return Setting(folds, y, run(engine, fit, folds, starts, seed, BATCHES, y=y))
@@ -499,7 +499,7 @@ def tossed(seed: int) -> tuple[Sampled, np.ndarray, np.ndarray]:
     fit = fit_of(starts.reshape(-1, 1), 0.8, 3)
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
     chosen = (*scores.named(["brier", "accuracy"]), *BRIER_AT_EACH_DRAW)
-    engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE, stack=64)
+    engine = build(flat, chosen, NUM_UNITS, BATCH_SIZE)
     y = np.where(folds.test >= 0, problem.data["y"][folds.test], np.nan)
     return run(engine, fit, folds, starts, seed, BATCHES), y, np.exp(exact(problem, once)[1])
 

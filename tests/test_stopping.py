@@ -34,7 +34,7 @@ def sums() -> tuple[LogSums, np.ndarray]:
     starts = np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(draws))
     fit = fit_of(starts, 0.55, 3)
     flat, _ = flat_target(target(problem.model, problem.data, "plain"))
-    engine = build(flat, (), 14, BATCH_SIZE, stack=64)
+    engine = build(flat, (), 14, BATCH_SIZE)
     starts = starts.reshape(len(folds.id), CHAINS, -1)
     sampled = run(engine, fit, folds, starts, 1, MAX_DRAWS // BATCH_SIZE)
     return sampled.joint, np.tile(exact(problem, once).joint, REPLICATIONS)
