@@ -62,6 +62,8 @@ class Reading(NamedTuple):
     """of derivatives that are read"""
     pure: bool = False
     """is a function to give the same whenever it is called?"""
+    given: list[Any] | None = None
+    """arrays of which the values are not read (`pcv.programs.Given`), as they are found"""
 
 
 class Uncertain(Exception):
@@ -104,18 +106,19 @@ def of(*parts: Any) -> str:
     return _digest(parts, Reading({}, ORDERS)).hex()[:16]
 
 
-def of_pure(function: Callable[..., Any]) -> str:
+def of_pure(function: Callable[..., Any]) -> tuple[str, list[Any]]:
     """Of a function of Python that, as long as this stays what it is, computes the same: so that it
-    need not be traced again, in another process neither.
+    need not be traced again, in another process neither. With it, arrays of whatever values.
 
     Raises:
         Uncertain: parts cannot be read, are large, or may depend on what lies outside the process.
     """
-    return _digest(function, Reading({}, pure=True)).hex()
+    given: list[Any] = []
+    return _digest(function, Reading({}, pure=True, given=given)).hex(), given
 
 
 def _digest(x: Any, how: Reading) -> bytes:
-    seen, order, _ = how
+    seen, order = how.seen, how.order
     if (id(x), order) in seen:
         return seen[id(x), order][0]
     seen[id(x), order] = b"itself", x
@@ -139,6 +142,11 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         raise Uncertain(f"an object of {_kind(x)}")
     if _kind(x) in ("pcv.programs.Inner", "pcv.programs.Traced"):
         return [x.as_read()]
+    if _kind(x) == "pcv.programs.Given":
+        if how.given is None:
+            return [x.value]
+        how.given.append(x)
+        return [len(how.given), x.value.dtype, x.value.shape]
     if isinstance(x, bytes):
         return x
     if x is None or x is ... or isinstance(x, bool | int | float | complex | str | np.dtype):

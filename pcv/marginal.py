@@ -386,7 +386,7 @@ def detached(
         inverse = np.linalg.inv(np.linalg.cholesky(np.where(both, covs, np.eye(dim))))
     except np.linalg.LinAlgError:  # draws that hardly moved
         return scored
-    means, whiten = jnp.asarray(padded[all_entries]), jnp.asarray(inverse)
+    means, whiten = programs.Given(padded[all_entries]), programs.Given(inverse)
     entries_of = jnp.asarray(all_entries)
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
@@ -408,7 +408,8 @@ def detached(
         apart = jnp.sqrt(1.0 * dim) * jnp.eye(dim, dtype=priors.mean.dtype)
         mean = jnp.mean(jax.vmap(log_prior)(jnp.concatenate([apart, -apart])))
         there = present < len(local.entries)
-        z = jnp.einsum("gij,gj->gi", whiten[present], _get(params, entries) - means[present])
+        moved = _get(params, entries) - means()[present]
+        z = jnp.einsum("gij,gj->gi", whiten()[present], moved)
         return mean + jnp.sum(jnp.where(there, priors.log_det - jnp.sum(z**2, 1) / 2, 0.0))
 
     return scored._replace(model=model._replace(fold_prior=fold_prior))
@@ -499,10 +500,11 @@ def much_wider(
     params = jax.tree.map(jnp.asarray, unravel_of(model.init)(np.asarray(center)))
     put = _put(model, local)
 
-    def precision(entries: Int[Array, " dim"]) -> Array:
+    def precision(params: Params, entries: Int[Array, " dim"]) -> Array:
         return -jnp.diag(expansion(*_prior(model, put, params, entries)).curvature)
 
-    found = np.asarray(programs.once(jax.vmap(precision))(jnp.asarray(local.entries)))
+    every = programs.once(jax.vmap(precision, (None, 0)))
+    found = np.asarray(every(params, jnp.asarray(local.entries)))
     there = local.entries < len(center)
     posterior = precisions[np.where(there, local.entries, 0)]
     return bool((there & (found < posterior / MUCH_WIDER**2)).any())

@@ -5,14 +5,16 @@ functions themselves, and takes arrays that they hold for constants: so it would
 again. Here the arrays that a function holds become arguments of its program, and programs are told
 apart by a digest of what is left: other data of the same shape, other folds or another seed
 compile nothing. A function that is what one before it was, arrays included, is not even traced, in
-another process neither (`pcv.compile_cache`).
+another process neither (`pcv.compile_cache`); nor is one that differs in `Given` arrays alone.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -25,8 +27,43 @@ class Program(NamedTuple):
     jaxpr: core.Jaxpr
     """takes these first, then the leaves of the arguments"""
     held: list[Any]
+    """arrays, and after them those that are `Given`"""
     shape: Any
     """tree of the results"""
+
+
+class Given:
+    """An array that a function calls for, whose values its program is not traced for.
+
+    >>> import numpy as np
+    >>> wide, narrow = (shared(lambda b, by=Given(np.full(3, x)): (b * by()).sum()) for x in (2, 1))
+    >>> float(wide(2.0)), float(narrow(2.0)), wide.compiled(2.0)[0] is narrow.compiled(2.0)[0]
+    (12.0, 6.0, True)
+    """
+
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = value
+        self.now: Any = None
+        """what stands for it in the program that is being traced"""
+
+    def __call__(self) -> Any:
+        return jnp.asarray(self.value) if self.now is None else self.now
+
+
+@contextmanager
+def _traced_as(given: list[Given], values: list[Any]) -> Iterator[None]:
+    before = [x.now for x in given]
+    try:
+        for x, value in zip(given, values):
+            x.now = value
+        yield
+    finally:
+        for x, value in zip(given, before):
+            x.now = value
+
+
+def _at_hand(held: list[Any]) -> list[Any]:
+    return [x() if isinstance(x, Given) else x for x in held]
 
 
 MOST = 200
@@ -44,15 +81,18 @@ TRACED_IN = (
 """settings of JAX that a trace depends on"""
 
 
-def lifted(function: Callable[..., Any], *args: Any) -> Program:
-    """A function as traced at some arguments, the arrays that it holds among its own.
+def lifted(function: Callable[..., Any], given: list[Given], *args: Any) -> Program:
+    """A function as traced at some arguments, the arrays that it holds among its own, and after
+    them those that are given.
 
     Also those that functions which it calls through `jax.jit` hold: that call is then undone.
     """
     leaves, structure = jax.tree.flatten(args)
+    leaves = [*_at_hand(given), *leaves]
 
     def flat(*leaves: Any) -> Any:
-        return function(*jax.tree.unflatten(structure, leaves))
+        with _traced_as(given, list(leaves[: len(given)])):
+            return function(*jax.tree.unflatten(structure, leaves[len(given) :]))
 
     closed, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
     if any(_holding(step) for step in closed.jaxpr.eqns):
@@ -63,7 +103,7 @@ def lifted(function: Callable[..., Any], *args: Any) -> Program:
     )
     # JAX takes an array for what it saw of it in another precision, as long as that is referred to
     held = [np.array(x) if isinstance(x, np.ndarray) else x for x in closed.consts]
-    return Program(open_one, held, shape)
+    return Program(open_one, [*held, *given], shape)
 
 
 def _run(program: Program) -> Callable[..., Any]:
@@ -130,39 +170,43 @@ class Shared:
         return self.found[known]
 
     def _find(self, known: Any, args: tuple) -> tuple[jax.stages.Compiled, list[Any]]:
-        same = _same(self.function, known, *self.options.items())
+        same, given = _same(self.function, known, *self.options.items())
+        values = jax.device_put([x.value for x in given])
         if same not in _traced:
             found = None if same is None else _kept(same)
             if found is None:
-                found, name = self._trace(known, args)
+                found, name = self._trace(known, given, args)
                 if same is None or name is None:
-                    return found
+                    return found[0], [*found[1], *values]
                 compile_cache.note(same, name, found[1])
             _traced[same] = found[0], list(map(_alone_in_memory, found[1]))
-        found = _traced[same] = _traced.pop(same)  # the last one used comes last
+        run, held = _traced[same] = _traced.pop(same)  # the last one used comes last
         while len(_traced) > MOST or sum(map(_bytes_held, _traced.values())) > HELD:
             del _traced[next(iter(_traced))]
-        return found
+        return run, [*held, *values]
 
-    def _trace(self, known: Any, args: tuple) -> tuple[tuple[jax.stages.Compiled, list[Any]], Any]:
-        """The program, and what it is kept as, if it could be read."""
-        program = lifted(self.function, *args)
-        program = program._replace(held=jax.device_put(program.held))
-        structure = jax.tree.structure(program.shape)
+    def _trace(
+        self, known: Any, given: list[Given], args: tuple
+    ) -> tuple[tuple[jax.stages.Compiled, list[Any]], Any]:
+        """The program with the arrays that it takes before the given ones, and what it is kept as,
+        if it could be read."""
+        program = lifted(self.function, given, *args)
+        arrays = jax.device_put(_at_hand(program.held))
+        held, structure = arrays[: len(arrays) - len(given)], jax.tree.structure(program.shape)
 
         def lowered() -> jax.stages.Lowered:
             jitted = jax.jit(_run(program), compiler_options=dict(self.options))
-            return jitted.lower(program.held, *args)
+            return jitted.lower(arrays, *args)
 
         try:
             digest = digests.of_program(program.jaxpr)
         except digests.Uncertain:
-            return (lowered().compile(), program.held), None
-        held = tuple(map(_signature, program.held))
-        key = digest, known, structure, held, tuple(self.options.items()), _settings()
+            return (lowered().compile(), held), None
+        of_arrays = tuple(map(_signature, arrays))
+        key = digest, known, structure, of_arrays, tuple(self.options.items()), _settings()
         name = compile_cache.name_of(key, known[0], structure)
         found = _of_name(name, key) or compile_cache.compiled(name, lowered)
-        return (_remember(name or key, found), program.held), name
+        return (_remember(name or key, found), held), name
 
     def __call__(self, *args: Any) -> Any:
         run, held = self.compiled(*args)
@@ -204,21 +248,22 @@ def _bytes_held(traced: tuple[jax.stages.Compiled, list[Any]]) -> int:
     return sum(x.nbytes for x in traced[1])
 
 
-def _same(function: Callable[..., Any], *of_call: Any) -> Any:
-    """What tells a trace from others; None where that is not certain."""
+def _same(function: Callable[..., Any], *of_call: Any) -> tuple[Any, list[Given]]:
+    """What tells a trace from others, None where that is not certain; and arrays of whatever values
+    that it may have."""
     if getattr(sys.modules.get("numpyro.primitives"), "_PYRO_STACK", ()):  # handlers around a call
-        return None
+        return None, []
     try:
-        digest = digests.of_pure(function)
+        digest, given = digests.of_pure(function)
     except Exception:  # Uncertain, or whatever parts of it do when they are looked at
-        return None
-    return digest, *of_call, *_settings()
+        return None, []
+    return (digest, *of_call, *_settings()), given
 
 
 def shapes(function: Callable[..., Any], *args: Any) -> Any:
     """`jax.eval_shape`, which is not traced again for what it was traced for before."""
     leaves, structure = jax.tree.flatten(args)
-    same = _same(function, structure, *map(_abstract, leaves))
+    same, _ = _same(function, structure, *map(_abstract, leaves))
     if same is None:
         return jax.eval_shape(function, *args)
     if same not in _shapes:
@@ -268,10 +313,11 @@ class Inner:
         leaves, structure = jax.tree.flatten(args)
         kind = structure, *map(jax.typeof, leaves)
         if kind not in self.known:
-            program = lifted(self.function, *jax.tree.unflatten(structure, map(_shape, kind[1:])))
+            example = jax.tree.unflatten(structure, map(_shape, kind[1:]))
+            program = lifted(self.function, _same(self.function)[1], *example)
             self.known[kind] = jax.jit(_run(program)), program.held
         run, held = self.known[kind]
-        return run(held, *args)
+        return run(_at_hand(held), *args)
 
     def as_read(self) -> Any:
         """What `pcv.digests` reads of it: the same before it is called and after."""

@@ -369,6 +369,7 @@ def models():
     return {
         "own": (grouped({}), {"y": y, "group": group}),
         "NumPyro": (pcv.from_numpyro(clinics, {"y": y, "group": group}), None),
+        "whole groups": (pcv.from_numpyro(clinics, {"y": y, "group": group}), None),
         "PyMC": (IN_PYMC, None),
         "PyMC, made again": (in_pymc(), None),
     }
@@ -383,7 +384,7 @@ for name in models():
         with counted() as events:
             pcv.cross_validate(
                 model,
-                pcv.kfold(30, 5),
+                pcv.leave_one_group_out(group) if name == "whole groups" else pcv.kfold(30, 5),
                 data=data,
                 seed=seed,
                 chains=2,
@@ -397,9 +398,10 @@ for name in models():
 
 
 def test_another_seed_traces_nothing():
-    """In a process of its own: the types that are checked here are part of functions."""
+    """In a process of its own: the types that are checked here are part of functions. Also where
+    chains are given what the fit says of left-out effects."""
     found = run([sys.executable, "-c", SECOND_CALL], capture_output=True, text=True, check=True)
-    expected = ["own", "NumPyro", "PyMC", "PyMC, made again jaxpr_trace", ""]
+    expected = ["own", "NumPyro", "whole groups", "PyMC", "PyMC, made again jaxpr_trace", ""]
     assert found.stdout.split("\n") == expected
 
 

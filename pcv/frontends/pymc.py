@@ -247,7 +247,9 @@ def _refuse(model: pm.Model, where: str) -> None:
 
 def _content(value: Any) -> np.ndarray:
     """What a constant or shared variable of PyTensor holds."""
-    return value.get_value() if hasattr(value, "get_value") else value.eval()
+    if hasattr(value, "get_value"):
+        return value.get_value()
+    return value.eval(mode="FAST_COMPILE")  # Numba takes a second to start
 
 
 def _terms(model: pm.Model, observed: Mapping[str, np.ndarray], where: str) -> list[Any]:
