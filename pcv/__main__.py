@@ -1,5 +1,15 @@
-"""``python -m pcv``: the `pcv` command."""
+"""The `pcv` command, also as ``python -m pcv``."""
 
-from pcv.cli import main
+from pcv import forkserver
 
-main()
+
+def main() -> None:
+    """Run the command, by a fork of what has imported it already where there is one."""
+    forkserver.over()
+    from pcv.cli import main as here
+
+    here()
+
+
+if __name__ == "__main__":
+    main()

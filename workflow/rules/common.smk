@@ -12,7 +12,7 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from pcv import config as pcv_config
-from pcv import layout, reference
+from pcv import forkserver, layout, reference
 from pcv.errors import PcvError
 from pcv.recipes import check_braces, recipe_files
 
@@ -113,6 +113,12 @@ def calm_terminal():
     for handler in logger.handlers:
         if handler.name == "DefaultStreamHandler":
             handler.addFilter(is_calm)
+
+
+def import_ahead():
+    """What jobs import, once for all of them."""
+    if workflow.local_exec:
+        forkserver.start()
 
 
 def is_calm(record):
