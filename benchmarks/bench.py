@@ -130,8 +130,11 @@ def with_caches(caches: str) -> dict[str, str]:
 def measured(name: str) -> list[dict[str, Any]]:
     """All ways, cold and warm, in one order and then in the other."""
     rows = []
+    orders = {"cold": list(WAYS), "warm": list(WAYS)[::-1]}
+    if PROBLEMS[name].long:
+        del orders["warm"]
     with tempfile.TemporaryDirectory() as folder:
-        for state, order in (("cold", list(WAYS)), ("warm", list(WAYS)[::-1])):
+        for state, order in orders.items():
             for way in order:
                 env = with_caches(os.path.join(folder, way))
                 found = alone(f"bench.of_way({way!r}, {name!r})", f"{name}, {way}", env=env)

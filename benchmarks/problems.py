@@ -106,6 +106,8 @@ class Problem(NamedTuple):
     folds: Callable[[Columns], pcv.Folds]
     looped: int
     """folds that a loop is timed on, evenly spaced; its seconds are of all of them by proportion"""
+    long: bool = False
+    """is compiling little of it? Then it is measured cold alone"""
 
 
 def write(language: InPyMC | InNumPyro, model: Written, d: Columns) -> None:
@@ -316,6 +318,7 @@ PROBLEMS = {
         },
         _by_group,
         4,
+        long=True,
     ),
     "air": Problem(
         _air, {"monthly": Written(_air_prior, "normal", _autoregression)}, _one_ahead, 40
@@ -327,7 +330,7 @@ PROBLEMS = {
         60,
     ),
     "counts": Problem(
-        _counts, {"levels": Written(_counts_prior, "poisson", _log_rate)}, _by_group, 20
+        _counts, {"levels": Written(_counts_prior, "poisson", _log_rate)}, _by_group, 20, long=True
     ),
 }
 """by the names that the results have"""
