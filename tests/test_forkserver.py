@@ -66,6 +66,17 @@ def server_process(served):
     return process
 
 
+def has_handler(pid: int, signum: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
+    return bool(caught >> (signum - 1) & 1)
+
+
+def heed_ctrl_c() -> None:
+    """Shells ignore it in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def said(*arguments: str, **more: str) -> tuple[int, str, list[str], bool]:
     """Exit status, output and errors of a command, and whether it imported for itself."""
     run = subprocess.run(
@@ -91,18 +102,23 @@ def test_another_environment_imports_for_itself(found):
     assert not said("--version", **found, OMP_NUM_THREADS="1", TMPDIR="/tmp")[3]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_a_fork_ends_with_its_job(found, server_process, tmp_path, signum):
     config = tmp_path / "config.yaml"
     os.mkfifo(config)  # of which nobody writes a line
-    with subprocess.Popen([*PCV, "check", config], env=variables(**found)) as job:
+    command = [*PCV, "check", config]
+    with subprocess.Popen(command, env=variables(**found), preexec_fn=heed_ctrl_c) as job:
         try:
-            until(server_process.children)
+            until(lambda: has_handler(job.pid, signal.SIGTERM))
+            (fork,) = server_process.children()
+            until(lambda: not has_handler(fork.pid, signal.SIGINT))
+            if signum == signal.SIGINT:  # a terminal tells both
+                fork.send_signal(signum)
             job.send_signal(signum)
-        except AssertionError:
+        except BaseException:
             job.kill()
             raise
-    assert job.returncode == {signal.SIGTERM: 128 + signum, signal.SIGKILL: -signum}[signum]
+    assert job.returncode == (-signum if signum == signal.SIGKILL else 128 + signum)
     until(lambda: not server_process.children())
 
 
