@@ -130,11 +130,9 @@ def with_caches(caches: str) -> dict[str, str]:
 def measured(name: str) -> list[dict[str, Any]]:
     """All ways, cold and warm, in one order and then in the other."""
     rows = []
-    orders = {"cold": list(WAYS), "warm": list(WAYS)[::-1]}
-    if PROBLEMS[name].long:
-        del orders["warm"]
+    known = ("cold",) if PROBLEMS[name].long else ("cold", "warm")
     with tempfile.TemporaryDirectory() as folder:
-        for state, order in orders.items():
+        for state, order in zip(known, (list(WAYS), list(WAYS)[::-1])):
             for way in order:
                 env = with_caches(os.path.join(folder, way))
                 found = alone(f"bench.of_way({way!r}, {name!r})", f"{name}, {way}", env=env)

@@ -14,6 +14,8 @@ import pytest
 
 from pcv import forkserver
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no fork server")
+
 STARTED = """
 import os, sys
 from pcv import forkserver
