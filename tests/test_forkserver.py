@@ -74,9 +74,12 @@ def has_handler(pid: int, signum: int) -> bool:
     return bool(caught >> (signum - 1) & 1)
 
 
-def heed_ctrl_c() -> None:
-    """Shells ignore it in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@pytest.fixture
+def heeded():
+    """Ctrl-C, by processes begun meanwhile: in the background, shells have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def said(*arguments: str, **more: str) -> tuple[int, str, list[str], bool]:
@@ -104,12 +107,13 @@ def test_another_environment_imports_for_itself(found):
     assert not said("--version", **found, OMP_NUM_THREADS="1", TMPDIR="/tmp")[3]
 
 
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_a_fork_ends_with_its_job(found, server_process, tmp_path, signum):
     config = tmp_path / "config.yaml"
     os.mkfifo(config)  # of which nobody writes a line
     command = [*PCV, "check", config]
-    with subprocess.Popen(command, env=variables(**found), preexec_fn=heed_ctrl_c) as job:
+    with subprocess.Popen(command, env=variables(**found)) as job:
         try:
             until(lambda: has_handler(job.pid, signal.SIGTERM))
             (fork,) = server_process.children()
