@@ -5,15 +5,12 @@ program shows few of them); of Python's their code, with all that it holds.
 """
 
 import builtins
-import dis
 import hashlib
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache, partial
 from inspect import getattr_static
-from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -23,6 +20,7 @@ import numpy as np
 from jax.extend import core
 
 from pcv.errors import in_one_line
+from pcv.purity import is_library, is_pure, is_steady, named, names_in
 
 ORDERS = 3
 """derivatives of functions with rules of their own that are read: as many as anything here takes"""
@@ -34,19 +32,18 @@ OF_CODE = (
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
 
-PURE = {
-    *("pcv", "jax", "jaxlib", "numpyro", "numpy", "scipy", "jaxtyping", "math", "builtins"),
-    *("functools", "itertools", "operator", "collections", "copyreg", "typing", "types", "enum"),
+NOT_COMPUTED_WITH = {
+    *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__hash__"),
+    *("__firstlineno__", "__static_attributes__", "__signature__"),
+    *("__orig_bases__", "__slotnames__", "_abc_impl"),
 }
-"""packages whose functions give the same for the same, but for those of these names:"""
-IMPURE = {
-    *("load", "loadtxt", "genfromtxt", "fromregex", "fromfile", "memmap", "loadmat", "load_npz"),
-    *("mmread", "load_dataset", "globals", "eval", "exec", "open", "input", "__import__", "rvs"),
-    *("hash", "locals"),
-}
+"""members of classes that say how they were written, or are of each object"""
+OBJECTS = "__reduce__", "__reduce_ex__", "__getstate__"
+"""methods that, where a class has not its own, say all of an object"""
 LARGE = 2**24
 """bytes of an array that is not read in order to save a trace"""
 
+PLAIN = bool, int, float, complex, str, np.dtype, type(None), type(...), type(NotImplemented)
 SAID_WHOLE = jax.tree_util.PyTreeDef, jax.ShapeDtypeStruct, jax.sharding.PartitionSpec
 """objects of JAX of which all is in what is printed"""
 
@@ -138,8 +135,8 @@ def _kind(x: Any) -> str:
 
 def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     """What a value is: as bytes, or in parts."""
-    if how.pure and not _is_pure(type(x).__module__):  # whatever its class does with it
-        raise Uncertain(f"an object of {_kind(x)}")
+    if how.pure and not is_pure(type(x).__module__):
+        return _users(x, how)
     if _kind(x) in ("pcv.programs.Inner", "pcv.programs.Traced"):
         return [x.as_read()]
     if _kind(x) == "pcv.programs.Given":
@@ -149,7 +146,7 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return [len(how.given), x.value.dtype, x.value.shape]
     if isinstance(x, bytes):
         return x
-    if x is None or x is ... or isinstance(x, bool | int | float | complex | str | np.dtype):
+    if isinstance(x, PLAIN):
         return repr(x).encode()
     if isinstance(x, Enum | slice | range | jax.sharding.AbstractMesh):
         return repr(x).encode()
@@ -169,7 +166,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return [str(jax.random.key_impl(x)), jax.random.key_data(x)]
     if isinstance(x, jax.core.Tracer):
         raise Uncertain("a value that is being traced")
-    if hasattr(x, "__array__") and hasattr(x, "dtype") and hasattr(x, "shape"):
+    is_array = all(hasattr(x, name) for name in ("__array__", "dtype", "shape"))
+    if is_array and not isinstance(x, type):
         array = np.asarray(x)
         if array.dtype.hasobject or array.dtype.fields or isinstance(x, np.ma.MaskedArray):
             raise Uncertain("an array of Python objects, of fields, or masked")
@@ -182,6 +180,10 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     of_jax = type(x).__module__.split(".")[0] in ("jax", "jaxlib")
     if of_jax and any(known.__name__ == "HiPrim" for known in type(x).__mro__):
         return [vars(x)]  # a primitive with its parameters
+    if isinstance(x, property):
+        return [x.fget, x.fset, x.fdel]
+    if isinstance(x, staticmethod | classmethod):
+        return [x.__func__]
     if callable(x) or isinstance(x, CodeType | ModuleType):
         return _code(x, how)
     if how.pure and not isinstance(x, SAID_WHOLE):
@@ -265,12 +267,12 @@ def _of_jax(loaded: int) -> set[int]:
 def _code(x: Any, how: Reading) -> bytes | list[Any]:
     """A function of Python: its code and what that refers to; a library's, by its name."""
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', '')}"
-    fixed = _is_pure if how.pure else _is_library
+    fixed = is_pure if how.pure else is_library
     if isinstance(x, CodeType):
         return _of_code(x)
     module = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or ""
-    if _is_library(module) and (isinstance(x, ModuleType) or _named(x)):
-        if how.pure and not _is_pure(module):
+    if is_library(module) and (isinstance(x, ModuleType) or named(x)):
+        if how.pure and not is_pure(module):
             raise Uncertain(f"{name}, which may not always give the same")
         return (x.__name__ if isinstance(x, ModuleType) else name).encode()
     if isinstance(x, partial):
@@ -283,14 +285,19 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
         place = sys.modules.get(known["__name__"])
         if place is not None and x.__globals__ is vars(place) and fixed(known["__name__"]):
             known = {}  # such as of what jax.vmap returns
-        names = _names(x.__code__)
+        names = names_in(x.__code__)
         used = {name: known[name] for name in sorted(names) if name in known}
-        if how.pure and known and not _is_steady(x.__code__, names, used):
+        if how.pure and known and not is_steady(x.__code__, names, used):
             raise Uncertain(f"{name}, which may not always give the same")
         of = [name] if how.pure and not known else []
         return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x), *of]
     if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
         return [x.__wrapped__]
+    if isinstance(x, BuiltinFunctionType) and isinstance(x.__self__, type):
+        return [x.__self__, x.__name__]  # such as what makes tuples
+    if how.pure and isinstance(x, type) and not is_library(module):
+        members = {k: v for k, v in vars(x).items() if k not in NOT_COMPUTED_WITH}
+        return [name, x.__bases__, members]
     if isinstance(x, type | BuiltinFunctionType):
         raise Uncertain(name)
     return _object(x, how)
@@ -302,29 +309,13 @@ def _of_code(code: CodeType) -> bytes:
     return _digest([getattr(code, field) for field in OF_CODE], Reading({}))
 
 
-def _names(code: CodeType) -> set[str]:
-    """That a function and those inside it use."""
-    return {*code.co_names}.union(*map(_names, _inside(code)))
-
-
-def _inside(code: CodeType) -> list[CodeType]:
-    return [x for x in code.co_consts if isinstance(x, CodeType)]
-
-
-def _is_steady(code: CodeType, names: set[str], used: Mapping[str, Any]) -> bool:
-    """Does a function give the same whenever it is called, by the names that it uses?"""
-    imported = _imported(code)
-    modules = [x.__name__ for x in used.values() if isinstance(x, ModuleType)]
-    by_numpy = "numpy" in modules or any(x.split(".")[0] == "numpy" for x in imported)
-    drawn = ("random" in names and by_numpy) or "numpy.random" in modules
-    return not drawn and not names & IMPURE and all(map(_is_pure, imported))
-
-
-@cache
-def _imported(code: CodeType) -> set[str]:
-    """Modules that a function and those inside it import as they are called."""
-    own = {x.argval for x in dis.get_instructions(code) if x.opname == "IMPORT_NAME"}
-    return own.union(*map(_imported, _inside(code)))
+def _users(x: Any, how: Reading) -> list[Any]:
+    """An object of a class of the user: what it holds, and through its class what that does."""
+    kind = type(x)
+    own = any(getattr(kind, name) is not getattr(object, name) for name in OBJECTS)
+    if own or is_library(kind.__module__):  # whatever its class does with it
+        raise Uncertain(f"an object of {_kind(x)}")
+    return _object(x, how)
 
 
 def _object(x: Any, how: Reading) -> list[Any]:
@@ -347,29 +338,3 @@ def _object(x: Any, how: Reading) -> list[Any]:
             if type(of_class[name]).__name__ not in computed and value is not of_class[name]
         }
     return [make, args, state, *map(list, filter(None, items))]
-
-
-def _is_pure(module: str) -> bool:
-    package, *_ = module.split(".")  # some modules of compiled classes are none
-    return package in PURE and _is_library(package)
-
-
-def _named(x: Any) -> bool:
-    """Is it what its module has under its name?"""
-    place: Any = sys.modules.get(x.__module__)
-    for part in getattr(x, "__qualname__", getattr(x, "__name__", "")).split("."):
-        place = getattr(place, part, None)
-    return place is x
-
-
-@cache
-def _is_library(module: str) -> bool:
-    """Installed, or Python's own: not what a user goes on writing."""
-    if module == "__main__" or module not in sys.modules:
-        return False
-    if module.split(".")[0] in ("pcv", *sys.builtin_module_names):
-        return True
-    file = getattr(sys.modules[module], "__file__", None)
-    paths = sysconfig.get_paths()
-    places = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return bool(file) and any(Path(str(file)).is_relative_to(place) for place in places)

@@ -358,6 +358,16 @@ def clinics(group, y):
     numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
 
 
+class Clinics:
+    def __init__(self, sd):
+        self.sd = sd
+
+    def __call__(self, group, y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, self.sd))
+        theta = numpyro.sample("theta", dist.Normal(mu, 1.0).expand([6]))
+        numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
+
+
 def in_pymc():
     with pm.Model() as made:
         theta = pm.Normal("theta", pm.Normal("mu", 0.0, 2.0), 1.0, shape=6)
@@ -369,6 +379,7 @@ def models():
     return {
         "own": (grouped({}), {"y": y, "group": group}),
         "NumPyro": (pcv.from_numpyro(clinics, {"y": y, "group": group}), None),
+        "object": (pcv.from_numpyro(Clinics(2.0), {"y": y, "group": group}), None),
         "whole groups": (pcv.from_numpyro(clinics, {"y": y, "group": group}), None),
         "PyMC": (IN_PYMC, None),
         "PyMC, made again": (in_pymc(), None),
@@ -401,7 +412,9 @@ def test_another_seed_traces_nothing():
     """In a process of its own: the types that are checked here are part of functions. Also where
     chains are given what the fit says of left-out effects."""
     found = run([sys.executable, "-c", SECOND_CALL], capture_output=True, text=True, check=True)
-    expected = ["own", "NumPyro", "whole groups", "PyMC", "PyMC, made again jaxpr_trace", ""]
+    expected = [
+        *("own", "NumPyro", "object", "whole groups", "PyMC", "PyMC, made again jaxpr_trace", ""),
+    ]
     assert found.stdout.split("\n") == expected
 
 

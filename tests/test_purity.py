@@ -1,0 +1,186 @@
+"""Functions of a user's classes are known again, but not for others, nor where they may change."""
+
+import abc
+import dataclasses
+import functools
+import subprocess
+import sys
+from enum import Enum
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from pcv import digests
+
+
+def of(x):
+    return digests.of_pure(x)[0]
+
+
+def line(by=1.0, power=1, offset=0.0, slope=1.0, base=0.0):
+    """A class of which each argument changes one member, or what that refers to."""
+
+    class Base(abc.ABC):
+        def below(self):
+            return base
+
+        @abc.abstractmethod
+        def __call__(self, b): ...
+
+    class Line(Base):
+        width = by
+
+        def __init__(self, x):
+            self.x = x
+
+        def __call__(self, b):
+            return self.sloped(self.moved) * b**power + super().below()
+
+        @property
+        def moved(self):
+            return self.x + offset
+
+        @staticmethod
+        def sloped(x):
+            return slope * x
+
+        @classmethod
+        def at_0(cls):
+            return cls(0.0)
+
+    return Line
+
+
+MADE = {}, {"by": 2.0}, {"power": 2}, {"offset": 1.0}, {"slope": 2.0}, {"base": 1.0}
+
+
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x(3.0), lambda x: x(3.0).__call__])
+def test_classes_are_their_bases_and_members(part):
+    found = [of(part(line(**changes))) for changes in MADE]
+    assert found == [of(part(line(**changes))) for changes in MADE]
+    assert len(set(found)) == len(MADE)
+
+
+class Slots:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    x: np.ndarray
+    names: list = dataclasses.field(default_factory=list)
+
+
+class Tupled(NamedTuple):
+    x: float
+    n: int = 3
+
+
+class Mapped(dict):
+    pass
+
+
+class Twice(dist.Normal):
+    def log_prob(self, value):
+        return 2 * super().log_prob(value)
+
+
+class Kept:
+    def __init__(self, x):
+        self.x = x
+
+    @functools.cached_property
+    def double(self):
+        return 2 * self.x
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(Slots, Fields, Tupled, Kept),
+        lambda x: Mapped(x=x),
+        lambda x: Twice(0.0, x),
+        lambda x: lambda b: Twice(x, 1.0).log_prob(b),
+        lambda x: functools.partial(Fields, x),
+        lambda x: Slots(Fields([Tupled(x)])),
+    ],
+)
+def test_objects_are_their_class_and_what_they_hold(make):
+    assert of(make(1.0)) == of(make(1.0)) != of(make(2.0))
+
+
+def test_what_an_object_only_computed_is_not_read():
+    one, other = Kept(1.0), Kept(1.0)
+    assert one.double
+    assert of(one) == of(other)
+
+
+class Reduced(Slots):
+    """Says itself what is all of it."""
+
+    def __reduce__(self):
+        return Reduced, (0.0,)
+
+
+class Stated(Slots):
+    def __getstate__(self):
+        return None
+
+
+class Kind(Enum):
+    ONE = 1
+
+
+class Meta(type):
+    def __call__(cls, x):
+        return x
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class Drawn:
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+
+    def __call__(self, b):
+        return b * self.rng.normal()
+
+
+class Read:
+    def __call__(self, b):
+        return b * np.load("x.npy")
+
+
+@pytest.mark.parametrize(
+    "x", [Reduced(1.0), Stated(1.0), Kind.ONE, OfMeta, Drawn(), Read(), Slots(sys.__stdout__)]
+)
+def test_what_may_hold_or_give_something_else_is_not_read(x):
+    with pytest.raises(digests.Uncertain):
+        of(x)
+
+
+def test_a_member_that_changes_is_noticed():
+    made = line()
+    before = of(made)
+    made.width = 5.0
+    assert of(made) != before
+
+
+def test_digests_of_classes_are_those_of_other_processes():
+    code = (
+        "from tests import test_purity as t; print(t.of(t.Tupled), t.of(t.Fields), t.of(t.line()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [of(Tupled), of(Fields), of(line())]
+
+
+def test_classes_of_arrays_are_no_arrays():
+    assert of(lambda x: isinstance(x, jnp.ndarray | np.ndarray))
