@@ -20,8 +20,7 @@ import yaml
 
 from tests import faults
 from tests.faults import NONE, Fault
-from tests.test_faults import SETTINGS
-from tests.test_stages import set_up
+from tests.project import ONE_MODEL, set_up
 
 SEED = 1
 
@@ -32,7 +31,7 @@ def main(points: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         base = set_up(Path(place) / "base").folder
         config = base / "config.yaml"
-        config.write_text(yaml.safe_dump(SETTINGS))
+        config.write_text(yaml.safe_dump(ONE_MODEL))
         job = faults.job_of(config, print)
         whole = shutil.copytree(base, base.with_name("whole"))
         assert faults.run(whole / "config.yaml", NONE).code == 0

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from tests.test_stages import MODELS
+from tests.project import MODELS
 
 PCV = Path(sys.executable).parent / "pcv"
 MIB = 2**20

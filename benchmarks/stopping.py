@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from pcv.config.lengths import looks
 from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.stopping import Rule, finished
-from tests.test_stopping import by_share
+from tests.looks import by_share
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000
 PHI = 0.5
@@ -70,7 +70,7 @@ def decided(diff: float, mcse_over_se: float, rng: np.random.Generator) -> dict[
 
 
 def of_totals(share: float) -> dict[str, str]:
-    """Sums of 20 folds that end by a share of the SE, as tests/test_stopping.py makes them."""
+    """Sums of 20 folds that end by a share of the SE, as tests/looks.py makes them."""
     found = by_share(share, 8)
     error, z = found.early.error, found.early.error / found.early.mcse
     size = error.std(ddof=1)

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 from jaxtyping import Float, Key
+from scipy.signal import lfilter
 
 from pcv.diagnostics import OFFSETS, LogSums, Sides, UnitSides
 from pcv.folds import Folds
@@ -170,3 +171,10 @@ def run(
         Sides(begun.center["shift"], crossing, full_batches, full),
         units,
     )
+
+
+def ar1(rng, phi, shape, sd=1.0):
+    """Stationary AR(1) chains along the last axis, with mean 0 and standard deviation sd."""
+    steps = rng.normal(size=shape)
+    steps[..., 1:] *= np.sqrt(1 - phi**2)
+    return sd * lfilter([1], [1, -phi], steps)

@@ -5,6 +5,7 @@ not done, in a process that meets a fault at change AT of files below its result
 them that lie in checkpoints.
 """
 
+import itertools
 import os
 import re
 import signal
@@ -157,6 +158,22 @@ def wrong(taken: dict[str, xr.Dataset], whole: dict[str, xr.Dataset]) -> list[st
 def leftovers(job: Job) -> list[Path]:
     """What half-written artifacts have left."""
     return [path for path in job.results.rglob(".*.zarr.*") if path.suffix in (".new", ".old")]
+
+
+class Killed(BaseException):
+    """As a signal would: nothing catches it."""
+
+
+def killed_after(monkeypatch, writes, function="write_bytes"):
+    """Ends the process's work at a write of a checkpoint or an artifact."""
+    as_it_is, count = getattr(store, function), itertools.count()
+
+    def write(*args, **kwargs):
+        if next(count) == writes:
+            raise Killed
+        return as_it_is(*args, **kwargs)
+
+    monkeypatch.setattr(store, function, write)
 
 
 def _changed(event: str, args: tuple) -> str:

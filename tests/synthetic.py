@@ -7,6 +7,9 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import norm
 
+from pcv import results
+from pcv.diagnostics import batch_sums, third_moments
+
 KINDS = ("joint", "pointwise")
 COLUMNS = ["model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound"]
 COLUMNS += ["p_better", "diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds"]
@@ -223,3 +226,64 @@ PROVENANCE: dict[str, Any] = {
     "seconds": {"fit/slopes": 6.31, "fit/common": 5.02, "sample/slopes/0": 3.4},
     "git_commit": "0123abc",
 }
+CHAINS, DRAWS, BATCH = 4, 400, 50
+TEST = np.array([[0, 1], [2, 3], [4, -1]])
+UNITS = np.array([f"unit {i}" for i in range(5)])
+FOLDS = xr.Dataset({"test": (("fold", "slot"), TEST)}, {"fold": ["a", "b", "c"]})
+CHECKS = xr.Dataset(
+    {
+        "rhat": ("param", [1.0]),
+        "ess": ("param", [900.0]),
+        "efmi": ("chain", [1.0]),
+        "divergences": 0,
+    },
+    {"param": ["mu"]},
+    {"problems": [], "warnings": []},
+)
+ATTRIBUTES = {"predictive": "plain", "integration": "", "outcome": "y", "superchains": 0}
+ATTRIBUTES |= {"full_draws": 0}
+
+
+def energy(seed: int, phi: float = 0.0) -> dict[str, np.ndarray]:
+    """Sums of energies that are an AR(1) process, per batch."""
+    x = np.random.default_rng(seed).normal(size=(len(TEST), CHAINS, DRAWS))
+    for t in range(1, DRAWS):
+        x[..., t] = phi * x[..., t - 1] + np.sqrt(1 - phi**2) * x[..., t]
+    steps = np.diff(x, axis=2, prepend=x[..., :1]) ** 2
+    batches = x.reshape(len(TEST), CHAINS, -1, BATCH)
+    return {
+        "count": np.full(batches.shape[:3], float(BATCH)),
+        "mean": batches.mean(3),
+        "m2": BATCH * batches.var(3),
+        "diff_sq": steps.reshape(batches.shape).sum(3),
+    }
+
+
+def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
+    """The sample artifact of draws (fold, chain, draw, slot); padded slots score 0."""
+    pointwise = np.where(TEST[:, None, None] >= 0, pointwise, 0.0)
+    joint = pointwise.sum(axis=3)
+    dims = ("fold", "chain", "batch")
+    variables = {
+        **{f"log_joint_{k}": (dims, x) for k, x in batch_sums(joint, BATCH)._asdict().items()},
+        **{
+            f"log_pointwise_{k}": (dims if x.ndim == 3 else (*dims, "slot"), x)
+            for k, x in batch_sums(pointwise, BATCH)._asdict().items()
+        },
+        "log_joint_m3": (dims, third_moments(joint, BATCH)),
+        "shift": ("fold", np.full(len(TEST), np.inf)),
+        "crossing": ((*dims, "offset"), np.zeros((len(TEST), CHAINS, DRAWS // BATCH, 5))),
+        "full_crossing": (("fold", "full_batch", "offset"), np.zeros((len(TEST), 2, 5))),
+        "log_joint_draws": (("fold", "chain", "draw"), joint),
+        "n_draws": ("fold", np.full(len(TEST), DRAWS)),
+        "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),
+        "acceptance": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), 0.9)),
+        **{f"energy_{name}": (dims, x) for name, x in energy(seed=1).items()},
+    }
+    return xr.Dataset(variables, attrs=ATTRIBUTES)
+
+
+def diagnosed(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
+    made = sample(pointwise, divergences)
+    rng = np.random.default_rng(1)
+    return results.diagnose([made], FOLDS, UNITS, CHECKS, rng, "m")

@@ -12,8 +12,8 @@ from pcv.folds import leave_future_out
 from pcv.job import OF_REPLICATES, prints
 from pcv.sampling import folds as sampling_of_folds
 from pcv.scores import SCORES
-from tests.test_checkpoint import Killed, killed_after
-from tests.test_stages import run, set_up
+from tests.faults import Killed, killed_after
+from tests.project import run, set_up
 
 CV = {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12}
 

@@ -37,7 +37,7 @@ from pcv.psis import psis
 from pcv.psis_first import _at_least_two
 from pcv.stages import full_data
 from tests.problems import LinearGaussian, exact, hierarchy, regression
-from tests.test_results import diagnosed
+from tests.synthetic import diagnosed
 
 N = 24
 RNG = np.random.default_rng(11)

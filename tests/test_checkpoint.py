@@ -26,7 +26,8 @@ from pcv.job import draws_of, starts_of
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import tiles
 from pcv.stages import sampling
-from tests.test_stages import run, set_up
+from tests.faults import Killed, killed_after
+from tests.project import run, set_up
 
 DRAWS = {
     "cv": {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12},
@@ -43,10 +44,6 @@ UNTIL = {
 }
 BLOCKS = 5
 HERE = {"platform": "cpu", "devices": 2, "dtype": "float64"}
-
-
-class Killed(BaseException):
-    """As a signal would: nothing catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +81,6 @@ def sampled(project, changes=DRAWS):
     run(project.job(changes, "flat"), "sample")
     path = project.path("models/flat/sample/1-of-1.zarr")
     return xr.open_dataset(path, engine="zarr").load().drop_attrs(deep=False)
-
-
-def killed_after(monkeypatch, writes, function="write_bytes"):
-    """Ends the process's work at a write of a checkpoint or an artifact."""
-    as_it_is, count = getattr(store, function), itertools.count()
-
-    def write(*args, **kwargs):
-        if next(count) == writes:
-            raise Killed
-        return as_it_is(*args, **kwargs)
-
-    monkeypatch.setattr(store, function, write)
 
 
 def folder_of(project):

@@ -13,7 +13,7 @@ import yaml
 import pcv as package
 from pcv import cli, stages, status
 from pcv.errors import Stopped
-from tests.test_stages import CONFIG, MODELS, table
+from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
 COMMANDS = ("check", *STAGES)

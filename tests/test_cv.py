@@ -12,7 +12,7 @@ import pcv
 from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.storable import true_names
-from tests.test_results import FOLDS, diagnosed
+from tests.synthetic import FOLDS, diagnosed
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from pcv import api, cli, devices
-from tests.test_refusals import numpyro_line
+from tests.lines import numpyro_line
 
 
 @pytest.fixture

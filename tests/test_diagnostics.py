@@ -11,21 +11,14 @@ import numpy as np
 import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
-from scipy.signal import lfilter
 from scipy.stats import ttest_ind
 
 from pcv import diagnostics as diag
 from pcv import verdicts
 from pcv.diagnostics import Benchmark, LogSums, batch_sums, convergence, tails
+from tests.chains import ar1
 
 SEEDS = (1, 2, 3)
-
-
-def ar1(rng, phi, shape, sd=1.0):
-    """Stationary AR(1) chains along the last axis, with mean 0 and standard deviation sd."""
-    steps = rng.normal(size=shape)
-    steps[..., 1:] *= np.sqrt(1 - phi**2)
-    return sd * lfilter([1], [1, -phi], steps)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -18,19 +18,8 @@ import yaml
 from pcv import api, stages
 from tests import faults
 from tests.faults import NONE, Fault
-from tests.test_stages import CONFIG, set_up
+from tests.project import ONE_MODEL, set_up
 
-EXPERIMENT = CONFIG["experiments"]["yields"]
-SETTINGS = CONFIG | {
-    "experiments": {
-        "yields": EXPERIMENT
-        | {
-            "models": {"flat": EXPERIMENT["models"]["flat"]},
-            "scores": ["log", "crps"],
-            "cv": EXPERIMENT["cv"] | {"fold_batches": 2},
-        }
-    }
-}
 EACH = 5
 """faults that a job meets, one after another: another order of kinds in every job"""
 STARTS = ("fit", "warmup")
@@ -41,7 +30,7 @@ STARTS = ("fit", "warmup")
 def base(tmp_path_factory):
     """Folders after `STARTS`; what nothing disturbed makes of them, and in how many changes."""
     project = set_up(tmp_path_factory.mktemp("faults") / "base")
-    (project.folder / "config.yaml").write_text(yaml.safe_dump(SETTINGS))
+    (project.folder / "config.yaml").write_text(yaml.safe_dump(ONE_MODEL))
     with contextlib.chdir(project.folder), jax.enable_x64(True):
         job = faults.job_of(project.folder / "config.yaml", project.said.append)
         stages.data(job)

@@ -3,16 +3,14 @@ import warnings
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn import model_selection
 
 from pcv import schemes
 from pcv.config import FoldScheme
-from pcv.errors import PcvError
 from pcv.folds import (
-    Folds,
     check,
     describe,
     from_column,
@@ -28,36 +26,11 @@ from pcv.folds import (
     title,
     train_mask,
 )
-
-quick = settings(max_examples=50, deadline=None)
-
-
-def scored(folds: Folds) -> list[list[int]]:
-    return [test[test >= 0].tolist() for test in folds.test]
-
-
-def names(num_units: int) -> list[str]:
-    return [str(unit + 1) for unit in range(num_units)]
+from tests.folds import assert_partition, names, quick, refusal, scored
 
 
 def array(*units: int) -> np.ndarray:
     return np.array(units, np.int64)
-
-
-def refusal(function, *args, **kwargs) -> str:
-    with pytest.raises(PcvError) as caught:
-        function(*args, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def assert_partition(folds: Folds, num_units: int) -> None:
-    """Every unit tested once, and trained on in all other folds."""
-    check(folds, names(num_units), cover=True)
-    assert sorted(unit for units in scored(folds) for unit in units) == list(range(num_units))
-    train = train_mask(folds, num_units)
-    for fold, units in enumerate(scored(folds)):
-        assert np.flatnonzero(~train[fold]).tolist() == units
 
 
 # The type

@@ -20,7 +20,7 @@ from pcv import api, cli, project, reference, stages
 from pcv.config import load
 from pcv.frontends import as_model
 from pcv.job import Job
-from tests.test_workflow import ROOT, planned, snakemake
+from tests.workflow import ROOT, planned, snakemake
 
 FILES = [
     *(".gitignore", "README.md", "Snakefile", "config.yaml", "data.csv", "models.py"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_workflow import changed, command, make_project, tiny, variables, write_config
+from tests.workflow import changed, command, make_project, tiny, variables, write_config
 
 MODEL = Path("results/tiny/models/a")
 SAMPLED = MODEL / "sample/1-of-1.zarr"

@@ -12,7 +12,7 @@ from pcv.artifacts import batches, opened
 from pcv.errors import PcvError
 from pcv.memory import Step
 from pcv.sampling import folds as sampling_of_folds
-from tests.test_stages import run, set_up
+from tests.project import run, set_up
 
 SETTINGS = {
     "models": {"flat": {"model": "models.py:flat"}},

@@ -27,7 +27,7 @@ from pcv.paper.published import DIFFERENCES, MEANS, RUN_TIMES
 from pcv.paper.run import paper
 from pcv.report import drawn
 from tests.synthetic import make_results
-from tests.test_workflow import ROOT, changed, make_project, planned, snakemake
+from tests.workflow import ROOT, changed, make_project, planned, snakemake
 
 CONFIGS = {name: ROOT / f"config/paper/{name}.yaml" for name in ("paper", "quick")}
 LONGEST_FIGURE = {"example2": 2_000, "example3": 4_000, "example4": 2_000}

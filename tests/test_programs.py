@@ -1,7 +1,6 @@
 """Programs are shared by all that compute the same, whatever arrays they hold, and by no others."""
 
 import sys
-from contextlib import contextmanager
 from functools import cache, partial
 from subprocess import run
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from scipy.stats import norm
 import pcv
 from pcv import digests, programs
 from pcv.frontends import as_model
+from tests.programs import counted, grouped
 
 X, OTHER = np.linspace(0.0, 1.0, 7), np.linspace(2.0, 3.0, 7)
 
@@ -281,46 +281,6 @@ def test_few_are_kept(monkeypatch):
     assert len(programs._traced) == 1
 
 
-@contextmanager
-def counted():
-    """How often functions are traced, lowered and compiled (or fetched)."""
-    found = []
-
-    def listen(event, *_, **__):
-        if event.startswith("/jax/core/compile/"):
-            found.append(event.removeprefix("/jax/core/compile/").removesuffix("_duration"))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def grouped(data):
-    """Groups of normal outcomes, whose effects are integrated out by themselves."""
-
-    def log_prior(params):
-        return (
-            dist.Normal(0.0, 2.0).log_prob(params["mu"])
-            + dist.Normal(params["mu"], jnp.exp(params["log_tau"])).log_prob(params["theta"]).sum()
-            + dist.Normal(0.0, 1.0).log_prob(params["log_tau"])
-        )
-
-    def init(key):
-        z = jax.random.normal(key, (8,))
-        mu, log_tau = 2 * z[0], z[1]
-        return {"mu": mu, "log_tau": log_tau, "theta": mu + jnp.exp(log_tau) * z[2:]}
-
-    return pcv.Model(
-        init=init,
-        log_prior=log_prior,
-        log_lik=lambda params, data: dist.Normal(params["theta"][data["group"]], 1.0).log_prob(
-            data["y"]
-        ),
-        constrain=dict,
-        outcome=pcv.Outcome("y"),
-    )
-
-
 def test_a_second_call_compiles_nothing():
     """Of another seed, other data of the same shape, or other folds of the same shape."""
     rng = np.random.default_rng(1)
@@ -346,7 +306,7 @@ import numpyro
 import numpyro.distributions as dist
 import pcv
 import pymc as pm
-from tests.test_programs import counted, grouped
+from tests.programs import counted, grouped
 
 group = np.repeat(np.arange(6), 5)
 y = np.random.default_rng(1).normal(size=30) + group

@@ -12,7 +12,7 @@ import pytest
 from pcv import registry, store
 from pcv.config import values
 from pcv.errors import PcvError
-from tests.test_zoo import DATA, needs_data
+from tests.data import DATA, needs_data
 
 
 def test_names_are_those_of_the_config():

@@ -43,7 +43,7 @@ from pcv.folds import (
 )
 from pcv.folds.base import names_of
 from pcv.folds.space import EARTH_RADIUS
-from tests.test_folds import assert_partition, names, quick, refusal, scored
+from tests.folds import assert_partition, names, quick, refusal, scored
 
 
 def trained(folds: Folds, num_units: int) -> list[list[int]]:

@@ -12,8 +12,8 @@ import pytest
 from pcv import checkpoint, stages
 from pcv.errors import Stopped
 from pcv.status import artifacts, clean, table
-from tests.test_checkpoint import Killed, killed_after
-from tests.test_stages import run, set_up
+from tests.faults import Killed, killed_after
+from tests.project import run, set_up
 
 SETTINGS = {"cv": {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12, "fold_batches": 2}}
 IN_ROUNDS = {

@@ -19,7 +19,7 @@ from pcv.stopping import Rule, finished
 from pcv.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from tests.chains import fit_of, nothing_said
 from tests.problems import kriging, regression
-from tests.test_exact import prepare
+from tests.replications import prepare
 
 CHAINS, DRAWS, BATCH = 8, 200, 50
 TRUTH = -0.5

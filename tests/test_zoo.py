@@ -1,6 +1,5 @@
 """The models of the paper's examples: densities against SciPy, posteriors against printed means."""
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from pcv.model import Model, flat_target, numeric, param_names, target
 from pcv.sampling.fit_checks import check
 from pcv.zoo import air, grouped, radon
 from tests.chains import off_printed, posterior
+from tests.data import needs_data
 
 RNG = np.random.default_rng(1)
 COUNTY = np.array([0, 0, 0, 1, 2, 2, 2, 2])
@@ -210,12 +210,6 @@ def test_densities_of_growth_over_other_spans_are_not_compared():
 
 
 # The registered data and the posteriors that the authors printed
-
-
-DATA = os.environ.get("PCV_DATA", "")
-needs_data = pytest.mark.skipif(
-    not (Path(DATA) / "radon_us.csv").is_file(), reason="PCV_DATA names no folder with the data"
-)
 
 
 @cache

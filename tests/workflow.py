@@ -1,0 +1,115 @@
+"""A project that Snakemake runs in a folder of its own, and what it has to do there."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+MODEL = """
+import numpyro.distributions as dist
+import pcv
+
+
+def normal(data, scale=10.0):
+    prior = dist.Normal(0.0, scale)
+    return pcv.Model(
+        init=lambda key: {"mu": prior.sample(key)},
+        log_prior=lambda params: prior.log_prob(params["mu"]),
+        log_lik=lambda params, data: dist.Normal(params["mu"], 1.0).log_prob(data["y"]),
+        constrain=lambda params: params,
+        outcome=pcv.Outcome("y"),
+    )
+"""
+DATA = "y\n" + "\n".join(str(0.3 * (i % 5)) for i in range(12)) + "\n"
+CONFIG = {
+    "seed": 1,
+    "experiments": {
+        "tiny": {
+            "data": {"file": "data.csv", "outcome": "y"},
+            "folds": {"scheme": "k_fold", "k": 4},
+            "models": {
+                "a": {"model": "a.py:normal", "args": {"scale": 10.0}},
+                "b": {"model": "b.py:normal", "args": {"scale": 0.5}},
+            },
+            "fit": {"warmup": 200, "draws": 200},
+            "cv": {"chains": 2, "warmup": 5, "draws": 40, "batch_size": 10, "fold_batches": 2},
+        }
+    },
+}
+
+
+class Run(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def command(*arguments: str, snakefile: Path = ROOT / "Snakefile") -> list[str]:
+    snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile), "--cores", "2"]
+    return [*snakemake, *arguments]
+
+
+def variables() -> dict[str, str]:
+    """The compiled functions of a project are its own, as a user's are."""
+    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+
+
+def snakemake(
+    folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile", limit_s: float = 300
+) -> Run:
+    done = subprocess.run(
+        command(*arguments, snakefile=snakefile),
+        cwd=folder,
+        env=variables(),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+    )
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def tiny(folder: Path, *arguments: str) -> Run:
+    return snakemake(folder, *arguments, "--configfile", "tiny.yaml")
+
+
+def planned(run: Run) -> set[str]:
+    """The jobs of a dry run, as "stage" or "stage model"; several fold batches count once."""
+    assert run.status == 0, run.err + run.out
+    jobs = re.findall(
+        r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)*)", run.out + run.err, re.MULTILINE
+    )
+    named = {
+        f"{rule} {model[1]}" if (model := re.search(r"model=(\w+)", body)) else rule
+        for rule, body in jobs
+    }
+    return named - {"default"}
+
+
+def write_config(folder: Path, config: dict, name: str = "tiny.yaml") -> None:
+    (folder / name).write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def changed(**values: object) -> dict:
+    """The config with other values; `cv__draws` is the key `draws` of section `cv`."""
+    config = copy.deepcopy(CONFIG)
+    for path, value in values.items():
+        *sections, key = path.split("__")
+        place = config["experiments"]["tiny"]
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
+    return config
+
+
+def make_project(folder: Path) -> Path:
+    for name in "abc":
+        (folder / f"{name}.py").write_text(MODEL)
+    (folder / "data.csv").write_text(DATA)
+    write_config(folder, CONFIG)
+    return folder
