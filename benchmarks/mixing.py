@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pcv.diagnostics import Benchmark, batch_sums, nested_benchmark, rhat_max_benchmark
+from pcv.analysis.diagnostics import Benchmark, batch_sums, nested_benchmark, rhat_max_benchmark
 
 FOLDS, REPLICATIONS = 30, 200
 Spoil = Callable[[np.ndarray], None]

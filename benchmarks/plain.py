@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.signal import lfilter
 
 import pcv
-from pcv import diagnostics as diag
+from pcv.analysis import diagnostics as diag
 from pcv.zoo.radon import varying_intercepts
 
 REPEATS, CHAINS, BATCH_SIZE = 20, 4, 50

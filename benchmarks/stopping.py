@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
+from pcv.analysis.stopping import Rule, finished
 from pcv.config.lengths import looks
-from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
-from pcv.stopping import Rule, finished
 from tests.looks import by_share
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000

@@ -18,7 +18,7 @@ import pandas as pd
 import pcv
 from benchmarks.loo import rats, wells
 from pcv import devices
-from pcv import diagnostics as diag
+from pcv.analysis import diagnostics as diag
 from pcv.cores import all_cores
 from pcv.cv import CV
 

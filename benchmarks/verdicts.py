@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.signal import lfilter
 
-from pcv.diagnostics import (
+from pcv.analysis.diagnostics import (
     autocorrelation,
     batch_inflation,
     batch_sums,
@@ -24,7 +24,7 @@ from pcv.diagnostics import (
     rhat_max_benchmark,
     third_moments,
 )
-from pcv.verdicts import faults, heavy_tail, run_verdict
+from pcv.analysis.verdicts import faults, heavy_tail, run_verdict
 
 HEALTHY, FAULTY = 400, 40
 """designs, of each fault"""

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pcv import diagnostics
-from pcv.jackknife import like
+from pcv.analysis import diagnostics
+from pcv.analysis.jackknife import like
 
 Carry = Any
 Stored = dict[str, np.ndarray]

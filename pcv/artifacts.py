@@ -140,7 +140,7 @@ def sample_name(job: Job) -> str:
 
 def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
     """What was sampled of all batches of folds, rounds put together; read where it is looked at."""
-    from pcv.sums import joined
+    from pcv.analysis.sums import joined
 
     lengths = job.settings.cv.rounds
     return [

@@ -13,10 +13,11 @@ import xarray as xr
 import zarr
 from scipy.special import logsumexp
 
-from pcv import comparison as comparing
-from pcv import results, store, weights, wording
+from pcv import store, wording
+from pcv.analysis import comparison as comparing
+from pcv.analysis import results, weights
+from pcv.analysis.results import Compared, Kind
 from pcv.errors import PcvError, in_one_line
-from pcv.results import Compared, Kind
 from pcv.storable import true_names
 
 if TYPE_CHECKING:

@@ -8,21 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pcv import api, datasets, devices, diagnostics, programs, schemes, stages
+from pcv import api, datasets, devices, programs, schemes, stages
+from pcv.analysis import diagnostics
+from pcv.analysis.diagnostics import Benchmark
+from pcv.analysis.jackknife import shared
+from pcv.analysis.psis import Psis, psis
+from pcv.analysis.results import listed
+from pcv.analysis.verdicts import run_verdict
 from pcv.artifacts import fitted, opened
 from pcv.cv import CV, check_joint
-from pcv.diagnostics import Benchmark
 from pcv.folds import Folds
-from pcv.jackknife import shared
 from pcv.job import Job
 from pcv.marginal import Scored, integrated
 from pcv.model import Fold, Model, flat_target, target, unit_log_lik
 from pcv.problem import build, scored, stored_folds
-from pcv.psis import Psis, psis
-from pcv.results import listed
 from pcv.sampling.hmc import train_mask
 from pcv.session import AnyModel
-from pcv.verdicts import run_verdict
 
 MAX_DRAWS = 1000
 """full-data draws at which a predictive is evaluated that the fit has not kept"""

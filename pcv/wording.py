@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from pcv.comparison import Comparison, noun, standard_error
+from pcv.analysis.comparison import Comparison, noun, standard_error
 
 COLUMNS = (
     "model",
@@ -216,7 +216,7 @@ def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
         A heading, the table, and a line for each model that needs more draws, or that cannot be
         trusted.
 
-    >>> from pcv.comparison import Scores, compare
+    >>> from pcv.analysis.comparison import Scores, compare
     >>> def scores(model, *elpd):
     ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
     ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")
@@ -330,7 +330,7 @@ def in_words(comparison: Comparison) -> str:
     Args:
         comparison: of `compare`.
 
-    >>> from pcv.comparison import Scores, compare
+    >>> from pcv.analysis.comparison import Scores, compare
     >>> def scores(model, *elpd):
     ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
     ...                   np.array(elpd), np.full(3, 0.1), np.arange(3), ["a", "b", "c"], "ok")

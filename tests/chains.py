@@ -10,9 +10,10 @@ from arviz_stats.base import array_stats
 from jaxtyping import Float, Key
 from scipy.signal import lfilter
 
-from pcv.diagnostics import OFFSETS, LogSums, Sides, UnitSides
+from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, UnitSides
+from pcv.analysis.jackknife import Parts
+from pcv.analysis.sums import batch_of, parts
 from pcv.folds import Folds
-from pcv.jackknife import Parts
 from pcv.keys import key
 from pcv.model import Target
 from pcv.sampling import folds as sampling
@@ -21,14 +22,13 @@ from pcv.sampling.full_data import Draws, Fit
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine
 from pcv.scores import Replicates, across, frame
-from pcv.sums import batch_of, parts
 from tests.problems import Problem
 
 NO_DRAWS = Draws(*(np.zeros((0, 0)) for _ in Draws._fields))
 
 
 class Sampled(NamedTuple):
-    """All folds' draws of the log score, as `pcv.diagnostics` takes them."""
+    """All folds' draws of the log score, as `pcv.analysis.diagnostics` takes them."""
 
     joint: LogSums
     pointwise: LogSums

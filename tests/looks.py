@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
+from pcv.analysis.stopping import Rule, finished, share_of_se
 from pcv.config.lengths import looks
-from pcv.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.model import flat_target, target
 from pcv.sampling.tiles import build
-from pcv.stopping import Rule, finished, share_of_se
 from tests.chains import ar1, fit_of, replicated, run
 from tests.problems import exact, regression
 

@@ -7,8 +7,8 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import norm
 
-from pcv import results
-from pcv.diagnostics import batch_sums, third_moments
+from pcv.analysis import results
+from pcv.analysis.diagnostics import batch_sums, third_moments
 
 KINDS = ("joint", "pointwise")
 COLUMNS = ["model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound"]

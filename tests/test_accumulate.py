@@ -11,7 +11,7 @@ import pytest
 from scipy.special import logsumexp
 
 from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, weighted_means
-from pcv.diagnostics import LogSums, batch_sums, efmi, elpd
+from pcv.analysis.diagnostics import LogSums, batch_sums, efmi, elpd
 
 DRAWS = 62
 BATCHES = [1, 2, 5, 12, 62]

@@ -25,15 +25,16 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import checkpoint, datasets, psis_first, session, stages, weights
+from pcv import checkpoint, datasets, psis_first, session, stages
+from pcv.analysis import weights
+from pcv.analysis.jackknife import shared
+from pcv.analysis.psis import psis
 from pcv.artifacts import opened
 from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.folds import train_mask
-from pcv.jackknife import shared
 from pcv.model import Model, Outcome, numeric, support
-from pcv.psis import psis
 from pcv.psis_first import _at_least_two
 from pcv.stages import full_data
 from tests.problems import LinearGaussian, exact, hierarchy, regression

@@ -453,9 +453,9 @@ class TestInstalled:
             "import sys; sys.argv = ['pcv', 'folds', 'no.yaml']\nfrom pcv import cli; cli.main()",
             "import pcv",
             "import pcv.config",
-            "import pcv.diagnostics",
-            "import pcv.comparison",
-            "import pcv.results",
+            "import pcv.analysis.diagnostics",
+            "import pcv.analysis.comparison",
+            "import pcv.analysis.results",
             "import pcv.stages",
         ],
     )

@@ -11,7 +11,7 @@ from arviz_stats.utils import ELPDData
 from scipy.stats import norm
 
 from pcv import PcvError
-from pcv.comparison import Scores, compare, standard_error
+from pcv.analysis.comparison import Scores, compare, standard_error
 from pcv.wording import (
     COLUMNS,
     WIDTH,

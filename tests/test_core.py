@@ -10,7 +10,7 @@ import pytest
 
 import pcv
 from pcv import sampling
-from pcv.diagnostics import LogSums, Sides, mcse_of, two_sided
+from pcv.analysis.diagnostics import LogSums, Sides, mcse_of, two_sided
 from pcv.keys import key
 from pcv.marginal import choose
 from pcv.model import flat_target, param_names, target

@@ -13,9 +13,9 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from scipy.stats import ttest_ind
 
-from pcv import diagnostics as diag
-from pcv import verdicts
-from pcv.diagnostics import Benchmark, LogSums, batch_sums, convergence, tails
+from pcv.analysis import diagnostics as diag
+from pcv.analysis import verdicts
+from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, convergence, tails
 from tests.chains import ar1
 
 SEEDS = (1, 2, 3)
@@ -851,7 +851,7 @@ def test_benchmark_of_models_is_over_all_of_them():
 
 
 def test_import_is_light():
-    modules = "pcv.diagnostics, pcv.comparison"
+    modules = "pcv.analysis.diagnostics, pcv.analysis.comparison"
     code = f"import sys, {modules}; print({{'jax', 'arviz_stats'}} & {{*sys.modules}})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

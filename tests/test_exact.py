@@ -11,9 +11,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 from scipy.special import log_expit, logsumexp
 
-from pcv import diagnostics as diag
-from pcv import verdicts
-from pcv.diagnostics import LogSums, batch_sums
+from pcv.analysis import diagnostics as diag
+from pcv.analysis import verdicts
+from pcv.analysis.diagnostics import LogSums, batch_sums
 from pcv.sampling.folds import Starts
 from pcv.sampling.sides import Facing, without_gap
 from tests.chains import Sampled, run

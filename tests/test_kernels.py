@@ -20,8 +20,9 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pcv
-from pcv import diagnostics as diag
-from pcv.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
+from pcv.analysis import diagnostics as diag
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
+from pcv.analysis.verdicts import MAX_RHAT, faults
 from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
@@ -29,7 +30,6 @@ from pcv.sampling import folds as sampling
 from pcv.sampling.full_data import Fit
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
-from pcv.verdicts import MAX_RHAT, faults
 from pcv.zoo import air
 from tests.chains import fit_of, nothing_said, posterior, replicated
 from tests.problems import LinearGaussian, exact, side_by_side

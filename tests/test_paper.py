@@ -9,9 +9,10 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import layout, verdicts
+from pcv import layout
+from pcv.analysis import verdicts
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
 from pcv.config import load, parse
-from pcv.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
 from pcv.paper import numbers, page, parts, tables
 from pcv.paper.figures import (
     FIGURES,

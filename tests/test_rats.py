@@ -15,8 +15,9 @@ from jaxtyping import Array
 from numpyro.infer import MCMC, NUTS
 from scipy.stats import gamma, multivariate_normal, norm
 
-from pcv import datasets, verdicts
-from pcv import diagnostics as diag
+from pcv import datasets
+from pcv.analysis import diagnostics as diag
+from pcv.analysis import verdicts
 from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
 from pcv.keys import key

@@ -9,8 +9,9 @@ import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pcv import store, sums
-from pcv.diagnostics import largest
+from pcv import store
+from pcv.analysis import sums
+from pcv.analysis.diagnostics import largest
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.keys import key

@@ -16,10 +16,10 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import norm, t
 
 from pcv import scores
-from pcv.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
+from pcv.analysis.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
+from pcv.analysis.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.errors import PcvError
 from pcv.folds import Folds, train_mask
-from pcv.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.model import Model, Outcome, flat_target, target
 from pcv.sampling.tiles import build
 from pcv.scores import Score

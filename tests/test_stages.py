@@ -23,7 +23,8 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import diagnostics, layout, nuts, stages, status, store, sums
+from pcv import layout, nuts, stages, status, store
+from pcv.analysis import diagnostics, sums
 from pcv.artifacts import sampled
 from pcv.errors import PcvError
 from pcv.job import recipe

@@ -8,15 +8,15 @@ import pytest
 from scipy.special import log_expit, logsumexp
 from scipy.stats import norm
 
-from pcv import diagnostics as diag
-from pcv.diagnostics import Sides, UnitSides, batch_sums
+from pcv.analysis import diagnostics as diag
+from pcv.analysis.diagnostics import Sides, UnitSides, batch_sums
+from pcv.analysis.stopping import Rule, finished
+from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds import Folds, from_sets, hv_block, k_fold, leave_one_out
 from pcv.model import flat_target, target
 from pcv.sampling import folds as sampling
 from pcv.sampling import sides
 from pcv.sampling.tiles import build
-from pcv.stopping import Rule, finished
-from pcv.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from tests.chains import fit_of, nothing_said
 from tests.problems import kriging, regression
 from tests.replications import prepare

@@ -11,10 +11,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.signal import periodogram
 
-from pcv import diagnostics as diag
 from pcv import plots
+from pcv.analysis import diagnostics as diag
+from pcv.analysis.diagnostics import batch_sums
 from pcv.config import Experiment
-from pcv.diagnostics import batch_sums
 from pcv.names import name_bits
 
 BLOCKS = 5
@@ -56,7 +56,7 @@ def stuck_chain(rng: np.random.Generator, draws: Float[np.ndarray, "fold chain d
     """One chain of a fold drawn at random stays at its first draw.
 
     It is the chain whose first draw is farthest from the fold's mean: R-hat, which compares means,
-    cannot see one that is stuck there. (`pcv.verdicts` names any chain that never moved.)
+    cannot see one that is stuck there. (`pcv.analysis.verdicts` names any chain that never moved.)
 
     >>> draws = np.random.default_rng(2).normal(size=(9, 4, 50))
     >>> made = stuck_chain(np.random.default_rng(1), draws)

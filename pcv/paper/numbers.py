@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pcv import comparison, results
-from pcv.comparison import Scores
-from pcv.diagnostics import BENCHMARK_LEVEL
+from pcv.analysis import comparison, results
+from pcv.analysis.comparison import Scores
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL
 from pcv.paper.figures import Example, mixing_after, pathologies
 from pcv.paper.parts import GROWTH, PARTS
 from pcv.paper.published import DIFFERENCES, MEANS, MIXING, RUN_TIMES, Mean

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pcv import comparison
-from pcv.diagnostics import BENCHMARK_LEVEL
+from pcv.analysis import comparison
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL
 from pcv.errors import PcvError
 from pcv.paper.figures import Example
 from pcv.paper.numbers import (
@@ -38,7 +38,8 @@ READING, READING_PR = 0.5, 0.01
 
 
 def refusal(example: Example) -> str:
-    """What `pcv.comparison.compare` says to models scored on their own scales of growth."""
+    """What `pcv.analysis.comparison.compare` says to models scored on their own scales of
+    growth."""
     scores = [
         scores._replace(outcome=f"growth over {span}")
         for scores, span in zip(joint_scores(example), ("a month", "a year"), strict=True)
@@ -254,7 +255,8 @@ def judged(found: Judged) -> str:
 def _planted(title: str, found: Judged) -> Cells:
     """Figure 5: does the benchmark notice a planted pathology?
 
-    A chain that never moves is named by itself whatever the benchmark says (`pcv.verdicts`).
+    A chain that never moves is named by itself whatever the benchmark says
+    (`pcv.analysis.verdicts`).
     """
     said, against = "noticed", ALIKE
     if found.mixed:

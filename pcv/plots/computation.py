@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from pcv.analysis.verdicts import MIN_CROSSINGS
 from pcv.plots.shared import (
     COLOURS,
     DASHED,
@@ -33,7 +34,6 @@ from pcv.plots.shared import (
     titled,
 )
 from pcv.plots.words import percent, shorten
-from pcv.verdicts import MIN_CROSSINGS
 
 GOOD_RHAT = 1.01
 GOOD_ESS = 400

@@ -8,8 +8,8 @@ import pandas as pd
 import xarray as xr
 
 from pcv import plots
-from pcv.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
-from pcv.verdicts import FOLD_FLAGGED
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
+from pcv.analysis.verdicts import FOLD_FLAGGED
 from pcv.wording import predictive_in_words, units_of
 
 MAX_ROWS = 100

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from pcv import stopping
-from pcv.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
+from pcv.analysis import stopping
+from pcv.analysis.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
+from pcv.analysis.sums import Block
 from pcv.folds import Folds
 from pcv.sampling import folds as sampling
 from pcv.sampling.folds import Centers, Own, Standing, chosen
 from pcv.sampling.kernel import Kernel
 from pcv.sampling.tiles import Engine
-from pcv.sums import Block
 
 
 class Begun(NamedTuple):

@@ -17,8 +17,9 @@ from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.accumulate import energy_sums, log_sums, weighted_means
+from pcv.analysis.diagnostics import crossing
+from pcv.analysis.sums import Block
 from pcv.devices import in_use, out_of_memory
-from pcv.diagnostics import crossing
 from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.names import name_bits
@@ -28,7 +29,6 @@ from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import Kernel, whitened
 from pcv.sampling.scoring import Made
 from pcv.sampling.tiles import Engine, Taken, advance, chains_of, rows, score, taken
-from pcv.sums import Block
 
 MAX_RHO = 0.6
 """lag-1 autocorrelation of a fold's score, above which its chains are slow"""
@@ -58,7 +58,8 @@ PRIOR_DRAWS = 5
 """draws that the present scale counts for beside those of a window"""
 
 Centers = dict[str, np.ndarray]
-"""kind → centring constants of the log score (fold[, slot]); shift → of `pcv.diagnostics.Sides`"""
+"""kind → centring constants of the log score (fold[, slot]); shift → of
+`pcv.analysis.diagnostics.Sides`"""
 
 
 class Own(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import programs
-from pcv.diagnostics.convergence import rhat_of_moments
+from pcv.analysis.diagnostics.convergence import rhat_of_moments
 from pcv.errors import PcvError
 from pcv.model import Target
 from pcv.sampling.hmc import Chain, Moved, Pace, State

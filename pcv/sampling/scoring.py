@@ -17,8 +17,8 @@ class Made(NamedTuple):
     """What a block makes."""
 
     sums: dict[str, Any]
-    """joint, pointwise and, where there are several slots, bridge (of `pcv.diagnostics.UnitSides`)
-    → carry of `pcv.accumulate.log_sums`"""
+    """joint, pointwise and, where there are several slots, bridge (of
+    `pcv.analysis.diagnostics.UnitSides`) → carry of `pcv.accumulate.log_sums`"""
     means: dict[str, Any]
     """score → carry of `pcv.accumulate.weighted_means`"""
     y_rep: Float[Any, "draw slot"] | None

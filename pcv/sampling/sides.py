@@ -1,7 +1,7 @@
 """The other side of each fold: full-data draws, scored by its test set.
 
-For `pcv.diagnostics.two_sided`. A fold has two sides where its posterior is the full-data one but
-for the density of its test set.
+For `pcv.analysis.diagnostics.two_sided`. A fold has two sides where its posterior is the full-data
+one but for the density of its test set.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import log_expit, logsumexp
 
 from pcv.accumulate import log_sums
-from pcv.diagnostics import OFFSETS, balanced_shift, crossing
+from pcv.analysis.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.folds import Folds
 from pcv.keys import key
 from pcv.sampling.folds import (
@@ -47,7 +47,7 @@ AT_ONCE = 500
 
 
 class Facing(NamedTuple):
-    """What `pcv.diagnostics.Sides` and `UnitSides` have of full-data draws."""
+    """What `pcv.analysis.diagnostics.Sides` and `UnitSides` have of full-data draws."""
 
     shift: Float[np.ndarray, " fold"]
     crossing: Float[np.ndarray, "fold full_batch offset"]
@@ -212,7 +212,7 @@ def facing(
 
 Scores = tuple[Float[np.ndarray, "fold draw"], tuple[np.ndarray, ...]]
 """joint scores of a block of draws; and, where folds have several slots, what is summed for
-`pcv.diagnostics.UnitSides` over it, and its squares, in logs"""
+`pcv.analysis.diagnostics.UnitSides` over it, and its squares, in logs"""
 
 
 def _of_program(

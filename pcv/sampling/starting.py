@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
+from pcv.analysis.sums import Block
 from pcv.folds import Folds
 from pcv.marginal import Scored, started_anew
 from pcv.model import Target
@@ -16,7 +17,6 @@ from pcv.sampling.folds import Starts
 from pcv.sampling.full_data import Fit
 from pcv.sampling.sides import Facing
 from pcv.sampling.tiles import Engine
-from pcv.sums import Block
 
 
 class Plan(NamedTuple):

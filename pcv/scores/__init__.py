@@ -1,7 +1,7 @@
 """Scores besides the log score, which every run has: by name, or a user's own.
 
-The log score is `pcv.diagnostics.elpd`. The others are records, `Score`: the module of each shows
-its `estimate` at work, on means over draws by fold and slot.
+The log score is `pcv.analysis.diagnostics.elpd`. The others are records, `Score`: the module of
+each shows its `estimate` at work, on means over draws by fold and slot.
 
 >>> list(SCORES)
 ['dss', 'hyvarinen', 'crps', 'energy', 'interval', 'rmse', 'mae', 'brier', 'accuracy']

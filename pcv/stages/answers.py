@@ -18,7 +18,7 @@ from pcv.stages.chains import says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.results import Compared
+    from pcv.analysis.results import Compared
     from pcv.scores import Score
 
 
@@ -31,7 +31,7 @@ def plan(job: Job) -> None:
 
     A fold that is left out of one round stays out of the next ones.
     """
-    from pcv import results
+    from pcv.analysis import results
 
     making = begin(job, "plan")
     until = job.settings.cv.until
@@ -62,7 +62,7 @@ def plan(job: Job) -> None:
 
 def diagnose(job: Job) -> None:
     """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
-    from pcv import results
+    from pcv.analysis import results
 
     making = begin(job, "diagnose")
     known = {"data": require(job, "data", {})}
@@ -88,7 +88,7 @@ def diagnose(job: Job) -> None:
 
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
     """Chains of one batch are independent whatever its length."""
-    from pcv.diagnostics import SHORT_BATCHES
+    from pcv.analysis.diagnostics import SHORT_BATCHES
 
     size = job.settings.cv.batch_size
     share = float(diagnostics["batch_check"].sel(size=size))
@@ -157,7 +157,7 @@ def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
 
 
 def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp]) -> "Compared":
-    from pcv import results
+    from pcv.analysis import results
 
     return results.compare(
         diagnosed,
@@ -202,7 +202,7 @@ def show(job: Job) -> str:
 
 def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
     """A comparison as text: tables, and what they come to."""
-    from pcv import results
+    from pcv.analysis import results
     from pcv.wording import scores_table, table, wrapped
 
     tables = [
@@ -223,7 +223,7 @@ def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) 
 def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
-    from pcv import results
+    from pcv.analysis import results
     from pcv.wording import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)

@@ -14,12 +14,12 @@ from pcv.job import Job, Made, Say
 from pcv.progress import Progress
 
 if TYPE_CHECKING:
+    from pcv.analysis.sums import Block
     from pcv.marginal import Scored
     from pcv.model import Data, Model, Target
     from pcv.sampling.full_data import Fit
     from pcv.sampling.tiles import Engine
     from pcv.scores import Score
-    from pcv.sums import Block
 
 
 def engine_of(

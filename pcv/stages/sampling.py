@@ -19,10 +19,10 @@ from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
+    from pcv.analysis.sums import Block
     from pcv.sampling.drawing import Begun, Drawn, Saved, Until
     from pcv.sampling.full_data import Fit
     from pcv.sampling.tiles import Engine
-    from pcv.sums import Block
 
 
 INHERITED = ("predictive", "integration", "outcome", "superchains", "full_draws")
@@ -35,9 +35,10 @@ def sample(job: Job) -> None:
     Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
     before this one made, and that still hold, are taken from the job's checkpoint.
     """
-    from pcv import devices, idata, sums
+    from pcv import devices, idata
     from pcv import scores as scoring
-    from pcv.diagnostics import largest, tail_size
+    from pcv.analysis import sums
+    from pcv.analysis.diagnostics import largest, tail_size
     from pcv.sampling.drawing import sampled
 
     making, config, cv = begin(job, "sample"), job.config, job.settings.cv
@@ -200,9 +201,9 @@ def _begun(
 
 def _saved(own: Checkpoint) -> "Saved":
     """A checkpoint's blocks, as sampling has them."""
+    from pcv.analysis.sums import block_of
     from pcv.sampling.drawing import Saved
     from pcv.sampling.folds import Standing
-    from pcv.sums import block_of
 
     return Saved(
         own.number,

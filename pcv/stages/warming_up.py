@@ -18,9 +18,9 @@ from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
+    from pcv.analysis.sums import Block
     from pcv.sampling.starting import Warm
     from pcv.sampling.tiles import Engine
-    from pcv.sums import Block
 
 
 EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
@@ -37,9 +37,9 @@ def warmup(job: Job) -> None:
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
     from pcv import devices, idata, second_look
+    from pcv.analysis.verdicts import ENOUGH_ESS
     from pcv.keys import key
     from pcv.sampling import starting
-    from pcv.verdicts import ENOUGH_ESS
 
     making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}

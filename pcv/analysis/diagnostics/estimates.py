@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pcv.diagnostics.log_sums import LogSums, batch_sums, merge, of_slots
+from pcv.analysis.diagnostics.log_sums import LogSums, batch_sums, merge, of_slots
 
 
 def elpd(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
@@ -23,7 +23,7 @@ def elpd(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         −inf where the predictive density is 0 at every draw; NaN in padded slots, in folds
         without draws and where a score is NaN.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> elpd(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=2)).round(3)    # log 2
     array([0.693])
     """
@@ -45,7 +45,7 @@ def elpd_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
     Args:
         sums: pointwise sums, dims (fold, chain, batch, slot).
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.log([[[[1.0, 5.0], [3.0, 5.0]]]])              # two draws, two units
     >>> elpd_pointwise(batch_sums(draws, batch_size=1)) == np.log(2) + np.log(5)
     array([ True])
@@ -91,7 +91,7 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         of a sum over folds is the root of the sum of squares; over the units of one fold it is
         not, see `mcse_pointwise`.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> mcse(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=1)).round(3)
     array([0.204])
     """
@@ -138,7 +138,7 @@ def batch_inflation(autocorrelation: Float[np.ndarray, "2 lag"]) -> float:
     Args:
         autocorrelation: of all folds.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> steps = np.random.default_rng(1).normal(size=(50, 4, 400))
     >>> steps[:, :, 0] *= 3
     >>> walk = steps.copy()
@@ -167,7 +167,7 @@ def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
     Args:
         sums: pointwise sums, dims (fold, chain, batch, slot).
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.log([[[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0], [2.0, 2.0]]]])     # equal units
     >>> mcse_pointwise(batch_sums(draws, 1)) == 2 * mcse(batch_sums(draws, 1))[:, 0]
     array([ True])
@@ -192,7 +192,7 @@ def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         Number of draws; its relative standard deviation is about :math:`\sqrt{2/(La - 1)}` with
         La batches. It may exceed LN. NaN where `mcse` is, and for a score that never varies.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 8, 2000))
     >>> 0.8 < ess(batch_sums(draws, batch_size=20))[0] / 16000 < 1.2
     np.True_

@@ -13,7 +13,7 @@ need the draws themselves, or the largest of them: `pareto_khat`. Folds may end 
 lengths; every formula takes the fold's own number of draws.
 """
 
-from pcv.diagnostics.convergence import (
+from pcv.analysis.diagnostics.convergence import (
     BENCHMARK_LEVEL,
     BLOCKS,
     Benchmark,
@@ -28,7 +28,7 @@ from pcv.diagnostics.convergence import (
     rhat,
     rhat_max_benchmark,
 )
-from pcv.diagnostics.estimates import (
+from pcv.analysis.diagnostics.estimates import (
     BATCH_SIZES,
     SHORT_BATCHES,
     autocorrelation,
@@ -41,7 +41,7 @@ from pcv.diagnostics.estimates import (
     mcse,
     mcse_pointwise,
 )
-from pcv.diagnostics.log_sums import (
+from pcv.analysis.diagnostics.log_sums import (
     LogSums,
     batch_sums,
     coarsen,
@@ -49,8 +49,8 @@ from pcv.diagnostics.log_sums import (
     merge,
     third_moments,
 )
-from pcv.diagnostics.over_draws import Progressive, progressive
-from pcv.diagnostics.tails import (
+from pcv.analysis.diagnostics.over_draws import Progressive, progressive
+from pcv.analysis.diagnostics.tails import (
     good_k,
     hidden_variance,
     largest,
@@ -58,7 +58,7 @@ from pcv.diagnostics.tails import (
     pareto_khat_from_tail,
     tail_size,
 )
-from pcv.diagnostics.two_sided import (
+from pcv.analysis.diagnostics.two_sided import (
     OFFSETS,
     Sides,
     TwoSided,

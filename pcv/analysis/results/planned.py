@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from pcv import comparison as comparing
-from pcv import diagnostics as diag
-from pcv.comparison import Comparison, Scores
+from pcv.analysis import comparison as comparing
+from pcv.analysis import diagnostics as diag
+from pcv.analysis.comparison import Comparison, Scores
+from pcv.analysis.jackknife import shared
+from pcv.analysis.results.diagnosed import khats
+from pcv.analysis.stopping import SETTLED, Needs, Rule, finished, needs
+from pcv.analysis.sums import log_sums, sides_of
+from pcv.analysis.verdicts import MIN_ESS, heavy_tail
 from pcv.config import Experiment, UntilConfig
-from pcv.jackknife import shared
-from pcv.results.diagnosed import khats
-from pcv.stopping import SETTLED, Needs, Rule, finished, needs
-from pcv.sums import log_sums, sides_of
-from pcv.verdicts import MIN_ESS, heavy_tail
 
 
 def plan(

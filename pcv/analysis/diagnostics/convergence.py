@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtr
 
-from pcv.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments, of_slots
+from pcv.analysis.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments, of_slots
 
 BENCHMARK_LEVEL = 0.01
 """share of benchmark replicates at or above R-hat max that speaks against mixing"""
@@ -58,7 +58,7 @@ def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         inf where no chain moved and they differ; NaN where s is one and the same constant in
         all chains, with a single chain or draw, in padded slots and where a score is not finite.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(1, 4, 100))
     >>> draws[0, 2] += 5
     >>> rhat(batch_sums(draws, batch_size=20)).round(1)
@@ -88,7 +88,7 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
         inf where nothing varies within superchains that differ; NaN with single chains of single
         draws, where s is one constant, in padded slots and where a score is not finite.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(1, 64, 1))
     >>> nested_rhat(batch_sums(draws, batch_size=1), superchains=4).round(2)
     array([1.01])
@@ -120,7 +120,7 @@ def nested_limit(
     Returns:
         :math:`\sqrt{1 + \tau}` where nothing varies within superchains.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(1, 64, 400))
     >>> nested_limit(batch_sums(draws[..., :1], 1), 4, 0.02).round(2)
     array([1.04])
@@ -174,7 +174,7 @@ def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     Returns:
         Two-sided; NaN with fewer than two batches of a chain, or where s is constant.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 400))
     >>> draws[1] += np.linspace(-1, 1, 400)
     >>> rhat(batch_sums(draws, 50)).round(2), drift(batch_sums(draws, 50)) < 1e-4
@@ -240,7 +240,7 @@ def nested_benchmark(
     Returns:
         As `rhat_max_benchmark`.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> rng = np.random.default_rng(1)
     >>> draws = rng.normal(size=(30, 64, 2))
     >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above > 0.01
@@ -292,7 +292,7 @@ def rhat_max_benchmark(
         does not hide the rest. Folds with an undefined R-hat are left out; if all are, the result
         is NaN.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> rng = np.random.default_rng(1)
     >>> draws = rng.normal(size=(30, 4, 100))
     >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above > 0.01

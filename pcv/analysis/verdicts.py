@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from pcv.diagnostics import (
+from pcv.analysis.diagnostics import (
     BENCHMARK_LEVEL,
     Benchmark,
     LogSums,
@@ -106,7 +106,7 @@ def faults(
         both: of `two_sided`; None: there is one side, or these are units.
         carry: of `two_sided_units`, of units.
 
-    >>> from pcv.diagnostics import batch_sums, rhat_max_benchmark
+    >>> from pcv.analysis.diagnostics import batch_sums, rhat_max_benchmark
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
     >>> draws[1, 2] = 0.3
     >>> sums = batch_sums(draws, 20)

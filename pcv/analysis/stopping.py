@@ -15,9 +15,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
-from pcv.comparison import Comparison
-from pcv.diagnostics import LogSums, Sides, elpd, ess, mcse_of, mixing, nested_limit, two_sided
-from pcv.verdicts import MIN_ESS, heavy_tail
+from pcv.analysis.comparison import Comparison
+from pcv.analysis.diagnostics import (
+    LogSums,
+    Sides,
+    elpd,
+    ess,
+    mcse_of,
+    mixing,
+    nested_limit,
+    two_sided,
+)
+from pcv.analysis.verdicts import MIN_ESS, heavy_tail
 
 SETTLED = "settled"
 
@@ -58,7 +67,7 @@ def finished(
         inflation: of `batch_inflation`, of all folds.
         sides: of their draws so far; None: a fold's own draws are all there is.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, [[[0.1]], [[3.0]]], (2, 4, 100))
     >>> finished(batch_sums(draws, 20), Rule(np.full(2, 0.05), 1.05))
     array([ True, False])

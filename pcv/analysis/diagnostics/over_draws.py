@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from pcv.diagnostics.convergence import mixing
-from pcv.diagnostics.estimates import elpd, elpd_pointwise, ess, mcse, mcse_pointwise
-from pcv.diagnostics.log_sums import LogSums, first_batches
+from pcv.analysis.diagnostics.convergence import mixing
+from pcv.analysis.diagnostics.estimates import elpd, elpd_pointwise, ess, mcse, mcse_pointwise
+from pcv.analysis.diagnostics.log_sums import LogSums, first_batches
 
 
 class Progressive(NamedTuple):
@@ -35,7 +35,7 @@ def progressive(
         and `mcse_pointwise`, with the largest R-hat and the smallest ESS of a fold's units. A
         fold that ended earlier keeps its last values.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> sums = batch_sums(np.random.default_rng(1).normal(size=(3, 4, 100)), batch_size=10)
     >>> progressive(sums, points=[2, 5, 10]).mcse.shape
     (3, 3)

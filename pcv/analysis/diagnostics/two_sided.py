@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import expit, logsumexp, stdtr
 
-from pcv.diagnostics.estimates import deviations, elpd, padded
-from pcv.diagnostics.log_sums import LogSums, of_slots
+from pcv.analysis.diagnostics.estimates import deviations, elpd, padded
+from pcv.analysis.diagnostics.log_sums import LogSums, of_slots
 
 OFFSETS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 """from the shift: estimates that lean on the fold's draws, on neither, on those of the full data"""
@@ -127,7 +127,7 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
         sides: None: the fold's own draws alone.
         inflation: of `batch_inflation`, of the variance of the fold's draws in a gap.
 
-    >>> from pcv.diagnostics import batch_sums
+    >>> from pcv.analysis.diagnostics import batch_sums
     >>> rng, f = np.random.default_rng(1), -0.25
     >>> s = {"own": rng.normal(f - 0.5, 1, (1, 1, 2000)), "full": rng.normal(f + 0.5, 1, (1, 2000))}
     >>> shift, batches = np.array([0.0]), s["full"].reshape(1, 20, 100)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from pcv.comparison import Scores
+from pcv.analysis.comparison import Scores
 
 Kind = Literal["joint", "pointwise"]
 KINDS: tuple[Kind, ...] = ("joint", "pointwise")
@@ -20,7 +20,7 @@ def listed(attribute: Any) -> list[str]:
 def scores(
     diagnostics: xr.Dataset, kind: Kind, data: str, folds: str, score: str = "log"
 ) -> Scores:
-    """A model's scores, as `pcv.comparison.compare` takes them.
+    """A model's scores, as `pcv.analysis.comparison.compare` takes them.
 
     Args:
         diagnostics: the contents of a diagnostics artifact.

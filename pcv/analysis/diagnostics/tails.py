@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
 
-from pcv.diagnostics.log_sums import LogSums, merge
+from pcv.analysis.diagnostics.log_sums import LogSums, merge
 
 
 def tail_size(num_draws: int) -> int:
@@ -123,7 +123,7 @@ def hidden_variance(
     Returns:
         Near 1 where s is normal and its variance below 1; near 0 with a long tail to the left.
 
-    >>> from pcv.diagnostics import batch_sums, third_moments
+    >>> from pcv.analysis.diagnostics import batch_sums, third_moments
     >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 4, 1000))
     >>> hidden_variance(batch_sums(draws, 50), third_moments(draws, 50)).round(1)
     array([1.])

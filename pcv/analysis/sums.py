@@ -2,16 +2,15 @@
 
 Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
 `pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
-`pcv.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or ``log_joint_tail``
-(fold, tail), the largest draws of each fold, where draws are not kept; what
-`pcv.diagnostics.Sides` and `UnitSides` are made of: ``shift`` (fold), ``crossing`` (fold, chain,
-batch, offset), ``log_bridge_log_sum`` and ``…_sq`` (fold, chain, batch, slot), and of full-data
-draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`` and ``…_sq`` (fold,
-full_batch, slot);
-``<score>_<kind>_<field>``, what other scores average, and ``<score>_<kind>_log_weight``, dims
-(fold, chain, batch, …) or, of scores that compare chains, (fold, batch, …); ``acceptance``,
-``divergences``, ``energy_<field>`` with the fields of `pcv.accumulate.energy_sums`, dims (fold,
-chain, batch); ``n_draws`` (fold), per chain.
+`pcv.analysis.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or
+``log_joint_tail`` (fold, tail), the largest draws of each fold, where draws are not kept; what
+`pcv.analysis.diagnostics.Sides` and `UnitSides` are made of: ``shift`` (fold), ``crossing`` (fold,
+chain, batch, offset), ``log_bridge_log_sum`` and ``…_sq`` (fold, chain, batch, slot), and of
+full-data draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`` and ``…_sq``
+(fold, full_batch, slot); ``<score>_<kind>_<field>``, what other scores average, and
+``<score>_<kind>_log_weight``, dims (fold, chain, batch, …) or, of scores that compare chains,
+(fold, batch, …); ``acceptance``, ``divergences``, ``energy_<field>`` with the fields of
+`pcv.accumulate.energy_sums`, dims (fold, chain, batch); ``n_draws`` (fold), per chain.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,8 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 from pcv import store
-from pcv.diagnostics import LogSums, Sides, third_moments
-from pcv.jackknife import Parts
+from pcv.analysis.diagnostics import LogSums, Sides, third_moments
+from pcv.analysis.jackknife import Parts
 from pcv.storable import storable
 
 OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
@@ -43,7 +42,7 @@ class Block(NamedTuple):
     draws: Float[np.ndarray, "fold chain draw"]
     """of the joint log score"""
     crossing: Float[np.ndarray, "fold chain offset"]
-    """of `pcv.diagnostics.crossing`"""
+    """of `pcv.analysis.diagnostics.crossing`"""
     means: dict[str, dict[str, np.ndarray]]
     """other scores → weighted means and log weights (fold, chain, ...)"""
     y_rep: Float[np.ndarray, "fold chain draw slot"] | None

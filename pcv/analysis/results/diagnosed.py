@@ -8,12 +8,12 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
-from pcv import diagnostics as diag
-from pcv import verdicts
-from pcv.diagnostics import Benchmark, LogSums, Sides, TwoSided, UnitSides
-from pcv.jackknife import Parts, batch_bootstrap, batch_jackknife, shared
-from pcv.results.scored import listed
-from pcv.sums import energy_sums, log_sums, parts, sides_of
+from pcv.analysis import diagnostics as diag
+from pcv.analysis import verdicts
+from pcv.analysis.diagnostics import Benchmark, LogSums, Sides, TwoSided, UnitSides
+from pcv.analysis.jackknife import Parts, batch_bootstrap, batch_jackknife, shared
+from pcv.analysis.results.scored import listed
+from pcv.analysis.sums import energy_sums, log_sums, parts, sides_of
 
 if TYPE_CHECKING:
     from pcv.scores import Score
@@ -24,7 +24,7 @@ SLOTS = 256
 """of a fold's test set that are looked at together: sums over them are added up by so many, so that
 these do not depend on how many are read at one time"""
 BRIDGE = ("log_bridge_log_sum", "log_bridge_full", "log_bridge_log_sum_sq", "log_bridge_full_sq")
-"""the fields of `pcv.diagnostics.UnitSides`"""
+"""the fields of `pcv.analysis.diagnostics.UnitSides`"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
