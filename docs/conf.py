@@ -32,7 +32,7 @@ nitpicky = True
 # what begins with pcv. is there, but for modules that the reference leaves out.
 nitpick_ignore_regex = [
     ("py:class", r"(?!pcv\.[A-Z]).*"),
-    ("py:obj", r"(?!pcv\.(?!accumulate\.)).*"),
+    ("py:obj", r"(?!pcv\.(?!sampling\.accumulate\.)).*"),
 ]
 
 default_role = "py:obj"

@@ -17,8 +17,9 @@ from pcv.folds import Folds
 from pcv.keys import key
 from pcv.model import Target
 from pcv.sampling import folds as sampling
-from pcv.sampling import full_data, sides
-from pcv.sampling.full_data import Draws, Fit
+from pcv.sampling.fit import full_data
+from pcv.sampling.fit.full_data import Draws, Fit
+from pcv.sampling.folds import sides
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine
 from pcv.scores import Replicates, across, frame

@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 
 from pcv.folds import Folds
 from pcv.model import Fold, flat_target, target
-from pcv.sampling.full_data import Fit
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import train_mask
 from pcv.sampling.tiles import Engine, build
 from tests.chains import fit_of, replicated

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from pcv.accumulate import Accumulator, Stored, energy_sums, log_sums, weighted_means
 from pcv.analysis.diagnostics import LogSums, batch_sums, efmi, elpd
+from pcv.sampling.accumulate import Accumulator, Stored, energy_sums, log_sums, weighted_means
 
 DRAWS = 62
 BATCHES = [1, 2, 5, 12, 62]

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 import pcv
 from pcv.cv import CV
-from pcv.sampling import sides
+from pcv.sampling.folds import sides
 from tests.problems import Problem, exact, hierarchy, narrow_effects, regression
 
 SETTINGS = {"progress": False, "fit": {"warmup": 300, "draws": 300}}

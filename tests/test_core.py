@@ -14,8 +14,9 @@ from pcv.analysis.diagnostics import LogSums, Sides, mcse_of, two_sided
 from pcv.keys import key
 from pcv.marginal import choose
 from pcv.model import flat_target, param_names, target
-from pcv.sampling import drawing, posterior, starting, tiles
-from pcv.sampling.folds import standing_at
+from pcv.sampling import tiles
+from pcv.sampling.fit import posterior
+from pcv.sampling.folds import drawing, standing_at, starting
 from tests.chains import nothing_said
 from tests.problems import exact, normal_means
 

@@ -15,7 +15,7 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import LogSums, batch_sums
 from pcv.sampling.folds import Starts
-from pcv.sampling.sides import Facing, without_gap
+from pcv.sampling.folds.sides import Facing, without_gap
 from tests.chains import Sampled, run
 from tests.problems import PROBLEMS, coin, kriging, variance
 from tests.replications import BATCH_SIZE, BATCHES, REPLICATIONS, Setting, prepare
@@ -52,7 +52,7 @@ def full_draws(setting: Setting, seed: int) -> Float[np.ndarray, "replication dr
 
 
 def full_side(setting: Setting, draws: np.ndarray, starts: Starts) -> Facing:
-    """What `pcv.sampling.sides.facing` makes, but of other draws for each replication."""
+    """What `pcv.sampling.folds.sides.facing` makes, but of other draws for each replication."""
 
     def by_fold(x: np.ndarray) -> np.ndarray:
         of_draws = np.moveaxis(x.reshape(*draws.shape[:2], *x.shape[1:]), 1, 2)

@@ -17,9 +17,9 @@ from numpyro.infer.util import initialize_model
 from pcv.errors import PcvError
 from pcv.keys import key
 from pcv.model import Target, flat_target, target
-from pcv.sampling import full_data
-from pcv.sampling.fit_checks import TARGETS, check, too_large
-from pcv.sampling.full_data import Fit
+from pcv.sampling.fit import full_data
+from pcv.sampling.fit.fit_checks import TARGETS, check, too_large
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
 from tests.chains import off, worst
 from tests.posteriors import BADLY, MOMENTS, NEEDS_DATA, WELL, density_of, schools

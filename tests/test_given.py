@@ -60,7 +60,7 @@ def drawn():
 def test_folds_start_from_draws_of_another_sampler(drawn, monkeypatch):
     model = pcv.from_numpyro(clinics, DATA)
     own = call(model)
-    monkeypatch.setattr("pcv.sampling.full_data.sample", lambda *_: pytest.fail("a fit"))
+    monkeypatch.setattr("pcv.sampling.fit.full_data.sample", lambda *_: pytest.fail("a fit"))
     given = call(model, fit=drawn)
     assert abs(given.elpd - own.elpd) < 4 * np.hypot(given.mcse, own.mcse)
     kept = given.tree["posterior"]

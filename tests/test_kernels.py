@@ -27,7 +27,7 @@ from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
 from pcv.sampling import folds as sampling
-from pcv.sampling.full_data import Fit
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
 from pcv.zoo import air

@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from pcv import api, memory, stages, status
+from pcv import api, stages, status
 from pcv.artifacts import batches, opened
 from pcv.errors import PcvError
-from pcv.memory import Step
 from pcv.sampling import folds as sampling_of_folds
+from pcv.sampling import memory
+from pcv.sampling.memory import Step
 from tests.project import run, set_up
 
 SETTINGS = {

@@ -11,14 +11,13 @@ import numpyro.distributions as dist
 import pytest
 from blackjax.adaptation import window_adaptation
 
-from pcv import nuts
 from pcv.checks import centred
 from pcv.keys import key
 from pcv.model import Model, Outcome, Target, flat_target, target
-from pcv.sampling import fit_checks
-from pcv.sampling import posterior as fitting
-from pcv.sampling.fit_checks import check
-from pcv.sampling.full_data import Draws
+from pcv.sampling.fit import fit_checks, nuts
+from pcv.sampling.fit import posterior as fitting
+from pcv.sampling.fit.fit_checks import check
+from pcv.sampling.fit.full_data import Draws
 from tests.chains import worst
 from tests.problems import PROBLEMS, Problem, coin
 
@@ -27,7 +26,8 @@ MAX_Z = 4
 
 
 def posterior(*settings: Any) -> Draws:
-    """The draws of `pcv.nuts.posteriors` for one acceptance rate, the last of the settings."""
+    """The draws of `pcv.sampling.fit.nuts.posteriors` for one acceptance rate, the last of the
+    settings."""
     return next(nuts.posteriors(*settings[:-1], settings[-1:]))
 
 

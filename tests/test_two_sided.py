@@ -15,7 +15,7 @@ from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds import Folds, from_sets, hv_block, k_fold, leave_one_out
 from pcv.model import flat_target, target
 from pcv.sampling import folds as sampling
-from pcv.sampling import sides
+from pcv.sampling.folds import sides
 from pcv.sampling.tiles import build
 from tests.chains import fit_of, nothing_said
 from tests.problems import kriging, regression

@@ -17,7 +17,7 @@ from pcv.errors import PcvError
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.keys import key
 from pcv.model import Model, flat_target, numeric, param_names, target
-from pcv.sampling.fit_checks import check
+from pcv.sampling.fit.fit_checks import check
 from pcv.zoo import air, grouped, radon
 from tests.chains import off_printed, posterior
 from tests.data import needs_data

@@ -1,7 +1,7 @@
 """The sample artifact: written block by block as draws are made, read as diagnostics take it.
 
 Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
-`pcv.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
+`pcv.sampling.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
 `pcv.analysis.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or
 ``log_joint_tail`` (fold, tail), the largest draws of each fold, where draws are not kept; what
 `pcv.analysis.diagnostics.Sides` and `UnitSides` are made of: ``shift`` (fold), ``crossing`` (fold,
@@ -10,7 +10,7 @@ full-data draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`
 (fold, full_batch, slot); ``<score>_<kind>_<field>``, what other scores average, and
 ``<score>_<kind>_log_weight``, dims (fold, chain, batch, …) or, of scores that compare chains,
 (fold, batch, …); ``acceptance``, ``divergences``, ``energy_<field>`` with the fields of
-`pcv.accumulate.energy_sums`, dims (fold, chain, batch); ``n_draws`` (fold), per chain.
+`pcv.sampling.accumulate.energy_sums`, dims (fold, chain, batch); ``n_draws`` (fold), per chain.
 """
 
 from collections.abc import Mapping, Sequence

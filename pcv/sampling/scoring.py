@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.accumulate import log_sums, weighted_means
 from pcv.keys import chain_key
 from pcv.model import Fold, Target
+from pcv.sampling.accumulate import log_sums, weighted_means
 from pcv.sampling.hmc import Chain, train_mask
 from pcv.scores import Score
 
@@ -18,9 +18,9 @@ class Made(NamedTuple):
 
     sums: dict[str, Any]
     """joint, pointwise and, where there are several slots, bridge (of
-    `pcv.analysis.diagnostics.UnitSides`) → carry of `pcv.accumulate.log_sums`"""
+    `pcv.analysis.diagnostics.UnitSides`) → carry of `pcv.sampling.accumulate.log_sums`"""
     means: dict[str, Any]
-    """score → carry of `pcv.accumulate.weighted_means`"""
+    """score → carry of `pcv.sampling.accumulate.weighted_means`"""
     y_rep: Float[Any, "draw slot"] | None
     joint: Float[Any, " draw"]
     """log score of the test set as a whole"""

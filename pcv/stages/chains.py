@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pcv.analysis.sums import Block
     from pcv.marginal import Scored
     from pcv.model import Data, Model, Target
-    from pcv.sampling.full_data import Fit
+    from pcv.sampling.fit.full_data import Fit
     from pcv.sampling.tiles import Engine
     from pcv.scores import Score
 
@@ -61,7 +61,8 @@ def in_chains(
     """
     from pcv import marginal
     from pcv.model import Model
-    from pcv.sampling import kernel, sides
+    from pcv.sampling import kernel
+    from pcv.sampling.folds import sides
 
     center = fit.kernel.center
 

@@ -34,11 +34,11 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     Raises:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
-    from pcv import devices, idata
+    from pcv import devices
     from pcv.checks import centred, check_prior
     from pcv.keys import key
     from pcv.model import flat_target, param_names, target, unit_log_lik
-    from pcv.sampling import fit_checks, given, posterior
+    from pcv.sampling.fit import fit_checks, given, idata, posterior
     from pcv.shapes import check_shapes
 
     making = begin(job, "fit")

@@ -20,8 +20,8 @@ from pcv.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block
-    from pcv.sampling.drawing import Begun, Drawn, Saved, Until
-    from pcv.sampling.full_data import Fit
+    from pcv.sampling.fit.full_data import Fit
+    from pcv.sampling.folds.drawing import Begun, Drawn, Saved, Until
     from pcv.sampling.tiles import Engine
 
 
@@ -35,11 +35,12 @@ def sample(job: Job) -> None:
     Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
     before this one made, and that still hold, are taken from the job's checkpoint.
     """
-    from pcv import devices, idata
+    from pcv import devices
     from pcv import scores as scoring
     from pcv.analysis import sums
     from pcv.analysis.diagnostics import largest, tail_size
-    from pcv.sampling.drawing import sampled
+    from pcv.sampling.fit import idata
+    from pcv.sampling.folds.drawing import sampled
 
     making, config, cv = begin(job, "sample"), job.config, job.settings.cv
     known = {"data": require(job, "data", {})}
@@ -165,7 +166,7 @@ def sample(job: Job) -> None:
 
 def _until(cv: CvConfig) -> "Until | None":
     """When folds end by themselves."""
-    from pcv.sampling.drawing import Until
+    from pcv.sampling.folds.drawing import Until
 
     if cv.until is None or cv.until.of_comparison:
         return None
@@ -183,8 +184,8 @@ def _begun(
     state: np.ndarray,
 ) -> "Begun":
     from pcv.keys import key
-    from pcv.sampling.drawing import Begun
     from pcv.sampling.folds import Own, standing_at
+    from pcv.sampling.folds.drawing import Begun
     from pcv.stages.warming_up import OF_OWN
 
     adapted = warm["adapted"].values[rows]
@@ -202,8 +203,8 @@ def _begun(
 def _saved(own: Checkpoint) -> "Saved":
     """A checkpoint's blocks, as sampling has them."""
     from pcv.analysis.sums import block_of
-    from pcv.sampling.drawing import Saved
     from pcv.sampling.folds import Standing
+    from pcv.sampling.folds.drawing import Saved
 
     return Saved(
         own.number,

@@ -19,7 +19,7 @@ from pcv.stages.inputs import warn_of_leaks
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block
-    from pcv.sampling.starting import Warm
+    from pcv.sampling.folds.starting import Warm
     from pcv.sampling.tiles import Engine
 
 
@@ -36,10 +36,11 @@ def warmup(job: Job) -> None:
 
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
-    from pcv import devices, idata, second_look
+    from pcv import devices, second_look
     from pcv.analysis.verdicts import ENOUGH_ESS
     from pcv.keys import key
-    from pcv.sampling import starting
+    from pcv.sampling.fit import idata
+    from pcv.sampling.folds import starting
 
     making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}

@@ -429,7 +429,8 @@ def efmi(
     heavy tails are explored slowly (Betancourt 2016).
 
     Args:
-        count, mean, m2, diff_sq: sums of the energy per batch, of `pcv.accumulate.energy_sums`.
+        count, mean, m2, diff_sq: sums of the energy per batch, of
+        `pcv.sampling.accumulate.energy_sums`.
 
     Returns:
         NaN where the energy never varies.

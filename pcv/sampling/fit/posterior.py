@@ -10,8 +10,8 @@ from jaxtyping import Array, Key
 
 from pcv.model import Target
 from pcv.progress import Progress
-from pcv.sampling import fit_checks, full_data
-from pcv.sampling.full_data import Draws, Fit
+from pcv.sampling.fit import fit_checks, full_data
+from pcv.sampling.fit.full_data import Draws, Fit
 from pcv.sampling.hmc import Moved
 
 
@@ -67,7 +67,7 @@ def fit(
     checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel, seen=found.mixing)
     if not checks.problems:
         return Posterior(found, checks)
-    from pcv import nuts  # only where it is needed: its library takes a while to load
+    from pcv.sampling.fit import nuts  # only where it is needed: its library takes a while to load
 
     say(f"{checks.problems[0]}; again by NUTS, {chains} chains x ({warmup} + {draws}) draws")
     start = full_data.apart(found, chains), warmup, draws

@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import log_expit, logsumexp
 
-from pcv.accumulate import log_sums
 from pcv.analysis.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.folds import Folds
 from pcv.keys import key
+from pcv.sampling.accumulate import log_sums
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import (
     FULL_DRAWS,
     Centers,
@@ -26,7 +27,6 @@ from pcv.sampling.folds import (
     standing_at,
     uncentered,
 )
-from pcv.sampling.full_data import Fit
 from pcv.sampling.hmc import Pace
 from pcv.sampling.kernel import precisions
 from pcv.sampling.tiles import Engine, advance

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from pcv import programs
 from pcv.model import Params, Target
-from pcv.sampling.fit_checks import Checks
-from pcv.sampling.full_data import Draws, Fit
+from pcv.sampling.fit.fit_checks import Checks
+from pcv.sampling.fit.full_data import Draws, Fit
 from pcv.sampling.kernel import Kernel
 from pcv.storable import storable
 

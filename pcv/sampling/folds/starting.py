@@ -12,10 +12,9 @@ from pcv.folds import Folds
 from pcv.marginal import Scored, started_anew
 from pcv.model import Target
 from pcv.sampling import folds as sampling
-from pcv.sampling import sides
-from pcv.sampling.folds import Starts
-from pcv.sampling.full_data import Fit
-from pcv.sampling.sides import Facing
+from pcv.sampling.fit.full_data import Fit
+from pcv.sampling.folds import Starts, sides
+from pcv.sampling.folds.sides import Facing
 from pcv.sampling.tiles import Engine
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 from pcv import programs
 from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
 from pcv.model import Target, full_data
-from pcv.sampling.full_data import Draws
+from pcv.sampling.fit.full_data import Draws
 
 BLOCK = 25
 """draws of a chain, those of the warmup among them, between two looks at how far it is"""

@@ -16,7 +16,6 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.accumulate import energy_sums, log_sums, weighted_means
 from pcv.analysis.diagnostics import crossing
 from pcv.analysis.sums import Block
 from pcv.devices import in_use, out_of_memory
@@ -24,7 +23,8 @@ from pcv.errors import PcvError
 from pcv.folds import Folds
 from pcv.names import name_bits
 from pcv.programs import Shared
-from pcv.sampling.full_data import QUARTER, REFUSED, Fit, autocorrelation
+from pcv.sampling.accumulate import energy_sums, log_sums, weighted_means
+from pcv.sampling.fit.full_data import QUARTER, REFUSED, Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import Kernel, whitened
 from pcv.sampling.scoring import Made

@@ -20,9 +20,9 @@ from pcv.errors import PcvError
 from pcv.keys import any_key
 from pcv.model import Target, full_data
 from pcv.progress import Progress
-from pcv.sampling import fit_checks
-from pcv.sampling.full_data import Draws, after_nuts, engine_of, num_chains
-from pcv.sampling.posterior import Posterior, shown
+from pcv.sampling.fit import fit_checks
+from pcv.sampling.fit.full_data import Draws, after_nuts, engine_of, num_chains
+from pcv.sampling.fit.posterior import Posterior, shown
 
 MAX_Z = 6.0
 """standard errors that a mean may be off"""
