@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import pcv
-from pcv.zoo import air
+from pcv.models.zoo import air
 
 
 def main(draws: int, seeds: list[int]) -> None:

@@ -73,7 +73,7 @@ def outliers(_: int) -> pcv.Model:
 
 def rats() -> tuple[pcv.Model, pd.DataFrame]:
     devices.setup(all_cores())
-    from pcv.zoo.rats import random_slopes
+    from pcv.models.zoo.rats import random_slopes
 
     table = pd.read_csv("resources/rats.csv")
     return random_slopes({name: table[name].to_numpy() for name in table}), table

@@ -21,7 +21,7 @@ from scipy.signal import lfilter
 
 import pcv
 from pcv.analysis import diagnostics as diag
-from pcv.zoo.radon import varying_intercepts
+from pcv.models.zoo.radon import varying_intercepts
 
 REPEATS, CHAINS, BATCH_SIZE = 20, 4, 50
 WARMUP = 2000

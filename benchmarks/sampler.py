@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 
 from pcv.folds import from_sets
 from pcv.keys import key
-from pcv.model import Model, Outcome, flat_target, target
+from pcv.models.model import Model, Outcome, flat_target, target
 from pcv.sampling import folds as sampling
 from pcv.sampling import tiles
 from pcv.sampling.kernel import plain

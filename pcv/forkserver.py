@@ -33,7 +33,7 @@ OF_A_JOB = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEM
 """variables that differ from job to job, and change nothing of what is imported; so do those of
 numbers of threads, which Snakemake sets"""
 IMPORTED = (
-    *("pcv.cli", "pcv.stages", "jax.numpy", "scipy.stats", "sparse", "pcv.marginal"),
+    *("pcv.cli", "pcv.stages", "jax.numpy", "scipy.stats", "sparse", "pcv.models.effects.marginal"),
     *("arviz_stats", "pcv.report"),
 )
 """modules in the order in which jobs come to need them; none makes an array of JAX, as BlackJAX

@@ -15,8 +15,8 @@ from pcv.job import Job
 from pcv.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.marginal import Scored
-    from pcv.model import Model, Target
+    from pcv.models.effects.marginal import Scored
+    from pcv.models.model import Model, Target
 
 
 def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
@@ -27,8 +27,8 @@ def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
 
 def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
     """The job's model."""
-    from pcv.frontends import as_model
-    from pcv.model import Model, Target
+    from pcv.models.frontends import as_model
+    from pcv.models.model import Model, Target
 
     settings = job.model_config
     if settings.model in job.objects:
@@ -112,7 +112,7 @@ def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.nda
 
 def scored(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> "Scored":
     """The job's model as its folds score it."""
-    from pcv.marginal import choose
+    from pcv.models.effects.marginal import choose
 
     setting = job.settings.predictive
 

@@ -19,8 +19,8 @@ from pcv.artifacts import fitted, opened
 from pcv.cv import CV, check_joint
 from pcv.folds import Folds
 from pcv.job import Job
-from pcv.marginal import Scored, integrated
-from pcv.model import Fold, Model, flat_target, target, unit_log_lik
+from pcv.models.effects.marginal import Scored, integrated
+from pcv.models.model import Fold, Model, flat_target, target, unit_log_lik
 from pcv.problem import build, scored, stored_folds
 from pcv.sampling.hmc import train_mask
 from pcv.session import AnyModel

@@ -26,7 +26,7 @@ def _split(reference: str) -> tuple[str, str]:
 def source(reference: str) -> Path:
     """The file that a model is written in.
 
-    >>> source("pcv.zoo.rats:random_slopes").name
+    >>> source("pcv.models.zoo.rats:random_slopes").name
     'rats.py'
 
     Raises:
@@ -60,7 +60,7 @@ def source(reference: str) -> Path:
 def sources(reference: str) -> list[Path]:
     """The file that a model is written in, then the files beside it that it imports.
 
-    >>> [path.name for path in sources("pcv.zoo.rats:random_slopes")]
+    >>> [path.name for path in sources("pcv.models.zoo.rats:random_slopes")]
     ['rats.py']
 
     Raises:

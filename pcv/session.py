@@ -19,8 +19,8 @@ import xarray as xr
 from pcv import config, datasets, digests, schemes, store
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds
-from pcv.frontends import as_model
-from pcv.model import Fold, Model, Observations, Target, full_data, target
+from pcv.models.frontends import as_model
+from pcv.models.model import Fold, Model, Observations, Target, full_data, target
 from pcv.scores import Score
 
 AnyModel = Any

@@ -15,7 +15,7 @@ from pcv.analysis.jackknife import Parts
 from pcv.analysis.sums import batch_of, parts
 from pcv.folds import Folds
 from pcv.keys import key
-from pcv.model import Target
+from pcv.models.model import Target
 from pcv.sampling import folds as sampling
 from pcv.sampling.fit import full_data
 from pcv.sampling.fit.full_data import Draws, Fit

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.analysis.stopping import Rule, finished, share_of_se
 from pcv.config.lengths import looks
-from pcv.model import flat_target, target
+from pcv.models.model import flat_target, target
 from pcv.sampling.tiles import build
 from tests.chains import ar1, fit_of, replicated, run
 from tests.problems import exact, regression

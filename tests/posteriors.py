@@ -19,7 +19,7 @@ from arviz_stats.base import array_stats
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.util import initialize_model, unconstrain_fn
 
-from pcv.model import Target
+from pcv.models.model import Target
 
 MOMENTS = Path(__file__).with_suffix(".json")
 DRAWS = 10_000

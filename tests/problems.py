@@ -30,9 +30,9 @@ from pcv.folds import (
     leave_one_out,
     train_mask,
 )
-from pcv.model import Model, Outcome, Target, support
-from pcv.normal import normal_target
-from pcv.zoo.rats import gaussian_predictive
+from pcv.models.model import Model, Outcome, Target, support
+from pcv.models.normal import normal_target
+from pcv.models.zoo.rats import gaussian_predictive
 
 
 class Problem(NamedTuple):

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Shaped
 
 from pcv.folds import Folds
-from pcv.model import Fold, flat_target, target
+from pcv.models.model import Fold, flat_target, target
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import train_mask
 from pcv.sampling.tiles import Engine, build

@@ -20,8 +20,8 @@ from numpyro.infer.reparam import LocScaleReparam
 import pcv
 from pcv.cv import CV
 from pcv.folds import Folds
-from pcv.marginal import choose
-from pcv.model import Model, Outcome, numeric, support
+from pcv.models.effects.marginal import choose
+from pcv.models.model import Model, Outcome, numeric, support
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning"),

@@ -34,7 +34,7 @@ from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.errors import PcvError
 from pcv.folds import train_mask
-from pcv.model import Model, Outcome, numeric, support
+from pcv.models.model import Model, Outcome, numeric, support
 from pcv.psis_first import _at_least_two
 from pcv.stages import full_data
 from tests.problems import LinearGaussian, exact, hierarchy, regression

@@ -464,7 +464,10 @@ class TestInstalled:
         assert self.run(f"{check}\n{code}").stdout.splitlines()[-1] == "False"
 
     def test_that_the_check_above_can_fail(self):
-        assert self.run("import pcv.model, sys; print('jaxlib' in sys.modules)").stdout == "True\n"
+        assert (
+            self.run("import pcv.models.model, sys; print('jaxlib' in sys.modules)").stdout
+            == "True\n"
+        )
 
     def test_the_command(self):
         pcv = Path(sys.executable).with_name("pcv")

@@ -63,7 +63,7 @@ def test_quickstart():
     assert config.precision == "float64"
     assert rats.data.order == ["rat", "day"]
     assert rats.folds == LeaveOneGroupOut(scheme="leave_one_group_out", group="rat")
-    assert rats.models["slopes"].model == "pcv.zoo.rats:random_slopes"
+    assert rats.models["slopes"].model == "pcv.models.zoo.rats:random_slopes"
     assert rats.models["slopes"].args == {"priors": "paper"}
     assert (rats.cv.chains, rats.cv.warmup, rats.cv.draws) == (8, 50, 200)
     assert rats.compare.reference is None
@@ -230,8 +230,9 @@ BAD = [
     (f"{RATS}.compare.reference", "x", "no model 'x'; known: slopes, common"),
     (
         f"{RATS}.models.slopes.model",
-        "pcv.zoo.rats.random_slopes",
-        "must be package.module:function or file.py:function, is 'pcv.zoo.rats.random_slopes'",
+        "pcv.models.zoo.rats.random_slopes",
+        "must be package.module:function or file.py:function, is "
+        "'pcv.models.zoo.rats.random_slopes'",
     ),
     (
         f"{RATS}.models.slopes.args",

@@ -12,8 +12,8 @@ import pcv
 from pcv import sampling
 from pcv.analysis.diagnostics import LogSums, Sides, mcse_of, two_sided
 from pcv.keys import key
-from pcv.marginal import choose
-from pcv.model import flat_target, param_names, target
+from pcv.models.effects.marginal import choose
+from pcv.models.model import flat_target, param_names, target
 from pcv.sampling import tiles
 from pcv.sampling.fit import posterior
 from pcv.sampling.folds import drawing, standing_at, starting

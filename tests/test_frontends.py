@@ -24,12 +24,12 @@ import pcv
 from pcv.config import DataConfig
 from pcv.datasets import make_data
 from pcv.errors import PcvError
-from pcv.frontends import as_model
-from pcv.frontends.numpyro import from_numpyro
-from pcv.frontends.pymc import from_bambi, from_pymc
-from pcv.model import Model, numeric, support
+from pcv.models.frontends import as_model
+from pcv.models.frontends.numpyro import from_numpyro
+from pcv.models.frontends.pymc import from_bambi, from_pymc
+from pcv.models.model import Model, numeric, support
+from pcv.models.shapes import check_shapes
 from pcv.problem import _of_column
-from pcv.shapes import check_shapes
 
 N, J = 12, 4
 RNG = np.random.default_rng(8)
@@ -788,7 +788,7 @@ def test_what_is_no_model_of_the_front_end_is_refused():
 @pytest.mark.parametrize("name", ["from_pymc", "from_bambi"])
 def test_pymc_that_is_not_installed(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pymc", None)
-    monkeypatch.delitem(sys.modules, "pcv.frontends.pymc")
+    monkeypatch.delitem(sys.modules, "pcv.models.frontends.pymc")
     words = "^models of PyMC and Bambi need these installed: install pcv with its extra, "
     with pytest.raises(PcvError, match=words + r"pcv-bayes\[pymc\]$"):
         getattr(pcv, name)

@@ -8,8 +8,8 @@ import pytest
 from jax.nn import logsumexp
 from scipy import stats
 
-from pcv import grid, second_look
-from pcv.laplace import laplace
+from pcv.models.effects import grid, second_look
+from pcv.models.effects.laplace import laplace
 
 Y = np.array([1.2, 0.3, 2.5, -0.4])
 

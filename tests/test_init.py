@@ -18,8 +18,8 @@ import yaml
 
 from pcv import api, cli, project, reference, stages
 from pcv.config import load
-from pcv.frontends import as_model
 from pcv.job import Job
+from pcv.models.frontends import as_model
 from tests.workflow import ROOT, planned, snakemake
 
 FILES = [

@@ -25,12 +25,12 @@ from pcv.analysis.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
 from pcv.analysis.verdicts import MAX_RHAT, faults
 from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.keys import key
-from pcv.model import Model, Outcome, Target, flat_target, target
+from pcv.models.model import Model, Outcome, Target, flat_target, target
+from pcv.models.zoo import air
 from pcv.sampling import folds as sampling
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
-from pcv.zoo import air
 from tests.chains import fit_of, nothing_said, posterior, replicated
 from tests.problems import LinearGaussian, exact, side_by_side
 from tests.problems import Problem as ExactProblem

@@ -13,16 +13,16 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv import effects, marginal, second_look
-from pcv.effects import find
 from pcv.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
-from pcv.frontends.numpyro import from_numpyro
-from pcv.laplace import laplace, normal, normal_log_mean
-from pcv.marginal import choose, sliceable
-from pcv.model import Fold, Model, Outcome, numeric, support, target
+from pcv.models.effects import effects, marginal, second_look
+from pcv.models.effects.effects import find
+from pcv.models.effects.laplace import laplace, normal, normal_log_mean
+from pcv.models.effects.marginal import choose, sliceable
+from pcv.models.frontends.numpyro import from_numpyro
+from pcv.models.model import Fold, Model, Outcome, numeric, support, target
+from pcv.models.zoo import rats
 from pcv.psis_first import NODES_PER_DIM
-from pcv.zoo import rats
 from tests.problems import GROUP_OF_UNIT, hierarchy, narrow_effects, regression
 
 UNITS = [str(i) for i in range(14)]

@@ -10,21 +10,12 @@ import pytest
 from numpyro.distributions import constraints
 from scipy.stats import norm
 
-from pcv.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
 from pcv.errors import PcvError
 from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
-from pcv.marginal import choose
-from pcv.model import (
-    Fold,
-    Model,
-    Outcome,
-    Target,
-    flat_target,
-    param_names,
-    support,
-    target,
-)
-from pcv.shapes import check_shapes
+from pcv.models.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
+from pcv.models.effects.marginal import choose
+from pcv.models.model import Fold, Model, Outcome, Target, flat_target, param_names, support, target
+from pcv.models.shapes import check_shapes
 from tests.problems import PROBLEMS, coin, variance
 
 GROUP = np.array([0, 0, 1, 1, 1])

@@ -21,9 +21,9 @@ from pcv import config, session, stages, store
 from pcv.datasets import make_data, model_data, read_table
 from pcv.errors import PcvError
 from pcv.job import Job
-from pcv.model import Observations
+from pcv.models.model import Observations
+from pcv.models.shapes import check_shapes
 from pcv.problem import model_of
-from pcv.shapes import check_shapes
 from pcv.storable import ATTRIBUTE, storable, true_names
 
 AWKWARD = [

@@ -11,12 +11,12 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import pcv
-from pcv.checks import check_gap, check_prior, check_values
 from pcv.errors import PcvError
 from pcv.folds import hv_block
-from pcv.model import Fold, Outcome, Target, support
-from pcv.normal import normal_target
-from pcv.shapes import check_shapes
+from pcv.models.checks import check_gap, check_prior, check_values
+from pcv.models.model import Fold, Outcome, Target, support
+from pcv.models.normal import normal_target
+from pcv.models.shapes import check_shapes
 from tests.problems import exact, kriging
 
 N = 14

@@ -11,9 +11,9 @@ import numpyro.distributions as dist
 import pytest
 from blackjax.adaptation import window_adaptation
 
-from pcv.checks import centred
 from pcv.keys import key
-from pcv.model import Model, Outcome, Target, flat_target, target
+from pcv.models.checks import centred
+from pcv.models.model import Model, Outcome, Target, flat_target, target
 from pcv.sampling.fit import fit_checks, nuts
 from pcv.sampling.fit import posterior as fitting
 from pcv.sampling.fit.fit_checks import check

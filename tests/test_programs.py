@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 import pcv
 from pcv import digests, programs
-from pcv.frontends import as_model
+from pcv.models.frontends import as_model
 from tests.programs import counted, grouped
 
 X, OTHER = np.linspace(0.0, 1.0, 7), np.linspace(2.0, 3.0, 7)

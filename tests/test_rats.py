@@ -21,10 +21,10 @@ from pcv.analysis import verdicts
 from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
 from pcv.keys import key
-from pcv.model import Fold, Model, flat_target, target
+from pcv.models.model import Fold, Model, flat_target, target
+from pcv.models.zoo import rats
 from pcv.sampling.folds import starting_draws
 from pcv.sampling.tiles import Engine, build
-from pcv.zoo import rats
 from tests import chains
 from tests.chains import Sampled, fit_of, mcse, off_printed, run
 

@@ -8,7 +8,7 @@ import pytest
 
 from pcv import reference
 from pcv.errors import PcvError
-from pcv.zoo import rats
+from pcv.models.zoo import rats
 
 MODELS = """
 import math
@@ -108,8 +108,8 @@ class TestFound:
         assert reference.load("my_models.py:slopes")({})[0] == "other"
 
     def test_module(self):
-        assert reference.load("pcv.zoo.rats:random_slopes") is rats.random_slopes
-        assert str(reference.source("pcv.zoo.rats:random_slopes")) == rats.__file__
+        assert reference.load("pcv.models.zoo.rats:random_slopes") is rats.random_slopes
+        assert str(reference.source("pcv.models.zoo.rats:random_slopes")) == rats.__file__
 
     def test_search_path_is_left_alone(self):
         before = list(sys.path)
@@ -148,7 +148,7 @@ class TestNotFound:
             "model 'my_models.py:slope': my_models.py has no function 'slope'; did you mean "
             "'slopes'?"
         )
-        assert message(reference.load, "pcv.zoo.rats:random_slop").endswith(
+        assert message(reference.load, "pcv.models.zoo.rats:random_slop").endswith(
             "rats.py has no function 'random_slop'; did you mean 'random_slopes'?"
         )
 
@@ -248,8 +248,8 @@ class TestCheck:
             "model 'my_models.py:slope': my_models.py has no function 'slope'; did you mean"
             " 'slopes'?"
         )
-        reference.check("pcv.zoo.rats:random_slopes")
-        assert "has no function 'random'" in message(reference.check, "pcv.zoo.rats:random")
+        reference.check("pcv.models.zoo.rats:random_slopes")
+        assert "has no function 'random'" in message(reference.check, "pcv.models.zoo.rats:random")
 
     @pytest.mark.parametrize("text", ["from os import *", "globals()['f'] = 3", "def f(:"])
     def test_files_that_must_be_run_to_know(self, text):

@@ -15,7 +15,7 @@ from pcv.analysis.diagnostics import largest
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.keys import key
-from pcv.model import Target
+from pcv.models.model import Target
 from pcv.sampling import folds as sampling
 from pcv.sampling import hmc, tiles
 from pcv.sampling.kernel import Kernel

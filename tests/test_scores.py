@@ -20,7 +20,7 @@ from pcv.analysis.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
 from pcv.analysis.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.errors import PcvError
 from pcv.folds import Folds, train_mask
-from pcv.model import Model, Outcome, flat_target, target
+from pcv.models.model import Model, Outcome, flat_target, target
 from pcv.sampling.tiles import build
 from pcv.scores import Score
 from pcv.scores.replicates import Replicates, quantile

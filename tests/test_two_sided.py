@@ -13,7 +13,7 @@ from pcv.analysis.diagnostics import Sides, UnitSides, batch_sums
 from pcv.analysis.stopping import Rule, finished
 from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds import Folds, from_sets, hv_block, k_fold, leave_one_out
-from pcv.model import flat_target, target
+from pcv.models.model import flat_target, target
 from pcv.sampling import folds as sampling
 from pcv.sampling.folds import sides
 from pcv.sampling.tiles import build

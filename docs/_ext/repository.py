@@ -11,7 +11,7 @@ REPLACED = {
         "](config.yaml)": "](../../config/config.yaml)",
         "](paper/": "](../../config/paper/",
         "](../workflow/": "](../../workflow/",
-        "](../pcv/zoo)": "](api.md#models-of-the-examples)",
+        "](../pcv/models/zoo)": "](api.md#models-of-the-examples)",
         "](../docs/stopping.md)": "](../stopping.md)",
     },
     "results/README.md": {},

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from pcv.keys import chain_key
-from pcv.model import Fold
+from pcv.models.model import Fold
 from pcv.sampling.kernel import Kernel, from_z, to_z
 
 MAX_LOG_STEP, MIN_LOG_STEP = 0.4, -14.0

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.keys import chain_key
-from pcv.model import Fold, Target
+from pcv.models.model import Fold, Target
 from pcv.sampling.accumulate import log_sums, weighted_means
 from pcv.sampling.hmc import Chain, train_mask
 from pcv.scores import Score

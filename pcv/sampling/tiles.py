@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, Key
 from pcv import programs
 from pcv.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, laid, laid_out
 from pcv.keys import any_key, key
-from pcv.model import Target
+from pcv.models.model import Target
 from pcv.names import name_bits
 from pcv.programs import Shared
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain

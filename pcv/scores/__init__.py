@@ -18,7 +18,7 @@ from jaxtyping import Float
 from pcv import programs, reference
 from pcv.config import OBJECT
 from pcv.errors import PcvError, in_one_line
-from pcv.model import Data, Fold, Model, Target, target
+from pcv.models.model import Data, Fold, Model, Target, target
 from pcv.scores.binary import accuracy, brier
 from pcv.scores.hyvarinen import hyvarinen
 from pcv.scores.moments import dss, mae, rmse

@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from pcv.model import Fold, Target
+from pcv.models.model import Fold, Target
 from pcv.scores.score import Need, Score
 
 

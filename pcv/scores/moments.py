@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from pcv.model import Fold, Target
+from pcv.models.model import Fold, Target
 from pcv.scores.score import Means, Need, Score
 
 NEEDS: tuple[Need, ...] = ("moments or predict",)

@@ -15,8 +15,8 @@ from pcv.progress import Progress
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block
-    from pcv.marginal import Scored
-    from pcv.model import Data, Model, Target
+    from pcv.models.effects.marginal import Scored
+    from pcv.models.model import Data, Model, Target
     from pcv.sampling.fit.full_data import Fit
     from pcv.sampling.tiles import Engine
     from pcv.scores import Score
@@ -30,7 +30,7 @@ def engine_of(
     scores: "tuple[Score, ...]" = (),
 ) -> "Engine":
     """The program of a model's folds."""
-    from pcv.model import flat_target, target
+    from pcv.models.model import flat_target, target
     from pcv.sampling import tiles
 
     def make() -> "Engine":
@@ -59,8 +59,8 @@ def in_chains(
         fit: of the full data.
         known: are chains detached from the prior of own effects? None: it is looked at.
     """
-    from pcv import marginal
-    from pcv.model import Model
+    from pcv.models.effects import marginal
+    from pcv.models.model import Model
     from pcv.sampling import kernel
     from pcv.sampling.folds import sides
 

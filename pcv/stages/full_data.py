@@ -22,7 +22,7 @@ from pcv.stages.chains import says
 if TYPE_CHECKING:
     from jaxtyping import Array
 
-    from pcv.model import Model, Target
+    from pcv.models.model import Model, Target
 
 LOG_LIK_BYTES = 2**29
 """of log likelihoods that are kept: of 16,777 units at 4,000 draws"""
@@ -35,11 +35,11 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
     from pcv import devices
-    from pcv.checks import centred, check_prior
     from pcv.keys import key
-    from pcv.model import flat_target, param_names, target, unit_log_lik
+    from pcv.models.checks import centred, check_prior
+    from pcv.models.model import flat_target, param_names, target, unit_log_lik
+    from pcv.models.shapes import check_shapes
     from pcv.sampling.fit import fit_checks, given, idata, posterior
-    from pcv.shapes import check_shapes
 
     making = begin(job, "fit")
     config, settings = job.config, job.settings.fit
@@ -169,7 +169,7 @@ def _cause(
     model: "Model | Target", arrays: dict[str, np.ndarray], name: str, units: list[str]
 ) -> list[str]:
     """What `pcv check` finds wrong with a model whose fit is bad."""
-    from pcv.checks import check_values
+    from pcv.models.checks import check_values
 
     try:
         with warnings.catch_warnings():

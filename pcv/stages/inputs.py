@@ -97,7 +97,7 @@ def folds_dataset(folds: Folds) -> xr.Dataset:
 
 def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
     """Does the model's training depend on what a fold tests? The warning, if there is one."""
-    from pcv.checks import check_gap
+    from pcv.models.checks import check_gap
 
     arrays, units = datasets.model_data(data_set), data_set["unit"].values.tolist()
     outcome = job.settings.data.outcome
@@ -123,8 +123,8 @@ def check(job: Job, leaks: bool = True) -> None:
     """
     from pcv import devices
     from pcv import scores as scoring
-    from pcv.checks import check_marginal, check_prior, check_values
-    from pcv.shapes import check_shapes
+    from pcv.models.checks import check_marginal, check_prior, check_values
+    from pcv.models.shapes import check_shapes
 
     settings = job.settings
     _obtain(job)

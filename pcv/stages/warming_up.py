@@ -36,9 +36,10 @@ def warmup(job: Job) -> None:
 
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
-    from pcv import devices, second_look
+    from pcv import devices
     from pcv.analysis.verdicts import ENOUGH_ESS
     from pcv.keys import key
+    from pcv.models.effects import second_look
     from pcv.sampling.fit import idata
     from pcv.sampling.folds import starting
 

@@ -27,7 +27,7 @@ RATS = {
                 "order": ["rat", "day"],
             },
             "folds": {"scheme": "leave_one_group_out", "group": "rat"},
-            "models": {"slopes": {"model": "pcv.zoo.rats:random_slopes"}},
+            "models": {"slopes": {"model": "pcv.models.zoo.rats:random_slopes"}},
             "fit": {"warmup": 300, "draws": 300},
             "cv": {
                 "chains": 4,

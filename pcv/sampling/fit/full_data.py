@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from pcv import programs
 from pcv.analysis.diagnostics.convergence import rhat_of_moments
 from pcv.errors import PcvError
-from pcv.model import Target
+from pcv.models.model import Target
 from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
 from pcv.sampling.tiles import Engine, advance, build, chains_of

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key, Shaped
 from pcv import programs
 from pcv.errors import PcvError
 from pcv.keys import any_key
-from pcv.model import Target, full_data
+from pcv.models.model import Target, full_data
 from pcv.progress import Progress
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.full_data import Draws, after_nuts, engine_of, num_chains

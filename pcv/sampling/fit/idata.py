@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from pcv import programs
-from pcv.model import Params, Target
+from pcv.models.model import Params, Target
 from pcv.sampling.fit.fit_checks import Checks
 from pcv.sampling.fit.full_data import Draws, Fit
 from pcv.sampling.kernel import Kernel

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from pcv import programs
 from pcv.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
-from pcv.model import Target, full_data
+from pcv.models.model import Target, full_data
 from pcv.sampling.fit.full_data import Draws
 
 BLOCK = 25

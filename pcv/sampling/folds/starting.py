@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.sums import Block
 from pcv.folds import Folds
-from pcv.marginal import Scored, started_anew
-from pcv.model import Target
+from pcv.models.effects.marginal import Scored, started_anew
+from pcv.models.model import Target
 from pcv.sampling import folds as sampling
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import Starts, sides

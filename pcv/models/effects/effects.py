@@ -18,8 +18,8 @@ from scipy.sparse.csgraph import connected_components
 
 from pcv import datasets, programs
 from pcv.folds import Folds
-from pcv.laplace import expansion
-from pcv.model import Data, Model, flattened, numeric, points, unravel_of
+from pcv.models.effects.laplace import expansion
+from pcv.models.model import Data, Model, flattened, numeric, points, unravel_of
 
 MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""

@@ -33,8 +33,8 @@ from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
 from pcv.datasets import RESERVED
-from pcv.frontends.rows import Layout, common_units, observations
-from pcv.model import Data, Model, Outcome, Params
+from pcv.models.frontends.rows import Layout, common_units, observations
+from pcv.models.model import Data, Model, Outcome, Params
 from pcv.programs import Traced
 
 

@@ -1,4 +1,4 @@
-r"""Integrals over own effects, at a few draws, by another method than that of `pcv.marginal`.
+r"""Integrals over own effects, at a few draws, by another method than that of `marginal`.
 
 Plain importance sampling, from a mixture of a t distribution around the integrand's mode and of
 wide Cauchy distributions around the prior's, with one set of draws for numerator and denominator.
@@ -16,10 +16,10 @@ from jaxtyping import Array, Float, Int, Key
 from pcv import programs
 from pcv.folds import Folds
 from pcv.folds.base import evenly
-from pcv.grid import finite
-from pcv.laplace import Function, draws_of_t, laplace
-from pcv.marginal import Scored, Terms, by_group, integrated
-from pcv.model import Data, Predictive, Target, numeric, unravel_of
+from pcv.models.effects.grid import finite
+from pcv.models.effects.laplace import Function, draws_of_t, laplace
+from pcv.models.effects.marginal import Scored, Terms, by_group, integrated
+from pcv.models.model import Data, Predictive, Target, numeric, unravel_of
 
 DRAWS = 4096
 """of effects, for every integral"""
@@ -46,8 +46,8 @@ def gaps(
 ) -> Float[np.ndarray, " fold"] | None:
     """By how many nats two methods differ in a score, where that is beyond their errors.
 
-    In the joint one; where the nodes of `pcv.grid` serve all units, also in the lowest and highest
-    pointwise one, as of peaks that are missed, or hit by few nodes.
+    In the joint one; where the nodes of `pcv.models.effects.grid` serve all units, also in the
+    lowest and highest pointwise one, as of peaks that are missed, or hit by few nodes.
 
     Args:
         scored: of `choose`, of these data.

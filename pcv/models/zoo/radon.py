@@ -20,7 +20,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.model import Data, Model, Outcome, Params, Predictive, Scalar, support
+from pcv.models.model import Data, Model, Outcome, Params, Predictive, Scalar, support
 
 UNKNOWN = 9
 """code of a floor that is not known"""

@@ -19,7 +19,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
-from pcv.model import Data, Model, Outcome, Params, Scalar, support
+from pcv.models.model import Data, Model, Outcome, Params, Scalar, support
 
 Scale = Literal["passengers", "growth"]
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Int, Key
 
-from pcv.model import Data, Model, Outcome, Params, Scalar, support
-from pcv.zoo.rats import gaussian
+from pcv.models.model import Data, Model, Outcome, Params, Scalar, support
+from pcv.models.zoo.rats import gaussian
 
 SCALES = {"paper": 10**0.5, "authors": 10.0}
 

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float, Key
 from pcv import datasets, programs
 from pcv.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
-from pcv.model import (
+from pcv.models.effects.slopes import check_slopes
+from pcv.models.model import (
     MOST_DRAWS,
     Data,
     Fold,
@@ -26,7 +27,6 @@ from pcv.model import (
     points,
     prior_draws,
 )
-from pcv.slopes import check_slopes
 
 CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 """prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from pcv import programs
 from pcv.errors import PcvError, in_one_line
 from pcv.keys import any_key
-from pcv.model import Data, Model, Outcome, Params, Target, full_data, numeric
+from pcv.models.model import Data, Model, Outcome, Params, Target, full_data, numeric
 
 OF_DRAWS = ("chain", "draw")
 """dimensions of the full-data fit"""

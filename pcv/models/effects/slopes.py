@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from pcv import programs
 from pcv.devices import precision
 from pcv.errors import PcvError
-from pcv.model import Data, Params, Scalar, flattened, unravel_like
+from pcv.models.model import Data, Params, Scalar, flattened, unravel_like
 
 POINTS = 3
 """where slopes are looked at: at the points of the highest density"""

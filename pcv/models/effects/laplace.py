@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv.grid import finite, nodes
+from pcv.models.effects.grid import finite, nodes
 
 MAX_STEPS, CLOSE = 20, 0.01
 """Newton steps, and the square of the last one, in standard deviations, with which they end"""

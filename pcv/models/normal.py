@@ -12,7 +12,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Key
 
-from pcv.model import Fold, Outcome, Params, Predictive, Scalar, Target
+from pcv.models.model import Fold, Outcome, Params, Predictive, Scalar, Target
 
 
 def normal_target(

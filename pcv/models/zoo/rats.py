@@ -17,7 +17,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int, Key, Real
 
-from pcv.model import Data, Model, Outcome, Params, Predictive, Scalar, support
+from pcv.models.model import Data, Model, Outcome, Params, Predictive, Scalar, support
 
 Priors = Literal["paper", "authors"]
 Moments = tuple[Float[Array, " slot"], Float[Array, "slot slot"]]

@@ -9,10 +9,11 @@ Here each draw's density is the mean over all of them instead:
 
 which estimates the same elpd with far less noise. Where outcome and effects are normal, integrals
 are exact; else they are done numerically at every draw. Where the prior of λ is normal, or there
-are several effects, nodes lie around a Laplace approximation (`pcv.laplace`), and the integral is
-unbiased, so that its error is part of the variance of the draws, and of the MCSE. A prior of any
-other shape is integrated one effect after the other, by nodes that it places itself (`pcv.grid`).
-What is local is found by `pcv.effects`; λ is on the unconstrained scale.
+are several effects, nodes lie around a Laplace approximation (`pcv.models.effects.laplace`), and
+the integral is unbiased, so that its error is part of the variance of the draws, and of the MCSE. A
+prior of any other shape is integrated one effect after the other, by nodes that it places itself
+(`pcv.models.effects.grid`). What is local is found by `pcv.models.effects.effects`; λ is on the
+unconstrained scale.
 """
 
 from collections.abc import Callable
@@ -25,13 +26,13 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv import datasets, devices, programs
-from pcv.checks import check_whole_groups
-from pcv.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.errors import PcvError
 from pcv.folds import Folds
-from pcv.grid import log_mean as grid_log_mean
 from pcv.keys import any_key
-from pcv.laplace import (
+from pcv.models.checks import check_whole_groups
+from pcv.models.effects.effects import PRIOR_DRAWS, Locals, Position, find
+from pcv.models.effects.grid import log_mean as grid_log_mean
+from pcv.models.effects.laplace import (
     NODES_PER_DIM,
     Function,
     Laplace,
@@ -43,7 +44,16 @@ from pcv.laplace import (
     normal_log_mean,
     normal_prior,
 )
-from pcv.model import Data, Model, Params, Predictive, Target, numeric, prior_draws, unravel_of
+from pcv.models.model import (
+    Data,
+    Model,
+    Params,
+    Predictive,
+    Target,
+    numeric,
+    prior_draws,
+    unravel_of,
+)
 
 MUCH_WIDER = 2.0
 """standard deviation of the prior over the posterior's, from which on chains are spared it"""

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from pcv.model import Model, Target
+from pcv.models.model import Model, Target
 
 
 def as_model(made: Any) -> Model | Target | None:
@@ -17,7 +17,7 @@ def as_model(made: Any) -> Model | Target | None:
     for package, name in (("pymc", "from_pymc"), ("bambi", "from_bambi")):
         module = sys.modules.get(package)
         if module is not None and isinstance(made, module.Model):
-            from pcv.frontends import pymc
+            from pcv.models.frontends import pymc
 
             found: Model = getattr(pymc, name)(made)
             return found

@@ -21,8 +21,8 @@ from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 from pcv import devices
 from pcv.datasets import refuse_twice
 from pcv.errors import PcvError, in_one_line
-from pcv.frontends.rows import Layout, common_units, observations
-from pcv.model import Data, Model, Outcome, Params
+from pcv.models.frontends.rows import Layout, common_units, observations
+from pcv.models.model import Data, Model, Outcome, Params
 
 Site = dict[str, Any]
 

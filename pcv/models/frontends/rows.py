@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from pcv.datasets import RESERVED
 from pcv.errors import PcvError
-from pcv.model import Observations
+from pcv.models.model import Observations
 
 
 class Layout(NamedTuple):
