@@ -23,8 +23,8 @@ import numpyro.distributions as dist
 import pandas as pd
 
 import pcv
-from pcv import devices
-from pcv.cores import all_cores
+from pcv.base.cores import all_cores
+from pcv.base.programs import devices
 from pcv.cv import CV
 
 CHAINS = 8

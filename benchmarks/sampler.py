@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import numpyro.distributions as dist
 
+from pcv.base.keys import key
 from pcv.folds import from_sets
-from pcv.keys import key
 from pcv.models.model import Model, Outcome, flat_target, target
 from pcv.sampling import folds as sampling
 from pcv.sampling import tiles

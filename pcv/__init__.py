@@ -15,7 +15,7 @@ _PUBLIC = {
     "normal_target": "pcv.models.normal",
     "Score": "pcv.scores",
     "Folds": "pcv.folds",
-    "PcvError": "pcv.errors",
+    "PcvError": "pcv.base.errors",
     "from_numpyro": "pcv.models.frontends.numpyro",
     "from_pymc": "pcv.models.frontends.pymc",
     "from_bambi": "pcv.models.frontends.pymc",

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pcv import config, devices, session, stages, store
+from pcv import config, session, stages, store
 from pcv.artifacts import batches, fitted, opened, require, rounds, sampled
-from pcv.cores import all_cores
+from pcv.base.cores import all_cores
+from pcv.base.errors import BadFit, PcvError, Stopped
+from pcv.base.programs import devices
+from pcv.base.progress import reporter, say
 from pcv.cv import CV, check_joint
-from pcv.errors import BadFit, PcvError, Stopped
 from pcv.folds import Folds, describe, headline, stored
 from pcv.job import Job
-from pcv.progress import reporter, say
 from pcv.scores import Score
 from pcv.session import AnyModel
 from pcv.store import Stamp

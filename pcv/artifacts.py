@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv import layout, store
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.job import Artifact, Job, recipe
 from pcv.storable import true_names
 from pcv.store import Stamp

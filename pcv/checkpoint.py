@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from pcv import store
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pcv import stops
-from pcv.cores import all_cores
-from pcv.errors import PcvError, Stopped
+from pcv.base import stops
+from pcv.base.cores import all_cores
+from pcv.base.errors import PcvError, Stopped
 
 if TYPE_CHECKING:
     from pcv.job import Job
@@ -123,7 +123,7 @@ def download(
 ) -> None:
     """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
     from pcv import layout, stages
-    from pcv.progress import say
+    from pcv.base.progress import say
     from pcv.registry import SOURCES
 
     if name not in SOURCES:
@@ -316,9 +316,9 @@ def show(
 @app.command(epilog="Example: pcv paper config/paper/quick.yaml")
 def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> None:
     """Set the paper's numbers beside those of its examples that were run: paper/index.html."""
+    from pcv.base.progress import say
     from pcv.config import load
     from pcv.paper.run import paper as write
-    from pcv.progress import say
 
     write(load(config), results, say, f"snakemake --cores all paper --configfile {config}")
 
@@ -326,7 +326,7 @@ def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> 
 @app.command(epilog="Example: pcv devices")
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
     """What JAX finds on this machine, and what chains are laid over."""
-    from pcv import devices
+    from pcv.base.programs import devices
 
     devices.setup(cores)
     print(devices.found())
@@ -387,7 +387,7 @@ def _has_round(job: "Job", round: int) -> bool:
 
 
 def _prepare(cores: int) -> None:
-    from pcv import devices
+    from pcv.base.programs import devices
 
     devices.setup(cores)
     devices.keep_compiled()
@@ -397,9 +397,9 @@ def _jobs(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
 ) -> list["Job"]:
     from pcv.artifacts import batches
+    from pcv.base.progress import reporter, say
     from pcv.config import load
     from pcv.job import Job
-    from pcv.progress import reporter, say
 
     settings = load(config)
     names = _chosen(config, "experiment", experiment, list(settings.experiments))

@@ -17,7 +17,7 @@ from pcv import store, wording
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, Kind
-from pcv.errors import PcvError, in_one_line
+from pcv.base.errors import PcvError, in_one_line
 from pcv.storable import true_names
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Shaped
 
+from pcv.base.errors import PcvError
 from pcv.config import DataConfig
-from pcv.errors import PcvError
 from pcv.storable import true_names
 
 RESERVED = ("row", "unit", "unit_of_row")

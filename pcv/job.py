@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from pcv import layout, reference, store
+from pcv import layout, store
+from pcv.base import reference
+from pcv.base.errors import PcvError
+from pcv.base.progress import Progress
 from pcv.config import OBJECT, Config, Experiment, ModelConfig, stage_config
-from pcv.errors import PcvError
 from pcv.folds import Folds
-from pcv.progress import Progress
 from pcv.store import Stamp
 
 Say = Callable[[str], None]

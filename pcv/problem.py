@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from pcv import datasets, reference
+from pcv import datasets
 from pcv.artifacts import batches, command, opened, require
+from pcv.base import reference
+from pcv.base.errors import PcvError
 from pcv.config import OBJECT
-from pcv.errors import PcvError
 from pcv.folds import Folds, stored
 from pcv.job import Job
 from pcv.store import Stamp

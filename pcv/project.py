@@ -8,7 +8,7 @@ from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 TEMPLATES = Path(__file__).parent / "templates/init"
 FRONTENDS = {"numpyro": "NumPyro", "pymc": "PyMC", "bambi": "Bambi", "jax": "JAX"}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pcv import api, datasets, devices, programs, schemes, stages
+from pcv import api, datasets, schemes, stages
 from pcv.analysis import diagnostics
 from pcv.analysis.diagnostics import Benchmark
 from pcv.analysis.jackknife import shared
@@ -16,6 +16,8 @@ from pcv.analysis.psis import Psis, psis
 from pcv.analysis.results import listed
 from pcv.analysis.verdicts import run_verdict
 from pcv.artifacts import fitted, opened
+from pcv.base import programs
+from pcv.base.programs import devices
 from pcv.cv import CV, check_joint
 from pcv.folds import Folds
 from pcv.job import Job

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pcv import store
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 VARIABLE = "PCV_DATA"
 

@@ -14,10 +14,10 @@ import pandas as pd
 from jaxtyping import Shaped
 
 from pcv import folds
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
 from pcv.folds import Folds
 from pcv.folds.base import Units, names_of
-from pcv.names import name_bits
 
 Values = Sequence[Any] | pd.Series | Shaped[np.ndarray, " unit"]
 

@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, datasets, digests, schemes, store
-from pcv.errors import PcvError, in_one_line
+from pcv import config, datasets, schemes, store
+from pcv.base.errors import PcvError, in_one_line
+from pcv.base.programs import digests
 from pcv.folds import Folds
 from pcv.models.frontends import as_model
 from pcv.models.model import Fold, Model, Observations, Target, full_data, target

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from pcv import checkpoint, layout, store
 from pcv.artifacts import opened, outdated, places, sample_name
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.job import Job, draws_of
 from pcv.problem import batch_of, going, stored_folds
 from pcv.store import Stamp

@@ -10,7 +10,7 @@ import re
 
 import xarray as xr
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 ATTRIBUTE = "pcv_name"
 """of a variable that is stored under another name than its own: the true one"""

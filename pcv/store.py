@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.storable import storable, true_names
 
 IN_MEMORY = 2**26

@@ -13,8 +13,8 @@ from scipy.signal import lfilter
 from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, UnitSides
 from pcv.analysis.jackknife import Parts
 from pcv.analysis.sums import batch_of, parts
+from pcv.base.keys import key
 from pcv.folds import Folds
-from pcv.keys import key
 from pcv.models.model import Target
 from pcv.sampling import folds as sampling
 from pcv.sampling.fit import full_data

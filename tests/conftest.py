@@ -25,7 +25,8 @@ def outermost(**options):
 
 jaxtyping.jaxtyped = outermost
 
-from pcv import compile_cache, devices, digests, programs  # noqa: E402
+from pcv.base import programs  # noqa: E402
+from pcv.base.programs import compile_cache, devices, digests  # noqa: E402
 
 devices.setup(2)
 

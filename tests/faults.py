@@ -20,8 +20,8 @@ import xarray as xr
 
 from pcv import store
 from pcv.artifacts import places
+from pcv.base.errors import PcvError
 from pcv.config import load
-from pcv.errors import PcvError
 from pcv.job import Job, Say
 
 RESULTS = "results"
@@ -192,7 +192,8 @@ def _changed(event: str, args: tuple) -> str:
 
 
 def main(config: str, how: str, at: int, among: str) -> None:
-    from pcv import api, devices
+    from pcv import api
+    from pcv.base.programs import devices
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     devices.setup(2)

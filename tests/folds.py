@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import (
     Folds,
     check,

@@ -30,9 +30,9 @@ from pcv.analysis import weights
 from pcv.analysis.jackknife import shared
 from pcv.analysis.psis import psis
 from pcv.artifacts import opened
+from pcv.base.errors import PcvError
 from pcv.config import DataConfig
 from pcv.cv import CV
-from pcv.errors import PcvError
 from pcv.folds import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
 from pcv.psis_first import _at_least_two

@@ -20,7 +20,7 @@ import xarray as xr
 from jax.errors import JaxRuntimeError
 
 from pcv import checkpoint, store
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import Folds
 from pcv.job import draws_of, starts_of
 from pcv.sampling import folds as sampling_of_folds
@@ -437,7 +437,7 @@ def test_two_processes(tmp_path):
 import sys
 from pathlib import Path
 from pcv import checkpoint
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import Folds
 from pcv.job import draws_of, starts_of
 try:

@@ -12,7 +12,7 @@ import yaml
 
 import pcv as package
 from pcv import cli, stages, status
-from pcv.errors import Stopped
+from pcv.base.errors import Stopped
 from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")

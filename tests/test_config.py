@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from pcv import config as module
+from pcv.base.errors import PcvError
 from pcv.config import SCHEMES, Config, Experiment, LeaveOneGroupOut, load, parse, stage_config
-from pcv.errors import PcvError
 
 ROOT = Path(__file__).parent.parent
 RATS = "experiments.rats"

@@ -11,7 +11,7 @@ import pytest
 import pcv
 from pcv import sampling
 from pcv.analysis.diagnostics import LogSums, Sides, mcse_of, two_sided
-from pcv.keys import key
+from pcv.base.keys import key
 from pcv.models.effects.marginal import choose
 from pcv.models.model import flat_target, param_names, target
 from pcv.sampling import tiles

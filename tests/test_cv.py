@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 import pcv
+from pcv.base.errors import PcvError
 from pcv.cv import CV
-from pcv.errors import PcvError
 from pcv.storable import true_names
 from tests.synthetic import FOLDS, diagnosed
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from pcv.base.errors import PcvError
 from pcv.config import DataConfig
 from pcv.datasets import label, make_data, model_data, read_table, unit_column
-from pcv.errors import PcvError
 
 RATS = Path(__file__).parents[1] / "resources" / "rats.csv"
 

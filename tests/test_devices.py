@@ -9,7 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from pcv import api, cli, devices
+from pcv import api, cli
+from pcv.base.programs import devices
 from tests.lines import numpyro_line
 
 

@@ -20,7 +20,8 @@ import pytest
 from jax.extend.core import Primitive
 
 import pcv
-from pcv import api, digests, session
+from pcv import api, session
+from pcv.base.programs import digests
 from tests.problems import LinearGaussian
 
 N = 12

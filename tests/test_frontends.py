@@ -21,9 +21,9 @@ from numpyro.infer.util import potential_energy
 from pytensor.compile.ops import wrap_py
 
 import pcv
+from pcv.base.errors import PcvError
 from pcv.config import DataConfig
 from pcv.datasets import make_data
-from pcv.errors import PcvError
 from pcv.models.frontends import as_model
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.frontends.pymc import from_bambi, from_pymc

@@ -14,8 +14,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.util import initialize_model
 
-from pcv.errors import PcvError
-from pcv.keys import key
+from pcv.base.errors import PcvError
+from pcv.base.keys import key
 from pcv.models.model import Target, flat_target, target
 from pcv.sampling.fit import full_data
 from pcv.sampling.fit.fit_checks import TARGETS, check, too_large

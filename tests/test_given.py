@@ -17,7 +17,7 @@ from numpyro.infer import MCMC, NUTS
 
 import pcv
 from pcv import config, recipes
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 RNG = np.random.default_rng(3)
 GROUP = np.repeat(np.arange(5), 4)

@@ -15,7 +15,7 @@ LIGHT = (
     "pcv",
     "pcv.config",
     "pcv.layout",
-    "pcv.reference",
+    "pcv.base.reference",
     "pcv.analysis.diagnostics",
     "pcv.analysis.comparison",
     "pcv.analysis.results",

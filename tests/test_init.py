@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from pcv import api, cli, project, reference, stages
+from pcv import api, cli, project, stages
+from pcv.base import reference
 from pcv.config import load
 from pcv.job import Job
 from pcv.models.frontends import as_model

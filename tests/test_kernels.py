@@ -23,8 +23,8 @@ import pcv
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
 from pcv.analysis.verdicts import MAX_RHAT, faults
+from pcv.base.keys import key
 from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
-from pcv.keys import key
 from pcv.models.model import Model, Outcome, Target, flat_target, target
 from pcv.models.zoo import air
 from pcv.sampling import folds as sampling

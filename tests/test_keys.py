@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from pcv.keys import chain_key, key
-from pcv.names import name_bits
+from pcv.base.keys import chain_key, key
+from pcv.base.names import name_bits
 
 
 def chain_keys(parent, folds, num_chains):

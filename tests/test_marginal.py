@@ -13,7 +13,7 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
 from pcv.models.effects import effects, marginal, second_look
 from pcv.models.effects.effects import find

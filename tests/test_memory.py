@@ -9,7 +9,7 @@ import pytest
 
 from pcv import api, stages, status
 from pcv.artifacts import batches, opened
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import memory
 from pcv.sampling.memory import Step

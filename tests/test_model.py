@@ -10,7 +10,7 @@ import pytest
 from numpyro.distributions import constraints
 from scipy.stats import norm
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
 from pcv.models.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
 from pcv.models.effects.marginal import choose

@@ -18,8 +18,8 @@ from scipy.stats import norm
 
 import pcv
 from pcv import config, session, stages, store
+from pcv.base.errors import PcvError
 from pcv.datasets import make_data, model_data, read_table
-from pcv.errors import PcvError
 from pcv.job import Job
 from pcv.models.model import Observations
 from pcv.models.shapes import check_shapes

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 import pcv
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import hv_block
 from pcv.models.checks import check_gap, check_prior, check_values
 from pcv.models.model import Fold, Outcome, Target, support

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from blackjax.adaptation import window_adaptation
 
-from pcv.keys import key
+from pcv.base.keys import key
 from pcv.models.checks import centred
 from pcv.models.model import Model, Outcome, Target, flat_target, target
 from pcv.sampling.fit import fit_checks, nuts

@@ -16,7 +16,8 @@ from jax.experimental import sparse
 from scipy.stats import norm
 
 import pcv
-from pcv import digests, programs
+from pcv.base import programs
+from pcv.base.programs import digests
 from pcv.models.frontends import as_model
 from tests.programs import counted, grouped
 

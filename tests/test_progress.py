@@ -7,8 +7,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from tqdm import tqdm
 
-from pcv import progress
-from pcv.progress import Progress
+from pcv.base import progress
+from pcv.base.progress import Progress
 
 
 class Terminal(StringIO):

@@ -13,7 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from pcv import digests
+from pcv.base.programs import digests
 
 
 def of(x):

@@ -18,9 +18,9 @@ from scipy.stats import gamma, multivariate_normal, norm
 from pcv import datasets
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
+from pcv.base.keys import key
 from pcv.config import DataConfig
 from pcv.folds import leave_one_group_out
-from pcv.keys import key
 from pcv.models.model import Fold, Model, flat_target, target
 from pcv.models.zoo import rats
 from pcv.sampling.folds import starting_draws

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pcv import reference
-from pcv.errors import PcvError
+from pcv.base import reference
+from pcv.base.errors import PcvError
 from pcv.models.zoo import rats
 
 MODELS = """

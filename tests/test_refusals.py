@@ -16,7 +16,7 @@ import xarray as xr
 
 import pcv
 from pcv import stages, store
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.models.model import Model, Outcome
 from tests.lines import GROUP, N, X, Y, line, numpyro_line
 

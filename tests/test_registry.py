@@ -10,8 +10,8 @@ import pooch
 import pytest
 
 from pcv import registry, store
+from pcv.base.errors import PcvError
 from pcv.config import values
-from pcv.errors import PcvError
 from tests.data import DATA, needs_data
 
 

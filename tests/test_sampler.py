@@ -12,9 +12,9 @@ from arviz_stats.base import array_stats
 from pcv import store
 from pcv.analysis import sums
 from pcv.analysis.diagnostics import largest
+from pcv.base.keys import key
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
-from pcv.keys import key
 from pcv.models.model import Target
 from pcv.sampling import folds as sampling
 from pcv.sampling import hmc, tiles

@@ -19,8 +19,8 @@ from sklearn.model_selection import TimeSeriesSplit
 import pcv
 import pcv.folds
 import pcv.schemes
+from pcv.base.errors import PcvError
 from pcv.config import FoldScheme
-from pcv.errors import PcvError
 from pcv.folds import (
     Folds,
     Places,

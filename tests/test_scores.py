@@ -18,7 +18,7 @@ from scipy.stats import norm, t
 from pcv import scores
 from pcv.analysis.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
 from pcv.analysis.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import Folds, train_mask
 from pcv.models.model import Model, Outcome, flat_target, target
 from pcv.sampling.tiles import build

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.stats import norm
 
-from pcv.devices import precision
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
+from pcv.base.programs.devices import precision
 from pcv.models.effects.slopes import check_slopes
 
 RNG = np.random.default_rng(1)

@@ -26,7 +26,7 @@ import yaml
 from pcv import layout, stages, status, store
 from pcv.analysis import diagnostics, sums
 from pcv.artifacts import sampled
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.job import recipe
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling.fit import full_data as sampling_of_full_data

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from pcv import checkpoint, stages
-from pcv.errors import Stopped
+from pcv.base.errors import Stopped
 from pcv.status import artifacts, clean, table
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from pcv import devices, stops
-from pcv.errors import Stopped
+from pcv.base import stops
+from pcv.base.errors import Stopped
+from pcv.base.programs import devices
 
 
 def come(signum):

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcv import store
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 
 def table(seed=0, size=6):

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 
 class Scores(NamedTuple):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 REPLICATES = 1000
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from pcv.base.errors import PcvError
 from pcv.config.sections import Config
 from pcv.config.values import nearest
-from pcv.errors import PcvError
 
 STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "data": (set(), {"data": True}),

@@ -9,10 +9,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from pcv.base.errors import PcvError
 from pcv.config.folds import SCHEMES, Coordinates
 from pcv.config.sections import Config, DecideConfig, Experiment, ModelConfig, UntilConfig
 from pcv.config.values import NAME, nearest
-from pcv.errors import PcvError
 
 
 def _shown(value: object) -> str:
@@ -157,7 +157,7 @@ def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
 
     >>> parse({"seed": -1, "experimnts": {}})
     Traceback (most recent call last):
-    pcv.errors.PcvError: config: seed: must be at least 0, is -1
+    pcv.base.errors.PcvError: config: seed: must be at least 0, is -1
     config: experiments: missing; add it
     config: experimnts: unknown key; did you mean 'experiments'?
     """

@@ -22,10 +22,11 @@ from typing import Any, Literal, assert_never
 import numpy as np
 import xarray as xr
 
-from pcv import reference
+from pcv.base import reference
+from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
 from pcv.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 from pcv.datasets import unit_column
-from pcv.errors import PcvError
 from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, stored, train_mask
 from pcv.folds.exchangeable import (
     k_fold,
@@ -37,7 +38,6 @@ from pcv.folds.exchangeable import (
 from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
 from pcv.folds.space import Places, check_places, leave_one_location_out, spatial_blocks
 from pcv.folds.time import blocks, check_order, hv_block, leave_future_out
-from pcv.names import name_bits
 
 __all__ = [
     "Folds",

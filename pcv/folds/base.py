@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Int, Shaped
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 
 
 class Folds(NamedTuple):

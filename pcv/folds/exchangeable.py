@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_labels, from_sets
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int, Shaped
 
+from pcv.base.errors import PcvError
 from pcv.datasets import label
-from pcv.errors import PcvError
 from pcv.folds.base import Folds, from_labels
 
 

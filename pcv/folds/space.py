@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from pcv.base.errors import PcvError
 from pcv.datasets import label
-from pcv.errors import PcvError
 from pcv.folds.base import Folds, from_sets
 
 EARTH_RADIUS = 6_371_008.8

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv import datasets, programs
-from pcv.errors import PcvError, in_one_line
+from pcv import datasets
+from pcv.base import programs
+from pcv.base.errors import PcvError, in_one_line
 from pcv.folds import Folds, train_mask
 from pcv.models.effects.slopes import check_slopes
 from pcv.models.model import (

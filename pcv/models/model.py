@@ -32,8 +32,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
-from pcv import devices, programs
-from pcv.keys import any_key
+from pcv.base import programs
+from pcv.base.keys import any_key
+from pcv.base.programs import devices
 
 devices.setup_if_new()  # models hold arrays, and JAX adds no devices once there are any
 

@@ -14,8 +14,8 @@ from scipy.signal import periodogram
 from pcv import plots
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import batch_sums
+from pcv.base.names import name_bits
 from pcv.config import Experiment
-from pcv.names import name_bits
 
 BLOCKS = 5
 SHIFT = 5.0

@@ -9,8 +9,8 @@ import pandas as pd
 
 from pcv import layout, store
 from pcv.artifacts import batches, opened, require
+from pcv.base.errors import PcvError
 from pcv.config import Config
-from pcv.errors import PcvError
 from pcv.job import Job, Say
 from pcv.paper.figures import FIGURES, Example
 from pcv.paper.numbers import as_json, captioned, summary

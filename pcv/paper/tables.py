@@ -6,7 +6,7 @@ import numpy as np
 
 from pcv.analysis import comparison
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.paper.figures import Example
 from pcv.paper.numbers import (
     SETTLED,

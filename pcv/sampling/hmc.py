@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from pcv.keys import chain_key
+from pcv.base.keys import chain_key
 from pcv.models.model import Fold
 from pcv.sampling.kernel import Kernel, from_z, to_z
 

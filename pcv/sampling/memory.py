@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pcv.cores import all_cores
-from pcv.devices import in_use
-from pcv.errors import PcvError
+from pcv.base.cores import all_cores
+from pcv.base.errors import PcvError
+from pcv.base.programs.devices import in_use
 from pcv.folds import Folds
 from pcv.sampling.folds import measured
 from pcv.sampling.tiles import Engine

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.keys import chain_key
+from pcv.base.keys import chain_key
 from pcv.models.model import Fold, Target
 from pcv.sampling.accumulate import log_sums, weighted_means
 from pcv.sampling.hmc import Chain, train_mask

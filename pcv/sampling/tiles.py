@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from pcv import programs
-from pcv.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, laid, laid_out
-from pcv.keys import any_key, key
+from pcv.base import programs
+from pcv.base.keys import any_key, key
+from pcv.base.names import name_bits
+from pcv.base.programs import Shared
+from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, laid, laid_out
 from pcv.models.model import Target
-from pcv.names import name_bits
-from pcv.programs import Shared
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
 from pcv.sampling.kernel import Kernel, plain
 from pcv.sampling.packing import Packed, bytes_of_one, pack, unpack

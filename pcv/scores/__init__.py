@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pcv import programs, reference
+from pcv.base import programs, reference
+from pcv.base.errors import PcvError, in_one_line
 from pcv.config import OBJECT
-from pcv.errors import PcvError, in_one_line
 from pcv.models.model import Data, Fold, Model, Target, target
 from pcv.scores.binary import accuracy, brier
 from pcv.scores.hyvarinen import hyvarinen

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.scores.score import Means, Need, Replicates, Score
 
 MAX_OFFSETS = 8

@@ -8,12 +8,12 @@ import xarray as xr
 
 from pcv import datasets, store
 from pcv.artifacts import batches, begin, keep, opened, places, require, sampled, samples, stamp_of
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
+from pcv.base.progress import now_and_then
 from pcv.folds.base import evenly
 from pcv.job import Job, recipe
-from pcv.names import name_bits
 from pcv.problem import observed, stored_folds
-from pcv.progress import now_and_then
 from pcv.stages.chains import says
 from pcv.store import Stamp
 

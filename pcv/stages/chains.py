@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcv import checkpoint, datasets, layout
+from pcv.base.progress import Progress
 from pcv.checkpoint import Checkpoint, Make
 from pcv.folds import Folds
 from pcv.job import Job, Made, Say
-from pcv.progress import Progress
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block
@@ -98,7 +98,7 @@ def resumed(job: Job, pool: Path, made_of: Made, make: Make, stage: str) -> Iter
     if job.kept is not None:
         yield checkpoint.NOWHERE
         return
-    from pcv import devices
+    from pcv.base.programs import devices
 
     made_on = devices.made_on()
     with checkpoint.held(pool, made_of, made_on, job.say) as own:

@@ -15,8 +15,8 @@ def cut(job: Job) -> None:
     What a block of draws takes is measured from its compiled function. With a number of batches
     in the config there is nothing to measure.
     """
-    from pcv import devices
     from pcv import scores as scoring
+    from pcv.base.programs import devices
     from pcv.sampling import memory
     from pcv.sampling.fit import idata
     from pcv.status import in_bytes

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv import stops, store
+from pcv import store
 from pcv.artifacts import begin, keep, opened, require, stamp_of
-from pcv.errors import BadFit, PcvError, in_one_line
+from pcv.base import stops
+from pcv.base.errors import BadFit, PcvError, in_one_line
+from pcv.base.progress import Progress
 from pcv.job import Job
 from pcv.problem import model_of
-from pcv.progress import Progress
 from pcv.stages.chains import says
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     Raises:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
-    from pcv import devices
-    from pcv.keys import key
+    from pcv.base.keys import key
+    from pcv.base.programs import devices
     from pcv.models.checks import centred, check_prior
     from pcv.models.model import flat_target, param_names, target, unit_log_lik
     from pcv.models.shapes import check_shapes
@@ -147,8 +148,8 @@ def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array
     """From the variables of a posterior to flat parameters."""
     from jax.flatten_util import ravel_pytree
 
-    from pcv import programs
-    from pcv.keys import any_key
+    from pcv.base import programs
+    from pcv.base.keys import any_key
 
     unconstrain = getattr(model, "unconstrain", None)
     if unconstrain is None:

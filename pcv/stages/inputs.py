@@ -11,7 +11,7 @@ import xarray as xr
 
 from pcv import datasets, store
 from pcv.artifacts import begin, keep, opened, require, stamp_of
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
 from pcv.folds import Folds, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
 from pcv.job import Job, Say
@@ -121,8 +121,8 @@ def check(job: Job, leaks: bool = True) -> None:
     Raises:
         PcvError: with a line for every part that would fail.
     """
-    from pcv import devices
     from pcv import scores as scoring
+    from pcv.base.programs import devices
     from pcv.models.checks import check_marginal, check_prior, check_values
     from pcv.models.shapes import check_shapes
 

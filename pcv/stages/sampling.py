@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, stops, store
+from pcv import datasets, store
 from pcv.artifacts import begin, keep, opened, require, sample_name, stamp_of
+from pcv.base import stops
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
 from pcv.folds import Folds
@@ -35,10 +36,10 @@ def sample(job: Job) -> None:
     Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
     before this one made, and that still hold, are taken from the job's checkpoint.
     """
-    from pcv import devices
     from pcv import scores as scoring
     from pcv.analysis import sums
     from pcv.analysis.diagnostics import largest, tail_size
+    from pcv.base.programs import devices
     from pcv.sampling.fit import idata
     from pcv.sampling.folds.drawing import sampled
 
@@ -183,7 +184,7 @@ def _begun(
     rows: np.ndarray,
     state: np.ndarray,
 ) -> "Begun":
-    from pcv.keys import key
+    from pcv.base.keys import key
     from pcv.sampling.folds import Own, standing_at
     from pcv.sampling.folds.drawing import Begun
     from pcv.stages.warming_up import OF_OWN

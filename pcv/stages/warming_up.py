@@ -7,8 +7,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv import datasets, stops
+from pcv import datasets
 from pcv.artifacts import begin, fitted, keep, opened, require, stamp_of
+from pcv.base import stops
 from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds
 from pcv.folds.base import evenly
@@ -36,9 +37,9 @@ def warmup(job: Job) -> None:
 
     Where it ended is kept beside the checkpoints of samples, for folds in other company.
     """
-    from pcv import devices
     from pcv.analysis.verdicts import ENOUGH_ESS
-    from pcv.keys import key
+    from pcv.base.keys import key
+    from pcv.base.programs import devices
     from pcv.models.effects import second_look
     from pcv.sampling.fit import idata
     from pcv.sampling.folds import starting

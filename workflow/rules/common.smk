@@ -12,8 +12,9 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from pcv import config as pcv_config
-from pcv import forkserver, layout, reference
-from pcv.errors import PcvError
+from pcv import forkserver, layout
+from pcv.base import reference
+from pcv.base.errors import PcvError
 from pcv.recipes import check_braces, recipe_files
 
 # The `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is there for

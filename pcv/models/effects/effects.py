@@ -16,7 +16,8 @@ import scipy.sparse as sparse
 from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
-from pcv import datasets, programs
+from pcv import datasets
+from pcv.base import programs
 from pcv.folds import Folds
 from pcv.models.effects.laplace import expansion
 from pcv.models.model import Data, Model, flattened, numeric, points, unravel_of

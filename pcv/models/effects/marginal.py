@@ -25,10 +25,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv import datasets, devices, programs
-from pcv.errors import PcvError
+from pcv import datasets
+from pcv.base import programs
+from pcv.base.errors import PcvError
+from pcv.base.keys import any_key
+from pcv.base.programs import devices
 from pcv.folds import Folds
-from pcv.keys import any_key
 from pcv.models.checks import check_whole_groups
 from pcv.models.effects.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.models.effects.grid import log_mean as grid_log_mean

@@ -13,7 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
-from pcv import programs
+from pcv.base import programs
 from pcv.folds import Folds
 from pcv.folds.base import evenly
 from pcv.models.effects.grid import finite

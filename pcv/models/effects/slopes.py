@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pcv import programs
-from pcv.devices import precision
-from pcv.errors import PcvError
+from pcv.base import programs
+from pcv.base.errors import PcvError
+from pcv.base.programs.devices import precision
 from pcv.models.model import Data, Params, Scalar, flattened, unravel_like
 
 POINTS = 3

@@ -18,9 +18,9 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
-from pcv import devices
+from pcv.base.errors import PcvError, in_one_line
+from pcv.base.programs import devices
 from pcv.datasets import refuse_twice
-from pcv.errors import PcvError, in_one_line
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
 

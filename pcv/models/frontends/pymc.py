@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Key
 
-from pcv.errors import PcvError, in_one_line
+from pcv.base.errors import PcvError, in_one_line
 
 try:
     import pymc as pm
@@ -32,10 +32,10 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
+from pcv.base.programs import Traced
 from pcv.datasets import RESERVED
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
-from pcv.programs import Traced
 
 
 def _jaxified() -> Callable[..., Any]:

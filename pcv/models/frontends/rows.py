@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from pcv.base.errors import PcvError
 from pcv.datasets import RESERVED
-from pcv.errors import PcvError
 from pcv.models.model import Observations
 
 

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv import programs
 from pcv.analysis.diagnostics.convergence import rhat_of_moments
-from pcv.errors import PcvError
+from pcv.base import programs
+from pcv.base.errors import PcvError
 from pcv.models.model import Target
 from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
-from pcv import programs
-from pcv.errors import PcvError
-from pcv.keys import any_key
+from pcv.base import programs
+from pcv.base.errors import PcvError
+from pcv.base.keys import any_key
+from pcv.base.progress import Progress
 from pcv.models.model import Target, full_data
-from pcv.progress import Progress
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.full_data import Draws, after_nuts, engine_of, num_chains
 from pcv.sampling.fit.posterior import Posterior, shown

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from pcv import programs
+from pcv.base import programs
 from pcv.models.model import Params, Target
 from pcv.sampling.fit.fit_checks import Checks
 from pcv.sampling.fit.full_data import Draws, Fit

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Key
 
+from pcv.base.progress import Progress
 from pcv.models.model import Target
-from pcv.progress import Progress
 from pcv.sampling.fit import fit_checks, full_data
 from pcv.sampling.fit.full_data import Draws, Fit
 from pcv.sampling.hmc import Moved

@@ -18,11 +18,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.analysis.diagnostics import crossing
 from pcv.analysis.sums import Block
-from pcv.devices import in_use, out_of_memory
-from pcv.errors import PcvError
+from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
+from pcv.base.programs import Shared
+from pcv.base.programs.devices import in_use, out_of_memory
 from pcv.folds import Folds
-from pcv.names import name_bits
-from pcv.programs import Shared
 from pcv.sampling.accumulate import energy_sums, log_sums, weighted_means
 from pcv.sampling.fit.full_data import QUARTER, REFUSED, Fit, autocorrelation
 from pcv.sampling.hmc import Chain, Moved, Pace, State

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import log_expit, logsumexp
 
 from pcv.analysis.diagnostics import OFFSETS, balanced_shift, crossing
+from pcv.base.keys import key
 from pcv.folds import Folds
-from pcv.keys import key
 from pcv.sampling.accumulate import log_sums
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import (

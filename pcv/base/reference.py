@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pcv.errors import PcvError, in_one_line
+from pcv.base.errors import PcvError, in_one_line
 
 
 def _split(reference: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, UInt32
 
-from pcv import programs
-from pcv.names import name_bits
+from pcv.base import programs
+from pcv.base.names import name_bits
 
 
 def key(seed: int, *path: str | int) -> Key[Array, ""]:

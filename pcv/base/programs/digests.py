@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from pcv.errors import in_one_line
-from pcv.purity import is_library, is_pure, is_steady, named, names_in
+from pcv.base.errors import in_one_line
+from pcv.base.programs.purity import is_library, is_pure, is_steady, named, names_in
 
 ORDERS = 3
 """derivatives of functions with rules of their own that are read: as many as anything here takes"""
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     pure: bool = False
     """is a function to give the same whenever it is called?"""
     given: list[Any] | None = None
-    """arrays of which the values are not read (`pcv.programs.Given`), as they are found"""
+    """arrays of which the values are not read (`pcv.base.programs.Given`), as they are found"""
 
 
 class Uncertain(Exception):
@@ -137,9 +137,9 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     """What a value is: as bytes, or in parts."""
     if how.pure and not is_pure(type(x).__module__):
         return _users(x, how)
-    if _kind(x) in ("pcv.programs.Inner", "pcv.programs.Traced"):
+    if _kind(x) in ("pcv.base.programs.Inner", "pcv.base.programs.Traced"):
         return [x.as_read()]
-    if _kind(x) == "pcv.programs.Given":
+    if _kind(x) == "pcv.base.programs.Given":
         if how.given is None:
             return [x.value]
         how.given.append(x)

@@ -1,7 +1,8 @@
-"""Compiled programs between processes, found by what `pcv.digests` reads of a function.
+"""Compiled programs between processes, found by what `digests` reads of a function.
 
 JAX's own cache is found by a program once it is traced and lowered anew, which takes longer than to
-run it. What lies in its folder is run (`pcv.devices.keep_compiled` says whose that is).
+run it. What lies in its folder is run (`pcv.base.programs.devices.keep_compiled` says whose that
+is).
 """
 
 import hashlib
@@ -40,7 +41,7 @@ _written: list[int] = []
 
 
 def _own_code() -> str:
-    root, total = Path(__file__).parent, hashlib.sha256()
+    root, total = Path(__file__).parents[2], hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         total.update(f"{file.relative_to(root)} ".encode() + file.read_bytes())
     return total.hexdigest()

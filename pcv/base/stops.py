@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pcv.errors import Stopped
+from pcv.base.errors import Stopped
 
 _come: list[int] = []
 """signals that wait for an answer: a process has them, not a function"""

@@ -22,9 +22,9 @@ import platformdirs
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pcv import stops
-from pcv.cores import all_cores
-from pcv.errors import PcvError
+from pcv.base import stops
+from pcv.base.cores import all_cores
+from pcv.base.errors import PcvError
 
 CACHE_BYTES = 2**30
 """of compiled functions that are kept between processes: some 30,000"""

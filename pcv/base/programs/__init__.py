@@ -3,9 +3,10 @@
 Every call of pcv builds its functions anew, closed over its data. JAX keeps what it compiled by the
 functions themselves, and takes arrays that they hold for constants: so it would compile all of them
 again. Here the arrays that a function holds become arguments of its program, and programs are told
-apart by a digest of what is left: other data of the same shape, other folds or another seed
-compile nothing. A function that is what one before it was, arrays included, is not even traced, in
-another process neither (`pcv.compile_cache`); nor is one that differs in `Given` arrays alone.
+apart by a digest of what is left: other data of the same shape, other folds or another seed compile
+nothing. A function that is what one before it was, arrays included, is not even traced, in another
+process neither (`pcv.base.programs.compile_cache`); nor is one that differs in `Given` arrays
+alone.
 """
 
 import sys
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from pcv import compile_cache, digests
+from pcv.base.programs import compile_cache, digests
 
 
 class Program(NamedTuple):
@@ -320,7 +321,7 @@ class Inner:
         return run(_at_hand(held), *args)
 
     def as_read(self) -> Any:
-        """What `pcv.digests` reads of it: the same before it is called and after."""
+        """What `pcv.base.programs.digests` reads of it: the same before it is called and after."""
         return self.function
 
 
@@ -346,7 +347,7 @@ class Traced:
         return jax.tree.unflatten(jax.tree.structure(shape), found)
 
     def as_read(self) -> str:
-        """What `pcv.digests` reads of it."""
+        """What `pcv.base.programs.digests` reads of it."""
         steps, shape = self.program()
         if _settings() not in self.digests:
             self.digests[_settings()] = digests.of(steps, jax.tree.structure(shape))
