@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from pcv import datasets
 from pcv.artifacts import batches, command, opened, require
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.config import OBJECT
-from pcv.folds import Folds, stored
+from pcv.folds import Folds, columns, stored
 from pcv.job import Job
 from pcv.store import Stamp
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
     """The data's arrays, and the model built on them."""
-    arrays = datasets.model_data(opened(job, "data"))
+    arrays = columns.model_data(opened(job, "data"))
     return arrays, build(job, arrays)
 
 
@@ -106,7 +105,7 @@ def going(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
 def observed(job: Job, arrays: Mapping[str, np.ndarray], folds: Folds) -> np.ndarray:
     """The outcome of each fold's test set, NaN in padded slots and for units of several rows."""
     y = np.asarray(arrays[job.settings.data.outcome], float)
-    if len(y) != datasets.num_units(arrays):
+    if len(y) != columns.num_units(arrays):
         return np.full(folds.test.shape, np.nan)
     return np.where(folds.test >= 0, y[folds.test], np.nan)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pcv import api, datasets, schemes, stages
+from pcv import api, stages
 from pcv.analysis import diagnostics
 from pcv.analysis.diagnostics import Benchmark
 from pcv.analysis.jackknife import shared
@@ -19,7 +19,7 @@ from pcv.artifacts import fitted, opened
 from pcv.base import programs
 from pcv.base.programs import devices
 from pcv.cv import CV, check_joint
-from pcv.folds import Folds
+from pcv.folds import Folds, columns, schemes
 from pcv.job import Job
 from pcv.models.effects.marginal import Scored, integrated
 from pcv.models.model import Fold, Model, flat_target, target, unit_log_lik
@@ -122,7 +122,7 @@ def loo(
 
 def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray, np.ndarray]]:
     """Log scores of all folds at the draws of the full-data fit: (chain, draw, fold[, slot])."""
-    arrays = datasets.model_data(opened(job, "data"))
+    arrays = columns.model_data(opened(job, "data"))
     made = scored(job, arrays, folds)
     tree = fitted(job)
     position = np.asarray(tree["unconstrained/position"].values)
@@ -142,7 +142,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     if made.local is not None and isinstance(model, Model):
         model = integrated(model, arrays, made.local, made.few, NODES_PER_DIM)
     flat, _ = flat_target(target(model, arrays, made.predictive))
-    num_units = datasets.num_units(arrays)
+    num_units = columns.num_units(arrays)
     every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)
 
     def at(position: jax.Array) -> tuple[jax.Array, jax.Array]:

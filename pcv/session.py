@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, datasets, schemes, store
+from pcv import config, store
 from pcv.base.errors import PcvError, in_one_line
 from pcv.base.programs import digests
-from pcv.folds import Folds
+from pcv.folds import Folds, schemes
+from pcv.folds.columns import free, refuse_twice
 from pcv.models.frontends import as_model
 from pcv.models.model import Fold, Model, Observations, Target, full_data, target
 from pcv.scores import Score
@@ -216,7 +217,7 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
     if not isinstance(data, Mapping | pd.DataFrame | xr.Dataset | None):
         raise PcvError(f"data is {_kind(data)}; give arrays by name, or a table")
     table = {} if data is None else data
-    datasets.refuse_twice([str(name) for name in table], "data")
+    refuse_twice([str(name) for name in table], "data")
     given = {str(name): np.asarray(table[name]) for name in table}
     parts = {
         name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
@@ -296,8 +297,8 @@ def rows(observed: Observations, outcome: str) -> xr.Dataset:
 
     def dims(name: str, x: Any) -> list[str]:
         if np.shape(x) == np.shape(columns[outcome]):
-            return [datasets.free("row", columns)]
-        return [datasets.free(f"{name}_{axis}", columns) for axis in range(np.ndim(x))]
+            return [free("row", columns)]
+        return [free(f"{name}_{axis}", columns) for axis in range(np.ndim(x))]
 
     return xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()})
 
@@ -313,7 +314,7 @@ def write(path: Path, data: xr.Dataset | xr.DataTree) -> None:
 
 
 def _unit_of_row(observed: Observations, outcome: str) -> np.ndarray:
-    """The index of each row's unit, as `datasets.model_data` has it but for the order of units."""
+    """The index of each row's unit, as `model_data` has it but for the order of units."""
     if not observed.units:
         return np.arange(len(observed.columns[outcome]))
     units = pd.DataFrame({name: observed.columns[name] for name in observed.units})

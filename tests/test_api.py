@@ -25,7 +25,7 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import checkpoint, datasets, psis_first, session, stages
+from pcv import checkpoint, psis_first, session, stages
 from pcv.analysis import weights
 from pcv.analysis.jackknife import shared
 from pcv.analysis.psis import psis
@@ -35,6 +35,7 @@ from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.folds import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
+from pcv.pipeline import tables
 from pcv.psis_first import _at_least_two
 from pcv.stages import full_data
 from tests.problems import LinearGaussian, exact, hierarchy, regression
@@ -349,7 +350,7 @@ def test_models_keep_to_their_own_columns():
         for name, model in models.items():
             shared, own = (model.log_lik(params, numeric(x)) for x in (rows.columns, {}))
             np.testing.assert_allclose(shared, own, rtol=1e-12, err_msg=name)
-        names = datasets.make_data(
+        names = tables.make_data(
             pd.DataFrame({name: x for name, x in rows.columns.items() if x.shape == (N,)}),
             {},
             DataConfig(file="-", outcome="y", order=list(rows.order)),

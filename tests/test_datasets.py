@@ -11,7 +11,8 @@ import xarray as xr
 
 from pcv.base.errors import PcvError
 from pcv.config import DataConfig
-from pcv.datasets import label, make_data, model_data, read_table, unit_column
+from pcv.folds.columns import label, model_data, unit_column
+from pcv.pipeline.tables import make_data, read_table
 
 RATS = Path(__file__).parents[1] / "resources" / "rats.csv"
 
@@ -363,5 +364,5 @@ def test_labels_read_well():
 
 
 def test_no_jax_is_loaded():
-    code = "import sys, pcv.datasets, pcv.folds; sys.exit('jaxlib' in sys.modules)"
+    code = "import sys, pcv.pipeline.tables, pcv.folds; sys.exit('jaxlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn import model_selection
 
-from pcv import schemes
 from pcv.config import FoldScheme
 from pcv.folds import (
     check,
@@ -23,6 +22,7 @@ from pcv.folds import (
     leave_one_group_out,
     leave_one_out,
     make,
+    schemes,
     title,
     train_mask,
 )

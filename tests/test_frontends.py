@@ -23,12 +23,12 @@ from pytensor.compile.ops import wrap_py
 import pcv
 from pcv.base.errors import PcvError
 from pcv.config import DataConfig
-from pcv.datasets import make_data
 from pcv.models.frontends import as_model
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.frontends.pymc import from_bambi, from_pymc
 from pcv.models.model import Model, numeric, support
 from pcv.models.shapes import check_shapes
+from pcv.pipeline.tables import make_data
 from pcv.problem import _of_column
 
 N, J = 12, 4

@@ -19,7 +19,7 @@ LIGHT = (
     "pcv.analysis.diagnostics",
     "pcv.analysis.comparison",
     "pcv.analysis.results",
-    "pcv.datasets",
+    "pcv.folds.columns",
     "pcv.folds",
     "pcv.store",
     "pcv.plots",

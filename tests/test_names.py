@@ -19,10 +19,11 @@ from scipy.stats import norm
 import pcv
 from pcv import config, session, stages, store
 from pcv.base.errors import PcvError
-from pcv.datasets import make_data, model_data, read_table
+from pcv.folds.columns import model_data
 from pcv.job import Job
 from pcv.models.model import Observations
 from pcv.models.shapes import check_shapes
+from pcv.pipeline.tables import make_data, read_table
 from pcv.problem import model_of
 from pcv.storable import ATTRIBUTE, storable, true_names
 

@@ -15,14 +15,14 @@ from jaxtyping import Array
 from numpyro.infer import MCMC, NUTS
 from scipy.stats import gamma, multivariate_normal, norm
 
-from pcv import datasets
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.base.keys import key
 from pcv.config import DataConfig
-from pcv.folds import leave_one_group_out
+from pcv.folds import columns, leave_one_group_out
 from pcv.models.model import Fold, Model, flat_target, target
 from pcv.models.zoo import rats
+from pcv.pipeline import tables
 from pcv.sampling.folds import starting_draws
 from pcv.sampling.tiles import Engine, build
 from tests import chains
@@ -64,8 +64,8 @@ PRINTED = {
 def load_rats() -> dict[str, np.ndarray]:
     path = Path(__file__).parents[1] / "resources" / "rats.csv"
     settings = DataConfig(file=str(path), outcome="weight_g", order=["rat", "day"])
-    table, constants = datasets.read_table(path, settings.outcome)
-    return datasets.model_data(datasets.make_data(table, constants, settings, "rats.csv"))
+    table, constants = tables.read_table(path, settings.outcome)
+    return columns.model_data(tables.make_data(table, constants, settings, "rats.csv"))
 
 
 DATA = load_rats()

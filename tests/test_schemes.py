@@ -18,7 +18,7 @@ from sklearn.model_selection import TimeSeriesSplit
 
 import pcv
 import pcv.folds
-import pcv.schemes
+import pcv.folds.schemes
 from pcv.base.errors import PcvError
 from pcv.config import FoldScheme
 from pcv.folds import (
@@ -250,7 +250,7 @@ def test_times_that_are_text():
         partial(pcv.h_block, 4, 1),
         partial(pcv.block, 4, 2),
         partial(pcv.kfold, 4, 2, contiguous=True),
-        partial(pcv.schemes.from_splitter, TimeSeriesSplit(2), 4),
+        partial(pcv.folds.schemes.from_splitter, TimeSeriesSplit(2), 4),
     ],
 )
 def test_schemes_of_an_order_are_told_the_times(scheme):

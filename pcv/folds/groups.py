@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from pcv.base.errors import PcvError
-from pcv.datasets import label
 from pcv.folds.base import Folds, from_labels
+from pcv.folds.columns import label
 
 
 def leave_one_group_out(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pcv.base.errors import PcvError
-from pcv.datasets import label
 from pcv.folds.base import Folds, from_sets
+from pcv.folds.columns import label
 
 EARTH_RADIUS = 6_371_008.8
 """mean radius of the earth in metres"""

@@ -8,8 +8,8 @@ import pandas as pd
 from jaxtyping import Int, Shaped
 
 from pcv.base.errors import PcvError
-from pcv.datasets import label
 from pcv.folds.base import Folds, from_labels
+from pcv.folds.columns import label
 
 
 def blocks(unit_names: Sequence[str], size: int) -> Folds:

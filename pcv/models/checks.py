@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv import datasets
 from pcv.base import programs
 from pcv.base.errors import PcvError, in_one_line
-from pcv.folds import Folds, train_mask
+from pcv.folds import Folds, columns, train_mask
 from pcv.models.effects.slopes import check_slopes
 from pcv.models.model import (
     MOST_DRAWS,
@@ -289,7 +288,7 @@ def check_gap(
     following = values[(np.searchsorted(values, data[outcome]) + 1) % values.size]
     tested = np.isin(data["unit"], folds.test[middle])
     changed = {**data, outcome: np.where(tested, following, data[outcome])}
-    trained = train_mask(folds, datasets.num_units(data), slice(middle, middle + 1))[0]
+    trained = train_mask(folds, columns.num_units(data), slice(middle, middle + 1))[0]
     one, other = make(data), make(changed)
     params = points(one.init, 1)
     if isinstance(one, Target) and isinstance(other, Target):

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, store
+from pcv import store
 from pcv.artifacts import batches, begin, keep, opened, places, require, sampled, samples, stamp_of
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
 from pcv.base.progress import now_and_then
+from pcv.folds import columns
 from pcv.folds.base import evenly
 from pcv.job import Job, recipe
 from pcv.problem import observed, stored_folds
@@ -138,7 +139,7 @@ def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
         return (), np.empty(0)
     from pcv import scores
 
-    arrays = datasets.model_data(opened(job, "data"))
+    arrays = columns.model_data(opened(job, "data"))
     return scores.named(job.scores, job.objects), observed(job, arrays, stored_folds(job))
 
 

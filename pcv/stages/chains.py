@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pcv import checkpoint, datasets, layout
+from pcv import checkpoint, layout
 from pcv.base.progress import Progress
 from pcv.checkpoint import Checkpoint, Make
-from pcv.folds import Folds
+from pcv.folds import Folds, columns
 from pcv.job import Job, Made, Say
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def engine_of(
 
     def make() -> "Engine":
         flat, _ = flat_target(target(model, arrays, predictive))
-        return tiles.build(flat, scores, datasets.num_units(arrays), job.settings.cv.batch_size)
+        return tiles.build(flat, scores, columns.num_units(arrays), job.settings.cv.batch_size)
 
     found: Engine = job.once(("engine", predictive, id(model), *(s.key for s in scores)), make)
     return found

@@ -2,8 +2,8 @@
 
 import xarray as xr
 
-from pcv import datasets
 from pcv.artifacts import begin, keep, opened, require, stamp_of
+from pcv.folds import columns
 from pcv.job import Job
 from pcv.problem import folds_of, scored
 from pcv.stages.chains import engine_of, in_chains
@@ -30,12 +30,12 @@ def cut(job: Job) -> None:
     known["fit"] = require(job, "fit", known)
     folds, known["folds"] = folds_of(job, known)
     with devices.at_work(job.config.precision):
-        arrays = datasets.model_data(opened(job, "data"))
+        arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
         how = scored(job, arrays, folds)
         model, predictive, *_ = in_chains(job, how, arrays, folds, fitted)
         scores = scoring.named(job.scores, job.objects)
-        num_units = datasets.num_units(arrays)
+        num_units = columns.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         first = folds.some(slice(1))
         engine = engine_of(job, predictive, arrays, model, scores)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import xarray as xr
 
-from pcv import datasets, store
+from pcv import store
 from pcv.artifacts import begin, keep, opened, require, stamp_of
 from pcv.base.errors import PcvError
-from pcv.folds import Folds, describe, headline, left_out, places, title
+from pcv.folds import Folds, columns, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
 from pcv.job import Job, Say
+from pcv.pipeline import tables
 from pcv.problem import build, scored_alike
 
 
@@ -46,11 +47,11 @@ def _units(job: Job) -> xr.Dataset:
     """The job's table as checked units."""
     settings = job.settings.data
     if job.kept is None:
-        table, constants = datasets.read_table(job.table, settings.outcome)
+        table, constants = tables.read_table(job.table, settings.outcome)
     else:
         known = job.objects[str(settings.file)]
-        table, constants = datasets.stacked(known, settings.outcome, job.source)
-    return datasets.make_data(table, constants, settings, job.source)
+        table, constants = tables.stacked(known, settings.outcome, job.source)
+    return tables.make_data(table, constants, settings, job.source)
 
 
 def _as_read(job: Job, data_set: xr.Dataset) -> xr.Dataset:
@@ -99,7 +100,7 @@ def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
     """Does the model's training depend on what a fold tests? The warning, if there is one."""
     from pcv.models.checks import check_gap
 
-    arrays, units = datasets.model_data(data_set), data_set["unit"].values.tolist()
+    arrays, units = columns.model_data(data_set), data_set["unit"].values.tolist()
     outcome = job.settings.data.outcome
     words = check_gap(partial(build, job), arrays, outcome, folds, units, job.model)
     if words:
@@ -145,7 +146,7 @@ def check(job: Job, leaks: bool = True) -> None:
             f"cv.fold_batches: {settings.cv.fold_batches} batches for {len(folds.id)} folds; "
             "use fewer"
         )
-    arrays = datasets.model_data(data_set)
+    arrays = columns.model_data(data_set)
     problems = []
     outcomes = {}
     with devices.at_work(job.config.precision):

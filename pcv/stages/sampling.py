@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv import datasets, store
+from pcv import store
 from pcv.artifacts import begin, keep, opened, require, sample_name, stamp_of
 from pcv.base import stops
 from pcv.checkpoint import Checkpoint
 from pcv.config import CvConfig
-from pcv.folds import Folds
+from pcv.folds import Folds, columns
 from pcv.job import Job, draws_of
 from pcv.problem import batch_of, folds_of, going, observed, scored
 from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
@@ -79,13 +79,13 @@ def sample(job: Job) -> None:
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
     num_draws, divergences, there = np.zeros(len(folds.id), int), 0, 0
     with devices.at_work(config.precision), stops.deferred(signal.SIGTERM):
-        arrays = datasets.model_data(opened(job, "data"))
+        arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
         how = scored(job, arrays, all_folds)
         detached = bool(warm.attrs["detached"])
         model, predictive, *_ = in_chains(job, how, arrays, all_folds, fitted, detached)
         scores = scoring.named(job.scores, job.objects)
-        num_units = datasets.num_units(arrays)
+        num_units = columns.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
         engine = engine_of(job, predictive, arrays, model, scores)
         y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains

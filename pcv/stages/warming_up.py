@@ -7,11 +7,10 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv import datasets
 from pcv.artifacts import begin, fitted, keep, opened, require, stamp_of
 from pcv.base import stops
 from pcv.checkpoint import Checkpoint
-from pcv.folds import Folds
+from pcv.folds import Folds, columns
 from pcv.folds.base import evenly
 from pcv.job import Job, starts_of
 from pcv.problem import batch_of, folds_of, scored_alike
@@ -53,7 +52,7 @@ def warmup(job: Job) -> None:
     by_chain = tree["unconstrained/position"].transpose("chain", "draw", ...).values
     full_draws = by_chain.reshape(-1, by_chain.shape[-1])
     with devices.at_work(job.config.precision):
-        arrays = datasets.model_data(opened(job, "data"))
+        arrays = columns.model_data(opened(job, "data"))
         fit = idata.fit(tree["kernel"].dataset)
         checks = tree["checks"]
         bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)

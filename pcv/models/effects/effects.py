@@ -16,9 +16,8 @@ import scipy.sparse as sparse
 from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
-from pcv import datasets
 from pcv.base import programs
-from pcv.folds import Folds
+from pcv.folds import Folds, columns
 from pcv.models.effects.laplace import expansion
 from pcv.models.model import Data, Model, flattened, numeric, points, unravel_of
 
@@ -69,7 +68,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     arrays = numeric(data)
     unravel = unravel_of(model.init)
     positions = _positions(model, arrays)
-    num_units = datasets.num_units(data)
+    num_units = columns.num_units(data)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
         return "there are too many parameters to look at"

@@ -25,12 +25,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv import datasets
 from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.base.keys import any_key
 from pcv.base.programs import devices
-from pcv.folds import Folds
+from pcv.folds import Folds, columns
 from pcv.models.checks import check_whole_groups
 from pcv.models.effects.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.models.effects.grid import log_mean as grid_log_mean
@@ -156,7 +155,7 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
     """
     with devices.precision("float64"):
         arrays = numeric(data)
-        num_units = datasets.num_units(arrays)
+        num_units = columns.num_units(arrays)
         if len(arrays[model.outcome.name]) != num_units:
             return False
         draws = prior_draws(model.init, PRIOR_DRAWS)

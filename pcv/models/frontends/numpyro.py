@@ -20,7 +20,7 @@ from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
 from pcv.base.errors import PcvError, in_one_line
 from pcv.base.programs import devices
-from pcv.datasets import refuse_twice
+from pcv.folds.columns import refuse_twice
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
 

@@ -33,7 +33,7 @@ from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
 from pcv.base.programs import Traced
-from pcv.datasets import RESERVED
+from pcv.folds.columns import RESERVED
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pcv.base.errors import PcvError
-from pcv.datasets import RESERVED
+from pcv.folds.columns import RESERVED
 from pcv.models.model import Observations
 
 

@@ -14,12 +14,10 @@ rows of a county are one.
 """
 
 import csv
-import difflib
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,9 +26,16 @@ from jaxtyping import Bool, Shaped
 
 from pcv.base.errors import PcvError
 from pcv.config import DataConfig
+from pcv.folds.columns import (
+    RESERVED,
+    free,
+    label,
+    listed,
+    missing_column,
+    refuse_twice,
+)
 from pcv.storable import true_names
 
-RESERVED = ("row", "unit", "unit_of_row")
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
 DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")
 """dates, of which the day or the month comes first"""
@@ -108,13 +113,6 @@ def _read_csv(path: Path) -> pd.DataFrame:
     return table.set_axis(pd.Index(lines, name="line"), axis=0)
 
 
-def refuse_twice(names: list[str], where: str) -> None:
-    """Columns of the same name, of which one would hide the other."""
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise PcvError(f"{where}: two columns are named {name!r}; rename one")
-
-
 def _read_parquet(path: Path) -> pd.DataFrame:
     table = pd.read_parquet(path)
     if any(name is not None for name in table.index.names):
@@ -140,7 +138,7 @@ def stacked(
             columns.append(name)
         else:
             raise PcvError(
-                f"{source}: variable {name!r} has dimensions {_listed(variable.dims)}, of which the"
+                f"{source}: variable {name!r} has dimensions {listed(variable.dims)}, of which the"
                 f" outcome {outcome!r} has only some: store it as one variable per column"
             )
     table = dataset.reset_coords()[columns].to_dataframe(dim_order=dims).reset_index()
@@ -255,100 +253,6 @@ def make_data(
             "unit_columns": list(config.units),
         },
     )
-
-
-def unit_column(data: xr.Dataset, column: str, key: str = "") -> Shaped[np.ndarray, " unit"]:
-    """A column's value for each unit.
-
-    Args:
-        data: as `make_data` gives it.
-        column: name of a column, which must be constant within each unit.
-        key: of the config that asks for it, for messages.
-
-    Raises:
-        PcvError: no such column; or it differs within a unit, which is named.
-    """
-    along = [
-        str(name)
-        for name, variable in data.data_vars.items()
-        if variable.dims in (("unit",), ("row",)) and name != "unit_of_row"
-    ]
-    if column not in along:
-        raise PcvError(missing_column(column, along, "the data", key))
-    values = data[column].values
-    if "unit_of_row" not in data:
-        return values
-    unit_of_row = data["unit_of_row"].values
-    per_unit = values[np.unique(unit_of_row, return_index=True)[1]]
-    differs = values != per_unit[unit_of_row]
-    if differs.any():
-        row = differs.argmax()
-        unit = unit_of_row[row]
-        raise PcvError(
-            f"column {column!r} differs within unit {str(data['unit'].values[unit])!r}:"
-            f" {label(per_unit[unit])} and {label(values[row])}; it must be one value per unit"
-        )
-    return per_unit
-
-
-def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
-    """What a model gets: columns (one value per row) and constants by name, and ``unit``.
-
-    ``unit`` is the index of each row's unit, 0 to n - 1.
-    """
-    arrays = {
-        str(name): variable.values
-        for name, variable in data.data_vars.items()
-        if name != "unit_of_row"
-    }
-    if "unit_of_row" in data:
-        return arrays | {"unit": data["unit_of_row"].values}
-    return arrays | {"unit": np.arange(data.sizes["unit"])}
-
-
-def num_units(arrays: Mapping[str, Any]) -> int:
-    """How many units there are in what `model_data` gives."""
-    return int(np.asarray(arrays["unit"]).max()) + 1
-
-
-def free(dim: str, names: Collection[str]) -> str:
-    """A dimension's name that no variable has: xarray would take that for its coordinate.
-
-    >>> free("x_dim_0", ["x", "y"]), free("x_dim_0", ["x", "x_dim_0"])
-    ('x_dim_0', 'x_dim_0_')
-    """
-    while dim in names:
-        dim += "_"
-    return dim
-
-
-def label(value: object) -> str:
-    """A value as it is read in a name: 9.0 as "9", midnight as the day alone.
-
-    >>> label(np.float64(9)), label(np.datetime64("2020-01-31", "ns")), label("Bo")
-    ('9', '2020-01-31', 'Bo')
-    """
-    if isinstance(value, np.datetime64 | pd.Timestamp):
-        return str(pd.Timestamp(value)).removesuffix(" 00:00:00")
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def missing_column(name: str, known: Iterable[str], where: str, key: str = "") -> str:
-    """The message for a column that is not there, with the nearest one that is.
-
-    >>> missing_column("wieght_g", ["rat", "day", "weight_g"], "rats.csv", "data.outcome")
-    "rats.csv: no column 'wieght_g' (data.outcome); did you mean 'weight_g'?"
-    """
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {_listed(known)}"
-    return f"{where}: no column {name!r}{f' ({key})' if key else ''}; {hint}"
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(repr(str(name)) for name in names)
 
 
 def _kept(
