@@ -49,10 +49,12 @@ def by_nutpie(problem: Problem, model: Written) -> Scores:
     with pm.Model() as made:
         write(InPyMC(), model, {name: pm.Data(name + "_", x) for name, x in data.items()})
     compiled = nutpie.compile_pymc_model(made)
+    shared = {variable.name for variable in compiled.shared_var_keys}
+    used = {name: x for name, x in data.items() if name + "_" in shared}
     at, scores = [], []
     for mask, test in zip(train, folds.test[some]):
         found = nutpie.sample(
-            compiled.with_data(**{name + "_": x[mask] for name, x in data.items()}),
+            compiled.with_data(**{name + "_": x[mask] for name, x in used.items()}),
             chains=CHAINS,
             tune=WARMUP,
             draws=DRAWS,
