@@ -13,11 +13,12 @@ import xarray as xr
 import zarr
 from scipy.special import logsumexp
 
-from pcv import store, wording
+from pcv import store
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, Kind
 from pcv.base.errors import PcvError, in_one_line
+from pcv.report import wording
 from pcv.storable import true_names
 
 if TYPE_CHECKING:
@@ -292,20 +293,20 @@ class CV:
 
     def plot_elpd(self) -> "Figure":
         """elpd over draws, with both errors."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.difference(_alone(self))
 
     def plot_rhat(self) -> "Figure":
         """R-hat of every fold over draws."""
-        from pcv import plots
+        from pcv.report import plots
 
         self._check_sampled()
         return plots.rhat({self.name: self.diagnostics})
 
     def plot_benchmark(self) -> "Figure":
         """R-hat max against what it would be if all chains mixed."""
-        from pcv import plots
+        from pcv.report import plots
 
         self._check_sampled()
         return plots.benchmark({self.name: self.diagnostics})
@@ -319,26 +320,26 @@ class CV:
 
     def plot_ess(self) -> "Figure":
         """Effective draws of every fold's score, and of their sum, over draws."""
-        from pcv import plots
+        from pcv.report import plots
 
         self._check_sampled()
         return plots.ess({self.name: self.diagnostics})
 
     def plot_overlap(self) -> "Figure":
         """Overlap of every fold's posterior with that of the full data."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.overlap({self.name: self.diagnostics})
 
     def plot_khat(self) -> "Figure":
         """Pareto k-hat of every fold's score."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.khat({self.name: self.diagnostics})
 
     def plot_full_data(self) -> "Figure":
         """R-hat and ESS of the parameters of the full-data fit."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.full_data({self.name: self.diagnostics})
 
@@ -395,19 +396,19 @@ class Comparisons:
 
     def plot_difference(self) -> "Figure":
         """Differences over draws, with both errors."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.difference(self.dataset)
 
     def plot_probability(self) -> "Figure":
         """Probability that each model predicts better than the comparator, over draws."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.probability(self.dataset)
 
     def plot_folds(self) -> "Figure":
         """Differences fold by fold."""
-        from pcv import plots
+        from pcv.report import plots
 
         return plots.fold_differences(self.dataset)
 

@@ -22,7 +22,7 @@ LIGHT = (
     "pcv.folds.columns",
     "pcv.folds",
     "pcv.store",
-    "pcv.plots",
+    "pcv.report.plots",
     "pcv.report",
     "pcv.paper.run",
     "pcv.stages",

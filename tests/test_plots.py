@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from pcv import plots
-from pcv.plots import shared
-from pcv.report import figures
+from pcv.report import figures, plots
+from pcv.report.plots import shared
 from tests.synthetic import make_results
 
 LONG = "varying_intercepts_and_slopes"

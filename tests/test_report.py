@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv import plots, report
+from pcv import report
+from pcv.report import plots
 from tests.synthetic import PROVENANCE, make_results
 
 CAPTIONS = Path(__file__).parents[1] / "workflow" / "report"

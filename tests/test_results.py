@@ -7,12 +7,12 @@ import pytest
 import xarray as xr
 from scipy.stats import norm
 
-from pcv import wording
 from pcv.analysis import results
 from pcv.analysis.diagnostics import largest, tail_size
 from pcv.analysis.results import diagnosed as diagnosed_module
 from pcv.config import Experiment, UntilConfig
 from pcv.config.sections import CompareConfig, CvConfig
+from pcv.report import wording
 from pcv.scores import Score
 from tests.synthetic import (
     BATCH,

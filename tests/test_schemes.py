@@ -36,13 +36,13 @@ from pcv.folds import (
     leave_p_out,
     left_out,
     make,
-    plot,
     spatial_blocks,
     title,
     train_mask,
 )
 from pcv.folds.base import names_of
 from pcv.folds.space import EARTH_RADIUS
+from pcv.report.plots import folds as plot
 from tests.folds import assert_partition, names, quick, refusal, scored
 
 

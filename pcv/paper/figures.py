@@ -11,11 +11,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scipy.signal import periodogram
 
-from pcv import plots
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import batch_sums
 from pcv.base.names import name_bits
 from pcv.config import Experiment
+from pcv.report import plots
 
 BLOCKS = 5
 SHIFT = 5.0
@@ -100,7 +100,7 @@ def mixing(
         replicates: number of replicates.
 
     Returns:
-        As `pcv.plots.benchmark` takes it.
+        As `pcv.report.plots.benchmark` takes it.
 
     >>> draws = {"A": np.random.default_rng(1).normal(size=(9, 4, 50))}
     >>> sorted(mixing(np.random.default_rng(2), draws, 50).data_vars)

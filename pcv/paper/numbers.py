@@ -12,7 +12,7 @@ from pcv.analysis.diagnostics import BENCHMARK_LEVEL
 from pcv.paper.figures import Example, mixing_after, pathologies
 from pcv.paper.parts import GROWTH, PARTS
 from pcv.paper.published import DIFFERENCES, MEANS, MIXING, RUN_TIMES, Mean
-from pcv.plots import GOOD_RHAT
+from pcv.report.plots import GOOD_RHAT
 
 SETTLED = 0.01
 """how near to its last value a probability has settled"""

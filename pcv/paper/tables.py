@@ -28,8 +28,8 @@ from pcv.paper.published import (
     Difference,
     Inference,
 )
-from pcv.plots import GOOD_RHAT, number, percent
 from pcv.report import Cells, Table
+from pcv.report.plots import GOOD_RHAT, number, percent
 
 ALIKE, SOONER, LATER = "as in the paper", "sooner", "not as in the paper: see the report of the run"
 MISSED = "not by R-hat, which compares means, and one chain of one fold moves its mean too little"

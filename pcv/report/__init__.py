@@ -129,9 +129,9 @@ def html(
 
 
 def template(name: str) -> Template:
-    """A page of `pcv/templates`, in which every name must be given and all text is escaped."""
+    """A page of `templates`, in which every name must be given and all text is escaped."""
     environment = Environment(
-        loader=PackageLoader("pcv"),
+        loader=PackageLoader("pcv.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

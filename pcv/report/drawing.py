@@ -10,7 +10,8 @@ import matplotlib
 import xarray as xr
 from matplotlib.figure import Figure
 
-from pcv import plots, store
+from pcv import store
+from pcv.report import plots
 
 DPI = 200
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import plots
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
 from pcv.analysis.verdicts import FOLD_FLAGGED
-from pcv.wording import predictive_in_words, units_of
+from pcv.report import plots
+from pcv.report.wording import predictive_in_words, units_of
 
 MAX_ROWS = 100
 """flagged folds, or units, that the report lists"""

@@ -172,7 +172,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
-    from pcv.wording import scores_frame
+    from pcv.report.wording import scores_frame
 
     making = begin(job, "compare")
     diagnosed, known = diagnosed_of(job)
@@ -204,7 +204,7 @@ def show(job: Job) -> str:
 def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
     """A comparison as text: tables, and what they come to."""
     from pcv.analysis import results
-    from pcv.wording import scores_table, table, wrapped
+    from pcv.report.wording import scores_table, table, wrapped
 
     tables = [
         table(
@@ -225,7 +225,7 @@ def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv.analysis import results
-    from pcv.wording import caveats, scores_frame, scores_notes
+    from pcv.report.wording import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)

@@ -73,8 +73,8 @@ def folds(job: Job, plot: bool = False) -> None:
     described = describe(result, data_set.sizes["unit"], left_out(scheme))
     job.say(headline(scheme, described))
     if plot:
-        from pcv.folds import plot as drawing
         from pcv.report import drawn, write_figures
+        from pcv.report.plots import folds as drawing
 
         if scheme.scheme in ("spatial_block", "leave_one_location_out"):
             figure = drawing.on_map(result, places(data_set, scheme), name)

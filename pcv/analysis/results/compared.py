@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import wording
 from pcv.analysis import comparison as comparing
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
 from pcv.config import UntilConfig
+from pcv.report import wording
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:

@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from pcv.plots.words import shorten, span
+from pcv.report.plots.words import shorten, span
 
 WIDTH = 4.8
 MAX_NAMED_FOLDS = 40

@@ -20,8 +20,14 @@ A comparison on three folds, for example:
 ['c', 'a', 'b']
 """
 
-from pcv.plots.comparison import answer, difference, fold_differences, probability, uncertainty
-from pcv.plots.computation import (
+from pcv.report.plots.comparison import (
+    answer,
+    difference,
+    fold_differences,
+    probability,
+    uncertainty,
+)
+from pcv.report.plots.computation import (
     GOOD_ESS,
     GOOD_RHAT,
     benchmark,
@@ -33,7 +39,7 @@ from pcv.plots.computation import (
     rhat,
     rhat_name,
 )
-from pcv.plots.shared import (
+from pcv.report.plots.shared import (
     COLOURS,
     FAINT,
     INK,
@@ -46,7 +52,7 @@ from pcv.plots.shared import (
     stacked,
     titled,
 )
-from pcv.plots.words import number, percent, shorten
+from pcv.report.plots.words import number, percent, shorten
 
 __all__ = [
     "COLOURS",

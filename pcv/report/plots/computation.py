@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pcv.analysis.verdicts import MIN_CROSSINGS
-from pcv.plots.shared import (
+from pcv.report.plots.shared import (
     COLOURS,
     DASHED,
     INK,
@@ -33,7 +33,7 @@ from pcv.plots.shared import (
     styles_of,
     titled,
 )
-from pcv.plots.words import percent, shorten
+from pcv.report.plots.words import percent, shorten
 
 GOOD_RHAT = 1.01
 GOOD_ESS = 400

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pcv.folds.base import Folds, train_mask
 from pcv.folds.space import Places
-from pcv.plots import COLOURS, INK, WIDTH, shorten
+from pcv.report.plots import COLOURS, INK, WIDTH, shorten
 
 MAX_ROWS, MAX_COLUMNS = 400, 1000
 """folds and units that a grid shows one by one; more are thinned out or put together"""

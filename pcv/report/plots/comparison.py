@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from pcv.plots.shared import (
+from pcv.report.plots.shared import (
     DASHED,
     FAINT,
     GREY,
@@ -40,7 +40,7 @@ from pcv.plots.shared import (
     styles_of,
     titled,
 )
-from pcv.plots.words import number, percent
+from pcv.report.plots.words import number, percent
 
 _OF_DIFFERENCES = {
     "elpd_diff": "value",
