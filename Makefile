@@ -27,7 +27,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/snakefmt --check Snakefile workflow pcv/templates/init
+	$(BIN)/snakefmt --check Snakefile workflow pcv/pipeline/cli/templates
 	$(BIN)/snakemake --lint
 
 docs: $(VENV)/.ready

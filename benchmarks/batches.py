@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.memory import peak, project
-from pcv import layout
+from pcv.pipeline.storage import layout
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ _PUBLIC = {
     "leave_future_out": "pcv.folds.schemes",
     "spatial_block": "pcv.folds.schemes",
     "leave_one_location_out": "pcv.folds.schemes",
-    "workflow_path": "pcv.project",
+    "workflow_path": "pcv.pipeline.cli.project",
 }
 
 __all__ = list(_PUBLIC)

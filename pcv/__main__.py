@@ -1,12 +1,12 @@
 """The `pcv` command, also as ``python -m pcv``."""
 
-from pcv import forkserver
+from pcv.pipeline.cli import forkserver
 
 
 def main() -> None:
     """Run the command, by a fork of what has imported it already where there is one."""
     forkserver.over()
-    from pcv.cli import main as here
+    from pcv.pipeline.cli.commands import main as here
 
     here()
 

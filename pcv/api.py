@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pcv import config, session, stages, store
-from pcv.artifacts import batches, fitted, opened, require, rounds, sampled
+from pcv import session
 from pcv.base.cores import all_cores
 from pcv.base.errors import BadFit, PcvError, Stopped
 from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
 from pcv.cv import CV, check_joint
 from pcv.folds import Folds, describe, headline, stored
-from pcv.job import Job
+from pcv.pipeline import config, stages
+from pcv.pipeline.job import Job
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import batches, fitted, opened, require, rounds, sampled
+from pcv.pipeline.storage.store import Stamp
 from pcv.scores import Score
 from pcv.session import AnyModel
-from pcv.store import Stamp
 
 EXPERIMENT = "cv"
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")

@@ -13,13 +13,13 @@ import xarray as xr
 import zarr
 from scipy.special import logsumexp
 
-from pcv import store
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, Kind
 from pcv.base.errors import PcvError, in_one_line
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.storable import true_names
 from pcv.report import wording
-from pcv.storable import true_names
 
 if TYPE_CHECKING:
     from arviz_stats import ELPDData

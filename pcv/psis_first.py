@@ -8,22 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pcv import api, stages
+from pcv import api
 from pcv.analysis import diagnostics
 from pcv.analysis.diagnostics import Benchmark
 from pcv.analysis.jackknife import shared
 from pcv.analysis.psis import Psis, psis
 from pcv.analysis.results import listed
 from pcv.analysis.verdicts import run_verdict
-from pcv.artifacts import fitted, opened
 from pcv.base import programs
 from pcv.base.programs import devices
 from pcv.cv import CV, check_joint
 from pcv.folds import Folds, columns, schemes
-from pcv.job import Job
 from pcv.models.effects.marginal import Scored, integrated
 from pcv.models.model import Fold, Model, flat_target, target, unit_log_lik
-from pcv.problem import build, scored, stored_folds
+from pcv.pipeline import stages
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.problem import build, scored, stored_folds
+from pcv.pipeline.storage.artifacts import fitted, opened
 from pcv.sampling.hmc import train_mask
 from pcv.session import AnyModel
 

@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv import config, store
 from pcv.base.errors import PcvError, in_one_line
 from pcv.base.programs import digests
 from pcv.folds import Folds, schemes
 from pcv.folds.columns import free, refuse_twice
 from pcv.models.frontends import as_model
 from pcv.models.model import Fold, Model, Observations, Target, full_data, target
+from pcv.pipeline import config
+from pcv.pipeline.storage import store
 from pcv.scores import Score
 
 AnyModel = Any

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import xarray as xr
 
-from pcv import store
-from pcv.artifacts import places
 from pcv.base.errors import PcvError
-from pcv.config import load
-from pcv.job import Job, Say
+from pcv.pipeline.config import load
+from pcv.pipeline.job import Job, Say
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import places
 
 RESULTS = "results"
 ROOT = Path(__file__).parent.parent

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pcv import config, stages
-from pcv.artifacts import batches
-from pcv.job import Job
+from pcv.pipeline import config, stages
+from pcv.pipeline.job import Job
+from pcv.pipeline.storage.artifacts import batches
 
 MODELS = '''
 """Models of the yield of plots in fields."""

@@ -25,19 +25,20 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import checkpoint, psis_first, session, stages
+from pcv import psis_first, session
 from pcv.analysis import weights
 from pcv.analysis.jackknife import shared
 from pcv.analysis.psis import psis
-from pcv.artifacts import opened
 from pcv.base.errors import PcvError
-from pcv.config import DataConfig
 from pcv.cv import CV
 from pcv.folds import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
-from pcv.pipeline import tables
+from pcv.pipeline import stages, tables
+from pcv.pipeline.config import DataConfig
+from pcv.pipeline.stages import full_data
+from pcv.pipeline.storage import checkpoint
+from pcv.pipeline.storage.artifacts import opened
 from pcv.psis_first import _at_least_two
-from pcv.stages import full_data
 from tests.problems import LinearGaussian, exact, hierarchy, regression
 from tests.synthetic import diagnosed
 

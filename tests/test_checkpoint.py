@@ -19,13 +19,13 @@ import pytest
 import xarray as xr
 from jax.errors import JaxRuntimeError
 
-from pcv import checkpoint, store
 from pcv.base.errors import PcvError
 from pcv.folds import Folds
-from pcv.job import draws_of, starts_of
+from pcv.pipeline.job import draws_of, starts_of
+from pcv.pipeline.stages import sampling
+from pcv.pipeline.storage import checkpoint, store
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import tiles
-from pcv.stages import sampling
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
 
@@ -439,7 +439,7 @@ from pathlib import Path
 from pcv import checkpoint
 from pcv.base.errors import PcvError
 from pcv.folds import Folds
-from pcv.job import draws_of, starts_of
+from pcv.pipeline.job import draws_of, starts_of
 try:
     with checkpoint.held(Path({str(tmp_path)!r}), {{"folds": ["1"]}}, {HERE!r}, print):
         pass

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 import pcv as package
-from pcv import cli, stages, status
 from pcv.base.errors import Stopped
+from pcv.pipeline import stages, status
+from pcv.pipeline.cli import commands as cli
 from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -452,11 +453,11 @@ class TestInstalled:
             "import sys; sys.argv = ['pcv', 'data', 'my.yaml']\nfrom pcv import cli; cli.main()",
             "import sys; sys.argv = ['pcv', 'folds', 'no.yaml']\nfrom pcv import cli; cli.main()",
             "import pcv",
-            "import pcv.config",
+            "import pcv.pipeline.config",
             "import pcv.analysis.diagnostics",
             "import pcv.analysis.comparison",
             "import pcv.analysis.results",
-            "import pcv.stages",
+            "import pcv.pipeline.stages",
         ],
     )
     def test_loads_no_jax(self, code):

@@ -10,9 +10,17 @@ import jsonschema
 import pytest
 import yaml
 
-from pcv import config as module
 from pcv.base.errors import PcvError
-from pcv.config import SCHEMES, Config, Experiment, LeaveOneGroupOut, load, parse, stage_config
+from pcv.pipeline import config as module
+from pcv.pipeline.config import (
+    SCHEMES,
+    Config,
+    Experiment,
+    LeaveOneGroupOut,
+    load,
+    parse,
+    stage_config,
+)
 
 ROOT = Path(__file__).parent.parent
 RATS = "experiments.rats"
@@ -469,7 +477,7 @@ def test_stage_config_of_unknown_names(experiment, model, expected):
 
 def test_schema_is_in_step():
     assert json.loads(module.SCHEMA.read_text()) == module.json_schema(), (
-        "run `python -m pcv.config`"
+        "run `python -m pcv.pipeline.config`"
     )
     jsonschema.Draft202012Validator.check_schema(module.json_schema())
     jsonschema.validate(quickstart(), module.json_schema())
@@ -583,7 +591,7 @@ def test_a_config_cannot_be_changed_in_place():
 
 
 def test_config_loads_no_jax():
-    code = "import sys, pcv.config; print([m for m in sys.modules if m.startswith('jax')])"
+    code = "import sys, pcv.pipeline.config; print([m for m in sys.modules if m.startswith('jax')])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -11,7 +11,7 @@ import xarray as xr
 import pcv
 from pcv.base.errors import PcvError
 from pcv.cv import CV
-from pcv.storable import true_names
+from pcv.pipeline.storage.storable import true_names
 from tests.synthetic import FOLDS, diagnosed
 
 

@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 from pcv.base.errors import PcvError
-from pcv.config import DataConfig
 from pcv.folds.columns import label, model_data, unit_column
+from pcv.pipeline.config import DataConfig
 from pcv.pipeline.tables import make_data, read_table
 
 RATS = Path(__file__).parents[1] / "resources" / "rats.csv"

@@ -9,8 +9,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from pcv import api, cli
+from pcv import api
 from pcv.base.programs import devices
+from pcv.pipeline.cli import commands as cli
 from tests.lines import numpyro_line
 
 

@@ -21,14 +21,15 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import pcv
-from pcv import cli, config
+from pcv.pipeline import config
+from pcv.pipeline.cli import commands as cli
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "GLOSSARY.md")),
     *(ROOT / name / "README.md" for name in ("config", "results", "envs", "benchmarks")),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
-    *sorted((ROOT / "pcv/templates").rglob("*.md")),
+    *sorted((ROOT / "pcv/pipeline/cli/templates").rglob("*.md")),
 ]
 FENCED = re.compile(r"^```(\w+|\{code-cell\})[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DIRECTIVE = re.compile(r"^```\{.*?^```$", re.MULTILINE | re.DOTALL)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import yaml
 
-from pcv import api, stages
+from pcv import api
+from pcv.pipeline import stages
 from tests import faults
 from tests.faults import NONE, Fault
 from tests.project import ONE_MODEL, set_up

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn import model_selection
 
-from pcv.config import FoldScheme
 from pcv.folds import (
     check,
     describe,
@@ -26,6 +25,7 @@ from pcv.folds import (
     title,
     train_mask,
 )
+from pcv.pipeline.config import FoldScheme
 from tests.folds import assert_partition, names, quick, refusal, scored
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pcv import forkserver
+from pcv.pipeline.cli import forkserver
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no fork server")
 

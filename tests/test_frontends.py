@@ -22,14 +22,14 @@ from pytensor.compile.ops import wrap_py
 
 import pcv
 from pcv.base.errors import PcvError
-from pcv.config import DataConfig
 from pcv.models.frontends import as_model
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.frontends.pymc import from_bambi, from_pymc
 from pcv.models.model import Model, numeric, support
 from pcv.models.shapes import check_shapes
+from pcv.pipeline.config import DataConfig
+from pcv.pipeline.stages.problem import _of_column
 from pcv.pipeline.tables import make_data
-from pcv.problem import _of_column
 
 N, J = 12, 4
 RNG = np.random.default_rng(8)

@@ -16,8 +16,9 @@ import xarray as xr
 from numpyro.infer import MCMC, NUTS
 
 import pcv
-from pcv import config, recipes
 from pcv.base.errors import PcvError
+from pcv.pipeline import config
+from pcv.pipeline.storage import recipes
 
 RNG = np.random.default_rng(3)
 GROUP = np.repeat(np.arange(5), 4)

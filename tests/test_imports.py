@@ -13,21 +13,21 @@ import pcv
 
 LIGHT = (
     "pcv",
-    "pcv.config",
-    "pcv.layout",
+    "pcv.pipeline.config",
+    "pcv.pipeline.storage.layout",
     "pcv.base.reference",
     "pcv.analysis.diagnostics",
     "pcv.analysis.comparison",
     "pcv.analysis.results",
     "pcv.folds.columns",
     "pcv.folds",
-    "pcv.store",
+    "pcv.pipeline.storage.store",
     "pcv.report.plots",
     "pcv.report",
     "pcv.paper.run",
-    "pcv.stages",
-    "pcv.project",
-    "pcv.cli",
+    "pcv.pipeline.stages",
+    "pcv.pipeline.cli.project",
+    "pcv.pipeline.cli.commands",
 )
 LOADED = "import sys; print('jaxlib' in sys.modules)"
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,8 @@ def test_sampling_loads_jax():
 
 @pytest.mark.parametrize("command", [["--help"], ["sample", "--help"], ["diagnose", "--help"]])
 def test_help_loads_no_jax(command):
-    code = f"import sys, pcv.cli; sys.argv[1:] = {command}\ntry: pcv.cli.main()\n"
+    code = "import sys\nfrom pcv.pipeline.cli.commands import main\n"
+    code += f"sys.argv[1:] = {command}\ntry: main()\n"
     code += "except SystemExit: pass\n" + LOADED
     *page, loaded = python(code)
     assert "Usage:" in page

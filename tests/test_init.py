@@ -16,11 +16,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from pcv import api, cli, project, stages
+from pcv import api
 from pcv.base import reference
-from pcv.config import load
-from pcv.job import Job
 from pcv.models.frontends import as_model
+from pcv.pipeline import stages
+from pcv.pipeline.cli import commands as cli
+from pcv.pipeline.cli import project
+from pcv.pipeline.config import load
+from pcv.pipeline.job import Job
 from tests.workflow import ROOT, planned, snakemake
 
 FILES = [
@@ -325,10 +328,10 @@ class TestWheel:
     def test_holds_templates_and_workflow(self, installed):
         _, names = installed
         data = {name.split("/share/pcv/")[1] for name in names if "/share/pcv/" in name}
-        for folder in ("workflow", "envs", "pcv/templates"):
+        for folder in ("workflow", "envs", "pcv/pipeline/cli/templates", "pcv/report/templates"):
             files = {p.relative_to(ROOT) for p in (ROOT / folder).rglob("*") if p.is_file()}
             wanted = {str(path) for path in files if "__pycache__" not in path.parts}
-            assert wanted <= (names if folder == "pcv/templates" else data)
+            assert wanted <= (names if folder.startswith("pcv/") else data)
 
     @pytest.mark.slow
     def test_its_project_runs(self, installed):

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from pcv import api, stages, status
-from pcv.artifacts import batches, opened
+from pcv import api
 from pcv.base.errors import PcvError
+from pcv.pipeline import stages, status
+from pcv.pipeline.storage.artifacts import batches, opened
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import memory
 from pcv.sampling.memory import Step
@@ -190,7 +191,7 @@ def test_number_of_batches(fixed, each, num_folds):
 
 def test_samples_are_read_where_they_are_looked_at(project, monkeypatch):
     run(project.job({"models": SETTINGS["models"]}, "flat"), "warmup", "sample")
-    from pcv.artifacts import samples
+    from pcv.pipeline.storage.artifacts import samples
 
     (read,) = samples(project.job({"models": SETTINGS["models"]}, "flat"))
     assert not any(x.variable._in_memory for x in read.data_vars.values())

@@ -17,15 +17,17 @@ from numpyro import handlers
 from scipy.stats import norm
 
 import pcv
-from pcv import config, session, stages, store
+from pcv import session
 from pcv.base.errors import PcvError
 from pcv.folds.columns import model_data
-from pcv.job import Job
 from pcv.models.model import Observations
 from pcv.models.shapes import check_shapes
+from pcv.pipeline import config, stages
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.problem import model_of
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.storable import ATTRIBUTE, storable, true_names
 from pcv.pipeline.tables import make_data, read_table
-from pcv.problem import model_of
-from pcv.storable import ATTRIBUTE, storable, true_names
 
 AWKWARD = [
     *("a/b", "/", "a/", "/a", "a//b", "a%2Fb", "a%2F/b", "a\\b", ".", "..", "a.b", ".zgroup", "c"),

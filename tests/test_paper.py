@@ -9,10 +9,8 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import layout
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
-from pcv.config import load, parse
 from pcv.paper import numbers, page, parts, tables
 from pcv.paper.figures import (
     FIGURES,
@@ -26,6 +24,8 @@ from pcv.paper.figures import (
 )
 from pcv.paper.published import DIFFERENCES, MEANS, RUN_TIMES
 from pcv.paper.run import paper
+from pcv.pipeline.config import load, parse
+from pcv.pipeline.storage import layout
 from pcv.report import drawn
 from tests.synthetic import make_results
 from tests.workflow import ROOT, changed, make_project, planned, snakemake

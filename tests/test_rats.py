@@ -18,11 +18,11 @@ from scipy.stats import gamma, multivariate_normal, norm
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.base.keys import key
-from pcv.config import DataConfig
 from pcv.folds import columns, leave_one_group_out
 from pcv.models.model import Fold, Model, flat_target, target
 from pcv.models.zoo import rats
 from pcv.pipeline import tables
+from pcv.pipeline.config import DataConfig
 from pcv.sampling.folds import starting_draws
 from pcv.sampling.tiles import Engine, build
 from tests import chains

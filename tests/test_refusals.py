@@ -15,9 +15,10 @@ import pytest
 import xarray as xr
 
 import pcv
-from pcv import stages, store
 from pcv.base.errors import PcvError
 from pcv.models.model import Model, Outcome
+from pcv.pipeline import stages
+from pcv.pipeline.storage import store
 from tests.lines import GROUP, N, X, Y, line, numpyro_line
 
 

@@ -9,9 +9,10 @@ import pandas as pd
 import pooch
 import pytest
 
-from pcv import registry, store
 from pcv.base.errors import PcvError
-from pcv.config import values
+from pcv.pipeline import registry
+from pcv.pipeline.config import values
+from pcv.pipeline.storage import store
 from tests.data import DATA, needs_data
 
 

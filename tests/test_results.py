@@ -10,8 +10,8 @@ from scipy.stats import norm
 from pcv.analysis import results
 from pcv.analysis.diagnostics import largest, tail_size
 from pcv.analysis.results import diagnosed as diagnosed_module
-from pcv.config import Experiment, UntilConfig
-from pcv.config.sections import CompareConfig, CvConfig
+from pcv.pipeline.config import Experiment, UntilConfig
+from pcv.pipeline.config.sections import CompareConfig, CvConfig
 from pcv.report import wording
 from pcv.scores import Score
 from tests.synthetic import (

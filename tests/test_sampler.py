@@ -9,13 +9,13 @@ import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pcv import store
 from pcv.analysis import sums
 from pcv.analysis.diagnostics import largest
 from pcv.base.keys import key
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.models.model import Target
+from pcv.pipeline.storage import store
 from pcv.sampling import folds as sampling
 from pcv.sampling import hmc, tiles
 from pcv.sampling.kernel import Kernel

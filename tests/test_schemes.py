@@ -20,7 +20,6 @@ import pcv
 import pcv.folds
 import pcv.folds.schemes
 from pcv.base.errors import PcvError
-from pcv.config import FoldScheme
 from pcv.folds import (
     Folds,
     Places,
@@ -42,6 +41,7 @@ from pcv.folds import (
 )
 from pcv.folds.base import names_of
 from pcv.folds.space import EARTH_RADIUS
+from pcv.pipeline.config import FoldScheme
 from pcv.report.plots import folds as plot
 from tests.folds import assert_partition, names, quick, refusal, scored
 

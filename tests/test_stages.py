@@ -23,15 +23,16 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import layout, stages, status, store
 from pcv.analysis import diagnostics, sums
-from pcv.artifacts import sampled
 from pcv.base.errors import PcvError
-from pcv.job import recipe
+from pcv.pipeline import stages, status
+from pcv.pipeline.job import recipe
+from pcv.pipeline.stages import answers, sampling, warming_up
+from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage.artifacts import sampled
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
-from pcv.stages import answers, sampling, warming_up
 from tests.problems import LinearGaussian
 from tests.project import CONFIG, Project, run, set_up, table
 

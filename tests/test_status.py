@@ -9,9 +9,10 @@ import signal
 import jax
 import pytest
 
-from pcv import checkpoint, stages
 from pcv.base.errors import Stopped
-from pcv.status import artifacts, clean, table
+from pcv.pipeline import stages
+from pcv.pipeline.status import artifacts, clean, table
+from pcv.pipeline.storage import checkpoint
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
 

@@ -23,8 +23,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcv import store
 from pcv.base.errors import PcvError
+from pcv.pipeline.storage import store
 
 
 def table(seed=0, size=6):

@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv import layout, store
+from pcv.pipeline.storage import layout, store
 from tests.workflow import (
     CONFIG,
     MODEL,

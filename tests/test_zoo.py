@@ -11,13 +11,13 @@ import pytest
 from scipy.stats import beta, gamma, halfnorm, multivariate_normal, norm
 
 import pcv
-from pcv import registry
 from pcv.base.errors import PcvError
 from pcv.base.keys import key
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.models.checks import check_gap, check_prior
 from pcv.models.model import Model, flat_target, numeric, param_names, target
 from pcv.models.zoo import air, grouped, radon
+from pcv.pipeline import registry
 from pcv.sampling.fit.fit_checks import check
 from tests.chains import off_printed, posterior
 from tests.data import needs_data

@@ -5,7 +5,7 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from typer.testing import CliRunner
 
-from pcv import cli
+from pcv.pipeline.cli import commands as cli
 
 pcv = cli.app
 

@@ -21,10 +21,10 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
 
-from pcv import store
 from pcv.analysis.diagnostics import LogSums, Sides, third_moments
 from pcv.analysis.jackknife import Parts
-from pcv.storable import storable
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.storable import storable
 
 OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
 """variables that do not come from the fold's own draws: the same in every round"""

@@ -25,7 +25,6 @@ import xarray as xr
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
-from pcv.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 from pcv.folds.base import Folds, check, describe, from_sets, from_splitter, stored, train_mask
 from pcv.folds.columns import unit_column
 from pcv.folds.exchangeable import (
@@ -38,6 +37,7 @@ from pcv.folds.exchangeable import (
 from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
 from pcv.folds.space import Places, check_places, leave_one_location_out, spatial_blocks
 from pcv.folds.time import blocks, check_order, hv_block, leave_future_out
+from pcv.pipeline.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 
 __all__ = [
     "Folds",
@@ -100,7 +100,7 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int, given: Mapping[str, An
         UserWarning: some values of a stratified column are rarer than there are folds; sizes on the
             earth that may be meant in degrees; folds of a column that are single units; very many.
 
-    >>> from pcv.config import LeaveOneOut
+    >>> from pcv.pipeline.config import LeaveOneOut
     >>> data = xr.Dataset(coords={"unit": ["A", "B", "C"]})
     >>> make(LeaveOneOut(scheme="leave_one_out"), data, seed=1)
     3 folds of 3 units: test 1, training 2, no gap
@@ -230,7 +230,7 @@ def left_out(scheme: FoldScheme) -> str:
 
     Those of leave-future-out come after its test set, or before its window.
 
-    >>> from pcv.config import HBlock
+    >>> from pcv.pipeline.config import HBlock
     >>> left_out(HBlock(scheme="h_block", h=2))
     'gap'
     """
@@ -277,7 +277,7 @@ def _numbers(values: np.ndarray, key: str, column: str) -> np.ndarray:
 def title(scheme: FoldScheme) -> str:
     """A scheme in words, to stand before what `describe` says of its folds.
 
-    >>> from pcv.config import LeaveOneGroupOut
+    >>> from pcv.pipeline.config import LeaveOneGroupOut
     >>> title(LeaveOneGroupOut(scheme="leave_one_group_out", group="rat"))
     'leave-one-group-out over rat'
     """

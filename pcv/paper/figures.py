@@ -14,7 +14,7 @@ from scipy.signal import periodogram
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import batch_sums
 from pcv.base.names import name_bits
-from pcv.config import Experiment
+from pcv.pipeline.config import Experiment
 from pcv.report import plots
 
 BLOCKS = 5

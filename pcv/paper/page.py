@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
-from pcv.layout import paper_figure
 from pcv.paper.figures import FIGURES, Example
 from pcv.paper.parts import PARTS
 from pcv.paper.published import RUN_TIMES
 from pcv.paper.tables import difference_table, mean_table, refusal
+from pcv.pipeline.storage.layout import paper_figure
 from pcv.report import Picture, Table, inline, template
 
 

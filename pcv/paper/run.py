@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pcv import layout, store
-from pcv.artifacts import batches, opened, require
 from pcv.base.errors import PcvError
-from pcv.config import Config
-from pcv.job import Job, Say
 from pcv.paper.figures import FIGURES, Example
 from pcv.paper.numbers import as_json, captioned, summary
 from pcv.paper.page import by_reason, html, table_html
 from pcv.paper.published import MEANS, MIXING, RUN_TIMES
 from pcv.paper.tables import mixing_table, time_table
-from pcv.registry import SOURCES, VARIABLE
+from pcv.pipeline.config import Config
+from pcv.pipeline.job import Job, Say
+from pcv.pipeline.registry import SOURCES, VARIABLE
+from pcv.pipeline.stages import diagnosed_of
+from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage.artifacts import batches, opened, require
 from pcv.report import Table, drawn, write_figures
-from pcv.stages import diagnosed_of
 
 
 def paper(config: Config, results: Path, say: Say, command: str = "snakemake paper") -> None:

@@ -5,7 +5,7 @@ a unit, named by the columns that order the rows ("rat 1, day 8"); with ``units:
 rows of a county are one.
 
 >>> from pathlib import Path
->>> from pcv.config import DataConfig
+>>> from pcv.pipeline.config import DataConfig
 >>> config = DataConfig(file="resources/rats.csv", outcome="weight_g", order=["rat", "day"])
 >>> table, constants = read_table(Path(config.file), config.outcome)
 >>> data = make_data(table, constants, config, config.file)
@@ -25,7 +25,6 @@ import xarray as xr
 from jaxtyping import Bool, Shaped
 
 from pcv.base.errors import PcvError
-from pcv.config import DataConfig
 from pcv.folds.columns import (
     RESERVED,
     free,
@@ -34,7 +33,8 @@ from pcv.folds.columns import (
     missing_column,
     refuse_twice,
 )
-from pcv.storable import true_names
+from pcv.pipeline.config import DataConfig
+from pcv.pipeline.storage.storable import true_names
 
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
 DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")

@@ -10,7 +10,7 @@ import matplotlib
 import xarray as xr
 from matplotlib.figure import Figure
 
-from pcv import store
+from pcv.pipeline.storage import store
 from pcv.report import plots
 
 DPI = 200

@@ -17,8 +17,8 @@ from jaxtyping import Float
 
 from pcv.base import programs, reference
 from pcv.base.errors import PcvError, in_one_line
-from pcv.config import OBJECT
 from pcv.models.model import Data, Fold, Model, Target, target
+from pcv.pipeline.config import OBJECT
 from pcv.scores.binary import accuracy, brier
 from pcv.scores.hyvarinen import hyvarinen
 from pcv.scores.moments import dss, mae, rmse

@@ -11,11 +11,12 @@ from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from pcv import config as pcv_config
-from pcv import forkserver, layout
+from pcv.pipeline import config as pcv_config
+from pcv.pipeline.cli import forkserver
+from pcv.pipeline.storage import layout
 from pcv.base import reference
 from pcv.base.errors import PcvError
-from pcv.recipes import check_braces, recipe_files
+from pcv.pipeline.storage.recipes import check_braces, recipe_files
 
 # The `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is there for
 # `--lint`: that environment is made from the clone (envs/README.md), not by `--sdm conda`.

@@ -12,7 +12,7 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
-from pcv.config import UntilConfig
+from pcv.pipeline.config import UntilConfig
 from pcv.report import wording
 
 

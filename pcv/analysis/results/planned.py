@@ -13,7 +13,7 @@ from pcv.analysis.results.diagnosed import khats
 from pcv.analysis.stopping import SETTLED, Needs, Rule, finished, needs
 from pcv.analysis.sums import log_sums, sides_of
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
-from pcv.config import Experiment, UntilConfig
+from pcv.pipeline.config import Experiment, UntilConfig
 
 
 def plan(

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from pcv import layout, store
 from pcv.base.errors import PcvError
-from pcv.job import Artifact, Job, recipe
-from pcv.storable import true_names
-from pcv.store import Stamp
+from pcv.pipeline.job import Artifact, Job, recipe
+from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage.storable import true_names
+from pcv.pipeline.storage.store import Stamp
 
 
 def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:

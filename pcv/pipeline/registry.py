@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pcv import store
 from pcv.base.errors import PcvError
+from pcv.pipeline.storage import store
 
 VARIABLE = "PCV_DATA"
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv import store
-from pcv.artifacts import begin, keep, opened, require, sample_name, stamp_of
 from pcv.base import stops
-from pcv.checkpoint import Checkpoint
-from pcv.config import CvConfig
 from pcv.folds import Folds, columns
-from pcv.job import Job, draws_of
-from pcv.problem import batch_of, folds_of, going, observed, scored
-from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
-from pcv.store import Stamp
+from pcv.pipeline.config import CvConfig
+from pcv.pipeline.job import Job, draws_of
+from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
+from pcv.pipeline.stages.problem import batch_of, folds_of, going, observed, scored
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import begin, keep, opened, require, sample_name, stamp_of
+from pcv.pipeline.storage.checkpoint import Checkpoint
+from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block
@@ -185,9 +185,9 @@ def _begun(
     state: np.ndarray,
 ) -> "Begun":
     from pcv.base.keys import key
+    from pcv.pipeline.stages.warming_up import OF_OWN
     from pcv.sampling.folds import Own, standing_at
     from pcv.sampling.folds.drawing import Begun
-    from pcv.stages.warming_up import OF_OWN
 
     adapted = warm["adapted"].values[rows]
     stretch = np.ones((len(rows), len(fit.kernel.center)))

@@ -7,15 +7,15 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv.artifacts import begin, fitted, keep, opened, require, stamp_of
 from pcv.base import stops
-from pcv.checkpoint import Checkpoint
 from pcv.folds import Folds, columns
 from pcv.folds.base import evenly
-from pcv.job import Job, starts_of
-from pcv.problem import batch_of, folds_of, scored_alike
-from pcv.stages.chains import engine_of, in_chains, progress, resumed, says
-from pcv.stages.inputs import warn_of_leaks
+from pcv.pipeline.job import Job, starts_of
+from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
+from pcv.pipeline.stages.inputs import warn_of_leaks
+from pcv.pipeline.stages.problem import batch_of, folds_of, scored_alike
+from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
+from pcv.pipeline.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pcv.base.errors import PcvError
-from pcv.config.folds import SCHEMES, Coordinates
-from pcv.config.sections import Config, DecideConfig, Experiment, ModelConfig, UntilConfig
-from pcv.config.values import NAME, nearest
+from pcv.pipeline.config.folds import SCHEMES, Coordinates
+from pcv.pipeline.config.sections import Config, DecideConfig, Experiment, ModelConfig, UntilConfig
+from pcv.pipeline.config.values import NAME, nearest
 
 
 def _shown(value: object) -> str:

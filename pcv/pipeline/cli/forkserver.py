@@ -33,7 +33,14 @@ OF_A_JOB = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEM
 """variables that differ from job to job, and change nothing of what is imported; so do those of
 numbers of threads, which Snakemake sets"""
 IMPORTED = (
-    *("pcv.cli", "pcv.stages", "jax.numpy", "scipy.stats", "sparse", "pcv.models.effects.marginal"),
+    *(
+        "pcv.pipeline.cli.commands",
+        "pcv.pipeline.stages",
+        "jax.numpy",
+        "scipy.stats",
+        "sparse",
+        "pcv.models.effects.marginal",
+    ),
     *("arviz_stats", "pcv.report"),
 )
 """modules in the order in which jobs come to need them; none makes an array of JAX, as BlackJAX
@@ -160,7 +167,7 @@ def _become(job: socket.socket) -> None:
 
     threading.Thread(target=end_with_it, daemon=True).start()
     job.sendall(os.getpid().to_bytes(4))
-    from pcv.cli import main
+    from pcv.pipeline.cli.commands import main
 
     status = 1
     try:

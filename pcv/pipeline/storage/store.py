@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv.base.errors import PcvError
-from pcv.storable import storable, true_names
+from pcv.pipeline.storage.storable import storable, true_names
 
 IN_MEMORY = 2**26
 """bytes of a store that is made in memory first: Zarr takes twice as long over files"""

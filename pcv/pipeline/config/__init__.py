@@ -1,6 +1,6 @@
 """The config of a run, as types: what a YAML file may say, checked before anything is computed.
 
-config/README.md documents every key; ``python -m pcv.config`` writes the JSON schema.
+config/README.md documents every key; ``python -m pcv.pipeline.config`` writes the JSON schema.
 
 >>> from pathlib import Path
 >>> config = load(Path("config/config.yaml"))
@@ -10,8 +10,8 @@ config/README.md documents every key; ``python -m pcv.config`` writes the JSON s
 {'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
 """
 
-from pcv.config.by_stage import STAGES, stage_config
-from pcv.config.folds import (
+from pcv.pipeline.config.by_stage import STAGES, stage_config
+from pcv.pipeline.config.folds import (
     SCHEMES,
     Blocks,
     Coordinates,
@@ -29,9 +29,9 @@ from pcv.config.folds import (
     SpatialBlocks,
     Splitter,
 )
-from pcv.config.reading import load, parse
-from pcv.config.schema import SCHEMA, json_schema
-from pcv.config.sections import (
+from pcv.pipeline.config.reading import load, parse
+from pcv.pipeline.config.schema import SCHEMA, json_schema
+from pcv.pipeline.config.sections import (
     MANY_CHAINS,
     CompareConfig,
     Config,
@@ -44,7 +44,7 @@ from pcv.config.sections import (
     ReportConfig,
     UntilConfig,
 )
-from pcv.config.values import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
+from pcv.pipeline.config.values import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
 
 __all__ = [
     "MANY_CHAINS",

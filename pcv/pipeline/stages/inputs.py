@@ -9,19 +9,19 @@ from pathlib import Path
 
 import xarray as xr
 
-from pcv import store
-from pcv.artifacts import begin, keep, opened, require, stamp_of
 from pcv.base.errors import PcvError
 from pcv.folds import Folds, columns, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
-from pcv.job import Job, Say
 from pcv.pipeline import tables
-from pcv.problem import build, scored_alike
+from pcv.pipeline.job import Job, Say
+from pcv.pipeline.stages.problem import build, scored_alike
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
 
 def download(name: str, to: Path, say: Say) -> None:
     """Fetch a registered data set, from the folder that ``PCV_DATA`` names or from its source."""
-    from pcv import registry
+    from pcv.pipeline import registry
 
     registry.fetch(name, to)
     say(f"data set '{name}' ({registry.SOURCES[name].origin}): {to}")

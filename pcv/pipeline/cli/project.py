@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pcv.base.errors import PcvError
 
-TEMPLATES = Path(__file__).parent / "templates/init"
+TEMPLATES = Path(__file__).parent / "templates"
 FRONTENDS = {"numpyro": "NumPyro", "pymc": "PyMC", "bambi": "Bambi", "jax": "JAX"}
 """what models can be written in: packages, and their names in prose"""
 SNAKEFILE = "workflow/Snakefile"
@@ -27,7 +27,7 @@ def workflow_path() -> Path:
     Raises:
         PcvError: the package was installed without its workflow.
     """
-    package = Path(__file__).parent
+    package = Path(__file__).parents[2]
     installed = [
         Path(str(file.locate()))
         for distribution in distributions(name="pcv-bayes")

@@ -6,17 +6,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pcv import store
-from pcv.artifacts import batches, begin, keep, opened, places, require, sampled, samples, stamp_of
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
 from pcv.base.progress import now_and_then
 from pcv.folds import columns
 from pcv.folds.base import evenly
-from pcv.job import Job, recipe
-from pcv.problem import observed, stored_folds
-from pcv.stages.chains import says
-from pcv.store import Stamp
+from pcv.pipeline.job import Job, recipe
+from pcv.pipeline.stages.chains import says
+from pcv.pipeline.stages.problem import observed, stored_folds
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import (
+    batches,
+    begin,
+    keep,
+    opened,
+    places,
+    require,
+    sampled,
+    samples,
+    stamp_of,
+)
+from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.analysis.results import Compared

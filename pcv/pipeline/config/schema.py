@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from pcv.config.sections import Config
+from pcv.pipeline.config.sections import Config
 
-SCHEMA = Path(__file__).parents[2] / "workflow/schemas/config.schema.json"
+SCHEMA = Path(__file__).parents[3] / "workflow/schemas/config.schema.json"
 
 
 def json_schema() -> dict[str, Any]:

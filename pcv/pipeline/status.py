@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from pcv import checkpoint, layout, store
-from pcv.artifacts import opened, outdated, places, sample_name
 from pcv.base.errors import PcvError
-from pcv.job import Job, draws_of
-from pcv.problem import batch_of, going, stored_folds
-from pcv.store import Stamp
+from pcv.pipeline.job import Job, draws_of
+from pcv.pipeline.stages.problem import batch_of, going, stored_folds
+from pcv.pipeline.storage import checkpoint, layout, store
+from pcv.pipeline.storage.artifacts import opened, outdated, places, sample_name
+from pcv.pipeline.storage.store import Stamp
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "data": (),

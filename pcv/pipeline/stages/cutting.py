@@ -2,11 +2,11 @@
 
 import xarray as xr
 
-from pcv.artifacts import begin, keep, opened, require, stamp_of
 from pcv.folds import columns
-from pcv.job import Job
-from pcv.problem import folds_of, scored
-from pcv.stages.chains import engine_of, in_chains
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.chains import engine_of, in_chains
+from pcv.pipeline.stages.problem import folds_of, scored
+from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
 
 def cut(job: Job) -> None:
@@ -17,9 +17,9 @@ def cut(job: Job) -> None:
     """
     from pcv import scores as scoring
     from pcv.base.programs import devices
+    from pcv.pipeline.status import in_bytes
     from pcv.sampling import memory
     from pcv.sampling.fit import idata
-    from pcv.status import in_bytes
 
     cv = job.settings.cv
     if cv.fold_batches != "auto":

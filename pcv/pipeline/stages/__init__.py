@@ -6,12 +6,12 @@ A stage takes a `Job`, reads the artifacts before it, refuses those that do not 
 present config, and writes its own.
 """
 
-from pcv.stages.answers import compare, diagnose, diagnosed_of, plan, report, show
-from pcv.stages.cutting import cut
-from pcv.stages.full_data import fit
-from pcv.stages.inputs import check, data, download, folds, folds_dataset
-from pcv.stages.sampling import sample
-from pcv.stages.warming_up import warmup
+from pcv.pipeline.stages.answers import compare, diagnose, diagnosed_of, plan, report, show
+from pcv.pipeline.stages.cutting import cut
+from pcv.pipeline.stages.full_data import fit
+from pcv.pipeline.stages.inputs import check, data, download, folds, folds_dataset
+from pcv.pipeline.stages.sampling import sample
+from pcv.pipeline.stages.warming_up import warmup
 
 __all__ = [
     "check",

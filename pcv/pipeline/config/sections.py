@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pcv.config.folds import FoldScheme
-from pcv.config.lengths import doubling, looks
-from pcv.config.values import (
+from pcv.pipeline.config.folds import FoldScheme
+from pcv.pipeline.config.lengths import doubling, looks
+from pcv.pipeline.config.values import (
     MAX_SEED,
     MODEL,
     NAMED,

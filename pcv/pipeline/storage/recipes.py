@@ -15,10 +15,10 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from pcv import layout
 from pcv.base import reference
 from pcv.base.errors import PcvError
-from pcv.config import Config, Experiment, stage_config
+from pcv.pipeline.config import Config, Experiment, stage_config
+from pcv.pipeline.storage import layout
 
 KEYS = ("stage version", "config")
 """what of a recipe is compared"""

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from pcv import store
 from pcv.base.errors import PcvError
+from pcv.pipeline.storage import store
 
 Tree = Mapping[str, Any]
 """arrays by name, or by names of names"""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pcv import checkpoint, layout
 from pcv.base.progress import Progress
-from pcv.checkpoint import Checkpoint, Make
 from pcv.folds import Folds, columns
-from pcv.job import Job, Made, Say
+from pcv.pipeline.job import Job, Made, Say
+from pcv.pipeline.storage import checkpoint, layout
+from pcv.pipeline.storage.checkpoint import Checkpoint, Make
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from pcv.artifacts import batches, command, opened, require
 from pcv.base import reference
 from pcv.base.errors import PcvError
-from pcv.config import OBJECT
 from pcv.folds import Folds, columns, stored
-from pcv.job import Job
-from pcv.store import Stamp
+from pcv.pipeline.config import OBJECT
+from pcv.pipeline.job import Job
+from pcv.pipeline.storage.artifacts import batches, command, opened, require
+from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.models.effects.marginal import Scored

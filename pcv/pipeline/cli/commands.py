@@ -14,7 +14,7 @@ from pcv.base.cores import all_cores
 from pcv.base.errors import PcvError, Stopped
 
 if TYPE_CHECKING:
-    from pcv.job import Job
+    from pcv.pipeline.job import Job
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -85,7 +85,7 @@ def init(
     debug: Debug = False,
 ) -> None:
     """Write a project to start from, which runs: config, models, data, Snakefile."""
-    from pcv import project
+    from pcv.pipeline.cli import project
 
     written = project.init(folder, frontend)
     print(f"Wrote to {folder}:", *(path.relative_to(folder) for path in written), sep="\n    ")
@@ -95,8 +95,8 @@ def init(
 @app.command(epilog="Example: pcv check config/config.yaml")
 def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False) -> None:
     """Check all that can be known before sampling: config, data, folds, models."""
-    from pcv import stages
-    from pcv.recipes import check_braces
+    from pcv.pipeline import stages
+    from pcv.pipeline.storage.recipes import check_braces
 
     _prepare(1)
     problems = []
@@ -122,9 +122,10 @@ def download(
     debug: Debug = False,
 ) -> None:
     """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
-    from pcv import layout, stages
     from pcv.base.progress import say
-    from pcv.registry import SOURCES
+    from pcv.pipeline import stages
+    from pcv.pipeline.registry import SOURCES
+    from pcv.pipeline.storage import layout
 
     if name not in SOURCES:
         near = difflib.get_close_matches(name, SOURCES, 1)
@@ -138,7 +139,7 @@ def data(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
 ) -> None:
     """Read the data, make units of its rows, check them: data.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     for job in _jobs(config, experiment, results):
         stages.data(job)
@@ -157,7 +158,7 @@ def fit(
     debug: Debug = False,
 ) -> None:
     """Fit the models to the full data and tune the kernels of their folds: fit.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     _prepare(cores)
     for job in _jobs(config, experiment, results, model, per="model"):
@@ -173,7 +174,7 @@ def folds(
     debug: Debug = False,
 ) -> None:
     """Lay out the folds, once for all models: folds.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     for job in _jobs(config, experiment, results):
         stages.folds(job, plot)
@@ -189,7 +190,7 @@ def cut(
     debug: Debug = False,
 ) -> None:
     """Cut the folds into batches that fit the memory (cv.fold_batches: auto): batches.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     _prepare(cores)
     for job in _jobs(config, experiment, results, model, per="model"):
@@ -207,7 +208,7 @@ def warmup(
     debug: Debug = False,
 ) -> None:
     """Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     _prepare(cores)
     for job in _jobs(config, experiment, results, model, batch, per="batch"):
@@ -228,7 +229,7 @@ def sample(
     debug: Debug = False,
 ) -> None:
     """Sample all chains of all folds and keep the sums of their scores: sample/<batch>.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     _prepare(cores)
     for job in _jobs(config, experiment, results, model, batch, per="batch"):
@@ -245,7 +246,7 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Name the folds whose draws the comparison still needs (cv.until): plan/<round>.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     for job in _jobs(config, experiment, results):
         if _has_round(job, round):
@@ -261,7 +262,7 @@ def diagnose(
     debug: Debug = False,
 ) -> None:
     """Estimates and diagnostics of every fold, from the stored sums: diagnostics.zarr."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     for job in _jobs(config, experiment, results, model, per="model"):
         stages.diagnose(job)
@@ -272,7 +273,7 @@ def compare(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
 ) -> None:
     """Compare the models and print the table: comparison.zarr, comparison.csv."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     jobs = _jobs(config, experiment, results)
     for job in jobs:
@@ -285,7 +286,7 @@ def report(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
 ) -> None:
     """Write the report and its figures: report.html, figures/."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     for job in _jobs(config, experiment, results):
         stages.report(job)
@@ -304,7 +305,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Print the last comparison of the models again, and where its report is."""
-    from pcv import stages
+    from pcv.pipeline import stages
 
     chosen = config or next((path for path in USUAL if path.exists()), USUAL[0])
     jobs = _jobs(chosen, experiment, results)
@@ -317,8 +318,8 @@ def show(
 def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> None:
     """Set the paper's numbers beside those of its examples that were run: paper/index.html."""
     from pcv.base.progress import say
-    from pcv.config import load
     from pcv.paper.run import paper as write
+    from pcv.pipeline.config import load
 
     write(load(config), results, say, f"snakemake --cores all paper --configfile {config}")
 
@@ -337,7 +338,7 @@ def status(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
 ) -> None:
     """Where every artifact stands: done, begun or out of date, and what a rerun would make."""
-    from pcv.status import artifacts, table
+    from pcv.pipeline.status import artifacts, table
 
     jobs = _jobs(config, experiment, results)
     for job in jobs:
@@ -356,7 +357,7 @@ def clean(
     debug: Debug = False,
 ) -> None:
     """Remove the blocks of draws of finished samples, which more draws would go on from."""
-    from pcv import status
+    from pcv.pipeline import status
 
     removed, freed, kept = map(
         sum, zip(*(status.clean(job, dry_run) for job in _jobs(config, experiment, results)))
@@ -396,10 +397,10 @@ def _prepare(cores: int) -> None:
 def _jobs(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
 ) -> list["Job"]:
-    from pcv.artifacts import batches
     from pcv.base.progress import reporter, say
-    from pcv.config import load
-    from pcv.job import Job
+    from pcv.pipeline.config import load
+    from pcv.pipeline.job import Job
+    from pcv.pipeline.storage.artifacts import batches
 
     settings = load(config)
     names = _chosen(config, "experiment", experiment, list(settings.experiments))

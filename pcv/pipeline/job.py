@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from pcv import layout, store
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.progress import Progress
-from pcv.config import OBJECT, Config, Experiment, ModelConfig, stage_config
 from pcv.folds import Folds
-from pcv.store import Stamp
+from pcv.pipeline.config import OBJECT, Config, Experiment, ModelConfig, stage_config
+from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage.store import Stamp
 
 Say = Callable[[str], None]
 Artifact = xr.Dataset | xr.DataTree

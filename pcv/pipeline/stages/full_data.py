@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv import store
-from pcv.artifacts import begin, keep, opened, require, stamp_of
 from pcv.base import stops
 from pcv.base.errors import BadFit, PcvError, in_one_line
 from pcv.base.progress import Progress
-from pcv.job import Job
-from pcv.problem import model_of
-from pcv.stages.chains import says
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.chains import says
+from pcv.pipeline.stages.problem import model_of
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
 if TYPE_CHECKING:
     from jaxtyping import Array

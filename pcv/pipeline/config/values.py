@@ -26,7 +26,7 @@ SCORES = (
 )
 """scores that a config may name; pcv.scores has all but the log score"""
 Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
-"""registered data sets, see `pcv.registry`"""
+"""registered data sets, see `pcv.pipeline.registry`"""
 
 
 def problem(what: str, *at: str) -> PydanticCustomError:

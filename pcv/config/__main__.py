@@ -1,7 +1,0 @@
-"""Write the JSON schema: ``python -m pcv.config``."""
-
-import json
-
-from pcv.config.schema import SCHEMA, json_schema
-
-SCHEMA.write_text(json.dumps(json_schema(), indent=2) + "\n")

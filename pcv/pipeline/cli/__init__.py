@@ -1,0 +1,1 @@
+"""The `pcv` command, the projects that it begins, and a server of forks that spares it imports."""
