@@ -23,9 +23,9 @@ import numpyro.distributions as dist
 import pandas as pd
 
 import pcv
+from pcv.api.result import CV
 from pcv.base.cores import all_cores
 from pcv.base.programs import devices
-from pcv.cv import CV
 
 CHAINS = 8
 

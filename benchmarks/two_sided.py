@@ -18,9 +18,9 @@ import pandas as pd
 import pcv
 from benchmarks.loo import rats, wells
 from pcv.analysis import diagnostics as diag
+from pcv.api.result import CV
 from pcv.base.cores import all_cores
 from pcv.base.programs import devices
-from pcv.cv import CV
 
 REPLICATIONS, DRAWS, BATCH_SIZE = 1000, 1600, 50
 SEEDS = range(1, 11)

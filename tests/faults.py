@@ -192,7 +192,7 @@ def _changed(event: str, args: tuple) -> str:
 
 
 def main(config: str, how: str, at: int, among: str) -> None:
-    from pcv import api
+    from pcv.api import cross_validation
     from pcv.base.programs import devices
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
@@ -216,7 +216,7 @@ def main(config: str, how: str, at: int, among: str) -> None:
 
     sys.addaudithook(meet)
     try:
-        api.run(job)
+        cross_validation.run(job)
     except PcvError as error:
         sys.exit(f"error: {error}")
     for name, number in changes.items():

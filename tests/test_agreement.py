@@ -18,7 +18,7 @@ import pytest
 from numpyro.infer.reparam import LocScaleReparam
 
 import pcv
-from pcv.cv import CV
+from pcv.api.result import CV
 from pcv.folds import Folds
 from pcv.models.effects.marginal import choose
 from pcv.models.model import Model, Outcome, numeric, support

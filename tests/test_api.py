@@ -25,12 +25,13 @@ from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
 
 import pcv
-from pcv import psis_first, session
 from pcv.analysis import weights
 from pcv.analysis.jackknife import shared
 from pcv.analysis.psis import psis
+from pcv.api import inputs, loo
+from pcv.api.loo import _at_least_two
+from pcv.api.result import CV
 from pcv.base.errors import PcvError
-from pcv.cv import CV
 from pcv.folds import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
 from pcv.pipeline import stages, tables
@@ -38,7 +39,6 @@ from pcv.pipeline.config import DataConfig
 from pcv.pipeline.stages import full_data
 from pcv.pipeline.storage import checkpoint
 from pcv.pipeline.storage.artifacts import opened
-from pcv.psis_first import _at_least_two
 from tests.problems import LinearGaussian, exact, hierarchy, regression
 from tests.synthetic import diagnosed
 
@@ -207,7 +207,7 @@ def test_a_score_of_the_session(scored):
     rmse, by_hand, other = (scored.score(name) for name in ("rmse", "own", "other"))
     np.testing.assert_allclose(by_hand, rmse, rtol=1e-9)
     assert (np.abs(other / rmse - 1) > 0.01).all()
-    kept = (session.scores_of([score], "results")[1] for score in (OWN, OTHER))
+    kept = (inputs.scores_of([score], "results")[1] for score in (OWN, OTHER))
     assert list(next(kept)) != list(next(kept))
 
 
@@ -346,7 +346,7 @@ def test_models_keep_to_their_own_columns():
     }
     params = {"a": jnp.array(0.1), "b": jnp.array(0.9), "sigma": jnp.array(-0.2)}
     for first in models:
-        rows = session.observations({first: models[first], **models}, {"age": np.arange(N)})
+        rows = inputs.observations({first: models[first], **models}, {"age": np.arange(N)})
         assert {"y", "site", "age"} <= set(rows.columns)
         for name, model in models.items():
             shared, own = (model.log_lik(params, numeric(x)) for x in (rows.columns, {}))
@@ -855,7 +855,7 @@ def test_a_session_of_32_bit_goes_on_as_it_was():
 def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
-    monkeypatch.setattr(psis_first, "MAX_DRAWS", 1600)  # all of them are looked at, kept or not
+    monkeypatch.setattr(loo, "MAX_DRAWS", 1600)  # all of them are looked at, kept or not
 
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})

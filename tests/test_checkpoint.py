@@ -436,7 +436,7 @@ def test_two_processes(tmp_path):
         code = f"""
 import sys
 from pathlib import Path
-from pcv import checkpoint
+from pcv.pipeline.storage import checkpoint
 from pcv.base.errors import PcvError
 from pcv.folds import Folds
 from pcv.pipeline.job import draws_of, starts_of

@@ -13,7 +13,7 @@ import yaml
 import pcv as package
 from pcv.base.errors import Stopped
 from pcv.pipeline import stages, status
-from pcv.pipeline.cli import commands as cli
+from pcv.pipeline.cli import commands
 from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -58,7 +58,7 @@ def pcv(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["pcv", *arguments])
         with pytest.raises(SystemExit) as left:
-            cli.main()
+            commands.main()
         printed = capsys.readouterr()
         return left.value.code or 0, printed.out, printed.err.splitlines()
 
@@ -73,7 +73,7 @@ class TestHelp:
         (example,) = [line.split() for line in out.splitlines() if "Example:" in line]
         assert example[:3] == ["Example:", "pcv", command]
         seen = []
-        monkeypatch.setattr(cli, "_jobs", lambda *args, **kwargs: seen.append(args) or [])
+        monkeypatch.setattr(commands, "_jobs", lambda *args, **kwargs: seen.append(args) or [])
         assert pcv(*example[2:])[0] == 0
         assert str(seen[0][0]) == "config/config.yaml"
 
@@ -171,7 +171,7 @@ class TestNames:
 
     def test_jobs(self):
         def names(*args, per):
-            jobs = cli._jobs(Path("my.yaml"), args[0], Path("results"), *args[1:], per=per)
+            jobs = commands._jobs(Path("my.yaml"), args[0], Path("results"), *args[1:], per=per)
             return [(job.experiment, job.model, job.batch) for job in jobs]
 
         assert names("", per="") == [("yields", "", ""), ("small", "", "")]
@@ -438,6 +438,11 @@ class TestCheck:
         assert [x for x in err if x.startswith("error: ")] == [f"error: {line}"]
 
 
+def command(*args):
+    code = "import sys; from pcv.pipeline.cli.commands import main"
+    return f"{code}; sys.argv = ['pcv', *{args}]; main()"
+
+
 class TestInstalled:
     """The installed command, in a process of its own."""
 
@@ -447,11 +452,11 @@ class TestInstalled:
     @pytest.mark.parametrize(
         "code",
         [
-            "import sys; sys.argv = ['pcv', '--help']\nfrom pcv import cli; cli.main()",
-            "import sys; sys.argv = ['pcv', 'fit', '--help']\nfrom pcv import cli; cli.main()",
-            "import sys; sys.argv = ['pcv', 'init', 'new']\nfrom pcv import cli; cli.main()",
-            "import sys; sys.argv = ['pcv', 'data', 'my.yaml']\nfrom pcv import cli; cli.main()",
-            "import sys; sys.argv = ['pcv', 'folds', 'no.yaml']\nfrom pcv import cli; cli.main()",
+            command("--help"),
+            command("fit", "--help"),
+            command("init", "new"),
+            command("data", "my.yaml"),
+            command("folds", "no.yaml"),
             "import pcv",
             "import pcv.pipeline.config",
             "import pcv.analysis.diagnostics",
@@ -465,10 +470,8 @@ class TestInstalled:
         assert self.run(f"{check}\n{code}").stdout.splitlines()[-1] == "False"
 
     def test_that_the_check_above_can_fail(self):
-        assert (
-            self.run("import pcv.models.model, sys; print('jaxlib' in sys.modules)").stdout
-            == "True\n"
-        )
+        run = self.run("import pcv.models.model, sys; print('jaxlib' in sys.modules)")
+        assert run.stdout == "True\n"
 
     def test_the_command(self):
         pcv = Path(sys.executable).with_name("pcv")
@@ -484,7 +487,7 @@ class TestInstalled:
 
 LOST = """
 import gc, os, signal
-from pcv import cli
+from pcv.pipeline.cli import commands as cli
 
 def app(**options):
     gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -492,8 +495,8 @@ def app(**options):
     print("goes on")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cli.app = app
-cli.main()
+commands.app = app
+commands.main()
 """
 
 

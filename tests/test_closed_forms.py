@@ -13,7 +13,7 @@ from arviz_stats.loo import SamplingWrapper
 from scipy.stats import norm
 
 import pcv
-from pcv.cv import CV
+from pcv.api.result import CV
 from pcv.sampling.folds import sides
 from tests.problems import Problem, exact, hierarchy, narrow_effects, regression
 

@@ -13,7 +13,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from pcv import programs
+from pcv.base import programs
 
 which, last = sys.argv[1], float(sys.argv[2])
 held, events = np.linspace(1.0, last, 3), []
@@ -104,7 +104,7 @@ def test_calls_of_python_stay_in_their_process(process, tmp_path):
 
 HELPED = """
 import jax.numpy as jnp
-from pcv import digests
+from pcv.base.programs import digests
 
 
 def helped(x):

@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 import pcv
+from pcv.api.result import CV
 from pcv.base.errors import PcvError
-from pcv.cv import CV
 from pcv.pipeline.storage.storable import true_names
 from tests.synthetic import FOLDS, diagnosed
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from pcv import api
+from pcv.api import cross_validation
 from pcv.base.programs import devices
-from pcv.pipeline.cli import commands as cli
+from pcv.pipeline.cli import commands
 from tests.lines import numpyro_line
 
 
@@ -32,11 +32,13 @@ def ours(tmp_path):
 
 
 def from_python():
-    with api.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, None, progress=False):
+    with cross_validation.prepared(
+        numpyro_line(), "loo", None, {}, 1, "float64", None, None, progress=False
+    ):
         pass
 
 
-@pytest.mark.parametrize("prepare", [from_python, lambda: cli._prepare(1)])
+@pytest.mark.parametrize("prepare", [from_python, lambda: commands._prepare(1)])
 def test_python_and_the_command_use_the_users_own_folder(kept, tmp_path, monkeypatch, prepare):
     planted = tmp_path / "shared"
     (planted / "pcv-jax-cache").mkdir(parents=True)
@@ -108,7 +110,9 @@ def test_a_call_lays_chains_over_as_many_cores_as_it_asks_for():
     devices._say_once.cache_clear()
 
     def used(cores):
-        with api.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, cores, False):
+        with cross_validation.prepared(
+            numpyro_line(), "loo", None, {}, 1, "float64", None, cores, False
+        ):
             return len(devices.in_use())
 
     with warnings.catch_warnings():

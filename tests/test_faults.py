@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pcv import api
+from pcv.api import cross_validation
 from pcv.pipeline import stages
 from tests import faults
 from tests.faults import NONE, Fault
@@ -87,7 +87,7 @@ def test_faults_one_after_another(base, tmp_path, among, start):
             said += ended.said.splitlines()
             in_checkpoint = ended.where.startswith(faults.AMONG["checkpoints"])
             torn_files += how == "power_cut" and in_checkpoint
-        api.run(job)
+        cross_validation.run(job)
         taken, refused = faults.found(job)
         assert taken.keys() == whole.keys()
         assert not faults.wrong(taken, whole)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there
 
 STARTED = """
 import os, sys
-from pcv import forkserver
+from pcv.pipeline.cli import forkserver
 forkserver.start()
 print(os.environ[forkserver.ADDRESS], flush=True)
 sys.stdin.read()
@@ -138,7 +138,7 @@ def test_without_a_server_it_imports_for_itself():
 
 def test_jax_is_not_begun():
     code = (
-        "import importlib, jax\nfrom pcv import forkserver\n"
+        "import importlib, jax\nfrom pcv.pipeline.cli import forkserver\n"
         "for name in forkserver.IMPORTED: importlib.import_module(name)\n"
         "jax.config.update('jax_num_cpu_devices', 3)\n"
         "print(len(jax.devices()))"

@@ -49,7 +49,12 @@ def test_light_modules_load_no_jax():
 
 def test_what_a_snakefile_asks_of_a_config_loads_no_pandas(tmp_path):
     """Each run of Snakemake waits for it."""
-    lines = ["import sys", "from pathlib import Path", "from pcv import config, recipes"]
+    lines = [
+        "import sys",
+        "from pathlib import Path",
+        "from pcv.pipeline import config",
+        "from pcv.pipeline.storage import recipes",
+    ]
     lines += [f"read = config.load(Path({str(ROOT / 'config/config.yaml')!r}))"]
     lines += [f"recipes.recipe_files(Path({str(tmp_path)!r}), read, renew=True)"]
     lines += ["print(*({'xarray', 'pandas', 'numpy'} & {*sys.modules}))"]

@@ -16,12 +16,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from pcv import api
+from pcv.api import cross_validation
 from pcv.base import reference
 from pcv.models.frontends import as_model
 from pcv.pipeline import stages
-from pcv.pipeline.cli import commands as cli
-from pcv.pipeline.cli import project
+from pcv.pipeline.cli import commands, project
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
 from tests.workflow import ROOT, planned, snakemake
@@ -48,7 +47,7 @@ def pcv(monkeypatch, capsys, *arguments):
     """Run the command; gives its exit status and what it printed and complained of."""
     monkeypatch.setattr(sys, "argv", ["pcv", *arguments])
     with pytest.raises(SystemExit) as left:
-        cli.main()
+        commands.main()
     printed = capsys.readouterr()
     return left.value.code or 0, printed.out, printed.err
 
@@ -228,7 +227,7 @@ def test_pymc_models_of_a_config_are_compared(folder):
     }
     Path("config.yaml").write_text(yaml.safe_dump(config))
     job = Job(load(Path("config.yaml")), "yields", Path("results"), say=lambda line: None)
-    api.run(job)
+    cross_validation.run(job)
     assert stages.compare(job).startswith("Joint log score of yield_t")
     rows = pd.read_csv("results/yields/comparison.csv").query("kind == 'pointwise'")
     assert rows["model"].tolist() == ["line", "flat"]

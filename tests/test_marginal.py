@@ -13,6 +13,7 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
+from pcv.api.loo import NODES_PER_DIM
 from pcv.base.errors import PcvError
 from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
 from pcv.models.effects import effects, marginal, second_look
@@ -22,7 +23,6 @@ from pcv.models.effects.marginal import choose, sliceable
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.model import Fold, Model, Outcome, numeric, support, target
 from pcv.models.zoo import rats
-from pcv.psis_first import NODES_PER_DIM
 from tests.problems import GROUP_OF_UNIT, hierarchy, narrow_effects, regression
 
 UNITS = [str(i) for i in range(14)]

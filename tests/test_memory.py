@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from pcv import api
+from pcv.api import cross_validation
 from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
 from pcv.pipeline.storage.artifacts import batches, opened
@@ -145,12 +145,12 @@ def test_a_given_number_needs_no_measuring(project):
 def test_from_python(project, monkeypatch):
     of_machine(monkeypatch, 1000)
     job = project.job(SETTINGS)._replace(results=Path("python"))
-    api.run(job)
+    cross_validation.run(job)
     assert len(batches(job._replace(model="flat"))) == 4
     of_machine(monkeypatch, 2**40)
     longer = {**SETTINGS, "cv": {**SETTINGS["cv"], "draws": 120, "memory_share": 0.4}}
     job = project.job(longer)._replace(results=Path("python"))
-    api.run(job)
+    cross_validation.run(job)
     assert set(opened(job._replace(model="flat"), "diagnose")["n_draws"].values) == {120}
 
 

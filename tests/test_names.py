@@ -17,7 +17,7 @@ from numpyro import handlers
 from scipy.stats import norm
 
 import pcv
-from pcv import session
+from pcv.api import inputs
 from pcv.base.errors import PcvError
 from pcv.folds.columns import model_data
 from pcv.models.model import Observations
@@ -86,7 +86,7 @@ def test_columns_from_python_reach_the_model(names):
     given = Observations({"y": Y, "x": np.ones((2, 2)), **columns})
     with tempfile.TemporaryDirectory() as place:
         for _ in range(2):  # the second finds it as it should be
-            session.write(Path(place, "table.zarr"), session.rows(given, "y"))
+            inputs.write(Path(place, "table.zarr"), inputs.rows(given, "y"))
         arrays = through_stores(Path(place, "table.zarr"), Path(place, "data.zarr"))
     assert_all_there(arrays, columns)
     np.testing.assert_array_equal(arrays["x"], np.ones((2, 2)))
@@ -127,12 +127,12 @@ def test_a_variable_that_was_renamed_since_keeps_its_new_name():
 def test_names_that_are_no_text_are_refused(tmp_path):
     given = Observations({"y": Y, "a\ud800": Y})
     with pytest.raises(PcvError, match=r"the name 'a\\ud800' is not valid Unicode; rename it"):
-        session.write(tmp_path / "table.zarr", session.rows(given, "y"))
+        inputs.write(tmp_path / "table.zarr", inputs.rows(given, "y"))
 
 
 def test_two_columns_of_one_name_are_refused():
     with pytest.raises(PcvError, match="data: two columns are named '1'; rename one"):
-        session.observations({"m": normal()}, {"y": Y, 1: Y, "1": Y + 1})
+        inputs.observations({"m": normal()}, {"y": Y, 1: Y, "1": Y + 1})
 
 
 def normal(name="mu", outcome="y"):

@@ -217,7 +217,7 @@ FILL_THE_DISK = """
 import sys
 from pathlib import Path
 import numpy as np, xarray as xr
-from pcv import store
+from pcv.pipeline.storage import store
 
 folder, stamp = Path(sys.argv[1]), store.stamp("data", {})
 path, page = folder / "data.zarr", folder / "report.html"

@@ -46,7 +46,7 @@ class Folds(NamedTuple):
         return f"{folds} of {self.num_units} units: {test}, {training}, {gap}"
 
     def _repr_html_(self) -> str:
-        from pcv.cv import foldable
+        from pcv.api.result import foldable
 
         test, gap = _sizes(self)
         sizes = {"test": test, "neither tested nor trained on": gap}

@@ -57,7 +57,7 @@ def start() -> None:
         server.bind(_socket(folder))
         server.listen(64)  # who comes early waits
         places = server.fileno(), ends
-        code = f"from pcv import forkserver; forkserver.serve({folder!r}, *{places})"
+        code = f"from pcv.pipeline.cli import forkserver; forkserver.serve({folder!r}, *{places})"
         subprocess.Popen([sys.executable, "-P", "-c", code], pass_fds=places)
     os.close(ends)
     os.environ[ADDRESS] = f"{folder} {_environment()}"

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pcv import session
+from pcv.api import inputs
+from pcv.api.inputs import AnyModel
+from pcv.api.result import CV, check_joint
 from pcv.base.cores import all_cores
 from pcv.base.errors import BadFit, PcvError, Stopped
 from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
-from pcv.cv import CV, check_joint
 from pcv.folds import Folds, describe, headline, stored
 from pcv.pipeline import config, stages
 from pcv.pipeline.job import Job
@@ -25,7 +26,6 @@ from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import batches, fitted, opened, require, rounds, sampled
 from pcv.pipeline.storage.store import Stamp
 from pcv.scores import Score
-from pcv.session import AnyModel
 
 EXPERIMENT = "cv"
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
@@ -129,32 +129,32 @@ def prepared(
         raise PcvError("a model needs a name, and one has ''")
     with devices.precision(precision), devices.at_most(cores), _in_words_of_a_call(kept):
         models = (
-            {name: session.model_of(x, name) for name, x in model.items()}
+            {name: inputs.model_of(x, name) for name, x in model.items()}
             if isinstance(model, Mapping)
-            else {"model": session.model_of(model, "")}
+            else {"model": inputs.model_of(model, "")}
         )
-        names, own_scores = session.scores_of(sections.get("scores", ["log"]), kept)
-        observed = session.observations(models, data)
+        names, own_scores = inputs.scores_of(sections.get("scores", ["log"]), kept)
+        observed = inputs.observations(models, data)
         outcome = next(iter(models.values())).outcome.name
         devices.setup(used)
         devices.keep_compiled()
         hashes: dict[str, str | None] = dict.fromkeys(models, "")
         if kept is not None:
             for name, x in models.items():
-                hashed = partial(session.fingerprint, x, observed)
-                hashes[name] = session.certain(f"model '{name}'", hashed, kept)
+                hashed = partial(inputs.fingerprint, x, observed)
+                hashes[name] = inputs.certain(f"model '{name}'", hashed, kept)
             if not isinstance(model, Mapping) and hashes["model"]:  # several may be kept there
                 models = {f"model-{hashes['model'][:6]}": models["model"]}
                 hashes = dict(zip(models, hashes.values()))
-        references = {name: session.reference(name, x) for name, x in hashes.items()}
-        chosen, own_folds = session.scheme(folds, observed, outcome)
-        rows = session.rows(observed, outcome)
-        settings_of_fit, drawn = session.posteriors_of(sections.get("fit", {}), list(models))
+        references = {name: inputs.reference(name, x) for name, x in hashes.items()}
+        chosen, own_folds = inputs.scheme(folds, observed, outcome)
+        rows = inputs.rows(observed, outcome)
+        settings_of_fit, drawn = inputs.posteriors_of(sections.get("fit", {}), list(models))
         files: dict[str, xr.Dataset | xr.DataTree | Folds] = {"table": rows}
         if own_folds is not None:
             files["folds"] = own_folds
         files |= {f"posterior-{name}": tree for name, tree in drawn.items()}
-        inputs = _inputs(files, kept)
+        stored = _stored(files, kept)
         if drawn:
             settings_of_fit["file"] = _named("posterior-{model}", kept)
         if own_folds is not None:
@@ -184,22 +184,22 @@ def prepared(
             kept or Path(),
             say=say if progress else silent,
             progress=reporter() if progress else silent,
-            objects={references[name]: x for name, x in models.items()} | own_scores | inputs,
+            objects={references[name]: x for name, x in models.items()} | own_scores | stored,
             made={},
             kept={} if kept is None else None,
         )
 
 
-def _inputs(
-    inputs: Mapping[str, xr.Dataset | xr.DataTree | Folds], kept: Path | None
+def _stored(
+    given: Mapping[str, xr.Dataset | xr.DataTree | Folds], kept: Path | None
 ) -> dict[str, Any]:
     """What a call has instead of files, by what a config calls it; files are written."""
     if kept is None:
-        return {_named(name, kept): x for name, x in inputs.items()}
+        return {_named(name, kept): x for name, x in given.items()}
     with store.explained(kept):
-        for name, x in inputs.items():
+        for name, x in given.items():
             held = stages.folds_dataset(x) if isinstance(x, Folds) else x
-            session.write(Path(_named(name, kept)), held)
+            inputs.write(Path(_named(name, kept)), held)
     return {}
 
 
@@ -241,7 +241,7 @@ def _in_words_of_a_call(results: Path | None) -> Iterator[None]:
         goes_on = f"{kept}fit={{'allow_bad_fit': True}} goes on (a keyword of pcv.fit)"
         raise PcvError("\n".join([*error.problems, goes_on])) from None
     except PcvError as error:
-        error.args = (session.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", "")),)
+        error.args = (inputs.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", "")),)
         raise
 
 
@@ -266,10 +266,10 @@ def run(job: Job) -> None:
             stages.plan(each)
         for part in parts:
             for batch in batches(part._replace(round=each.round)):
-                inputs = known | {"warmup": warm[batch.model, batch.batch]}
+                read = known | {"warmup": warm[batch.model, batch.batch]}
                 if each.round:
-                    inputs[f"plan {each.round}"] = require(each, "plan", known)
-                _made(batch, "sample", inputs)
+                    read[f"plan {each.round}"] = require(each, "plan", known)
+                _made(batch, "sample", read)
     for part in parts:
         _made(part, "diagnose", fits[part.model] | sampled(part, fits[part.model]))
 
@@ -302,7 +302,7 @@ def with_folds(job: Job, folds: Folds) -> Job:
     settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
     return job._replace(
         config=config.parse(settings),
-        objects={**job.objects, **_inputs({"folds": folds}, None)},
+        objects={**job.objects, **_stored({"folds": folds}, None)},
         kept={path: x for path, x in job.kept.items() if x[0].stage in ("data", "fit")},
     )
 

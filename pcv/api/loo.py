@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pcv import api
 from pcv.analysis import diagnostics
 from pcv.analysis.diagnostics import Benchmark
 from pcv.analysis.jackknife import shared
 from pcv.analysis.psis import Psis, psis
 from pcv.analysis.results import listed
 from pcv.analysis.verdicts import run_verdict
+from pcv.api import cross_validation
+from pcv.api.inputs import AnyModel
+from pcv.api.result import CV, check_joint
 from pcv.base import programs
 from pcv.base.programs import devices
-from pcv.cv import CV, check_joint
 from pcv.folds import Folds, columns, schemes
 from pcv.models.effects.marginal import Scored, integrated
 from pcv.models.model import Fold, Model, flat_target, target, unit_log_lik
@@ -26,7 +27,6 @@ from pcv.pipeline.job import Job
 from pcv.pipeline.stages.problem import build, scored, stored_folds
 from pcv.pipeline.storage.artifacts import fitted, opened
 from pcv.sampling.hmc import train_mask
-from pcv.session import AnyModel
 
 MAX_DRAWS = 1000
 """full-data draws at which a predictive is evaluated that the fit has not kept"""
@@ -85,10 +85,12 @@ def loo(
     sections = {
         "predictive": predictive,
         "fit": {} if fit is None else fit,
-        "cv": api.cv_section(chains, draws, warmup, None, cv),
+        "cv": cross_validation.cv_section(chains, draws, warmup, None, cv),
     }
-    with api.prepared(model, folds, data, sections, seed, precision, None, cores, progress) as job:
-        stages.check(job._replace(say=api.silent))
+    with cross_validation.prepared(
+        model, folds, data, sections, seed, precision, None, cores, progress
+    ) as job:
+        stages.check(job._replace(say=cross_validation.silent))
         (part,) = (job._replace(model=name) for name in job.settings.models)
         for stage in (stages.data, stages.folds, stages.fit):
             stage(part)
@@ -107,10 +109,10 @@ def loo(
             f"{kind}_shared": shared(np.delete(apart, np.flatnonzero(bad & again), axis=1))
             for kind, apart in (("joint", found.joint_apart), ("pointwise", found.pointwise_apart))
         }
-        whole = api.collected(part, joint, diagnosed)
+        whole = cross_validation.collected(part, joint, diagnosed)
         if again:
-            others = api.with_folds(part, everything.some(sampled))
-            api.run(others)
+            others = cross_validation.with_folds(part, everything.some(sampled))
+            cross_validation.run(others)
             brute = opened(others, "diagnose").load().sel(fold=everything.id[bad])
             for kind in ("joint", "pointwise") if bad.sum() > 1 else ():
                 diagnosed.attrs[f"{kind}_shared"] += brute.attrs[f"{kind}_shared"]
