@@ -24,7 +24,6 @@ LIGHT = (
     "pcv.pipeline.storage.store",
     "pcv.report.plots",
     "pcv.report",
-    "pcv.paper.run",
     "pcv.pipeline.stages",
     "pcv.pipeline.cli.project",
     "pcv.pipeline.cli.commands",

@@ -9,10 +9,8 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv.analysis import verdicts
-from pcv.analysis.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
-from pcv.paper import numbers, page, parts, tables
-from pcv.paper.figures import (
+from paper import files, numbers, page, parts, tables
+from paper.figures import (
     FIGURES,
     SHIFT,
     Example,
@@ -22,10 +20,11 @@ from pcv.paper.figures import (
     shifted_chain,
     stuck_chain,
 )
-from pcv.paper.published import DIFFERENCES, MEANS, RUN_TIMES
-from pcv.paper.run import paper
+from paper.published import DIFFERENCES, MEANS, RUN_TIMES
+from paper.run import paper
+from pcv.analysis import verdicts
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
 from pcv.pipeline.config import load, parse
-from pcv.pipeline.storage import layout
 from pcv.report import drawn
 from tests.synthetic import make_results
 from tests.workflow import ROOT, changed, make_project, planned, snakemake
@@ -216,11 +215,11 @@ def test_lengths_of_a_run_too_short_for_the_papers():
 def test_numbering_is_the_papers():
     assert list(FIGURES) == list(range(1, 17))
     assert {n: d.experiment for n, d in FIGURES.items()} == {
-        n: name for name, numbers in layout.PAPER_FIGURES.items() for n in numbers
+        n: name for name, numbers in files.FIGURES.items() for n in numbers
     }
-    assert {t.experiment: n for n, t in RUN_TIMES.items()} == layout.PAPER_TABLES
+    assert {t.experiment: n for n, t in RUN_TIMES.items()} == files.TABLES
     variants = [name for part in parts.PARTS for name in part.variants if name != parts.GROWTH]
-    assert variants == list(layout.PAPER_EXPERIMENTS)
+    assert variants == list(files.EXPERIMENTS)
     assert set(parts.WHY) == {*variants, parts.GROWTH}
     assert set(DIFFERENCES) == {part.experiment for part in parts.PARTS}
 
@@ -364,7 +363,7 @@ def test_page_has_what_was_run_and_says_what_was_not():
     assert "Figure 11" not in text
     assert "example3, example3_cleaned were not run.</strong> Its data could not be had." in text
     assert "Table 2." in text
-    assert text.count("not run</td>") == len(layout.PAPER_EXPERIMENTS)  # example 4 twice
+    assert text.count("not run</td>") == len(files.EXPERIMENTS)  # example 4 twice
     assert not re.search(
         r"<(script|link|img)|https?://(?!www.w3.org|purl.org|creativecommons)", text
     )
@@ -396,7 +395,7 @@ def test_numbers_of_the_page_as_json():
 
 def test_both_configs_run_the_same_at_other_lengths():
     full, quick = (load(path) for path in CONFIGS.values())
-    assert list(full.experiments) == list(quick.experiments) == list(layout.PAPER_EXPERIMENTS)
+    assert list(full.experiments) == list(quick.experiments) == list(files.EXPERIMENTS)
     for name, experiment in full.experiments.items():
         other = quick.experiments[name]
         same = {"fit": experiment.fit, "cv": experiment.cv}
@@ -428,7 +427,7 @@ def experiments(run) -> set[str]:
 def test_paper_runs_all_experiments(project, arguments):
     run = snakemake(project, "paper", "--dry-run", *arguments)
     assert "paper" in planned(run)
-    assert experiments(run) == set(layout.PAPER_EXPERIMENTS)
+    assert experiments(run) == set(files.EXPERIMENTS)
 
 
 def test_other_targets_leave_the_paper_out(project):

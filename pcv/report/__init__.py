@@ -2,12 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import xarray as xr
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import (
+    ChoiceLoader,
+    Environment,
+    FileSystemLoader,
+    PackageLoader,
+    StrictUndefined,
+    Template,
+)
 from markupsafe import Markup
 
 from pcv.report.drawing import (
@@ -128,10 +136,11 @@ def html(
     )
 
 
-def template(name: str) -> Template:
-    """A page of `templates`, in which every name must be given and all text is escaped."""
+def template(name: str, *folders: Path) -> Template:
+    """A page of `templates`, or of other folders, in which every name must be given and all text is
+    escaped."""
     environment = Environment(
-        loader=PackageLoader("pcv.report"),
+        loader=ChoiceLoader([FileSystemLoader(folders), PackageLoader("pcv.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

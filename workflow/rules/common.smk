@@ -177,13 +177,6 @@ def print_errors():
         print(heading, *errors, sep="\n", file=sys.stderr)
 
 
-def paper_of_what_is_there():
-    """The page says what is missing, and why."""
-    if PAPER_ASKED_FOR and not IS_MODULE:
-        command = [sys.executable, "-m", "pcv", "paper", CONFIG_FILE]
-        subprocess.run(command, check=False)
-
-
 def part(stage):
     """The stage's version and its part of the config: what a rerun is triggered by."""
 
@@ -274,23 +267,6 @@ def models(stage):
         return [
             str(layout.path(root, stage, wildcards.experiment, name)) for name in names
         ]
-
-    return of
-
-
-def paper_input(stages):
-    """Artifacts of the paper's experiments, as far as the config has them."""
-
-    def of(wildcards):
-        paths = [
-            str(layout.path(Path("results"), stage, name, model, batch))
-            for name in layout.PAPER_EXPERIMENTS
-            if name in CONFIG.experiments
-            for stage in stages
-            for model in CONFIG.experiments[name].models
-            for batch in batches(name, model)
-        ]
-        return list(dict.fromkeys(paths))
 
     return of
 

@@ -314,16 +314,6 @@ def show(
         print(f"Experiment '{job.experiment}'\n{last}" if len(jobs) > 1 else last)
 
 
-@app.command(epilog="Example: pcv paper config/paper/quick.yaml")
-def paper(config: ConfigFile, results: Results = HERE, debug: Debug = False) -> None:
-    """Set the paper's numbers beside those of its examples that were run: paper/index.html."""
-    from pcv.base.progress import say
-    from pcv.paper.run import paper as write
-    from pcv.pipeline.config import load
-
-    write(load(config), results, say, f"snakemake --cores all paper --configfile {config}")
-
-
 @app.command(epilog="Example: pcv devices")
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
     """What JAX finds on this machine, and what chains are laid over."""

@@ -1,7 +1,6 @@
 """Stages, their versions, and where their artifacts lie: what workflow and stages share."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -51,70 +50,6 @@ FIGURES = (
     "full_data",
 )
 """names of the report's figures"""
-
-PAPER_EXPERIMENTS = (
-    "example1",
-    "example1_authors",
-    "example2",
-    "example2_plain",
-    "example2_authors",
-    "example3",
-    "example3_authors",
-    "example3_cleaned",
-    "example4",
-    "example4_blocks",
-)
-"""experiments that the paper's page looks for"""
-
-PAPER_FIGURES = {
-    "example1": (1, 2, 3, 4, 5),
-    "example2": (6, 9, 10),
-    "example3": (7, 11, 12),
-    "example4": (8, 13, 14, 15, 16),
-}
-PAPER_TABLES = {"example2": 2, "example3": 3, "example4": 4}
-"""the paper's numbers of what it draws and lists of an experiment"""
-
-
-def paper(results: Path) -> Path:
-    """Where the paper's page, figures and tables lie.
-
-    >>> str(paper(Path("results")))
-    'results/paper'
-    """
-    return results / "paper"
-
-
-def paper_figure(number: int) -> str:
-    """The name of the files of one of the paper's figures.
-
-    >>> paper_figure(6)
-    'figure_06'
-    """
-    return f"figure_{number:02}"
-
-
-def paper_files(experiments: Iterable[str]) -> list[str]:
-    """Figures, tables and numbers of the paper that these experiments give, beside its page.
-
-    >>> paper_files(["example2"])[1], len(paper_files(["example2"]))
-    ('results/paper/figures/figure_06.png', 9)
-    """
-    folder = paper(Path("results"))
-    known = list(experiments)
-    figures = [
-        folder / "figures" / f"{paper_figure(n)}.{suffix}"
-        for name in known
-        for n in PAPER_FIGURES.get(name, ())
-        for suffix in ("png", "svg")
-    ]
-    tables = [
-        folder / "tables" / f"table_{PAPER_TABLES[name]}.{suffix}"
-        for name in known
-        if name in PAPER_TABLES
-        for suffix in ("csv", "html")
-    ]
-    return [path.as_posix() for path in [folder / "numbers.json", *figures, *tables]]
 
 
 def dataset(results: Path, name: str) -> Path:

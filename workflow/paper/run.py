@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from paper import files
+from paper.figures import FIGURES, Example
+from paper.numbers import as_json, captioned, summary
+from paper.page import by_reason, html, table_html
+from paper.published import MEANS, MIXING, RUN_TIMES
+from paper.tables import mixing_table, time_table
 from pcv.base.errors import PcvError
-from pcv.paper.figures import FIGURES, Example
-from pcv.paper.numbers import as_json, captioned, summary
-from pcv.paper.page import by_reason, html, table_html
-from pcv.paper.published import MEANS, MIXING, RUN_TIMES
-from pcv.paper.tables import mixing_table, time_table
 from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.registry import SOURCES, VARIABLE
@@ -32,7 +33,7 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
         command: what runs the examples, to be named where they were not run.
     """
     examples, missing = {}, {}
-    for name in layout.PAPER_EXPERIMENTS:
+    for name in files.EXPERIMENTS:
         try:
             if name not in config.experiments:
                 raise PcvError("the config has no such experiment")
@@ -43,7 +44,7 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
         say(f"warning: paper: missing {', '.join(names)}: {why}")
     pictures = drawn(
         {
-            layout.paper_figure(n): figure.draw(examples[figure.experiment], config.seed)
+            files.figure(n): figure.draw(examples[figure.experiment], config.seed)
             for n, figure in FIGURES.items()
             if figure.experiment in examples
         }
@@ -51,7 +52,7 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
     tables = {
         n: time_table(n, examples) for n, table in RUN_TIMES.items() if table.experiment in examples
     }
-    folder = layout.paper(results)
+    folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
     write_figures(pictures, folder / "figures")

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from paper.figures import Example, mixing_after, pathologies
+from paper.parts import GROWTH, PARTS
+from paper.published import DIFFERENCES, MEANS, MIXING, RUN_TIMES, Mean
 from pcv.analysis import comparison, results
 from pcv.analysis.comparison import Scores
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL
-from pcv.paper.figures import Example, mixing_after, pathologies
-from pcv.paper.parts import GROWTH, PARTS
-from pcv.paper.published import DIFFERENCES, MEANS, MIXING, RUN_TIMES, Mean
 from pcv.report.plots import GOOD_RHAT
 
 SETTLED = 0.01

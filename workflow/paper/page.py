@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from pcv.paper.figures import FIGURES, Example
-from pcv.paper.parts import PARTS
-from pcv.paper.published import RUN_TIMES
-from pcv.paper.tables import difference_table, mean_table, refusal
-from pcv.pipeline.storage.layout import paper_figure
+from paper import files
+from paper.figures import FIGURES, Example
+from paper.parts import PARTS
+from paper.published import RUN_TIMES
+from paper.tables import difference_table, mean_table, refusal
 from pcv.report import Picture, Table, inline, template
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def html(
@@ -59,12 +62,12 @@ def html(
         for part in PARTS
     ]
     marks = {name: list(example.marks) for name, example in examples.items() if example.marks}
-    return template("paper.html.j2").render(
+    return template("page.html.j2", TEMPLATES).render(
         parts=parts,
         figures={
             n: Markup(inline(pictures[name].svg, name))
             for n in FIGURES
-            if (name := paper_figure(n)) in pictures
+            if (name := files.figure(n)) in pictures
         },
         drawn=FIGURES,
         about=about,
@@ -95,4 +98,4 @@ def coded(words: str) -> Markup:
 
 def table_html(table: Table) -> str:
     """A table as a page of its own."""
-    return template("paper_table.html.j2").render(table=table)
+    return template("table_page.html.j2", TEMPLATES).render(table=table)

@@ -4,11 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pcv.analysis import comparison
-from pcv.analysis.diagnostics import BENCHMARK_LEVEL
-from pcv.base.errors import PcvError
-from pcv.paper.figures import Example
-from pcv.paper.numbers import (
+from paper.figures import Example
+from paper.numbers import (
     SETTLED,
     Captioned,
     Estimate,
@@ -19,8 +16,8 @@ from pcv.paper.numbers import (
     printed_means,
     source,
 )
-from pcv.paper.parts import OTHER_DATA, WHY, Part
-from pcv.paper.published import (
+from paper.parts import OTHER_DATA, WHY, Part
+from paper.published import (
     DIFFERENCES,
     MIXING,
     NOT_CONVERGED,
@@ -28,6 +25,9 @@ from pcv.paper.published import (
     Difference,
     Inference,
 )
+from pcv.analysis import comparison
+from pcv.analysis.diagnostics import BENCHMARK_LEVEL
+from pcv.base.errors import PcvError
 from pcv.report import Cells, Table
 from pcv.report.plots import GOOD_RHAT, number, percent
 

@@ -1,1 +1,0 @@
-"""The paper's four examples, figures and tables beside ours (``snakemake paper``)."""

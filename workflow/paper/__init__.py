@@ -1,0 +1,1 @@
+"""The paper's figures, tables and numbers beside those of our runs: `python -m paper CONFIG`."""

@@ -1,0 +1,24 @@
+"""Set the paper's numbers beside those of its examples that were run: results/paper/index.html."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from paper.run import paper
+from pcv.base.errors import PcvError
+from pcv.base.progress import say
+from pcv.pipeline.config import load
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m paper", description=__doc__)
+    parser.add_argument("config", type=Path, help="config file, as config/paper/paper.yaml")
+    config = parser.parse_args().config
+    command = f"snakemake --cores all paper --configfile {config}"
+    try:
+        paper(load(config), Path("results"), say, command)
+    except PcvError as error:
+        sys.exit(f"error: {error}")
+
+
+main()

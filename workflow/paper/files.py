@@ -1,0 +1,68 @@
+"""Which experiments the paper's page is of, and where what it is made of lies."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+EXPERIMENTS = (
+    "example1",
+    "example1_authors",
+    "example2",
+    "example2_plain",
+    "example2_authors",
+    "example3",
+    "example3_authors",
+    "example3_cleaned",
+    "example4",
+    "example4_blocks",
+)
+"""experiments that the paper's page looks for"""
+
+FIGURES = {
+    "example1": (1, 2, 3, 4, 5),
+    "example2": (6, 9, 10),
+    "example3": (7, 11, 12),
+    "example4": (8, 13, 14, 15, 16),
+}
+TABLES = {"example2": 2, "example3": 3, "example4": 4}
+"""the paper's numbers of what it draws and lists of an experiment"""
+
+
+def folder_of(results: Path) -> Path:
+    """Where the paper's page, figures and tables lie.
+
+    >>> str(folder_of(Path("results")))
+    'results/paper'
+    """
+    return results / "paper"
+
+
+def figure(number: int) -> str:
+    """The name of the files of one of the paper's figures.
+
+    >>> figure(6)
+    'figure_06'
+    """
+    return f"figure_{number:02}"
+
+
+def files(experiments: Iterable[str]) -> list[str]:
+    """Figures, tables and numbers of the paper that these experiments give, beside its page.
+
+    >>> files(["example2"])[1], len(files(["example2"]))
+    ('results/paper/figures/figure_06.png', 9)
+    """
+    folder = folder_of(Path("results"))
+    known = list(experiments)
+    figures = [
+        folder / "figures" / f"{figure(n)}.{suffix}"
+        for name in known
+        for n in FIGURES.get(name, ())
+        for suffix in ("png", "svg")
+    ]
+    tables = [
+        folder / "tables" / f"table_{TABLES[name]}.{suffix}"
+        for name in known
+        if name in TABLES
+        for suffix in ("csv", "html")
+    ]
+    return [path.as_posix() for path in [folder / "numbers.json", *figures, *tables]]
