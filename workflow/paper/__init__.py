@@ -1,1 +1,1 @@
-"""The paper's figures, tables and numbers beside those of our runs: `python -m paper CONFIG`."""
+"""The paper's figures, tables and numbers beside ours: `python workflow/paper CONFIG`."""

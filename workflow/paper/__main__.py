@@ -4,14 +4,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from paper.run import paper
-from pcv.base.errors import PcvError
-from pcv.base.progress import say
-from pcv.pipeline.config import load
+sys.path[0] = str(Path(__file__).parents[1])
+
+from paper.run import paper  # noqa: E402
+from pcv.base.errors import PcvError  # noqa: E402
+from pcv.base.progress import say  # noqa: E402
+from pcv.pipeline.config import load  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m paper", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python workflow/paper", description=__doc__)
     parser.add_argument("config", type=Path, help="config file, as config/paper/paper.yaml")
     config = parser.parse_args().config
     command = f"snakemake --cores all paper --configfile {config}"

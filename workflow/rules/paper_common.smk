@@ -1,0 +1,29 @@
+import sys
+
+PAPER = Path(workflow.current_basedir).parent / "paper"
+sys.path.append(str(PAPER.parent))
+
+from paper import files as paper_files
+
+
+def paper_of_what_is_there():
+    """The page says what is missing, and why."""
+    if PAPER_ASKED_FOR:
+        subprocess.run([sys.executable, PAPER, CONFIG_FILE], check=False)
+
+
+def paper_input(stages):
+    """Artifacts of the paper's experiments, as far as the config has them."""
+
+    def of(wildcards):
+        paths = [
+            str(layout.path(Path("results"), stage, name, model, batch))
+            for name in paper_files.EXPERIMENTS
+            if name in CONFIG.experiments
+            for stage in stages
+            for model in CONFIG.experiments[name].models
+            for batch in batches(name, model)
+        ]
+        return list(dict.fromkeys(paths))
+
+    return of
