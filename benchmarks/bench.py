@@ -164,7 +164,7 @@ def summary(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def machine() -> dict[str, Any]:
-    from pcv.base.cores import all_cores
+    from pcv.base.process import all_cores
 
     info = Path("/proc/cpuinfo")
     names = [x for x in info.read_text().splitlines() if x.startswith("model name")]

@@ -24,7 +24,7 @@ import pandas as pd
 
 import pcv
 from pcv.api.result import CV
-from pcv.base.cores import all_cores
+from pcv.base.process import all_cores
 from pcv.base.programs import devices
 
 CHAINS = 8

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from benchmarks.problems import Columns, InNumPyro, InPyMC, Problem, Written, log_lik, write
-from pcv.base.cores import all_cores
+from pcv.base.process import all_cores
 from pcv.folds import Folds, train_mask
 
 CHAINS, WARMUP, DRAWS = 4, 400, 400

@@ -19,7 +19,7 @@ import pcv
 from benchmarks.loo import rats, wells
 from pcv.analysis import diagnostics as diag
 from pcv.api.result import CV
-from pcv.base.cores import all_cores
+from pcv.base.process import all_cores
 from pcv.base.programs import devices
 
 REPLICATIONS, DRAWS, BATCH_SIZE = 1000, 1600, 50

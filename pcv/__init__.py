@@ -1,6 +1,9 @@
 """Bayesian cross-validation by parallel MCMC.
 
-Public names are loaded when they are first used: a bare ``import pcv`` loads no JAX.
+Public names are loaded when they are first used: a bare ``import pcv`` loads no JAX. Of the rooms,
+each uses what stands before it: `base` (errors, keys, traced programs), `folds`, `models` (with
+front-ends, scores and left-out effects), `analysis` (NumPy on sums of draws), `sampling`, `report`,
+`pipeline` (stages, artifacts, the command), `api` (calls from Python).
 """
 
 import importlib
@@ -13,7 +16,7 @@ _PUBLIC = {
     "Target": "pcv.models.model",
     "support": "pcv.models.model",
     "normal_target": "pcv.models.normal",
-    "Score": "pcv.scores",
+    "Score": "pcv.models.scores",
     "Folds": "pcv.folds",
     "PcvError": "pcv.base.errors",
     "from_numpyro": "pcv.models.frontends.numpyro",

@@ -16,13 +16,13 @@ from pcv.analysis.sums import batch_of, parts
 from pcv.base.keys import key
 from pcv.folds import Folds
 from pcv.models.model import Target
+from pcv.models.scores import Replicates, across, frame
 from pcv.sampling import folds as sampling
 from pcv.sampling.fit import full_data
 from pcv.sampling.fit.full_data import Draws, Fit
 from pcv.sampling.folds import sides
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine
-from pcv.scores import Replicates, across, frame
 from tests.problems import Problem
 
 NO_DRAWS = Draws(*(np.zeros((0, 0)) for _ in Draws._fields))

@@ -9,9 +9,9 @@ import pytest
 import xarray as xr
 
 from pcv.folds import leave_future_out
+from pcv.models.scores import SCORES
 from pcv.pipeline.job import OF_REPLICATES, prints
 from pcv.sampling import folds as sampling_of_folds
-from pcv.scores import SCORES
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
 

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from pcv import PcvError
 from pcv.analysis.comparison import Scores, compare, standard_error
-from pcv.report.wording import (
+from pcv.analysis.results.wording import (
     COLUMNS,
     WIDTH,
     caveats,

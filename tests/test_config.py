@@ -554,7 +554,7 @@ def test_draws_do_not_count_where_folds_end_by_a_rule():
 
 
 def test_scores_by_name_are_those_that_there_are():
-    from pcv import scores
+    from pcv.models import scores
 
     assert set(module.SCORES) == {"log", *scores.SCORES}
 

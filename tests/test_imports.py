@@ -1,5 +1,6 @@
-"""What is loaded when: NumPy stages and `--help` never wait for JAX."""
+"""Which room uses which, and what is loaded when: `--help` never waits for JAX."""
 
+import ast
 import importlib
 import shutil
 import subprocess
@@ -30,6 +31,34 @@ LIGHT = (
 )
 LOADED = "import sys; print('jaxlib' in sys.modules)"
 ROOT = Path(__file__).parents[1]
+
+
+ROOMS = ["base", "folds", "models", "analysis", "sampling", "report", "pipeline", "api"]
+
+
+def used(file: Path) -> set[str]:
+    """Rooms that a file imports from, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "pcv":
+            names |= {f"pcv.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("pcv.")}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_uses_what_stands_before_it(room):
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    files = [f for f in (ROOT / "pcv" / room).rglob("*.py") if "templates" not in f.parts]
+    assert {str(f): used(f) & {*above} for f in files} == {str(f): set() for f in files}
+
+
+def test_rooms_are_all():
+    there = {path.name for path in (ROOT / "pcv").iterdir() if path.name != "__pycache__"}
+    assert there == {*ROOMS, "__init__.py", "__main__.py"}
 
 
 def python(code: str) -> list[str]:

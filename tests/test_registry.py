@@ -9,9 +9,9 @@ import pandas as pd
 import pooch
 import pytest
 
+from pcv.base import section as values
 from pcv.base.errors import PcvError
 from pcv.pipeline import registry
-from pcv.pipeline.config import values
 from pcv.pipeline.storage import store
 from tests.data import DATA, needs_data
 

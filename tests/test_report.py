@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from pcv import report
+from pcv.pipeline.stages.answers import write_figures
 from pcv.report import plots
 from tests.synthetic import PROVENANCE, make_results
 
@@ -281,7 +282,7 @@ def test_missing_values_are_dashes() -> None:
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
     comparison, diagnostics, _ = make_results(folds=5)
     figs = {"difference": plots.difference(comparison), "khat": plots.khat(diagnostics)}
-    paths = report.write_figures(report.drawn(figs), tmp_path / "new" / "figures")
+    paths = write_figures(report.drawn(figs), tmp_path / "new" / "figures")
     assert {path.name for path in paths} == {f"{n}.{e}" for n in figs for e in ("png", "svg")}
     for path in paths:
         if path.suffix == ".png":

@@ -10,10 +10,9 @@ from scipy.stats import norm
 from pcv.analysis import results
 from pcv.analysis.diagnostics import largest, tail_size
 from pcv.analysis.results import diagnosed as diagnosed_module
-from pcv.pipeline.config import Experiment, UntilConfig
-from pcv.pipeline.config.sections import CompareConfig, CvConfig
-from pcv.report import wording
-from pcv.scores import Score
+from pcv.analysis.results import wording
+from pcv.models.scores import Score
+from pcv.pipeline.config import UntilConfig
 from tests.synthetic import (
     BATCH,
     CHAINS,
@@ -169,11 +168,10 @@ def test_what_the_joint_table_says_is_not_said_again_below(draws):
 def test_an_mcse_that_is_a_lower_bound_settles_nothing(draws):
     heavy = draws * np.array([1.0, 1.0, 6.0])[:, None, None, None]
     until = UntilConfig(mcse_over_se=100, max_draws=800, rhat=2)
-    settings = Experiment.model_construct(compare=CompareConfig(), cv=CvConfig(until=until))
     samples = {m: [sample(x)] for m, x in (("a", draws), ("h", heavy))}
     light = {"a": samples["a"], "b": [sample(0.9 * draws)]}
-    assert not results.plan(light, FOLDS, until, settings, None)["more"].any()
-    found = results.plan(samples, FOLDS, until, settings, None)
+    assert not results.plan(light, FOLDS, until, None, 0, None)["more"].any()
+    found = results.plan(samples, FOLDS, until, None, 0, None)
     assert found["more"].values.tolist() == [[False] * 3, [False, False, True]]
     assert re.fullmatch(r"not settled \(a: MCSE > .*, only a lower bound\)", found.attrs["words"])
     diagnosed = {m: d.assign_attrs(model=m) for m, d in ended(samples).items()}

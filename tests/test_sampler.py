@@ -15,7 +15,7 @@ from pcv.base.keys import key
 from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.models.model import Target
-from pcv.pipeline.storage import store
+from pcv.pipeline.storage import growing, store
 from pcv.sampling import folds as sampling
 from pcv.sampling import hmc, tiles
 from pcv.sampling.kernel import Kernel
@@ -314,7 +314,7 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
     folder, top = tmp_path / "s.zarr", np.full((5, 13), -np.inf)
     batches = [sums.batch_of(block, {}, keep) for block in blocks]
     for i, (block, batch) in enumerate(zip(blocks, batches)):
-        sums.put(folder, batch, i, len(blocks))
+        growing.put(folder, batch, i, len(blocks))
         top = largest(top, block.draws)
     tail = None if keep else top
     end = sums.end(FOLDS.id, np.full(5, 30), tail, {}, {"predictive": "plain"})

@@ -15,15 +15,15 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.stats import norm, t
 
-from pcv import scores
 from pcv.analysis.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
 from pcv.analysis.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.base.errors import PcvError
 from pcv.folds import Folds, train_mask
+from pcv.models import scores
 from pcv.models.model import Model, Outcome, flat_target, target
+from pcv.models.scores import Score
+from pcv.models.scores.replicates import Replicates, quantile
 from pcv.sampling.tiles import build
-from pcv.scores import Score
-from pcv.scores.replicates import Replicates, quantile
 from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
 
@@ -741,7 +741,7 @@ def test_units_of_several_rows_have_only_the_log_score():
 
 
 OWN = """
-from pcv.scores import Score
+from pcv.models.scores import Score
 
 def heavy():
     def above(key, target, params, fold):

@@ -23,12 +23,12 @@ import pytest
 import xarray as xr
 import yaml
 
-from pcv.analysis import diagnostics, sums
+from pcv.analysis import diagnostics
 from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
 from pcv.pipeline.job import recipe
 from pcv.pipeline.stages import answers, sampling, warming_up
-from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage import growing, layout, store
 from pcv.pipeline.storage.artifacts import sampled
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling.fit import full_data as sampling_of_full_data
@@ -1447,14 +1447,14 @@ class TestFullDisk:
         """The artifact that was there stays, and so does the possibility to go on."""
         job = project.job(model="flat", batch="1-of-1")
         before = store.read_stamp(job.path("sample"), "sample")
-        put = sums.put
+        put = growing.put
 
         def full(folder, batch, index, num_batches):
             if index == 2:
                 raise OSError(errno.ENOSPC, "No space left on device")
             put(folder, batch, index, num_batches)
 
-        monkeypatch.setattr(sums, "put", full)
+        monkeypatch.setattr(growing, "put", full)
         monkeypatch.setattr(store, "IN_MEMORY", 0)
         assert message(job, "sample") == (
             f"{job.path('sample')}: the disk is full; free some room and run again (nothing was "

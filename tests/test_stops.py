@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pcv.base import stops
+from pcv.base import process
 from pcv.base.errors import Stopped
 from pcv.base.programs import devices
 
@@ -20,17 +20,17 @@ def come(signum):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_a_look(signum):
     before, reached = signal.getsignal(signum), []
-    with pytest.raises(Stopped) as caught, stops.deferred(signum):  # noqa: PT012
+    with pytest.raises(Stopped) as caught, process.deferred(signum):  # noqa: PT012
         come(signum)
         reached.append("the end of the block")
-        stops.look("sample a", "2 blocks are kept")
+        process.look("sample a", "2 blocks are kept")
         reached.append("the next block")
     name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[signum]
     assert str(caught.value) == f"sample a: stopped by {name}; 2 blocks are kept"
     assert caught.value.exit_code == 128 + signum
     assert reached == ["the end of the block"]
     assert signal.getsignal(signum) is before
-    stops.look()
+    process.look()
 
 
 def test_where_nobody_looks_it_ends_what_a_device_was_at():
@@ -42,22 +42,22 @@ def test_where_nobody_looks_it_ends_what_a_device_was_at():
 
 
 def test_errors_go_first():
-    with pytest.raises(ZeroDivisionError), stops.deferred(signal.SIGINT):  # noqa: PT012
+    with pytest.raises(ZeroDivisionError), process.deferred(signal.SIGINT):  # noqa: PT012
         come(signal.SIGINT)
         _ = 1 / 0
-    stops.look()
+    process.look()
 
 
 def test_a_second_one_is_answered_at_once(monkeypatch, capfd):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    with pytest.raises(KeyboardInterrupt), stops.deferred(signal.SIGINT):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), process.deferred(signal.SIGINT):  # noqa: PT012
         come(signal.SIGINT)
         come(signal.SIGINT)
         pytest.fail("it was not")
-    assert capfd.readouterr().err.strip() == stops.HINT.decode().strip()
+    assert capfd.readouterr().err.strip() == process.HINT.decode().strip()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.delattr(sys, "ps1")
-    with pytest.raises(Stopped), stops.deferred(signal.SIGINT):  # noqa: PT012
+    with pytest.raises(Stopped), process.deferred(signal.SIGINT):  # noqa: PT012
         come(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
@@ -69,7 +69,7 @@ def test_handlers_of_others_and_other_threads_are_left_alone():
     seen, of_thread = [], []
 
     def within():
-        with stops.deferred(signal.SIGTERM):
+        with process.deferred(signal.SIGTERM):
             of_thread.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=within)
@@ -78,7 +78,7 @@ def test_handlers_of_others_and_other_threads_are_left_alone():
     assert of_thread == [signal.SIG_DFL]
     before = signal.signal(signal.SIGINT, theirs)
     try:
-        with stops.deferred(signal.SIGINT):
+        with process.deferred(signal.SIGINT):
             come(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

@@ -14,7 +14,6 @@ full-data draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,15 +22,9 @@ from jaxtyping import Float, Int
 
 from pcv.analysis.diagnostics import LogSums, Sides, third_moments
 from pcv.analysis.jackknife import Parts
-from pcv.pipeline.storage import store
-from pcv.pipeline.storage.storable import storable
 
 OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
 """variables that do not come from the fold's own draws: the same in every round"""
-MAX_CHUNKS = 32
-"""chunks along the batches of a run, so that long runs do not leave thousands of files"""
-CHUNK_BYTES = 2**24
-"""bytes of a chunk above which there are more of them: a chunk is rewritten with every batch"""
 
 
 class Block(NamedTuple):
@@ -105,20 +98,6 @@ def batch_of(
     return xr.Dataset(variables)
 
 
-def create(folder: Path, first: xr.Dataset, num_batches: int) -> None:
-    """An empty store for `num_batches` like the first; its memory does not grow with them."""
-    grown = {"batch": num_batches, "draw": num_batches * first.sizes.get("draw", 0)}
-    most = -(-num_batches // MAX_CHUNKS)
-    variables: dict[str, tuple] = {}
-    for name, x in first.data_vars.items():
-        shape = [grown.get(str(d), n) for d, n in x.sizes.items()]
-        per_chunk = max(min(most, CHUNK_BYTES // x.nbytes), 1)
-        chunks = [n * per_chunk if d in grown else n for d, n in x.sizes.items()]
-        encoding = {"chunks": [min(c, n) for c, n in zip(chunks, shape)]}
-        variables[str(name)] = (x.dims, np.broadcast_to(np.nan, shape), {}, encoding)
-    store.put(folder, xr.Dataset(variables), mode="w", write_empty_chunks=False)
-
-
 def among_all(batch: xr.Dataset, active: np.ndarray, num_folds: int) -> xr.Dataset:
     """A batch of some folds in its place among all of them; NaN for those that have ended."""
     if len(active) == num_folds:
@@ -130,17 +109,6 @@ def among_all(batch: xr.Dataset, active: np.ndarray, num_folds: int) -> xr.Datas
         return x.dims, values
 
     return xr.Dataset({name: placed(x) for name, x in batch.data_vars.items()})
-
-
-def put(folder: Path, batch: xr.Dataset, index: int, num_batches: int) -> None:
-    """Write one batch, of all folds, at its place among so many."""
-    if index == 0:
-        create(folder, batch, num_batches)
-    size = batch.sizes.get("draw", 0)
-    region = {"batch": slice(index, index + 1)}
-    if size:
-        region["draw"] = slice(index * size, (index + 1) * size)
-    storable(batch).to_zarr(folder, region=region)
 
 
 def end(

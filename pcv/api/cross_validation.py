@@ -15,17 +15,17 @@ import xarray as xr
 from pcv.api import inputs
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV, check_joint
-from pcv.base.cores import all_cores
 from pcv.base.errors import BadFit, PcvError, Stopped
+from pcv.base.process import all_cores
 from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
 from pcv.folds import Folds, describe, headline, stored
+from pcv.models.scores import Score
 from pcv.pipeline import config, stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import batches, fitted, opened, require, rounds, sampled
 from pcv.pipeline.storage.store import Stamp
-from pcv.scores import Score
 
 EXPERIMENT = "cv"
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")

@@ -22,9 +22,9 @@ from pcv.folds import Folds, schemes
 from pcv.folds.columns import free, refuse_twice
 from pcv.models.frontends import as_model
 from pcv.models.model import Fold, Model, Observations, Target, full_data, target
+from pcv.models.scores import Score
 from pcv.pipeline import config
 from pcv.pipeline.storage import store
-from pcv.scores import Score
 
 AnyModel = Any
 """a `pcv.Model` or `pcv.Target`, or a model of PyMC or Bambi"""

@@ -1,7 +1,6 @@
 """What cross-validation of a model gives back, and models side by side: `CV`, `Comparisons`."""
 
 import hashlib
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,19 +14,17 @@ from scipy.special import logsumexp
 
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
-from pcv.analysis.results import Compared, Kind
+from pcv.analysis.results import Compared, Kind, wording
 from pcv.base.errors import PcvError, in_one_line
+from pcv.folds.base import foldable
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.storable import true_names
-from pcv.report import wording
 
 if TYPE_CHECKING:
     from arviz_stats import ELPDData
     from matplotlib.figure import Figure
 
 
-MAX_ROWS = 60
-"""of a table in a notebook"""
 ADDED = (
     "joint_mcse_is_bound",
     "pointwise_mcse_is_bound",
@@ -411,16 +408,6 @@ class Comparisons:
         from pcv.report import plots
 
         return plots.fold_differences(self.dataset)
-
-
-def foldable(text: str, title: str, table: pd.DataFrame) -> str:
-    """For notebooks: the text, whose lines wrap, and a table that opens on a click."""
-    with pd.option_context("display.max_colwidth", None):
-        cells = table.to_html(max_rows=MAX_ROWS)
-    return (
-        f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
-        f'<details><summary>{title}</summary><div style="overflow-x: auto">{cells}</div></details>'
-    )
 
 
 def compare(

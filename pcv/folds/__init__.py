@@ -35,9 +35,9 @@ from pcv.folds.exchangeable import (
     leave_p_out,
 )
 from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
+from pcv.folds.sections import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 from pcv.folds.space import Places, check_places, leave_one_location_out, spatial_blocks
 from pcv.folds.time import blocks, check_order, hv_block, leave_future_out
-from pcv.pipeline.config import FoldScheme, LeaveOneLocationOut, SpatialBlocks
 
 __all__ = [
     "Folds",

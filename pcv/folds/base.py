@@ -1,5 +1,6 @@
 """The type that every scheme returns, and what is asked of it."""
 
+import html
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
@@ -10,6 +11,9 @@ import xarray as xr
 from jaxtyping import Bool, Int, Shaped
 
 from pcv.base.errors import PcvError
+
+MAX_ROWS = 60
+"""of a table in a notebook"""
 
 
 class Folds(NamedTuple):
@@ -46,8 +50,6 @@ class Folds(NamedTuple):
         return f"{folds} of {self.num_units} units: {test}, {training}, {gap}"
 
     def _repr_html_(self) -> str:
-        from pcv.api.result import foldable
-
         test, gap = _sizes(self)
         sizes = {"test": test, "neither tested nor trained on": gap}
         if self.num_units is not None:
@@ -333,3 +335,13 @@ def _some(names: Iterable[object]) -> str:
 def _span(sizes: Int[np.ndarray, " fold"]) -> str:
     low, high = sizes.min(), sizes.max()
     return f"{low}" if low == high else f"{low} to {high}"
+
+
+def foldable(text: str, title: str, table: pd.DataFrame) -> str:
+    """For notebooks: the text, whose lines wrap, and a table that opens on a click."""
+    with pd.option_context("display.max_colwidth", None):
+        cells = table.to_html(max_rows=MAX_ROWS)
+    return (
+        f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
+        f'<details><summary>{title}</summary><div style="overflow-x: auto">{cells}</div></details>'
+    )

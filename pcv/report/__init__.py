@@ -27,7 +27,6 @@ from pcv.report.drawing import (
     inline,
     models_of,
     svg,
-    write_figures,
 )
 from pcv.report.tables import (
     Cells,
@@ -53,7 +52,6 @@ __all__ = [
     "inline",
     "svg",
     "template",
-    "write_figures",
 ]
 
 QUESTIONS = {

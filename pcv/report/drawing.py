@@ -3,14 +3,12 @@
 import io
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 import xarray as xr
 from matplotlib.figure import Figure
 
-from pcv.pipeline.storage import store
 from pcv.report import plots
 
 DPI = 200
@@ -155,23 +153,6 @@ def drawn(figs: Mapping[str, Figure]) -> dict[str, Picture]:
         figure.savefig(png, dpi=DPI)
         pictures[name] = Picture(png.getvalue(), text)
     return pictures
-
-
-def write_figures(pictures: Mapping[str, Picture], folder: Path) -> list[Path]:
-    """Write each as PNG and SVG into a folder, which is made if need be.
-
-    Returns:
-        the paths written.
-
-    Raises:
-        PcvError: the folder or a file cannot be written.
-    """
-    paths = []
-    for name, picture in pictures.items():
-        for content, suffix in [(picture.png, "png"), (picture.svg.encode(), "svg")]:
-            paths.append(folder / f"{name}.{suffix}")
-            store.write_bytes(paths[-1], content)
-    return paths
 
 
 def svg(figure: Figure, name: str) -> str:

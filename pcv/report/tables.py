@@ -8,9 +8,9 @@ import pandas as pd
 import xarray as xr
 
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
+from pcv.analysis.results.wording import predictive_in_words, units_of
 from pcv.analysis.verdicts import FOLD_FLAGGED
 from pcv.report import plots
-from pcv.report.wording import predictive_in_words, units_of
 
 MAX_ROWS = 100
 """flagged folds, or units, that the report lists"""

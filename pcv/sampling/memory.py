@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pcv.base.cores import all_cores
 from pcv.base.errors import PcvError
+from pcv.base.process import all_cores
 from pcv.base.programs.devices import in_use
 from pcv.folds import Folds
 from pcv.sampling.folds import measured

@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from pcv.base.keys import chain_key
 from pcv.models.model import Fold, Target
+from pcv.models.scores import Score
 from pcv.sampling.accumulate import log_sums, weighted_means
 from pcv.sampling.hmc import Chain, train_mask
-from pcv.scores import Score
 
 
 class Made(NamedTuple):

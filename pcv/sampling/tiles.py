@@ -19,11 +19,11 @@ from pcv.base.names import name_bits
 from pcv.base.programs import Shared
 from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, laid, laid_out
 from pcv.models.model import Target
+from pcv.models.scores import Score
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
 from pcv.sampling.kernel import Kernel, plain
 from pcv.sampling.packing import Packed, bytes_of_one, pack, unpack
 from pcv.sampling.scoring import Made, score_block
-from pcv.scores import Score
 
 MOST_CPU, MOST_GPU = 16, 4096
 """chains of a device that advance side by side"""

@@ -18,9 +18,10 @@ from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.registry import SOURCES, VARIABLE
 from pcv.pipeline.stages import diagnosed_of
+from pcv.pipeline.stages.answers import write_figures
 from pcv.pipeline.storage import layout, store
 from pcv.pipeline.storage.artifacts import batches, opened, require
-from pcv.report import Table, drawn, write_figures
+from pcv.report import Table, drawn
 
 
 def paper(config: Config, results: Path, say: Say, command: str = "snakemake paper") -> None:

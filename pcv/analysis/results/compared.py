@@ -10,10 +10,10 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
+from pcv.analysis.results import wording
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
-from pcv.pipeline.config import UntilConfig
-from pcv.report import wording
+from pcv.analysis.until import UntilConfig
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:

@@ -16,7 +16,7 @@ from pcv.analysis.results.scored import listed
 from pcv.analysis.sums import energy_sums, log_sums, parts, sides_of
 
 if TYPE_CHECKING:
-    from pcv.scores import Score
+    from pcv.models.scores import Score
 
 GROUP_BYTES = 2**23
 """of the sums that are in memory at one time"""

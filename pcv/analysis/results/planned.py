@@ -12,15 +12,16 @@ from pcv.analysis.jackknife import shared
 from pcv.analysis.results.diagnosed import khats
 from pcv.analysis.stopping import SETTLED, Needs, Rule, finished, needs
 from pcv.analysis.sums import log_sums, sides_of
+from pcv.analysis.until import UntilConfig
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
-from pcv.pipeline.config import Experiment, UntilConfig
 
 
 def plan(
     samples: Mapping[str, Sequence[xr.Dataset]],
     folds: xr.Dataset,
     until: UntilConfig,
-    settings: Experiment,
+    reference: str | None,
+    num_superchains: int,
     going: np.ndarray | None,
 ) -> xr.Dataset:
     """Which folds of which models need more draws for the comparison to be settled.
@@ -29,7 +30,8 @@ def plan(
         samples: by model, the samples so far of all batches of folds.
         folds: the folds artifact.
         until: the rule.
-        settings: of the experiment.
+        reference: the model that others are compared with; None: the best.
+        num_superchains: that a fold's chains are in.
         going: (model, fold), those that the round before went on with; None: all.
 
     Returns:
@@ -67,7 +69,7 @@ def plan(
         )
         for name, sums in joint.items()
     ]
-    compared = comparing.compare(scored, settings.compare.reference)
+    compared = comparing.compare(scored, reference)
     wanted = needed(compared, until)
     more = np.stack(
         [
@@ -76,7 +78,7 @@ def plan(
                 Rule(
                     np.full(len(ids), wanted.tolerance[compared.models.index(name)]),
                     until.rhat,
-                    settings.cv.num_superchains,
+                    num_superchains,
                 ),
                 *tails[name],
                 inflation[name],

@@ -22,9 +22,9 @@ import platformdirs
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pcv.base import stops
-from pcv.base.cores import all_cores
+from pcv.base import process
 from pcv.base.errors import PcvError
+from pcv.base.process import all_cores
 
 CACHE_BYTES = 2**30
 """of compiled functions that are kept between processes: some 30,000"""
@@ -141,7 +141,7 @@ def at_work(name: str) -> Iterator[None]:
         Stopped: Ctrl-C was pressed.
     """
     try:
-        with precision(name), stops.deferred(signal.SIGINT):
+        with precision(name), process.deferred(signal.SIGINT):
             yield
     except JaxRuntimeError as error:
         if not out_of_memory(error):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pcv.base import stops
-from pcv.base.cores import all_cores
+from pcv.base import process
 from pcv.base.errors import PcvError, Stopped
+from pcv.base.process import all_cores
 
 if TYPE_CHECKING:
     from pcv.pipeline.job import Job
@@ -431,7 +431,7 @@ def main() -> None:
     if "--debug" not in sys.argv:
         warnings.formatwarning = lambda said, *_, **__: f"warning: {str(said).splitlines()[0]}\n"
     try:
-        with stops.at_once():
+        with process.at_once():
             sys.exit(app(prog_name="pcv", standalone_mode=False))
     except UsageError as error:
         if said := error.format_message():

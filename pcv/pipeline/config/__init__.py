@@ -10,8 +10,9 @@ config/README.md documents every key; ``python -m pcv.pipeline.config`` writes t
 {'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
 """
 
-from pcv.pipeline.config.by_stage import STAGES, stage_config
-from pcv.pipeline.config.folds import (
+from pcv.analysis.until import DecideConfig, UntilConfig
+from pcv.base.section import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
+from pcv.folds.sections import (
     SCHEMES,
     Blocks,
     Coordinates,
@@ -29,6 +30,7 @@ from pcv.pipeline.config.folds import (
     SpatialBlocks,
     Splitter,
 )
+from pcv.pipeline.config.by_stage import STAGES, stage_config
 from pcv.pipeline.config.reading import load, parse
 from pcv.pipeline.config.schema import SCHEMA, json_schema
 from pcv.pipeline.config.sections import (
@@ -37,14 +39,11 @@ from pcv.pipeline.config.sections import (
     Config,
     CvConfig,
     DataConfig,
-    DecideConfig,
     Experiment,
     FitConfig,
     ModelConfig,
     ReportConfig,
-    UntilConfig,
 )
-from pcv.pipeline.config.values import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
 
 __all__ = [
     "MANY_CHAINS",

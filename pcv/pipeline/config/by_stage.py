@@ -3,8 +3,8 @@
 from typing import Any
 
 from pcv.base.errors import PcvError
+from pcv.base.section import nearest
 from pcv.pipeline.config.sections import Config
-from pcv.pipeline.config.values import nearest
 
 STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
     "data": (set(), {"data": True}),

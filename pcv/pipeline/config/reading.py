@@ -9,10 +9,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from pcv.analysis.until import DecideConfig, UntilConfig
 from pcv.base.errors import PcvError
-from pcv.pipeline.config.folds import SCHEMES, Coordinates
-from pcv.pipeline.config.sections import Config, DecideConfig, Experiment, ModelConfig, UntilConfig
-from pcv.pipeline.config.values import NAME, nearest
+from pcv.base.section import NAME, nearest
+from pcv.folds.sections import SCHEMES, Coordinates
+from pcv.pipeline.config.sections import Config, Experiment, ModelConfig
 
 
 def _shown(value: object) -> str:

@@ -4,15 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pcv.pipeline.config.folds import FoldScheme
-from pcv.pipeline.config.lengths import doubling, looks
-from pcv.pipeline.config.values import (
+from pcv.analysis.until import UntilConfig, doubling, looks
+from pcv.base.section import (
     MAX_SEED,
     MODEL,
     NAMED,
     OBJECT,
     Count,
-    Dataset,
     Name,
     Score,
     Section,
@@ -21,6 +19,10 @@ from pcv.pipeline.config.values import (
     plain,
     problem,
 )
+from pcv.folds.sections import FoldScheme
+
+Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
+"""registered data sets, see `pcv.pipeline.registry`"""
 
 
 class DataConfig(Section):
@@ -62,37 +64,6 @@ class FitConfig(Section):
 
 MANY_CHAINS = 32
 """chains of a fold from which `superchains: auto` lets several start at one point"""
-
-
-class DecideConfig(Section):
-    probability: Annotated[float, Field(gt=0.5, lt=1)] = 0.99
-
-
-class UntilConfig(Section):
-    fold_mcse: Annotated[float, Field(gt=0)] | None = None
-    fold_mcse_over_se: Annotated[float, Field(gt=0)] | None = None
-    mcse_over_se: Annotated[float, Field(gt=0)] | None = None
-    decide: DecideConfig | None = None
-    rhat: Annotated[float, Field(gt=1)] = 1.05
-    min_draws: Count = 200
-    max_draws: Count
-
-    @model_validator(mode="after")
-    def _one_tolerance(self) -> "UntilConfig":
-        of_folds = [self.fold_mcse, self.fold_mcse_over_se]
-        rules = sum(x is not None for x in of_folds) + self.of_comparison
-        if rules != 1:
-            raise problem(
-                "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)"
-            )
-        if self.max_draws < self.min_draws:
-            raise problem(f"must be at least min_draws, {self.min_draws}", "max_draws")
-        return self
-
-    @property
-    def of_comparison(self) -> bool:
-        """Does the comparison of all models decide, rather than each fold for itself?"""
-        return self.mcse_over_se is not None or self.decide is not None
 
 
 class CvConfig(Section):

@@ -1,6 +1,8 @@
 """The stages after sampling, from stored sums alone: diagnostics, comparison, report."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +32,8 @@ from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
     from pcv.analysis.results import Compared
-    from pcv.scores import Score
+    from pcv.models.scores import Score
+    from pcv.report import Picture
 
 
 CHECKED_FOLDS = 100
@@ -60,7 +63,14 @@ def plan(job: Job) -> None:
         before = job._replace(round=job.round - 1)
         inputs[f"plan {before.round}"] = require(before, "plan", known)
         going = opened(before, "plan")["more"].values
-    found = results.plan(sums, opened(job, "folds"), until, job.settings, going)
+    found = results.plan(
+        sums,
+        opened(job, "folds"),
+        until,
+        job.settings.compare.reference,
+        job.settings.cv.num_superchains,
+        going,
+    )
     keep(job, found, stamp_of(job, making, inputs))
     more = found["more"].stack(both=("model", "fold"))
     names = [f"{fold} of {model}" for model, fold in more["both"].values[more.values]]
@@ -147,7 +157,7 @@ def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
     """The scores besides the log score, and the outcome that they are of."""
     if set(job.scores) == {"log"}:
         return (), np.empty(0)
-    from pcv import scores
+    from pcv.models import scores
 
     arrays = columns.model_data(opened(job, "data"))
     return scores.named(job.scores, job.objects), observed(job, arrays, stored_folds(job))
@@ -182,7 +192,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
-    from pcv.report.wording import scores_frame
+    from pcv.analysis.results.wording import scores_frame
 
     making = begin(job, "compare")
     diagnosed, known = diagnosed_of(job)
@@ -214,7 +224,7 @@ def show(job: Job) -> str:
 def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
     """A comparison as text: tables, and what they come to."""
     from pcv.analysis import results
-    from pcv.report.wording import scores_table, table, wrapped
+    from pcv.analysis.results.wording import scores_table, table, wrapped
 
     tables = [
         table(
@@ -235,7 +245,7 @@ def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv.analysis import results
-    from pcv.report.wording import caveats, scores_frame, scores_notes
+    from pcv.analysis.results.wording import caveats, scores_frame, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
@@ -246,7 +256,7 @@ def report(job: Job) -> None:
     comparison = opened(job, "compare").sel(kind=kinds).load()
     pictures = reporting.drawn(reporting.figures(comparison, results.trimmed(diagnosed)))
     folder = job.path("report").parent
-    reporting.write_figures(pictures, folder / "figures")
+    write_figures(pictures, folder / "figures")
     page = reporting.html(
         comparison,
         diagnosed,
@@ -296,3 +306,20 @@ def _origin(job: Job, started: datetime) -> dict[str, Any]:
         },
         "versions": {"python": all_of("python"), **versions},
     }
+
+
+def write_figures(pictures: Mapping[str, "Picture"], folder: Path) -> list[Path]:
+    """Write each as PNG and SVG into a folder, which is made if need be.
+
+    Returns:
+        the paths written.
+
+    Raises:
+        PcvError: the folder or a file cannot be written.
+    """
+    paths = []
+    for name, picture in pictures.items():
+        for content, suffix in [(picture.png, "png"), (picture.svg.encode(), "svg")]:
+            paths.append(folder / f"{name}.{suffix}")
+            store.write_bytes(paths[-1], content)
+    return paths

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pcv.analysis.sums import Block
     from pcv.models.effects.marginal import Scored
     from pcv.models.model import Data, Model, Target
+    from pcv.models.scores import Score
     from pcv.sampling.fit.full_data import Fit
     from pcv.sampling.tiles import Engine
-    from pcv.scores import Score
 
 
 def engine_of(

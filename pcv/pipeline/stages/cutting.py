@@ -15,11 +15,11 @@ def cut(job: Job) -> None:
     What a block of draws takes is measured from its compiled function. With a number of batches
     in the config there is nothing to measure.
     """
-    from pcv import scores as scoring
     from pcv.base.programs import devices
+    from pcv.models import scores as scoring
     from pcv.pipeline.status import in_bytes
+    from pcv.pipeline.storage import idata
     from pcv.sampling import memory
-    from pcv.sampling.fit import idata
 
     cv = job.settings.cv
     if cv.fold_batches != "auto":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv.base import stops
+from pcv.base import process
 from pcv.base.errors import BadFit, PcvError, in_one_line
 from pcv.base.progress import Progress
 from pcv.pipeline.job import Job
@@ -40,7 +40,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv.models.checks import centred, check_prior
     from pcv.models.model import flat_target, param_names, target, unit_log_lik
     from pcv.models.shapes import check_shapes
-    from pcv.sampling.fit import fit_checks, given, idata, posterior
+    from pcv.pipeline.storage import idata
+    from pcv.sampling.fit import fit_checks, given, posterior
 
     making = begin(job, "fit")
     config, settings = job.config, job.settings.fit
@@ -62,7 +63,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
         def after(done: Progress) -> None:
             job.progress(done._replace(label=f"fit {job.model} {done.label}".rstrip()))
-            stops.look(f"fit {job.model}")
+            process.look(f"fit {job.model}")
 
         say, accept = says(job, "fit"), settings.target_accept
         with _naming(f"fit {job.model}"):

@@ -73,7 +73,8 @@ def folds(job: Job, plot: bool = False) -> None:
     described = describe(result, data_set.sizes["unit"], left_out(scheme))
     job.say(headline(scheme, described))
     if plot:
-        from pcv.report import drawn, write_figures
+        from pcv.pipeline.stages.answers import write_figures
+        from pcv.report import drawn
         from pcv.report.plots import folds as drawing
 
         if scheme.scheme in ("spatial_block", "leave_one_location_out"):
@@ -122,8 +123,8 @@ def check(job: Job, leaks: bool = True) -> None:
     Raises:
         PcvError: with a line for every part that would fail.
     """
-    from pcv import scores as scoring
     from pcv.base.programs import devices
+    from pcv.models import scores as scoring
     from pcv.models.checks import check_marginal, check_prior, check_values
     from pcv.models.shapes import check_shapes
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pcv.base import stops
+from pcv.base import process
 from pcv.folds import Folds, columns
 from pcv.pipeline.config import CvConfig
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.pipeline.stages.problem import batch_of, folds_of, going, observed, scored
-from pcv.pipeline.storage import store
+from pcv.pipeline.storage import growing, store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, sample_name, stamp_of
 from pcv.pipeline.storage.checkpoint import Checkpoint
 from pcv.pipeline.storage.store import Stamp
@@ -36,11 +36,11 @@ def sample(job: Job) -> None:
     Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
     before this one made, and that still hold, are taken from the job's checkpoint.
     """
-    from pcv import scores as scoring
     from pcv.analysis import sums
     from pcv.analysis.diagnostics import largest, tail_size
     from pcv.base.programs import devices
-    from pcv.sampling.fit import idata
+    from pcv.models import scores as scoring
+    from pcv.pipeline.storage import idata
     from pcv.sampling.folds.drawing import sampled
 
     making, config, cv = begin(job, "sample"), job.config, job.settings.cv
@@ -78,7 +78,7 @@ def sample(job: Job) -> None:
         return
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
     num_draws, divergences, there = np.zeros(len(folds.id), int), 0, 0
-    with devices.at_work(config.precision), stops.deferred(signal.SIGTERM):
+    with devices.at_work(config.precision), process.deferred(signal.SIGTERM):
         arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
         how = scored(job, arrays, all_folds)
@@ -100,7 +100,7 @@ def sample(job: Job) -> None:
             """Tell how far it is, and end here if that was asked for."""
             done = progress(job, "sample", [block], most)
             job.progress(done._replace(done=draws, divergences=divergences))
-            stops.look(
+            process.look(
                 f"sample {job.model}",
                 f"the blocks of draws made so far, {max(number, there)}, are kept, and the same "
                 "command goes on from them",
@@ -136,7 +136,7 @@ def sample(job: Job) -> None:
                 if folder is None:
                     batches.append(batch)
                 else:
-                    sums.put(folder, batch, i, number)
+                    growing.put(folder, batch, i, number)
                 if tail is not None:
                     tail[active] = largest(tail[active], block.draws)
                 num_draws[active] += block.num_draws

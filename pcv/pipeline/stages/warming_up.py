@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv.base import stops
+from pcv.base import process
 from pcv.folds import Folds, columns
 from pcv.folds.base import evenly
 from pcv.pipeline.job import Job, starts_of
@@ -40,7 +40,7 @@ def warmup(job: Job) -> None:
     from pcv.base.keys import key
     from pcv.base.programs import devices
     from pcv.models.effects import second_look
-    from pcv.sampling.fit import idata
+    from pcv.pipeline.storage import idata
     from pcv.sampling.folds import starting
 
     making, cv = begin(job, "warmup"), job.settings.cv
@@ -70,7 +70,7 @@ def warmup(job: Job) -> None:
                 checked = _at_full_data(engine, all_folds, by_chain, job.say)
         say, full = says(job, "warmup"), starting.FullData(full_draws, terms, bad)
         root = partial(key, job.config.seed, job.model)
-        look = partial(stops.look, f"warmup {job.model}")
+        look = partial(process.look, f"warmup {job.model}")
         many = cv.chains, cv.num_superchains, cv.warmup
         plan = starting.Plan(job.config.seed, job.model, *many, cv.adapt, cv.start_scale)
 

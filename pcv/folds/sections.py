@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 
-from pcv.pipeline.config.values import MODEL, Section, Text, plain, problem
+from pcv.base.section import MODEL, Section, Text, plain, problem
 
 
 class LeaveOneOut(Section):

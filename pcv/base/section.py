@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -24,9 +24,7 @@ SCORES = (
     *("log", "dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae", "brier"),
     "accuracy",
 )
-"""scores that a config may name; pcv.scores has all but the log score"""
-Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
-"""registered data sets, see `pcv.pipeline.registry`"""
+"""scores that a config may name; pcv.models.scores has all but the log score"""
 
 
 def problem(what: str, *at: str) -> PydanticCustomError:

@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.models.model import Fold, Target
-from pcv.scores.score import Means, Need, Score
+from pcv.models.scores.score import Means, Need, Score
 
 NEEDS: tuple[Need, ...] = ("moments or predict",)
 

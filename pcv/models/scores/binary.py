@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from pcv.models.model import Fold, Target
-from pcv.scores.score import Need, Score
+from pcv.models.scores.score import Need, Score
 
 
 def _probability(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from pcv.base.errors import PcvError
-from pcv.scores.score import Means, Need, Replicates, Score
+from pcv.models.scores.score import Means, Need, Replicates, Score
 
 MAX_OFFSETS = 8
 """how many other starts each chain's replicates are paired with, at most"""

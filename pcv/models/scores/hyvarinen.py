@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.models.model import Fold, Target
-from pcv.scores.score import Kind, Means, Score
+from pcv.models.scores.score import Kind, Means, Score
 
 
 def derivatives(

@@ -17,13 +17,13 @@ from jaxtyping import Float
 
 from pcv.base import programs, reference
 from pcv.base.errors import PcvError, in_one_line
+from pcv.base.section import OBJECT
 from pcv.models.model import Data, Fold, Model, Target, target
-from pcv.pipeline.config import OBJECT
-from pcv.scores.binary import accuracy, brier
-from pcv.scores.hyvarinen import hyvarinen
-from pcv.scores.moments import dss, mae, rmse
-from pcv.scores.replicates import across, crps, energy, frame, interval
-from pcv.scores.score import Need, Replicates, Score
+from pcv.models.scores.binary import accuracy, brier
+from pcv.models.scores.hyvarinen import hyvarinen
+from pcv.models.scores.moments import dss, mae, rmse
+from pcv.models.scores.replicates import across, crps, energy, frame, interval
+from pcv.models.scores.score import Need, Replicates, Score
 
 SCORES: dict[str, tuple[Score, ...]] = {
     "dss": dss,
@@ -94,7 +94,7 @@ def _own(name: str) -> tuple[Score, ...]:
     scores = (made,) if isinstance(made, Score) else made
     if not isinstance(scores, tuple) or not all(isinstance(x, Score) for x in scores):
         raise PcvError(
-            f"score '{name}': it must return a pcv.scores.Score, or a tuple of them, not "
+            f"score '{name}': it must return a pcv.models.scores.Score, or a tuple of them, not "
             f"{type(made).__name__}"
         )
     return scores

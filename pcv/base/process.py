@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, answered between blocks of draws.
+"""The process: cores that it may use; Ctrl-C and SIGTERM, answered between blocks of draws.
 
 Python answers Ctrl-C at once, while XLA's threads work on; an interpreter that is torn down under
 them ends in a segmentation fault. So it waits for the device, and SIGTERM for draws to be kept.
@@ -16,6 +16,13 @@ from pcv.base.errors import Stopped
 _come: list[int] = []
 """signals that wait for an answer: a process has them, not a function"""
 HINT = b"\nCtrl-C: ends after the block of draws that is being made; again: at once\n"
+
+
+def all_cores() -> int:
+    """Those that this process may use, where the system tells (a job's allocation on a cluster)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
