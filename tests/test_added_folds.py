@@ -10,7 +10,7 @@ import xarray as xr
 
 from pcv.folds import leave_future_out
 from pcv.models.scores import SCORES
-from pcv.pipeline.job import OF_REPLICATES, prints
+from pcv.pipeline.job import OF_REPLICATES, fold_fingerprints
 from pcv.sampling import folds as sampling_of_folds
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
@@ -219,6 +219,7 @@ def test_prints_tell_folds_apart():
     units = [str(i) for i in range(9)]
     wide, narrow = (leave_future_out(units, 5, horizon) for horizon in (2, 1))
     again = wide._replace(test=np.pad(wide.test, ((0, 0), (0, 2)), constant_values=-1))
-    assert prints(wide) == prints(again)
-    assert not set(prints(wide)) & set(prints(narrow))
-    assert len({*prints(wide), *prints(wide._replace(id=wide.id + "'"))}) == 2 * len(wide.id)
+    assert fold_fingerprints(wide) == fold_fingerprints(again)
+    assert not set(fold_fingerprints(wide)) & set(fold_fingerprints(narrow))
+    renamed = wide._replace(id=wide.id + "'")
+    assert len({*fold_fingerprints(wide), *fold_fingerprints(renamed)}) == 2 * len(wide.id)

@@ -616,7 +616,7 @@ def test_a_recipe_names_its_job(project):
     seed = job._replace(config=job.config.model_copy(update={"seed": 77}))
     jobs = [job, job._replace(model=other), job._replace(round=1), seed]
     folds = Folds(np.array(["a"]), np.zeros((1, 1), int), np.ones((1, 1, 2), int))
-    how = {"predictive": "plain", "integration": "none", "detached": 0}
+    how = {"predictive": "plain", "integration": "none", "decoupled": 0}
     warm = xr.Dataset({"shift": ("fold", [-1.0])}, attrs=how)
     recipes = [draws_of(x, known, folds, warm)["job"] for x in jobs]
     recipes += [starts_of(x, known, folds, list(how.values()))["job"] for x in jobs]

@@ -338,7 +338,7 @@ class TestMachine:
     def test_devices(self, pcv, monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path))
         found = [
-            "Chains are laid over 2 device(s) of JAX's cpu: cpu.",
+            "Chains run on 2 device(s) of JAX's cpu: cpu.",
             "precision: auto means float64 here.",
         ]
         code, out, _ = pcv("devices", "--cores", "2")

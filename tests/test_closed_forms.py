@@ -135,7 +135,7 @@ def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
 def test_effects_that_are_narrow_given_their_data(attached, monkeypatch):
     """Left out, such a group's effects have but their prior, eighty times as wide, in which chains
     of the full data's kernel go nowhere, and hold what all groups share where the full data had it:
-    unless they are detached from that prior."""
+    unless they are decoupled from that prior."""
     problem = narrow_effects()
     (folds,) = problem.schemes.values()
     truth = exact(problem, folds).joint

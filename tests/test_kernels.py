@@ -199,10 +199,10 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
         problem.fit.kernel, np.zeros((DIM, DIM))
     )
     prior = np.sqrt(np.diag(1.5**2 * to_z.T @ to_z))
-    np.testing.assert_allclose(together.stretch[1], prior, rtol=0.2)
+    np.testing.assert_allclose(together.scale_ratio[1], prior, rtol=0.2)
     alone, place, _ = adapted(problem._replace(folds=few), position, np.arange(3) == 1)
     np.testing.assert_allclose(alone.step_size[0], together.step_size[1], rtol=1e-6)
-    np.testing.assert_allclose(alone.stretch[0], together.stretch[1], rtol=1e-6)
+    np.testing.assert_allclose(alone.scale_ratio[0], together.scale_ratio[1], rtol=1e-6)
     np.testing.assert_allclose(place[0], places[1], rtol=1e-5)
     every = np.ones(3, bool)
     finer, *_ = adapted(problem._replace(folds=few), position, every, target_accept=0.99)
@@ -283,7 +283,7 @@ def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
     draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
     draws[5] = np.arange(4.0)[:, None]  # stuck apart
     all_alike = np.full((6, 100), np.inf)
-    found = sampling.unlike(draws, all_alike)
+    found = sampling.needs_adapting(draws, all_alike)
     assert found.tolist() == [False, True, False, False, True, True]
 
 
@@ -291,7 +291,7 @@ def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     rng = np.random.default_rng(1)
     draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
     full[1] /= 3
-    assert sampling.unlike(draws, full).tolist() == [False, True]
+    assert sampling.needs_adapting(draws, full).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

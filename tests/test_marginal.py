@@ -240,7 +240,7 @@ def test_chains_are_spared_the_prior_of_left_out_effects_alone():
     for folds in (leave_one_group_out(data["rat"], "rat"), several):
         how = choose("auto", model._replace(marginal=None, group=None), "rats", data, folds)
         assert marginal.much_wider(how, center, sd**-2)
-        chains = marginal.detached(how, data, center, np.diag(sd**2)).model
+        chains = marginal.decoupled(how, data, center, np.diag(sd**2)).model
         test = jnp.asarray(folds.test[3])
         own = np.unique(data["rat"][folds.test[3][folds.test[3] >= 0]]) - 1
 

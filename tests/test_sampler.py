@@ -229,7 +229,7 @@ def test_folds_of_other_steps_and_thinning_advance_apart(engine):
     own = moving(FOLDS)._replace(
         num_steps=np.array([4.0, 2.0, 4.0, 8.0, 2.0]),
         thin=np.array([1, 1, 3, 1, 3]),
-        stretch=np.linspace(1, 2, 5)[:, None] * np.ones(DIM),
+        scale_ratio=np.linspace(1, 2, 5)[:, None] * np.ones(DIM),
     )
     together, _ = run(engine, own=own)
     for k in range(5):

@@ -123,7 +123,7 @@ DOCUMENTED = {
         "step_size": ("fold",),
         "num_steps": ("fold",),
         "thin": ("fold",),
-        "adapted_stretch": ("adapted_fold", "param"),
+        "adapted_scale_ratio": ("adapted_fold", "param"),
     },
     "models/linear/sample/1-of-1.zarr": {
         **{f"log_joint_{field}": FOLD_CHAIN_BATCH for field in SUMS},

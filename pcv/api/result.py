@@ -442,19 +442,19 @@ def compare(
         raise PcvError(
             "compare: some models show the joint score and some the pointwise; say joint="
         )
-    prints = {
+    made_of = {
         key: {name: cv.tree.attrs[key] for name, cv in models.items()}
         for key in ("outcome_print", "folds_print")
     }
     for key, what in (("outcome_print", "data"), ("folds_print", "folds")):
-        if len(set(prints[key].values())) > 1:
-            first, *others = prints[key]
-            other = next(name for name in others if prints[key][name] != prints[key][first])
+        if len(set(made_of[key].values())) > 1:
+            first, *others = made_of[key]
+            other = next(name for name in others if made_of[key][name] != made_of[key][first])
             raise PcvError(
                 f"compare: '{other}' was scored on other {what} than '{first}'; compare models "
                 "over the same folds of the same outcome"
             )
-    data, folds = (next(iter(prints[key].values())) for key in prints)
+    data, folds = (next(iter(made_of[key].values())) for key in made_of)
     # Front-ends name units by their own dimensions; they are in the same order.
     names = next(iter(models.values())).diagnostics
     named = {

@@ -156,7 +156,7 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Data
     elif cv.until:
         made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
         inputs = {name: stamp.fingerprint for name, stamp in known.items()}
-    how = [warmup.attrs[name] for name in ("predictive", "integration", "detached")]
+    how = [warmup.attrs[name] for name in ("predictive", "integration", "decoupled")]
     of_folds = _of_folds(folds)
     of_folds["folds"] = [f"{x} {c:.4f}" for x, c in zip(of_folds["folds"], warmup["shift"].values)]
     return {**made_of, **_named(job, "sample"), "inputs": inputs, "how": how, **of_folds}
@@ -175,10 +175,10 @@ def _of_any_batch(job: Job, stage: str) -> Made:
 
 def _of_folds(folds: Folds) -> Made:
     """Blocks of test sets with more room than these have another shape."""
-    return {"folds": prints(folds), "slots": folds.test.shape[1]}
+    return {"folds": fold_fingerprints(folds), "slots": folds.test.shape[1]}
 
 
-def prints(folds: Folds) -> list[str]:
+def fold_fingerprints(folds: Folds) -> list[str]:
     """A hash of each fold: of its name, what it tests and what it leaves out."""
     return [
         store.fingerprint(str(name), test[test >= 0].tolist(), runs[runs[:, 1] > 0].tolist())

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from pcv.base.errors import PcvError
 from pcv.pipeline.job import Job, draws_of
-from pcv.pipeline.stages.problem import batch_of, going, stored_folds
+from pcv.pipeline.stages.problem import active_folds, batch_of, stored_folds
 from pcv.pipeline.storage import checkpoint, layout, store
 from pcv.pipeline.storage.artifacts import opened, outdated, places, sample_name
 from pcv.pipeline.storage.store import Stamp
@@ -117,7 +117,7 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
         before = sample_name(job._replace(round=job.round - 1))
         inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
     folds = batch_of(job, stored_folds(job))
-    which = going(job, folds)
+    which = active_folds(job, folds)
     made_of = draws_of(job, inputs, folds.some(which), opened(job, "warmup").isel(fold=which))
     number = checkpoint.count(job.checkpoints, made_of)
     cv = job.settings.cv

@@ -30,7 +30,7 @@ class Chain(NamedTuple):
     """among the chains of the fold"""
     test: Int[Any, " slot"]
     held_out: Int[Any, "run 2"]
-    stretch: Float[Any, " param"]
+    scale_ratio: Float[Any, " param"]
     """how much wider than the kernel's the scale of each whitened coordinate is"""
 
 
@@ -122,7 +122,7 @@ def run_chain(
     zero, no = jnp.zeros((), dtype), jnp.zeros((), bool)
 
     def position_of(z: Float[Array, " param"]) -> Float[Array, " param"]:
-        return from_z(kernel, chain.stretch * z)
+        return from_z(kernel, chain.scale_ratio * z)
 
     def whitened_density(z: Float[Array, " param"]) -> Float[Array, ""]:
         return log_density(position_of(z), fold)
@@ -162,7 +162,7 @@ def run_chain(
         of_draw = (position_of(now.position), now.logdensity, energy, accepted, diverging)
         return now, log_step, energy, Moved(*(x.at[i].set(new) for x, new in zip(moved, of_draw)))
 
-    z = to_z(kernel, state.position) / chain.stretch
+    z = to_z(kernel, state.position) / chain.scale_ratio
     unseen = hmc.HMCState(z, jnp.full((), -jnp.inf, dtype), jnp.zeros_like(z))
     moved = Moved(room(state.position), *(room(zero),) * 3, room(no))
     begun = (unseen, state.log_step_size, state.energy, moved)

@@ -1,4 +1,4 @@
-"""Any number of chains, some tiles of a fixed number at a time, laid over all devices.
+"""Any number of chains, some tiles of a fixed number at a time, sharded over all devices.
 
 One shape is compiled for, whatever the number of folds, and memory on the devices does not grow
 with it. Everything around the program is NumPy.
@@ -17,7 +17,7 @@ from pcv.base import programs
 from pcv.base.keys import any_key, key
 from pcv.base.names import name_bits
 from pcv.base.programs import Shared
-from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, laid, laid_out
+from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, shard_mapped, sharded
 from pcv.models.model import Target
 from pcv.models.scores import Score
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
@@ -120,8 +120,8 @@ def build(
         return share
 
     return Engine(
-        _laid(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
-        _laid(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
+        _sharded(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
+        _sharded(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
         target,
         num_units,
         position.size,
@@ -133,8 +133,8 @@ def build(
     )
 
 
-def _laid(share: Callable[..., Any], *places: Any) -> Shared:
-    return programs.shared(laid_out(share, *places), **FASTER_TO_COMPILE)
+def _sharded(share: Callable[..., Any], *places: Any) -> Shared:
+    return programs.shared(shard_mapped(share, *places), **FASTER_TO_COMPILE)
 
 
 def chains_of(
@@ -153,10 +153,10 @@ def chains_of(
     held_out = np.pad(held_out, ((0, 0), (0, room - runs), (0, 0)))
     bits = np.array([name_bits(fold) for fold in folds], np.uint32)
     numbers = np.tile(np.arange(num_chains, dtype=np.uint32), len(folds))
-    stretch = np.broadcast_to(np.ones(num_params), (len(numbers), num_params))
+    scale_ratio = np.broadcast_to(np.ones(num_params), (len(numbers), num_params))
     each = (np.repeat(x, num_chains, axis=0) for x in (bits, test, held_out))
     of_fold, tested, ranges = each
-    return Chain(of_fold, numbers, tested, ranges, stretch)
+    return Chain(of_fold, numbers, tested, ranges, scale_ratio)
 
 
 class Places(NamedTuple):
@@ -272,7 +272,7 @@ def score(
     for first in range(0, len(draws), each):
         some = typed(draws[first : first + each])
         beyond = (0, each - len(some)), (0, engine.buffer - some.shape[1]), (0, 0)
-        positions = laid(of.tile(of.pad(some, beyond), (devices, 1, 1)))
+        positions = sharded(of.tile(of.pad(some, beyond), (devices, 1, 1)))
         for begin in range(0, len(some) * number, most):
             at = places(min(most, len(some) * number - begin), engine)
             block, chain = np.divmod(begin + at.chain, number)

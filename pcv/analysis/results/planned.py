@@ -22,7 +22,7 @@ def plan(
     until: UntilConfig,
     reference: str | None,
     num_superchains: int,
-    going: np.ndarray | None,
+    active: np.ndarray | None,
 ) -> xr.Dataset:
     """Which folds of which models need more draws for the comparison to be settled.
 
@@ -32,7 +32,7 @@ def plan(
         until: the rule.
         reference: the model that others are compared with; None: the best.
         num_superchains: that a fold's chains are in.
-        going: (model, fold), those that the round before went on with; None: all.
+        active: (model, fold), those that the round before went on with; None: all.
 
     Returns:
         ``more`` (model, fold); attribute ``words``.
@@ -87,7 +87,7 @@ def plan(
             for name in samples
         ]
     )
-    more = more if going is None else more & going
+    more = more if active is None else more & active
     words = wanted.words
     if words == SETTLED and more.any():
         words += (

@@ -169,7 +169,7 @@ def at_most(cores: int | None) -> Iterator[None]:
 
 
 def in_use() -> list[jax.Device]:
-    """The devices that chains are laid over: of a CPU no more than are asked for, or than it has
+    """The devices that chains are sharded over: of a CPU no more than are asked for, or than it has
     cores, unless `setup` made them (PyMC's JAX samplers ask for a hundred)."""
     found = jax.devices()
     if found[0].platform != "cpu":
@@ -178,8 +178,8 @@ def in_use() -> list[jax.Device]:
     return found[: _most.get() or (len(found) if is_own else all_cores())]
 
 
-def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
-    """`function` of chains that are laid over all devices, and its results.
+def shard_mapped(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
+    """`function` of chains that are sharded over all devices, and its results.
 
     Args:
         function: takes and returns arrays over chains; on each device, over that device's share.
@@ -190,9 +190,9 @@ def laid_out(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
     )
 
 
-def laid(tree: Any) -> Any:
-    """Arrays over chains as functions that are `laid_out` return them: for others, these would be
-    compiled once more."""
+def sharded(tree: Any) -> Any:
+    """Arrays over chains as functions that are `shard_mapped` return them: for others, these would
+    be compiled once more."""
     return jax.device_put(tree, by_chain())
 
 
@@ -211,7 +211,7 @@ def found() -> str:
     with precision("auto"):
         auto = jax.dtypes.canonicalize_dtype(float).name
     lines = [
-        f"Chains are laid over {len(used)} device(s) of JAX's {platform}: {', '.join(kinds)}.",
+        f"Chains run on {len(used)} device(s) of JAX's {platform}: {', '.join(kinds)}.",
         f"precision: auto means {auto} here.",
     ]
     if platform != "cpu":

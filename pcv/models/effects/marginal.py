@@ -352,7 +352,7 @@ def may_be_detached(scored: Scored) -> bool:
     return scored.model.group is not None and scored.model.fold_prior is None
 
 
-def detached(
+def decoupled(
     scored: Scored,
     data: Data,
     center: Float[np.ndarray, " param"],

@@ -316,7 +316,7 @@ def show(
 
 @app.command(epilog="Example: pcv devices")
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
-    """What JAX finds on this machine, and what chains are laid over."""
+    """What JAX finds on this machine, and what chains run on."""
     from pcv.base.programs import devices
 
     devices.setup(cores)

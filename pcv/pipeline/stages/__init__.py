@@ -7,7 +7,7 @@ present config, and writes its own.
 """
 
 from pcv.pipeline.stages.answers import compare, diagnose, diagnosed_of, plan, report, show
-from pcv.pipeline.stages.cutting import cut
+from pcv.pipeline.stages.batching import cut
 from pcv.pipeline.stages.full_data import fit
 from pcv.pipeline.stages.inputs import check, data, download, folds, folds_dataset
 from pcv.pipeline.stages.sampling import sample

@@ -58,18 +58,18 @@ def plan(job: Job) -> None:
         stamps = known | {"fit": require(part, "fit", known)}
         inputs |= sampled(part, stamps, job.round)
         sums[name] = samples(part, job.round)
-    going = None
+    active = None
     if job.round > 1:
         before = job._replace(round=job.round - 1)
         inputs[f"plan {before.round}"] = require(before, "plan", known)
-        going = opened(before, "plan")["more"].values
+        active = opened(before, "plan")["more"].values
     found = results.plan(
         sums,
         opened(job, "folds"),
         until,
         job.settings.compare.reference,
         job.settings.cv.num_superchains,
-        going,
+        active,
     )
     keep(job, found, stamp_of(job, making, inputs))
     more = found["more"].stack(both=("model", "fold"))

@@ -57,7 +57,7 @@ def in_chains(
         arrays: its data.
         folds: all that there are.
         fit: of the full data.
-        known: are chains detached from the prior of own effects? None: it is looked at.
+        known: are chains decoupled from the prior of own effects? None: it is looked at.
     """
     from pcv.models.effects import marginal
     from pcv.models.model import Model
@@ -83,7 +83,7 @@ def in_chains(
     def make() -> "Scored":
         if not (are_detached() if known is None else known):
             return how
-        return marginal.detached(how, arrays, center, kernel.covariance(fit.kernel))
+        return marginal.decoupled(how, arrays, center, kernel.covariance(fit.kernel))
 
     if not marginal.may_be_detached(how):
         return how

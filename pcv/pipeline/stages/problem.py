@@ -94,7 +94,7 @@ def batch_of(job: Job, folds: Folds) -> Folds:
     return folds.some(places)
 
 
-def going(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
+def active_folds(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
     """Which of the batch's folds the job samples: in rounds after the first, those of its plan."""
     if not job.round:
         return np.arange(len(folds.id))

@@ -13,7 +13,7 @@ from pcv.folds import Folds, columns
 from pcv.pipeline.config import CvConfig
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
-from pcv.pipeline.stages.problem import batch_of, folds_of, going, observed, scored
+from pcv.pipeline.stages.problem import active_folds, batch_of, folds_of, observed, scored
 from pcv.pipeline.storage import growing, store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, sample_name, stamp_of
 from pcv.pipeline.storage.checkpoint import Checkpoint
@@ -56,7 +56,7 @@ def sample(job: Job) -> None:
         before = job._replace(round=job.round - 1)
         known[sample_name(before)] = require(before, "sample", known)
         known[f"plan {job.round}"] = require(job, "plan", known)
-        these = going(job, folds)
+        these = active_folds(job, folds)
         if these.size:
             earlier = opened(before, "sample").sel(fold=folds.id[these])
             state, made = earlier["state"], cv.rounds[job.round - 1]
@@ -82,8 +82,8 @@ def sample(job: Job) -> None:
         arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
         how = scored(job, arrays, all_folds)
-        detached = bool(warm.attrs["detached"])
-        model, predictive, *_ = in_chains(job, how, arrays, all_folds, fitted, detached)
+        decoupled = bool(warm.attrs["decoupled"])
+        model, predictive, *_ = in_chains(job, how, arrays, all_folds, fitted, decoupled)
         scores = scoring.named(job.scores, job.objects)
         num_units = columns.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
@@ -190,10 +190,10 @@ def _begun(
     from pcv.sampling.folds.drawing import Begun
 
     adapted = warm["adapted"].values[rows]
-    stretch = np.ones((len(rows), len(fit.kernel.center)))
+    scale_ratio = np.ones((len(rows), len(fit.kernel.center)))
     which = warm["adapted_row"].values[rows][adapted]
-    stretch[adapted] = warm["adapted_stretch"].values[which]
-    own = Own(stretch=stretch, **{name: warm[name].values[rows] for name in OF_OWN})
+    scale_ratio[adapted] = warm["adapted_scale_ratio"].values[which]
+    own = Own(scale_ratio=scale_ratio, **{name: warm[name].values[rows] for name in OF_OWN})
     center = {kind: warm[f"center_log_{kind}"].values[rows] for kind in ("joint", "pointwise")}
     center["shift"] = warm["shift"].values[rows]
     root = key(job.config.seed, job.model, "sample")

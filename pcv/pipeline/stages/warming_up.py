@@ -28,7 +28,7 @@ EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
 CHECKED_CHAINS = 2
 """of each fold, at whose ends integrals over own effects are looked at a second time"""
 OF_OWN = ("step_size", "num_steps", "thin")
-"""fields of `pcv.sampling.folds.Own`, besides the stretch, which is 1 of most folds"""
+"""fields of `pcv.sampling.folds.Own`, besides the scale ratio, which is 1 of most folds"""
 
 
 def warmup(job: Job) -> None:
@@ -58,7 +58,7 @@ def warmup(job: Job) -> None:
         bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, *_ = how = in_chains(job, chosen, arrays, all_folds, fit)
-        detached = int(how.model is not chosen.model)
+        decoupled = int(how.model is not chosen.model)
         engine = engine_of(job, predictive, arrays, model)
         leaks, checked, terms = [], None, None
         if predictive != "marginal" and "log_likelihood" in tree:
@@ -87,7 +87,7 @@ def warmup(job: Job) -> None:
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
             own.save(0, made(folds.some(rows)), {})
 
-        made_of = starts_of(job, known, folds, [predictive, integration, detached])
+        made_of = starts_of(job, known, folds, [predictive, integration, decoupled])
         with resumed(job, job.checkpoints.with_name("warmup"), made_of, make, "warmup") as before:
             if before.number:
                 ends = before.block(0)
@@ -105,7 +105,7 @@ def warmup(job: Job) -> None:
         },
         "full_crossing": (("fold", "full_batch", "offset"), ends["crossing"]),
         **{name: ("fold", ends[name]) for name in OF_OWN},
-        "adapted_stretch": (("adapted_fold", "param"), ends["stretch"][adapted]),
+        "adapted_scale_ratio": (("adapted_fold", "param"), ends["scale_ratio"][adapted]),
     }
     if folds.test.shape[1] > 1:
         dims = "fold", "full_batch", "slot"
@@ -121,7 +121,7 @@ def warmup(job: Job) -> None:
         {
             "predictive": predictive,
             "integration": integration,
-            "detached": detached,
+            "decoupled": decoupled,
             "outcome": str(model.outcome),
             "superchains": cv.num_superchains,
             "full_draws": int(ends["full_draws"]),

@@ -9,7 +9,7 @@ VERSIONS = {
     "fit": 9,
     "folds": 1,
     "cut": 4,
-    "warmup": 25,
+    "warmup": 26,
     "sample": 20,
     "diagnose": 16,
     "compare": 9,

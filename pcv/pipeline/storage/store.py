@@ -67,14 +67,14 @@ def stamp(
 ) -> Stamp:
     """The stamp of a new artifact; its inputs' marks are inherited."""
     inputs = inputs or {}
-    prints = {name: s.fingerprint for name, s in sorted(inputs.items())}
+    made_of = {name: s.fingerprint for name, s in sorted(inputs.items())}
     plain = json.loads(json.dumps(recipe, sort_keys=True))
     inherited = [mark for s in inputs.values() for mark in s.marks]
     return Stamp(
         stage,
         plain,
-        prints,
-        fingerprint(stage, plain, prints),
+        made_of,
+        fingerprint(stage, plain, made_of),
         list(dict.fromkeys(inherited + (marks or []))),
         dict(provenance or {}),
     )

@@ -132,7 +132,7 @@ def sample(
     return search.keep(total)
 
 
-def apart(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
+def spread_starts(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
     """Where some chains of a fit that do not agree stand: from one end to the other of the
     parameter in which they agree least."""
     means = fit.draws.position.mean(1)

@@ -18,7 +18,7 @@ from blackjax.adaptation.window_adaptation import build_schedule
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.base import programs
-from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, in_use, laid, laid_out
+from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, in_use, shard_mapped, sharded
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit.full_data import Draws
 
@@ -96,11 +96,11 @@ def posteriors(
     begin_at = programs.once(jax.vmap(lambda x: hmc.init(x, log_density)))
     found = jax.tree.map(np.asarray, begin_at(jnp.asarray(starts)))
     keys = jax.random.split(jax.random.fold_in(key, 1), chains)
-    keys, states = laid(spread((keys, found)))
+    keys, states = sharded(padded((keys, found)))
     begin, _ = _adaptation(warmup, targets[0])
-    begun = laid(jax.tree.map(np.asarray, jax.vmap(begin)(states.position)))
+    begun = sharded(jax.tree.map(np.asarray, jax.vmap(begin)(states.position)))
     every_chain = jax.vmap(one_chain, (None, None, None, 0, 0, 0))
-    run = programs.shared(laid_out(every_chain, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
+    run = programs.shared(shard_mapped(every_chain, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
     for target_accept in targets:
         state, tuning, kept = states, begun, []
         for first in range(0, warmup + draws, BLOCK):
@@ -113,7 +113,7 @@ def posteriors(
         yield jax.tree.map(lambda *x: np.concatenate(x, axis=1), *kept)
 
 
-def spread(tree: Any) -> Any:
+def padded(tree: Any) -> Any:
     """Arrays over chains, their first axis padded (by the last chain) to fit the devices."""
     devices = len(in_use())
 

@@ -70,7 +70,7 @@ def fit(
     from pcv.sampling.fit import nuts  # only where it is needed: its library takes a while to load
 
     say(f"{checks.problems[0]}; again by NUTS, {chains} chains x ({warmup} + {draws}) draws")
-    start = full_data.apart(found, chains), warmup, draws
+    start = full_data.spread_starts(found, chains), warmup, draws
     higher = targets[targets.index(accept) :]
     shown_of_nuts = _nuts_shown(after, chains, warmup, warmup + draws, accept)
     attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, shown_of_nuts)

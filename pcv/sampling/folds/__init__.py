@@ -3,8 +3,8 @@ r"""Warmup and sampling of folds: from draws of the full-data posterior, under i
 A fold that keeps little of the data has a posterior wider than the full-data one, in some
 directions more than in others, and the full-data kernel takes small steps there. Its scores in
 warmup tell: trajectories are longer where they are autocorrelated (`longer`), and a fold is adapted
-where that is not enough (`unlike`, `adapt`): in the coordinates that the kernel whitens, a scale
-for each, learnt from all its chains, with a step size and a number of steps.
+where that is not enough (`needs_adapting`, `adapt`): in the coordinates that the kernel whitens, a
+scale for each, learnt from all its chains, with a step size and a number of steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ class Own(NamedTuple):
     num_steps: Float[np.ndarray, " fold"]
     thin: Int[np.ndarray, " fold"]
     """HMC transitions for a draw"""
-    stretch: Float[np.ndarray, "fold param"]
+    scale_ratio: Float[np.ndarray, "fold param"]
     """how much wider than the full-data posterior"""
 
 
@@ -231,8 +231,8 @@ def of_chains(
     num_chains, num_params = standing.position.shape[1:]
     ids = [str(fold) for fold in folds.id]
     chains = chains_of(ids, num_chains, folds.test, folds.held_out, num_params)
-    if (own.stretch != 1).any():
-        chains = chains._replace(stretch=np.repeat(own.stretch, num_chains, axis=0))
+    if (own.scale_ratio != 1).any():
+        chains = chains._replace(scale_ratio=np.repeat(own.scale_ratio, num_chains, axis=0))
     with np.errstate(divide="ignore"):
         log_step = np.log(np.repeat(own.step_size, num_chains))
     state = State(standing.position.reshape(-1, num_params), log_step, standing.energy.reshape(-1))
@@ -299,7 +299,7 @@ def warmup(
         folds: of whom.
         position: where the chains start.
         num_draws: of every chain.
-        adapted: "auto": folds that are `unlike`; "always"; "never".
+        adapted: "auto": folds that are `needs_adapting`; "always"; "never".
         full_draws: some draws given the full data, on which the score's variance is looked at.
         after: is told of every block, and what it is for.
         say: what is to be told.
@@ -314,7 +314,7 @@ def warmup(
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
         full = at_full_data(engine, folds, thinned, say)
         draws = np.concatenate([block.draws for block in made], axis=2)
-        which = unlike(draws, full)
+        which = needs_adapting(draws, full)
         own = own._replace(num_steps=own.num_steps * longer(draws))
     draws = _later(made)
     if not which.any():
@@ -421,7 +421,7 @@ def autocorrelated(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndar
         return np.fmax(autocorrelation(draws), autocorrelation(ranks))
 
 
-def unlike(
+def needs_adapting(
     draws: Float[np.ndarray, "fold chain draw"],
     full: Float[np.ndarray, "fold full_draw"],
 ) -> Bool[np.ndarray, " fold"]:
@@ -434,7 +434,7 @@ def unlike(
 
     >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
     >>> walk[1] = walk[1].cumsum(axis=1)
-    >>> unlike(walk, np.full((2, 100), np.inf))
+    >>> needs_adapting(walk, np.full((2, 100), np.inf))
     array([False,  True])
     """
     with np.errstate(invalid="ignore"):
@@ -479,16 +479,17 @@ def adapt(
 ) -> tuple[Own, Float[np.ndarray, "fold chain param"], int]:
     r"""How the chains of folds unlike the full data move, from short windows of their own draws.
 
-    After each of three windows of growing length the stretch :math:`d` of every whitened
+    After each of three windows of growing length the scale ratio :math:`d` of every whitened
     coordinate becomes the standard deviation of the n pooled draws,
 
     .. math:: d_j^2 \leftarrow d_j^2 \, (n v_j + 5) / (n + 5)
 
-    with their variance :math:`v_j` in the coordinates of the present stretch. (One scale for each
-    coordinate rather than a covariance: it takes few draws whatever the number of parameters, and
-    all chains share the full-data metric.) Within a window the step size follows the acceptance of
-    the fold's chains towards .9, or that of the fit if it is more; a last window tunes it for the
-    final stretch. Trajectories last a quarter period, or are `longer`. A fold depends on no other.
+    with their variance :math:`v_j` in the coordinates of the present scale ratio. (One scale for
+    each coordinate rather than a covariance: it takes few draws whatever the number of parameters,
+    and all chains share the full-data metric.) Within a window the step size follows the acceptance
+    of the fold's chains towards .9, or that of the fit if it is more; a last window tunes it for
+    the final scale ratio. Trajectories last a quarter period, or are `longer`. A fold depends on no
+    other.
 
     Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
     Where more than .2% are (accepted by less than .02; in 100 more draws, and in the later halves
@@ -505,7 +506,7 @@ def adapt(
     """
     num_folds, num_chains, num_params = position.shape
     target = max(TARGET_ACCEPT, fit.target_accept)
-    step, stretch = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
+    step, scale_ratio = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
     refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, uncentered(folds)
 
     for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
@@ -517,7 +518,7 @@ def adapt(
         counted = length - length // 2 if i < len(WINDOWS) + 1 else length
         for first in range(0, length, engine.buffer):
             size = min(engine.buffer, length - first)
-            own = Own(step, quarter_period(step), np.ones(num_folds, int), stretch)
+            own = Own(step, quarter_period(step), np.ones(num_folds, int), scale_ratio)
             state, chains, center = of_chains(folds, own, standing_at(position), zero)
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
@@ -525,7 +526,7 @@ def adapt(
             state, drawn, made_of = in_memory(engine, advance, at, say)
             position = _by_fold(state.position, num_chains)
             step = np.exp(_by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
-            z = whitened(fit.kernel, drawn.position[:, :size]) / chains.stretch[:, None]
+            z = whitened(fit.kernel, drawn.position[:, :size]) / chains.scale_ratio[:, None]
             z = z.reshape(num_folds, num_chains * size, num_params)
             total, squares = total + z.sum(1), squares + (z**2).sum(1)
             if i >= len(WINDOWS) - 1:
@@ -542,9 +543,11 @@ def adapt(
             number = num_chains * length
             variance = squares / number - (total / number) ** 2
             wider = (number * variance + PRIOR_DRAWS) / (number + PRIOR_DRAWS)
-            stretch = stretch * np.sqrt(wider)
+            scale_ratio = scale_ratio * np.sqrt(wider)
     rough = refused > MAX_REFUSED * num_chains * looked_at
     num_steps = quarter_period(step)
     num_steps = np.where(rough, num_steps, num_steps * longer(np.concatenate(scores, 2)))
-    own = Own(np.where(rough, step / FINER, step), num_steps, np.where(rough, MOVES, 1), stretch)
+    own = Own(
+        np.where(rough, step / FINER, step), num_steps, np.where(rough, MOVES, 1), scale_ratio
+    )
     return own, position, made

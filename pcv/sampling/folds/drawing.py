@@ -117,10 +117,10 @@ def sampled(
             tolerance = stopping.tolerance(sums, until.fold_mcse, until.fold_mcse_over_se)
         rule = stopping.Rule(tolerance[active], until.rhat, until.num_superchains)
         inflation = max(inflation, batch_inflation(autocorrelation(sums)))
-        going = ~stopping.finished(sums, rule, inflation=inflation, sides=both)
-        if not going.any():
+        unfinished = ~stopping.finished(sums, rule, inflation=inflation, sides=both)
+        if not unfinished.any():
             return
-        if not going.all():
-            standing = chosen(standing, going)
-            so_far = [{name: x[going] for name, x in fields.items()} for fields in so_far]
-            active = active[going]
+        if not unfinished.all():
+            standing = chosen(standing, unfinished)
+            so_far = [{name: x[unfinished] for name, x in fields.items()} for fields in so_far]
+            active = active[unfinished]
