@@ -21,6 +21,7 @@ from pcv.pipeline.config import (
     parse,
     stage_config,
 )
+from pcv.pipeline.graph import STAGES
 
 ROOT = Path(__file__).parent.parent
 RATS = "experiments.rats"
@@ -445,7 +446,7 @@ def test_a_stage_sees_only_what_its_result_depends_on(path):
     before, after = parse(quickstart()), parse(changed(path, OTHER[path]))
     differ = {
         stage
-        for stage in module.STAGES
+        for stage in STAGES
         if stage_config(before, "rats", stage, "slopes")
         != stage_config(after, "rats", stage, "slopes")
     }
@@ -454,7 +455,7 @@ def test_a_stage_sees_only_what_its_result_depends_on(path):
 
 def test_stage_config_is_plain_and_read_only_by_copy():
     config = parse(quickstart())
-    for stage in module.STAGES:
+    for stage in STAGES:
         part = stage_config(config, "rats", stage, "slopes")
         assert json.loads(json.dumps(part)) == part
     stage_config(config, "rats", "fit", "slopes")["model"]["args"]["priors"] = "authors"

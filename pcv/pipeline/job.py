@@ -11,7 +11,9 @@ from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.progress import Progress
 from pcv.folds import Folds
+from pcv.pipeline import graph
 from pcv.pipeline.config import OBJECT, Config, Experiment, ModelConfig, stage_config
+from pcv.pipeline.graph import STAGES, Files
 from pcv.pipeline.storage import layout, store
 from pcv.pipeline.storage.store import Stamp
 
@@ -89,7 +91,7 @@ class Job(NamedTuple):
         return layout.checkpoints(self.results, self.experiment, self.model) / str(self.round)
 
     def path(self, stage: str) -> Path:
-        return layout.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
+        return graph.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
 
 
 def recipe(job: Job, stage: str) -> dict[str, Any]:
@@ -99,22 +101,33 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
     of_config = stage_config(job.config, job.experiment, stage, job.model or None)
     if job.objects:  # what a session has written into `results`, which may be moved
         of_config.get("data", of_config.get("folds", {})).pop("file", None)
-    made_of: dict[str, Any] = {"stage version": layout.VERSIONS[stage], "config": of_config}
-    if stage == "data":
-        made_of["files"] = _hashes(job, [job.table])
-    if stage == "folds" and job.settings.folds.scheme == "file":
-        made_of["files"] = _hashes(job, [Path(job.settings.folds.file)])
-    if stage in ("fit", "warmup", "sample") and not job.model_config.model.startswith(OBJECT):
-        made_of["files"] = _hashes(job, reference.sources(job.model_config.model))
-    if stage == "fit" and job.posterior is not None:
-        made_of["posterior"] = _hashes(job, [job.posterior])
-    if stage == "sample":
-        made_of["score files"] = _hashes(job, score_files(job.settings))
-    if stage in ("warmup", "sample"):
+    line = STAGES[stage]
+    made_of: dict[str, Any] = {"stage version": line.version, "config": of_config}
+    for name, which in line.files.items():
+        if (files := _files(job, which)) is not None:
+            made_of[name] = _hashes(job, files)
+    if line.has("batch"):
         made_of["batch"] = job.batch
-    if job.round and stage in layout.ROUND_FILES:
+    if job.round and line.path_in_rounds:
         made_of["round"] = job.round
     return made_of
+
+
+def _files(job: Job, which: Files) -> list[Path] | None:
+    """Those of a job; None where it has none of the kind."""
+    match which:
+        case "table":
+            return [job.table]
+        case "folds":
+            scheme = job.settings.folds
+            return [Path(scheme.file)] if scheme.scheme == "file" else None
+        case "model":
+            model = job.model_config.model
+            return None if model.startswith(OBJECT) else reference.sources(model)
+        case "posterior":
+            return None if job.posterior is None else [job.posterior]
+        case "scores":
+            return score_files(job.settings)
 
 
 OF_REPLICATES = ("crps", "energy", "interval")

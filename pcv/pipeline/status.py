@@ -7,25 +7,12 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from pcv.base.errors import PcvError
+from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.problem import active_folds, batch_of, stored_folds
 from pcv.pipeline.storage import checkpoint, layout, store
 from pcv.pipeline.storage.artifacts import opened, outdated, places, sample_name
 from pcv.pipeline.storage.store import Stamp
-
-NEEDS: dict[str, tuple[str, ...]] = {
-    "data": (),
-    "folds": ("data",),
-    "fit": ("data",),
-    "cut": ("folds", "fit"),
-    "warmup": ("folds", "fit", "cut"),
-    "plan": ("cut", "sample"),
-    "sample": ("warmup", "plan"),
-    "diagnose": ("cut", "sample"),
-    "compare": ("diagnose",),
-    "report": ("compare",),
-}
-"""stages whose artifacts those of a stage are made from"""
 
 DAMAGED = "again: damaged, or not of this stage"
 
@@ -58,7 +45,9 @@ def artifacts(job: Job) -> list[Artifact]:
     found: list[Artifact] = []
     for stage, part in places(job):
         inputs = [
-            a for a in found if a.stage in NEEDS[stage] and _belong(a.job, part, stage == "sample")
+            a
+            for a in found
+            if a.stage in STAGES[stage].inputs and _belong(a.job, part, stage == "sample")
         ]
         known = {a.name: a.stamp for a in found if a.stamp and _belong(a.job, part)}
         if waits := list(dict.fromkeys(a.stage for a in inputs if a.state != "done")):

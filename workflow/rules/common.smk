@@ -12,6 +12,7 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from pcv.pipeline import config as pcv_config
+from pcv.pipeline import graph
 from pcv.pipeline.cli import forkserver
 from pcv.pipeline.storage import layout
 from pcv.base import reference
@@ -183,7 +184,7 @@ def part(stage):
     def of(wildcards):
         model = getattr(wildcards, "model", None)
         settings = pcv_config.stage_config(CONFIG, wildcards.experiment, stage, model)
-        return {"version": layout.VERSIONS[stage], "config": settings}
+        return {"version": graph.STAGES[stage].version, "config": settings}
 
     return of
 
@@ -236,7 +237,7 @@ def batches(experiment, model):
 def samples(experiment, names, rounds):
     """The samples of models in rounds, all fold batches."""
     return [
-        str(layout.path(Path("results"), "sample", experiment, name, batch, round))
+        str(graph.path(Path("results"), "sample", experiment, name, batch, round))
         for name in names
         for batch in batches(experiment, name)
         for round in rounds
@@ -257,7 +258,7 @@ def samples_before(wildcards):
 def sample_before(wildcards):
     before = int(wildcards.round) - 1
     place = wildcards.experiment, wildcards.model, wildcards.batch, before
-    return str(layout.path(Path("results"), "sample", *place))
+    return str(graph.path(Path("results"), "sample", *place))
 
 
 def models(stage):
@@ -265,7 +266,7 @@ def models(stage):
         names = CONFIG.experiments[wildcards.experiment].models
         root = Path("results")
         return [
-            str(layout.path(root, stage, wildcards.experiment, name)) for name in names
+            str(graph.path(root, stage, wildcards.experiment, name)) for name in names
         ]
 
     return of

@@ -17,7 +17,7 @@ def paper_input(stages):
 
     def of(wildcards):
         paths = [
-            str(layout.path(Path("results"), stage, name, model, batch))
+            str(graph.path(Path("results"), stage, name, model, batch))
             for name in paper_files.EXPERIMENTS
             if name in CONFIG.experiments
             for stage in stages

@@ -30,7 +30,7 @@ from pcv.folds.sections import (
     SpatialBlocks,
     Splitter,
 )
-from pcv.pipeline.config.by_stage import STAGES, stage_config
+from pcv.pipeline.config.by_stage import stage_config
 from pcv.pipeline.config.reading import load, parse
 from pcv.pipeline.config.schema import SCHEMA, json_schema
 from pcv.pipeline.config.sections import (
@@ -53,7 +53,6 @@ __all__ = [
     "SCHEMA",
     "SCHEMES",
     "SCORES",
-    "STAGES",
     "Blocks",
     "CompareConfig",
     "Config",

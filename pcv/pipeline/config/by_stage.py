@@ -5,28 +5,7 @@ from typing import Any
 from pcv.base.errors import PcvError
 from pcv.base.section import nearest
 from pcv.pipeline.config.sections import Config
-
-STAGES: dict[str, tuple[set[str], dict[str, Any]]] = {
-    "data": (set(), {"data": True}),
-    "fit": ({"seed", "precision"}, {"fit": {"chains", "warmup", "draws", "target_accept"}}),
-    "folds": ({"seed"}, {"folds": True}),
-    "cut": (
-        set(),
-        {"predictive": True, "scores": True}
-        | {"cv": {"chains", "batch_size", "fold_batches", "memory_share"}},
-    ),
-    "warmup": (
-        {"seed", "precision"},
-        {"predictive": True}
-        | {"cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"}},
-    ),
-    "sample": (set(), {"scores": True, "cv": {"draws", "until", "store"}}),
-    "plan": (set(), {"cv": {"until"}, "compare": True}),
-    "diagnose": ({"seed"}, {}),
-    "compare": (set(), {"compare": True}),
-    "report": (set(), {"report": True}),
-}
-"""for each stage, the keys of the config and of the experiment that its result depends on"""
+from pcv.pipeline.graph import STAGES
 
 
 def stage_config(
@@ -52,8 +31,9 @@ def stage_config(
     if (stage == "fit" or model is not None) and model not in chosen.models:
         near = nearest(str(model), chosen.models)
         raise PcvError(f"experiment {experiment}: no model {model!r}; {near}")
-    whole, part = STAGES[stage]
-    result = config.model_dump(include=whole) | chosen.model_dump(include=part)
+    line = STAGES[stage]
+    result = config.model_dump(include={*line.common})
+    result |= chosen.model_dump(include=dict(line.keys))
     if stage == "sample" and chosen.cv.until is not None:
         del result["cv"]["draws"]
     if stage == "fit":

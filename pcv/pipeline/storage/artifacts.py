@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv.base.errors import PcvError
+from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Artifact, Job, recipe
 from pcv.pipeline.storage import layout, store
 from pcv.pipeline.storage.storable import true_names
@@ -53,7 +54,7 @@ def _samples(names: Iterable[str]) -> set[str]:
 
 def command(job: Job, stage: str) -> str:
     """What makes a stage's artifact, for messages."""
-    in_rounds = job.round and stage in layout.ROUND_FILES
+    in_rounds = job.round and STAGES[stage].path_in_rounds
     return f"pcv {stage}{job.given}" + f" --round {job.round}" * bool(in_rounds)
 
 

@@ -1,41 +1,11 @@
-"""Stages, their versions, and where their artifacts lie: what workflow and stages share."""
+"""Where what belongs to artifacts lies, and how many batches of folds there are."""
 
 import json
 from pathlib import Path
 from typing import Literal
 
-VERSIONS = {
-    "data": 2,
-    "fit": 9,
-    "folds": 1,
-    "cut": 4,
-    "warmup": 26,
-    "sample": 20,
-    "diagnose": 16,
-    "compare": 9,
-    "report": 6,
-    "plan": 5,
-}
-"""raised when a stage computes something else from the same inputs: its artifacts are remade"""
-
-FILES = {
-    "data": "{experiment}/data.zarr",
-    "fit": "{experiment}/models/{model}/fit.zarr",
-    "folds": "{experiment}/folds.zarr",
-    "cut": "{experiment}/models/{model}/batches.zarr",
-    "warmup": "{experiment}/models/{model}/warmup/{batch}.zarr",
-    "sample": "{experiment}/models/{model}/sample/{batch}.zarr",
-    "diagnose": "{experiment}/models/{model}/diagnostics.zarr",
-    "compare": "{experiment}/comparison.zarr",
-    "report": "{experiment}/report.html",
-}
-"""artifacts by stage, relative to the folder of the results"""
-
-ROUND_FILES = {
-    "plan": "{experiment}/plan/{round}.zarr",
-    "sample": "{experiment}/models/{model}/sample/{round}/{batch}.zarr",
-}
-"""those of the rounds after the first, where a comparison decides which folds go on"""
+from pcv.pipeline import graph
+from pcv.pipeline.graph import STAGES
 
 FIGURES = (
     "difference",
@@ -61,22 +31,6 @@ def dataset(results: Path, name: str) -> Path:
     return results / "datasets" / f"{name}.csv"
 
 
-def path(
-    results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
-) -> Path:
-    """Where a stage's artifact lies.
-
-    >>> str(path(Path("results"), "fit", "rats", "slopes"))
-    'results/rats/models/slopes/fit.zarr'
-    """
-    place = {"experiment": experiment, "model": model, "batch": batch, "round": round}
-    return results / _file(stage, round).format(**place)
-
-
-def _file(stage: str, round: int) -> str:
-    return (ROUND_FILES if round and stage in ROUND_FILES else FILES)[stage]
-
-
 def benchmark(
     results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
 ) -> Path:
@@ -86,7 +40,7 @@ def benchmark(
     'results/rats/benchmarks/sample-slopes-1-of-1-round-2.tsv'
     """
     fields = {"{model}": model, "{batch}": batch, "{round}": f"round-{round}"}
-    of = [word for field, word in fields.items() if field in _file(stage, round)]
+    of = [word for field, word in fields.items() if field in STAGES[stage].place(round)]
     return results / experiment / "benchmarks" / f"{'-'.join([stage, *of])}.tsv"
 
 
@@ -114,7 +68,9 @@ def num_batches(
     if fold_batches != "auto":
         return fold_batches
     try:
-        found = json.loads((path(results, "cut", experiment, model) / "zarr.json").read_text())
+        found = json.loads(
+            (graph.path(results, "cut", experiment, model) / "zarr.json").read_text()
+        )
         return int(found["attributes"]["fold_batches"])
     except (OSError, ValueError, LookupError, TypeError):
         return 0

@@ -17,14 +17,13 @@ from typing import Any
 
 from pcv.base import reference
 from pcv.base.errors import PcvError
+from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, stage_config
+from pcv.pipeline.graph import STAGES
 from pcv.pipeline.storage import layout
 
 KEYS = ("stage version", "config")
 """what of a recipe is compared"""
-OF_MODEL_FILES = ("fit", "warmup", "sample")
-"""stages of whose model's files it is asked too whether they are those that were read; whether any
-file is newer, Snakemake itself looks"""
 HEAD = 4096
 """characters of a page that say what it was made of"""
 
@@ -54,8 +53,8 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
         / experiment
         / f"{stage}{f'-{model}' * bool(model)}.json"
         for experiment, settings in config.experiments.items()
-        for stage, place in (layout.ROUND_FILES | layout.FILES).items()
-        for model in (settings.models if "{model}" in place else [""])
+        for stage, line in STAGES.items()
+        for model in (settings.models if line.has("model") else [""])
     }
     for (experiment, stage, model), file in files.items() if renew else ():
         _bring_up_to_date(file, results, config, experiment, stage, model)
@@ -82,7 +81,7 @@ def check_braces(name: str, experiment: Experiment) -> None:
 def _bring_up_to_date(
     file: Path, results: Path, config: Config, experiment: str, stage: str, model: str
 ) -> None:
-    made_of = layout.VERSIONS[stage], stage_config(config, experiment, stage, model or None)
+    made_of = STAGES[stage].version, stage_config(config, experiment, stage, model or None)
     wanted = json.loads(json.dumps(dict(zip(KEYS, made_of))))
     known = _content(file)
     artifacts, known_batches = _artifacts(results, config, experiment, stage, model)
@@ -90,7 +89,9 @@ def _bring_up_to_date(
     for path in existing:
         _renew_benchmark(artifacts[path], path)
     settled = known == wanted
-    files = _files(config, experiment, model) if existing and stage in OF_MODEL_FILES else None
+    # Whether any file is newer than the artifact, Snakemake itself looks.
+    of_model = existing and "model" in STAGES[stage].files.values()
+    files = _files(config, experiment, model) if of_model else None
     stale = any(_made_of(path, files) != wanted for path in existing)
     if stage == "fit":
         stale |= any(_has_other_draws(path, config, experiment, model) for path in existing)
@@ -121,7 +122,7 @@ def _time_of_what_follows(
     results: Path, config: Config, experiment: str, stage: str, model: str
 ) -> float:
     """When the last artifact of later stages was made; 0 if there is none."""
-    stages = list(layout.FILES)
+    stages = [name for name, line in STAGES.items() if line.path]
     found = [
         path
         for later in stages[stages.index("sample" if stage == "plan" else stage) + 1 :]
@@ -146,7 +147,7 @@ def _artifacts(
         for name in layout.batches(number or 1)
         for r in rounds
     ]
-    found = {layout.path(*place): layout.benchmark(*place) for place in places}
+    found = {graph.path(*place): layout.benchmark(*place) for place in places}
     return found, bool(number)
 
 
