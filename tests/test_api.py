@@ -34,8 +34,9 @@ from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
-from pcv.pipeline import stages, tables
+from pcv.pipeline import stages
 from pcv.pipeline.config import DataConfig
+from pcv.pipeline.data import tables
 from pcv.pipeline.stages import full_data
 from pcv.pipeline.storage import checkpoint
 from pcv.pipeline.storage.artifacts import opened

@@ -12,7 +12,7 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds.columns import label, model_data, unit_column
 from pcv.pipeline.config import DataConfig
-from pcv.pipeline.tables import make_data, read_table
+from pcv.pipeline.data.tables import make_data, read_table
 
 RATS = Path(__file__).parents[1] / "resources" / "rats.csv"
 
@@ -364,5 +364,5 @@ def test_labels_read_well():
 
 
 def test_no_jax_is_loaded():
-    code = "import sys, pcv.pipeline.tables, pcv.folds; sys.exit('jaxlib' in sys.modules)"
+    code = "import sys, pcv.pipeline.data.tables, pcv.folds; sys.exit('jaxlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

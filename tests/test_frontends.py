@@ -28,8 +28,8 @@ from pcv.models.frontends.pymc import from_bambi, from_pymc
 from pcv.models.model import Model, numeric, support
 from pcv.models.shapes import check_shapes
 from pcv.pipeline.config import DataConfig
+from pcv.pipeline.data.tables import make_data
 from pcv.pipeline.stages.problem import _of_column
-from pcv.pipeline.tables import make_data
 
 N, J = 12, 4
 RNG = np.random.default_rng(8)

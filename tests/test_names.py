@@ -23,11 +23,11 @@ from pcv.folds.columns import model_data
 from pcv.models.model import Observations
 from pcv.models.shapes import check_shapes
 from pcv.pipeline import config, stages
+from pcv.pipeline.data.tables import make_data, read_table
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.problem import model_of
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.storable import ATTRIBUTE, storable, true_names
-from pcv.pipeline.tables import make_data, read_table
 
 AWKWARD = [
     *("a/b", "/", "a/", "/a", "a//b", "a%2Fb", "a%2F/b", "a\\b", ".", "..", "a.b", ".zgroup", "c"),

@@ -21,8 +21,8 @@ from pcv.base.keys import key
 from pcv.folds import columns, leave_one_group_out
 from pcv.models.model import Fold, Model, flat_target, target
 from pcv.models.zoo import rats
-from pcv.pipeline import tables
 from pcv.pipeline.config import DataConfig
+from pcv.pipeline.data import tables
 from pcv.sampling.folds import starting_draws
 from pcv.sampling.tiles import Engine, build
 from tests import chains

@@ -11,7 +11,7 @@ import pytest
 
 from pcv.base import section as values
 from pcv.base.errors import PcvError
-from pcv.pipeline import registry
+from pcv.pipeline.data import registry
 from pcv.pipeline.storage import store
 from tests.data import DATA, needs_data
 

@@ -17,7 +17,7 @@ from pcv.folds.time import hv_block, leave_future_out
 from pcv.models.checks import check_gap, check_prior
 from pcv.models.model import Model, flat_target, numeric, param_names, target
 from pcv.models.zoo import air, grouped, radon
-from pcv.pipeline import registry
+from pcv.pipeline.data import registry
 from pcv.sampling.fit.fit_checks import check
 from tests.chains import off_printed, posterior
 from tests.data import needs_data

@@ -88,7 +88,7 @@ def make(scheme: FoldScheme, data: xr.Dataset, seed: int, given: Mapping[str, An
 
     Args:
         scheme: the folds section of an experiment.
-        data: as `pcv.pipeline.tables.make_data` gives it.
+        data: as `pcv.pipeline.data.tables.make_data` gives it.
         seed: the config's seed; random schemes draw from (seed, "folds") alone.
         given: folds that a session has laid out, by what the scheme calls their file.
 
@@ -245,7 +245,7 @@ def places(data: xr.Dataset, scheme: SpatialBlocks | LeaveOneLocationOut) -> Pla
     """The places of the units that a spatial scheme speaks of.
 
     Args:
-        data: as `pcv.pipeline.tables.make_data` gives it.
+        data: as `pcv.pipeline.data.tables.make_data` gives it.
         scheme: the folds section of an experiment.
 
     Raises:

@@ -15,8 +15,8 @@ from paper.published import MEANS, MIXING, RUN_TIMES
 from paper.tables import mixing_table, time_table
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import Config
+from pcv.pipeline.data.registry import SOURCES, VARIABLE
 from pcv.pipeline.job import Job, Say
-from pcv.pipeline.registry import SOURCES, VARIABLE
 from pcv.pipeline.stages import diagnosed_of
 from pcv.pipeline.stages.answers import write_figures
 from pcv.pipeline.storage import layout, store

@@ -124,7 +124,7 @@ def download(
     """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
     from pcv.base.progress import say
     from pcv.pipeline import stages
-    from pcv.pipeline.registry import SOURCES
+    from pcv.pipeline.data.registry import SOURCES
     from pcv.pipeline.storage import layout
 
     if name not in SOURCES:

@@ -22,7 +22,7 @@ from pcv.base.section import (
 from pcv.folds.sections import FoldScheme
 
 Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
-"""registered data sets, see `pcv.pipeline.registry`"""
+"""registered data sets, see `pcv.pipeline.data.registry`"""
 
 
 class DataConfig(Section):

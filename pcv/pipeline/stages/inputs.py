@@ -12,7 +12,7 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds import Folds, columns, describe, headline, left_out, places, title
 from pcv.folds import make as make_folds
-from pcv.pipeline import tables
+from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.problem import build, scored_alike
 from pcv.pipeline.storage import store
@@ -21,7 +21,7 @@ from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_o
 
 def download(name: str, to: Path, say: Say) -> None:
     """Fetch a registered data set, from the folder that ``PCV_DATA`` names or from its source."""
-    from pcv.pipeline import registry
+    from pcv.pipeline.data import registry
 
     registry.fetch(name, to)
     say(f"data set '{name}' ({registry.SOURCES[name].origin}): {to}")
