@@ -11,7 +11,7 @@ from jaxtyping import Float, Key
 from scipy.signal import lfilter
 
 from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, UnitSides
-from pcv.analysis.jackknife import Parts
+from pcv.analysis.diagnostics.jackknife import Parts
 from pcv.analysis.sums import batch_of, parts
 from pcv.base.keys import key
 from pcv.folds import Folds

@@ -26,8 +26,8 @@ from sklearn.model_selection import GroupKFold
 
 import pcv
 from pcv.analysis import weights
+from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import psis
-from pcv.analysis.jackknife import shared
 from pcv.api import inputs, loo
 from pcv.api.loo import _at_least_two
 from pcv.api.result import CV

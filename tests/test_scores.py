@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import norm, t
 
 from pcv.analysis.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
-from pcv.analysis.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
+from pcv.analysis.diagnostics.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.base.errors import PcvError
 from pcv.folds import Folds, train_mask
 from pcv.models import scores

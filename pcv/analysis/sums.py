@@ -21,7 +21,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 from pcv.analysis.diagnostics import LogSums, Sides, third_moments
-from pcv.analysis.jackknife import Parts
+from pcv.analysis.diagnostics.jackknife import Parts
 
 OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
 """variables that do not come from the fold's own draws: the same in every round"""

@@ -10,8 +10,8 @@ import xarray as xr
 
 from pcv.analysis import diagnostics
 from pcv.analysis.diagnostics import Benchmark
+from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import Psis, psis
-from pcv.analysis.jackknife import shared
 from pcv.analysis.results import listed
 from pcv.analysis.verdicts import run_verdict
 from pcv.api import cross_validation

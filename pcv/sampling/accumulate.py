@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pcv.analysis import diagnostics
-from pcv.analysis.jackknife import like
+from pcv.analysis.diagnostics.jackknife import like
 
 Carry = Any
 Stored = dict[str, np.ndarray]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
-from pcv.analysis.jackknife import Parts, batch_jackknife
+from pcv.analysis.diagnostics.jackknife import Parts, batch_jackknife
 
 BATCH_SIZE = 50
 """draws in a batch, by which Monte Carlo errors are estimated"""

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import Benchmark, LogSums, Sides, TwoSided, UnitSides
-from pcv.analysis.jackknife import Parts, batch_bootstrap, batch_jackknife, shared
+from pcv.analysis.diagnostics.jackknife import Parts, batch_bootstrap, batch_jackknife, shared
 from pcv.analysis.results.scored import listed
 from pcv.analysis.sums import energy_sums, log_sums, parts, sides_of
 

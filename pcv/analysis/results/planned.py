@@ -8,7 +8,7 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
-from pcv.analysis.jackknife import shared
+from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results.diagnosed import khats
 from pcv.analysis.stopping import SETTLED, Needs, Rule, finished, needs
 from pcv.analysis.sums import log_sums, sides_of
