@@ -18,8 +18,8 @@ import numpyro.distributions as dist
 from pcv.base.keys import key
 from pcv.folds import from_sets
 from pcv.models.model import Model, Outcome, flat_target, target
-from pcv.sampling import folds as sampling
 from pcv.sampling import tiles
+from pcv.sampling.folds import moving
 from pcv.sampling.kernel import plain
 
 DRAWS, STEPS, CHAINS = 20, 3, 240
@@ -49,15 +49,15 @@ def seconds(num_units: int, tile: int) -> float:
     )
     kernel = plain(5)._replace(scale=np.full(5, 1 / np.sqrt(num_units)))
     steps, ones = np.full(CHAINS, STEPS), np.ones(CHAINS, int)
-    own = sampling.Own(np.full(CHAINS, 0.5), steps, ones, np.ones((CHAINS, 5)))
-    begin = sampling.standing_at(np.zeros((CHAINS, 1, 5)))
-    center = sampling.uncentered(folds)
+    own = moving.Own(np.full(CHAINS, 0.5), steps, ones, np.ones((CHAINS, 5)))
+    begin = moving.standing_at(np.zeros((CHAINS, 1, 5)))
+    center = moving.uncentered(folds)
     at = engine, key(1, "bench"), kernel, folds, own, begin, center, DRAWS, 0, print
-    list(sampling.blocks(*at))
+    list(moving.blocks(*at))
     spent = []
     for _ in range(3):
         begun = time.perf_counter()
-        list(sampling.blocks(*at))
+        list(moving.blocks(*at))
         spent.append(time.perf_counter() - begun)
     return min(spent)
 

@@ -17,10 +17,9 @@ from pcv.base.keys import key
 from pcv.folds import Folds
 from pcv.models.model import Target
 from pcv.models.scores import Replicates, across, frame
-from pcv.sampling import folds as sampling
 from pcv.sampling.fit import full_data
 from pcv.sampling.fit.full_data import Draws, Fit
-from pcv.sampling.folds import sides
+from pcv.sampling.folds import moving, sides, warming
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine
 from tests.problems import Problem
@@ -107,7 +106,7 @@ def run(
     num_batches: int,
     warmup: int = 20,
     y: Float[np.ndarray, "fold slot"] | None = None,
-    full_side: Callable[[sampling.Starts], sides.Facing] | None = None,
+    full_side: Callable[[moving.Starts], sides.Facing] | None = None,
 ) -> Sampled:
     """Warmup from `starts`, then batches of draws, with the keys and centres of the stages.
 
@@ -116,20 +115,20 @@ def run(
     """
     num_chains = starts.shape[1]
     root = partial(key, seed, "model")
-    begun = sampling.warmup(
+    begun = warming.warmup(
         engine, root, fit, folds, starts, warmup, "never", starts[0], nothing_said, nothing_said
     )
     facing = None
     if full_side is not None:
         facing = full_side(begun)
         begun = begun._replace(center=begun.center | {"shift": facing.shift})
-    drawn = sampling.blocks(
+    drawn = moving.blocks(
         engine,
         root("sample"),
         fit.kernel,
         folds,
         begun.own,
-        sampling.standing_at(begun.position),
+        moving.standing_at(begun.position),
         begun.center,
         num_batches * engine.buffer,
         0,

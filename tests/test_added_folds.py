@@ -11,7 +11,7 @@ import xarray as xr
 from pcv.folds import leave_future_out
 from pcv.models.scores import SCORES
 from pcv.pipeline.job import OF_REPLICATES, fold_fingerprints
-from pcv.sampling import folds as sampling_of_folds
+from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
 
@@ -69,7 +69,7 @@ def sampled(project, changes):
 @pytest.fixture
 def drawn(monkeypatch):
     """How many folds were drawn, by the number of draws: of warmups (20), and of samples."""
-    as_it_is, found = sampling_of_folds.blocks, []
+    as_it_is, found = moving.blocks, []
 
     def blocks(engine, root, kernel, folds, own, standing, center, num_draws, first, say):
         if num_draws:
@@ -77,7 +77,7 @@ def drawn(monkeypatch):
         at = folds, own, standing, center, num_draws, first, say
         return as_it_is(engine, root, kernel, *at)
 
-    monkeypatch.setattr(sampling_of_folds, "blocks", blocks)
+    monkeypatch.setattr(moving, "blocks", blocks)
     return found
 
 

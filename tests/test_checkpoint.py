@@ -26,6 +26,7 @@ from pcv.pipeline.stages import sampling
 from pcv.pipeline.storage import checkpoint, store
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import tiles
+from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
 
@@ -164,7 +165,7 @@ def test_nothing_is_sampled_twice(project, monkeypatch):
         assert num_draws == 0
         return []
 
-    monkeypatch.setattr(sampling_of_folds, "blocks", none_are_left)
+    monkeypatch.setattr(moving, "blocks", none_are_left)
     sampled(project)
 
 
@@ -212,7 +213,7 @@ def test_out_of_memory_for_good(project, monkeypatch):
         with pytest.raises(PcvError, match=r"out of memory with one chain of a device at a time; "):
             run(job, "sample")
     with monkeypatch.context() as patch:
-        patch.setattr(sampling_of_folds, "standing_at", exhausted)
+        patch.setattr(moving, "standing_at", exhausted)
         with pytest.raises(PcvError, match=r"^out of memory on cpu; cut the folds into batches"):
             run(job, "sample")
     run(job, "warmup")

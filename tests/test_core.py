@@ -16,7 +16,8 @@ from pcv.models.effects.marginal import choose
 from pcv.models.model import flat_target, param_names, target
 from pcv.sampling import tiles
 from pcv.sampling.fit import posterior
-from pcv.sampling.folds import drawing, standing_at, starting
+from pcv.sampling.folds import drawing, starting
+from pcv.sampling.folds.moving import standing_at
 from tests.chains import nothing_said
 from tests.problems import exact, normal_means
 

@@ -14,7 +14,7 @@ from scipy.special import log_expit, logsumexp
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import LogSums, batch_sums
-from pcv.sampling.folds import Starts
+from pcv.sampling.folds.moving import Starts
 from pcv.sampling.folds.sides import Facing, without_gap
 from tests.chains import Sampled, run
 from tests.problems import PROBLEMS, coin, kriging, variance

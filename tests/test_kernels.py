@@ -27,8 +27,8 @@ from pcv.base.keys import key
 from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
 from pcv.models.model import Model, Outcome, Target, flat_target, target
 from pcv.models.zoo import air
-from pcv.sampling import folds as sampling
 from pcv.sampling.fit.full_data import Fit
+from pcv.sampling.folds import adapting, moving, warming
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
 from tests.chains import fit_of, nothing_said, posterior, replicated
@@ -107,12 +107,12 @@ def adapted(
     fit = problem.fit._replace(target_accept=target_accept)
     some = problem.folds.some(chosen)
     at = problem.engine, key(1, "adapt"), fit, some, position[chosen]
-    return sampling.adapt(*at, nothing_said, nothing_said)
+    return adapting.adapt(*at, nothing_said, nothing_said)
 
 
 def starts(problem: Problem) -> Float[np.ndarray, "fold chain param"]:
     ids = problem.folds.id.tolist()
-    return problem.draws[sampling.starting_draws(1, "m", ids, CHAINS, len(problem.draws))]
+    return problem.draws[moving.starting_draws(1, "m", ids, CHAINS, len(problem.draws))]
 
 
 class Ran(NamedTuple):
@@ -137,7 +137,7 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     """Warmup, kernels of their own for folds unlike the full data, and draws of all folds."""
     folds, engine, fit = problem.folds, problem.engine, problem.fit
     how, said = "auto" if adapt else "never", (nothing_said, nothing_said)
-    begun = sampling.warmup(
+    begun = warming.warmup(
         engine,
         partial(key, 1),
         fit,
@@ -148,8 +148,8 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
         problem.draws,
         *said,
     )
-    at = begun.own, sampling.standing_at(begun.position), begun.center, num_draws, 0, nothing_said
-    made = [x for x, _ in sampling.blocks(engine, key(1, "sample"), fit.kernel, folds, *at)]
+    at = begun.own, moving.standing_at(begun.position), begun.center, num_draws, 0, nothing_said
+    made = [x for x, _ in moving.blocks(engine, key(1, "sample"), fit.kernel, folds, *at)]
     draws = np.concatenate([block.draws for block in made], axis=2)
     sums = [block.sums["pointwise"] for block in made]
     pointwise = LogSums(*(np.stack([x[f] for x in sums], axis=2) for f in LogSums._fields))
@@ -260,13 +260,13 @@ def funnel() -> tuple[Problem, float]:
 def test_no_one_step_size_suits_a_funnel(monkeypatch):
     problem, elpd = funnel()
     own, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))
-    assert (own.thin == sampling.MOVES).mean() > 0.75
+    assert (own.thin == adapting.MOVES).mean() > 0.75
     several = run(problem, True)
     estimate, mcse = diag.elpd_pointwise(several.pointwise), diag.mcse_pointwise(several.pointwise)
     assert np.abs((estimate - elpd) / mcse).max() < MAX_Z
     assert second(diag.rhat(several.joint)) < MAX_RHAT
-    monkeypatch.setattr(sampling, "MOVES", 1)
-    monkeypatch.setattr(sampling, "FINER", 1)
+    monkeypatch.setattr(adapting, "MOVES", 1)
+    monkeypatch.setattr(adapting, "FINER", 1)
     assert second(diag.rhat(run(problem, True).joint)) > MAX_RHAT
 
 
@@ -283,7 +283,7 @@ def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
     draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
     draws[5] = np.arange(4.0)[:, None]  # stuck apart
     all_alike = np.full((6, 100), np.inf)
-    found = sampling.needs_adapting(draws, all_alike)
+    found = adapting.needs_adapting(draws, all_alike)
     assert found.tolist() == [False, True, False, False, True, True]
 
 
@@ -291,7 +291,7 @@ def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     rng = np.random.default_rng(1)
     draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
     full[1] /= 3
-    assert sampling.needs_adapting(draws, full).tolist() == [False, True]
+    assert adapting.needs_adapting(draws, full).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_trajectories_of_slow_folds_are_longer(way, wanted):
     draws = rng.normal(size=(1, 8, 2000))
     for i in range(1, 2000):
         draws[..., i] = rho * draws[..., i - 1] + np.sqrt(1 - rho**2) * draws[..., i]
-    assert sampling.longer(draws)[0] == pytest.approx(wanted)
+    assert adapting.longer(draws)[0] == pytest.approx(wanted)
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]

@@ -23,7 +23,7 @@ from pcv.models.model import Fold, Model, flat_target, target
 from pcv.models.zoo import rats
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data import tables
-from pcv.sampling.folds import starting_draws
+from pcv.sampling.folds.moving import starting_draws
 from pcv.sampling.tiles import Engine, build
 from tests import chains
 from tests.chains import Sampled, fit_of, mcse, off_printed, run

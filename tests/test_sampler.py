@@ -16,8 +16,8 @@ from pcv.folds import from_sets
 from pcv.folds import train_mask as numpy_train_mask
 from pcv.models.model import Target
 from pcv.pipeline.storage import growing, store
-from pcv.sampling import folds as sampling
 from pcv.sampling import hmc, tiles
+from pcv.sampling.folds import moving
 from pcv.sampling.kernel import Kernel
 
 NUM_UNITS, DIM, CHAINS, BUFFER = 12, 3, 3, 10
@@ -60,10 +60,10 @@ def with_scale(scale=SCALE):
     return Kernel(np.ones(DIM), sd, vectors, np.sqrt(values))
 
 
-def moving(folds, step_size=0.8, num_steps=4):
+def moved_by(folds, step_size=0.8, num_steps=4):
     number = len(folds.id)
     steps, once = np.full(number, float(num_steps)), np.ones(number, int)
-    return sampling.Own(np.full(number, step_size), steps, once, np.ones((number, DIM)))
+    return moving.Own(np.full(number, step_size), steps, once, np.ones((number, DIM)))
 
 
 def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, own=None, **more):
@@ -74,15 +74,15 @@ def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, own=No
             [np.random.default_rng([c, *fold.encode()]).normal(size=DIM) for c in range(chains)]
             for fold in folds.id
         ]
-        at = sampling.standing_at(np.array(starts))
-    return sampling.blocks(
+        at = moving.standing_at(np.array(starts))
+    return moving.blocks(
         engine,
         key(1, "m", "sample"),
         kernel or with_scale(),
         folds,
-        own or moving(folds),
+        own or moved_by(folds),
         at,
-        sampling.uncentered(folds),
+        moving.uncentered(folds),
         num_draws,
         more.get("first", 0),
         print,
@@ -105,7 +105,7 @@ ONE = from_sets(["only"], [np.array([0, 1])], None, NUM_UNITS)
 def off_by(engine, kernel=None, **pace):
     """Largest error of means and covariances in standard errors, and acceptance, after 10 draws."""
     chains, mean = 4000, 10 / NUM_UNITS
-    blocks, end = run(engine, ONE, 10, chains, kernel, moving(ONE, **pace))
+    blocks, end = run(engine, ONE, 10, chains, kernel, moved_by(ONE, **pace))
     position = end.position[0]
     error_of_mean = np.sqrt(np.diag(COV) / chains)
     error_of_cov = np.sqrt((np.outer(np.diag(COV), np.diag(COV)) + COV**2) / chains)
@@ -160,9 +160,9 @@ def test_all_chains_of_a_draw_take_as_many_steps():
     )
     engine = tiles.build(free, (), NUM_UNITS, 1)
     folds = FOLDS._replace(test=FOLDS.test[:, :1])
-    at = sampling.standing_at(np.zeros((5, CHAINS, DIM)))
+    at = moving.standing_at(np.zeros((5, CHAINS, DIM)))
     plain = with_scale(np.ones(DIM))
-    made = list(stream(engine, folds, 40, kernel=plain, own=moving(folds, 0.1, 6), at=at))
+    made = list(stream(engine, folds, 40, kernel=plain, own=moved_by(folds, 0.1, 6), at=at))
     momentum = np.sqrt(2 * np.stack([b.stats["energy"]["mean"] for b, _ in made], axis=-1))
     places = np.stack([at.position, *(end.position for _, end in made)])
     moved = np.sqrt((np.diff(places, axis=0) ** 2).sum(-1)).transpose(1, 2, 0)
@@ -226,17 +226,17 @@ def test_a_call_of_a_large_model_is_of_one_tile(engine):
 
 def test_folds_of_other_steps_and_thinning_advance_apart(engine):
     """As each does alone; a thinned draw is the last of its transitions."""
-    own = moving(FOLDS)._replace(
+    own = moved_by(FOLDS)._replace(
         num_steps=np.array([4.0, 2.0, 4.0, 8.0, 2.0]),
         thin=np.array([1, 1, 3, 1, 3]),
         scale_ratio=np.linspace(1, 2, 5)[:, None] * np.ones(DIM),
     )
     together, _ = run(engine, own=own)
     for k in range(5):
-        alone, _ = run(engine, FOLDS.some([k]), own=sampling.chosen(own, np.array([k])))
+        alone, _ = run(engine, FOLDS.some([k]), own=moving.chosen(own, np.array([k])))
         np.testing.assert_allclose(draws(alone)[0], draws(together)[k], rtol=1e-9, atol=1e-12)
-    each, _ = run(engine, FOLDS.some([2]), num_draws=60, own=moving(FOLDS.some([2])))
-    thinned = moving(FOLDS.some([2]))._replace(thin=np.array([3]))
+    each, _ = run(engine, FOLDS.some([2]), num_draws=60, own=moved_by(FOLDS.some([2])))
+    thinned = moved_by(FOLDS.some([2]))._replace(thin=np.array([3]))
     third, _ = run(engine, FOLDS.some([2]), num_draws=20, own=thinned)
     np.testing.assert_allclose(draws(third), draws(each)[..., 2::3], rtol=1e-9)
 
@@ -280,7 +280,7 @@ def test_energy_sums_give_the_fraction_of_missing_information():
 
 
 def test_divergences_are_counted(engine):
-    blocks, _ = run(engine, num_draws=10, own=moving(FOLDS, 30.0, 8))
+    blocks, _ = run(engine, num_draws=10, own=moved_by(FOLDS, 30.0, 8))
     assert (blocks[0].stats["divergences"]["total"] == 10).all()
     blocks, _ = run(engine, num_draws=10)
     assert (blocks[0].stats["divergences"]["total"] == 0).all()
@@ -288,15 +288,15 @@ def test_divergences_are_counted(engine):
 
 def test_starts_are_distinct_within_a_fold_and_uniform():
     folds = [f"fold {i}" for i in range(3000)]
-    picks = sampling.starting_draws(1, "m", folds, 8, 100)
+    picks = moving.starting_draws(1, "m", folds, 8, 100)
     assert all(len(set(row)) == 8 for row in picks)
     counts = np.bincount(picks.ravel(), minlength=100)
     assert abs(counts - 240).max() < 5 * np.sqrt(240)
-    np.testing.assert_array_equal(sampling.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
+    np.testing.assert_array_equal(moving.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
 
 
 def test_chains_of_a_superchain_start_at_one_draw():
-    picks = sampling.starting_draws(1, "m", ["a", "b"], 8, 100, superchains=2)
+    picks = moving.starting_draws(1, "m", ["a", "b"], 8, 100, superchains=2)
     assert picks.shape == (2, 8)
     for row in picks:
         assert len(set(row[:4])) == len(set(row[4:])) == 1
@@ -304,7 +304,7 @@ def test_chains_of_a_superchain_start_at_one_draw():
 
 
 def test_more_chains_than_starts_share_them():
-    picks = sampling.starting_draws(1, "m", ["a", "b"], 8, 5)
+    picks = moving.starting_draws(1, "m", ["a", "b"], 8, 5)
     assert all(sorted(np.bincount(row, minlength=5)) == [1, 1, 2, 2, 2] for row in picks)
 
 

@@ -33,6 +33,7 @@ from pcv.pipeline.storage.artifacts import sampled
 from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
+from pcv.sampling.folds import adapting, moving, warming
 from tests.problems import LinearGaussian
 from tests.project import CONFIG, Project, run, set_up, table
 
@@ -411,7 +412,7 @@ class TestSuperchains:
     def starts(self, conjugate, monkeypatch, **cv) -> np.ndarray:
         """Of each fold and superchain the starts of its chains."""
         seen = []
-        as_it_is = sampling_of_folds.warmup
+        as_it_is = warming.warmup
 
         def watched(engine, root, fit, folds, position, *rest):
             seen.append(position)
@@ -420,7 +421,7 @@ class TestSuperchains:
         changes = self.changes(1)
         changes["cv"] |= cv
         with monkeypatch.context() as patched:
-            patched.setattr(sampling_of_folds, "warmup", watched)
+            patched.setattr(warming, "warmup", watched)
             run(conjugate.job(changes, model="exact"), "warmup")
         return seen[0].reshape(4, 4, 16, -1)
 
@@ -437,13 +438,13 @@ class TestSuperchains:
         np.testing.assert_allclose(wide - center, 3 * (narrow - center), rtol=1e-9, atol=1e-12)
 
     def test_superchains_that_stay_where_they_started_are_flagged(self, conjugate, monkeypatch):
-        as_it_is = sampling_of_folds.alike
+        as_it_is = moving.alike
 
         def hardly_moving(fit, num_folds):
             found = as_it_is(fit, num_folds)
             return found._replace(step_size=1e-4 * found.step_size)
 
-        monkeypatch.setattr(sampling_of_folds, "alike", hardly_moving)
+        monkeypatch.setattr(moving, "alike", hardly_moving)
         changes = self.changes(1)
         changes["cv"]["adapt"] = "never"
         run(conjugate.job(changes, model="exact"), "warmup", "sample", "diagnose")
@@ -600,13 +601,13 @@ class TestRounds:
 
     def test_rounds_that_are_added_draw_only_what_is_new(self, after_rounds, monkeypatch):
         before = self.rounds(after_rounds, "linear")
-        drawn, as_it_is = [], sampling_of_folds.blocks
+        drawn, as_it_is = [], moving.blocks
 
         def blocks(*args, num_draws, first, say):
             drawn.append((first, num_draws))
             return as_it_is(*args, num_draws, first, say)
 
-        monkeypatch.setattr(sampling_of_folds, "blocks", blocks)
+        monkeypatch.setattr(moving, "blocks", blocks)
         more = {"cv.until": ROUNDS | {"max_draws": 192}}
         for round in range(3):
             if round:
@@ -865,15 +866,15 @@ class TestSameAnswer:
             changes = {"fit.target_accept": target_accept, "cv.adapt": "always"}
             run(project.job(changes, model="flat"), "fit", "warmup")
             warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr")).load()
-            coarser = np.where(warm["thin"] > 1, sampling_of_folds.FINER, 1)
+            coarser = np.where(warm["thin"] > 1, adapting.FINER, 1)
             steps.append(warm["step_size"].values * coarser)
         assert (steps[1] < 0.8 * steps[0]).all()
 
     def test_folds_may_be_adapted_some_at_a_time(self, project, monkeypatch):
         """Where the draws of all would take too much memory."""
         found, job = [], project.job({"cv.adapt": "always"}, model="flat")
-        for size in (sampling_of_folds.POSITIONS, 1):
-            monkeypatch.setattr(sampling_of_folds, "POSITIONS", size)
+        for size in (warming.POSITIONS, 1):
+            monkeypatch.setattr(warming, "POSITIONS", size)
             shutil.rmtree("results/.checkpoints")
             run(job, "warmup")
             warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr")).load()

@@ -14,8 +14,7 @@ from pcv.analysis.stopping import Rule, finished
 from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds import Folds, from_sets, hv_block, k_fold, leave_one_out
 from pcv.models.model import flat_target, target
-from pcv.sampling import folds as sampling
-from pcv.sampling.folds import sides
+from pcv.sampling.folds import moving, sides
 from pcv.sampling.tiles import build
 from tests.chains import fit_of, nothing_said
 from tests.problems import kriging, regression
@@ -218,14 +217,14 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     setting = prepare(problem())
     once = setting.folds.some(np.arange(len(setting.scheme)))
     draws = setting.starts[:320].reshape(-1, setting.starts.shape[-1])
-    zero = sampling.uncentered(once)
+    zero = moving.uncentered(once)
     pilot = np.asarray(setting.scores(draws)[0]).T[:, None]
-    own = sampling.alike(setting.fit, len(once.id))
+    own = moving.alike(setting.fit, len(once.id))
     at = setting.starts[: len(once.id)], own, np.zeros(len(once.id), bool), zero, pilot
     which = sides.without_gap(once)
     engine = setting.engine
     end = nothing_said, nothing_said
-    side = engine, once, which, sampling.Starts(*at), draws
+    side = engine, once, which, moving.Starts(*at), draws
     found = sides.facing(*side, None, 4000, *end)
     joint, pointwise = (np.asarray(x) for x in setting.scores(draws))
     assert found.num_draws == 1280  # of blocks of 20, two to a batch

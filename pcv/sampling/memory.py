@@ -13,7 +13,7 @@ from pcv.base.errors import PcvError
 from pcv.base.process import all_cores
 from pcv.base.programs.devices import in_use
 from pcv.folds import Folds
-from pcv.sampling.folds import measured
+from pcv.sampling.folds.moving import measured
 from pcv.sampling.tiles import Engine
 
 HOST_COPIES = 9

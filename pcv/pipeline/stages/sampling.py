@@ -186,8 +186,8 @@ def _begun(
 ) -> "Begun":
     from pcv.base.keys import key
     from pcv.pipeline.stages.warming_up import OF_OWN
-    from pcv.sampling.folds import Own, standing_at
     from pcv.sampling.folds.drawing import Begun
+    from pcv.sampling.folds.moving import Own, standing_at
 
     adapted = warm["adapted"].values[rows]
     scale_ratio = np.ones((len(rows), len(fit.kernel.center)))
@@ -204,8 +204,8 @@ def _begun(
 def _saved(own: Checkpoint) -> "Saved":
     """A checkpoint's blocks, as sampling has them."""
     from pcv.analysis.sums import block_of
-    from pcv.sampling.folds import Standing
     from pcv.sampling.folds.drawing import Saved
+    from pcv.sampling.folds.moving import Standing
 
     return Saved(
         own.number,

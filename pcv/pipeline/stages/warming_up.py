@@ -28,7 +28,7 @@ EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
 CHECKED_CHAINS = 2
 """of each fold, at whose ends integrals over own effects are looked at a second time"""
 OF_OWN = ("step_size", "num_steps", "thin")
-"""fields of `pcv.sampling.folds.Own`, besides the scale ratio, which is 1 of most folds"""
+"""fields of `pcv.sampling.folds.moving.Own`, besides the scale ratio, which is 1 of most folds"""
 
 
 def warmup(job: Job) -> None:
@@ -137,7 +137,7 @@ def _at_full_data(
     say: Any,
 ) -> Float[np.ndarray, "checked_fold first_chain first_draw"]:
     """Joint log predictive of some folds' test sets at draws of the full-data fit."""
-    from pcv.sampling.folds import at_full_data
+    from pcv.sampling.folds.warming import at_full_data
 
     some = folds.some(evenly(len(folds.id), EVALUATED_FOLDS))
     first = draws[: max(EVALUATED_DRAWS // draws.shape[1], 1), :EVALUATED_DRAWS]

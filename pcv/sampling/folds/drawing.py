@@ -10,8 +10,8 @@ from pcv.analysis import stopping
 from pcv.analysis.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
 from pcv.analysis.sums import Block
 from pcv.folds import Folds
-from pcv.sampling import folds as sampling
-from pcv.sampling.folds import Centers, Own, Standing, chosen
+from pcv.sampling.folds import moving
+from pcv.sampling.folds.moving import Centers, Own, Standing, chosen
 from pcv.sampling.kernel import Kernel
 from pcv.sampling.tiles import Engine
 
@@ -98,7 +98,7 @@ def sampled(
                 so_far.append(block.sums["joint"] | {"crossing": block.crossing})
             yield Drawn(block, active, standing)
         some = folds.some(active), chosen(own, active), standing, chosen(center, active)
-        drawn = sampling.blocks(
+        drawn = moving.blocks(
             engine, root, kernel, *some, num_draws=length - made, first=made, say=say
         )
         for block, standing in drawn:

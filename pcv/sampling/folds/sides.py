@@ -16,17 +16,16 @@ from pcv.base.keys import key
 from pcv.folds import Folds
 from pcv.sampling.accumulate import log_sums
 from pcv.sampling.fit.full_data import Fit
-from pcv.sampling.folds import (
-    FULL_DRAWS,
+from pcv.sampling.folds.moving import (
     Centers,
     Starts,
     alike,
     in_memory,
     of_chains,
-    scored_blocks,
     standing_at,
     uncentered,
 )
+from pcv.sampling.folds.warming import FULL_DRAWS, scored_blocks
 from pcv.sampling.hmc import Pace
 from pcv.sampling.kernel import precisions
 from pcv.sampling.tiles import Engine, advance

@@ -11,9 +11,9 @@ from pcv.analysis.sums import Block
 from pcv.folds import Folds
 from pcv.models.effects.marginal import Scored, started_anew
 from pcv.models.model import Target
-from pcv.sampling import folds as sampling
 from pcv.sampling.fit.full_data import Fit
-from pcv.sampling.folds import Starts, sides
+from pcv.sampling.folds import adapting, moving, sides, warming
+from pcv.sampling.folds.moving import Starts
 from pcv.sampling.folds.sides import Facing
 from pcv.sampling.tiles import Engine
 
@@ -80,7 +80,7 @@ def warmed(
         after: is told of every block: those so far of what is being done, and what that is.
         look: is called between blocks of full-data scores.
     """
-    picks = sampling.starting_draws(
+    picks = moving.starting_draws(
         plan.seed,
         plan.model,
         [str(fold) for fold in folds.id],
@@ -97,7 +97,7 @@ def warmed(
         so_far.append(block._replace(draws=block.draws[..., :0]))
         after(so_far, what)
 
-    starts = sampling.warmup(
+    starts = warming.warmup(
         engine,
         root,
         fit,
@@ -116,7 +116,7 @@ def warmed(
             f"warmup {plan.model}: kernels of their own for {starts.adapted.sum()} of "
             f"{len(folds.id)} folds"
             + why * (plan.adapted == "auto")
-            + f"; {several} of them make {sampling.MOVES} transitions for a draw" * bool(several)
+            + f"; {several} of them make {adapting.MOVES} transitions for a draw" * bool(several)
         )
     which = _with_two_sides(how, engine, fit, folds, full, say)
     numerical = how.local is not None and not how.local.exact

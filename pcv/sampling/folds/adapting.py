@@ -1,0 +1,185 @@
+"""Folds that are unlike the full data: which they are, and how their chains move."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from pcv.analysis.sums import Block
+from pcv.folds import Folds
+from pcv.sampling.fit.full_data import QUARTER, REFUSED, Fit, autocorrelation
+from pcv.sampling.folds.moving import (
+    Own,
+    block_of,
+    by_fold,
+    in_memory,
+    of_chains,
+    standing_at,
+    uncentered,
+)
+from pcv.sampling.hmc import Pace
+from pcv.sampling.kernel import whitened
+from pcv.sampling.tiles import Engine, advance
+
+MAX_RHO = 0.6
+"""lag-1 autocorrelation of a fold's score, above which its chains are slow"""
+NEARLY = 0.3
+"""powers of √2 that a trajectory may be shorter than a quarter period"""
+MAX_WIDER = 3
+"""variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
+WINDOWS = (25, 50, 100)
+"""draws after each of which a fold's scale is learnt anew"""
+LAST_WINDOW, CHECKED = 50, 100
+"""draws after them in which its step size is tuned for the last time, and then looked at"""
+TARGET_ACCEPT = 0.9
+FIRST_STEP, MAX_STEPS = 0.5, 32.0
+GAIN, LAST_GAIN = 0.3, 0.1
+"""by which the step size follows the acceptance"""
+MAX_REFUSED = 0.002
+"""share of refused proposals above which no one step size suits the fold's posterior"""
+FINER, MOVES = 4, 16
+"""what the step size of such a fold is divided by, and its transitions for a draw"""
+PRIOR_DRAWS = 5
+"""draws that the present scale counts for beside those of a window"""
+
+
+def autocorrelated(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
+    """Lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow; of
+    the draws or of their ranks, whichever is larger, for outliers hide it; NaN where none moved."""
+    from scipy.stats import rankdata
+
+    ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.fmax(autocorrelation(draws), autocorrelation(ranks))
+
+
+def needs_adapting(
+    draws: Float[np.ndarray, "fold chain draw"],
+    full: Float[np.ndarray, "fold full_draw"],
+) -> Bool[np.ndarray, " fold"]:
+    """Which folds are unlike the full data: slow ones (an autocorrelation above .6), or whose
+    score varies three times as much.
+
+    Args:
+        draws: of a score, from a warmup with the full-data kernel.
+        full: the same score at full-data draws, of `at_full_data`.
+
+    >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
+    >>> walk[1] = walk[1].cumsum(axis=1)
+    >>> needs_adapting(walk, np.full((2, 100), np.inf))
+    array([False,  True])
+    """
+    with np.errstate(invalid="ignore"):
+        wider = draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1)
+        return (autocorrelated(draws) > MAX_RHO) | wider
+
+
+def longer(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
+    r"""What trajectories are to be multiplied by for a quarter of a fold's own period, as a power
+    of √2 up to 2.
+
+    .. math:: \frac{\pi / 2}{\arccos \rho}
+
+    as for a normal coordinate, whose autocorrelation :math:`\rho` is the cosine of the way.
+
+    Args:
+        draws: of a score.
+    """
+    rho = np.clip(np.nan_to_num(autocorrelated(draws)), 0.0, MAX_RHO)
+    return np.exp2(np.ceil(2 * np.log2(QUARTER / np.arccos(rho)) - NEARLY) / 2)
+
+
+def quarter_period(step_size: Float[np.ndarray, " fold"]) -> Float[np.ndarray, " fold"]:
+    """Leapfrog steps that carry a standard normal to an independent place, as a power of √2, so
+    that folds advance together; at most 32.
+
+    >>> quarter_period(np.array([0.01, 0.2, 0.5, 2.0])).round(1)
+    array([32. ,  8. ,  2.8,  1. ])
+    """
+    steps = np.exp2(np.round(2 * np.log2(QUARTER / step_size)) / 2)
+    return np.clip(steps, 1.0, MAX_STEPS)
+
+
+def adapt(
+    engine: Engine,
+    root: Key[Array, ""],
+    fit: Fit,
+    folds: Folds,
+    position: Float[np.ndarray, "fold chain param"],
+    after: Callable[[Block, str], None],
+    say: Callable[[str], None],
+) -> tuple[Own, Float[np.ndarray, "fold chain param"], int]:
+    r"""How the chains of folds unlike the full data move, from short windows of their own draws.
+
+    After each of three windows of growing length the scale ratio :math:`d` of every whitened
+    coordinate becomes the standard deviation of the n pooled draws,
+
+    .. math:: d_j^2 \leftarrow d_j^2 \, (n v_j + 5) / (n + 5)
+
+    with their variance :math:`v_j` in the coordinates of the present scale ratio. (One scale for
+    each coordinate rather than a covariance: it takes few draws whatever the number of parameters,
+    and all chains share the full-data metric.) Within a window the step size follows the acceptance
+    of the fold's chains towards .9, or that of the fit if it is more; a last window tunes it for
+    the final scale ratio. Trajectories last a quarter period, or are `longer`. A fold depends on no
+    other.
+
+    Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
+    Where more than .2% are (accepted by less than .02; in 100 more draws, and in the later halves
+    of the two windows before them), scales vary over the posterior, as in a funnel, whose neck
+    chains then hardly enter or leave. Such a fold takes a quarter of the step size, and sixteen
+    transitions for a draw: what moves chains along a funnel are new momenta, not long trajectories.
+
+    Args:
+        engine, root, fit, folds, after, say: as for `warmup`.
+        position: where the chains stand.
+
+    Returns:
+        How they move, where they end, and how many draws they made.
+    """
+    num_folds, num_chains, num_params = position.shape
+    target = max(TARGET_ACCEPT, fit.target_accept)
+    step, scale_ratio = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
+    refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, uncentered(folds)
+
+    for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
+        scores: list[np.ndarray] = []
+        total, squares = np.zeros((2, num_folds, num_params))
+        gain = 0.0 if i > len(WINDOWS) else LAST_GAIN if i == len(WINDOWS) else GAIN
+        if 0 < i < len(WINDOWS):
+            step = np.full(num_folds, FIRST_STEP)
+        counted = length - length // 2 if i < len(WINDOWS) + 1 else length
+        for first in range(0, length, engine.buffer):
+            size = min(engine.buffer, length - first)
+            own = Own(step, quarter_period(step), np.ones(num_folds, int), scale_ratio)
+            state, chains, center = of_chains(folds, own, standing_at(position), zero)
+            steps = np.repeat(own.num_steps, num_chains)
+            pace = Pace(made, size, steps, 1, gain, target)
+            at = root, fit.kernel, pace, state, chains, center, True
+            state, drawn, made_of = in_memory(engine, advance, at, say)
+            position = by_fold(state.position, num_chains)
+            step = np.exp(by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
+            z = whitened(fit.kernel, drawn.position[:, :size]) / chains.scale_ratio[:, None]
+            z = z.reshape(num_folds, num_chains * size, num_params)
+            total, squares = total + z.sum(1), squares + (z**2).sum(1)
+            if i >= len(WINDOWS) - 1:
+                late = np.arange(first, first + size) >= length - counted
+                low = (drawn.acceptance[:, :size] < REFUSED) & late
+                refused += low.reshape(num_folds, -1).sum(1)
+            made += size
+            before = np.full(len(state.energy), np.nan)
+            block = block_of(drawn, made_of, before, num_chains, size, zero["shift"])
+            after(block, "of adapted folds,")
+            scores.append(block.draws)
+        looked_at += counted if i >= len(WINDOWS) - 1 else 0
+        if i < len(WINDOWS):
+            number = num_chains * length
+            variance = squares / number - (total / number) ** 2
+            wider = (number * variance + PRIOR_DRAWS) / (number + PRIOR_DRAWS)
+            scale_ratio = scale_ratio * np.sqrt(wider)
+    rough = refused > MAX_REFUSED * num_chains * looked_at
+    num_steps = quarter_period(step)
+    num_steps = np.where(rough, num_steps, num_steps * longer(np.concatenate(scores, 2)))
+    own = Own(
+        np.where(rough, step / FINER, step), num_steps, np.where(rough, MOVES, 1), scale_ratio
+    )
+    return own, position, made

@@ -1,0 +1,245 @@
+"""Chains of folds, moved block by block."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+from jax.errors import JaxRuntimeError
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from pcv.analysis.diagnostics import crossing
+from pcv.analysis.sums import Block
+from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
+from pcv.base.programs import Shared
+from pcv.base.programs.devices import in_use, out_of_memory
+from pcv.folds import Folds
+from pcv.sampling.accumulate import energy_sums, log_sums, weighted_means
+from pcv.sampling.fit.full_data import Fit
+from pcv.sampling.hmc import Chain, Moved, Pace, State
+from pcv.sampling.kernel import Kernel
+from pcv.sampling.scoring import Made
+from pcv.sampling.tiles import Engine, Taken, advance, chains_of, taken
+
+Centers = dict[str, np.ndarray]
+"""kind → centring constants of the log score (fold[, slot]); shift → of
+`pcv.analysis.diagnostics.Sides`"""
+
+
+class Own(NamedTuple):
+    """How each fold's chains move under the kernel of the full data; leading axis: fold."""
+
+    step_size: Float[np.ndarray, " fold"]
+    num_steps: Float[np.ndarray, " fold"]
+    thin: Int[np.ndarray, " fold"]
+    """HMC transitions for a draw"""
+    scale_ratio: Float[np.ndarray, "fold param"]
+    """how much wider than the full-data posterior"""
+
+
+class Standing(NamedTuple):
+    """What the next draws of all chains need; leading axes: fold, chain."""
+
+    position: Float[np.ndarray, "fold chain param"]
+    energy: Float[np.ndarray, "fold chain"]
+    """of the last draw, NaN before the first"""
+
+
+def standing_at(position: Float[np.ndarray, "fold chain param"]) -> Standing:
+    """Chains that begin."""
+    return Standing(position, np.full(position.shape[:2], np.nan))
+
+
+class Starts(NamedTuple):
+    """Where the warmup of folds ends."""
+
+    position: Float[np.ndarray, "fold chain param"]
+    own: Own
+    adapted: Bool[np.ndarray, " fold"]
+    center: Centers
+    draws: Float[np.ndarray, "fold chain draw"]
+    """of the joint score, in the later half"""
+
+
+def uncentered(folds: Folds) -> Centers:
+    """What is known before the warmup."""
+    number = len(folds.id)
+    zero = {"joint": np.zeros(number), "pointwise": np.zeros(folds.test.shape)}
+    return {**zero, "shift": np.full(number, np.inf)}
+
+
+def alike(fit: Fit, num_folds: int) -> Own:
+    """Folds whose chains move as those of the full data."""
+
+    def each(x: Any) -> np.ndarray:
+        return np.broadcast_to(x, (num_folds, *np.shape(x)))
+
+    one = np.ones(len(fit.kernel.center))
+    return Own(each(fit.step_size), each(fit.num_steps), each(1), each(one))
+
+
+def chosen(tree: Any, folds: np.ndarray) -> Any:
+    """Some of the folds."""
+    return jax.tree.map(lambda x: x[folds], tree)
+
+
+def starting_draws(
+    seed: int,
+    model: str,
+    folds: list[str],
+    num_chains: int,
+    num_available: int,
+    superchains: int = 0,
+) -> Int[np.ndarray, "fold chain"]:
+    """Which full-data draws the chains start from: random, and distinct within a fold.
+
+    A random first one and equal strides from there (with repeats only where a fold has more
+    starts than there are draws). With superchains, the chains of each start at one draw.
+    """
+    starts = superchains or num_chains
+    of_fold = ([seed, name_bits(model), name_bits("start"), name_bits(fold)] for fold in folds)
+    first = np.array([np.random.default_rng(x).integers(num_available) for x in of_fold])
+    stride = max(num_available // starts, 1)
+    picks = (first[:, None] + stride * np.arange(starts)) % num_available
+    return np.repeat(picks, num_chains // starts, axis=1)
+
+
+def blocks(
+    engine: Engine,
+    root: Key[Array, ""],
+    kernel: Kernel,
+    folds: Folds,
+    own: Own,
+    standing: Standing,
+    center: Centers,
+    num_draws: int,
+    first: int,
+    say: Callable[[str], None],
+) -> Iterator[tuple[Block, Standing]]:
+    """Draws of all chains, one block after another; memory on the device does not grow with them.
+
+    Args:
+        engine: of the model.
+        root: key of the seed, the model and the stage.
+        kernel: of the full data.
+        folds: and how their chains move.
+        standing: where the chains stand.
+        center: constants of the log score.
+        num_draws: draws per chain to make.
+        first: draws per chain made before.
+        say: is told where the device's memory is too small for a tile.
+
+    Yields:
+        Each block's sums and draws, and where the chains stand.
+    """
+    num_chains = standing.position.shape[1]
+    state, chains, center_of = of_chains(folds, own, standing, center)
+    steps, thin = np.repeat(own.num_steps, num_chains), np.repeat(own.thin, num_chains)
+    done = 0
+    while done < num_draws:
+        size = min(engine.buffer, num_draws - done)
+        pace = Pace(first + done, size, steps, thin, 0.0, 0.0)
+        before, at = state.energy, (root, kernel, pace, state, chains, center_of)
+        state, moved, made = in_memory(engine, advance, at, say)
+        done += size
+        standing = Standing(*(by_fold(x, num_chains) for x in (state.position, state.energy)))
+        yield block_of(moved, made, before, num_chains, size, center["shift"]), standing
+
+
+_smaller: WeakKeyDictionary[Shared, Engine] = WeakKeyDictionary()
+"""by the program of a tile that did not fit the device's memory"""
+
+
+def in_memory[T](
+    engine: Engine, call: Callable[..., T], args: tuple[Any, ...], say: Callable[[str], None]
+) -> T:
+    """What a call of an engine gives; where a tile does not fit the device's memory, with smaller
+    ones from then on.
+
+    Raises:
+        PcvError: it does not fit with one chain at a time.
+    """
+    while True:
+        while engine.advance in _smaller:
+            engine = _smaller[engine.advance]
+        try:
+            return call(engine, *args)
+        except JaxRuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            together = engine.tile // len(in_use())
+            if together <= 1:
+                raise PcvError(
+                    "out of memory with one chain of a device at a time; use precision: float32, "
+                    "or a smaller cv.batch_size"
+                ) from error
+            _smaller[engine.advance] = engine = engine.with_tile(engine.tile // 2)
+            say(
+                f"warning: out of memory with {together} chains of a device at a time; tried again "
+                f"with {engine.tile // len(in_use())}"
+            )
+
+
+def measured(engine: Engine, fold: Folds) -> Taken | None:
+    """What a block of draws takes, where JAX says it."""
+    ones = np.ones(1, int)
+    one = Own(np.ones(1), np.ones(1), ones, np.ones((1, engine.num_params)))
+    at = standing_at(np.zeros((1, 1, engine.num_params)))
+    return taken(engine, *of_chains(fold, one, at, uncentered(fold)))
+
+
+def of_chains(
+    folds: Folds, own: Own, standing: Standing, center: Centers
+) -> tuple[State, Chain, Centers]:
+    """Of each chain, what its fold has."""
+    num_chains, num_params = standing.position.shape[1:]
+    ids = [str(fold) for fold in folds.id]
+    chains = chains_of(ids, num_chains, folds.test, folds.held_out, num_params)
+    if (own.scale_ratio != 1).any():
+        chains = chains._replace(scale_ratio=np.repeat(own.scale_ratio, num_chains, axis=0))
+    with np.errstate(divide="ignore"):
+        log_step = np.log(np.repeat(own.step_size, num_chains))
+    state = State(standing.position.reshape(-1, num_params), log_step, standing.energy.reshape(-1))
+    return state, chains, {kind: np.repeat(x, num_chains, axis=0) for kind, x in center.items()}
+
+
+def block_of(
+    moved: Moved,
+    made: Made,
+    before: np.ndarray,
+    num_chains: int,
+    size: int,
+    shift: Float[np.ndarray, " fold"],
+) -> Block:
+    """What a block makes, by fold and chain, in double precision."""
+
+    def stored(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: by_fold(x, num_chains) for name, x in fields.items()}
+
+    def drawn(x: np.ndarray) -> np.ndarray:
+        return by_fold(np.asarray(x[:, :size], float), num_chains)
+
+    joint = drawn(made.joint)
+    sums = {kind: stored(log_sums.finalize(x)) for kind, x in made.sums.items()}
+    if "bridge" in sums:
+        sums["bridge"] = {name: sums["bridge"][name] for name in ("log_sum", "log_sum_sq")}
+    return Block(
+        sums,
+        joint,
+        crossing(joint, shift, own=True),
+        {name: stored(weighted_means.finalize(x)) for name, x in made.means.items()},
+        None if made.y_rep is None else drawn(made.y_rep),
+        {
+            "acceptance": {"total": drawn(moved.acceptance).sum(2)},
+            "divergences": {"total": drawn(moved.diverging).sum(2)},
+            "energy": energy_sums(drawn(moved.energy), by_fold(before, num_chains)),
+        },
+        size,
+    )
+
+
+def by_fold(x: np.ndarray, num_chains: int) -> np.ndarray:
+    """What chains have, by fold and chain."""
+    return x.reshape(-1, num_chains, *x.shape[1:])
