@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from benchmarks.problems import Columns, InNumPyro, InPyMC, Problem, Written, log_lik, write
 from pcv.base.process import all_cores
-from pcv.folds import Folds, train_mask
+from pcv.folds.base import Folds, train_mask
 
 CHAINS, WARMUP, DRAWS = 4, 400, 400
 SEED = 1

@@ -16,7 +16,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from pcv.base.keys import key
-from pcv.folds import from_sets
+from pcv.folds.base import from_sets
 from pcv.models.model import Model, Outcome, flat_target, target
 from pcv.sampling import tiles
 from pcv.sampling.folds import moving

@@ -14,7 +14,7 @@ from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, UnitSides
 from pcv.analysis.diagnostics.jackknife import Parts
 from pcv.analysis.sums import batch_of, parts
 from pcv.base.keys import key
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.models.model import Target
 from pcv.models.scores import Replicates, across, frame
 from pcv.sampling.fit import full_data

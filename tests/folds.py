@@ -5,11 +5,7 @@ import pytest
 from hypothesis import settings
 
 from pcv.base.errors import PcvError
-from pcv.folds import (
-    Folds,
-    check,
-    train_mask,
-)
+from pcv.folds.base import Folds, check, train_mask
 
 quick = settings(max_examples=50, deadline=None)
 

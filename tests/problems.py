@@ -20,16 +20,10 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import betaln, gammaln
 from scipy.stats import multivariate_normal
 
-from pcv.folds import (
-    Folds,
-    from_sets,
-    hv_block,
-    k_fold,
-    leave_future_out,
-    leave_one_group_out,
-    leave_one_out,
-    train_mask,
-)
+from pcv.folds.base import Folds, from_sets, train_mask
+from pcv.folds.exchangeable import k_fold, leave_one_out
+from pcv.folds.groups import leave_one_group_out
+from pcv.folds.time import hv_block, leave_future_out
 from pcv.models.model import Model, Outcome, Target, support
 from pcv.models.normal import normal_target
 from pcv.models.zoo.rats import gaussian_predictive

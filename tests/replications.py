@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Shaped
 
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.models.model import Fold, flat_target, target
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import train_mask

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pcv.folds import leave_future_out
+from pcv.folds.time import leave_future_out
 from pcv.models.scores import SCORES
 from pcv.pipeline.job import OF_REPLICATES, fold_fingerprints
 from pcv.sampling.folds import moving

@@ -19,7 +19,7 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import pcv
 from pcv.api.result import CV
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.models.effects.marginal import choose
 from pcv.models.model import Model, Outcome, numeric, support
 

@@ -32,7 +32,7 @@ from pcv.api import inputs, loo
 from pcv.api.loo import _at_least_two
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
-from pcv.folds import train_mask
+from pcv.folds.base import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
 from pcv.pipeline import stages
 from pcv.pipeline.config import DataConfig

@@ -20,7 +20,7 @@ import xarray as xr
 from jax.errors import JaxRuntimeError
 
 from pcv.base.errors import PcvError
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.pipeline.job import draws_of, starts_of
 from pcv.pipeline.stages import sampling
 from pcv.pipeline.storage import checkpoint, store
@@ -439,7 +439,7 @@ import sys
 from pathlib import Path
 from pcv.pipeline.storage import checkpoint
 from pcv.base.errors import PcvError
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.pipeline.job import draws_of, starts_of
 try:
     with checkpoint.held(Path({str(tmp_path)!r}), {{"folds": ["1"]}}, {HERE!r}, print):

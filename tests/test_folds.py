@@ -8,23 +8,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn import model_selection
 
-from pcv.folds import (
-    check,
-    describe,
-    from_column,
-    from_sets,
-    from_splitter,
-    k_fold,
-    k_fold_contiguous,
-    k_fold_grouped,
-    k_fold_stratified,
-    leave_one_group_out,
-    leave_one_out,
-    make,
-    schemes,
-    title,
-    train_mask,
-)
+from pcv.folds import schemes
+from pcv.folds.base import check, describe, from_sets, from_splitter, train_mask
+from pcv.folds.exchangeable import k_fold, k_fold_contiguous, k_fold_stratified, leave_one_out
+from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
+from pcv.folds.making import make, title
 from pcv.pipeline.config import FoldScheme
 from tests.folds import assert_partition, names, quick, refusal, scored
 

@@ -24,7 +24,9 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
 from pcv.analysis.verdicts import MAX_RHAT, faults
 from pcv.base.keys import key
-from pcv.folds import Folds, k_fold, leave_future_out, leave_p_out
+from pcv.folds.base import Folds
+from pcv.folds.exchangeable import k_fold, leave_p_out
+from pcv.folds.time import leave_future_out
 from pcv.models.model import Model, Outcome, Target, flat_target, target
 from pcv.models.zoo import air
 from pcv.sampling.fit.full_data import Fit

@@ -15,7 +15,9 @@ from scipy.stats import poisson as scipy_poisson
 
 from pcv.api.loo import NODES_PER_DIM
 from pcv.base.errors import PcvError
-from pcv.folds import Folds, from_sets, k_fold_grouped, leave_one_group_out, leave_one_out
+from pcv.folds.base import Folds, from_sets
+from pcv.folds.exchangeable import leave_one_out
+from pcv.folds.groups import k_fold_grouped, leave_one_group_out
 from pcv.models.effects import effects, marginal, second_look
 from pcv.models.effects.effects import find
 from pcv.models.effects.laplace import laplace, normal, normal_log_mean

@@ -11,7 +11,9 @@ from numpyro.distributions import constraints
 from scipy.stats import norm
 
 from pcv.base.errors import PcvError
-from pcv.folds import from_sets, k_fold, leave_one_group_out, leave_one_out
+from pcv.folds.base import from_sets
+from pcv.folds.exchangeable import k_fold, leave_one_out
+from pcv.folds.groups import leave_one_group_out
 from pcv.models.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
 from pcv.models.effects.marginal import choose
 from pcv.models.model import Fold, Model, Outcome, Target, flat_target, param_names, support, target

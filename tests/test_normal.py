@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal, norm
 
 import pcv
 from pcv.base.errors import PcvError
-from pcv.folds import hv_block
+from pcv.folds.time import hv_block
 from pcv.models.checks import check_gap, check_prior, check_values
 from pcv.models.model import Fold, Outcome, Target, support
 from pcv.models.normal import normal_target

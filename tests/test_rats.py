@@ -18,7 +18,8 @@ from scipy.stats import gamma, multivariate_normal, norm
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.base.keys import key
-from pcv.folds import columns, leave_one_group_out
+from pcv.folds import columns
+from pcv.folds.groups import leave_one_group_out
 from pcv.models.model import Fold, Model, flat_target, target
 from pcv.models.zoo import rats
 from pcv.pipeline.config import DataConfig

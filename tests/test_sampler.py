@@ -12,8 +12,8 @@ from arviz_stats.base import array_stats
 from pcv.analysis import sums
 from pcv.analysis.diagnostics import largest
 from pcv.base.keys import key
-from pcv.folds import from_sets
-from pcv.folds import train_mask as numpy_train_mask
+from pcv.folds.base import from_sets
+from pcv.folds.base import train_mask as numpy_train_mask
 from pcv.models.model import Target
 from pcv.pipeline.storage import growing, store
 from pcv.sampling import hmc, tiles

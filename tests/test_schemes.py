@@ -17,30 +17,20 @@ from pydantic import TypeAdapter
 from sklearn.model_selection import TimeSeriesSplit
 
 import pcv
-import pcv.folds
+import pcv.folds.making
 import pcv.folds.schemes
 from pcv.base.errors import PcvError
-from pcv.folds import (
-    Folds,
+from pcv.folds.base import Folds, check, describe, names_of, train_mask
+from pcv.folds.exchangeable import k_fold_contiguous, leave_p_out
+from pcv.folds.making import left_out, make, title
+from pcv.folds.space import (
+    EARTH_RADIUS,
     Places,
-    blocks,
-    check,
-    check_order,
     check_places,
-    describe,
-    hv_block,
-    k_fold_contiguous,
-    leave_future_out,
     leave_one_location_out,
-    leave_p_out,
-    left_out,
-    make,
     spatial_blocks,
-    title,
-    train_mask,
 )
-from pcv.folds.base import names_of
-from pcv.folds.space import EARTH_RADIUS
+from pcv.folds.time import blocks, check_order, hv_block, leave_future_out
 from pcv.pipeline.config import FoldScheme
 from pcv.report.plots import folds as plot
 from tests.folds import assert_partition, names, quick, refusal, scored
@@ -528,7 +518,7 @@ def test_configs_that_do_not_fit_the_data():
     ],
 )
 def test_folds_that_are_hardly_meant_are_said(config, said, monkeypatch):
-    monkeypatch.setattr(pcv.folds, "MANY_FOLDS", 700)
+    monkeypatch.setattr(pcv.folds.making, "MANY_FOLDS", 700)
     with pytest.warns(UserWarning, match=re.escape(said)):
         make(config, DATA, seed=1)
 

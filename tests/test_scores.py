@@ -18,7 +18,7 @@ from scipy.stats import norm, t
 from pcv.analysis.diagnostics import elpd, elpd_pointwise, mcse, mcse_pointwise
 from pcv.analysis.diagnostics.jackknife import Estimate, Parts, batch_bootstrap, batch_jackknife
 from pcv.base.errors import PcvError
-from pcv.folds import Folds, train_mask
+from pcv.folds.base import Folds, train_mask
 from pcv.models import scores
 from pcv.models.model import Model, Outcome, flat_target, target
 from pcv.models.scores import Score

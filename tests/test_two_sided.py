@@ -12,7 +12,9 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import Sides, UnitSides, batch_sums
 from pcv.analysis.stopping import Rule, finished
 from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
-from pcv.folds import Folds, from_sets, hv_block, k_fold, leave_one_out
+from pcv.folds.base import Folds, from_sets
+from pcv.folds.exchangeable import k_fold, leave_one_out
+from pcv.folds.time import hv_block
 from pcv.models.model import flat_target, target
 from pcv.sampling.folds import moving, sides
 from pcv.sampling.tiles import build

@@ -13,13 +13,15 @@ import numpy as np
 import xarray as xr
 
 from pcv.api import inputs
+from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
-from pcv.api.result import CV, check_joint
+from pcv.api.result import CV
 from pcv.base.errors import BadFit, PcvError, Stopped
 from pcv.base.process import all_cores
 from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
-from pcv.folds import Folds, describe, headline, stored
+from pcv.folds.base import Folds, describe, stored
+from pcv.folds.making import headline
 from pcv.models.scores import Score
 from pcv.pipeline import config, stages
 from pcv.pipeline.job import Job

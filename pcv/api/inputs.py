@@ -18,7 +18,8 @@ import xarray as xr
 
 from pcv.base.errors import PcvError, in_one_line
 from pcv.base.programs import digests
-from pcv.folds import Folds, schemes
+from pcv.folds import schemes
+from pcv.folds.base import Folds
 from pcv.folds.columns import free, refuse_twice
 from pcv.models.frontends import as_model
 from pcv.models.model import Fold, Model, Observations, Target, full_data, target

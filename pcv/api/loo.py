@@ -15,11 +15,13 @@ from pcv.analysis.diagnostics.psis import Psis, psis
 from pcv.analysis.results import listed
 from pcv.analysis.verdicts import run_verdict
 from pcv.api import cross_validation
+from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
-from pcv.api.result import CV, check_joint
+from pcv.api.result import CV
 from pcv.base import programs
 from pcv.base.programs import devices
-from pcv.folds import Folds, columns, schemes
+from pcv.folds import columns, schemes
+from pcv.folds.base import Folds
 from pcv.models.effects.marginal import Scored, integrated
 from pcv.models.model import Fold, Model, flat_target, target, unit_log_lik
 from pcv.pipeline import stages

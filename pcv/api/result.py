@@ -1,7 +1,6 @@
 """What cross-validation of a model gives back, and models side by side: `CV`, `Comparisons`."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ import zarr
 from scipy.special import logsumexp
 
 from pcv.analysis import comparison as comparing
-from pcv.analysis import results, weights
-from pcv.analysis.results import Compared, Kind, wording
+from pcv.analysis import results
+from pcv.analysis.results import Kind, wording
 from pcv.base.errors import PcvError, in_one_line
 from pcv.folds.base import foldable
 from pcv.pipeline.storage import store
@@ -23,7 +22,6 @@ from pcv.pipeline.storage.storable import true_names
 if TYPE_CHECKING:
     from arviz_stats import ELPDData
     from matplotlib.figure import Figure
-
 
 ADDED = (
     "joint_mcse_is_bound",
@@ -341,139 +339,9 @@ class CV:
         return plots.full_data({self.name: self.diagnostics})
 
 
-@dataclass(frozen=True, repr=False)
-class Comparisons:
-    """Models side by side, best first.
-
-    Attributes:
-        compared: by joint and pointwise score, and by others.
-        joint: which of the two is shown.
-    """
-
-    compared: Compared
-    joint: bool
-
-    @property
-    def shown(self) -> comparing.Comparison:
-        """The comparison by the score that is shown."""
-        return self.compared.comparisons["joint" if self.joint else "pointwise"]
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """One row per model, best first: ArviZ's columns and ours, in full precision."""
-        c = self.shown
-        return wording.frame([c]).set_index("model").drop(columns="kind")
-
-    @property
-    def dataset(self) -> xr.Dataset:
-        """What comparison.zarr holds: differences by fold and unit, and over draws."""
-        return self.compared.dataset
-
-    def weights(self, method: str = "stacking", seed: int = 0) -> pd.Series:
-        """Weights of the models' predictions in a mixture.
-
-        Args:
-            method: "stacking" or "pseudo-bma+".
-            seed: of the Bayesian bootstrap of pseudo-BMA+.
-
-        Raises:
-            PcvError: another method.
-        """
-        c = self.shown
-        return pd.Series(weights.weights(c.elpd_diff_terms, method, seed), c.models, name="weight")
-
-    def __repr__(self) -> str:
-        tables = [wording.table(self.shown)]
-        if self.compared.others:
-            tables.append(wording.scores_table(self.compared.others))
-        return "\n\n".join([*tables, wording.wrapped(wording.in_words(self.shown))])
-
-    def _repr_html_(self) -> str:
-        return foldable(repr(self), "all columns, in full", self.frame)
-
-    def plot_difference(self) -> "Figure":
-        """Differences over draws, with both errors."""
-        from pcv.report import plots
-
-        return plots.difference(self.dataset)
-
-    def plot_probability(self) -> "Figure":
-        """Probability that each model predicts better than the comparator, over draws."""
-        from pcv.report import plots
-
-        return plots.probability(self.dataset)
-
-    def plot_folds(self) -> "Figure":
-        """Differences fold by fold."""
-        from pcv.report import plots
-
-        return plots.fold_differences(self.dataset)
-
-
-def compare(
-    models: Mapping[str, CV], *, reference: str | None = None, joint: bool | None = None
-) -> Comparisons:
-    r"""Which model predicts better, and how sure that is.
-
-    .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
-              \mathrm{SE}(\Delta) = \sqrt{K \, \mathrm{var}_k(\Delta_k)}
-
-    Of the scores besides the log score, those that all models have are compared.
-
-    Args:
-        models: cross-validations by the models' names, over the same folds of the same data.
-        reference: the model that the others are compared with; None: the best by the joint score.
-        joint: the joint or the pointwise score; None: what the models show.
-
-    Raises:
-        PcvError: they are of other data, folds, outcomes or predictives, so that their difference
-            would mean nothing.
-    """
-    check_joint(joint)
-    if not isinstance(models, Mapping) or not models:
-        raise PcvError("compare: no models by name; give a dict of cross-validations")
-    for name, cv in models.items():
-        if not isinstance(cv, CV):
-            raise PcvError(
-                f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives"
-            )
-    shown = {cv.joint for cv in models.values()} if joint is None else {joint}
-    if len(shown) > 1:
-        raise PcvError(
-            "compare: some models show the joint score and some the pointwise; say joint="
-        )
-    made_of = {
-        key: {name: cv.tree.attrs[key] for name, cv in models.items()}
-        for key in ("outcome_print", "folds_print")
-    }
-    for key, what in (("outcome_print", "data"), ("folds_print", "folds")):
-        if len(set(made_of[key].values())) > 1:
-            first, *others = made_of[key]
-            other = next(name for name in others if made_of[key][name] != made_of[key][first])
-            raise PcvError(
-                f"compare: '{other}' was scored on other {what} than '{first}'; compare models "
-                "over the same folds of the same outcome"
-            )
-    data, folds = (next(iter(made_of[key].values())) for key in made_of)
-    # Front-ends name units by their own dimensions; they are in the same order.
-    names = next(iter(models.values())).diagnostics
-    named = {
-        name: cv.diagnostics.assign_attrs(model=name)
-        .assign_coords(fold=names["fold"].values)
-        .assign(unit_name=names["unit_name"].variable)
-        for name, cv in models.items()
-    }
-    compared = results.compare(named, data, folds, reference, "")
-    return Comparisons(compared, shown.pop())
-
-
-def check_joint(joint: object) -> None:
-    """Raises PcvError for what is neither of the scores."""
-    if not isinstance(joint, bool | None):
-        raise PcvError(f"joint is {joint!r}; give True, False, or None to have it chosen")
-
-
 def _alone(cv: CV) -> xr.Dataset:
+    from pcv.api.comparisons import compare
+
     return compare({cv.name: cv}, joint=cv.joint).dataset
 
 

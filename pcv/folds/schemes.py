@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Shaped
 
-from pcv import folds
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
-from pcv.folds import Folds
-from pcv.folds.base import Units, names_of
+from pcv.folds import making
+from pcv.folds.base import Folds, Units, names_of
 
 Values = Sequence[Any] | pd.Series | Shaped[np.ndarray, " unit"]
 
@@ -62,9 +61,9 @@ def _whole(scheme: str, **numbers: Any) -> None:
 
 
 def _checked(made: Folds, units: Units, cover: bool = False, time: Values | None = None) -> Folds:
-    folds.check(made, names_of(units), cover)
+    making.check(made, names_of(units), cover)
     if time is not None:
-        folds.check_order(_complete(time, "time", units), names_of(units), "time", made)
+        making.check_order(_complete(time, "time", units), names_of(units), "time", made)
     return made
 
 
@@ -87,7 +86,7 @@ def leave_one_out(units: Units) -> Folds:
     >>> leave_one_out(["A", "B", "C"]).test.tolist()
     [[0], [1], [2]]
     """
-    return _checked(folds.leave_one_out(names_of(units)), units)
+    return _checked(making.leave_one_out(names_of(units)), units)
 
 
 def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: int = 0) -> Folds:
@@ -118,7 +117,9 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
     """
     _whole("leave-p-out", p=p, splits=0 if splits == "all" else splits, seed=seed)
     number = None if splits == "all" else splits
-    return _checked(folds.leave_p_out(names_of(units), p, number, _rng("leave-p-out", seed)), units)
+    return _checked(
+        making.leave_p_out(names_of(units), p, number, _rng("leave-p-out", seed)), units
+    )
 
 
 def kfold(
@@ -173,13 +174,13 @@ def kfold(
         raise PcvError("kfold: time is of contiguous folds; add contiguous=True, or leave it out")
     rng = _rng("kfold", seed)
     if group_by is not None:
-        made = folds.k_fold_grouped(_complete(group_by, "group_by", units), k, rng)
+        made = making.k_fold_grouped(_complete(group_by, "group_by", units), k, rng)
     elif stratify_by is not None:
-        made = folds.k_fold_stratified(_complete(stratify_by, "stratify_by", units), k, rng)
+        made = making.k_fold_stratified(_complete(stratify_by, "stratify_by", units), k, rng)
     elif contiguous:
-        made = folds.k_fold_contiguous(names, k)
+        made = making.k_fold_contiguous(names, k)
     else:
-        made = folds.k_fold(names, k, rng)
+        made = making.k_fold(names, k, rng)
     return _checked(made, units, cover=True, time=time)
 
 
@@ -206,7 +207,7 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
     (['rat 9', 'rat 10'], [[1, -1], [0, 2]])
     """
     values = _complete(group_by, "group_by")
-    return _checked(folds.leave_one_group_out(values, name), len(values), cover=True)
+    return _checked(making.leave_one_group_out(values, name), len(values), cover=True)
 
 
 def block(units: Units, size: int, time: Values | None = None) -> Folds:
@@ -234,7 +235,7 @@ def block(units: Units, size: int, time: Values | None = None) -> Folds:
     ['A to B', 'C']
     """
     _whole("block", size=size)
-    return _checked(folds.blocks(names_of(units), size), units, True, time)
+    return _checked(making.blocks(names_of(units), size), units, True, time)
 
 
 def h_block(units: Units, h: int, skip: int = 0, time: Values | None = None) -> Folds:
@@ -290,7 +291,7 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = 
     ([[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]], [[[0, 4]], [[0, 5]]])
     """
     _whole("hv-block", v=v, h=h, skip=skip)
-    return _checked(folds.hv_block(names_of(units), v, h, skip), units, time=time)
+    return _checked(making.hv_block(names_of(units), v, h, skip), units, time=time)
 
 
 def leave_future_out(
@@ -336,16 +337,18 @@ def leave_future_out(
         step=step,
         window=1 if window is None else window,
     )
-    made = folds.leave_future_out(names_of(units), min_observations, forecast_horizon, step, window)
+    made = making.leave_future_out(
+        names_of(units), min_observations, forecast_horizon, step, window
+    )
     return _checked(made, units, time=time)
 
 
-def _places(x: Values, y: Values, degrees: bool) -> folds.Places:
+def _places(x: Values, y: Values, degrees: bool) -> making.Places:
     first, second = (_complete(values, name).astype(float) for values, name in ((x, "x"), (y, "y")))
     if first.shape != second.shape:
         raise PcvError(f"{len(first)} values of x, {len(second)} of y; give both of every unit")
-    places = folds.Places(first, second, degrees)
-    folds.check_places(places)
+    places = making.Places(first, second, degrees)
+    making.check_places(places)
     return places
 
 
@@ -387,7 +390,7 @@ def spatial_block(
     """
     places = _places(x, y, degrees)
     return _checked(
-        folds.spatial_blocks(places, float(size), float(buffer)), len(places.first), cover=True
+        making.spatial_blocks(places, float(size), float(buffer)), len(places.first), cover=True
     )
 
 
@@ -416,7 +419,7 @@ def leave_one_location_out(
     """
     places = _places(x, y, degrees)
     return _checked(
-        folds.leave_one_location_out(places, float(buffer)), len(places.first), cover=True
+        making.leave_one_location_out(places, float(buffer)), len(places.first), cover=True
     )
 
 
@@ -455,4 +458,4 @@ def from_splitter(
     ([[1], [2]], [[[1, 3]], [[2, 3]]])
     """
     y, groups = (None if x is None else np.asarray(x) for x in (y, group_by))
-    return _checked(folds.from_splitter(splitter, names_of(units), y, groups), units, time=time)
+    return _checked(making.from_splitter(splitter, names_of(units), y, groups), units, time=time)

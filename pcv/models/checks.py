@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from pcv.base import programs
 from pcv.base.errors import PcvError, in_one_line
-from pcv.folds import Folds, columns, train_mask
+from pcv.folds import columns
+from pcv.folds.base import Folds, train_mask
 from pcv.models.effects.slopes import check_slopes
 from pcv.models.model import (
     MOST_DRAWS,

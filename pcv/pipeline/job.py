@@ -10,7 +10,7 @@ import xarray as xr
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.progress import Progress
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.pipeline import graph
 from pcv.pipeline.config import OBJECT, Config, Experiment, ModelConfig, stage_config
 from pcv.pipeline.graph import STAGES, Files

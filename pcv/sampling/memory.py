@@ -12,7 +12,7 @@ import numpy as np
 from pcv.base.errors import PcvError
 from pcv.base.process import all_cores
 from pcv.base.programs.devices import in_use
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.sampling.folds.moving import measured
 from pcv.sampling.tiles import Engine
 

@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
 from pcv.base import programs
-from pcv.folds import Folds, columns
+from pcv.folds import columns
+from pcv.folds.base import Folds
 from pcv.models.effects.laplace import expansion
 from pcv.models.model import Data, Model, flattened, numeric, points, unravel_of
 

@@ -29,7 +29,8 @@ from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.base.keys import any_key
 from pcv.base.programs import devices
-from pcv.folds import Folds, columns
+from pcv.folds import columns
+from pcv.folds.base import Folds
 from pcv.models.checks import check_whole_groups
 from pcv.models.effects.effects import PRIOR_DRAWS, Locals, Position, find
 from pcv.models.effects.grid import log_mean as grid_log_mean

@@ -14,8 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.base import programs
-from pcv.folds import Folds
-from pcv.folds.base import evenly
+from pcv.folds.base import Folds, evenly
 from pcv.models.effects.grid import finite
 from pcv.models.effects.laplace import Function, draws_of_t, laplace
 from pcv.models.effects.marginal import Scored, Terms, by_group, integrated

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcv.base.progress import Progress
-from pcv.folds import Folds, columns
+from pcv.folds import columns
+from pcv.folds.base import Folds
 from pcv.pipeline.job import Job, Made, Say
 from pcv.pipeline.storage import checkpoint, layout
 from pcv.pipeline.storage.checkpoint import Checkpoint, Make

@@ -10,8 +10,10 @@ from pathlib import Path
 import xarray as xr
 
 from pcv.base.errors import PcvError
-from pcv.folds import Folds, columns, describe, headline, left_out, places, title
-from pcv.folds import make as make_folds
+from pcv.folds import columns
+from pcv.folds.base import Folds, describe
+from pcv.folds.making import headline, left_out, places, title
+from pcv.folds.making import make as make_folds
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.problem import build, scored_alike

@@ -8,7 +8,8 @@ from jaxtyping import Int
 
 from pcv.base import reference
 from pcv.base.errors import PcvError
-from pcv.folds import Folds, columns, stored
+from pcv.folds import columns
+from pcv.folds.base import Folds, stored
 from pcv.pipeline.config import OBJECT
 from pcv.pipeline.job import Job
 from pcv.pipeline.storage.artifacts import batches, command, opened, require

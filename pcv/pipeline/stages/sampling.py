@@ -9,7 +9,8 @@ import numpy as np
 import xarray as xr
 
 from pcv.base import process
-from pcv.folds import Folds, columns
+from pcv.folds import columns
+from pcv.folds.base import Folds
 from pcv.pipeline.config import CvConfig
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says

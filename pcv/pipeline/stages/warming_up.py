@@ -8,8 +8,8 @@ import xarray as xr
 from jaxtyping import Float
 
 from pcv.base import process
-from pcv.folds import Folds, columns
-from pcv.folds.base import evenly
+from pcv.folds import columns
+from pcv.folds.base import Folds, evenly
 from pcv.pipeline.job import Job, starts_of
 from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.pipeline.stages.inputs import warn_of_leaks

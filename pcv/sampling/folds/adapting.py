@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.sums import Block
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.sampling.fit.full_data import QUARTER, REFUSED, Fit, autocorrelation
 from pcv.sampling.folds.moving import (
     Own,

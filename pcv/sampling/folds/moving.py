@@ -15,7 +15,7 @@ from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
 from pcv.base.programs import Shared
 from pcv.base.programs.devices import in_use, out_of_memory
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.sampling.accumulate import energy_sums, log_sums, weighted_means
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import Chain, Moved, Pace, State

@@ -13,7 +13,7 @@ from scipy.special import log_expit, logsumexp
 
 from pcv.analysis.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.base.keys import key
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.sampling.accumulate import log_sums
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds.moving import (

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.sums import Block
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.models.effects.marginal import Scored, started_anew
 from pcv.models.model import Target
 from pcv.sampling.fit.full_data import Fit

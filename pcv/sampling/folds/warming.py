@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.analysis.sums import Block
-from pcv.folds import Folds
+from pcv.folds.base import Folds
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds.adapting import adapt, longer, needs_adapting
 from pcv.sampling.folds.moving import (
