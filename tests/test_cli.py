@@ -487,7 +487,7 @@ class TestInstalled:
 
 LOST = """
 import gc, os, signal
-from pcv.pipeline.cli import commands as cli
+from pcv.pipeline.cli import commands
 
 def app(**options):
     gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))
