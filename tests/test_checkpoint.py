@@ -24,7 +24,6 @@ from pcv.folds.base import Folds
 from pcv.pipeline.job import draws_of, starts_of
 from pcv.pipeline.stages import sampling
 from pcv.pipeline.storage import checkpoint, store
-from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import tiles
 from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
@@ -180,7 +179,7 @@ def of_small_device(monkeypatch, room):
             exhausted()
         return as_it_is(engine, *rest)
 
-    monkeypatch.setattr(sampling_of_folds, "advance", advance)
+    monkeypatch.setattr(moving, "advance", advance)
     return tried
 
 

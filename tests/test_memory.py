@@ -11,8 +11,8 @@ from pcv.api import cross_validation
 from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
 from pcv.pipeline.storage.artifacts import batches, opened
-from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling import memory
+from pcv.sampling.folds import moving
 from pcv.sampling.memory import Step
 from tests.project import run, set_up
 
@@ -58,7 +58,7 @@ def test_a_step_takes_what_its_results_are(project, monkeypatch):
         found[num_folds] = of_step(engine, fold, num_chains, num_folds)
         return found[num_folds]
 
-    as_it_is = sampling_of_folds.advance
+    as_it_is = moving.advance
 
     def spied(*args):
         found = as_it_is(*args)
@@ -70,7 +70,7 @@ def test_a_step_takes_what_its_results_are(project, monkeypatch):
     job = project.job({**SETTINGS, "cv": {**SETTINGS["cv"], **of_all}}, "flat")
     stages.cut(job)
     run(job, "warmup")
-    monkeypatch.setattr(sampling_of_folds, "advance", spied)
+    monkeypatch.setattr(moving, "advance", spied)
     run(job, "sample")
     devices = len(jax.devices())
     results = (found[4].host - devices * found[4].device) / memory.HOST_COPIES

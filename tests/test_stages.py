@@ -30,7 +30,6 @@ from pcv.pipeline.job import recipe
 from pcv.pipeline.stages import answers, sampling, warming_up
 from pcv.pipeline.storage import growing, layout, store
 from pcv.pipeline.storage.artifacts import sampled
-from pcv.sampling import folds as sampling_of_folds
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
 from pcv.sampling.folds import adapting, moving, warming
@@ -375,12 +374,12 @@ class TestExactAnswer:
         assert 0.4 < np.sqrt(np.mean(np.square(errors))) < 1.8
 
     def test_nothing_left_out_is_noticed(self, conjugate, monkeypatch):
-        as_it_is = sampling_of_folds.chains_of
+        as_it_is = moving.chains_of
 
         def leaking(ids, number, test, held_out, *rest):
             return as_it_is(ids, number, test, 0 * held_out, *rest)
 
-        monkeypatch.setattr(sampling_of_folds, "chains_of", leaking)
+        monkeypatch.setattr(moving, "chains_of", leaking)
         z = z_of_estimates(conjugate, conjugate.job(EXACT, model="exact"))
         assert abs(z).max() > 12
 

@@ -8,15 +8,8 @@ from jaxtyping import Array, Bool, Float, Key
 from pcv.analysis.sums import Block
 from pcv.folds.base import Folds
 from pcv.sampling.fit.full_data import QUARTER, REFUSED, Fit, autocorrelation
-from pcv.sampling.folds.moving import (
-    Own,
-    block_of,
-    by_fold,
-    in_memory,
-    of_chains,
-    standing_at,
-    uncentered,
-)
+from pcv.sampling.folds import moving
+from pcv.sampling.folds.moving import Own
 from pcv.sampling.hmc import Pace
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, advance
@@ -139,7 +132,7 @@ def adapt(
     num_folds, num_chains, num_params = position.shape
     target = max(TARGET_ACCEPT, fit.target_accept)
     step, scale_ratio = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
-    refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, uncentered(folds)
+    refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, moving.uncentered(folds)
 
     for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
         scores: list[np.ndarray] = []
@@ -151,13 +144,13 @@ def adapt(
         for first in range(0, length, engine.buffer):
             size = min(engine.buffer, length - first)
             own = Own(step, quarter_period(step), np.ones(num_folds, int), scale_ratio)
-            state, chains, center = of_chains(folds, own, standing_at(position), zero)
+            state, chains, center = moving.of_chains(folds, own, moving.standing_at(position), zero)
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
             at = root, fit.kernel, pace, state, chains, center, True
-            state, drawn, made_of = in_memory(engine, advance, at, say)
-            position = by_fold(state.position, num_chains)
-            step = np.exp(by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
+            state, drawn, made_of = moving.in_memory(engine, advance, at, say)
+            position = moving.by_fold(state.position, num_chains)
+            step = np.exp(moving.by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
             z = whitened(fit.kernel, drawn.position[:, :size]) / chains.scale_ratio[:, None]
             z = z.reshape(num_folds, num_chains * size, num_params)
             total, squares = total + z.sum(1), squares + (z**2).sum(1)
@@ -167,7 +160,7 @@ def adapt(
                 refused += low.reshape(num_folds, -1).sum(1)
             made += size
             before = np.full(len(state.energy), np.nan)
-            block = block_of(drawn, made_of, before, num_chains, size, zero["shift"])
+            block = moving.block_of(drawn, made_of, before, num_chains, size, zero["shift"])
             after(block, "of adapted folds,")
             scores.append(block.draws)
         looked_at += counted if i >= len(WINDOWS) - 1 else 0

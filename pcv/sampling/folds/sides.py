@@ -16,15 +16,8 @@ from pcv.base.keys import key
 from pcv.folds.base import Folds
 from pcv.sampling.accumulate import log_sums
 from pcv.sampling.fit.full_data import Fit
-from pcv.sampling.folds.moving import (
-    Centers,
-    Starts,
-    alike,
-    in_memory,
-    of_chains,
-    standing_at,
-    uncentered,
-)
+from pcv.sampling.folds import moving
+from pcv.sampling.folds.moving import Centers, Starts
 from pcv.sampling.folds.warming import FULL_DRAWS, scored_blocks
 from pcv.sampling.hmc import Pace
 from pcv.sampling.kernel import precisions
@@ -136,11 +129,13 @@ def _densities(
     scored: bool = True,
 ) -> tuple[Float[np.ndarray, "fold place"], Float[np.ndarray, "fold place"]]:
     """Log densities of folds, and joint scores if these are wanted, by chains that stay."""
-    at, pace = standing_at(position), Pace(0, 1, 1.0, 1, 0.0, 0.0)
-    state, chains, center = of_chains(folds, alike(fit, len(folds.id)), at, uncentered(folds))
+    at, pace = moving.standing_at(position), Pace(0, 1, 1.0, 1, 0.0, 0.0)
+    state, chains, center = moving.of_chains(
+        folds, moving.alike(fit, len(folds.id)), at, moving.uncentered(folds)
+    )
     state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
     together = key(0), fit.kernel, pace, state, chains, center if scored else None
-    _, moved, made = in_memory(engine, advance, together, say)
+    _, moved, made = moving.in_memory(engine, advance, together, say)
     lp, joint = moved.lp, made.joint if scored else moved.lp
     return lp[:, 0].reshape(position.shape[:2]), joint[:, 0].reshape(position.shape[:2])
 

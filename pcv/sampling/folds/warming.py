@@ -8,17 +8,9 @@ from jaxtyping import Array, Float, Key
 from pcv.analysis.sums import Block
 from pcv.folds.base import Folds
 from pcv.sampling.fit.full_data import Fit
+from pcv.sampling.folds import moving
 from pcv.sampling.folds.adapting import adapt, longer, needs_adapting
-from pcv.sampling.folds.moving import (
-    Centers,
-    Own,
-    Starts,
-    alike,
-    blocks,
-    in_memory,
-    standing_at,
-    uncentered,
-)
+from pcv.sampling.folds.moving import Centers, Own, Starts
 from pcv.sampling.kernel import Kernel
 from pcv.sampling.scoring import Made
 from pcv.sampling.tiles import Engine, chains_of, rows, score
@@ -57,7 +49,7 @@ def warmup(
         after: is told of every block, and what it is for.
         say: what is to be told.
     """
-    own = alike(fit, len(folds.id))
+    own = moving.alike(fit, len(folds.id))
     made, end = _warmed(
         engine, root("warmup"), fit.kernel, folds, own, position, num_draws, 0, after, say
     )
@@ -107,8 +99,8 @@ def _warmed(
     say: Callable[[str], None],
 ) -> tuple[list[Block], np.ndarray]:
     made, what = [], "of adapted folds," if first else ""
-    at = folds, own, standing_at(position), uncentered(folds), num_draws, first, say
-    for block, end in blocks(engine, root, kernel, *at):
+    at = folds, own, moving.standing_at(position), moving.uncentered(folds), num_draws, first, say
+    for block, end in moving.blocks(engine, root, kernel, *at):
         made.append(block)
         position = end.position
         after(block, what)
@@ -136,7 +128,7 @@ def at_full_data(
     say: Callable[[str], None],
 ) -> Float[np.ndarray, "fold draw"]:
     """Joint log predictive of every fold's test set at draws given the full data."""
-    each = scored_blocks(engine, folds, uncentered(folds), draws, say)
+    each = scored_blocks(engine, folds, moving.uncentered(folds), draws, say)
     return np.concatenate([made.joint for made in each], 1).astype(float)
 
 
@@ -158,7 +150,7 @@ def scored_blocks(
     for first in (*range(0, even, together), *range(even, len(draws), size)):
         last = min(first + together, even) if first < even else len(draws)
         some = draws[first:last].reshape(-1, min(size, last - first), draws.shape[1])
-        made = in_memory(engine, score, (chains, center, some), say)
+        made = moving.in_memory(engine, score, (chains, center, some), say)
         for block in range(len(some)):
             found = rows(made, block)
             yield found._replace(joint=found.joint[:, : some.shape[1]])
