@@ -9,15 +9,15 @@ import pandas as pd
 import pooch
 import pytest
 
-from pcv.base import section as values
 from pcv.base.errors import PcvError
+from pcv.pipeline.config import sections
 from pcv.pipeline.data import registry
 from pcv.pipeline.storage import store
 from tests.data import DATA, needs_data
 
 
 def test_names_are_those_of_the_config():
-    assert set(get_args(values.Dataset)) == set(registry.SOURCES)
+    assert set(get_args(sections.Dataset)) == set(registry.SOURCES)
 
 
 def test_radon_is_read_from_its_archive(tmp_path):
