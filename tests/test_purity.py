@@ -6,6 +6,7 @@ import functools
 import subprocess
 import sys
 from enum import Enum
+from types import MethodType
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -115,10 +116,18 @@ def test_objects_are_their_class_and_what_they_hold(make):
     assert of(make(1.0)) == of(make(1.0)) != of(make(2.0))
 
 
-def test_what_an_object_only_computed_is_not_read():
+def test_what_is_kept_in_an_object_is_read():
+    """It may have been set, or be of a state before."""
     one, other = Kept(1.0), Kept(1.0)
-    assert one.double
-    assert of(one) == of(other)
+    one.double = 5.0
+    assert of(one) != of(other)
+
+
+def test_methods_are_known_by_their_functions():
+    made = line()(3.0)
+    made.one, made.other = (lambda by: lambda b: b * by)(1.0), (lambda by: lambda b: b * by)(2.0)
+    bound = [MethodType(function, made) for function in (made.one, made.other)]
+    assert of(bound[0]) != of(bound[1])
 
 
 class Reduced(Slots):

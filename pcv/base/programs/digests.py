@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache, partial
 from inspect import getattr_static
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -119,7 +119,7 @@ def _digest(x: Any, how: Reading) -> bytes:
     if (id(x), order) in seen:
         return seen[id(x), order][0]
     seen[id(x), order] = b"itself", x
-    content = _program(x, how) if hasattr(x, "eqns") else _content(x, how)
+    content = _program(x, how) if hasattr(type(x), "eqns") else _content(x, how)
     if isinstance(content, bytes):
         whole = content
     else:
@@ -180,6 +180,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     of_jax = type(x).__module__.split(".")[0] in ("jax", "jaxlib")
     if of_jax and any(known.__name__ == "HiPrim" for known in type(x).__mro__):
         return [vars(x)]  # a primitive with its parameters
+    if isinstance(x, MethodType):
+        return [x.__func__, x.__self__]
     if isinstance(x, property):
         return [x.fget, x.fset, x.fdel]
     if isinstance(x, staticmethod | classmethod):
@@ -329,7 +331,9 @@ def _object(x: Any, how: Reading) -> list[Any]:
     if isinstance(parts, str):  # a name, of whatever is there
         raise Uncertain(f"an object of {_kind(x)}")
     make, args, state, *items = (*parts, None)[: max(len(parts), 3)]
-    if isinstance(state, dict):  # without what it has only computed, or has from its class anyway
+    if isinstance(state, dict) and is_library(
+        type(x).__module__
+    ):  # without what it has only computed, or has from its class anyway
         of_class = {name: getattr_static(type(x), name, ...) for name in state}
         computed = ("cached_property", "lazy_property")
         state = {
