@@ -855,7 +855,7 @@ def test_chains_need_the_gradient_of_a_marginal(added, smooth):
 
     changed = model._replace(marginal=marginal_of)
     how = choose("auto", changed, "narrow", problem.data, folds)
-    assert marginal.may_be_detached(how)
+    assert marginal.may_be_decoupled(how)
     center = np.zeros(29)
     assert marginal.is_smooth(how, given(problem.data), center, folds) == smooth
 
@@ -865,4 +865,4 @@ def test_a_fold_prior_of_ones_own_stays():
     (folds,) = problem.schemes.values()
     model = problem.model._replace(fold_prior=lambda params, test: problem.model.log_prior(params))
     how = choose("auto", model, "narrow", problem.data, folds)
-    assert not marginal.may_be_detached(how)
+    assert not marginal.may_be_decoupled(how)

@@ -1,4 +1,4 @@
-"""What cross-validation of a model gives back, and models side by side: `CV`, `Comparisons`."""
+"""What cross-validation of a model gives back: `CV`."""
 
 import hashlib
 from dataclasses import dataclass, replace

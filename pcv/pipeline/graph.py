@@ -26,7 +26,7 @@ class Stage(NamedTuple):
     path: str
     """of its artifact, relative to the folder of the results"""
     inputs: tuple[str, ...] = ()
-    """stages whose artifacts it is made from"""
+    """stages right before: it is made from their artifacts, and those before these"""
     keys: Mapping[str, Any] = {}
     """of the experiment, that its result depends on beyond those of the stages before"""
     common: frozenset[str] = frozenset()
@@ -36,12 +36,15 @@ class Stage(NamedTuple):
     path_in_rounds: str = ""
     """of its artifact in rounds after the first, where a comparison decides which folds go on"""
 
-    def has(self, field: str, round: int = 0) -> bool:
-        """Is there an artifact for each "model", "batch" or "round"?"""
-        return f"{{{field}}}" in self.place(round)
+    def has(self, field: str) -> bool:
+        """Is there an artifact for each "model" or "batch"?"""
+        return f"{{{field}}}" in self.path
 
-    def place(self, round: int = 0) -> str:
-        return (round and self.path_in_rounds) or self.path
+    def place(self, round: int) -> str:
+        place = (round and self.path_in_rounds) or self.path
+        if not place:  # or all results would lie there
+            raise ValueError("the first round has no such artifact")
+        return place
 
 
 STAGES = {

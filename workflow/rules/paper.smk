@@ -19,4 +19,4 @@ rule paper:
         config=CONFIG_FILE,
         paper=PAPER,
     shell:
-        "python {params.paper} {params.config} 2>&1 | tee {log}"
+        "python {params.paper:q} {params.config} 2>&1 | tee {log}"

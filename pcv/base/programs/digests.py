@@ -331,9 +331,8 @@ def _object(x: Any, how: Reading) -> list[Any]:
     if isinstance(parts, str):  # a name, of whatever is there
         raise Uncertain(f"an object of {_kind(x)}")
     make, args, state, *items = (*parts, None)[: max(len(parts), 3)]
-    if isinstance(state, dict) and is_library(
-        type(x).__module__
-    ):  # without what it has only computed, or has from its class anyway
+    # A library's, without what it has only computed, or has from its class anyway.
+    if isinstance(state, dict) and is_library(type(x).__module__):
         of_class = {name: getattr_static(type(x), name, ...) for name in state}
         computed = ("cached_property", "lazy_property")
         state = {

@@ -343,7 +343,7 @@ def _priors(local: Locals) -> Callable[[Key[Array, ""], Function, Array, Array],
     return prior_of
 
 
-def may_be_detached(scored: Scored) -> bool:
+def may_be_decoupled(scored: Scored) -> bool:
     """Is the integral of a left-out group's effects known: by a `marginal` of groups, or as their
     prior is normal?"""
     if isinstance(scored.model, Target) or scored.predictive != "marginal":
@@ -377,7 +377,7 @@ def decoupled(
               p(\varphi, \lambda \mid y) \, / \, p(y_\mathrm{test} \mid \varphi)
 
     Args:
-        scored: of `choose`, which `may_be_detached`.
+        scored: of `choose`, which `may_be_decoupled`.
         data: of the model.
         center, cov: mean and covariance of the full-data posterior.
     """

@@ -86,7 +86,7 @@ def in_chains(
             return how
         return marginal.decoupled(how, arrays, center, kernel.covariance(fit.kernel))
 
-    if not marginal.may_be_detached(how):
+    if not marginal.may_be_decoupled(how):
         return how
     found: Scored = job.once(("in chains", id(how)), make)
     return found
