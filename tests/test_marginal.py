@@ -18,7 +18,7 @@ from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import leave_one_out
 from pcv.folds.groups import k_fold_grouped, leave_one_group_out
-from pcv.models.effects import effects, marginal, second_look
+from pcv.models.effects import decoupling, effects, marginal, second_look
 from pcv.models.effects.effects import find
 from pcv.models.effects.laplace import laplace, normal, normal_log_mean
 from pcv.models.effects.marginal import choose, sliceable
@@ -241,8 +241,8 @@ def test_chains_are_spared_the_prior_of_left_out_effects_alone():
     sd = np.r_[np.full(30, 2.0), np.full(30, 0.2), np.full(5, 0.1)]
     for folds in (leave_one_group_out(data["rat"], "rat"), several):
         how = choose("auto", model._replace(marginal=None, group=None), "rats", data, folds)
-        assert marginal.much_wider(how, center, sd**-2)
-        chains = marginal.decoupled(how, data, center, np.diag(sd**2)).model
+        assert decoupling.much_wider(how, center, sd**-2)
+        chains = decoupling.decoupled(how, data, center, np.diag(sd**2)).model
         test = jnp.asarray(folds.test[3])
         own = np.unique(data["rat"][folds.test[3][folds.test[3] >= 0]]) - 1
 
@@ -855,9 +855,9 @@ def test_chains_need_the_gradient_of_a_marginal(added, smooth):
 
     changed = model._replace(marginal=marginal_of)
     how = choose("auto", changed, "narrow", problem.data, folds)
-    assert marginal.may_be_decoupled(how)
+    assert decoupling.may_be_decoupled(how)
     center = np.zeros(29)
-    assert marginal.is_smooth(how, given(problem.data), center, folds) == smooth
+    assert decoupling.is_smooth(how, given(problem.data), center, folds) == smooth
 
 
 def test_a_fold_prior_of_ones_own_stays():
@@ -865,4 +865,4 @@ def test_a_fold_prior_of_ones_own_stays():
     (folds,) = problem.schemes.values()
     model = problem.model._replace(fold_prior=lambda params, test: problem.model.log_prior(params))
     how = choose("auto", model, "narrow", problem.data, folds)
-    assert not marginal.may_be_decoupled(how)
+    assert not decoupling.may_be_decoupled(how)

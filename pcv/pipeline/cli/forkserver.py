@@ -39,7 +39,7 @@ IMPORTED = (
         "jax.numpy",
         "scipy.stats",
         "sparse",
-        "pcv.models.effects.marginal",
+        "pcv.models.effects.decoupling",
     ),
     *("arviz_stats", "pcv.report"),
 )

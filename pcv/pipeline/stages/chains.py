@@ -60,7 +60,7 @@ def in_chains(
         fit: of the full data.
         known: are chains decoupled from the prior of own effects? None: it is looked at.
     """
-    from pcv.models.effects import marginal
+    from pcv.models.effects import decoupling
     from pcv.models.model import Model
     from pcv.sampling import kernel
     from pcv.sampling.folds import sides
@@ -69,11 +69,11 @@ def in_chains(
 
     def are_detached() -> bool:
         if how.local is not None:
-            return marginal.much_wider(how, center, kernel.precisions(fit.kernel))
+            return decoupling.much_wider(how, center, kernel.precisions(fit.kernel))
         engine = engine_of(job, how.predictive, arrays, how.model)
         assert isinstance(how.model, Model)
         wide = sides.frees_effects(engine, fit, folds, np.asarray(how.model.group), job.say)
-        if wide and not marginal.is_smooth(how, arrays, center, folds):
+        if wide and not decoupling.is_smooth(how, arrays, center, folds):
             job.say(
                 f"warning: model '{job.model}': its `marginal` has no gradient, so that chains "
                 "keep the wide priors of left-out effects, and may not mix"
@@ -84,9 +84,9 @@ def in_chains(
     def make() -> "Scored":
         if not (are_detached() if known is None else known):
             return how
-        return marginal.decoupled(how, arrays, center, kernel.covariance(fit.kernel))
+        return decoupling.decoupled(how, arrays, center, kernel.covariance(fit.kernel))
 
-    if not marginal.may_be_decoupled(how):
+    if not decoupling.may_be_decoupled(how):
         return how
     found: Scored = job.once(("in chains", id(how)), make)
     return found

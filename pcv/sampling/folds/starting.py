@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.sums import Block
 from pcv.folds.base import Folds
-from pcv.models.effects.marginal import Scored, started_anew
+from pcv.models.effects.marginal import Scored
+from pcv.models.effects.prior import started_anew
 from pcv.models.model import Target
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import adapting, moving, sides, warming
@@ -102,7 +103,7 @@ def warmed(
         root,
         fit,
         folds,
-        started_anew(how, folds, begin),
+        started_anew(how.model, how.local, folds, begin),
         plan.num_draws,
         plan.adapted,
         full.draws,
