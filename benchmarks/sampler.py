@@ -17,7 +17,8 @@ import numpyro.distributions as dist
 
 from pcv.base.keys import key
 from pcv.folds.base import from_sets
-from pcv.models.model import Model, Outcome, flat_target, target
+from pcv.models.model import Model, Outcome, target
+from pcv.models.parameters import flat_target
 from pcv.sampling import tiles
 from pcv.sampling.folds import moving
 from pcv.sampling.kernel import plain

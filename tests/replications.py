@@ -10,7 +10,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Shaped
 
 from pcv.folds.base import Folds
-from pcv.models.model import Fold, flat_target, target
+from pcv.models.model import Fold, target
+from pcv.models.parameters import flat_target
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import train_mask
 from pcv.sampling.tiles import Engine, build

@@ -13,7 +13,8 @@ from pcv import sampling
 from pcv.analysis.diagnostics import LogSums, Sides, mcse_of, two_sided
 from pcv.base.keys import key
 from pcv.models.effects.marginal import choose
-from pcv.models.model import flat_target, param_names, target
+from pcv.models.model import target
+from pcv.models.parameters import flat_target, param_names
 from pcv.sampling import tiles
 from pcv.sampling.fit import posterior
 from pcv.sampling.folds import drawing, starting

@@ -16,7 +16,8 @@ from numpyro.infer.util import initialize_model
 
 from pcv.base.errors import PcvError
 from pcv.base.keys import key
-from pcv.models.model import Target, flat_target, target
+from pcv.models.model import Target, target
+from pcv.models.parameters import flat_target
 from pcv.sampling.fit import full_data
 from pcv.sampling.fit.fit_checks import TARGETS, check, too_large
 from pcv.sampling.fit.full_data import Fit

@@ -27,7 +27,8 @@ from pcv.base.keys import key
 from pcv.folds.base import Folds
 from pcv.folds.exchangeable import k_fold, leave_p_out
 from pcv.folds.time import leave_future_out
-from pcv.models.model import Model, Outcome, Target, flat_target, target
+from pcv.models.model import Model, Outcome, Target, target
+from pcv.models.parameters import flat_target
 from pcv.models.zoo import air
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import adapting, moving, warming

@@ -16,7 +16,8 @@ from pcv.folds.exchangeable import k_fold, leave_one_out
 from pcv.folds.groups import leave_one_group_out
 from pcv.models.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
 from pcv.models.effects.marginal import choose
-from pcv.models.model import Fold, Model, Outcome, Target, flat_target, param_names, support, target
+from pcv.models.model import Fold, Model, Outcome, Target, support, target
+from pcv.models.parameters import flat_target, param_names
 from pcv.models.shapes import check_shapes
 from tests.problems import PROBLEMS, coin, variance
 

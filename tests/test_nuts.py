@@ -13,7 +13,8 @@ from blackjax.adaptation import window_adaptation
 
 from pcv.base.keys import key
 from pcv.models.checks import centred
-from pcv.models.model import Model, Outcome, Target, flat_target, target
+from pcv.models.model import Model, Outcome, Target, target
+from pcv.models.parameters import flat_target
 from pcv.sampling.fit import fit_checks, nuts
 from pcv.sampling.fit import posterior as fitting
 from pcv.sampling.fit.fit_checks import check

@@ -20,7 +20,8 @@ from pcv.analysis import verdicts
 from pcv.base.keys import key
 from pcv.folds import columns
 from pcv.folds.groups import leave_one_group_out
-from pcv.models.model import Fold, Model, flat_target, target
+from pcv.models.model import Fold, Model, target
+from pcv.models.parameters import flat_target
 from pcv.models.zoo import rats
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data import tables

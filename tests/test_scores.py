@@ -20,7 +20,8 @@ from pcv.analysis.diagnostics.jackknife import Estimate, Parts, batch_bootstrap,
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, train_mask
 from pcv.models import scores
-from pcv.models.model import Model, Outcome, flat_target, target
+from pcv.models.model import Model, Outcome, target
+from pcv.models.parameters import flat_target
 from pcv.models.scores import Score
 from pcv.models.scores.replicates import Replicates, quantile
 from pcv.sampling.tiles import build

@@ -15,7 +15,8 @@ from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import k_fold, leave_one_out
 from pcv.folds.time import hv_block
-from pcv.models.model import flat_target, target
+from pcv.models.model import target
+from pcv.models.parameters import flat_target
 from pcv.sampling.folds import moving, sides
 from pcv.sampling.tiles import build
 from tests.chains import fit_of, nothing_said

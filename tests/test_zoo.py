@@ -15,7 +15,8 @@ from pcv.base.errors import PcvError
 from pcv.base.keys import key
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.models.checks import check_gap, check_prior
-from pcv.models.model import Model, flat_target, numeric, param_names, target
+from pcv.models.model import Model, numeric, target
+from pcv.models.parameters import flat_target, param_names
 from pcv.models.zoo import air, grouped, radon
 from pcv.pipeline.data import registry
 from pcv.sampling.fit.fit_checks import check

@@ -23,7 +23,8 @@ from pcv.base.programs import devices
 from pcv.folds import columns, schemes
 from pcv.folds.base import Folds
 from pcv.models.effects.marginal import Scored, integrated
-from pcv.models.model import Fold, Model, flat_target, target, unit_log_lik
+from pcv.models.model import Fold, Model, target
+from pcv.models.parameters import flat_target, unit_log_lik
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.problem import build, scored, stored_folds

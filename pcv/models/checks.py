@@ -15,19 +15,8 @@ from pcv.base.errors import PcvError, in_one_line
 from pcv.folds import columns
 from pcv.folds.base import Folds, train_mask
 from pcv.models.effects.slopes import check_slopes
-from pcv.models.model import (
-    MOST_DRAWS,
-    Data,
-    Fold,
-    Model,
-    Params,
-    Scalar,
-    Target,
-    full_data,
-    numeric,
-    points,
-    prior_draws,
-)
+from pcv.models.model import Data, Fold, Model, Params, Scalar, Target, full_data, numeric
+from pcv.models.parameters import MOST_DRAWS, points, prior_draws
 
 CHECKED_DRAWS, CHECKED_FOLDS = 20, 50
 """prior draws at which `check_values` and `check_marginal` look, and folds of the latter"""

@@ -13,7 +13,8 @@ from pcv.models.effects.effects import Position
 from pcv.models.effects.laplace import Laplace, expansion, normal
 from pcv.models.effects.marginal import Scored
 from pcv.models.effects.prior import entries_and_put, get, groups_of, of_entries, over_groups
-from pcv.models.model import Data, Model, Params, Target, numeric, unravel_of
+from pcv.models.model import Data, Model, Params, Target, numeric
+from pcv.models.parameters import unravel_of
 
 MUCH_WIDER = 2.0
 """standard deviation of the prior over the posterior's, from which on chains are spared it"""

@@ -20,7 +20,8 @@ from pcv.base import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.effects.laplace import expansion
-from pcv.models.model import Data, Model, flattened, numeric, points, unravel_of
+from pcv.models.model import Data, Model, numeric
+from pcv.models.parameters import flattened, points, unravel_of
 
 MAX_DIM = 8
 """effects of a group beyond which they are not integrated out"""

@@ -43,7 +43,8 @@ from pcv.models.effects.prior import (
     priors,
     widths,
 )
-from pcv.models.model import Data, Model, Params, Predictive, Target, numeric, prior_draws
+from pcv.models.model import Data, Model, Params, Predictive, Target, numeric
+from pcv.models.parameters import prior_draws
 
 Terms = Callable[[Float[Array, " dim"]], Float[Array, " slot"]]
 Integral = Callable[

@@ -14,7 +14,8 @@ from pcv.base.keys import any_key
 from pcv.folds.base import Folds
 from pcv.models.effects.effects import Locals, Position
 from pcv.models.effects.laplace import Function, Prior, independent_prior, normal_prior
-from pcv.models.model import Model, Params, Target, unravel_of
+from pcv.models.model import Model, Params, Target
+from pcv.models.parameters import unravel_of
 
 
 def entries_and_put(

@@ -18,7 +18,8 @@ from pcv.folds.base import Folds, evenly
 from pcv.models.effects.grid import finite
 from pcv.models.effects.laplace import Function, draws_of_t, laplace
 from pcv.models.effects.marginal import Scored, Terms, by_group, integrated
-from pcv.models.model import Data, Predictive, Target, numeric, unravel_of
+from pcv.models.model import Data, Predictive, Target, numeric
+from pcv.models.parameters import unravel_of
 
 DRAWS = 4096
 """of effects, for every integral"""

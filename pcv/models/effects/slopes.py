@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float
 from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.base.programs.devices import precision
-from pcv.models.model import Data, Params, Scalar, flattened, unravel_like
+from pcv.models.model import Data, Params, Scalar
+from pcv.models.parameters import flattened, unravel_like
 
 POINTS = 3
 """where slopes are looked at: at the points of the highest density"""

@@ -31,7 +31,8 @@ def engine_of(
     scores: "tuple[Score, ...]" = (),
 ) -> "Engine":
     """The program of a model's folds."""
-    from pcv.models.model import flat_target, target
+    from pcv.models.model import target
+    from pcv.models.parameters import flat_target
     from pcv.sampling import tiles
 
     def make() -> "Engine":

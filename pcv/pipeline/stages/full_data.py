@@ -38,7 +38,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv.base.keys import key
     from pcv.base.programs import devices
     from pcv.models.checks import centred, check_prior
-    from pcv.models.model import flat_target, param_names, target, unit_log_lik
+    from pcv.models.model import target
+    from pcv.models.parameters import flat_target, param_names, unit_log_lik
     from pcv.models.shapes import check_shapes
     from pcv.pipeline.storage import idata
     from pcv.sampling.fit import fit_checks, given, posterior

@@ -1,0 +1,110 @@
+"""Parameters of a model: as one vector, by the names of its entries, and drawn from their prior."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key, Shaped
+
+from pcv.base import programs
+from pcv.base.keys import any_key
+from pcv.models.model import Data, Model, Params, Target, numeric
+
+MOST_DRAWS, MOST_NUMBERS = 1000, 2**23
+"""draws from the prior that are made at once, and what they may hold"""
+
+
+def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"]], Params]]:
+    """The same target on parameters laid out as one vector, and the way back to their names."""
+    unravel = unravel_of(target.init)
+    density, predict, moments = target.density, target.predict, target.moments
+    flat = Target(
+        lambda key: ravel_pytree(target.init(key))[0],
+        lambda position, fold: target.log_density(unravel(position), fold),
+        lambda position, fold: target.log_predictive(unravel(position), fold),
+        target.outcome,
+        lambda position: target.constrain(unravel(position)),
+        target.observed,
+        density and (lambda position, fold, y: density(unravel(position), fold, y)),
+        predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
+        moments and (lambda position, fold: moments(unravel(position), fold)),
+        target.dims,
+        target.coords,
+        target.reads_test,
+    )
+    return flat, unravel
+
+
+def unit_log_lik(
+    model: Model | Target, data: Data
+) -> Callable[[Float[Array, " param"]], Float[Array, " unit"]] | None:
+    """The log likelihood terms at a flat parameter vector; a target has none."""
+    if isinstance(model, Target):
+        return None
+    log_lik, arrays, unravel = model.log_lik, numeric(data), unravel_of(model.init)
+    return lambda position: log_lik(unravel(position), arrays)
+
+
+def param_names(target: Target) -> list[str]:
+    """Names of the entries of the flat parameter vector, in order: ``mu``, ``alpha[0]``, ...
+
+    >>> param_names(Target(lambda key: {"b": jnp.zeros(2), "a": jnp.zeros(())}, None, None))
+    ['a', 'b[0]', 'b[1]']
+    """
+    shapes = programs.shapes(target.init, any_key())
+    names = []
+    for name in sorted(shapes):
+        for index in np.ndindex(shapes[name].shape):
+            names.append(f"{name}[{', '.join(map(str, index))}]" if index else name)
+    return names
+
+
+def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Any], Params]:
+    """From the flat vector to named parameters."""
+    return unravel_like(programs.shapes(init, any_key()))
+
+
+def unravel_like(shapes: Any) -> Callable[[Any], Params]:
+    """The same, to parameters of these shapes."""
+    leaves, structure = jax.tree.flatten(shapes)
+    ends = np.cumsum([x.size for x in leaves]).tolist()
+
+    def unravel(position: Any) -> Any:
+        parts = [
+            position[end - x.size : end].reshape(x.shape).astype(x.dtype)
+            for x, end in zip(leaves, ends)
+        ]
+        return jax.tree.unflatten(structure, parts)
+
+    return unravel
+
+
+def flattened(params: Mapping[str, Any]) -> Float[np.ndarray, "point param"]:
+    """Named parameters at some points as vectors, in the order of `flat_target`."""
+    rows = [np.asarray(params[name]).reshape(len(params[name]), -1) for name in sorted(params)]
+    return np.concatenate(rows, axis=1)
+
+
+def prior_draws(
+    init: Callable[[Key[Array, ""]], Params], number: int
+) -> dict[str, Shaped[np.ndarray, "draw ..."]]:
+    """Up to `MOST_DRAWS` draws from the prior, the same in each call: samplers of priors take long
+    to compile, and are compiled once."""
+    size = sum(x.size for x in programs.shapes(init, any_key()).values())
+    most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
+    drawn = programs.once(lambda: jax.lax.map(init, jax.random.split(jax.random.key(0), most)))()
+    return {name: np.asarray(x)[:number] for name, x in drawn.items()}
+
+
+def points(
+    init: Callable[[Key[Array, ""]], Params], number: int
+) -> dict[str, Shaped[np.ndarray, "point ..."]]:
+    """Draws from the prior, and after them as many points within 2 of 0 on the unconstrained scale,
+    where densities do not overflow under priors however vague."""
+    rng = np.random.default_rng(0)
+    return {
+        name: np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)])
+        for name, x in sorted(prior_draws(init, number).items())
+    }
