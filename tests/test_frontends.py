@@ -22,11 +22,11 @@ from pytensor.compile.ops import wrap_py
 
 import pcv
 from pcv.base.errors import PcvError
+from pcv.models.checks.shapes import check_shapes
 from pcv.models.frontends import as_model
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.frontends.pymc import from_bambi, from_pymc
 from pcv.models.model import Model, numeric, support
-from pcv.models.shapes import check_shapes
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data.tables import make_data
 from pcv.pipeline.stages.problem import _of_column

@@ -14,11 +14,13 @@ from pcv.base.errors import PcvError
 from pcv.folds.base import from_sets
 from pcv.folds.exchangeable import k_fold, leave_one_out
 from pcv.folds.groups import leave_one_group_out
-from pcv.models.checks import CHECKED_DRAWS, check_gap, check_marginal, check_prior, check_values
+from pcv.models.checks.folds import check_gap, check_marginal
+from pcv.models.checks.prior import check_prior
+from pcv.models.checks.shapes import check_shapes
+from pcv.models.checks.values import CHECKED_DRAWS, check_values
 from pcv.models.effects.marginal import choose
 from pcv.models.model import Fold, Model, Outcome, Target, support, target
 from pcv.models.parameters import flat_target, param_names
-from pcv.models.shapes import check_shapes
 from tests.problems import PROBLEMS, coin, variance
 
 GROUP = np.array([0, 0, 1, 1, 1])

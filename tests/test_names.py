@@ -20,8 +20,8 @@ import pcv
 from pcv.api import inputs
 from pcv.base.errors import PcvError
 from pcv.folds.columns import model_data
+from pcv.models.checks.shapes import check_shapes
 from pcv.models.model import Observations
-from pcv.models.shapes import check_shapes
 from pcv.pipeline import config, stages
 from pcv.pipeline.data.tables import make_data, read_table
 from pcv.pipeline.job import Job

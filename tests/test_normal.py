@@ -13,10 +13,12 @@ from scipy.stats import multivariate_normal, norm
 import pcv
 from pcv.base.errors import PcvError
 from pcv.folds.time import hv_block
-from pcv.models.checks import check_gap, check_prior, check_values
+from pcv.models.checks.folds import check_gap
+from pcv.models.checks.prior import check_prior
+from pcv.models.checks.shapes import check_shapes
+from pcv.models.checks.values import check_values
 from pcv.models.model import Fold, Outcome, Target, support
 from pcv.models.normal import normal_target
-from pcv.models.shapes import check_shapes
 from tests.problems import exact, kriging
 
 N = 14

@@ -12,7 +12,7 @@ import pytest
 from blackjax.adaptation import window_adaptation
 
 from pcv.base.keys import key
-from pcv.models.checks import centred
+from pcv.models.checks.prior import centred
 from pcv.models.model import Model, Outcome, Target, target
 from pcv.models.parameters import flat_target
 from pcv.sampling.fit import fit_checks, nuts

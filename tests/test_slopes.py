@@ -11,7 +11,7 @@ from jax.scipy.stats import norm
 
 from pcv.base.errors import PcvError
 from pcv.base.programs.devices import precision
-from pcv.models.effects.slopes import check_slopes
+from pcv.models.checks.slopes import check_slopes
 
 RNG = np.random.default_rng(1)
 GROUP = np.repeat(np.arange(6), 5)

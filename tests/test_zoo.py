@@ -14,7 +14,8 @@ import pcv
 from pcv.base.errors import PcvError
 from pcv.base.keys import key
 from pcv.folds.time import hv_block, leave_future_out
-from pcv.models.checks import check_gap, check_prior
+from pcv.models.checks.folds import check_gap
+from pcv.models.checks.prior import check_prior
 from pcv.models.model import Model, numeric, target
 from pcv.models.parameters import flat_target, param_names
 from pcv.models.zoo import air, grouped, radon

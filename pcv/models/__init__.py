@@ -1,6 +1,7 @@
 """What a user writes, and what is derived from it.
 
-`model` has the records, `normal` makes one of a mean and a covariance, `frontends` reads those of
-NumPyro, PyMC and Bambi, `zoo` has the paper's; `checks` and `shapes` refuse what cannot be right,
-and `effects` finds and integrates out what a fold leaves undetermined.
+`model` has the records, `parameters` makes a vector of what they are functions of; `normal` makes a
+target of a mean and a covariance, `frontends` reads models of NumPyro, PyMC and Bambi, `zoo` has
+the paper's; `checks` refuses what cannot be right, `scores` has what is averaged over draws, and
+`effects` finds and integrates out what a fold leaves undetermined.
 """

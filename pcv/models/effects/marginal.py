@@ -29,7 +29,7 @@ from pcv.base.errors import PcvError
 from pcv.base.programs import devices
 from pcv.folds import columns
 from pcv.folds.base import Folds
-from pcv.models.checks import check_whole_groups
+from pcv.models.checks.folds import check_whole_groups
 from pcv.models.effects.effects import PRIOR_DRAWS, Locals, find
 from pcv.models.effects.grid import log_mean as grid_log_mean
 from pcv.models.effects.laplace import NODES_PER_DIM, Function, log_mean, normal_log_mean

@@ -37,10 +37,10 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     """
     from pcv.base.keys import key
     from pcv.base.programs import devices
-    from pcv.models.checks import centred, check_prior
+    from pcv.models.checks.prior import centred, check_prior
+    from pcv.models.checks.shapes import check_shapes
     from pcv.models.model import target
     from pcv.models.parameters import flat_target, param_names, unit_log_lik
-    from pcv.models.shapes import check_shapes
     from pcv.pipeline.storage import idata
     from pcv.sampling.fit import fit_checks, given, posterior
 
@@ -172,7 +172,7 @@ def _cause(
     model: "Model | Target", arrays: dict[str, np.ndarray], name: str, units: list[str]
 ) -> list[str]:
     """What `pcv check` finds wrong with a model whose fit is bad."""
-    from pcv.models.checks import check_values
+    from pcv.models.checks.values import check_values
 
     try:
         with warnings.catch_warnings():

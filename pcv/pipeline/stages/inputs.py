@@ -101,7 +101,7 @@ def folds_dataset(folds: Folds) -> xr.Dataset:
 
 def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
     """Does the model's training depend on what a fold tests? The warning, if there is one."""
-    from pcv.models.checks import check_gap
+    from pcv.models.checks.folds import check_gap
 
     arrays, units = columns.model_data(data_set), data_set["unit"].values.tolist()
     outcome = job.settings.data.outcome
@@ -127,8 +127,10 @@ def check(job: Job, leaks: bool = True) -> None:
     """
     from pcv.base.programs import devices
     from pcv.models import scores as scoring
-    from pcv.models.checks import check_marginal, check_prior, check_values
-    from pcv.models.shapes import check_shapes
+    from pcv.models.checks.folds import check_marginal
+    from pcv.models.checks.prior import check_prior
+    from pcv.models.checks.shapes import check_shapes
+    from pcv.models.checks.values import check_values
 
     settings = job.settings
     _obtain(job)

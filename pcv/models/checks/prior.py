@@ -1,0 +1,74 @@
+"""Is a model's prior what it draws from, and which of its parameters are centred?"""
+
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from pcv.base import programs
+from pcv.models.model import Fold, Model, Scalar, Target
+from pcv.models.parameters import MOST_DRAWS, prior_draws
+
+MAX_PRIOR_Z = 6.0
+"""z-score that `check_prior` warns of"""
+
+
+def check_prior(model: Model | Target, num_units: int, name: str) -> None:
+    r"""Does `init` draw from `log_prior`? If so, the mean of its gradient is zero:
+
+    .. math:: E_{p(u)} \left[ \nabla_u \log p(u) \right] = 0
+
+    The prior of a target is its log density given no unit. Models of a front-end draw from their
+    priors, or these are improper.
+
+    Warns:
+        UserWarning: naming the parameter whose mean gradient is furthest from it.
+    """
+    if isinstance(model, Target):
+        density, nothing = model.log_density, Fold(jnp.zeros(num_units, bool), jnp.zeros(0, int))
+        log_prior = lambda params: density(params, nothing)  # noqa: E731
+    elif model.data is not None:
+        return
+    else:
+        log_prior = model.log_prior
+    gradients = programs.once(partial(jax.lax.map, jax.grad(log_prior)))
+    worst = {}
+    for parameter, grad in gradients(prior_draws(model.init, MOST_DRAWS)).items():
+        grad = np.asarray(grad, np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(MOST_DRAWS))
+        worst[parameter] = float(np.nan_to_num(z, nan=0.0).max(initial=0.0))
+    parameter = max(worst, key=lambda name: worst[name])
+    if worst[parameter] > MAX_PRIOR_Z:
+        warnings.warn(
+            f"model '{name}': draws from `init` do not follow `log_prior` in '{parameter}' (its "
+            f"mean gradient is {worst[parameter]:.0f} standard errors from 0): is the Jacobian "
+            "missing, or does `init` return constrained values?",
+            stacklevel=2,
+        )
+
+
+def centred(model: Model | Target) -> list[str]:
+    """Parameters of several elements whose prior hangs on others: a non-centred one would not.
+
+    Where a prior is a product over parameters, exchanging one between two draws leaves the sum of
+    the two log priors as it is.
+    """
+    if isinstance(model, Target):
+        return []
+
+    def gaps(keys: Key[Array, " 2"]) -> dict[str, Scalar]:
+        one, other = model.init(keys[0]), model.init(keys[1])
+        apart = model.log_prior(one) + model.log_prior(other)
+
+        def gap(name: str) -> Scalar:
+            exchanged = {**one, name: other[name]}, {**other, name: one[name]}
+            return jnp.abs(sum(map(model.log_prior, exchanged)) - apart) / (1 + jnp.abs(apart))
+
+        return {name: gap(name) for name, x in one.items() if x.size > 1}
+
+    found = programs.once(jax.vmap(gaps))(jax.random.split(jax.random.key(0), (3, 2)))
+    return [name for name, gap in found.items() if (gap > 1e-3).any()]

@@ -1,0 +1,181 @@
+"""Are a model's densities and their gradients finite at prior draws?"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from pcv.base import programs
+from pcv.base.errors import PcvError, in_one_line
+from pcv.models.checks.slopes import check_slopes
+from pcv.models.model import Data, Model, Params, Scalar, Target, full_data, numeric
+from pcv.models.parameters import points, prior_draws
+
+CHECKED_DRAWS = 20
+"""prior draws that are looked at"""
+FAR, NEAR = 100, 10
+"""log density per unit below the best, from which on no fold's chains are at a point, for certain;
+and most likely"""
+
+
+def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`function` over draws, compiled for a single call."""
+    return programs.once(jax.vmap(function))
+
+
+class Looked(NamedTuple):
+    """A model at prior draws, then at points near zero."""
+
+    at: Mapping[str, np.ndarray]
+    usable: Bool[np.ndarray, " point"]
+    """the point itself is finite"""
+    rest: Float[np.ndarray, " point"]
+    """log density of all but the terms that are not finite"""
+    terms: Float[np.ndarray, "point unit"]
+    prior: Float[np.ndarray, " point"]
+    gradients: dict[str, np.ndarray]
+    """of `rest`"""
+
+
+def check_values(model: Model | Target, data: Data, name: str, units: list[str]) -> None:
+    """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
+
+    Terms of units that are impossible at some draws may be -inf there, not their gradients. Draws
+    that the data rule out by far, of vague priors, do not count: no fold's chains go there. Of a
+    target, the log density given all units.
+
+    Raises:
+        PcvError: naming the unit or parameter that is not finite at the most prior draws, or the
+            unit that is impossible at the most of them where no draw makes all units possible.
+
+    Warns:
+        UserWarning: at some prior draws units are impossible, or the log likelihood overflows.
+    """
+    draws = CHECKED_DRAWS
+    if isinstance(model, Target):
+        density, fold = model.log_density, full_data(len(units))
+        one = jax.value_and_grad(lambda p: density(p, fold))
+        at = prior_draws(model.init, draws)
+        values, grads = (jax.tree.map(np.asarray, x) for x in _once(one)(at))
+        if not np.isfinite(values).all():
+            raise PcvError(_disagree(name, "log_density"))
+        everywhere = np.ones(draws, bool)
+        _check_gradients(grads, everywhere, everywhere, name)
+        check_slopes(lambda p: density(p, fold), at, values, grads, data, model.outcome.name, name)
+        return
+    looked = _look(model, data, name)
+    possible = looked.usable & np.isfinite(looked.terms).all(1)
+    lost = _ruled_out(looked, possible)
+    at_draws: Looked = jax.tree.map(lambda x: x[:draws], looked)
+    lost = lost[:draws]
+    if not np.isfinite(at_draws.prior[at_draws.usable]).all():
+        raise PcvError(_disagree(name, "log_prior"))
+    impossible = np.isneginf(at_draws.terms) & ~lost[:, None]
+    bad = ~np.isfinite(at_draws.terms) & ~impossible & ~lost[:, None]
+
+    def said(wrong: Bool[np.ndarray, "draw unit"], value: str) -> str:
+        unit = int(np.argmax(wrong.sum(0)))
+        return (
+            f"model '{name}': log_lik of unit '{units[unit]}' is {value} at "
+            f"{int(wrong[:, unit].sum())} of {draws} prior draws"
+        )
+
+    if bad.any():
+        raise PcvError(f"{said(bad, 'not finite')}; check its data and the priors")
+    if not possible.any():
+        raise PcvError(
+            f"{said(impossible, '-inf')}, and at each of them some unit is impossible; check its "
+            "data and the priors"
+        )
+    best = np.max(looked.rest, where=possible & np.isfinite(looked.rest), initial=-np.inf)
+    whole = np.where(possible, looked.rest, np.nan)
+    density_of = partial(_density, model, numeric(data))
+    check_slopes(density_of, looked.at, whole, looked.gradients, data, model.outcome.name, name)
+    near = at_draws.rest > best - NEAR * len(units)
+    _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name)
+    if impossible.any():
+        warnings.warn(
+            f"{said(impossible, '-inf')}: right if it is impossible there, or all but that; else "
+            "check its data",
+            stacklevel=2,
+        )
+    vague = lost & np.isnan(at_draws.terms).any(1)
+    if vague.any():
+        warnings.warn(
+            f"model '{name}': log_lik overflows at {vague.sum()} of {draws} prior draws: its "
+            "priors reach far beyond the data; if that is not meant, tighten them, or standardise "
+            "predictors",
+            stacklevel=2,
+        )
+
+
+def _look(model: Model, data: Data, name: str) -> Looked:
+    arrays = numeric(data)
+
+    def of_rest(params: Params) -> tuple[Scalar, tuple[Array, Scalar]]:
+        terms, prior = model.log_lik(params, arrays), model.log_prior(params)
+        return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
+
+    at = points(model.init, CHECKED_DRAWS)
+    try:
+        found = _once(jax.value_and_grad(of_rest, has_aux=True))(at)
+    except (ValueError, NotImplementedError) as error:  # as of what JAX has no derivative of
+        raise PcvError(
+            f"model '{name}': the gradient of its log_lik fails: {in_one_line(error)}"
+        ) from error
+    (rest, (terms, prior)), gradients = jax.tree.map(np.asarray, found)
+    usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)
+    return Looked(at, usable, rest, terms, prior, gradients)
+
+
+def _density(model: Model, arrays: Data, params: Params) -> Scalar:
+    return model.log_prior(params) + jnp.sum(model.log_lik(params, arrays))
+
+
+def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:
+    """Points that the data rule out by far.
+
+    Where an overflow spares some terms, these are lower than at any draw from a fold's posterior.
+    """
+    reached = possible & np.isfinite(looked.rest)
+    best = np.max(looked.rest, where=reached, initial=-np.inf)
+    far = looked.rest < best - FAR * looked.terms.shape[1]
+    few_left = np.isfinite(looked.terms).mean(1) < 0.5
+    return ~looked.usable | far | (possible.any() & few_left)
+
+
+def _disagree(name: str, part: str) -> str:
+    return (
+        f"model '{name}': {part} is not finite at draws from `init`; do they agree on the supports?"
+    )
+
+
+def _check_gradients(
+    grads: Mapping[str, np.ndarray],
+    looked_at: Bool[np.ndarray, " draw"],
+    in_reach: Bool[np.ndarray, " draw"],
+    name: str,
+) -> None:
+    """Chains turn back where a gradient is not finite. That is wrong where a fold leads them there:
+    where the units that it leaves out are impossible, and the others are not (`in_reach`)."""
+    bad = {k: ~np.isfinite(x).reshape(len(x), -1).all(1) & looked_at for k, x in grads.items()}
+    parameter = max(bad, key=lambda k: int(bad[k].sum()))
+    where = bad[parameter]
+    if not where.any():
+        return
+    said = (
+        f"model '{name}': the gradient in '{parameter}' is not finite at {where.sum()} of "
+        f"{len(where)} prior draws"
+    )
+    if (where & in_reach).any() or where.sum() > looked_at.sum() / 2:
+        raise PcvError(f"{said}; look for sqrt, log or division at a bound")
+    warnings.warn(
+        f"{said}, perhaps by overflow: chains turn back there; if that is not far from the data, "
+        "tighten the priors, or look for sqrt, log or division at a bound",
+        stacklevel=3,
+    )
