@@ -21,7 +21,7 @@ _PUBLIC = {
     "PcvError": "pcv.base.errors",
     "from_numpyro": "pcv.models.frontends.numpyro",
     "from_pymc": "pcv.models.frontends.pymc",
-    "from_bambi": "pcv.models.frontends.pymc",
+    "from_bambi": "pcv.models.frontends.bambi",
     "cross_validate": "pcv.api.cross_validation",
     "fit": "pcv.api.cross_validation",
     "loo": "pcv.api.loo",

@@ -24,8 +24,9 @@ import pcv
 from pcv.base.errors import PcvError
 from pcv.models.checks.shapes import check_shapes
 from pcv.models.frontends import as_model
+from pcv.models.frontends.bambi import from_bambi
 from pcv.models.frontends.numpyro import from_numpyro
-from pcv.models.frontends.pymc import from_bambi, from_pymc
+from pcv.models.frontends.pymc import from_pymc
 from pcv.models.model import Model, numeric, support
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data.tables import make_data
@@ -788,7 +789,8 @@ def test_what_is_no_model_of_the_front_end_is_refused():
 @pytest.mark.parametrize("name", ["from_pymc", "from_bambi"])
 def test_pymc_that_is_not_installed(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "pymc", None)
-    monkeypatch.delitem(sys.modules, "pcv.models.frontends.pymc")
+    for front_end in ("pymc", "bambi"):
+        monkeypatch.delitem(sys.modules, f"pcv.models.frontends.{front_end}")
     words = "^models of PyMC and Bambi need these installed: install pcv with its extra, "
     with pytest.raises(PcvError, match=words + r"pcv-bayes\[pymc\]$"):
         getattr(pcv, name)

@@ -1,6 +1,7 @@
 """Models written for NumPyro, PyMC or Bambi, as a `pcv.Model`."""
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from pcv.models.model import Model, Target
@@ -14,11 +15,10 @@ def as_model(made: Any) -> Model | Target | None:
     """
     if isinstance(made, Model | Target):
         return made
-    for package, name in (("pymc", "from_pymc"), ("bambi", "from_bambi")):
+    for package in ("pymc", "bambi"):
         module = sys.modules.get(package)
         if module is not None and isinstance(made, module.Model):
-            from pcv.models.frontends import pymc
-
-            found: Model = getattr(pymc, name)(made)
+            front_end = import_module(f"pcv.models.frontends.{package}")
+            found: Model = getattr(front_end, f"from_{package}")(made)
             return found
     return None

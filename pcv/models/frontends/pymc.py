@@ -1,4 +1,4 @@
-"""PyMC and Bambi models, as they are, compiled to JAX.
+"""PyMC models, as they are, compiled to JAX.
 
 Variables keep their names: parameters those of the value variables (``sigma_log__``), the posterior
 those of the model (``sigma``), deterministics included.
@@ -6,7 +6,6 @@ those of the model (``sigma``), deterministics included.
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -33,7 +32,6 @@ from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
 from pcv.base.programs import Traced
-from pcv.folds.columns import RESERVED
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
 
@@ -94,27 +92,24 @@ def from_pymc(
     where = f"PyMC model '{model.name}'" if model.name else "PyMC model"
     _refuse(model, where)
     values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    observed = {name: np.asarray(_content(value)) for name, value in values.items()}
+    observed = {name: np.asarray(content(value)) for name, value in values.items()}
     layouts = {rv.name: _layout(model, rv, observed[rv.name], where) for rv in model.observed_RVs}
-    chosen = common_units(layouts, [units] if isinstance(units, str) else units, where)
+    chosen = common_units(layouts, units, where)
     outcome = "_".join(observed)
     known = {x.name: x.get_value() for x in model.data_vars if x.name not in observed}
     rows = observations(outcome, observed, layouts, chosen, known, columns or {}, where)
     single = next(iter(observed)) if len(observed) == 1 else None
-    names = [value.name for value in model.value_vars]
-    inputs = {name: value.type(f"{name}_given") for name, value in values.items()}
-    terms = graph_replace(
-        _terms(model, observed, where),
-        {values[name]: inputs[name] for name in values},
-        strict=False,
-    )
     parameters = list(model.value_vars)
+    names = [value.name for value in parameters]
+    inputs = {value: value.type(f"{name}_given") for name, value in values.items()}
+    terms = graph_replace(_terms(model, observed, where), inputs, strict=False)
     starts = _starts(model)
     num_starts = len(starts[names[0]])
     example = [np.asarray(starts[name][0], float) for name in names]
     prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where, example)
-    given = [*example, *observed.values()]
-    likelihood = _compiled([*parameters, *inputs.values()], terms, where, given)
+    likelihood = _compiled(
+        [*parameters, *inputs.values()], terms, where, [*example, *observed.values()]
+    )
     shown = [rv.name for rv in model.unobserved_RVs]
     shown_of = model.replace_rvs_by_values(model.unobserved_RVs)
     posterior = _compiled(parameters, shown_of, where, example)
@@ -155,62 +150,6 @@ def from_pymc(
     )
 
 
-def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model:
-    """A Bambi model, conditioned on its data, for cross-validation.
-
-    Columns of its data frame can be named in folds: ``{"scheme": "leave_one_group_out",
-    "group": "county"}``. Terms of its formula that are computed from all data (splines, centring,
-    priors scaled by the data) stay as in the full fit in every fold.
-
-    Args:
-        model: `bambi.Model`; built if it is not yet.
-        units: as for `from_pymc`.
-
-    Raises:
-        PcvError: it is no Bambi model; or as for `from_pymc`.
-    """
-    bambi = sys.modules.get("bambi")
-    if bambi is None or not isinstance(model, bambi.Model):
-        raise PcvError(f"from_bambi: {type(model).__name__} is not a Bambi model; give a bmb.Model")
-    if not model.built:
-        model.build()
-    made = model.backend.model
-    size = np.size(_content(made.rvs_to_values[made.observed_RVs[0]]))
-    response = made.observed_RVs[0].name
-    rows = model.data
-    if model.dropna:  # as Bambi does it, where a column of the formula has no value
-        kept, *others = (
-            rows.dropna(subset=list(rows.columns.intersection(_named(formula))))
-            for formula in (model.formula.main, *model.formula.additionals)
-        )
-        if any(len(other) != len(kept) for other in others):
-            raise PcvError(
-                "Bambi model: dropna removes other rows for one formula than for another; remove "
-                "rows of missing values from its data first (data.dropna())"
-            )
-        rows = kept
-    table = {
-        str(name): np.asarray(column.astype(str) if column.dtype.kind == "O" else column)
-        for name, column in rows.items()
-        if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
-    }
-    # Bambi reports another intercept than its model has, which is that of centred predictors.
-    return from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
-
-
-def _named(formula: str) -> set[str]:
-    from formulae import model_description
-
-    names: set[str] = model_description(formula).var_names
-    return names
-
-
-def _may_be_of_folds(name: str, column: pd.Series) -> bool:
-    """Columns that the model has no use for may hold anything."""
-    kind = np.asarray(column).dtype.kind
-    return name not in RESERVED and kind in "biufOUM" and not column.isna().any()
-
-
 def _refuse(model: pm.Model, where: str) -> None:
     if model.potentials:
         raise PcvError(
@@ -245,7 +184,7 @@ def _refuse(model: pm.Model, where: str) -> None:
         raise PcvError(f"{where}: it has no free variables; there is nothing to draw")
 
 
-def _content(value: Any) -> np.ndarray:
+def content(value: Any) -> np.ndarray:
     """What a constant or shared variable of PyTensor holds."""
     if hasattr(value, "get_value"):
         return value.get_value()

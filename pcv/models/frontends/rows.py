@@ -38,19 +38,20 @@ class Layout(NamedTuple):
 
 
 def common_units(
-    layouts: Mapping[str, Layout], units: Sequence[str] | None, where: str
+    layouts: Mapping[str, Layout], units: str | Sequence[str] | None, where: str
 ) -> tuple[str, ...]:
     """The dimensions whose elements are the units.
 
     Args:
         layouts: of the observed variables.
-        units: names of dimensions; None: all of the only variable, or those that all share.
+        units: a dimension, or several; None: all of the only variable, or those that all share.
         where: the model, for messages.
 
     Raises:
         PcvError: a variable does not have a dimension, or they share none.
     """
-    for name in units or ():
+    units = (units,) if isinstance(units, str) else tuple(units or ())
+    for name in units:
         lacking = [variable for variable, x in layouts.items() if name not in x.dims]
         if lacking:
             known = layouts[lacking[0]].dims
@@ -59,7 +60,7 @@ def common_units(
             hint = f"did you mean '{near[0]}'?" if near else f"there are {there}"
             raise PcvError(f"{where}: units '{name}' is no dimension of '{lacking[0]}'; {hint}")
     if units:
-        return tuple(units)
+        return units
     first, *others = layouts.values()
     shared = tuple(name for name in first.dims if all(name in x.dims for x in others))
     if not shared:

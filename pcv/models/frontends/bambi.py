@@ -1,0 +1,69 @@
+"""Bambi models, as the PyMC models that they are, with the columns of their data."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pcv.base.errors import PcvError
+from pcv.folds.columns import RESERVED
+from pcv.models.frontends.pymc import content, from_pymc
+from pcv.models.model import Model
+
+
+def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model:
+    """A Bambi model, conditioned on its data, for cross-validation.
+
+    Columns of its data frame can be named in folds: ``{"scheme": "leave_one_group_out",
+    "group": "county"}``. Terms of its formula that are computed from all data (splines, centring,
+    priors scaled by the data) stay as in the full fit in every fold.
+
+    Args:
+        model: `bambi.Model`; built if it is not yet.
+        units: as for `from_pymc`.
+
+    Raises:
+        PcvError: it is no Bambi model; or as for `from_pymc`.
+    """
+    bambi = sys.modules.get("bambi")
+    if bambi is None or not isinstance(model, bambi.Model):
+        raise PcvError(f"from_bambi: {type(model).__name__} is not a Bambi model; give a bmb.Model")
+    if not model.built:
+        model.build()
+    made = model.backend.model
+    size = np.size(content(made.rvs_to_values[made.observed_RVs[0]]))
+    response = made.observed_RVs[0].name
+    rows = model.data
+    if model.dropna:  # as Bambi does it, where a column of the formula has no value
+        kept, *others = (
+            rows.dropna(subset=list(rows.columns.intersection(_named(formula))))
+            for formula in (model.formula.main, *model.formula.additionals)
+        )
+        if any(len(other) != len(kept) for other in others):
+            raise PcvError(
+                "Bambi model: dropna removes other rows for one formula than for another; remove "
+                "rows of missing values from its data first (data.dropna())"
+            )
+        rows = kept
+    table = {
+        str(name): np.asarray(column.astype(str) if column.dtype.kind == "O" else column)
+        for name, column in rows.items()
+        if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
+    }
+    # Bambi reports another intercept than its model has, which is that of centred predictors.
+    return from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
+
+
+def _named(formula: str) -> set[str]:
+    from formulae import model_description
+
+    names: set[str] = model_description(formula).var_names
+    return names
+
+
+def _may_be_of_folds(name: str, column: pd.Series) -> bool:
+    """Columns that the model has no use for may hold anything."""
+    kind = np.asarray(column).dtype.kind
+    return name not in RESERVED and kind in "biufOUM" and not column.isna().any()
