@@ -18,7 +18,8 @@ from pcv.folds.base import Folds
 from pcv.models.model import Target
 from pcv.models.scores import Replicates, across, frame
 from pcv.sampling.fit import full_data
-from pcv.sampling.fit.full_data import Draws, Fit
+from pcv.sampling.fit.draws import Draws
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import moving, sides, warming
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine

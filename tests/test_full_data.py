@@ -19,6 +19,7 @@ from pcv.base.keys import key
 from pcv.models.model import Target, target
 from pcv.models.parameters import flat_target
 from pcv.sampling.fit import full_data
+from pcv.sampling.fit.draws import mixing, tau
 from pcv.sampling.fit.fit_checks import TARGETS, check, too_large
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.kernel import covariance, from_z, learn, to_z, whitened
@@ -170,7 +171,7 @@ def test_the_kernel_whitens(name):
     fit = fitted(gaussian(scale), 2, 1)
     z = np.linalg.inv(scale) @ covariance(fit.kernel) @ np.linalg.inv(scale).T
     np.testing.assert_allclose(z, np.eye(DIM), atol=0.35)
-    assert full_data.tau(fit.draws.position).max() < 4
+    assert tau(fit.draws.position).max() < 4
     assert fit.num_steps <= 4
     assert 0.65 < fit.draws.acceptance_rate.mean() < 0.95
 
@@ -278,13 +279,13 @@ def test_first_draws_count_beside_those_that_are_made_after_them(mixes, draws, m
     """Or the fit is of chains chosen for how well they agree."""
 
     def mixed(self, draws):
-        return full_data.mixing(draws.position) if mixes.pop(0) else None
+        return mixing(draws.position) if mixes.pop(0) else None
 
     monkeypatch.setattr(full_data.Search, "mixed", mixed)
     fit = fit_of(coin(), 1)
     assert (fit.draws.position.shape[1], mixes) == (draws, [])
     if fit.mixing is not None:
-        np.testing.assert_array_equal(fit.mixing, full_data.mixing(fit.draws.position))
+        np.testing.assert_array_equal(fit.mixing, mixing(fit.draws.position))
 
 
 @pytest.mark.parametrize("name", BADLY)

@@ -17,8 +17,8 @@ from pcv.models.model import Model, Outcome, Target, target
 from pcv.models.parameters import flat_target
 from pcv.sampling.fit import fit_checks, nuts
 from pcv.sampling.fit import posterior as fitting
+from pcv.sampling.fit.draws import Draws
 from pcv.sampling.fit.fit_checks import check
-from pcv.sampling.fit.full_data import Draws
 from tests.chains import worst
 from tests.problems import PROBLEMS, Problem, coin
 

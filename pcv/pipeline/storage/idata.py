@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from pcv.base import programs
 from pcv.models.model import Params, Target
 from pcv.pipeline.storage.storable import storable
+from pcv.sampling.fit.draws import Draws
 from pcv.sampling.fit.fit_checks import Checks
-from pcv.sampling.fit.full_data import Draws, Fit
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.kernel import Kernel
 
 OF_KERNEL = {

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from pcv.sampling.fit.full_data import MAX_RHAT, MIN_ESS, REFUSED, Draws, Mixing, mixing, plain_rhat
+from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, REFUSED, Draws, Mixing, mixing, plain_rhat
 from pcv.sampling.kernel import Kernel, whitened
 
 WARN_RHAT = 1.01

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
-from pcv.analysis.diagnostics.convergence import rhat_of_moments
 from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.models.model import Target
+from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, Draws, Mixing, mixing, plain_rhat, tau
 from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
 from pcv.sampling.tiles import Engine, advance, build, chains_of
@@ -46,28 +46,6 @@ BLOCK, LEAST = 25, 100
 ROOM = 50
 """for draws of a block: as many as folds have by default, so that both are one program where they
 have as many chains side by side"""
-REFUSED = 0.02
-"""acceptance of a proposal below which it counts as refused"""
-MAX_RHAT, MIN_ESS = 1.05, 400
-"""of kept draws, beyond which more are made"""
-
-
-class Draws(NamedTuple):
-    """Draws from the full-data posterior, on the unconstrained scale."""
-
-    position: Float[np.ndarray, "chain draw param"]
-    lp: Float[np.ndarray, "chain draw"]
-    energy: Float[np.ndarray, "chain draw"]
-    acceptance_rate: Float[np.ndarray, "chain draw"]
-    n_steps: Int[np.ndarray, "chain draw"]
-    diverging: Bool[np.ndarray, "chain draw"]
-
-
-class Mixing(NamedTuple):
-    """Of each parameter: R-hat of rank-normalised split chains, and bulk ESS."""
-
-    rhat: Float[np.ndarray, " param"]
-    ess: Float[np.ndarray, " param"]
 
 
 class Fit(NamedTuple):
@@ -92,7 +70,6 @@ def engine_of(target: Target, num_units: int, total: int) -> Engine:
         num_units: number of units.
         total: draws to keep, of all chains together.
     """
-
     engine = build(target, (), num_units, ROOM)
     most = max(total // LEAST, FEWEST)
     return engine.with_tile(most) if engine.tile > most else engine
@@ -130,15 +107,6 @@ def sample(
     search.settle(warmup)
     search.choose_steps()
     return search.keep(total)
-
-
-def spread_starts(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
-    """Where some chains of a fit that do not agree stand: from one end to the other of the
-    parameter in which they agree least."""
-    means = fit.draws.position.mean(1)
-    worst = int(np.argmax(plain_rhat(fit.draws.position)))
-    order = np.argsort(means[:, worst])
-    return fit.draws.position[order[np.linspace(0, len(order) - 1, chains).astype(int)], -1]
 
 
 def after_nuts(
@@ -219,12 +187,12 @@ class Search:
             agree = bool(pool)
             taught = self.learn(np.concatenate(pool, 1) if agree else block.position, agree)
             learnt += 1
-            step = float(np.exp(np.median(self.state.log_step_size)))
+            step = self.step_size()
             short = step * self.num_steps < SHORT
             disagreed = disagreed + 1 if short and not agree else 0
             if disagreed == HELD or (short and len(held) == TOGETHER):
                 self.num_steps, held = min(2 * self.num_steps, MAX_STEPS), []
-            self._step(NEXT_STEP if learnt <= 2 or freed else step)
+            self.set_step(NEXT_STEP if learnt <= 2 or freed else step)
             if len(pool) >= (GOOD if taught else MOST_GOOD):
                 break
 
@@ -254,7 +222,11 @@ class Search:
             for x in self.state:
                 x[lost] = x[others]
 
-    def _step(self, size: float) -> None:
+    def step_size(self) -> float:
+        """The median over chains."""
+        return float(np.exp(np.median(self.state.log_step_size)))
+
+    def set_step(self, size: float) -> None:
         self.state = self.state._replace(log_step_size=np.full(self.number, np.log(size)))
 
     def choose_steps(self) -> None:
@@ -263,8 +235,8 @@ class Search:
         score of a draw counts as one more gradient, and a last step is a half on average."""
         for gain in (FAST, SLOW):
             self.block(gain, self.size)
-            self._step(float(np.exp(np.median(self.state.log_step_size))))
-        step = float(np.exp(np.median(self.state.log_step_size)))
+            self.set_step(self.step_size())
+        step = self.step_size()
         tried: list[tuple[float, float]] = []
         for quarters in (0.5, 1.0, 2.0, 4.0):
             self.num_steps = min(quarters * QUARTER / step, MAX_STEPS)
@@ -276,7 +248,7 @@ class Search:
             slowest = max(max(t.mean(), t.max() / 2) for t in taus)
             tried.append(((self.num_steps + 1.5) * float(slowest), self.num_steps))
         self.num_steps = min(tried)[1]
-        self._step(float(np.exp(np.median(self.state.log_step_size))))
+        self.set_step(self.step_size())
 
     def keep(self, total: int) -> Fit:
         """Draws of chains that agree; where they do not, more of them, with a kernel that those
@@ -296,7 +268,7 @@ class Search:
                 draws = last
         if not self.learnt_together:  # by chains apart: folds get one that these draws teach
             self.learn(draws.position, True)
-            self._step(NEXT_STEP)
+            self.set_step(NEXT_STEP)
             self.choose_steps()
         return self.fit(draws, seen)
 
@@ -324,7 +296,7 @@ class Search:
 
     def fit(self, draws: Draws, seen: Mixing | None = None) -> Fit:
         """Draws, and how chains move now."""
-        step = float(np.exp(np.median(self.state.log_step_size)))
+        step = self.step_size()
         return Fit(draws, self.kernel, step, self.num_steps, self.target_accept, seen)
 
 
@@ -356,7 +328,8 @@ def _starts(engine: Engine, root: Key[Array, ""], number: int) -> State:
         if trial < CANDIDATES:
             here = draw.uniform(-RADIUS, RADIUS, start.shape)
         else:
-            here = _of_prior(engine, root, trial, number)
+            keys = jax.random.split(jax.random.fold_in(root, trial), number)
+            here = np.asarray(programs.once(jax.vmap(engine.target.init))(keys))
         pace, at = Pace(0, 1, 1.0, 1, 0.0, 0.8), State(here, nowhere, nowhere)
         found = _run(engine, root, plain(engine.num_params), at, chains, pace)[1]
         usable = np.isfinite(found.lp[:, 0]) & (found.acceptance[:, 0] > 0)
@@ -371,42 +344,3 @@ def _starts(engine: Engine, root: Key[Array, ""], number: int) -> State:
             f"{CANDIDATES} prior draws; check the model with `pcv check`"
         )
     return State(start, np.full(number, np.log(FIRST_STEP)), np.full(number, np.nan))
-
-
-def _of_prior(engine: Engine, root: Key[Array, ""], trial: int, number: int) -> np.ndarray:
-    """Draws from the prior."""
-    keys = jax.random.split(jax.random.fold_in(root, trial), number)
-    return np.asarray(programs.once(jax.vmap(engine.target.init))(keys))
-
-
-def mixing(position: Float[np.ndarray, "chain draw param"]) -> Mixing:
-    from arviz_stats.base import array_stats
-
-    axes = {"chain_axis": 0, "draw_axis": 1}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rhat = np.asarray(array_stats.rhat(position, method="rank", **axes))
-        ess = np.asarray(array_stats.ess(position, method="bulk", **axes))
-    return Mixing(rhat, ess)
-
-
-def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
-    """R-hat, neither split nor of ranks."""
-    by_param = np.moveaxis(x, 2, 0)
-    count = np.full(by_param.shape[:2], float(x.shape[1]))
-    moments = count, by_param.mean(2), count * by_param.var(2)
-    return np.nan_to_num(rhat_of_moments(*moments), nan=np.inf)
-
-
-def tau(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
-    r"""Draws that an independent one is worth: :math:`(1 + \rho) / (1 - \rho)`, at least 1, with
-    the lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow."""
-    rho = np.nan_to_num(autocorrelation(np.moveaxis(x, 2, 0)), nan=1.0)
-    rho = np.clip(rho, 0.0, 1 - 1e-6)
-    return (1 + rho) / (1 - rho)
-
-
-def autocorrelation(x: Float[np.ndarray, "item chain draw"]) -> Float[np.ndarray, " item"]:
-    """At lag 1, about the mean of all chains."""
-    x = x - x.mean(axis=(1, 2), keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (x[:, :, 1:] * x[:, :, :-1]).mean(axis=(1, 2)) / (x**2).mean(axis=(1, 2))

@@ -21,7 +21,8 @@ from pcv.base.keys import any_key
 from pcv.base.progress import Progress
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit import fit_checks
-from pcv.sampling.fit.full_data import Draws, after_nuts, engine_of, num_chains
+from pcv.sampling.fit.draws import Draws
+from pcv.sampling.fit.full_data import after_nuts, engine_of, num_chains
 from pcv.sampling.fit.posterior import Posterior, shown
 
 MAX_Z = 6.0

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key
 from pcv.base import programs
 from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, in_use, shard_mapped, sharded
 from pcv.models.model import Target, full_data
-from pcv.sampling.fit.full_data import Draws
+from pcv.sampling.fit.draws import Draws
 
 BLOCK = 25
 """draws of a chain, those of the warmup among them, between two looks at how far it is"""

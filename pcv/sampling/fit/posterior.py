@@ -6,12 +6,14 @@ Each with the first acceptance rate at which steps are small enough everywhere, 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from jaxtyping import Array, Key
+import numpy as np
+from jaxtyping import Array, Float, Key
 
 from pcv.base.progress import Progress
 from pcv.models.model import Target
 from pcv.sampling.fit import fit_checks, full_data
-from pcv.sampling.fit.full_data import Draws, Fit
+from pcv.sampling.fit.draws import Draws, plain_rhat
+from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import Moved
 
 
@@ -70,7 +72,7 @@ def fit(
     from pcv.sampling.fit import nuts  # only where it is needed: its library takes a while to load
 
     say(f"{checks.problems[0]}; again by NUTS, {chains} chains x ({warmup} + {draws}) draws")
-    start = full_data.spread_starts(found, chains), warmup, draws
+    start = _spread(found, chains), warmup, draws
     higher = targets[targets.index(accept) :]
     shown_of_nuts = _nuts_shown(after, chains, warmup, warmup + draws, accept)
     attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, shown_of_nuts)
@@ -79,6 +81,15 @@ def fit(
     told = shown(after, number, accept, accept)
     found = full_data.after_nuts(engine, root("fit"), made, accept, told)
     return Posterior(found, fit_checks.check(made, names, accept))
+
+
+def _spread(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
+    """Where some chains of a fit that do not agree stand: from one end to the other of the
+    parameter in which they agree least."""
+    means = fit.draws.position.mean(1)
+    worst = int(np.argmax(plain_rhat(fit.draws.position)))
+    order = np.argsort(means[:, worst])
+    return fit.draws.position[order[np.linspace(0, len(order) - 1, chains).astype(int)], -1]
 
 
 def _with_small_steps[T](

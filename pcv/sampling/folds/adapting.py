@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.sums import Block
 from pcv.folds.base import Folds
-from pcv.sampling.fit.full_data import QUARTER, REFUSED, Fit, autocorrelation
+from pcv.sampling.fit.draws import REFUSED, autocorrelation
+from pcv.sampling.fit.full_data import QUARTER, Fit
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.moving import Own
 from pcv.sampling.hmc import Pace
