@@ -94,15 +94,21 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         PcvError: "marginal" is asked for, and there is nothing to integrate out, or it does not
             hold in a fold.
     """
+
+    def without(predictive: Literal["plain", "either"], why: str) -> Scored:
+        """Nothing is integrated out."""
+        if setting == "marginal":
+            raise PcvError(f"model '{name}': {why}")
+        return Scored(model, predictive, "")
+
     if setting == "plain":
         return Scored(model, "plain", "")
     if isinstance(model, Target):
-        if setting == "marginal":
-            raise PcvError(
-                f"model '{name}': predictive 'marginal' is asked for, but a pcv.Target gives its "
-                "own; leave out `predictive`"
-            )
-        return Scored(model, "either", "")
+        return without(
+            "either",
+            "predictive 'marginal' is asked for, but a pcv.Target gives its own; leave out "
+            "`predictive`",
+        )
     if model.marginal is not None and (setting == "marginal" or model.group is not None):
         try:
             check_whole_groups(model, name, folds)
@@ -113,19 +119,17 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         return Scored(model, "marginal", "analytically")
     local = find(model, data, folds)
     if isinstance(local, str):
-        if setting == "marginal":
-            raise PcvError(
-                f"model '{name}': left-out effects cannot be integrated out: {local}; write a "
-                "`marginal`, or set predictive: plain"
-            )
-        return Scored(model, "plain", "")
+        return without(
+            "plain",
+            f"left-out effects cannot be integrated out: {local}; write a `marginal`, or set "
+            "predictive: plain",
+        )
     if not len(local.entries):
-        if setting == "marginal":
-            raise PcvError(
-                f"model '{name}': no fold leaves out a whole group that has effects of its own; "
-                "let folds leave out whole groups, or set predictive: plain"
-            )
-        return Scored(model, "either", "")
+        return without(
+            "either",
+            "no fold leaves out a whole group that has effects of its own; let folds leave out "
+            "whole groups, or set predictive: plain",
+        )
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
     by = "exactly" if local.exact else by
     few = sliceable(model, data, folds)
