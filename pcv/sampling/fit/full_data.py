@@ -17,7 +17,7 @@ from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.models.model import Target
 from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, Draws, Mixing, mixing, plain_rhat, tau
-from pcv.sampling.hmc import Chain, Moved, Pace, State
+from pcv.sampling.hmc import Moved, Pace, State
 from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
 from pcv.sampling.tiles import Engine, advance, build, chains_of
 
@@ -140,7 +140,8 @@ class Search:
         self.engine, self.root, self.after = engine, root, after
         self.target_accept = target_accept
         self.number = num_chains(engine)
-        self.chains = _chains(engine, self.number)
+        test, held_out = np.full((1, 1), -1), np.zeros((1, 1, 2), int)  # nothing is held out
+        self.chains = chains_of(["full data"], self.number, test, held_out, engine.num_params)
         self.kernel = plain(engine.num_params)
         self.num_steps, self.made, self.learnt_together = LONG, 0, False
         self.state: State
@@ -148,20 +149,42 @@ class Search:
 
     def block(self, rate: float, num_draws: int, more: int = LEAST) -> Moved:
         """Draws of all chains, after which so many are to come."""
-        self.state, made = _run(
-            self.engine,
-            self.root,
-            self.kernel,
-            self.state,
-            self.chains,
-            Pace(self.made, num_draws, self.num_steps, 1, rate, self.target_accept),
-        )
+        pace = Pace(self.made, num_draws, self.num_steps, 1, rate, self.target_accept)
+        self.state, made = self._run(self.state, pace)
         self.made += num_draws
         self.after(self.made, self.made + more, made)
         return made
 
+    def _run(self, state: State, pace: Pace) -> tuple[State, Moved]:
+        at = self.engine, self.root, self.kernel, pace, state, self.chains
+        state, moved, _ = advance(*at, center=None, with_positions=True)
+        return state, Moved(*(x[:, : pace.num_draws] for x in moved))
+
     def begin(self) -> None:
-        self.state = _starts(self.engine, self.root, self.number)
+        """Chains start apart from one another, where density and gradient are finite."""
+        draw = np.random.default_rng(np.asarray(jax.random.key_data(self.root)).tolist())
+        nowhere, left = np.full(self.number, -np.inf), np.ones(self.number, bool)
+        start = np.zeros((self.number, self.engine.num_params))
+        for trial in range(2 * CANDIDATES):
+            if trial < CANDIDATES:
+                here = draw.uniform(-RADIUS, RADIUS, start.shape)
+            else:  # of the prior
+                keys = jax.random.split(jax.random.fold_in(self.root, trial), self.number)
+                here = np.asarray(programs.once(jax.vmap(self.engine.target.init))(keys))
+            _, found = self._run(State(here, nowhere, nowhere), Pace(0, 1, 1.0, 1, 0.0, 0.8))
+            usable = np.isfinite(found.lp[:, 0]) & (found.acceptance[:, 0] > 0)
+            start[left & usable] = here[left & usable]
+            left &= ~usable
+            if not left.any():
+                break
+        if left.any():
+            raise PcvError(
+                f"chain {int(np.argmax(left))}: the log density or its gradient is not finite at "
+                f"any of {CANDIDATES} points within {RADIUS:g} of 0 on the unconstrained scale, "
+                f"nor at {CANDIDATES} prior draws; check the model with `pcv check`"
+            )
+        first = np.full(self.number, np.log(FIRST_STEP))
+        self.state = State(start, first, np.full(self.number, np.nan))
 
     def settle(self, warmup: int) -> None:
         """Learn the kernel, until chains agree and have taught it, or the warmup is over."""
@@ -298,49 +321,3 @@ class Search:
         """Draws, and how chains move now."""
         step = self.step_size()
         return Fit(draws, self.kernel, step, self.num_steps, self.target_accept, seen)
-
-
-def _chains(engine: Engine, number: int) -> Chain:
-    """Of the fold that holds nothing out."""
-    test, held_out = np.full((1, 1), -1), np.zeros((1, 1, 2), int)
-    return chains_of(["full data"], number, test, held_out, engine.num_params)
-
-
-def _run(
-    engine: Engine,
-    root: Key[Array, ""],
-    kernel: Kernel,
-    state: State,
-    chains: Chain,
-    pace: Pace,
-) -> tuple[State, Moved]:
-    """A block of draws given the full data."""
-    state, moved, _ = advance(engine, root, kernel, pace, state, chains, None, True)
-    return state, Moved(*(x[:, : pace.num_draws] for x in moved))
-
-
-def _starts(engine: Engine, root: Key[Array, ""], number: int) -> State:
-    """Where chains begin: apart from one another, where density and gradient are finite."""
-    draw = np.random.default_rng(np.asarray(jax.random.key_data(root)).tolist())
-    chains, nowhere = _chains(engine, number), np.full(number, -np.inf)
-    start, left = np.zeros((number, engine.num_params)), np.ones(number, bool)
-    for trial in range(2 * CANDIDATES):
-        if trial < CANDIDATES:
-            here = draw.uniform(-RADIUS, RADIUS, start.shape)
-        else:
-            keys = jax.random.split(jax.random.fold_in(root, trial), number)
-            here = np.asarray(programs.once(jax.vmap(engine.target.init))(keys))
-        pace, at = Pace(0, 1, 1.0, 1, 0.0, 0.8), State(here, nowhere, nowhere)
-        found = _run(engine, root, plain(engine.num_params), at, chains, pace)[1]
-        usable = np.isfinite(found.lp[:, 0]) & (found.acceptance[:, 0] > 0)
-        start[left & usable] = here[left & usable]
-        left &= ~usable
-        if not left.any():
-            break
-    if left.any():
-        raise PcvError(
-            f"chain {int(np.argmax(left))}: the log density or its gradient is not finite at any "
-            f"of {CANDIDATES} points within {RADIUS:g} of 0 on the unconstrained scale, nor at "
-            f"{CANDIDATES} prior draws; check the model with `pcv check`"
-        )
-    return State(start, np.full(number, np.log(FIRST_STEP)), np.full(number, np.nan))
