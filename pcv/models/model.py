@@ -285,10 +285,13 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         changed = whole.at[place].set(y, mode="drop")
         return predictive_of(params, fold, {**arrays, model.outcome.name: changed})
 
-    if predictive == "marginal":
-        replicate, moments = model.marginal_predict, model.marginal_moments
-    else:
-        replicate, moments = _of_test(model)
+    replicate, moments = model.marginal_predict, model.marginal_moments
+    if predictive != "marginal":
+        every, of_every = model.predict, model.moments
+        replicate = every and (lambda key, params, data, test: every(key, params, data)[test])
+        moments = of_every and (
+            lambda params, data, test: jax.tree.map(lambda x: x[test], of_every(params, data))
+        )
     return Target(
         model.init,
         log_density,
@@ -302,16 +305,6 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         model.dims,
         model.coords,
         reads_test=of_fold is not None,
-    )
-
-
-def _of_test(model: Model) -> tuple[Callable[..., Array] | None, Callable[..., tuple] | None]:
-    """`predict` and `moments` of a model, of the units of a test set alone."""
-    predict, moments = model.predict, model.moments
-    return (
-        predict and (lambda key, params, data, test: predict(key, params, data)[test]),
-        moments
-        and (lambda params, data, test: jax.tree.map(lambda x: x[test], moments(params, data))),
     )
 
 

@@ -160,24 +160,21 @@ def from_numpyro(
         return jnp.ravel(mean), jnp.ravel(variance)
 
     by_element = single is not None and not rows.units
-    made = Model(
+    replicates = by_element and _works(lambda key: predict(key, init(key), {}))
+    averages = by_element and _works(lambda key: moments(init(key), {}))
+    return Model(
         init,
         log_prior,
         log_lik,
         lambda params: constrain_fn(model, (), arguments({}), params, return_deterministic=True),
         Outcome(outcome, discrete=discrete.pop() if len(discrete) == 1 else None),
+        predict=predict if replicates else None,
+        moments=moments if averages else None,
         data=rows,
         dims=dims_of(found.latent) | dict(dims or {}),
         coords=coords or {},
         notes=notes_on(found),
         unconstrain=unconstrain,
-    )
-    if not by_element:
-        return made
-    replicates = _works(lambda key: predict(key, init(key), {}))
-    averages = _works(lambda key: moments(init(key), {}))
-    return made._replace(
-        predict=predict if replicates else None, moments=moments if averages else None
     )
 
 
