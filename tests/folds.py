@@ -5,7 +5,8 @@ import pytest
 from hypothesis import settings
 
 from pcv.base.errors import PcvError
-from pcv.folds.base import Folds, check, train_mask
+from pcv.folds.base import Folds, train_mask
+from pcv.folds.checks import check
 
 quick = settings(max_examples=50, deadline=None)
 

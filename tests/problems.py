@@ -21,8 +21,7 @@ from scipy.special import betaln, gammaln
 from scipy.stats import multivariate_normal
 
 from pcv.folds.base import Folds, from_sets, train_mask
-from pcv.folds.exchangeable import k_fold, leave_one_out
-from pcv.folds.groups import leave_one_group_out
+from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.models.model import Model, Outcome, Target, support
 from pcv.models.normal import normal_target
@@ -433,7 +432,7 @@ def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:
     beside = [np.array([i for i in (run[0] - 1, run[-1] + 1) if 0 <= i < n]) for run in runs]
     schemes = {
         "leave one out": leave_one_out(names),
-        "k-fold": k_fold(names, 4, np.random.default_rng(5)),
+        "k-fold": kfold(names, 4, seed=5),
         "groups": leave_one_group_out(group, "group"),
         "gaps": from_sets([f"run {k + 1}" for k in range(4)], runs, beside, n),
     }

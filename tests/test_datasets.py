@@ -364,6 +364,6 @@ def test_labels_read_well():
 
 
 def test_no_jax_is_loaded():
-    modules = "sys, pcv.pipeline.data.tables, pcv.folds.making"
+    modules = "sys, pcv.pipeline.data.tables, pcv.folds.exchangeable"
     code = f"import {modules}; sys.exit('jaxlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

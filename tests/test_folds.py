@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from sklearn import model_selection
 
-from pcv.folds import schemes
-from pcv.folds.base import check, describe, from_sets, from_splitter, train_mask
-from pcv.folds.exchangeable import k_fold, k_fold_contiguous, k_fold_stratified, leave_one_out
-from pcv.folds.groups import from_column, k_fold_grouped, leave_one_group_out
-from pcv.folds.making import make, title
+from pcv.folds.base import describe, from_sets, train_mask
+from pcv.folds.checks import check
+from pcv.folds.exchangeable import from_column, kfold, leave_one_group_out, leave_one_out
+from pcv.folds.schemes import Table, make
+from pcv.folds.splitters import from_splitter
 from pcv.pipeline.config import FoldScheme
 from tests.folds import assert_partition, names, quick, refusal, scored
 
@@ -159,8 +159,8 @@ seeds = st.integers(0, 2**32 - 1)
 def test_k_folds_are_even(size, seed):
     num_units, k = size
     for folds in [
-        k_fold(names(num_units), k, np.random.default_rng(seed)),
-        k_fold_contiguous(names(num_units), k),
+        kfold(names(num_units), k, seed=seed),
+        kfold(names(num_units), k, contiguous=True),
     ]:
         assert_partition(folds, num_units)
         assert folds.id.tolist() == [f"fold {fold}" for fold in range(1, k + 1)]
@@ -171,7 +171,9 @@ def test_k_folds_are_even(size, seed):
 @quick
 @given(st.lists(st.sampled_from(["x", "y", "z"]), min_size=4, max_size=40), seeds)
 def test_stratified_folds_share_every_value_evenly(values, seed):
-    folds = k_fold_stratified(np.array(values), 4, np.random.default_rng(seed))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "stratify_by: ")
+        folds = kfold(len(values), 4, stratify_by=values, seed=seed)
     assert_partition(folds, len(values))
     shares = [[[values[u] for u in units].count(v) for units in scored(folds)] for v in "xyz"]
     assert max(np.ptp(share) for share in shares) <= 1
@@ -189,7 +191,7 @@ def test_groups_are_kept_together(values, seed):
     assert singly.id.tolist() == [f"g {group}" for group in groups]
     assert [{values[u] for u in units} for units in scored(singly)] == [{g} for g in groups]
     k = len(groups) // 2 + 1
-    jointly = k_fold_grouped(np.array(values), k, np.random.default_rng(seed))
+    jointly = kfold(len(values), k, group_by=values, seed=seed)
     assert_partition(jointly, len(values))
     sets_of_groups = [{values[u] for u in units} for units in scored(jointly)]
     assert sum(len(groups) for groups in sets_of_groups) == len(groups)
@@ -198,13 +200,8 @@ def test_groups_are_kept_together(values, seed):
 
 def test_random_folds_are_random_and_repeatable():
     def drawn(seed):
-        rng = np.random.default_rng(seed)
-        values = np.repeat([0, 1], 50)
-        return [
-            scored(k_fold(names(100), 5, rng)),
-            scored(k_fold_stratified(values, 5, rng)),
-            scored(k_fold_grouped(np.arange(100) // 4, 5, rng)),
-        ]
+        by = {}, {"stratify_by": np.repeat([0, 1], 50)}, {"group_by": np.arange(100) // 4}
+        return [scored(kfold(100, 5, seed=seed, **key)) for key in by]
 
     assert drawn(1) == drawn(1)
     assert all(one != other for one, other in zip(drawn(1), drawn(2), strict=True))
@@ -221,13 +218,12 @@ def test_groups_are_ordered_and_named_by_value():
 
 
 def test_numbers_of_folds_that_cannot_be_are_refused():
-    rng = np.random.default_rng(1)
     message = "k is {}: it must be from 2 to 3, the number of units"
     for k in [1, 4]:
-        assert refusal(k_fold, names(3), k, rng) == message.format(k)
-        assert refusal(k_fold_contiguous, names(3), k) == message.format(k)
-        assert refusal(k_fold_stratified, np.arange(3), k, rng) == message.format(k)
-        assert refusal(k_fold_grouped, array(1, 1, 2, 3), k, rng) == (
+        assert refusal(kfold, 3, k) == message.format(k)
+        assert refusal(kfold, 3, k, contiguous=True) == message.format(k)
+        assert refusal(kfold, 3, k, stratify_by=[1, 1, 1]) == message.format(k)
+        assert refusal(kfold, 4, k, group_by=array(1, 1, 2, 3)) == (
             f"k is {k}: it must be from 2 to 3, the number of groups"
         )
     assert refusal(leave_one_group_out, array(7, 7), "rat") == (
@@ -286,7 +282,7 @@ def test_splitters_of_scikit_learn(splitter):
     groups = np.arange(12) // 3 if "Group" in type(splitter).__name__ else None
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        folds = schemes.from_splitter(splitter, n, y, groups)
+        folds = from_splitter(splitter, n, y, groups)
     splits = list(splitter.split(np.zeros((n, 1)), y, groups))
     times = np.bincount(np.concatenate([test for _, test in splits])).max()
     told = f"{type(splitter).__name__} tests units up to {times} times: elpd adds"
@@ -299,18 +295,16 @@ def test_splitters_of_scikit_learn(splitter):
 
 def test_splitters_are_schemes():
     folds = from_splitter(ExpandingWindow(), names(8))
-    check(folds, names(8), cover=False)
     assert folds.id.tolist() == ["fold 1", "fold 2", "fold 3"]
     assert scored(folds) == [[3, 4], [5, 6], [7]]
     assert folds.held_out.tolist() == [[[3, 8]], [[5, 8]], [[7, 8]]]
     groups = np.array(["b", "a", "b"])
     for ours, theirs in zip(
         leave_one_group_out(groups, "g")[1:],
-        from_splitter(LeaveOneGroupOut(), names(3), groups=groups)[1:],
+        from_splitter(LeaveOneGroupOut(), names(3), group_by=groups)[1:],
         strict=True,
     ):
         np.testing.assert_array_equal(ours, theirs)
-    assert scored(from_splitter(Fixed([0], [1, 2]), names(4))) == [[1, 2]]
 
 
 def test_splitters_that_leak_or_index_otherwise_are_refused():
@@ -362,16 +356,16 @@ RATS = xr.Dataset(
     ],
 )
 def test_schemes_of_a_config(config, line):
-    folds = make(config, RATS, seed=1)
-    assert f"{title(config)}: {describe(folds, 150)}".startswith(line)
-    again, other = make(config, RATS, seed=1), make(config, RATS, seed=2)
+    folds = make(config, Table(RATS, 1))
+    assert f"{config.title}: {describe(folds, 150)}".startswith(line)
+    again, other = make(config, Table(RATS, 1)), make(config, Table(RATS, 2))
     np.testing.assert_equal(folds._asdict(), again._asdict())
     random = config.scheme == "k_fold" and not config.contiguous
     assert (scored(folds) != scored(other)) == random
 
 
 def test_the_default_experiment_leaves_out_one_rat_at_a_time():
-    folds = make(scheme("leave_one_group_out", group="rat"), RATS, seed=1)
+    folds = make(scheme("leave_one_group_out", group="rat"), Table(RATS, 1))
     assert folds.id[8] == "rat 9"
     assert scored(folds)[8] == [40, 41, 42, 43, 44]
     assert folds.held_out[8].tolist() == [[40, 45]]
@@ -386,27 +380,27 @@ def test_schemes_on_units_of_several_rows():
         },
         coords={"unit": ["county 1", "county 2", "county 3"]},
     )
-    assert scored(make(scheme("column", column="state"), data, seed=1)) == [[0, 1], [2]]
+    assert scored(make(scheme("column", column="state"), Table(data, 1))) == [[0, 1], [2]]
     assert "differs within unit 'county 3': 0 and 1" in refusal(
-        make, scheme("column", column="floor"), data, 1
+        make, scheme("column", column="floor"), Table(data, 1)
     )
 
 
 def test_configs_that_do_not_fit_the_data_are_refused():
-    assert refusal(make, scheme("leave_one_group_out", group="rats"), RATS, 1) == (
+    assert refusal(make, scheme("leave_one_group_out", group="rats"), Table(RATS, 1)) == (
         "the data: no column 'rats' (folds.group); did you mean 'rat'?"
     )
     assert "no column 'dya' (folds.column); did you mean 'day'?" in refusal(
-        make, scheme("column", column="dya"), RATS, 1
+        make, scheme("column", column="dya"), Table(RATS, 1)
     )
-    assert refusal(make, scheme("k_fold", k=31, group_by="rat"), RATS, 1) == (
+    assert refusal(make, scheme("k_fold", k=31, group_by="rat"), Table(RATS, 1)) == (
         "k is 31: it must be from 2 to 30, the number of groups"
     )
-    assert refusal(make, scheme("k_fold", k=151), RATS, 1) == (
+    assert refusal(make, scheme("k_fold", k=151), Table(RATS, 1)) == (
         "k is 151: it must be from 2 to 150, the number of units"
     )
 
 
 def test_values_too_rare_to_be_in_every_fold_are_said():
-    with pytest.warns(UserWarning, match="30 of 30 values of 'rat' are held by fewer than 10"):
-        make(scheme("k_fold", k=10, stratify_by="rat"), RATS, seed=1)
+    with pytest.warns(UserWarning, match="stratify_by: 30 of 30 values are held by fewer than 10"):
+        make(scheme("k_fold", k=10, stratify_by="rat"), Table(RATS, 1))

@@ -21,7 +21,7 @@ LIGHT = (
     "pcv.analysis.comparison",
     "pcv.analysis.results",
     "pcv.folds.columns",
-    "pcv.folds.making",
+    "pcv.folds.schemes",
     "pcv.pipeline.storage.store",
     "pcv.report.plots",
     "pcv.report",

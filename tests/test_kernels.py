@@ -25,7 +25,7 @@ from pcv.analysis.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
 from pcv.analysis.verdicts import MAX_RHAT, faults
 from pcv.base.keys import key
 from pcv.folds.base import Folds
-from pcv.folds.exchangeable import k_fold, leave_p_out
+from pcv.folds.exchangeable import kfold, leave_p_out
 from pcv.folds.time import leave_future_out
 from pcv.models.model import Model, Outcome, Target, target
 from pcv.models.parameters import flat_target
@@ -86,8 +86,8 @@ def regression() -> Regression:
     schemes = {
         "early": future.some(slice(8)),
         "late": future.some(slice(-8, None)),
-        "halves": k_fold(names, 2, np.random.default_rng(2)),
-        "many left out": leave_p_out(names, 195, 5, np.random.default_rng(3)),
+        "halves": kfold(names, 2, seed=2),
+        "many left out": leave_p_out(names, 195, 5, seed=3),
     }
     folds, scheme = side_by_side(schemes)
     data = {"x": x, "y": y}

@@ -16,8 +16,7 @@ from scipy.stats import poisson as scipy_poisson
 from pcv.api.loo import NODES_PER_DIM
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_sets
-from pcv.folds.exchangeable import leave_one_out
-from pcv.folds.groups import k_fold_grouped, leave_one_group_out
+from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
 from pcv.models.effects import decoupling, effects, marginal, second_look
 from pcv.models.effects.effects import find
 from pcv.models.effects.laplace import laplace, normal, normal_log_mean
@@ -125,7 +124,7 @@ class TestWhatIsLocal:
         )
         assert (local.most, local.normal, local.exact) == (1, True, True)
         np.testing.assert_array_equal(local.group, np.repeat(np.arange(30), 5))
-        several = k_fold_grouped(rats_data()["rat"], 10, np.random.default_rng(1))
+        several = kfold(len(rats_data()["rat"]), 10, group_by=rats_data()["rat"], seed=1)
         assert find(model, rats_data(), several).most == 3
 
     def test_none_where_part_of_a_group_is_trained_on(self):
@@ -204,7 +203,7 @@ def test_normal_outcomes_are_integrated_exactly():
     keys = jax.random.split(jax.random.key(5), DRAWS)
     params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
     moved = {**params, "alpha": params["alpha"] + 1e3, "beta": params["beta"] - 100}
-    several = k_fold_grouped(data["rat"], 10, np.random.default_rng(1))
+    several = kfold(len(data["rat"]), 10, group_by=data["rat"], seed=1)
     for folds in (leave_one_group_out(data["rat"], "rat"), several):
         found = integrated(model, data, find(model, data, folds), folds)
         exact = of_folds(model, data, params, folds)
@@ -234,7 +233,7 @@ def test_chains_are_spared_the_prior_of_left_out_effects_alone():
     """Its integral is taken out, as without the terms of that prior, and its gradient is right."""
     data = rats_data()
     model = rats.random_slopes(data)
-    several = k_fold_grouped(data["rat"], 10, np.random.default_rng(1))
+    several = kfold(len(data["rat"]), 10, group_by=data["rat"], seed=1)
     keys = jax.random.split(jax.random.key(5), 20)
     params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
     center = np.r_[np.full(30, 242.0), np.full(30, 6.2), 242.0, 6.2, np.log([14.5, 0.5, 6.1])]

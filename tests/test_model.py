@@ -12,8 +12,7 @@ from scipy.stats import norm
 
 from pcv.base.errors import PcvError
 from pcv.folds.base import from_sets
-from pcv.folds.exchangeable import k_fold, leave_one_out
-from pcv.folds.groups import leave_one_group_out
+from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
 from pcv.models.checks.folds import check_gap, check_marginal
 from pcv.models.checks.prior import check_prior
 from pcv.models.checks.shapes import check_shapes
@@ -474,7 +473,7 @@ PARTS = leave_one_out(UNITS)
         ("auto", MODEL, TOGETHER, "marginal"),
         ("auto", MODEL, GAPPED, "marginal"),
         ("auto", MODEL, PARTS, "plain"),
-        ("auto", MODEL, k_fold(UNITS, 2, np.random.default_rng(1)), "plain"),
+        ("auto", MODEL, kfold(UNITS, 2, seed=1), "plain"),
         ("auto", MODEL._replace(group=None), WHOLE, "marginal"),
         ("auto", MODEL._replace(marginal=None), WHOLE, "marginal"),
         ("plain", MODEL, WHOLE, "plain"),

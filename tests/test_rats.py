@@ -19,7 +19,7 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.base.keys import key
 from pcv.folds import columns
-from pcv.folds.groups import leave_one_group_out
+from pcv.folds.exchangeable import leave_one_group_out
 from pcv.models.model import Fold, Model, target
 from pcv.models.parameters import flat_target
 from pcv.models.zoo import rats

@@ -17,20 +17,21 @@ from pydantic import TypeAdapter
 from sklearn.model_selection import TimeSeriesSplit
 
 import pcv
-import pcv.folds.making
-import pcv.folds.schemes
 from pcv.base.errors import PcvError
-from pcv.folds.base import Folds, check, describe, names_of, train_mask
-from pcv.folds.exchangeable import k_fold_contiguous, leave_p_out
-from pcv.folds.making import left_out, make, title
+from pcv.folds import schemes
+from pcv.folds.base import Folds, describe, train_mask
+from pcv.folds.checks import check_order, names_of
+from pcv.folds.exchangeable import kfold, leave_p_out
+from pcv.folds.schemes import Table, make
 from pcv.folds.space import (
     EARTH_RADIUS,
     Places,
-    check_places,
     leave_one_location_out,
-    spatial_blocks,
+    places_of,
+    spatial_block,
 )
-from pcv.folds.time import blocks, check_order, hv_block, leave_future_out
+from pcv.folds.splitters import from_splitter
+from pcv.folds.time import block, hv_block, leave_future_out
 from pcv.pipeline.config import FoldScheme
 from pcv.report.plots import folds as plot
 from tests.folds import assert_partition, names, quick, refusal, scored
@@ -56,7 +57,7 @@ def well_formed(folds: Folds) -> None:
 @given(st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1))))
 def test_leave_p_out_takes_every_set(sizes):
     n, p = sizes
-    folds = leave_p_out(names(n), p, None, np.random.default_rng(1))
+    folds = leave_p_out(names(n), p, "all")
     assert scored(folds) == [list(x) for x in itertools.combinations(range(n), p)]
     assert trained(folds, n) == [sorted(set(range(n)) - set(x)) for x in scored(folds)]
 
@@ -65,34 +66,30 @@ def test_leave_p_out_takes_every_set(sizes):
 @given(st.integers(2, 7), st.data())
 def test_leave_p_out_draws_without_repetition(n, data):
     p = data.draw(st.integers(1, n - 1))
-    splits = data.draw(st.integers(1, math.comb(n, p)))
-    folds = leave_p_out(names(n), p, splits, np.random.default_rng(splits))
+    splits = data.draw(st.integers(2, math.comb(n, p)))
+    folds = leave_p_out(names(n), p, splits, seed=splits)
     found = [tuple(units) for units in scored(folds)]
     assert len(found) == len(set(found)) == splits
     assert all(len(set(units)) == p for units in found)
 
 
 def test_leave_p_out_draws_uniformly():
-    rng = np.random.default_rng(1)
     counts = np.zeros(10)
-    for _ in range(600):
-        for units in scored(leave_p_out(names(10), 3, 5, rng)):
+    for seed in range(600):
+        for units in scored(leave_p_out(names(10), 3, 5, seed)):
             counts[units] += 1
     expected = 600 * 5 * 3 / 10
     assert (abs(counts - expected) < 4 * np.sqrt(expected)).all()
 
 
 def test_leave_p_out_that_makes_no_sense():
-    rng = np.random.default_rng(1)
-    assert refusal(leave_p_out, names(3), 3, None, rng) == (
+    assert refusal(leave_p_out, names(3), 3, "all") == (
         "leave-p-out: p is 3, must be from 1 to 2 with 3 units"
     )
-    assert refusal(leave_p_out, names(4), 2, 7, rng) == (
+    assert refusal(leave_p_out, names(4), 2, 7) == (
         "leave-p-out: 7 splits, but only 6 sets of 2 among 4 units"
     )
-    assert "too many; draw some of them with `splits`" in refusal(
-        leave_p_out, names(100), 5, None, rng
-    )
+    assert "too many; draw some of them with `splits`" in refusal(leave_p_out, names(100), 5, "all")
 
 
 # Time
@@ -101,9 +98,11 @@ def test_leave_p_out_that_makes_no_sense():
 @quick
 @given(st.integers(2, 30), st.integers(1, 30))
 def test_blocks_are_runs(n, size):
-    folds = blocks(names(n), size)
-    if len(folds.id) > 1:
-        assert_partition(folds, n)
+    if size >= n:
+        assert refusal(block, n, size) == "1 fold(s): cross-validation needs at least 2"
+        return
+    folds = block(names(n), size)
+    assert_partition(folds, n)
     assert [x for units in scored(folds) for x in units] == list(range(n))
     assert {len(units) for units in scored(folds)[:-1]} <= {size}
 
@@ -114,10 +113,14 @@ def test_hv_block_by_enumeration(n, v, h):
     if n <= 2 * v:
         assert "need more than" in refusal(hv_block, names(n), v, h)
         return
-    folds = hv_block(names(n), v, h)
     centers = range(v, n - v)
+    training = [[j for j in range(n) if abs(j - i) > v + h] for i in centers]
+    if len(centers) < 2 or not all(training):
+        assert "at least 2" in (said := refusal(hv_block, n, v, h)) or "no unit to train" in said
+        return
+    folds = hv_block(names(n), v, h)
     assert scored(folds) == [list(range(i - v, i + v + 1)) for i in centers]
-    assert trained(folds, n) == [[j for j in range(n) if abs(j - i) > v + h] for i in centers]
+    assert trained(folds, n) == training
     well_formed(folds)
 
 
@@ -148,7 +151,6 @@ def test_leave_future_out_by_enumeration(n, first, horizon, step, window):
         assert trained(folds, n) == [list(range(max(0, t - past), t)) for t in starts]
         assert all(max(a) < min(b) for a, b in zip(trained(folds, n), scored(folds)))
         well_formed(folds)
-        check(folds, names(n), cover=False)
 
 
 def test_folds_of_time_are_named_by_their_ends():
@@ -156,7 +158,7 @@ def test_folds_of_time_are_named_by_their_ends():
     assert leave_future_out(months, 2).id.tolist() == ["July", "August"]
     assert leave_future_out(months, 1, 2).id.tolist() == ["June to July", "July to August"]
     assert hv_block(months, 1, 0).id.tolist() == ["May to July", "June to August"]
-    assert blocks(months, 3).id.tolist() == ["May to July", "August"]
+    assert block(months, 3).id.tolist() == ["May to July", "August"]
 
 
 def test_long_series_stay_small():
@@ -166,10 +168,7 @@ def test_long_series_stay_small():
 
 
 def test_a_gap_that_empties_a_training_set_is_refused():
-    folds = hv_block(names(6), 0, 3)
-    assert refusal(check, folds, names(6), False) == (
-        "folds that leave no unit to train on: '3', '4'"
-    )
+    assert refusal(hv_block, 6, 0, 3) == ("folds that leave no unit to train on: '3', '4'")
 
 
 def test_times_that_are_not_in_order():
@@ -240,7 +239,7 @@ def test_times_that_are_text():
         partial(pcv.h_block, 4, 1),
         partial(pcv.block, 4, 2),
         partial(pcv.kfold, 4, 2, contiguous=True),
-        partial(pcv.folds.schemes.from_splitter, TimeSeriesSplit(2), 4),
+        partial(from_splitter, TimeSeriesSplit(2), 4),
     ],
 )
 def test_schemes_of_an_order_are_told_the_times(scheme):
@@ -285,6 +284,10 @@ def some_places(on_earth: bool, n: int = 60) -> Places:
     return Places(first[again], second[again], on_earth)
 
 
+def at(places: Places) -> dict:
+    return {"x": places.first, "y": places.second, "degrees": places.on_earth}
+
+
 @pytest.mark.parametrize("on_earth", [False, True], ids=["plane", "earth"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3])
 def test_buffers_by_enumeration(on_earth, share):
@@ -293,8 +296,8 @@ def test_buffers_by_enumeration(on_earth, share):
     buffer = share * far.max()
     size = far.max() / 3
     for folds in (
-        leave_one_location_out(places, buffer),
-        spatial_blocks(places, size, buffer),
+        leave_one_location_out(**at(places), buffer=buffer),
+        spatial_block(**at(places), size=size, buffer=buffer),
     ):
         tested = sorted(unit for units in scored(folds) for unit in units)
         assert tested == list(range(len(far)))
@@ -306,7 +309,7 @@ def test_buffers_by_enumeration(on_earth, share):
 
 def test_units_of_one_place_are_left_out_together():
     places = some_places(False)
-    folds = leave_one_location_out(places)
+    folds = leave_one_location_out(**at(places))
     pairs = {(a, b) for a, b in zip(places.first, places.second)}
     assert len(folds.id) == len(pairs)
     for units in scored(folds):
@@ -322,9 +325,9 @@ def test_places_are_the_same_however_their_longitude_is_counted(seeds, buffer):
         rng.choice([-90.0, 0.0, 45.5, 90.0], 30),
     )
     turned = np.where(rng.random(30) < 0.5, longitude % 360, longitude)
-    folds = leave_one_location_out(Places(turned, latitude, True), buffer)
-    at = np.where(abs(latitude) == 90, 0, longitude)
-    assert len(folds.id) == len({*zip(at.round(6), latitude)})
+    folds = leave_one_location_out(turned, latitude, buffer, degrees=True)
+    meridian = np.where(abs(latitude) == 90, 0, longitude)
+    assert len(folds.id) == len({*zip(meridian.round(6), latitude)})
     far = distances(Places(longitude, latitude, True))
     for units, train in zip(scored(folds), trained(folds, 30), strict=True):
         assert far[np.ix_(units, units)].max() < 1
@@ -333,7 +336,7 @@ def test_places_are_the_same_however_their_longitude_is_counted(seeds, buffer):
 
 def test_blocks_of_space_are_cells_of_a_grid():
     x, y = np.meshgrid(np.arange(6.0), np.arange(4.0))
-    folds = spatial_blocks(Places(x.ravel(), y.ravel(), False), size=2.0)
+    folds = spatial_block(x.ravel(), y.ravel(), size=2.0)
     assert len(folds.id) == 6
     assert {len(units) for units in scored(folds)} == {4}
     assert folds.id[0] == "row 1, column 1"
@@ -346,23 +349,23 @@ def test_blocks_on_the_earth_do_not_shrink_towards_the_pole():
     longitude = np.degrees(1e5 / (EARTH_RADIUS * 0.5)) * np.arange(20.0)
     places = Places(longitude, np.full(20, 60.0), True)
     assert distances(places)[0, 1] == pytest.approx(1e5, rel=1e-3)
-    assert len(spatial_blocks(places, size=5.01e5).id) == 4
+    assert len(spatial_block(**at(places), size=5.01e5).id) == 4
 
 
 def test_places_that_cannot_be():
-    swapped = Places(np.array([50.0]), np.array([100.0]), True)
-    assert refusal(check_places, swapped).startswith(
+    assert refusal(places_of, [50.0], [100.0], degrees=True).startswith(
         "latitude 100 of unit 1 is not between -90 and 90 degrees; are longitude and latitude "
     )
-    check_places(swapped._replace(on_earth=False))
-    one = Places(np.zeros(3), np.zeros(3), False)
-    assert refusal(leave_one_location_out, one) == (
+    places_of([50.0], [100.0], degrees=False)
+    assert refusal(leave_one_location_out, [0.0] * 3, [0.0] * 3) == (
         "all units are at one place: folds need at least 2"
     )
-    assert "holds all units" in refusal(spatial_blocks, one, 1.0)
-    two = Places(np.arange(2.0), np.zeros(2), False)
-    for scheme in (leave_one_location_out, partial(spatial_blocks, size=1.0)):
-        assert refusal(scheme, two, buffer=np.nan) == "a buffer of nan: it must be 0 or more"
+    assert "holds all units" in refusal(spatial_block, [0.0] * 3, [0.0] * 3, 1.0)
+    for scheme in (leave_one_location_out, partial(spatial_block, size=1.0)):
+        assert (
+            refusal(scheme, x=[0.0, 1.0], y=[0.0, 0.0], buffer=np.nan)
+            == "a buffer of nan: it must be 0 or more"
+        )
 
 
 # Configs
@@ -386,6 +389,7 @@ DATA = xr.Dataset(
     },
     coords={"unit": [f"month {str(m)[:7]}" for m in MONTHS]},
 )
+TABLE = Table(DATA, 1)
 PLANE = {"x": "east", "y": "north"}
 EARTH = {"longitude": "lon", "latitude": "lat"}
 
@@ -434,9 +438,9 @@ EARTH = {"longitude": "lon", "latitude": "lat"}
     ],
 )
 def test_schemes_of_a_config(config, line):
-    folds = make(config, DATA, seed=1)
-    assert f"{title(config)}: {describe(folds, N, left_out(config))}".startswith(line)
-    again, other = make(config, DATA, seed=1), make(config, DATA, seed=2)
+    folds = make(config, TABLE)
+    assert f"{config.title}: {describe(folds, N, config.left_out)}".startswith(line)
+    again, other = make(config, TABLE), make(config, Table(DATA, 2))
     np.testing.assert_equal(folds._asdict(), again._asdict())
     drawn = config.scheme == "leave_p_out" and config.splits != "all"
     assert (scored(folds) != scored(other)) == drawn
@@ -457,41 +461,42 @@ class EveryOther:
 
 def test_configs_that_do_not_fit_the_data():
     assert "no column 'mnth' (folds.time); did you mean 'month'?" in refusal(
-        make, scheme("h_block", h=1, time="mnth"), DATA, 1
+        make, scheme("h_block", h=1, time="mnth"), TABLE
     )
     shuffled = DATA.isel(unit=np.random.default_rng(1).permutation(N))
     assert "column 'month' is not in order" in refusal(
-        make, scheme("hv_block", v=0, h=1, time="month"), shuffled, 1
+        make, scheme("hv_block", v=0, h=1, time="month"), Table(shuffled, 1)
     )
     assert "column 'site': 0 is the time of" in refusal(
-        make, scheme("leave_future_out", min_observations=3, time="site"), DATA, 1
+        make, scheme("leave_future_out", min_observations=3, time="site"), TABLE
     )
     assert "column 'month' is not in order" in refusal(
-        make, scheme("k_fold", k=4, contiguous=True, time="month"), shuffled, 1
+        make, scheme("k_fold", k=4, contiguous=True, time="month"), Table(shuffled, 1)
     )
     assert "no column 'nrth' (folds.coordinates.y)" in refusal(
-        make, scheme("spatial_block", coordinates={"x": "east", "y": "nrth"}, size=9), DATA, 1
+        make,
+        scheme("spatial_block", coordinates={"x": "east", "y": "nrth"}, size=9),
+        TABLE,
     )
-    assert refusal(make, scheme("splitter", splitter="tests.test_schemes:EvryOther"), DATA, 1) == (
+    assert refusal(make, scheme("splitter", splitter="tests.test_schemes:EvryOther"), TABLE) == (
         "'tests.test_schemes:EvryOther': "
         f"{__file__} has no function 'EvryOther'; did you mean 'EveryOther'?"
     )
-    said = refusal(make, scheme("splitter", splitter="sklearn.model_selection:GruopKFold"), DATA, 1)
+    said = refusal(make, scheme("splitter", splitter="sklearn.model_selection:GruopKFold"), TABLE)
     assert said.endswith("has no function 'GruopKFold'; did you mean 'GroupKFold'?")
-    said = refusal(make, scheme("splitter", splitter="tests.test_schemes:EveryOther"), DATA, 1)
+    said = refusal(make, scheme("splitter", splitter="tests.test_schemes:EveryOther"), TABLE)
     assert "called as EveryOther() it fails: TypeError" in said
     said = refusal(
         make,
         scheme("splitter", splitter="tests.test_schemes:EveryOther", args={"every": 4}),
-        DATA,
-        1,
+        TABLE,
     )
     assert re.fullmatch(
         r"'tests.test_schemes:EveryOther': split fails \(line \d+\): AssertionError: .*", said
     )
-    said = refusal(make, scheme("splitter", splitter="sklearn.none:TimeSeriesSplit"), DATA, 1)
+    said = refusal(make, scheme("splitter", splitter="sklearn.none:TimeSeriesSplit"), TABLE)
     assert said.endswith("in this environment; add scikit-learn to it: `pip install scikit-learn`")
-    assert refusal(make, scheme("h_block", h=39), DATA, 1).startswith("folds that leave no unit")
+    assert refusal(make, scheme("h_block", h=39), TABLE).startswith("folds that leave no unit")
     with pytest.raises(ValueError, match="name the columns of x and y, or of longitude and"):
         scheme("spatial_block", coordinates={"x": "east", "latitude": "lat"}, size=9)
 
@@ -518,9 +523,9 @@ def test_configs_that_do_not_fit_the_data():
     ],
 )
 def test_folds_that_are_hardly_meant_are_said(config, said, monkeypatch):
-    monkeypatch.setattr(pcv.folds.making, "MANY_FOLDS", 700)
+    monkeypatch.setattr(schemes, "MANY_FOLDS", 700)
     with pytest.warns(UserWarning, match=re.escape(said)):
-        make(config, DATA, seed=1)
+        make(config, Table(DATA))
 
 
 # Pictures
@@ -558,7 +563,7 @@ def test_large_designs_are_drawn_in_time():
 
 
 def test_few_folds_have_whole_numbers_and_long_titles_are_broken():
-    figure = plot.grid(k_fold_contiguous(names(6), 2), 6, "a title of many words " * 6)
+    figure = plot.grid(kfold(6, 2, contiguous=True), 6, "a title of many words " * 6)
     pixels(figure, plot.TEST)
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         assert all(float(tick).is_integer() for tick in axis.get_ticklocs())
@@ -569,10 +574,10 @@ def test_few_folds_have_whole_numbers_and_long_titles_are_broken():
 def test_a_map_names_few_folds():
     places = some_places(False, 200)
     far = distances(places).max()
-    few = plot.on_map(spatial_blocks(places, far / 2), places, "x").axes[0]
-    folds = spatial_blocks(places, far / 2).id.tolist()
+    few = plot.on_map(spatial_block(**at(places), size=far / 2), places, "x").axes[0]
+    folds = spatial_block(**at(places), size=far / 2).id.tolist()
     assert [text.get_text() for text in few.get_legend().get_texts()] == folds
-    many = plot.on_map(spatial_blocks(places, far / 6), places, "x").axes[0]
+    many = plot.on_map(spatial_block(**at(places), size=far / 6), places, "x").axes[0]
     assert many.get_legend() is None
 
 
@@ -581,8 +586,8 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
     places = some_places(on_earth, 200)
     far = distances(places).max()
     for folds in (
-        spatial_blocks(places, far / 3, far / 20),
-        leave_one_location_out(places, far / 9),
+        spatial_block(**at(places), size=far / 3, buffer=far / 20),
+        leave_one_location_out(**at(places), buffer=far / 9),
     ):
         figure = plot.on_map(folds, places, "x")
         assert pixels(figure, plot.GAP) > 0

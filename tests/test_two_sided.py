@@ -13,7 +13,7 @@ from pcv.analysis.diagnostics import Sides, UnitSides, batch_sums
 from pcv.analysis.stopping import Rule, finished
 from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds.base import Folds, from_sets
-from pcv.folds.exchangeable import k_fold, leave_one_out
+from pcv.folds.exchangeable import kfold, leave_one_out
 from pcv.folds.time import hv_block
 from pcv.models.model import target
 from pcv.models.parameters import flat_target
@@ -205,7 +205,7 @@ def test_which_folds_hold_out_their_test_set_alone():
 
     names = [str(i) for i in range(8)]
     assert all(some(leave_one_out(names)))
-    assert all(some(k_fold(names, 3, np.random.default_rng(1))))
+    assert all(some(kfold(names, 3, seed=1)))
     assert not any(some(hv_block(names, 0, 1)))
     assert all(some(hv_block(names, 1, 0)))
     gaps = [np.array([7]), np.array([], int)]

@@ -21,7 +21,7 @@ from pcv.base.process import all_cores
 from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
 from pcv.folds.base import Folds, describe, stored
-from pcv.folds.making import headline
+from pcv.folds.schemes import headline
 from pcv.models.scores import Score
 from pcv.pipeline import config, stages
 from pcv.pipeline.job import Job

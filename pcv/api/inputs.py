@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+import pcv
 from pcv.base.errors import PcvError, in_one_line
 from pcv.base.programs import digests
-from pcv.folds import schemes
 from pcv.folds.base import Folds
 from pcv.folds.columns import free, refuse_twice
+from pcv.folds.splitters import from_splitter
 from pcv.models.frontends import as_model
 from pcv.models.model import Fold, Model, Observations, Target, full_data, target
 from pcv.models.scores import Score
@@ -336,7 +337,7 @@ def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, 
             near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
             hint = "there are 'loo', 'kfold', pcv.kfold(...)"
             hint = f"did you mean {near[0]!r}?" if near else hint
-            if folds in config.SCHEMES and hasattr(schemes, folds):
+            if folds in config.SCHEMES and folds in pcv.__all__:
                 hint = f"it needs more than its name: pcv.{folds}(...)"
             raise PcvError(f"folds {folds!r}; {hint}")
         return SCHEMES[folds], None
@@ -353,7 +354,7 @@ def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, 
             _check_reach(folds, number)
         y = observed.columns[outcome] if not observed.units else None
         try:
-            folds = schemes.from_splitter(folds, number, y)
+            folds = from_splitter(folds, number, y)
         except PcvError:
             raise
         except Exception as error:

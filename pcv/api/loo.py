@@ -20,7 +20,7 @@ from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
 from pcv.base import programs
 from pcv.base.programs import devices
-from pcv.folds import columns, schemes
+from pcv.folds import columns, exchangeable
 from pcv.folds.base import Folds
 from pcv.models.effects.marginal import Scored, integrated
 from pcv.models.model import Fold, Model, target
@@ -84,7 +84,7 @@ def loo(
     if isinstance(group_by, str):
         folds = {"scheme": "leave_one_group_out", "group": group_by}
     elif group_by is not None:
-        folds = schemes.leave_one_group_out(group_by)
+        folds = exchangeable.leave_one_group_out(group_by)
     sections = {
         "predictive": predictive,
         "fit": {} if fit is None else fit,

@@ -1,12 +1,12 @@
 """Folds: which units are tested, and which are left out of training for it.
 
-`base` has the type, `schemes` what a user calls from Python, `sections` what a config may say and
-`making` what follows from it; a scheme is a function that returns `Folds`, in `exchangeable`,
-`groups`, `time` and `space`. Units, their columns and names are in `columns`.
+`base` has the type. A scheme is a function that returns it, in `exchangeable`, `time`, `space` or
+`splitters`, and a class in `schemes` with what a config may say of it. `checks` has what is asked
+of arguments and of folds, `columns` the data's columns and how values are written.
 
 >>> import numpy as np
 >>> from pcv.folds.base import describe, train_mask
->>> from pcv.folds.groups import leave_one_group_out
+>>> from pcv.folds.exchangeable import leave_one_group_out
 >>> folds = leave_one_group_out(np.array([1, 1, 2, 2, 3]), "rat")
 >>> folds.id.tolist()
 ['rat 1', 'rat 2', 'rat 3']

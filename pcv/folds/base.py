@@ -1,9 +1,9 @@
-"""The type that every scheme returns, and what is asked of it."""
+"""The type that every scheme returns."""
 
 import html
-import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,30 +58,6 @@ class Folds(NamedTuple):
         return foldable(repr(self), "units of each fold", table)
 
 
-Units = int | np.integer | Sequence[str] | Shaped[np.ndarray, " unit"]
-"""how many units there are, or their names"""
-
-
-def names_of(units: Units) -> Sequence[str]:
-    """Names of units; counted from 1 where only their number is given.
-
-    Raises:
-        PcvError: there are none, or not a whole number.
-
-    >>> names_of(2)
-    ['1', '2']
-    """
-    if isinstance(units, int | np.integer) and not isinstance(units, bool) and units >= 0:
-        names: Sequence[str] = [str(i + 1) for i in range(units)]
-    elif isinstance(units, str) or np.ndim(units) != 1:
-        raise PcvError(f"units is {units!r}; give how many there are, or a list of their names")
-    else:
-        names = cast(Sequence[str], units)
-    if not len(names):
-        raise PcvError("folds of no units: there is nothing to test")
-    return names
-
-
 def stored(dataset: xr.Dataset) -> Folds:
     """Folds of a dataset such as folds.zarr holds: `fold`, `test` and `held_out`."""
     number = dataset.attrs.get("num_units")
@@ -91,6 +67,27 @@ def stored(dataset: xr.Dataset) -> Folds:
         dataset["held_out"].values,
         None if number is None else int(number),
     )
+
+
+def from_file(path: Path) -> Folds:
+    """Folds that were laid out before: `fold`, `test` and `held_out` of a store like folds.zarr.
+
+    Args:
+        path: of the store.
+
+    Raises:
+        PcvError: it is not there, or holds something else.
+    """
+    if not path.exists():
+        raise PcvError(f"{path}: no such file; folds.file is relative to the working directory")
+    try:
+        with xr.open_dataset(path) as file:
+            return stored(file)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise PcvError(
+            f"{path}: not a store of folds like folds.zarr, with fold, test, held_out: {reason}"
+        ) from error
 
 
 def from_sets(
@@ -147,52 +144,6 @@ def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> F
     return from_sets(ids, test, None, fold_of_unit.size)
 
 
-def from_splitter(
-    splitter: Any,
-    unit_names: Sequence[str],
-    y: Shaped[np.ndarray, " unit"] | None = None,
-    groups: Shaped[np.ndarray, " unit"] | None = None,
-) -> Folds:
-    """Folds from any object with scikit-learn's ``split(X, y, groups)``.
-
-    Units that a split neither trains on nor tests are its gap.
-
-    Args:
-        splitter: its ``split`` yields pairs of integer indices (train, test).
-        unit_names: of the n units; ``X`` has as many rows.
-        y, groups: what the splitter stratifies or groups by, one value per unit.
-
-    Raises:
-        PcvError: a split yields anything but integer indices of units, or trains on units that it
-            tests.
-
-    Warns:
-        UserWarning: units are tested more than once.
-    """
-    ids: list[str] = []
-    tests, gaps = [], []
-    num_units = len(unit_names)
-    for split in splitter.split(np.zeros((num_units, 1)), y, groups):
-        ids.append(f"fold {len(ids) + 1}")
-        train, test = (_indices(units, ids[-1]) for units in split)
-        both = np.intersect1d(train, test)
-        if both.size:
-            leaked = [unit_names[unit] for unit in both.tolist()]
-            raise PcvError(
-                f"{ids[-1]!r} of the splitter trains on units that it tests: {_some(leaked)}"
-            )
-        tests.append(test)
-        gaps.append(np.setdiff1d(np.arange(num_units), np.union1d(train, test)))
-    most = np.bincount(np.concatenate([np.empty(0, int), *tests]), minlength=1).max()
-    if most > 1:
-        warnings.warn(
-            f"{type(splitter).__name__} tests units up to {most} times: elpd adds their scores up "
-            "as often, and the SE, which takes them as different ones, is too small",
-            stacklevel=2,
-        )
-    return from_sets(ids, tests, gaps, num_units)
-
-
 def evenly(num_folds: int, most: int) -> Int[np.ndarray, " some"]:
     """Indices of so many folds at most, evenly spaced from the first to the last.
 
@@ -222,60 +173,6 @@ def train_mask(
     np.add.at(steps, (fold, ranges[..., 0]), 1)
     np.add.at(steps, (fold, ranges[..., 1]), -1)
     return steps.cumsum(axis=1, dtype=np.int8)[:, :-1] == 0
-
-
-def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
-    """Refuse folds that make no sense.
-
-    Args:
-        folds: the folds.
-        unit_names: names of the n units.
-        cover: every unit must be tested by exactly one fold.
-
-    Raises:
-        PcvError: fewer than two folds; folds of another number of units; two folds of one name; a
-            fold that tests nothing, trains on nothing, trains on a unit that it tests, or names a
-            unit that there is not; with ``cover``, units that no fold tests or that several do.
-
-    >>> check(from_labels(np.array([0, 0, 1]), ["a", "b"]), ["A", "B", "C"], cover=True)
-    """
-    num_units = len(unit_names)
-    if len(folds.id) < 2:
-        raise PcvError(f"{len(folds.id)} fold(s): cross-validation needs at least 2")
-    if folds.num_units not in (None, num_units):
-        dropped = " (rows that dropna removes do not count)" * (folds.num_units > num_units)
-        raise PcvError(
-            f"folds of {folds.num_units} units, but the data have {num_units}{dropped}; make them "
-            f"of these {num_units}, in the order of the data"
-        )
-    ids, times = np.unique(folds.id, return_counts=True)
-    if (times > 1).any():
-        raise PcvError(f"two folds have one name: {_some(ids[times > 1])}")
-    tested = folds.test >= 0
-    empty = ~tested.any(axis=1)
-    if empty.any():
-        raise PcvError(f"empty folds, which test no unit: {_some(folds.id[empty])}")
-    if folds.test.max() >= num_units:
-        raise PcvError(
-            f"folds are of at least {folds.test.max() + 1} units, the data have {num_units}"
-        )
-    untrained = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) >= num_units
-    if untrained.any():
-        raise PcvError(f"folds that leave no unit to train on: {_some(folds.id[untrained])}")
-    for name, test, ranges in zip(folds.id, folds.test, folds.held_out, strict=True):
-        units = test[test >= 0]
-        starts, stops = ranges[ranges[:, 1] > 0].T
-        run = np.searchsorted(starts, units, side="right") - 1
-        trained = units >= np.append(stops, 0)[run]
-        if trained.any():
-            leaked = [unit_names[unit] for unit in units[trained].tolist()]
-            raise PcvError(f"fold {str(name)!r} trains on units that it tests: {_some(leaked)}")
-    if cover:
-        times = np.bincount(folds.test[tested], minlength=num_units)
-        for wrong, what in [(times == 0, "in no fold"), (times > 1, "tested more than once")]:
-            if wrong.any():
-                units = [unit_names[unit] for unit in np.flatnonzero(wrong).tolist()]
-                raise PcvError(f"{len(units)} of {num_units} units are {what}: {_some(units)}")
 
 
 def describe(folds: Folds, num_units: int, left_out: str = "gap") -> str:
@@ -316,20 +213,6 @@ def _padded(rows: Sequence[np.ndarray], shape: tuple[int, ...], fill: int) -> np
     for padded, row in zip(result, rows, strict=True):
         padded[: len(row)] = row
     return result
-
-
-def _indices(units: Any, name: str) -> Int[np.ndarray, " some"]:
-    array = np.asarray(units)
-    if array.size and array.dtype.kind not in "iu":
-        raise PcvError(f"{name!r} of the splitter: integer indices needed, not {array.dtype}")
-    return array.astype(np.int64)
-
-
-def _some(names: Iterable[object]) -> str:
-    """The first three names, and how many more: "'a', 'b', 'c' and 4 more"."""
-    quoted = [repr(str(name)) for name in names]
-    more = f" and {len(quoted) - 3} more" if len(quoted) > 3 else ""
-    return ", ".join(quoted[:3]) + more
 
 
 def _span(sizes: Int[np.ndarray, " fold"]) -> str:

@@ -1,166 +1,267 @@
-"""Schemes for units in no particular relation to each other."""
+"""Schemes for units, or groups of them, in no particular order."""
 
+import difflib
 import itertools
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_labels, from_sets
+from pcv.folds.checks import Units, Values, checked, complete, generator, names_of, whole
+from pcv.folds.columns import label
+
+MAX_SPLITS = 100_000
+"""sets that `leave_p_out` lists at most"""
 
 
-def leave_one_out(unit_names: Sequence[str]) -> Folds:
-    r"""One fold per unit, of its name.
+def leave_one_out(units: Units) -> Folds:
+    r"""A fold for every unit.
 
     .. math:: \mathrm{test}_i = \{i\}, \qquad \mathrm{train}_i = \{j : j \ne i\}
 
     PCV §2.2.
 
     Args:
-        unit_names: of the n units.
+        units: how many there are (n), or their names.
+
+    Returns:
+        n folds, named after their units.
+
+    Raises:
+        PcvError: a single unit, or two of one name.
 
     >>> leave_one_out(["A", "B", "C"]).test.tolist()
     [[0], [1], [2]]
     """
-    return from_labels(np.arange(len(unit_names)), unit_names)
+    names = names_of(units)
+    return checked(from_labels(np.arange(len(names)), names), units)
 
 
-MAX_SPLITS = 100_000
-"""splits that `leave_p_out` lists at most"""
-
-
-def leave_p_out(
-    unit_names: Sequence[str], p: int, splits: int | None, rng: np.random.Generator
-) -> Folds:
-    r"""Every set of p units, or some of them drawn at random without repetition.
+def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: int = 0) -> Folds:
+    r"""Sets of p units: some drawn at random, or all.
 
     .. math:: |\mathrm{test}_k| = p, \qquad \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
 
-    (Shao 1993.)
+    No set is drawn twice, but sets overlap for p > 1: their scores are correlated, and errors over
+    folds that take them for independent are too small. (Shao 1993, *Journal of the American
+    Statistical Association* 88, 486–494: of all sets, and of some drawn at random.)
 
     Args:
-        unit_names: of the n units.
+        units: how many there are (n), or their names.
         p: units that a fold tests.
-        splits: number of folds drawn; None: all sets of p units.
-        rng: source of the draws.
+        splits: how many sets are drawn, at least 2; "all": every set, which are
+            :math:`\binom{n}{p}`.
+        seed: of the draw.
+
+    Returns:
+        Folds "split 1", "split 2", ...
 
     Raises:
-        PcvError: p leaves no unit to train on, or there are fewer sets than splits; or, for all of
-            them, more than 100,000.
+        PcvError: p is not whole, or leaves no unit to train on; a single split, or more splits than
+            there are sets; for "all", more than 100,000 sets; a seed that is not whole, or below 0.
 
-    >>> leave_p_out(["A", "B", "C"], 2, None, np.random.default_rng(1)).test.tolist()
+    >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
     """
-    n = len(unit_names)
+    whole("leave-p-out", p=p, splits=0 if splits == "all" else splits, seed=seed)
+    rng, n = generator("leave-p-out", seed), len(names_of(units))
     if not 1 <= p < n:
         raise PcvError(f"leave-p-out: p is {p}, must be from 1 to {n - 1} with {n} units")
     there_are = math.comb(n, p)
-    if splits is None:
+    if splits == "all":
         if there_are > MAX_SPLITS:
             raise PcvError(
                 f"leave-p-out: {there_are:.3g} sets of {p} among {n} units are too many; draw some "
                 "of them with `splits`"
             )
         chosen = list(itertools.combinations(range(n), p))
+    elif splits > there_are:
+        raise PcvError(
+            f"leave-p-out: {splits} splits, but only {there_are} sets of {p} among {n} units"
+        )
+    elif splits > there_are // 2:
+        every = list(itertools.combinations(range(n), p))
+        chosen = [every[i] for i in rng.permutation(there_are)[:splits]]
     else:
-        if splits > there_are:
-            raise PcvError(
-                f"leave-p-out: {splits} splits, but only {there_are} sets of {p} among {n} units"
-            )
-        if splits > there_are // 2:
-            every = list(itertools.combinations(range(n), p))
-            chosen = [every[i] for i in rng.permutation(there_are)[:splits]]
-        else:
-            found: dict[tuple[int, ...], None] = {}
-            while len(found) < splits:
-                found[tuple(np.sort(rng.choice(n, p, replace=False)).tolist())] = None
-            chosen = list(found)
+        found: dict[tuple[int, ...], None] = {}
+        while len(found) < splits:
+            found[tuple(np.sort(rng.choice(n, p, replace=False)).tolist())] = None
+        chosen = list(found)
     ids = [f"split {i + 1}" for i in range(len(chosen))]
-    return from_sets(ids, [np.array(units) for units in chosen], None, n)
+    return checked(from_sets(ids, [np.array(tested) for tested in chosen], None, n), units)
 
 
-def k_fold(unit_names: Sequence[str], k: int, rng: np.random.Generator) -> Folds:
-    r"""Units at random in k folds, whose sizes differ by at most one.
-
-    .. math:: \mathrm{test}_j = \{i : \pi(i) \bmod k = j\}, \qquad j = 0, …, k - 1
-
-    with a random order π of the n units, counted from 0; a fold trains on all others. PCV §2.2.
-
-    Args:
-        unit_names: of the n units.
-        k: number of folds.
-        rng: source of the order.
-
-    Raises:
-        PcvError: k is below 2 or above the number of units.
-
-    >>> k_fold(["A", "B", "C", "D"], 2, np.random.default_rng(1)).test.shape
-    (2, 2)
-    """
-    return _numbered(rng.permutation(_dealt(len(unit_names), k)), k)
-
-
-def k_fold_stratified(
-    values: Shaped[np.ndarray, " unit"], k: int, rng: np.random.Generator
+def kfold(
+    units: Units,
+    k: int = 10,
+    *,
+    group_by: Values | None = None,
+    stratify_by: Values | None = None,
+    contiguous: bool = False,
+    time: Values | None = None,
+    seed: int = 0,
 ) -> Folds:
-    r"""Units at random in k folds that hold every value about equally often.
+    r"""Units in k folds: at random, or by what one of the other arguments asks for.
 
-    Units are shuffled, sorted by value and dealt out in turn: numbers of units of one value, and
-    sizes of folds, differ by at most one.
-
-    .. math:: \mathrm{test}_j = \{i : \pi(i) \bmod k = j\}, \qquad j = 0, …, k - 1
-
-    with that order π of the units, counted from 0.
-
-    Args:
-        values: the value of each unit, numbers or text.
-        k: number of folds.
-        rng: source of the shuffling.
-
-    Raises:
-        PcvError: k is below 2 or above the number of units.
-
-    >>> kinds = np.array(["x", "x", "y", "y"])
-    >>> folds = k_fold_stratified(kinds, 2, np.random.default_rng(1))
-    >>> [kinds[test].tolist() for test in folds.test]
-    [['x', 'y'], ['x', 'y']]
-    """
-    shuffled = rng.permutation(values.size)
-    by_value = shuffled[np.argsort(values[shuffled], kind="stable")]
-    fold_of_unit = np.empty(values.size, np.int64)
-    fold_of_unit[by_value] = _dealt(values.size, k)
-    return _numbered(fold_of_unit, k)
-
-
-def k_fold_contiguous(unit_names: Sequence[str], k: int) -> Folds:
-    r"""Units in k runs of their order, whose sizes differ by at most one.
-
-    .. math:: \max(\mathrm{test}_j) < \min(\mathrm{test}_{j+1}), \qquad
+    .. math:: \mathrm{test}_1 \cup … \cup \mathrm{test}_k = \{0, …, n - 1\}, \qquad
               |\mathrm{test}_j| \in \{\lfloor n / k \rfloor, \lceil n / k \rceil\}
 
-    The longer runs come first.
+    Test sets are disjoint, and a fold trains on all units that it does not test. With `group_by`
+    it is the numbers of groups, not those of units, that differ by at most one. PCV §2.2.
 
     Args:
-        unit_names: of the n units, in their order.
+        units: how many there are (n), or their names.
         k: number of folds.
+        group_by: group of each unit; groups stay together.
+        stratify_by: value of each unit; every fold has its share of each.
+        contiguous: runs of the units' order.
+        time: with `contiguous`, of each unit, numbers or dates that must increase; None: not
+            checked.
+        seed: of the draw.
+
+    Returns:
+        Folds "fold 1" to "fold k".
 
     Raises:
-        PcvError: k is below 2 or above the number of units.
+        PcvError: two of these are asked for, or k is not whole, below 2 or above what there is to
+            deal out; a seed that is not whole, or below 0; a group, value or time is missing, or
+            there are more or fewer of them than units; a time that does not increase, naming the
+            fold, or without `contiguous`.
 
-    >>> k_fold_contiguous(["A", "B", "C"], 2).test.tolist()
-    [[0, 1], [2, -1]]
+    >>> kfold(5, k=2, contiguous=True).test.tolist()
+    [[0, 1, 2], [3, 4, -1]]
+    >>> kfold(4, k=2, group_by=["a", "b", "b", "a"], seed=1).test.tolist()
+    [[0, 3], [1, 2]]
     """
-    return _numbered(np.sort(_dealt(len(unit_names), k)), k)
+    whole("kfold", k=k, seed=seed)
+    n = len(names_of(units))
+    asked = {"group_by": group_by, "stratify_by": stratify_by, "contiguous": contiguous or None}
+    given = [name for name, x in asked.items() if x is not None]
+    if len(given) > 1:
+        raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
+    if time is not None and not contiguous:
+        raise PcvError("kfold: time is of contiguous folds; add contiguous=True, or leave it out")
+    rng = generator("kfold", seed)
+    if group_by is not None:
+        labels, group = _grouped(complete(group_by, "group_by", units))
+        fold_of_unit = rng.permutation(_dealt(len(labels), k, "groups"))[group]
+    elif stratify_by is not None:
+        values = complete(stratify_by, "stratify_by", units)
+        shuffled = rng.permutation(n)
+        by_value = shuffled[np.argsort(values[shuffled], kind="stable")]
+        fold_of_unit = np.empty(n, np.int64)
+        fold_of_unit[by_value] = _dealt(n, k)
+        _warn_of_rare(values, k)
+    elif contiguous:
+        fold_of_unit = np.sort(_dealt(n, k))
+    else:
+        fold_of_unit = rng.permutation(_dealt(n, k))
+    ids = [f"fold {fold + 1}" for fold in range(k)]
+    return checked(from_labels(fold_of_unit, ids), units, cover=True, time=time)
 
 
-def _dealt(num_units: int, k: int) -> Int[np.ndarray, " unit"]:
-    """Folds 0 to k - 1 dealt out to the units in turn."""
-    if not 2 <= k <= num_units:
-        raise PcvError(f"k is {k}: it must be from 2 to {num_units}, the number of units")
-    return np.arange(num_units) % k
+def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
+    r"""A fold for every group.
+
+    .. math:: \mathrm{test}_g = \{i : \mathrm{group}_i = g\}, \qquad
+              \mathrm{train}_g = \{j : \mathrm{group}_j \ne g\}
+
+    PCV §2.2.
+
+    Args:
+        group_by: group of each unit.
+        name: what the groups are, for the folds' names: "rat" gives "rat 9".
+
+    Returns:
+        Folds in the order of the sorted groups.
+
+    Raises:
+        PcvError: all units are of one group, or that of a unit is missing.
+
+    >>> folds = leave_one_group_out([10, 9, 10], "rat")
+    >>> folds.id.tolist(), folds.test.tolist()
+    (['rat 9', 'rat 10'], [[1, -1], [0, 2]])
+    """
+    labels, group = _grouped(complete(group_by, "group_by"))
+    if len(labels) < 2:
+        raise PcvError(
+            f"{name!r} has one value for all units, {labels[0]!r}: folds need at least 2 groups"
+        )
+    made = from_labels(group, [f"{name} {value}" for value in labels])
+    return checked(made, group.size, cover=True)
 
 
-def _numbered(fold_of_unit: Int[np.ndarray, " unit"], k: int) -> Folds:
-    return from_labels(fold_of_unit, [f"fold {fold + 1}" for fold in range(k)])
+def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
+    r"""The user's own folds: units of one value make a fold, in the order of sorted values.
+
+    .. math:: \mathrm{test}_v = \{i : \mathrm{value}_i = v\}, \qquad
+              \mathrm{train}_v = \{j : \mathrm{value}_j \ne v\}
+
+    Args:
+        values: the fold of each unit, numbers or text.
+        name: the column's name, for the folds' names: "part" gives "part north".
+
+    Raises:
+        PcvError: one fold alone; two names that differ in case or spaces only.
+
+    Warns:
+        UserWarning: a small fold is spelt almost like a large one.
+
+    >>> from_column(np.array(["south", "north", "south"]), "part").id.tolist()
+    ['part north', 'part south']
+    """
+    labels, group = _grouped(values)
+    spelt: dict[str, str] = {}
+    for value in labels:
+        other = spelt.setdefault("".join(value.casefold().split()), value)
+        if other != value:
+            raise PcvError(
+                f"column {name!r}: folds {other!r} and {value!r} differ in case or spaces only;"
+                " write them alike, or as unlike names"
+            )
+    for rare, common in _almost_alike(labels, np.bincount(group)):
+        warnings.warn(
+            f"column {name!r}: fold {rare!r} is spelt almost like {common!r} and much smaller: "
+            "is it a typo?",
+            stacklevel=2,
+        )
+    return leave_one_group_out(values, name)
+
+
+def _dealt(number: int, k: int, of: str = "units") -> Int[np.ndarray, " unit"]:
+    """Folds 0 to k - 1 dealt out in turn."""
+    if not 2 <= k <= number:
+        raise PcvError(f"k is {k}: it must be from 2 to {number}, the number of {of}")
+    return np.arange(number) % k
+
+
+def _warn_of_rare(values: np.ndarray, k: int) -> None:
+    _, times = np.unique(values, return_counts=True)
+    if rare := (times < k).sum():
+        warnings.warn(
+            f"stratify_by: {rare} of {times.size} values are held by fewer than {k} units: not"
+            " every fold tests one of them",
+            stacklevel=3,
+        )
+
+
+def _almost_alike(labels: list[str], sizes: Int[np.ndarray, " label"]) -> Iterator[tuple[str, str]]:
+    """Pairs of words, not numbers, of which the first has at most a fifth of the other's units."""
+    words = {name: size for name, size in zip(labels, sizes.tolist()) if name.isalpha()}
+    for name, size in words.items():
+        larger = [other for other, its_size in words.items() if its_size >= 5 * size]
+        if near := difflib.get_close_matches(name, larger, n=1, cutoff=0.8):
+            yield name, near[0]
+
+
+def _grouped(
+    values: Shaped[np.ndarray, " unit"],
+) -> tuple[list[str], Int[np.ndarray, " unit"]]:
+    """Labels of the distinct values, sorted, and each unit's place among them."""
+    distinct, group = np.unique(values, return_inverse=True)
+    return [label(value) for value in distinct], group

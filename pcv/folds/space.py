@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_sets
+from pcv.folds.checks import Values, checked, complete
 from pcv.folds.columns import label
 
 EARTH_RADIUS = 6_371_008.8
@@ -30,24 +31,29 @@ class Places(NamedTuple):
     """distances are great-circle distances in metres; else Euclidean, in the unit of x and y"""
 
 
-def check_places(places: Places) -> None:
-    """Refuse coordinates that are not finite, and longitudes and latitudes that cannot be.
+def places_of(x: Values, y: Values, degrees: bool) -> Places:
+    """Where units are.
 
     Args:
-        places: of the units.
+        x, y, degrees: as for `spatial_block`.
 
     Raises:
-        PcvError: naming the value and its row.
+        PcvError: a coordinate is missing, or cannot be one: naming the value and its unit.
 
-    >>> check_places(Places(np.array([13.4, 2.35]), np.array([52.5, 48.9]), on_earth=True))
+    >>> places_of([13.4, 2.35], [52.5, 48.9], degrees=True).on_earth
+    True
     """
+    first, second = (complete(values, name).astype(float) for values, name in ((x, "x"), (y, "y")))
+    if first.shape != second.shape:
+        raise PcvError(f"{len(first)} values of x, {len(second)} of y; give both of every unit")
+    places = Places(first, second, degrees)
     finite = np.isfinite(places.first) & np.isfinite(places.second)
     if not finite.all():
         i = int(finite.argmin())
         pair = f"{label(places.first[i])} and {label(places.second[i])}"
         raise PcvError(f"coordinates {pair} of unit {i + 1} are not finite")
-    if not places.on_earth:
-        return
+    if not degrees:
+        return places
     for name, values, low, high in [
         ("longitude", places.first, -180, 360),
         ("latitude", places.second, -90, 90),
@@ -59,10 +65,13 @@ def check_places(places: Places) -> None:
                 f"{name} {label(values[i])} of unit {i + 1} is not between {low} and {high}"
                 " degrees; are longitude and latitude swapped, or are these metres (x, y)?"
             )
+    return places
 
 
-def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
-    r"""One fold per cell of a square grid that holds units.
+def spatial_block(
+    x: Values, y: Values, size: float | int, buffer: float | int = 0, degrees: bool = False
+) -> Folds:
+    r"""Units in squares of a grid.
 
     .. math:: \mathrm{cell}_i = \left(\lfloor (x_i - \min x) / \mathrm{size} \rfloor, \;
               \lfloor (y_i - \min y) / \mathrm{size} \rfloor\right)
@@ -71,22 +80,31 @@ def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
               \mathrm{train}_c = \{j : d_{ij} > \mathrm{buffer} \text{ for all }
               i \in \mathrm{test}_c\}
 
-    with the distances d of `Places`. (Roberts et al. 2017.)
+    with Euclidean distances d. Of longitudes and latitudes they are great-circle distances, and the
+    grid lies on the sinusoidal projection about the mean longitude: cells of equal area.
+    (Roberts et al. 2017, *Ecography* 40, 913–929.)
 
     Args:
-        places: of the units. On the earth the grid lies on the sinusoidal projection about the mean
-            longitude: cells of equal area, `size` metres high.
-        size: side of a cell, in the unit of the distances.
-        buffer: units this near to a tested one are left out of training besides; in the unit of the
-            distances.
+        x, y: coordinates of each unit, in metres or any other unit of length; or longitudes and
+            latitudes.
+        size: side of a square (metres, for degrees).
+        buffer: distance around a test set within which units are not trained on (metres, for
+            degrees).
+        degrees: whether x and y are longitudes and latitudes.
+
+    Returns:
+        A fold for every square that holds units, named after its row and column.
 
     Raises:
-        PcvError: size is not positive, the buffer is negative or NaN, or one cell holds all units.
+        PcvError: a coordinate that is missing or cannot be, naming the unit; a buffer that leaves
+            nothing to train on, naming the fold; a size that is not positive, a negative buffer, or
+            a single square for all units.
 
-    >>> places = Places(np.array([0.0, 1.0, 10.0]), np.zeros(3), False)
-    >>> spatial_blocks(places, size=5.0).test.tolist()
-    [[0, 1], [2, -1]]
+    >>> folds = spatial_block(x=[0.0, 1.0, 10.0], y=[0.0, 0.0, 0.0], size=5)
+    >>> folds.id.tolist(), folds.test.tolist()
+    (['row 1, column 1', 'row 1, column 3'], [[0, 1], [2, -1]])
     """
+    places = places_of(x, y, degrees)
     if not size > 0:
         raise PcvError(f"spatial blocks of size {size:g}: it must be positive")
     x, y = _plane(places)
@@ -98,31 +116,33 @@ def spatial_blocks(places: Places, size: float, buffer: float = 0.0) -> Folds:
     if len(cells) < 2:
         raise PcvError(f"one spatial block of size {size:g} holds all units; make them smaller")
     ids = [f"row {r + 1}, column {c + 1}" for r, c in cells.tolist()]
-    return _with_buffer(places, group.reshape(-1), ids, buffer)
+    return _with_buffer(places, group.reshape(-1), ids, float(buffer))
 
 
-def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
-    r"""One fold per place: all units there, and a buffer around it.
+def leave_one_location_out(
+    x: Values, y: Values, buffer: float | int = 0, degrees: bool = False
+) -> Folds:
+    r"""A fold for every place, with the units nearby left out.
 
-    .. math:: \mathrm{test}_a = \{i : \mathrm{place}_i = a\}, \qquad
+    .. math:: \mathrm{test}_a = \{i : (x_i, y_i) = a\}, \qquad
               \mathrm{train}_a = \{j : d_{aj} > \mathrm{buffer}\}
 
-    with the distances d of `Places`. (Le Rest et al. 2014, of one unit at each place.)
+    (Le Rest et al. 2014, *Global Ecology and Biogeography* 23, 811–820, of one unit at each place.)
 
     Args:
-        places: of the units; those of equal coordinates are at one place, whether longitudes are
-            counted from -180 or to 360.
-        buffer: units this near to the place are left out of training besides; in the unit of the
-            distances.
+        x, y, buffer, degrees: as for `spatial_block`.
+
+    Returns:
+        A fold for every distinct pair of coordinates, named after it.
 
     Raises:
-        PcvError: the buffer is negative or NaN, or all units are at one place.
+        PcvError: a coordinate or a buffer as of `spatial_block`, or all units are at one place.
 
-    >>> places = Places(np.array([0.0, 0.0, 1.0, 10.0]), np.zeros(4), False)
-    >>> folds = leave_one_location_out(places, buffer=2.0)
+    >>> folds = leave_one_location_out(x=[0, 0, 1, 9], y=[0, 0, 0, 0], buffer=2)
     >>> folds.test.tolist(), folds.held_out.tolist()
     ([[0, 1], [2, -1], [3, -1]], [[[0, 3]], [[0, 3]], [[3, 4]]])
     """
+    places = places_of(x, y, degrees)
     at = np.stack([places.first, places.second], axis=1)
     _, first, group = np.unique(
         _on_globe(at) if places.on_earth else at, axis=0, return_index=True, return_inverse=True
@@ -132,7 +152,7 @@ def leave_one_location_out(places: Places, buffer: float = 0.0) -> Folds:
         raise PcvError("all units are at one place: folds need at least 2")
     names = ("longitude", "latitude") if places.on_earth else ("x", "y")
     ids = [f"{names[0]} {a:.12g}, {names[1]} {b:.12g}" for a, b in distinct]
-    return _with_buffer(places, group.reshape(-1), ids, buffer)
+    return _with_buffer(places, group.reshape(-1), ids, float(buffer))
 
 
 def _on_globe(at: Float[np.ndarray, "unit 2"]) -> Float[np.ndarray, "unit 2"]:
@@ -150,7 +170,7 @@ def _with_buffer(
     order = np.argsort(group, kind="stable")
     tests = np.split(order, np.cumsum(np.bincount(group))[:-1])
     if buffer == 0:
-        return from_sets(ids, tests, None, group.size)
+        return checked(from_sets(ids, tests, None, group.size), group.size, cover=True)
     from scipy.spatial import cKDTree
 
     points, radius = _points(places, buffer)
@@ -159,7 +179,7 @@ def _with_buffer(
         np.setdiff1d(np.concatenate(tree.query_ball_point(points[test], radius)).astype(int), test)
         for test in tests
     ]
-    return from_sets(ids, tests, gaps, group.size)
+    return checked(from_sets(ids, tests, gaps, group.size), group.size, cover=True)
 
 
 def _points(places: Places, distance: float) -> tuple[Float[np.ndarray, "unit axis"], float]:

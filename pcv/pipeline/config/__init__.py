@@ -12,10 +12,10 @@ config/README.md documents every key; ``python -m pcv.pipeline.config`` writes t
 
 from pcv.analysis.until import DecideConfig, UntilConfig
 from pcv.base.section import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
-from pcv.folds.sections import (
+from pcv.folds.coordinates import Coordinates
+from pcv.folds.schemes import (
     SCHEMES,
     Blocks,
-    Coordinates,
     FixedFolds,
     FoldScheme,
     FoldsOfFile,

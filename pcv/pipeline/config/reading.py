@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 from pcv.analysis.until import DecideConfig, UntilConfig
 from pcv.base.errors import PcvError
 from pcv.base.section import NAME, nearest
-from pcv.folds.sections import SCHEMES, Coordinates
+from pcv.folds.coordinates import Coordinates
+from pcv.folds.schemes import SCHEMES
 from pcv.pipeline.config.sections import Config, Experiment, ModelConfig
 
 

@@ -19,7 +19,7 @@ from pcv.base.section import (
     plain,
     problem,
 )
-from pcv.folds.sections import FoldScheme
+from pcv.folds.schemes import FoldScheme
 
 Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
 """registered data sets, see `pcv.pipeline.data.registry`"""

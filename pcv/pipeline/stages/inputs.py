@@ -12,8 +12,7 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds import columns
 from pcv.folds.base import Folds, describe
-from pcv.folds.making import headline, left_out, places, title
-from pcv.folds.making import make as make_folds
+from pcv.folds.schemes import Table, headline, make
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.problem import build, scored_alike
@@ -69,20 +68,21 @@ def folds(job: Job, plot: bool = False) -> None:
     """Lay out the folds, once for all models: ``folds.zarr``; and draw them: ``figures/folds``."""
     making, known = begin(job, "folds"), {"data": require(job, "data", {})}
     data_set = opened(job, "data").load()
-    result = make_folds(job.settings.folds, data_set, job.config.seed, job.objects)
+    scheme, table = job.settings.folds, Table(data_set, job.config.seed, job.objects)
+    result = make(scheme, table)
     keep(job, folds_dataset(result), stamp_of(job, making, known), follows=True)
-    scheme, name = job.settings.folds, title(job.settings.folds)
-    described = describe(result, data_set.sizes["unit"], left_out(scheme))
+    described = describe(result, data_set.sizes["unit"], scheme.left_out)
     job.say(headline(scheme, described))
     if plot:
         from pcv.pipeline.stages.answers import write_figures
         from pcv.report import drawn
         from pcv.report.plots import folds as drawing
 
-        if scheme.scheme in ("spatial_block", "leave_one_location_out"):
-            figure = drawing.on_map(result, places(data_set, scheme), name)
+        if places := scheme.places(table):
+            figure = drawing.on_map(result, places, scheme.title)
         else:
-            figure = drawing.grid(result, data_set.sizes["unit"], name, left_out(scheme))
+            num_units = data_set.sizes["unit"]
+            figure = drawing.grid(result, num_units, scheme.title, scheme.left_out)
         folder = job.path("report").parent / "figures"
         job.say(f"picture: {write_figures(drawn({'folds': figure}), folder)[0]}")
 
@@ -136,9 +136,9 @@ def check(job: Job, leaks: bool = True) -> None:
     _obtain(job)
     data_set = _as_read(job, _units(job))
     num_units = data_set.sizes["unit"]
-    folds = make_folds(settings.folds, data_set, job.config.seed, job.objects)
+    folds = make(settings.folds, Table(data_set, job.config.seed, job.objects))
     job.say(f"{job.experiment}: {num_units} units of '{settings.data.outcome}'")
-    described = describe(folds, num_units, left_out(settings.folds))
+    described = describe(folds, num_units, settings.folds.left_out)
     job.say(f"{job.experiment}: {headline(settings.folds, described)}")
     if settings.cv.num_superchains == 2:
         job.say(

@@ -1,0 +1,210 @@
+"""What is asked of the arguments of schemes, and of the folds that they make."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Shaped
+
+from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
+from pcv.folds.base import Folds
+from pcv.folds.columns import label
+
+Values = Sequence[Any] | pd.Series | Shaped[np.ndarray, " unit"]
+"""a value for each unit"""
+Units = int | np.integer | Sequence[str] | Shaped[np.ndarray, " unit"]
+"""how many units there are, or their names"""
+
+
+def names_of(units: Units) -> Sequence[str]:
+    """Names of units; counted from 1 where only their number is given.
+
+    Raises:
+        PcvError: there are none, or not a whole number.
+
+    >>> names_of(2)
+    ['1', '2']
+    """
+    if isinstance(units, int | np.integer) and not isinstance(units, bool) and units >= 0:
+        names: Sequence[str] = [str(i + 1) for i in range(units)]
+    elif isinstance(units, str) or np.ndim(units) != 1:
+        raise PcvError(f"units is {units!r}; give how many there are, or a list of their names")
+    else:
+        names = cast(Sequence[str], units)
+    if not len(names):
+        raise PcvError("folds of no units: there is nothing to test")
+    return names
+
+
+def generator(scheme: str, seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise PcvError(f"{scheme}: seed is {seed}; give 0 or more")
+    return np.random.default_rng([seed, name_bits("folds")])
+
+
+def complete(values: Values, name: str, units: Units | None = None) -> np.ndarray:
+    """The group of each unit, as an array.
+
+    Raises:
+        PcvError: that of a unit is missing, or there are not as many as units.
+    """
+    if isinstance(values, str):
+        raise PcvError(
+            f"{name} is {values!r}; give a value for each unit, or name columns of the data as in "
+            "folds={'scheme': 'leave_one_group_out', 'group': 'rat'}"
+        )
+    found = np.asarray(values)
+    if found.ndim != 1:
+        raise PcvError(f"{name} has shape {found.shape}; give a flat array, a value for each unit")
+    number = found.size if units is None else len(names_of(units))
+    if not found.size or found.size != number:
+        raise PcvError(f"{name}: {found.size} values, of {number} units; give one for each unit")
+    missing = pd.isna(found)
+    if missing.any():
+        raise PcvError(
+            f"{name}: the value of unit {int(missing.argmax()) + 1} is missing; fill it in, or "
+            "leave the unit out of the data"
+        )
+    return found
+
+
+def whole(scheme: str, **numbers: Any) -> None:
+    """Raises PcvError for what is not a whole number."""
+    for name, number in numbers.items():
+        if not isinstance(number, int | np.integer) or isinstance(number, bool):
+            raise PcvError(f"{scheme}: {name} is {number!r}; give a whole number")
+
+
+def checked(folds: Folds, units: Units, cover: bool = False, time: Values | None = None) -> Folds:
+    """The folds, if `check` and `check_order` have nothing against them."""
+    check(folds, names_of(units), cover)
+    if time is not None:
+        check_order(complete(time, "time", units), names_of(units), "time", folds)
+    return folds
+
+
+def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
+    """Refuse folds that make no sense.
+
+    Args:
+        folds: the folds.
+        unit_names: names of the n units.
+        cover: every unit must be tested by exactly one fold.
+
+    Raises:
+        PcvError: fewer than two folds; folds of another number of units; two folds of one name; a
+            fold that tests nothing, trains on nothing, trains on a unit that it tests, or names a
+            unit that there is not; with ``cover``, units that no fold tests or that several do.
+
+    >>> from pcv.folds.base import from_labels
+    >>> check(from_labels(np.array([0, 0, 1]), ["a", "b"]), ["A", "B", "C"], cover=True)
+    """
+    num_units = len(unit_names)
+    if len(folds.id) < 2:
+        raise PcvError(f"{len(folds.id)} fold(s): cross-validation needs at least 2")
+    if folds.num_units not in (None, num_units):
+        dropped = " (rows that dropna removes do not count)" * (folds.num_units > num_units)
+        raise PcvError(
+            f"folds of {folds.num_units} units, but the data have {num_units}{dropped}; make them "
+            f"of these {num_units}, in the order of the data"
+        )
+    ids, times = np.unique(folds.id, return_counts=True)
+    if (times > 1).any():
+        raise PcvError(f"two folds have one name: {some(ids[times > 1])}")
+    tested = folds.test >= 0
+    empty = ~tested.any(axis=1)
+    if empty.any():
+        raise PcvError(f"empty folds, which test no unit: {some(folds.id[empty])}")
+    if folds.test.max() >= num_units:
+        raise PcvError(
+            f"folds are of at least {folds.test.max() + 1} units, the data have {num_units}"
+        )
+    untrained = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) >= num_units
+    if untrained.any():
+        raise PcvError(f"folds that leave no unit to train on: {some(folds.id[untrained])}")
+    for name, test, ranges in zip(folds.id, folds.test, folds.held_out, strict=True):
+        units = test[test >= 0]
+        starts, stops = ranges[ranges[:, 1] > 0].T
+        run = np.searchsorted(starts, units, side="right") - 1
+        trained = units >= np.append(stops, 0)[run]
+        if trained.any():
+            leaked = [unit_names[unit] for unit in units[trained].tolist()]
+            raise PcvError(f"fold {str(name)!r} trains on units that it tests: {some(leaked)}")
+    if cover:
+        times = np.bincount(folds.test[tested], minlength=num_units)
+        for wrong, what in [(times == 0, "in no fold"), (times > 1, "tested more than once")]:
+            if wrong.any():
+                units = [unit_names[unit] for unit in np.flatnonzero(wrong).tolist()]
+                raise PcvError(f"{len(units)} of {num_units} units are {what}: {some(units)}")
+
+
+def check_order(
+    times: Shaped[np.ndarray, " unit"], unit_names: Sequence[str], name: str, folds: Folds
+) -> None:
+    """Refuse folds of units whose times do not increase.
+
+    Args:
+        times: of the units, numbers, dates or text.
+        unit_names: their names.
+        name: what the times are called: a column, or an argument.
+        folds: of the units, for the fold that is named.
+
+    Raises:
+        PcvError: text that is not a date; two units of one time, or one that comes before its
+            predecessor, and the first fold that tests it, else the first that trains on it.
+
+    >>> from pcv.folds.base import from_labels
+    >>> folds = from_labels(np.array([0, 0, 1]), ["a", "b"])
+    >>> check_order(np.array([1, 2, 4]), ["A", "B", "C"], "column 'year'", folds)
+    """
+    if len(times) != len(unit_names):
+        raise PcvError(f"{name}: {len(times)} times of {len(unit_names)} units")
+    if isinstance(times[0], str):
+        times = _dates(times, name)
+    distinct, count = np.unique(times, return_counts=True)
+    if (count > 1).any():
+        twice = distinct[count > 1][0]
+        places = np.flatnonzero(times == twice)[:2].tolist()
+        units = [unit_names[i] for i in places]
+        raise PcvError(
+            f"{_with(places[1], folds)}{name}: {label(twice)} is the time of {units[0]!r} and of"
+            f" {units[1]!r}; where order matters every unit needs a time of its own (data.units"
+            " makes one unit of rows of one time)"
+        )
+    if (np.diff(np.argsort(times, kind="stable")) < 0).any():
+        i = int(np.flatnonzero(times[1:] < times[:-1])[0])
+        raise PcvError(
+            f"{_with(i + 1, folds)}{name} is not in order: {label(times[i + 1])} "
+            f"({unit_names[i + 1]!r}) comes after {label(times[i])} ({unit_names[i]!r}); sort the "
+            "data by it (in a config: data.order)"
+        )
+
+
+def _dates(texts: Shaped[np.ndarray, " unit"], name: str) -> Shaped[np.ndarray, " unit"]:
+    """Text as the dates that it writes: the order of the alphabet need not be that of time."""
+    try:
+        dates = pd.to_datetime(texts, format="ISO8601", utc=True)
+    except ValueError as error:
+        raise PcvError(
+            f"{name}: {label(texts[0])!r} and the others are not dates as in 2024-03-31, and text"
+            " has no order in time; give dates or numbers"
+        ) from error
+    return dates.tz_localize(None).to_numpy()
+
+
+def _with(unit: int, folds: Folds) -> str:
+    """The first fold that tests a unit, else that trains on it, to begin a message with."""
+    tests_it = (folds.test == unit).any(axis=1)
+    start, stop = np.moveaxis(folds.held_out, -1, 0)
+    trains_on_it = ~((start <= unit) & (unit < stop)).any(axis=1)
+    concerned = tests_it if tests_it.any() else trains_on_it
+    return f"fold {str(folds.id[concerned.argmax()])!r}: " if concerned.any() else ""
+
+
+def some(names: Iterable[object]) -> str:
+    """The first three names, and how many more: "'a', 'b', 'c' and 4 more"."""
+    quoted = [repr(str(name)) for name in names]
+    more = f" and {len(quoted) - 3} more" if len(quoted) > 3 else ""
+    return ", ".join(quoted[:3]) + more

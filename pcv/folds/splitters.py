@@ -1,0 +1,78 @@
+"""Folds of any object that splits as scikit-learn's do."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from pcv.base.errors import PcvError
+from pcv.folds.base import Folds, from_sets
+from pcv.folds.checks import Units, Values, checked, names_of, some
+
+
+def from_splitter(
+    splitter: Any,
+    units: Units,
+    y: Values | None = None,
+    group_by: Values | None = None,
+    time: Values | None = None,
+) -> Folds:
+    """Folds of any object with scikit-learn's ``split(X, y, groups)``.
+
+    Test and training sets are those of the splits; units in neither are the gap.
+
+    Args:
+        splitter: its ``split`` yields pairs of integer indices from 0, training and test.
+        units: how many there are, or their names.
+        y, group_by: what it stratifies or groups by, a value for each unit.
+        time: of each unit, numbers or dates that must increase, for a splitter that takes units in
+            their order; None: not checked.
+
+    Returns:
+        Folds "fold 1", "fold 2", ... in the order of the splits.
+
+    Raises:
+        PcvError: a split yields anything but indices of units, trains on units that it tests,
+            tests or trains on nothing; a single split; a time that does not increase, naming the
+            fold.
+
+    Warns:
+        UserWarning: units are tested more than once.
+
+    >>> from sklearn.model_selection import TimeSeriesSplit
+    >>> folds = from_splitter(TimeSeriesSplit(2), ["A", "B", "C"])
+    >>> folds.test.tolist(), folds.held_out.tolist()
+    ([[1], [2]], [[[1, 3]], [[2, 3]]])
+    """
+    y, group_by = (None if x is None else np.asarray(x) for x in (y, group_by))
+    names = names_of(units)
+    ids: list[str] = []
+    tests, gaps = [], []
+    num_units = len(names)
+    for split in splitter.split(np.zeros((num_units, 1)), y, group_by):
+        ids.append(f"fold {len(ids) + 1}")
+        train, test = (_indices(part, ids[-1]) for part in split)
+        both = np.intersect1d(train, test)
+        if both.size:
+            leaked = [names[unit] for unit in both.tolist()]
+            raise PcvError(
+                f"{ids[-1]!r} of the splitter trains on units that it tests: {some(leaked)}"
+            )
+        tests.append(test)
+        gaps.append(np.setdiff1d(np.arange(num_units), np.union1d(train, test)))
+    most = np.bincount(np.concatenate([np.empty(0, int), *tests]), minlength=1).max()
+    if most > 1:
+        warnings.warn(
+            f"{type(splitter).__name__} tests units up to {most} times: elpd adds their scores up "
+            "as often, and the SE, which takes them as different ones, is too small",
+            stacklevel=2,
+        )
+    return checked(from_sets(ids, tests, gaps, num_units), units, time=time)
+
+
+def _indices(part: Any, name: str) -> Int[np.ndarray, " some"]:
+    array = np.asarray(part)
+    if array.size and array.dtype.kind not in "iu":
+        raise PcvError(f"{name!r} of the splitter: integer indices needed, not {array.dtype}")
+    return array.astype(np.int64)
