@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from pcv.base.section import OF_REPLICATES
 from pcv.folds.time import leave_future_out
 from pcv.models.scores import SCORES
-from pcv.pipeline.job import OF_REPLICATES, fold_fingerprints
+from pcv.pipeline.job import fold_fingerprints
 from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up

@@ -554,12 +554,6 @@ def test_draws_do_not_count_where_folds_end_by_a_rule():
     assert stage_config(before, "rats", "sample") == stage_config(after, "rats", "sample")
 
 
-def test_scores_by_name_are_those_that_there_are():
-    from pcv.models import scores
-
-    assert set(module.SCORES) == {"log", *scores.SCORES}
-
-
 @pytest.mark.parametrize("heading", SECTIONS)
 def test_readme_has_every_key_and_its_default(heading):
     rows = readme_rows(heading)

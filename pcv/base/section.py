@@ -20,11 +20,21 @@ MAX_NAME = 100
 Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME)]
 Count = Annotated[int, Field(ge=1)]
 NAMED = Field(min_length=1, json_schema_extra={"additionalProperties": False})
-SCORES = (
-    *("log", "dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae", "brier"),
-    "accuracy",
-)
-"""scores that a config may name; pcv.models.scores has all but the log score"""
+SCORES = {
+    "log": "",
+    "dss": "moments",
+    "hyvarinen": "hyvarinen",
+    "crps": "replicates",
+    "energy": "replicates",
+    "interval": "replicates",
+    "rmse": "moments",
+    "mae": "moments",
+    "brier": "binary",
+    "accuracy": "binary",
+}
+"""scores that a config may name, and the modules of `pcv.models.scores` that have them"""
+OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
+"""scores that are computed from stored replicates, so that one more takes no new draws"""
 
 
 def problem(what: str, *at: str) -> PydanticCustomError:

@@ -10,6 +10,7 @@ import xarray as xr
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.progress import Progress
+from pcv.base.section import OF_REPLICATES
 from pcv.folds.base import Folds
 from pcv.pipeline import graph
 from pcv.pipeline.config import OBJECT, Config, Experiment, ModelConfig, stage_config
@@ -128,10 +129,6 @@ def _files(job: Job, which: Files) -> list[Path] | None:
             return None if job.posterior is None else [job.posterior]
         case "scores":
             return score_files(job.settings)
-
-
-OF_REPLICATES = ("crps", "energy", "interval")
-"""scores that are computed from stored replicates, so that one more takes no new draws"""
 
 
 def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[Any]) -> Made:

@@ -7,6 +7,7 @@ each shows its `estimate` at work, on means over draws by fold and slot.
 ['dss', 'hyvarinen', 'crps', 'energy', 'interval', 'rmse', 'mae', 'brier', 'accuracy']
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
@@ -15,27 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pcv.base import programs, reference
+from pcv.base import programs, reference, section
 from pcv.base.errors import PcvError, in_one_line
-from pcv.base.section import OBJECT
 from pcv.models.model import Data, Fold, Model, Target, target
-from pcv.models.scores.binary import accuracy, brier
-from pcv.models.scores.hyvarinen import hyvarinen
-from pcv.models.scores.moments import dss, mae, rmse
-from pcv.models.scores.replicates import across, crps, energy, frame, interval
+from pcv.models.scores.replicates import across, frame, interval
 from pcv.models.scores.score import Need, Replicates, Score
 
-SCORES: dict[str, tuple[Score, ...]] = {
-    "dss": dss,
-    "hyvarinen": hyvarinen,
-    "crps": crps,
-    "energy": energy,
-    "interval": interval(),
-    "rmse": rmse,
-    "mae": mae,
-    "brier": brier,
-    "accuracy": accuracy,
-}
+
+def _built_in(name: str, module: str) -> tuple[Score, ...]:
+    found = getattr(importlib.import_module(f"pcv.models.scores.{module}"), name)
+    return found() if callable(found) else found
+
+
+SCORES = {name: _built_in(name, module) for name, module in section.SCORES.items() if module}
 """scores by their name in the config, joint and pointwise where both exist"""
 
 CHECKED_DRAWS, CHECKED_UNITS = 5, 20
@@ -69,7 +62,7 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
         if name == "log":
             continue
         for score in _of(name, objects or {}):
-            _check_fields(score, score.name if name.startswith(OBJECT) else name)
+            _check_fields(score, score.name if name.startswith(section.OBJECT) else name)
             if score.key in found or score.name == "log":
                 raise PcvError(
                     f"score '{name}': there is a {score.kind} score '{score.name}'; rename one"

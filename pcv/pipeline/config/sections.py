@@ -10,6 +10,7 @@ from pcv.base.section import (
     MODEL,
     NAMED,
     OBJECT,
+    OF_REPLICATES,
     Count,
     Name,
     Score,
@@ -185,7 +186,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _batches_enough(self) -> "Experiment":
-        across = {"crps", "energy", "interval"} & set(self.scores)
+        across = OF_REPLICATES & set(self.scores)
         if across and self.cv.most_draws < 2 * self.cv.batch_size:
             raise problem(
                 f"{min(across)} has no Monte Carlo error with one batch of draws; take two, "
