@@ -183,6 +183,60 @@ def test_a_member_that_changes_is_noticed():
     assert of(made) != before
 
 
+def looped(own):
+    """A list that holds another, which holds itself or the first."""
+    outer, inner = [], []
+    inner.append([inner if own else outer])
+    outer.append(inner)
+    return outer
+
+
+def entwined(own):
+    """Two lists, the second of which is held by what it holds, or holds what the first does."""
+    first, second = [1.0], [2.0]
+    first.append([[first]])
+    second.append([[second]] if own else first[1])
+    return [first, second]
+
+
+@pytest.mark.parametrize("make", [looped, entwined])
+def test_what_holds_itself_says_which(make):
+    assert of(make(True)) == of(make(True)) != of(make(False)) == of(make(False))
+
+
+def odd():
+    class Meta(type):
+        def __getattr__(cls, name):
+            raise ValueError(name)
+
+    class Odd(metaclass=Meta):
+        pass
+
+    return Odd
+
+
+def unbound():
+    def scaled(b):
+        return b * by
+
+    return scaled
+    by = 1.0
+
+
+def deep():
+    found = []
+    for _ in range(10_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("make", [odd, unbound, deep])
+@pytest.mark.parametrize("read", [digests.of, digests.of_pure])
+def test_errors_of_what_is_read_are_no_crash(read, make):
+    with pytest.raises(digests.Uncertain):
+        read(make())
+
+
 def test_digests_of_classes_are_those_of_other_processes():
     code = (
         "from tests import test_purity as t; print(t.of(t.Tupled), t.of(t.Fields), t.of(t.line()))"

@@ -256,7 +256,7 @@ def _same(function: Callable[..., Any], *of_call: Any) -> tuple[Any, list[Given]
         return None, []
     try:
         digest, given = digests.of_pure(function)
-    except Exception:  # Uncertain, or whatever parts of it do when they are looked at
+    except digests.Uncertain:
         return None, []
     return (digest, *of_call, *_settings()), given
 

@@ -7,7 +7,8 @@ program shows few of them); of Python's their code, with all that it holds.
 import builtins
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache, partial
 from inspect import getattr_static
@@ -55,6 +56,8 @@ class Reading(NamedTuple):
     """How things are read."""
 
     seen: Seen
+    loops: list[Any]
+    """those that hold themselves"""
     order: int = 0
     """of derivatives that are read"""
     pure: bool = False
@@ -73,7 +76,8 @@ def of_program(program: core.Jaxpr) -> str:
     Raises:
         Uncertain: a step of it cannot be read.
     """
-    return _digest(program, Reading({})).hex()
+    with _certain():
+        return _digest(program, Reading({}, [])).hex()
 
 
 def of_function(function: Callable[..., Any], *args: Any) -> str:
@@ -82,12 +86,8 @@ def of_function(function: Callable[..., Any], *args: Any) -> str:
     Raises:
         Uncertain: it cannot be traced, or calls what is not JAX's.
     """
-    try:
+    with _certain():
         return of(jax.make_jaxpr(function)(*args))
-    except Uncertain:
-        raise
-    except Exception as error:  # whatever a user's function does
-        raise Uncertain(in_one_line(error)) from error
 
 
 def of(*parts: Any) -> str:
@@ -100,7 +100,8 @@ def of(*parts: Any) -> str:
     Raises:
         Uncertain: a part is none of these.
     """
-    return _digest(parts, Reading({}, ORDERS)).hex()[:16]
+    with _certain():
+        return _digest(parts, Reading({}, [], ORDERS)).hex()[:16]
 
 
 def of_pure(function: Callable[..., Any]) -> tuple[str, list[Any]]:
@@ -111,21 +112,36 @@ def of_pure(function: Callable[..., Any]) -> tuple[str, list[Any]]:
         Uncertain: parts cannot be read, are large, or may depend on what lies outside the process.
     """
     given: list[Any] = []
-    return _digest(function, Reading({}, pure=True, given=given)).hex(), given
+    with _certain():
+        return _digest(function, Reading({}, [], pure=True, given=given)).hex(), given
+
+
+@contextmanager
+def _certain() -> Iterator[None]:
+    """Errors of a user's functions, and of objects that are looked at, say that it is not."""
+    try:
+        yield
+    except Uncertain:
+        raise
+    except Exception as error:
+        raise Uncertain(in_one_line(error)) from error
 
 
 def _digest(x: Any, how: Reading) -> bytes:
-    seen, order = how.seen, how.order
-    if (id(x), order) in seen:
-        return seen[id(x), order][0]
-    seen[id(x), order] = b"itself", x
+    seen, at = how.seen, (id(x), how.order)
+    if at in seen and not seen[at][0]:  # of several around it, this one
+        how.loops.append(x)
+        seen[at] = b"loop %d" % len(how.loops), x
+    if at in seen:
+        return seen[at][0]
+    seen[at] = b"", x
     content = _program(x, how) if hasattr(type(x), "eqns") else _content(x, how)
     if isinstance(content, bytes):
         whole = content
     else:
         whole = b"".join(_digest(part, how) for part in content)
-    found = hashlib.sha256(_kind(x).encode() + b"\0" + whole).digest()
-    seen[id(x), order] = found, x
+    found = hashlib.sha256(_kind(x).encode() + b"\0" + whole + seen[at][0]).digest()
+    seen[at] = found, x
     return found
 
 
@@ -308,7 +324,7 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
 @cache
 def _of_code(code: CodeType) -> bytes:
     """What it holds is the same however it is read."""
-    return _digest([getattr(code, field) for field in OF_CODE], Reading({}))
+    return _digest([getattr(code, field) for field in OF_CODE], Reading({}, []))
 
 
 def _users(x: Any, how: Reading) -> list[Any]:
