@@ -9,11 +9,15 @@ from enum import Enum
 from types import MethodType
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax import tree_util
+from numpyro.distributions.transforms import AffineTransform, biject_to
 
+from pcv.base import programs
 from pcv.base.programs import digests
 
 
@@ -181,6 +185,66 @@ def test_a_member_that_changes_is_noticed():
     before = of(made)
     made.width = 5.0
     assert of(made) != before
+
+
+def registered(by):
+    """A class of which JAX is told apart."""
+
+    class Pair:
+        def __init__(self, x):
+            self.x = x
+
+    tree_util.register_pytree_node(Pair, lambda pair: ((by * pair.x,), None), lambda _, x: Pair(*x))
+    return Pair
+
+
+def given_fields(by):
+    @dataclasses.dataclass
+    class Pair:
+        x: float
+        y: float
+
+    fields = ["x", "y"][:: 1 if by == 1 else -1]
+    return tree_util.register_dataclass(Pair, fields, [])
+
+
+def bijected(by):
+    """A constraint of which NumPyro is told apart."""
+
+    class Own(dist.constraints.Constraint):
+        pass
+
+    biject_to.register(Own)(lambda _: AffineTransform(0.0, by))
+    return Own
+
+
+@pytest.mark.parametrize("make", [registered, given_fields, bijected])
+def test_registrations_are_part_of_a_class(make):
+    assert of(make(1.0)) == of(make(1.0)) != of(make(2.0))
+
+
+def node(by):
+    class Node(NamedTuple):
+        x: float
+
+        def total(self):
+            return by * self.x
+
+    return Node(1.0)
+
+
+def aux(by):
+    return registered(by)(1.0)
+
+
+def test_classes_of_arguments_are_read():
+    """Another process may have others of their names."""
+    same = [
+        programs._same(abs, jax.tree.structure([made(by)]))[0][0]
+        for made in (node, aux)
+        for by in (1.0, 1.0, 2.0)
+    ]
+    assert same[0] == same[1] != same[2] != same[3] == same[4] != same[5]
 
 
 def looped(own):

@@ -171,7 +171,7 @@ class Shared:
         return self.found[known]
 
     def _find(self, known: Any, args: tuple) -> tuple[jax.stages.Compiled, list[Any]]:
-        same, given = _same(self.function, known, *self.options.items())
+        same, given = _same(self.function, *known, *self.options.items())
         values = jax.device_put([x.value for x in given])
         if same not in _traced:
             found = None if same is None else _kept(same)
@@ -249,16 +249,18 @@ def _bytes_held(traced: tuple[jax.stages.Compiled, list[Any]]) -> int:
     return sum(x.nbytes for x in traced[1])
 
 
-def _same(function: Callable[..., Any], *of_call: Any) -> tuple[Any, list[Given]]:
+def _same(
+    function: Callable[..., Any], structure: Any = None, *of_call: Any
+) -> tuple[Any, list[Given]]:
     """What tells a trace from others, None where that is not certain; and arrays of whatever values
-    that it may have."""
+    that it may have. The tree of arguments is read, for what the classes in it do."""
     if getattr(sys.modules.get("numpyro.primitives"), "_PYRO_STACK", ()):  # handlers around a call
         return None, []
     try:
-        digest, given = digests.of_pure(function)
+        digest, given = digests.of_pure(function, structure)
     except digests.Uncertain:
         return None, []
-    return (digest, *of_call, *_settings()), given
+    return (digest, structure, *of_call, *_settings()), given
 
 
 def shapes(function: Callable[..., Any], *args: Any) -> Any:

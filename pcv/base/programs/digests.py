@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import tree_util
 from jax.extend import core
 
 from pcv.base.errors import in_one_line
@@ -104,16 +105,17 @@ def of(*parts: Any) -> str:
         return _digest(parts, Reading({}, [], ORDERS)).hex()[:16]
 
 
-def of_pure(function: Callable[..., Any]) -> tuple[str, list[Any]]:
+def of_pure(*parts: Any) -> tuple[str, list[Any]]:
     """Of a function of Python that, as long as this stays what it is, computes the same: so that it
-    need not be traced again, in another process neither. With it, arrays of whatever values.
+    need not be traced again, in another process neither; and of trees that it is called with. With
+    it, arrays of whatever values.
 
     Raises:
         Uncertain: parts cannot be read, are large, or may depend on what lies outside the process.
     """
     given: list[Any] = []
     with _certain():
-        return _digest(function, Reading({}, [], pure=True, given=given)).hex(), given
+        return _digest(parts, Reading({}, [], pure=True, given=given)).hex(), given
 
 
 @contextmanager
@@ -202,6 +204,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return [x.fget, x.fset, x.fdel]
     if isinstance(x, staticmethod | classmethod):
         return [x.__func__]
+    if how.pure and isinstance(x, jax.tree_util.PyTreeDef) and "CustomNode" in repr(x):
+        return [x.node_data(), x.children()]
     if callable(x) or isinstance(x, CodeType | ModuleType):
         return _code(x, how)
     if how.pure and not isinstance(x, SAID_WHOLE):
@@ -315,10 +319,17 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
         return [x.__self__, x.__name__]  # such as what makes tuples
     if how.pure and isinstance(x, type) and not is_library(module):
         members = {k: v for k, v in vars(x).items() if k not in NOT_COMPUTED_WITH}
-        return [name, x.__bases__, members]
+        return [name, x.__bases__, members, _registered(x)]
     if isinstance(x, type | BuiltinFunctionType):
         raise Uncertain(name)
     return _object(x, how)
+
+
+def _registered(kind: type) -> list[Any]:
+    """What JAX, and NumPyro if it is loaded, were told of a class outside of it."""
+    numpyro: Any = sys.modules.get("numpyro.distributions.transforms")
+    known = [tree_util._registry, *([numpyro.biject_to._registry] if numpyro else [])]
+    return [registry[kind] for registry in known if kind in registry]
 
 
 @cache
