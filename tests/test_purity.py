@@ -172,6 +172,47 @@ class Read:
         return b * np.load("x.npy")
 
 
+def kind(b):
+    return b
+
+
+def named(name):
+    def scaled(b):
+        return b * len(scaled.__name__)
+
+    scaled.__name__ = name
+    return scaled
+
+
+def of_kind(name):
+    class Kind:
+        pass
+
+    Kind.__name__ = name
+    return lambda b: b * len(Kind.__name__)
+
+
+@pytest.mark.parametrize("make", [named, of_kind])
+def test_functions_may_use_their_names(make):
+    assert of(make("one")) == of(make("one")) != of(make("other"))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        lambda b: b * len(kind.__doc__),
+        lambda b: b * len(kind.__annotations__),
+        lambda b: b * len(kind.__code__.co_name),
+        lambda b: b * kind.__globals__["SCALE"],
+        lambda b: b * len(Slots.__subclasses__()),
+        lambda b: b * (id(kind) % 7),
+    ],
+)
+def test_what_is_not_read_is_not_computed_with(x):
+    with pytest.raises(digests.Uncertain, match="may not always give the same"):
+        of(x)
+
+
 @pytest.mark.parametrize(
     "x", [Reduced(1.0), Stated(1.0), Kind.ONE, OfMeta, Drawn(), Read(), Slots(sys.__stdout__)]
 )

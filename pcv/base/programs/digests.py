@@ -22,7 +22,7 @@ from jax._src import tree_util
 from jax.extend import core
 
 from pcv.base.errors import in_one_line
-from pcv.base.programs.purity import is_library, is_pure, is_steady, named, names_in
+from pcv.base.programs.purity import UNREAD, is_library, is_pure, is_steady, named, names_in
 
 ORDERS = 3
 """derivatives of functions with rules of their own that are read: as many as anything here takes"""
@@ -34,12 +34,6 @@ OF_CODE = (
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
 
-NOT_COMPUTED_WITH = {
-    *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__hash__"),
-    *("__firstlineno__", "__static_attributes__", "__signature__"),
-    *("__orig_bases__", "__slotnames__", "_abc_impl"),
-}
-"""members of classes that say how they were written, or are of each object"""
 OBJECTS = "__reduce__", "__reduce_ex__", "__getstate__"
 """methods that, where a class has not its own, say all of an object"""
 LARGE = 2**24
@@ -311,15 +305,15 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
         used = {name: known[name] for name in sorted(names) if name in known}
         if how.pure and known and not is_steady(x.__code__, names, used):
             raise Uncertain(f"{name}, which may not always give the same")
-        of = [name] if how.pure and not known else []
+        of = [name, x.__name__] if how.pure else []
         return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x), *of]
     if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
         return [x.__wrapped__]
     if isinstance(x, BuiltinFunctionType) and isinstance(x.__self__, type):
         return [x.__self__, x.__name__]  # such as what makes tuples
     if how.pure and isinstance(x, type) and not is_library(module):
-        members = {k: v for k, v in vars(x).items() if k not in NOT_COMPUTED_WITH}
-        return [name, x.__bases__, members, _registered(x)]
+        members = {k: v for k, v in vars(x).items() if k not in UNREAD}
+        return [name, x.__name__, x.__bases__, members, _registered(x)]
     if isinstance(x, type | BuiltinFunctionType):
         raise Uncertain(name)
     return _object(x, how)

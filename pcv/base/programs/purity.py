@@ -19,10 +19,17 @@ PURE = {
     *("abc", "dataclasses"),
 }
 """packages whose functions give the same for the same, but for those of these names:"""
+UNREAD = {
+    *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__hash__"),
+    *("__firstlineno__", "__static_attributes__", "__signature__"),
+    *("__orig_bases__", "__slotnames__", "_abc_impl"),
+}
+"""members of classes that say how they were written, or are of each object: not read of them"""
 IMPURE = {
     *("load", "loadtxt", "genfromtxt", "fromregex", "fromfile", "memmap", "loadmat", "load_npz"),
     *("mmread", "load_dataset", "globals", "eval", "exec", "open", "input", "__import__", "rvs"),
-    *("hash", "locals"),
+    *("hash", "locals", "id", "__subclasses__", "__globals__", "__code__", "f_code", "gi_code"),
+    *UNREAD,
 }
 
 
