@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import subprocess
 import sys
+from collections import defaultdict
 from enum import Enum
 from types import MethodType
 from typing import NamedTuple
@@ -91,6 +92,21 @@ class Mapped(dict):
     pass
 
 
+class MappedOtherwise(dict):
+    def items(self):
+        return {}.items()
+
+
+class Listed(list):
+    def __iter__(self):
+        return iter(())
+
+
+class TupledOtherwise(tuple):
+    def __getnewargs__(self):
+        return ((),)
+
+
 class Twice(dist.Normal):
     def log_prob(self, value):
         return 2 * super().log_prob(value)
@@ -110,6 +126,10 @@ class Kept:
     [
         *(Slots, Fields, Tupled, Kept),
         lambda x: Mapped(x=x),
+        lambda x: MappedOtherwise(x=x),
+        lambda x: Listed([x]),
+        lambda x: TupledOtherwise([x]),
+        lambda x: defaultdict(lambda: x),
         lambda x: Twice(0.0, x),
         lambda x: lambda b: Twice(x, 1.0).log_prob(b),
         lambda x: functools.partial(Fields, x),
@@ -144,6 +164,17 @@ class Reduced(Slots):
 class Stated(Slots):
     def __getstate__(self):
         return None
+
+
+class Number(float):
+    def __getnewargs__(self):
+        return (0.0,)
+
+
+def stating_itself():
+    made = Kept(1.0)
+    made.__getstate__ = lambda: None
+    return made
 
 
 class Kind(Enum):
@@ -214,11 +245,28 @@ def test_what_is_not_read_is_not_computed_with(x):
 
 
 @pytest.mark.parametrize(
-    "x", [Reduced(1.0), Stated(1.0), Kind.ONE, OfMeta, Drawn(), Read(), Slots(sys.__stdout__)]
+    "x",
+    [
+        Reduced(1.0),
+        Stated(1.0),
+        Number(1.0),
+        stating_itself(),
+        Kind.ONE,
+        OfMeta,
+        Drawn(),
+        Read(),
+        Slots(sys.__stdout__),
+    ],
 )
 def test_what_may_hold_or_give_something_else_is_not_read(x):
     with pytest.raises(digests.Uncertain):
         of(x)
+
+
+@pytest.mark.parametrize("x", [Tupled(1.0), Mapped(x=1.0), Listed([1.0]), Number(1.0)])
+def test_scores_are_not_known_by_objects_of_users(x):
+    with pytest.raises(digests.Uncertain, match=r"an object of tests\.test_purity"):
+        digests.of(lambda means, y: x)
 
 
 def test_a_member_that_changes_is_noticed():

@@ -7,6 +7,7 @@ program shows few of them); of Python's their code, with all that it holds.
 import builtins
 import hashlib
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -35,7 +36,7 @@ OF_CODE = (
 )
 
 OBJECTS = "__reduce__", "__reduce_ex__", "__getstate__"
-"""methods that, where a class has not its own, say all of an object"""
+"""methods that, where a class or an object has not its own, say all of an object"""
 LARGE = 2**24
 """bytes of an array that is not read in order to save a trace"""
 
@@ -147,7 +148,8 @@ def _kind(x: Any) -> str:
 
 def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     """What a value is: as bytes, or in parts."""
-    if how.pure and not is_pure(type(x).__module__):
+    package = type(x).__module__.split(".")[0]  # some modules of compiled classes are none
+    if not (is_pure(type(x).__module__) if how.pure else is_library(package)):
         return _users(x, how)
     if _kind(x) in ("pcv.base.programs.Inner", "pcv.base.programs.Traced"):
         return [x.as_read()]
@@ -164,6 +166,8 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return repr(x).encode()
     if isinstance(x, jax.sharding.Mesh):
         return [repr(x), list(map(repr, x.devices.flat))]
+    if isinstance(x, defaultdict):
+        return [x.default_factory, dict(x)]
     if how.pure and isinstance(x, Mapping):
         return [part for item in x.items() for part in item]  # functions may go by their order
     if isinstance(x, Mapping):
@@ -334,11 +338,13 @@ def _of_code(code: CodeType) -> bytes:
 
 def _users(x: Any, how: Reading) -> list[Any]:
     """An object of a class of the user: what it holds, and through its class what that does."""
-    kind = type(x)
-    own = any(getattr(kind, name) is not getattr(object, name) for name in OBJECTS)
-    if own or is_library(kind.__module__):  # whatever its class does with it
+    own = any(getattr(x, name) != getattr(object, name).__get__(x) for name in OBJECTS)
+    of_python = isinstance(x, int | float | complex | str | bytes)
+    if own or of_python or is_library(type(x).__module__):  # whatever its class does with it
         raise Uncertain(f"an object of {_kind(x)}")
-    return _object(x, how)
+    # Its class may have other ways to go through what it holds.
+    ways: dict[type, Any] = {tuple: tuple.__iter__, list: list.__iter__, dict: dict.items}
+    return [*_object(x, how), *(list(way(x)) for kind, way in ways.items() if isinstance(x, kind))]
 
 
 def _object(x: Any, how: Reading) -> list[Any]:
