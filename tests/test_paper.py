@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -434,6 +436,42 @@ def test_other_targets_leave_the_paper_out(project):
     run = snakemake(project, "--dry-run")
     assert "paper" not in planned(run)
     assert experiments(run) == {"rats"}
+
+
+def test_a_paper_of_another_workflow_is_its_own(tmp_path):
+    project = make_project(tmp_path)
+    (project / "Snakefile").write_text(
+        f"""
+configfile: "tiny.yaml"
+
+module pcv:
+    snakefile: "{ROOT / "workflow/Snakefile"}"
+    config: config
+
+use rule * from pcv as pcv_*
+
+rule paper:
+    output: "paper.pdf"
+    shell: "touch {{output}}"
+
+onsuccess:
+    pcv.onsuccess()
+"""
+    )
+    run = snakemake(project, "paper", snakefile=project / "Snakefile")
+    assert run.status == 0, run.err
+    assert "results/paper" not in run.out
+
+
+def test_each_line_of_an_error_says_so(tmp_path):
+    bad = yaml.safe_load(CONFIGS["quick"].read_text()) | {"seed": "x", "more": 1}
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(bad))
+    place = [sys.executable, str(ROOT / "workflow/paper"), "bad.yaml"]
+    run = subprocess.run(place, cwd=tmp_path, capture_output=True, text=True)
+    lines = run.stderr.splitlines()
+    assert run.returncode == 1
+    assert len(lines) > 1
+    assert all(line.startswith("error: ") for line in lines)
 
 
 def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):

@@ -4,9 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from paper.run import paper  # noqa: E402
+from pcv.base import process  # noqa: E402
 from pcv.base.errors import PcvError  # noqa: E402
 from pcv.base.progress import say  # noqa: E402
 from pcv.pipeline.config import load  # noqa: E402
@@ -18,9 +19,10 @@ def main() -> None:
     config = parser.parse_args().config
     command = f"snakemake --cores all paper --configfile {config}"
     try:
-        paper(load(config), Path("results"), say, command)
+        with process.at_once():
+            paper(load(config), Path("results"), say, command)
     except PcvError as error:
-        sys.exit(f"error: {error}")
+        sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
 
 
 main()

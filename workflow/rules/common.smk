@@ -63,7 +63,6 @@ def check_places(config):
             )
 
 
-IS_MODULE = not workflow.modifier.is_main_snakefile()
 # What is installed has no page of the paper.
 HAS_PAPER = not IS_MODULE and (Path(workflow.current_basedir).parent / "paper").is_dir()
 try:

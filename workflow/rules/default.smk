@@ -1,7 +1,8 @@
 import sys
 
+IS_MODULE = not workflow.modifier.is_main_snakefile()
 # Snakemake reads a workflow before it says which targets were asked for.
-PAPER_ASKED_FOR = any(
+PAPER_ASKED_FOR = not IS_MODULE and any(
     word == "paper" or word.startswith("results/paper/") for word in sys.argv[1:]
 )
 

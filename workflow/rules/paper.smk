@@ -17,6 +17,7 @@ rule paper:
         "../../envs/pcv.yaml"
     params:
         config=CONFIG_FILE,
-        paper=PAPER,
+        # Of a clone that is moved the page need not be made again.
+        paper=PAPER.relative_to(Path.cwd(), walk_up=True),
     shell:
         "python {params.paper:q} {params.config} 2>&1 | tee {log}"

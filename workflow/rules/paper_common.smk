@@ -1,6 +1,6 @@
 import sys
 
-PAPER = Path(workflow.current_basedir).parent / "paper"
+PAPER = Path(workflow.current_basedir).resolve().parent / "paper"
 sys.path.append(str(PAPER.parent))
 
 from paper import files as paper_files
