@@ -93,7 +93,7 @@ def test_folds_that_are_added_are_sampled_alone(project, drawn):
     drawn.clear()
     after = sampled(project, settings(MORE))
     assert drawn == [(2, 20), (2, 60)]
-    assert "sample flat: 4 of 6 folds are there; the others are made" in project.said
+    assert "sample flat: 4 of 6 folds have saved blocks; the others are made" in project.said
     assert after.sizes["fold"] == 6
     assert after.sel(fold=before["fold"]).identical(before)
     shutil.rmtree("results/.checkpoints")

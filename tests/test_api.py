@@ -38,8 +38,8 @@ from pcv.pipeline import stages
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data import tables
 from pcv.pipeline.stages import full_data
-from pcv.pipeline.storage import checkpoint
 from pcv.pipeline.storage.artifacts import opened
+from pcv.pipeline.storage.checkpoints import checkpoint
 from tests.problems import LinearGaussian, exact, hierarchy, regression
 from tests.synthetic import diagnosed
 

@@ -23,7 +23,8 @@ from pcv.base.errors import PcvError
 from pcv.folds.base import Folds
 from pcv.pipeline.job import draws_of, starts_of
 from pcv.pipeline.stages import sampling
-from pcv.pipeline.storage import checkpoint, store
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.checkpoints import checkpoint, files, locks, merging
 from pcv.sampling import tiles
 from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
@@ -315,7 +316,7 @@ def put_together(jobs, folds, made, say=print):
 
     made_of = {"folds": folds}
     with checkpoint.held(jobs, made_of, HERE, say) as own:
-        return checkpoint.completed(own, made_of, HERE, make, say)
+        return merging.completed(own, made_of, HERE, make, say)
 
 
 def test_what_is_put_together_has_states_as_well(tmp_path):
@@ -329,10 +330,12 @@ def test_what_is_put_together_has_states_as_well(tmp_path):
     np.testing.assert_array_equal(whole.state()["z"], [2.019, 1.019, 3.019])
 
 
-@pytest.mark.parametrize("function", ["_made_of", "_is_sound", "_read"])
-def test_a_folder_that_goes_while_it_is_read(tmp_path, monkeypatch, function):
+@pytest.mark.parametrize(
+    ("module", "function"), [(checkpoint, "record"), (files, "is_sound"), (files, "read")]
+)
+def test_a_folder_that_goes_while_it_is_read(tmp_path, monkeypatch, module, function):
     """As another batch removes what it made apart, once it has all its folds in one folder."""
-    gone, as_it_is = made_by(tmp_path, ["1", "3"], 3), getattr(checkpoint, function)
+    gone, as_it_is = made_by(tmp_path, ["1", "3"], 3), getattr(module, function)
     made_by(tmp_path, ["2"], 3)
 
     def read(file, *args):
@@ -340,7 +343,7 @@ def test_a_folder_that_goes_while_it_is_read(tmp_path, monkeypatch, function):
             shutil.rmtree(gone, ignore_errors=True)
         return as_it_is(file, *args)
 
-    monkeypatch.setattr(checkpoint, function, read)
+    monkeypatch.setattr(module, function, read)
     whole = put_together(tmp_path, ["1", "2"], made := [])
     assert (whole.number, made) == (3, [[0]])
     np.testing.assert_array_equal(whole.block(2)["x"], [1.002, 2.002])
@@ -365,7 +368,7 @@ def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
     assert (whole.number, made) == (2, [[0]])
     assert said == [
         f"warning: {torn}: damaged; draws that are kept beside it are not used",
-        "1 of 2 folds are there; the others are made",
+        "1 of 2 folds have saved blocks; the others are made",
     ]
     assert checkpoint.count(tmp_path, {"folds": ["1", "3"]}) == 0
 
@@ -436,7 +439,7 @@ def test_two_processes(tmp_path):
         code = f"""
 import sys
 from pathlib import Path
-from pcv.pipeline.storage import checkpoint
+from pcv.pipeline.storage.checkpoints import checkpoint
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds
 from pcv.pipeline.job import draws_of, starts_of
@@ -458,7 +461,7 @@ def test_who_only_looks_keeps_no_job_from_starting(tmp_path):
     assert not checkpoint.is_held(tmp_path, made_of)
     assert not checkpoint.is_held(tmp_path, {"folds": ["2"]})
     with file.open() as one, file.open() as other:
-        assert all(checkpoint._is_granted(lock, fcntl.LOCK_SH, print) for lock in (one, other))
+        assert all(locks.is_granted(lock, fcntl.LOCK_SH, print) for lock in (one, other))
         assert not checkpoint.is_held(tmp_path, made_of)
         Timer(0.2, lambda: [lock.close() for lock in (one, other)]).start()
         with checkpoint.held(tmp_path, made_of, HERE, print):
@@ -503,8 +506,8 @@ def test_going_on_with_other_devices_is_said_once(project, whole):
         assert sampled(project).identical(whole)
     (said,) = [line for line in project.said if "made on" in line]
     assert said == (
-        f"{folder_of(project)}: draws made on 3 x gpu are there, any more are made on 2 x cpu: the "
-        "same as on either up to rounding, not bit by bit"
+        f"{folder_of(project)}: its draws were made on 3 x gpu, and new ones are made on 2 x cpu: "
+        "they agree with either up to rounding, not bit by bit"
     )
 
 
@@ -515,9 +518,9 @@ def test_going_on_in_another_precision_is_refused(project, whole):
     with pytest.raises(PcvError) as caught:
         sampled(project)
     assert str(caught.value) == (
-        f"{folder_of(project)}: its draws are in float32 (on 1 x gpu), and those to come would be "
-        "in float64 (on 2 x cpu); go on on a machine like the first one, or remove the folder to "
-        "begin anew"
+        f"{folder_of(project)}: its draws are in float32 (on 1 x gpu), and new ones would be in "
+        "float64 (on 2 x cpu); resume on a machine like the first one, or remove the folder to "
+        "start again"
     )
     assert sorted(folder_of(project).iterdir()) == before
     shutil.rmtree(folder_of(project))
@@ -535,7 +538,7 @@ def test_draws_of_others_in_another_precision_are_not_used(tmp_path):
 
 def test_trees_and_back():
     tree = {"a": {"b": np.ones(2), "c": {"d": np.zeros(())}}, "e": np.arange(3)}
-    again = checkpoint.nested(checkpoint.flat(tree))
+    again = files.nested(files.flat(tree))
     assert jax.tree.structure(again) == jax.tree.structure(tree)
 
 

@@ -849,7 +849,7 @@ class TestSameAnswer:
         shutil.rmtree(sample)
         command = "-m pcv sample config.yaml --model flat --cores 3 --results on_1"
         done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True)
-        assert "draws made on 1 x cpu are there, any more are made on 3 x cpu" in done.stderr
+        assert "its draws were made on 1 x cpu, and new ones are made on 3 x cpu" in done.stderr
         assert "goes on from 1 block of" in done.stderr
         drawn = xr.open_dataset(sample).load()
         for name in (v for v in found[0] if "batch" in drawn[v].dims):

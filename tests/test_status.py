@@ -12,7 +12,7 @@ import pytest
 from pcv.base.errors import Stopped
 from pcv.pipeline import stages
 from pcv.pipeline.status import artifacts, clean, table
-from pcv.pipeline.storage import checkpoint
+from pcv.pipeline.storage.checkpoints import checkpoint
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
 

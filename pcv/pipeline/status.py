@@ -10,8 +10,9 @@ from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.problem import active_folds, batch_of, stored_folds
-from pcv.pipeline.storage import checkpoint, layout, store
+from pcv.pipeline.storage import layout, store
 from pcv.pipeline.storage.artifacts import opened, outdated, places, sample_name
+from pcv.pipeline.storage.checkpoints import checkpoint
 from pcv.pipeline.storage.store import Stamp
 
 DAMAGED = "again: damaged, or not of this stage"

@@ -11,8 +11,9 @@ from pcv.base.progress import Progress
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.pipeline.job import Job, Made, Say
-from pcv.pipeline.storage import checkpoint, layout
-from pcv.pipeline.storage.checkpoint import Checkpoint, Make
+from pcv.pipeline.storage import layout
+from pcv.pipeline.storage.checkpoints import checkpoint, merging
+from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block
@@ -94,7 +95,9 @@ def in_chains(
 
 
 @contextmanager
-def resumed(job: Job, pool: Path, made_of: Made, make: Make, stage: str) -> Iterator[Checkpoint]:
+def resumed(
+    job: Job, pool: Path, made_of: Made, make: merging.Make, stage: str
+) -> Iterator[Checkpoint]:
     """The blocks of a job that runs before this one have made, of all its folds; what others have
     of some of them is taken, and what is left is made."""
     if job.kept is not None:
@@ -104,7 +107,7 @@ def resumed(job: Job, pool: Path, made_of: Made, make: Make, stage: str) -> Iter
 
     made_on = devices.made_on()
     with checkpoint.held(pool, made_of, made_on, job.say) as own:
-        yield checkpoint.completed(own, made_of, made_on, make, says(job, stage))
+        yield merging.completed(own, made_of, made_on, make, says(job, stage))
 
 
 def says(job: Job, stage: str) -> Say:

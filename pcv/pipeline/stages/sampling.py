@@ -17,7 +17,7 @@ from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, 
 from pcv.pipeline.stages.problem import active_folds, batch_of, folds_of, observed, scored
 from pcv.pipeline.storage import growing, store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, sample_name, stamp_of
-from pcv.pipeline.storage.checkpoint import Checkpoint
+from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, 
 from pcv.pipeline.stages.inputs import warn_of_leaks
 from pcv.pipeline.stages.problem import batch_of, folds_of, scored_alike
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
-from pcv.pipeline.storage.checkpoint import Checkpoint
+from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pcv.analysis.sums import Block

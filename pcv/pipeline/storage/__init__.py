@@ -2,6 +2,6 @@
 
 `layout` says where lies what belongs to them, `store` reads and writes one, `growing` one batch by
 batch, `storable` gives variables names that a store takes, `idata` lays a fit out as ArviZ has it,
-`artifacts` finds those of a job, `checkpoint` keeps blocks of draws of a job under way, and
+`artifacts` finds those of a job, `checkpoints` keep blocks of draws of a job under way, and
 `recipes` tell Snakemake what has changed.
 """

@@ -1,0 +1,222 @@
+"""One job's folder: its blocks, the states after them, and what they are made of."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pcv.base.errors import PcvError
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.checkpoints import files
+from pcv.pipeline.storage.checkpoints.locks import is_locked, locked
+
+MADE_OF, MADE_ON = "made_of.json", "made on"
+PATIENCE = 1.0
+"""seconds that a job waits for its folder: `pcv status` looks whether it is held in an instant"""
+STATES = 2
+"""latest states that are kept, beside those after 1, 2, 4 and 8 blocks and every 16th"""
+EVERY = 16
+"""damage costs at most one block fewer before it; states, often larger than a block, little room"""
+
+
+class Checkpoint(NamedTuple):
+    """A job's folder, held by this process."""
+
+    folder: Path
+    number: int
+    """blocks that were found, after which a state was found"""
+    job: str
+    """a hash of all that its blocks depend on, to which its files are bound"""
+
+    def block(self, index: int) -> dict[str, Any]:
+        """One of the blocks that were found."""
+        return files.nested(files.read(self.block_file(index), self.job))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The chains after the last block that was found."""
+        return files.read(self.state_file(self.number - 1), self.job)
+
+    def save(self, index: int, block: files.Tree, state: Mapping[str, np.ndarray]) -> None:
+        """A new block and the state after it; some earlier states are dropped."""
+        if self is NOWHERE:
+            return
+        files.write(self.block_file(index), self.job, files.flat(block))
+        files.write(self.state_file(index), self.job, state)
+        number = index - STATES + 1
+        if number > 0 and number % EVERY and number & (number - 1):
+            self.state_file(number - 1).unlink(missing_ok=True)
+
+    def block_file(self, index: int) -> Path:
+        return self.folder / f"block-{index:06}"
+
+    def state_file(self, index: int) -> Path:
+        return self.folder / f"state-{index:06}"
+
+
+NOWHERE = Checkpoint(Path(os.devnull), 0, "")
+"""where blocks stay in memory"""
+
+
+@contextmanager
+def held(
+    jobs: Path,
+    made_of: Mapping[str, Any],
+    made_on: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Iterator[Checkpoint]:
+    """A job's checkpoint, for this process alone.
+
+    Args:
+        jobs: where folders of a model's jobs lie.
+        made_of: all that its blocks depend on, its "folds" among them; blocks made of anything else
+            are dropped.
+        made_on: "platform" and number of "devices", recorded; blocks that were made on others agree
+            up to rounding, and are used. "dtype", which must stay what it was.
+        say: tells of files that are cut short, damaged or of another job or place, which are moved
+            aside, and of other devices.
+
+    Raises:
+        PcvError: another process holds it; its blocks are of another dtype.
+    """
+    folder = folder_of(jobs, made_of)
+    with locked(folder, PATIENCE, say) as is_ours:
+        if not is_ours:
+            raise PcvError(
+                f"{folder}: another process is making these draws; wait for it, or stop it"
+            )
+        with store.explained(folder):
+            for file in folder.glob(".*.new"):  # of writers that were killed
+                file.unlink()
+            before = _drop_others(folder, made_of, say)
+        if before and any(folder.glob("state-*")):
+            _compare(folder, before, made_on, say)
+        saved = found(folder, made_of, made_on, say)
+        if before != made_on:
+            store.write_text(folder / MADE_OF, _in_words({**made_of, MADE_ON: made_on}))
+        yield saved
+
+
+def found(
+    folder: Path,
+    made_of: Mapping[str, Any],
+    made_on: Mapping[str, Any],
+    say: Callable[[str], None] | None = None,
+) -> Checkpoint:
+    """A folder with as many blocks as are sound and have a state after them. Files that are damaged
+    or misplaced are moved aside if `say` is given: those of another job are left alone."""
+    recipe = {name: x for name, x in made_of.items() if name != MADE_ON}
+    saved = Checkpoint(folder, 0, store.fingerprint(recipe, made_on["dtype"]))
+    number, with_state = 0, 0
+    while files.is_sound(saved.block_file(number), saved.job, say):
+        number += 1
+        if files.is_sound(saved.state_file(number - 1), saved.job, say):
+            with_state = number
+    return saved._replace(number=with_state)
+
+
+def folder_of(jobs: Path, made_of: Mapping[str, Any]) -> Path:
+    """The folder of the job with these folds."""
+    return jobs / store.fingerprint(made_of["folds"])
+
+
+def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
+    """Is a process making these draws?"""
+    return is_locked(folder_of(jobs, made_of))
+
+
+def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
+    """How many blocks a job can resume from, damage not looked for."""
+    folder = folder_of(jobs, made_of)
+    known = record(folder / MADE_OF, lambda file: None)
+    if known is None or not alike(known, made_of):
+        return 0
+    numbers = [file.name.removeprefix("state-") for file in folder.glob("state-*")]
+    return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
+
+
+def folders(model: Path) -> list[Path]:
+    """The folders of all jobs of a model."""
+    return [file.parent for file in sorted(model.rglob(MADE_OF))]
+
+
+def remove(folder: Path, dry_run: bool = False) -> bool:
+    """Remove a job's folder, unless a process holds it; or, in a dry run, see whether one does."""
+    with locked(folder) as is_free:
+        if is_free and not dry_run:
+            # At once with its lock, for who waits would open a new one while the folder is emptied.
+            aside = tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent)
+            shutil.rmtree(folder.rename(aside))
+        return is_free
+
+
+def record(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | None:
+    """What a job's blocks are made of; None where there are none, or it cannot be read."""
+    try:
+        known = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except (ValueError, IsADirectoryError):
+        known = None
+    if not _is_record(known):
+        damaged(file)
+        return None
+    return dict(known)
+
+
+def _is_record(known: Any) -> bool:
+    """Is it what `held` writes, as far as it is read here?"""
+    if not isinstance(known, dict) or not isinstance(known.get("folds"), list):
+        return False
+    made_on = known.get(MADE_ON, dict.fromkeys(("platform", "devices", "dtype")))
+    return isinstance(made_on, dict) and {"platform", "devices", "dtype"} <= made_on.keys()
+
+
+def alike(one: Mapping[str, Any], other: Mapping[str, Any], *but: str) -> bool:
+    """Are two jobs' blocks made of the same, but for some entries, wherever they were made?"""
+    nothing = dict.fromkeys((*but, MADE_ON))
+    return _in_words({**one, **nothing}) == _in_words({**other, **nothing})
+
+
+def _in_words(made_of: Mapping[str, Any]) -> str:
+    return json.dumps(made_of, sort_keys=True, indent=1)
+
+
+def _drop_others(
+    folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Keep what is made of the same, and drop all else; what those that are kept were made on."""
+    known = record(folder / MADE_OF, partial(files.move_aside, say=say))
+    if known is not None and alike(known, made_of):
+        return known.get(MADE_ON)
+    blocks = list(folder.glob("block-*"))
+    if known is not None and blocks:
+        why = store.difference(known, {**made_of, MADE_ON: known.get(MADE_ON)})
+        say(f"{folder}: draws of other inputs or settings are dropped: {why}")
+    for file in (*blocks, *folder.glob("state-*")):
+        file.unlink()
+    return None
+
+
+def _compare(
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    """What blocks were made on, and what the next ones are."""
+    was, is_ = (f"{on['devices']} x {on['platform']}" for on in (before, now))
+    if before["dtype"] != now["dtype"]:
+        raise PcvError(
+            f"{folder}: its draws are in {before['dtype']} (on {was}), and new ones would be in "
+            f"{now['dtype']} (on {is_}); resume on a machine like the first one, or remove the "
+            "folder to start again"
+        )
+    if was != is_:
+        say(
+            f"{folder}: its draws were made on {was}, and new ones are made on {is_}: they agree "
+            "with either up to rounding, not bit by bit"
+        )
