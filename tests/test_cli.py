@@ -13,7 +13,7 @@ import yaml
 import pcv as package
 from pcv.base.errors import Stopped
 from pcv.pipeline import stages, status
-from pcv.pipeline.cli import commands
+from pcv.pipeline.cli import commands, shared
 from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -73,7 +73,7 @@ class TestHelp:
         (example,) = [line.split() for line in out.splitlines() if "Example:" in line]
         assert example[:3] == ["Example:", "pcv", command]
         seen = []
-        monkeypatch.setattr(commands, "_jobs", lambda *args, **kwargs: seen.append(args) or [])
+        monkeypatch.setattr(shared, "jobs_of", lambda *args, **kwargs: seen.append(args) or [])
         assert pcv(*example[2:])[0] == 0
         assert str(seen[0][0]) == "config/config.yaml"
 
@@ -171,7 +171,7 @@ class TestNames:
 
     def test_jobs(self):
         def names(*args, per):
-            jobs = commands._jobs(Path("my.yaml"), args[0], Path("results"), *args[1:], per=per)
+            jobs = shared.jobs_of(Path("my.yaml"), args[0], Path("results"), *args[1:], per=per)
             return [(job.experiment, job.model, job.batch) for job in jobs]
 
         assert names("", per="") == [("yields", "", ""), ("small", "", "")]

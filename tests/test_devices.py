@@ -11,7 +11,7 @@ import pytest
 
 from pcv.api import cross_validation
 from pcv.base.programs import devices
-from pcv.pipeline.cli import commands
+from pcv.pipeline.cli import shared
 from tests.lines import numpyro_line
 
 
@@ -38,7 +38,7 @@ def from_python():
         pass
 
 
-@pytest.mark.parametrize("prepare", [from_python, lambda: commands._prepare(1)])
+@pytest.mark.parametrize("prepare", [from_python, lambda: shared.prepare(1)])
 def test_python_and_the_command_use_the_users_own_folder(kept, tmp_path, monkeypatch, prepare):
     planted = tmp_path / "shared"
     (planted / "pcv-jax-cache").mkdir(parents=True)

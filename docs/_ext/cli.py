@@ -1,5 +1,7 @@
 """The directive `cli`: what `pcv COMMAND --help` says, of the command that it names."""
 
+from pathlib import Path
+
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
@@ -19,7 +21,8 @@ class Cli(Directive):
     def run(self) -> list[nodes.Node]:
         command = self.arguments[:1]
         documented.update(command)
-        self.state.document.settings.env.note_dependency(cli.__file__)
+        for file in Path(cli.__file__).parent.glob("*.py"):
+            self.state.document.settings.env.note_dependency(str(file))
         terminal = {"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH), "NO_COLOR": "1"}
         said = CliRunner(env=terminal).invoke(pcv, [*command, "--help"], prog_name="pcv")
         if said.exit_code:

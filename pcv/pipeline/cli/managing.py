@@ -1,0 +1,144 @@
+"""Commands around the stages: begin a project, check it, see where it stands, tidy up."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pcv.base.errors import PcvError
+from pcv.pipeline.cli import shared
+from pcv.pipeline.cli.shared import (
+    ALL_CORES,
+    HERE,
+    ConfigFile,
+    Cores,
+    Debug,
+    Experiment,
+    Results,
+)
+
+USUAL = (Path("config.yaml"), Path("config/config.yaml"))
+"""configs of a project of `pcv init`, and of the clone"""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
+    frontend: Annotated[
+        str, typer.Option("--frontend", "-f", help="Of the models: numpyro, pymc, bambi or jax.")
+    ] = "numpyro",
+    debug: Debug = False,
+) -> None:
+    """Write a project to start from, which runs: config, models, data, Snakefile."""
+    from pcv.pipeline.cli import project
+
+    written = project.init(folder, frontend)
+    print(f"Wrote to {folder}:", *(path.relative_to(folder) for path in written), sep="\n    ")
+    print("Next:", *project.next_commands(folder), sep="\n    ")
+
+
+def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False) -> None:
+    """Check all that can be known before sampling: config, data, folds, models."""
+    from pcv.pipeline import stages
+    from pcv.pipeline.storage.recipes import check_braces
+
+    shared.prepare(1)
+    problems = []
+    jobs = shared.jobs_of(config, experiment, HERE)
+    for job in jobs:
+        try:
+            check_braces(job.experiment, job.settings)
+            stages.check(job)
+        except PcvError as error:
+            where = f"experiment '{job.experiment}': " * (len(jobs) > 1)
+            problems += [
+                line if line.startswith("experiment") else where + line
+                for line in str(error).splitlines()
+            ]
+    if problems:
+        raise PcvError("\n".join(problems))
+
+
+def download(
+    name: Annotated[str, typer.Argument(metavar="DATASET", help="A registered data set.")],
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
+    from pcv.base.progress import say
+    from pcv.pipeline import stages
+    from pcv.pipeline.data.registry import SOURCES
+    from pcv.pipeline.storage import layout
+
+    if name not in SOURCES:
+        near = difflib.get_close_matches(name, SOURCES, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(SOURCES)}"
+        raise PcvError(f"no registered data set '{name}'; {hint}")
+    stages.download(name, layout.dataset(results, name), say)
+
+
+def show(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="Config file (YAML); one of the usual name if any."
+        ),
+    ] = None,
+    experiment: Experiment = "",
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Print the last comparison of the models again, and where its report is."""
+    from pcv.pipeline import stages
+
+    chosen = config or next((path for path in USUAL if path.exists()), USUAL[0])
+    shared.print_each(shared.jobs_of(chosen, experiment, results), stages.show)
+
+
+def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
+    """What JAX finds on this machine, and what chains run on."""
+    from pcv.base.programs import devices
+
+    devices.setup(cores)
+    print(devices.found())
+
+
+def status(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Where every artifact stands: done, begun or out of date, and what a rerun would make."""
+    from pcv.pipeline.status import artifacts, table
+
+    jobs = shared.jobs_of(config, experiment, results)
+    shared.print_each(jobs, lambda job: table(artifacts(job)), gap="\n")
+
+
+def clean(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    results: Results = HERE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what would be removed, and keep it.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Remove the blocks of draws of finished samples, which more draws would go on from."""
+    from pcv.pipeline import status
+
+    removed, freed, kept = map(
+        sum,
+        zip(*(status.clean(job, dry_run) for job in shared.jobs_of(config, experiment, results))),
+    )
+    does, keeps, are = (
+        ("Would remove", "Would keep", "would be") if dry_run else ("Removed", "Kept", "are")
+    )
+    print(
+        f"{does} {removed} checkpoints of models whose samples are finished, "
+        f"{status.in_bytes(freed)}; with more draws, folds or scores these {are} sampled anew."
+        if removed
+        else "No model whose samples are finished has a checkpoint."
+    )
+    if kept:
+        print(
+            f"{keeps} {kept} of models whose samples are not finished: a rerun goes on from them."
+        )

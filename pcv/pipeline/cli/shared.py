@@ -1,0 +1,94 @@
+"""What commands share: their options, and the jobs that these choose."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pcv.base.errors import PcvError
+from pcv.base.process import all_cores
+
+if TYPE_CHECKING:
+    from pcv.pipeline.job import Job
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
+Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One of the experiments.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="One of the models.")]
+Batch = Annotated[str, typer.Option("--batch", "-b", help="One fold batch, as 1-of-2.")]
+
+
+def _on_disk(folder: Path) -> Path:
+    if ":/" in str(folder):
+        raise typer.BadParameter(
+            f"{folder} is an address; artifacts are made in a folder (results of Python's "
+            "`cross_validate` go elsewhere by `CV.save`)"
+        )
+    return folder
+
+
+Results = Annotated[
+    Path, typer.Option("--results", help="Folder of the artifacts.", callback=_on_disk)
+]
+Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to use.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+HERE = Path("results")
+ALL_CORES = all_cores()
+
+
+def prepare(cores: int) -> None:
+    from pcv.base.programs import devices
+
+    devices.setup(cores)
+    devices.keep_compiled()
+
+
+def jobs_of(
+    config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
+) -> list["Job"]:
+    from pcv.base.progress import reporter, say
+    from pcv.pipeline.config import load
+    from pcv.pipeline.job import Job
+    from pcv.pipeline.storage.artifacts import batches
+
+    settings = load(config)
+    names = _chosen(config, "experiment", experiment, list(settings.experiments))
+    given = f" {config}" + f" --results {results}" * (results != HERE)
+    jobs = [
+        Job(settings, name, results, say=say, progress=reporter(), given=given, made={})
+        for name in names
+    ]
+    if per:
+        known = list(dict.fromkeys(name for job in jobs for name in job.settings.models))
+        wanted = _chosen(config, "model", model, known)
+        jobs = [
+            job._replace(model=name)
+            for job in jobs
+            for name in job.settings.models
+            if name in wanted
+        ]
+    if per == "batch":
+        parts = [part for job in jobs for part in batches(job)]
+        known = list(dict.fromkeys(part.batch for part in parts))
+        wanted = _chosen(config, "fold batch", batch, known)
+        jobs = [part for part in parts if part.batch in wanted]
+    return jobs
+
+
+def _chosen(config: Path, what: str, name: str, known: list[str]) -> list[str]:
+    if not name:
+        return known
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(known)}"
+        raise PcvError(f"{config}: no {what} '{name}'; {hint}")
+    return [name]
+
+
+def print_each(jobs: list["Job"], words: "Callable[[Job], str]", gap: str = "") -> None:
+    """What there is to say of each experiment, under its name where there are several."""
+    for job in jobs:
+        said = words(job)
+        print(f"Experiment '{job.experiment}'\n{said}{gap}" if len(jobs) > 1 else said)

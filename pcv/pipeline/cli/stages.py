@@ -1,0 +1,160 @@
+"""Commands of the stages, each by hand: the same functions that the workflow's rules call."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pcv.pipeline.cli import shared
+from pcv.pipeline.cli.shared import (
+    ALL_CORES,
+    HERE,
+    Batch,
+    ConfigFile,
+    Cores,
+    Debug,
+    Experiment,
+    Model,
+    Results,
+)
+
+if TYPE_CHECKING:
+    from pcv.pipeline.job import Job
+
+
+def data(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Read the data, make units of its rows, check them: data.zarr."""
+    _run("data", shared.jobs_of(config, experiment, results))
+
+
+def fit(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    allow_bad_fit: Annotated[
+        bool, typer.Option("--allow-bad-fit", help="Go on with a bad fit, and mark all results.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Fit the models to the full data and tune the kernels of their folds: fit.zarr."""
+    shared.prepare(cores)
+    _run("fit", shared.jobs_of(config, experiment, results, model, per="model"), allow_bad_fit)
+
+
+def folds(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    plot: Annotated[bool, typer.Option("--plot", help="Draw them: figures/folds.png.")] = False,
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Lay out the folds, once for all models: folds.zarr."""
+    _run("folds", shared.jobs_of(config, experiment, results), plot)
+
+
+def cut(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    """Cut the folds into batches that fit the memory (cv.fold_batches: auto): batches.zarr."""
+    shared.prepare(cores)
+    _run("cut", shared.jobs_of(config, experiment, results, model, per="model"))
+
+
+def warmup(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    batch: Batch = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    """Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr."""
+    shared.prepare(cores)
+    _run("warmup", shared.jobs_of(config, experiment, results, model, batch, per="batch"))
+
+
+def sample(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    batch: Batch = "",
+    results: Results = HERE,
+    round: Annotated[
+        int, typer.Option(min=0, help="Of sampling: from 1 on, the folds that `pcv plan` names.")
+    ] = 0,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    """Sample all chains of all folds and keep the sums of their scores: sample/<batch>.zarr."""
+    shared.prepare(cores)
+    _run(
+        "sample",
+        _of_round(round, shared.jobs_of(config, experiment, results, model, batch, per="batch")),
+    )
+
+
+def plan(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    round: Annotated[int, typer.Option(min=1, help="The round to plan.")] = 1,
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Name the folds whose draws the comparison still needs (cv.until): plan/<round>.zarr."""
+    _run("plan", _of_round(round, shared.jobs_of(config, experiment, results)))
+
+
+def diagnose(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Estimates and diagnostics of every fold, from the stored sums: diagnostics.zarr."""
+    _run("diagnose", shared.jobs_of(config, experiment, results, model, per="model"))
+
+
+def compare(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Compare the models and print the table: comparison.zarr, comparison.csv."""
+    from pcv.pipeline import stages
+
+    shared.print_each(shared.jobs_of(config, experiment, results), stages.compare)
+
+
+def report(
+    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+) -> None:
+    """Write the report and its figures: report.html, figures/."""
+    _run("report", shared.jobs_of(config, experiment, results))
+
+
+def _run(stage: str, jobs: Iterable["Job"], *settings: Any) -> None:
+    from pcv.pipeline import stages
+
+    for job in jobs:
+        getattr(stages, stage)(job, *settings)
+
+
+def _of_round(round: int, jobs: list["Job"]) -> Iterator["Job"]:
+    """The jobs in a round of sampling; says of which experiments there is no such round."""
+    for job in jobs:
+        last = len(job.settings.cv.rounds) - 1
+        if round <= last:
+            yield job._replace(round=round)
+            continue
+        asks = "there is one where cv.until names mcse_over_se or decide"
+        rule = f"its rounds are 0 to {last}" if last else asks
+        job.say(f"experiment '{job.experiment}': no round {round}: {rule}")
