@@ -13,20 +13,22 @@ need the draws themselves, or the largest of them: `pareto_khat`. Folds may end 
 lengths; every formula takes the fold's own number of draws.
 """
 
-from pcv.analysis.diagnostics.convergence import (
+from pcv.analysis.diagnostics.benchmarks import (
     BENCHMARK_LEVEL,
     BLOCKS,
     Benchmark,
     benchmark_of_models,
+    mixing_benchmark,
+    nested_benchmark,
+    rhat_max_benchmark,
+)
+from pcv.analysis.diagnostics.convergence import (
     drift,
     efmi,
     mixing,
-    mixing_benchmark,
-    nested_benchmark,
     nested_limit,
     nested_rhat,
     rhat,
-    rhat_max_benchmark,
 )
 from pcv.analysis.diagnostics.estimates import (
     BATCH_SIZES,

@@ -1,35 +1,10 @@
-"""Have the chains of all folds mixed? R-hat, its maximum, and what that is when they have."""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+"""Have the chains of a fold mixed? R-hat, nested R-hat, drift and E-FMI."""
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtr
 
-from pcv.analysis.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments, of_slots
-
-BENCHMARK_LEVEL = 0.01
-"""share of benchmark replicates at or above R-hat max that speaks against mixing"""
-BLOCKS = 5
-"""that a chain is cut into for the benchmark of R-hat max"""
-EMULATED = 2**16
-"""blocks that are drawn at one time"""
-KEPT_APART = 1000
-"""folds of which the benchmark may leave out some"""
-
-
-class Benchmark(NamedTuple):
-    """R-hat max, and what it is when chains have mixed."""
-
-    observed: float
-    """the largest R-hat of all folds"""
-    replicates: Float[np.ndarray, " replicate"]
-    """the largest R-hat of all folds, of emulated chains that have mixed"""
-    share_above: float
-    """share of the replicates that reach the observed value"""
-    limit: float
-    """the R-hat above which a fold stands out"""
+from pcv.analysis.diagnostics.log_sums import LogSums, merge_moments, of_slots
 
 
 def rhat_of_moments(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
@@ -97,7 +72,7 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
     array([2.12])
     """
     count, mean, m2 = merge_moments(*sums[:3], axis=2)
-    return _nested_rhat(of_slots(count, mean), mean, m2, superchains)
+    return nested_rhat_of_moments(of_slots(count, mean), mean, m2, superchains)
 
 
 def nested_limit(
@@ -134,9 +109,10 @@ def nested_limit(
     return np.asarray(np.sqrt(1 + np.nan_to_num(kept) + tolerated))
 
 
-def _nested_rhat(
+def nested_rhat_of_moments(
     count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
 ) -> np.ndarray:
+    """`nested_rhat` of counts, means and M2 of each fold's chains, dims (fold, chain, ...)."""
     between, _, within = _nested_variances(count, mean, m2, superchains)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.sqrt(1 + between / within))
@@ -202,217 +178,6 @@ def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
     """`nested_rhat` where there are superchains, else `rhat`."""
     return nested_rhat(sums, superchains) if superchains else rhat(sums)
-
-
-Tell = Callable[[str], None]
-"""is told how far something is"""
-
-
-def mixing_benchmark(
-    rng: np.random.Generator, sums: LogSums, superchains: int, tell: Tell = lambda words: None
-) -> Benchmark:
-    """`nested_benchmark` where there are superchains, else `rhat_max_benchmark`."""
-    if superchains:
-        return nested_benchmark(rng, sums, superchains, tell=tell)
-    return rhat_max_benchmark(rng, sums, tell=tell)
-
-
-def nested_benchmark(
-    rng: np.random.Generator,
-    sums: LogSums,
-    superchains: int,
-    replicates: int = 500,
-    tell: Tell = lambda words: None,
-) -> Benchmark:
-    """The largest nested R-hat of all folds, beside its distribution if all chains had mixed.
-
-    Then it does not matter where a chain started: for each replicate, the chains of every fold are
-    dealt out anew to its superchains. This is a permutation test, exact for any number of draws
-    where chains from one start are independent of each other.
-
-    Args:
-        rng: source of the replicates.
-        sums: joint sums, dims (fold, chain, batch).
-        superchains: number of superchains.
-        replicates: number of replicates.
-        tell: is told how many there are.
-
-    Returns:
-        As `rhat_max_benchmark`.
-
-    >>> from pcv.analysis.diagnostics import batch_sums
-    >>> rng = np.random.default_rng(1)
-    >>> draws = rng.normal(size=(30, 64, 2))
-    >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above > 0.01
-    True
-    >>> draws[7, :16] += 2
-    >>> nested_benchmark(rng, batch_sums(draws, 1), 4).share_above
-    0.0
-    """
-    chain = merge(sums, axis=2)
-    places = np.broadcast_to(np.arange(chain.mean.shape[1]), chain.mean.shape)
-
-    def emulated() -> Iterator[np.ndarray]:
-        for _ in range(replicates):
-            dealt = rng.permuted(places, axis=1)
-            count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
-            yield _nested_rhat(count, mean, m2, superchains)[None]
-
-    return _of_largest(nested_rhat(sums, superchains), emulated(), tell)
-
-
-def rhat_max_benchmark(
-    rng: np.random.Generator,
-    sums: LogSums,
-    blocks: int = BLOCKS,
-    replicates: int = 500,
-    tell: Tell = lambda words: None,
-) -> Benchmark:
-    r"""The largest R-hat of all folds, beside its distribution if all chains had mixed.
-
-    Each chain is cut into D contiguous blocks. For each replicate, every fold's chains are
-    emulated by D blocks each, drawn with replacement from all L·D blocks of that fold, and the
-    largest R-hat is taken. PCV §4.2, with this difference: PCV's algorithm 2 keeps a block's
-    position and redraws its chain alone, which makes B too small by (L − 1)/L and flags healthy
-    chains too often.
-
-    Autocorrelation beyond the length of a block is not emulated.
-
-    Args:
-        rng: source of the replicates.
-        sums: joint sums, dims (fold, chain, batch), or of them `coarsen` of as many blocks.
-        blocks: blocks that a chain is cut into (D); folds of fewer batches use what they have.
-        replicates: number of replicates.
-        tell: is told how many there are.
-
-    Returns:
-        The observed value, the replicates, and the share of them that reach it. The limit for a
-        fold is the 99% quantile of replicates of those folds that stay below it, found by leaving
-        out the others step by step: one fold with a large R-hat, whose emulated chains vary much,
-        does not hide the rest. Folds with an undefined R-hat are left out; if all are, the result
-        is NaN.
-
-    >>> from pcv.analysis.diagnostics import batch_sums
-    >>> rng = np.random.default_rng(1)
-    >>> draws = rng.normal(size=(30, 4, 100))
-    >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above > 0.01
-    True
-    >>> draws[7, 2] += 5
-    >>> rhat_max_benchmark(rng, batch_sums(draws, 20)).share_above
-    0.0
-    """
-    block = coarsen(sums, blocks)
-    folds, chains, _ = block.count.shape
-    several = max(1, EMULATED // block.count.size)
-    number = max(1, EMULATED // (chains * blocks))
-    parts = [slice(None)]
-    if several == 1:
-        parts = [slice(k, k + number) for k in range(0, folds, number)]
-
-    def emulated() -> Iterator[np.ndarray]:
-        for done in range(0, replicates, several):
-            at_once = min(several, replicates - done)
-            rhats = [
-                _emulated(rng, block.count[part], block.mean[part], block.m2[part], at_once)
-                for part in parts
-            ]
-            yield np.concatenate(rhats, axis=1)
-
-    return _of_largest(rhat(sums), emulated(), tell)
-
-
-def _emulated(
-    rng: np.random.Generator,
-    count: Float[np.ndarray, "fold chain block"],
-    mean: Float[np.ndarray, "fold chain block"],
-    m2: Float[np.ndarray, "fold chain block"],
-    replicates: int,
-) -> Float[np.ndarray, "replicate fold"]:
-    """R-hat of folds whose chains' blocks are drawn from all of the fold's."""
-    folds, chains, blocks = count.shape
-    filled = (count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
-    drawn = (rng.random((replicates, folds, chains, blocks)) * chains * filled).astype(int)
-    if (filled < blocks).any():
-        source, position = np.divmod(drawn, np.maximum(filled, 1))
-        drawn = source * blocks + position
-    drawn += np.arange(folds)[:, None, None] * chains * blocks
-    drawn = np.ascontiguousarray(np.moveaxis(drawn, 3, 0))  # sums over blocks add whole arrays
-    count, mean, m2 = (x.ravel()[drawn] for x in (count, mean, m2))
-    count = np.where(np.arange(blocks)[:, None, None, None] < filled[..., 0], count, 0)
-    merged = (x.reshape(-1, chains) for x in merge_moments(count, mean, m2, axis=0))
-    return rhat_of_moments(*merged).reshape(-1, folds)
-
-
-def _of_largest(
-    observed: Float[np.ndarray, " fold"],
-    emulated: Iterable[Float[np.ndarray, "replicate fold"]],
-    tell: Tell,
-) -> Benchmark:
-    """The benchmark of R-hats of folds, beside some replicates of all of them at a time.
-
-    A thousand folds with the largest ones are kept apart, of which any may be left out for the
-    limit; of the others the largest alone.
-    """
-    order = np.argsort(-observed)
-    apart, others = order[:KEPT_APART], order[KEPT_APART:]
-
-    def columns(x: np.ndarray) -> np.ndarray:
-        rest = [np.fmax.reduce(x[:, others], axis=1)[:, None]] if others.size else []
-        return np.concatenate([x[:, apart], *rest], axis=1)
-
-    made = []
-    for x in emulated:
-        made.append(columns(x))
-        tell(f"{sum(map(len, made))} replicates of R-hat max are made")
-    replicates = np.concatenate(made)
-    (known,) = columns(observed[None])
-    return _benchmark(
-        float(np.fmax.reduce(observed)),
-        np.fmax.reduce(replicates, axis=1),
-        _limit(known, replicates),
-    )
-
-
-def _benchmark(
-    observed: float, replicates: Float[np.ndarray, " replicate"], limit: float
-) -> Benchmark:
-    share = float("nan") if np.isnan(observed) else float(np.mean(replicates >= observed))
-    return Benchmark(observed, replicates, share, limit)
-
-
-def _limit(
-    observed: Float[np.ndarray, " fold"], replicates: Float[np.ndarray, "replicate fold"]
-) -> float:
-    kept = np.full(len(observed), True)
-    while True:
-        largest = np.fmax.reduce(replicates[:, kept], axis=1)
-        limit = np.quantile(largest, 1 - BENCHMARK_LEVEL, method="higher")
-        if not (outside := kept & (observed > limit)).any() or (outside == kept).all():
-            return float(limit)
-        kept &= ~outside
-
-
-def benchmark_of_models(benchmarks: Sequence[Benchmark]) -> Benchmark:
-    r"""The benchmark of all models together: :math:`\hat R_{\max}` over models and folds.
-
-    PCV eq. 17.
-
-    Args:
-        benchmarks: one per model, with the same number of replicates, drawn independently.
-
-    Returns:
-        Largest values of all, with the share of replicates that reach the observed one.
-
-    >>> a = Benchmark(1.2, np.array([1.1, 1.2]), 0.5, 1.2)
-    >>> b = Benchmark(1.1, np.array([1.3, 1.0]), 0.5, 1.3)
-    >>> benchmark_of_models([a, b])
-    Benchmark(observed=1.2, replicates=array([1.3, 1.2]), share_above=1.0, limit=1.3)
-    """
-    return _benchmark(
-        float(np.fmax.reduce([x.observed for x in benchmarks])),
-        np.fmax.reduce([x.replicates for x in benchmarks]),
-        float(np.fmax.reduce([x.limit for x in benchmarks])),
-    )
 
 
 def efmi(
