@@ -12,11 +12,10 @@ from scipy.stats import norm
 
 from pcv import PcvError
 from pcv.analysis.comparison import Scores, compare, standard_error
+from pcv.analysis.results.frames import COLUMNS, frame
 from pcv.analysis.results.wording import (
-    COLUMNS,
     WIDTH,
     caveats,
-    frame,
     in_words,
     scores_notes,
     scores_table,

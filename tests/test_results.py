@@ -9,8 +9,7 @@ from scipy.stats import norm
 
 from pcv.analysis import results
 from pcv.analysis.diagnostics import largest, tail_size
-from pcv.analysis.results import diagnosed as diagnosed_module
-from pcv.analysis.results import wording
+from pcv.analysis.results import reading, wording
 from pcv.models.scores import Score
 from pcv.pipeline.config import UntilConfig
 from tests.synthetic import (
@@ -60,8 +59,8 @@ def test_folds_are_diagnosed_alike_few_at_a_time(draws, monkeypatch, superchains
 
     whole = found()
     assert np.isfinite(whole["mine_pointwise_mcse"]).all()
-    monkeypatch.setattr(diagnosed_module, "GROUP_BYTES", 1)
-    assert len(list(diagnosed_module.groups([sample(draws)]))) == len(TEST)
+    monkeypatch.setattr(reading, "GROUP_BYTES", 1)
+    assert len(list(reading.groups([sample(draws)]))) == len(TEST)
     xr.testing.assert_allclose(found(), whole, rtol=1e-10)
     assert found().attrs == whole.attrs
 
@@ -343,9 +342,9 @@ def test_slow_energies_and_rare_acceptance_are_flagged(draws):
 def test_units_are_diagnosed_alike_few_at_a_time(draws, monkeypatch):
     """Up to the rounding of sums, and where a part of them is padding alone."""
     whole = diagnosed(draws)
-    monkeypatch.setattr(diagnosed_module, "GROUP_BYTES", 1)
-    monkeypatch.setattr(diagnosed_module, "SLOTS", 1)
-    parts = [x.mean.shape[3] for _, x, _ in diagnosed_module._slots(sample(draws))]
+    monkeypatch.setattr(reading, "GROUP_BYTES", 1)
+    monkeypatch.setattr(reading, "SLOTS", 1)
+    parts = [x.mean.shape[3] for _, x, _ in reading.slots(sample(draws))]
     assert parts == [1, 1]
     xr.testing.assert_allclose(diagnosed(draws), whole, rtol=1e-12)
     assert diagnosed(draws).attrs == whole.attrs

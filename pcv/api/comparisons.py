@@ -9,7 +9,7 @@ import xarray as xr
 
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
-from pcv.analysis.results import Compared, wording
+from pcv.analysis.results import Compared, frames, wording
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
 
@@ -39,7 +39,7 @@ class Comparisons:
     def frame(self) -> pd.DataFrame:
         """One row per model, best first: ArviZ's columns and ours, in full precision."""
         c = self.shown
-        return wording.frame([c]).set_index("model").drop(columns="kind")
+        return frames.frame([c]).set_index("model").drop(columns="kind")
 
     @property
     def dataset(self) -> xr.Dataset:

@@ -1,7 +1,8 @@
 """What diagnostics.zarr and comparison.zarr hold, computed from the stored sums alone. No JAX."""
 
 from pcv.analysis.results.compared import Compared, below_the_joint_table, compare, trimmed
-from pcv.analysis.results.diagnosed import diagnose, with_batch_check, with_scores
+from pcv.analysis.results.diagnosed import diagnose, with_batch_check
+from pcv.analysis.results.other_scores import with_scores
 from pcv.analysis.results.planned import plan
 from pcv.analysis.results.scored import Kind, distinct_kinds, listed, rhat_max_in_words, scores
 

@@ -10,7 +10,7 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
-from pcv.analysis.results import wording
+from pcv.analysis.results import frames, wording
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
 from pcv.analysis.until import UntilConfig
@@ -139,7 +139,7 @@ def compare(
         )
         for score, kind in _shared_scores(diagnostics)
     ]
-    return Compared(comparisons, dataset, wording.frame(list(comparisons.values())), others)
+    return Compared(comparisons, dataset, frames.frame(list(comparisons.values())), others)
 
 
 def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Estimates and diagnostics of a model's folds: diagnostics.zarr."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -10,21 +9,12 @@ from jaxtyping import Bool, Float, Int
 
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
-from pcv.analysis.diagnostics import Benchmark, LogSums, Sides, TwoSided, UnitSides
-from pcv.analysis.diagnostics.jackknife import Parts, batch_bootstrap, batch_jackknife, shared
+from pcv.analysis.diagnostics import Benchmark, LogSums, Sides, TwoSided
+from pcv.analysis.diagnostics.jackknife import shared
+from pcv.analysis.results import reading
 from pcv.analysis.results.scored import listed
-from pcv.analysis.sums import energy_sums, log_sums, parts, sides_of
+from pcv.analysis.sums import energy_sums, log_sums, sides_of
 
-if TYPE_CHECKING:
-    from pcv.models.scores import Score
-
-GROUP_BYTES = 2**23
-"""of the sums that are in memory at one time"""
-SLOTS = 256
-"""of a fold's test set that are looked at together: sums over them are added up by so many, so that
-these do not depend on how many are read at one time"""
-BRIDGE = ("log_bridge_log_sum", "log_bridge_full", "log_bridge_log_sum_sq", "log_bridge_full_sq")
-"""the fields of `pcv.analysis.diagnostics.UnitSides`"""
 MAX_POINTS = 100
 """lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
 
@@ -62,7 +52,7 @@ def diagnose(
     chains, batches = (samples[0].sizes[dim] for dim in ("chain", "batch"))
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     khat = khats(samples)
-    in_groups = list(groups(samples))
+    in_groups = list(reading.groups(samples))
     blocks, correlations = [], []
     for rows, part in in_groups:
         joint = log_sums([part], "joint")
@@ -153,50 +143,13 @@ def diagnose(
     return xr.Dataset(variables, coords, attributes)
 
 
-def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
-    """Few folds at a time, unread, with their places among all: memory does not grow with folds,
-    nor with draws."""
-    start = 0
-    for sample in samples:
-        number = sample.sizes["fold"]
-        size = sum(x.nbytes for x in sample.data_vars.values() if "batch" in x.dims)
-        step = max(number * GROUP_BYTES // max(size, 1), 1)
-        for first in range(0, number, step):
-            stop = min(first + step, number)
-            yield slice(start + first, start + stop), sample.isel(fold=slice(first, stop))
-        start += number
-
-
-def _slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums, UnitSides | None]]:
-    """Pointwise sums of few slots at a time: memory does not grow with the units of a fold."""
-    of_sides = [name for name in BRIDGE if name in sample]
-    sums = sample[[f"log_pointwise_{field}" for field in LogSums._fields] + of_sides]
-    number = sample.sizes["slot"]
-    step = max(number * GROUP_BYTES // sums.nbytes // SLOTS, 1) * SLOTS
-    for start in range(0, number, step):
-        several = sums.isel(slot=slice(start, start + step))
-        read = log_sums([several], "pointwise")
-        both = [several[name].values for name in of_sides]
-        for first in range(0, read.mean.shape[3], SLOTS):
-            some = slice(first, first + SLOTS)
-            found = LogSums(read.count, *(x[..., some] for x in read[1:]))
-            units = UnitSides(*(x[..., some] for x in both)) if both else None
-            yield slice(start + first, start + first + SLOTS), found, units
-
-
-def _units(sums: LogSums, present: Bool[np.ndarray, "fold slot"]) -> LogSums:
-    """Sums of the units that fill slots, as if each were a fold."""
-    slots = np.broadcast_to(sums.count[..., None], sums.mean.shape)
-    return LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (slots, *sums[1:])))
-
-
 def _blocks(
     sample: xr.Dataset, joint: LogSums, present: Bool[np.ndarray, "fold slot"]
 ) -> tuple[LogSums, LogSums]:
     """What the benchmarks of folds and of units are made of."""
-    found = [diag.coarsen(sums, diag.BLOCKS) for _, sums, _ in _slots(sample)]
+    found = [diag.coarsen(sums, diag.BLOCKS) for _, sums, _ in reading.slots(sample)]
     slots = LogSums(found[0].count, *(np.concatenate(x, axis=3) for x in list(zip(*found))[1:]))
-    return diag.coarsen(joint, diag.BLOCKS), _units(slots, present)
+    return diag.coarsen(joint, diag.BLOCKS), reading.units(slots, present)
 
 
 class _OfUnits(NamedTuple):
@@ -228,11 +181,11 @@ def _of_units(
     some batches."""
     found, by_slots, heavy = [], [], np.zeros(len(present), int)
     alone = present.sum(axis=1) == 1
-    for some, read, units in _slots(sample):
+    for some, read, units in reading.slots(sample):
         there = present[:, some]
         padded = (np.where(there[:, None, None], x, np.nan) for x in read[1:])
         sums = LogSums(read.count, *padded)
-        fold, each = np.nonzero(there)[0], _units(sums, there)
+        fold, each = np.nonzero(there)[0], reading.units(sums, there)
         khat, hidden = (np.where(alone, x, np.nan)[fold] for x in tails)
         at = [
             diag.two_sided_units(
@@ -368,65 +321,6 @@ def _of_folds(
 
 def _mcse_at(estimates: list[TwoSided], inflation: float) -> Float[np.ndarray, "fold point"]:
     return np.stack([diag.mcse_of(x, inflation) for x in estimates], axis=1)
-
-
-def with_scores(
-    diagnostics: xr.Dataset,
-    samples: Sequence[xr.Dataset],
-    scores: "Sequence[Score]",
-    y: np.ndarray,
-    rng: np.random.Generator,
-) -> xr.Dataset:
-    """The same with the estimates of scores besides the log score, and their MCSE.
-
-    Args:
-        diagnostics: of `diagnose`.
-        samples: the sample artifacts of all fold batches, in order.
-        scores: what was averaged.
-        y: outcome of the test sets (fold, slot), NaN in padded slots.
-        rng: for scores whose estimate jumps.
-
-    Returns:
-        With ``<score>_<kind>`` (fold) or (fold, slot), and ``<score>_<kind>_mcse`` (fold).
-    """
-    found: dict[str, Any] = {}
-    notes = dict.fromkeys((score.key for score in scores), "ok")
-    present = ~np.isnan(y)
-    for score in scores:
-        by_unit = score.kind == "pointwise"
-        values, errors, lone = [], [], 0
-        for rows, part in groups(samples):
-            sums, there = parts([part], score.key), present[rows]
-            shown = there if by_unit else None
-            estimate = partial(_estimate, score, y[rows])
-            if score.smooth:
-                result = batch_jackknife(sums, estimate, shown)
-            else:
-                result = batch_bootstrap(sums, estimate, rng, shown)
-            if score.log_weight is not None:
-                lone += _on_one_batch(sums, shown)
-            values.append(np.where(there, result.value, np.nan) if by_unit else result.value)
-            errors.append(np.sqrt(diagnostics.attrs["batch_inflation"]) * result.mcse)
-        if lone:
-            terms = "units" if by_unit else "folds"
-            notes[score.key] = f"{lone} {terms} rest on one batch of draws: more draws."
-        value = np.concatenate(values)
-        found[score.key] = (("fold", "slot")[: value.ndim], value, {"total": score.total})
-        found[f"{score.key}_mcse"] = ("fold", np.concatenate(errors))
-    attributes = {"scores": list(notes), "score_notes": list(notes.values())} if scores else {}
-    return diagnostics.assign(found).assign_attrs(attributes)
-
-
-def _estimate(score: "Score", y: np.ndarray, means: dict[str, np.ndarray]) -> np.ndarray:
-    return score.estimate(means, y)
-
-
-def _on_one_batch(sums: Parts, present: np.ndarray | None) -> int:
-    """How many folds, or units, have more than half of their weight in one batch of draws."""
-    with np.errstate(invalid="ignore"):
-        weight = np.exp(sums.log_weight - np.nanmax(sums.log_weight, axis=1, keepdims=True))
-        lone = 1 / np.nansum(weight, axis=1) > 0.5
-    return int(lone.sum() if present is None else (lone & present).sum())
 
 
 def with_batch_check(

@@ -1,4 +1,4 @@
-"""A comparison as rows of a file, as a table, and in words."""
+"""A comparison as a table and in words."""
 
 import textwrap
 from collections.abc import Sequence
@@ -8,47 +8,6 @@ import pandas as pd
 from scipy.special import ndtr
 
 from pcv.analysis.comparison import Comparison, noun, standard_error
-
-COLUMNS = (
-    "model",
-    "kind",
-    "rank",
-    "elpd_diff",
-    "dse",
-    "mcse_diff",
-    "mcse_diff_is_bound",
-    "p_better",
-    "diag_diff",
-    "elpd",
-    "se",
-    "mcse",
-    "mcse_is_bound",
-    "n_folds",
-    "predictive",
-    "verdict",
-)
-"""columns of comparison.csv"""
-
-FIELDS = {"model": "models"}
-"""of `Comparison`, where they are not named as the column is"""
-
-SCORE_COLUMNS = {
-    "model": "models",
-    "rank": "rank",
-    "score_diff": "elpd_diff",
-    "dse": "dse",
-    "mcse_diff": "mcse_diff",
-    "mcse_diff_is_bound": "mcse_diff_is_bound",
-    "p_better": "p_better",
-    "estimate": "elpd",
-    "se": "se",
-    "mcse": "mcse",
-    "mcse_is_bound": "mcse_is_bound",
-    "n_folds": "n_folds",
-    "predictive": "predictive",
-    "verdict": "verdict",
-}
-"""columns of scores.csv after score and kind, and the fields of `Comparison` that they hold"""
 
 MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
@@ -72,45 +31,6 @@ def wrapped(text: str) -> str:
     return textwrap.fill(
         text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-
-
-def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Comparisons as rows of comparison.csv, joint ones first, in full precision.
-
-    Args:
-        comparisons: of `compare`.
-
-    Returns:
-        One row per model and kind, best first: the columns `COLUMNS`.
-    """
-    rows = [
-        pd.DataFrame(
-            {
-                name: diag_diff(c) if name == "diag_diff" else getattr(c, FIELDS.get(name, name))
-                for name in COLUMNS
-            }
-        )
-        for c in sorted(comparisons, key=lambda c: c.kind)
-    ]
-    return pd.concat(rows, ignore_index=True)
-
-
-def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """Comparisons by several scores as rows of scores.csv, in full precision.
-
-    Args:
-        comparisons: of `compare`, one per score and kind.
-
-    Returns:
-        One row per score, kind and model, best first: ``score``, ``kind`` and `SCORE_COLUMNS`.
-    """
-    rows = [
-        pd.DataFrame({name: getattr(c, field) for name, field in SCORE_COLUMNS.items()}).assign(
-            score=c.score, kind=c.kind
-        )
-        for c in comparisons
-    ]
-    return pd.concat(rows, ignore_index=True)[["score", "kind", *SCORE_COLUMNS]]
 
 
 def scores_table(comparisons: Sequence[Comparison]) -> str:

@@ -192,7 +192,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
-    from pcv.analysis.results.wording import scores_frame
+    from pcv.analysis.results.frames import scores_frame
 
     making = begin(job, "compare")
     diagnosed, known = diagnosed_of(job)
@@ -245,7 +245,8 @@ def report(job: Job) -> None:
     """The figures and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv.analysis import results
-    from pcv.analysis.results.wording import caveats, scores_frame, scores_notes
+    from pcv.analysis.results.frames import scores_frame
+    from pcv.analysis.results.wording import caveats, scores_notes
 
     started = datetime.now(UTC)
     diagnosed, known = diagnosed_of(job)
