@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from pcv.api import cross_validation
+from pcv.api import calls
 from pcv.base.programs import devices
 from pcv.pipeline.cli import shared
 from tests.lines import numpyro_line
@@ -32,9 +32,7 @@ def ours(tmp_path):
 
 
 def from_python():
-    with cross_validation.prepared(
-        numpyro_line(), "loo", None, {}, 1, "float64", None, None, progress=False
-    ):
+    with calls.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, None, progress=False):
         pass
 
 
@@ -110,9 +108,7 @@ def test_a_call_lays_chains_over_as_many_cores_as_it_asks_for():
     devices._say_once.cache_clear()
 
     def used(cores):
-        with cross_validation.prepared(
-            numpyro_line(), "loo", None, {}, 1, "float64", None, cores, False
-        ):
+        with calls.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, cores, False):
             return len(devices.in_use())
 
     with warnings.catch_warnings():

@@ -20,7 +20,7 @@ import pytest
 from jax.extend.core import Primitive
 
 import pcv
-from pcv.api import cross_validation, inputs
+from pcv.api import calls, inputs
 from pcv.base.programs import digests
 from tests.problems import LinearGaussian
 
@@ -273,7 +273,7 @@ def references(models, results, scores=("log",)):
     """What the artifacts of a call name its models, or its own scores."""
     sections = {"scores": scores}
     common = ({"y": Y}, sections, 0, "float64", results, 2, False)
-    with cross_validation.prepared(models, "loo", *common) as job:
+    with calls.prepared(models, "loo", *common) as job:
         if scores != ("log",):
             return list(job.settings.scores)
         return [x.model for x in job.settings.models.values()]
@@ -359,9 +359,7 @@ def test_models_of_one_call_have_their_own_references(tmp_path, monkeypatch):
     """Even if two that differ were of one hash."""
     monkeypatch.setattr(inputs, "fingerprint", lambda model, observed: "0" * 16)
     made = {"x1": jitted(X), "x2": jitted(OTHER)}
-    with cross_validation.prepared(
-        made, "loo", {"y": Y}, {}, 0, "float64", tmp_path, 2, False
-    ) as job:
+    with calls.prepared(made, "loo", {"y": Y}, {}, 0, "float64", tmp_path, 2, False) as job:
         found = {name: job.objects[x.model] for name, x in job.settings.models.items()}
     assert found["x1"] is made["x1"]
     assert found["x2"] is made["x2"]

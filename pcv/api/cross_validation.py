@@ -1,35 +1,27 @@
 """Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
 
 import hashlib
-import os
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pcv.api import inputs
+from pcv.api import calls
 from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
-from pcv.base.errors import BadFit, PcvError, Stopped
-from pcv.base.process import all_cores
-from pcv.base.programs import devices
-from pcv.base.progress import reporter, say
+from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, describe, stored
 from pcv.folds.schemes import headline
 from pcv.models.scores import Score
-from pcv.pipeline import config, stages
+from pcv.pipeline import stages
 from pcv.pipeline.job import Job
-from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import batches, fitted, opened, require, rounds, sampled
 from pcv.pipeline.storage.store import Stamp
 
-EXPERIMENT = "cv"
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """of the full-data fit, as ArviZ has them"""
 
@@ -99,152 +91,18 @@ def cross_validate(
         "predictive": predictive,
         "scores": scores,
         "fit": {} if fit is None else fit,
-        "cv": cv_section(chains, draws, warmup, until, cv),
+        "cv": calls.cv_section(chains, draws, warmup, until, cv),
     }
     check_joint(joint)
-    with prepared(model, folds, data, sections, seed, precision, results, cores, progress) as job:
-        stages.check(job._replace(say=silent), leaks=False)
+    with calls.prepared(
+        model, folds, data, sections, seed, precision, results, cores, progress
+    ) as job:
+        stages.check(job._replace(say=calls.silent), leaks=False)
         run(job)
         if not isinstance(model, Mapping):
             (name,) = job.settings.models
             return collected(job._replace(model=name), joint).renamed("model")
         return {n: collected(job._replace(model=n), joint) for n in job.settings.models}
-
-
-@contextmanager
-def prepared(
-    model: AnyModel | Mapping[str, AnyModel],
-    folds: Any,
-    data: Any,
-    sections: Mapping[str, Any],
-    seed: int,
-    precision: str,
-    results: str | Path | None,
-    cores: int | None,
-    progress: bool,
-) -> Iterator[Job]:
-    """The job of an experiment whose models and data are at hand."""
-    used, kept = _cores(cores), _kept(results)
-    if isinstance(model, Mapping) and not model:
-        raise PcvError("no models; give one, or several by their names")
-    if isinstance(model, Mapping) and "" in model:
-        raise PcvError("a model needs a name, and one has ''")
-    with devices.precision(precision), devices.at_most(cores), _in_words_of_a_call(kept):
-        models = (
-            {name: inputs.model_of(x, name) for name, x in model.items()}
-            if isinstance(model, Mapping)
-            else {"model": inputs.model_of(model, "")}
-        )
-        names, own_scores = inputs.scores_of(sections.get("scores", ["log"]), kept)
-        observed = inputs.observations(models, data)
-        outcome = next(iter(models.values())).outcome.name
-        devices.setup(used)
-        devices.keep_compiled()
-        hashes: dict[str, str | None] = dict.fromkeys(models, "")
-        if kept is not None:
-            for name, x in models.items():
-                hashed = partial(inputs.fingerprint, x, observed)
-                hashes[name] = inputs.certain(f"model '{name}'", hashed, kept)
-            if not isinstance(model, Mapping) and hashes["model"]:  # several may be kept there
-                models = {f"model-{hashes['model'][:6]}": models["model"]}
-                hashes = dict(zip(models, hashes.values()))
-        references = {name: inputs.reference(name, x) for name, x in hashes.items()}
-        chosen, own_folds = inputs.scheme(folds, observed, outcome)
-        rows = inputs.rows(observed, outcome)
-        settings_of_fit, drawn = inputs.posteriors_of(sections.get("fit", {}), list(models))
-        files: dict[str, xr.Dataset | xr.DataTree | Folds] = {"table": rows}
-        if own_folds is not None:
-            files["folds"] = own_folds
-        files |= {f"posterior-{name}": tree for name, tree in drawn.items()}
-        stored = _stored(files, kept)
-        if drawn:
-            settings_of_fit["file"] = _named("posterior-{model}", kept)
-        if own_folds is not None:
-            chosen = {"scheme": "file", "file": _named("folds", kept)}
-        experiment = {
-            "data": {
-                "file": _named("table", kept),
-                "outcome": outcome,
-                "order": list(observed.order),
-                "units": list(observed.units),
-                "labels": dict(observed.labels),
-            },
-            "folds": chosen,
-            "models": {name: {"model": reference} for name, reference in references.items()},
-            **sections,
-            "fit": settings_of_fit,
-            "scores": [*names, *own_scores],
-        }
-        settings = {
-            "seed": seed,
-            "precision": precision,
-            "experiments": {EXPERIMENT: experiment},
-        }
-        yield Job(
-            config.parse(settings),
-            EXPERIMENT,
-            kept or Path(),
-            say=say if progress else silent,
-            progress=reporter() if progress else silent,
-            objects={references[name]: x for name, x in models.items()} | own_scores | stored,
-            made={},
-            kept={} if kept is None else None,
-        )
-
-
-def _stored(
-    given: Mapping[str, xr.Dataset | xr.DataTree | Folds], kept: Path | None
-) -> dict[str, Any]:
-    """What a call has instead of files, by what a config calls it; files are written."""
-    if kept is None:
-        return {_named(name, kept): x for name, x in given.items()}
-    with store.explained(kept):
-        for name, x in given.items():
-            held = stages.folds_dataset(x) if isinstance(x, Folds) else x
-            inputs.write(Path(_named(name, kept)), held)
-    return {}
-
-
-def _named(name: str, kept: Path | None) -> str:
-    """What a config calls an input of a call."""
-    return f"{config.OBJECT}{name}" if kept is None else str(kept / "inputs" / f"{name}.zarr")
-
-
-def _cores(cores: Any) -> int:
-    """How many a call uses."""
-    if cores is None:
-        return all_cores()
-    if isinstance(cores, int | np.integer) and not isinstance(cores, bool) and cores > 0:
-        return int(cores)
-    raise PcvError(f"cores is {cores!r}; give 1 or more, or leave it out for all")
-
-
-def _kept(results: Any) -> Path | None:
-    """The folder of the artifacts that stay."""
-    if results is None:
-        return None
-    if not isinstance(results, str | os.PathLike) or results == "":
-        raise PcvError(f"results is {results!r}; give the path of a folder")
-    return Path(results)
-
-
-@contextmanager
-def _in_words_of_a_call(results: Path | None) -> Iterator[None]:
-    """Errors as they read in Python, where there is no config and no command."""
-    try:
-        yield
-    except Stopped as stopped:  # what ends a process is no error that a script goes on from
-        if stopped.signum != signal.SIGINT:
-            raise SystemExit(stopped.exit_code) from None
-        kept = "; what was made is kept, and the same call goes on from it" if results else ""
-        raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
-    except BadFit as error:
-        kept = f"the draws are kept in {error.kept}; " if results else ""
-        goes_on = f"{kept}fit={{'allow_bad_fit': True}} goes on (a keyword of pcv.fit)"
-        raise PcvError("\n".join([*error.problems, goes_on])) from None
-    except PcvError as error:
-        error.args = (inputs.in_python(str(error).replace(f"experiments.{EXPERIMENT}.", "")),)
-        raise
 
 
 def run(job: Job) -> None:
@@ -282,31 +140,6 @@ def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
         return require(job, stage, known)
     getattr(stages, stage)(job)
     return require(job, stage, known)
-
-
-def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> Any:
-    """The section of a config that the arguments of a call make, right or wrong."""
-    fewest = until.get("min_draws", 200) if isinstance(until, Mapping) else draws
-    section = {"chains": chains, "draws": draws, "warmup": warmup}
-    if isinstance(fewest, int):
-        batches = range(min(50, max(fewest // 2, 1)), 0, -1)
-        section["batch_size"] = next(b for b in batches if fewest % b == 0)
-    if until is not None:
-        section["until"] = until
-    return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
-
-
-def with_folds(job: Job, folds: Folds) -> Job:
-    """The same job, in memory, over other folds: its data and fits are there."""
-    assert job.kept is not None
-    experiment = job.settings.model_dump(mode="json")
-    experiment["folds"] = {"scheme": "file", "file": _named("folds", None)}
-    settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
-    return job._replace(
-        config=config.parse(settings),
-        objects={**job.objects, **_stored({"folds": folds}, None)},
-        kept={path: x for path, x in job.kept.items() if x[0].stage in ("data", "fit")},
-    )
 
 
 def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:
@@ -384,7 +217,7 @@ def fit(
         "target_accept": target_accept,
         "allow_bad_fit": allow_bad_fit,
     }
-    with prepared(
+    with calls.prepared(
         model, "loo", data, {"fit": settings}, seed, precision, None, cores, progress
     ) as job:
         stages.data(job)
@@ -392,7 +225,3 @@ def fit(
         stages.fit(part)
         groups = _groups(part)
     return xr.DataTree.from_dict(groups)
-
-
-def silent(what: Any) -> None:
-    pass

@@ -1,7 +1,6 @@
 """What a Python session has at hand (models, data, scores, folds), as a config names it."""
 
 import difflib
-import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,36 +34,6 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "kfold": {"scheme": "k_fold", "k": 10},
 }
 """schemes that need no more than their name"""
-
-
-OF_YAML = {
-    r"config: ": "",
-    r"; (put it in quotes|write \{\} for one without keys)": "",
-    r"; write numbers without quotes, exponents as in 1\.0e-3": "",
-    r" \((data|folds|compare)\.\w+\)": "",
-    r"(must be a whole number|must be text), is empty": r"\1, is None",
-    r"a section \(lines of key: value\)": "a dict",
-    r"true or false": "True or False",
-    r"\b(fit|cv)\.(\w+): (auto|always|true)\b": r"\1={'\2': \3}",
-    r"\b(predictive|precision): (plain|float32|float64)\b": r"\1='\2'",
-    r"choose another( folder)? with --results": r"choose another\1",
-    r"'(\w+)': true\b": r"'\1': True",
-    r"'(\w+)': (auto|always)\b": r"'\1': '\2'",
-}
-"""what messages say of configs, as it reads in Python"""
-
-
-def in_python(said: str) -> str:
-    """A message in words of Python.
-
-    >>> in_python("config: seed: must be text, is 1; put it in quotes")
-    'seed: must be text, is 1'
-    >>> in_python("out of memory; cut the folds (cv.fold_batches: auto)")
-    "out of memory; cut the folds (cv={'fold_batches': 'auto'})"
-    """
-    for pattern, words in OF_YAML.items():
-        said = re.sub(pattern, words, said)
-    return said
 
 
 def model_of(made: AnyModel, name: str) -> Model | Target:

@@ -14,7 +14,7 @@ from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import Psis, psis
 from pcv.analysis.results import listed
 from pcv.analysis.verdicts import run_verdict
-from pcv.api import cross_validation
+from pcv.api import calls, cross_validation
 from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
@@ -88,12 +88,12 @@ def loo(
     sections = {
         "predictive": predictive,
         "fit": {} if fit is None else fit,
-        "cv": cross_validation.cv_section(chains, draws, warmup, None, cv),
+        "cv": calls.cv_section(chains, draws, warmup, None, cv),
     }
-    with cross_validation.prepared(
+    with calls.prepared(
         model, folds, data, sections, seed, precision, None, cores, progress
     ) as job:
-        stages.check(job._replace(say=cross_validation.silent))
+        stages.check(job._replace(say=calls.silent))
         (part,) = (job._replace(model=name) for name in job.settings.models)
         for stage in (stages.data, stages.folds, stages.fit):
             stage(part)
@@ -114,7 +114,7 @@ def loo(
         }
         whole = cross_validation.collected(part, joint, diagnosed)
         if again:
-            others = cross_validation.with_folds(part, everything.some(sampled))
+            others = calls.with_folds(part, everything.some(sampled))
             cross_validation.run(others)
             brute = opened(others, "diagnose").load().sel(fold=everything.id[bad])
             for kind in ("joint", "pointwise") if bad.sum() > 1 else ():

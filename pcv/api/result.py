@@ -1,6 +1,5 @@
 """What cross-validation of a model gives back: `CV`."""
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,29 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import xarray as xr
-import zarr
 from scipy.special import logsumexp
 
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results
 from pcv.analysis.results import Kind, wording
-from pcv.base.errors import PcvError, in_one_line
+from pcv.api import saved
+from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
-from pcv.pipeline.storage import store
 from pcv.pipeline.storage.storable import true_names
 
 if TYPE_CHECKING:
     from arviz_stats import ELPDData
     from matplotlib.figure import Figure
-
-ADDED = (
-    "joint_mcse_is_bound",
-    "pointwise_mcse_is_bound",
-    "units_verdict",
-    "integration",
-    "overlap",
-)
-"""variables and attributes of diagnostics that results of earlier versions lack"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -277,14 +266,8 @@ class CV:
             PcvError: there is something else, or nothing can be written.
         """
         tree = self.tree.copy()
-        tree.attrs |= {"joint": self.joint, "digest": _digest(tree)}
-        try:
-            if store.exists(path) and not _is_saved(path):
-                raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
-            store.put(path, tree, mode="w")
-        except OSError as error:
-            said = f"it cannot be saved here ({error.strerror or error}); choose another path"
-            raise PcvError(f"{path}: {said}") from error
+        tree.attrs["joint"] = self.joint
+        saved.write(path, tree)
 
     def plot_elpd(self) -> "Figure":
         """elpd over draws, with both errors."""
@@ -354,50 +337,5 @@ def load(path: str | Path) -> CV:
     Raises:
         PcvError: there is none, it is damaged, or an earlier version's.
     """
-    if not store.exists(path):
-        raise PcvError(f"{path}: not found")
-    if not _is_saved(path):
-        raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
-    damaged = f"{path}: damaged; take a copy of it, or cross-validate again"
-    try:
-        tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
-        written = tree.attrs.pop("digest", None)  # none in what earlier versions saved
-        found = _digest(tree)
-    except Exception as error:  # whatever Zarr makes of it
-        raise PcvError(f"{damaged} ({in_one_line(error)})") from error
-    if written not in (None, found):
-        raise PcvError(f"{damaged} (its content does not match its digest)")
-    diagnosed = tree["diagnostics"].dataset
-    missing = [name for name in ADDED if name not in diagnosed and name not in diagnosed.attrs]
-    if missing:
-        raise PcvError(
-            f"{path}: saved by an earlier version of pcv, without {missing[0]}; cross-validate"
-            " again, or open it with xarray.open_datatree"
-        )
+    tree = saved.read(path)
     return CV(tree, bool(tree.attrs["joint"]))
-
-
-def _digest(tree: xr.DataTree) -> str:
-    """A hash of all values of a tree: of a chunk that is lost, Zarr makes zeros or NaN."""
-    total = hashlib.sha256()
-    for node in sorted(tree.subtree, key=lambda node: node.path):  # as Zarr lists them
-        named = true_names(node.to_dataset(inherit=False)).variables
-        for name in sorted(named, key=str):
-            x = np.asarray(named[name].values)
-            total.update(f"{node.path} {name} {x.shape} ".encode())
-            if x.dtype.kind in "fc":  # no -0 and no signs of NaN, which Zarr leaves out
-                total.update(np.ascontiguousarray(np.where(np.isnan(x), np.nan, x + 0)).tobytes())
-            elif x.dtype.kind in "biu":
-                total.update(np.ascontiguousarray(x).tobytes())
-            else:
-                total.update("\0".join(map(str, x.ravel().tolist())).encode())
-    return total.hexdigest()
-
-
-def _is_saved(path: str | Path) -> bool:
-    """Does `CV.save` write what is there?"""
-    try:
-        group = zarr.open_group(path, mode="r")
-        return "joint" in group.attrs and "diagnostics" in group
-    except (OSError, ValueError, LookupError, TypeError):
-        return False

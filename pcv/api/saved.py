@@ -1,0 +1,82 @@
+"""A result on disk, whole: what `CV.save` writes and `pcv.load` reads."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from pcv.base.errors import PcvError, in_one_line
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.storable import true_names
+
+ADDED = (
+    "joint_mcse_is_bound",
+    "pointwise_mcse_is_bound",
+    "units_verdict",
+    "integration",
+    "overlap",
+)
+"""variables and attributes of diagnostics that results of earlier versions lack"""
+
+
+def write(path: str | Path, tree: xr.DataTree) -> None:
+    tree.attrs["digest"] = _digest(tree)
+    try:
+        if store.exists(path):
+            _check_saved(path)
+        store.put(path, tree, mode="w")
+    except OSError as error:
+        said = f"it cannot be saved here ({error.strerror or error}); choose another path"
+        raise PcvError(f"{path}: {said}") from error
+
+
+def read(path: str | Path) -> xr.DataTree:
+    if not store.exists(path):
+        raise PcvError(f"{path}: not found")
+    _check_saved(path)
+    damaged = f"{path}: damaged; take a copy of it, or cross-validate again"
+    try:
+        tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
+        written = tree.attrs.pop("digest", None)  # none in what earlier versions saved
+        found = _digest(tree)
+    except Exception as error:  # whatever Zarr makes of it
+        raise PcvError(f"{damaged} ({in_one_line(error)})") from error
+    if written not in (None, found):
+        raise PcvError(f"{damaged} (its content does not match its digest)")
+    diagnosed = tree["diagnostics"].dataset
+    missing = [name for name in ADDED if name not in diagnosed and name not in diagnosed.attrs]
+    if missing:
+        raise PcvError(
+            f"{path}: saved by an earlier version of pcv, without {missing[0]}; cross-validate"
+            " again, or open it with xarray.open_datatree"
+        )
+    return tree
+
+
+def _digest(tree: xr.DataTree) -> str:
+    """A hash of all values of a tree: of a chunk that is lost, Zarr makes zeros or NaN."""
+    total = hashlib.sha256()
+    for node in sorted(tree.subtree, key=lambda node: node.path):  # as Zarr lists them
+        named = true_names(node.to_dataset(inherit=False)).variables
+        for name in sorted(named, key=str):
+            x = np.asarray(named[name].values)
+            total.update(f"{node.path} {name} {x.shape} ".encode())
+            if x.dtype.kind in "fc":  # no -0 and no signs of NaN, which Zarr leaves out
+                total.update(np.ascontiguousarray(np.where(np.isnan(x), np.nan, x + 0)).tobytes())
+            elif x.dtype.kind in "biu":
+                total.update(np.ascontiguousarray(x).tobytes())
+            else:
+                total.update("\0".join(map(str, x.ravel().tolist())).encode())
+    return total.hexdigest()
+
+
+def _check_saved(path: str | Path) -> None:
+    try:
+        group = zarr.open_group(path, mode="r")
+        if "joint" in group.attrs and "diagnostics" in group:
+            return
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
