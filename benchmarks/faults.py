@@ -68,7 +68,7 @@ def main(points: int) -> None:
             if not held:
                 bad.append((fault, ended, refused, rest, damaged, left))
             table[fault.how, among, ended.met] += 1
-            went_on += "goes on from" in rest.said
+            went_on += "resuming from" in rest.said
             shutil.rmtree(folder)
             print(
                 f"{i + 1} of {points}: {fault.how} at {ended.where}, {len(bad)} wrong", flush=True

@@ -98,7 +98,7 @@ def test_killed_between_two_files(project, wholes, monkeypatch, writes, changes)
         with pytest.raises(Killed):
             sampled(project, changes)
     assert sampled(project, changes).identical(wholes[changes is UNTIL])
-    going_on = [line for line in project.said if "goes on from" in line]
+    going_on = [line for line in project.said if "resuming from" in line]
     assert len(going_on) == (writes > 2)  # what it is made of, a block, the state after it
 
 
@@ -155,7 +155,7 @@ def test_killed_while_the_artifact_is_written(at_once, project, whole, monkeypat
         with pytest.raises(Killed):
             sampled(project)
     assert sampled(project).identical(whole)
-    assert any(f"goes on from {BLOCKS} blocks" in line for line in project.said)
+    assert any(f"resuming from {BLOCKS} saved blocks" in line for line in project.said)
 
 
 def test_nothing_is_sampled_twice(project, monkeypatch):
@@ -278,7 +278,7 @@ def test_a_damaged_file_is_moved_aside(project, whole, damage, name, left):
     damage(folder_of(project) / name)
     assert sampled(project).identical(whole)
     assert any(f"{name}: damaged; it is now damaged-{name}" in line for line in project.said)
-    assert any(f"goes on from {left} blocks" in line for line in project.said)
+    assert any(f"resuming from {left} saved blocks" in line for line in project.said)
     assert (folder_of(project) / f"damaged-{name}").exists()
 
 
@@ -431,7 +431,7 @@ def test_draws_remade_from_an_earlier_state(project):
     before = sampled(project, longer)
     flipped(folder_of(project) / "block-000048")
     assert sampled(project, longer).identical(before)
-    assert any("goes on from 48 blocks" in line for line in project.said)
+    assert any("resuming from 48 saved blocks" in line for line in project.said)
 
 
 def test_two_processes(tmp_path):
@@ -555,7 +555,7 @@ def test_a_full_disk(project, whole, monkeypatch):
         with pytest.raises(PcvError, match="the disk is full; free some room and run again"):
             sampled(project)
     assert sampled(project).identical(whole)
-    assert any("goes on from 2 blocks" in line for line in project.said)
+    assert any("resuming from 2 saved blocks" in line for line in project.said)
 
 
 JOB = {"stage": "sample", "experiment": "a", "model": "m", "round": 0, "seed": 1}
@@ -640,7 +640,7 @@ def test_misplaced_blocks_are_made_again(project, whole):
     shutil.copy(folder / "block-000001", folder / "block-000003")
     assert sampled(project).identical(whole)
     assert any("block-000003: of another job, or of another place" in x for x in project.said)
-    assert any("goes on from 2 blocks" in line for line in project.said)
+    assert any("resuming from 2 saved blocks" in line for line in project.said)
 
 
 def test_checkpoints_that_name_no_job_begin_anew(tmp_path):

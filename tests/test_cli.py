@@ -356,12 +356,12 @@ class TestMachine:
         assert pcv("clean", "my.yaml")[1].splitlines() == [
             "Removed 3 checkpoints of models whose samples are finished, 2.00 MB; with more "
             "draws, folds or scores these are sampled anew.",
-            "Kept 1 of models whose samples are not finished: a rerun goes on from them.",
+            "Kept 1 of models whose samples are not finished: a rerun resumes from them.",
         ]
         assert pcv("clean", "my.yaml", "--dry-run")[1].splitlines() == [
             "Would remove 3 checkpoints of models whose samples are finished, 2.00 MB; with more "
             "draws, folds or scores these would be sampled anew.",
-            "Would keep 1 of models whose samples are not finished: a rerun goes on from them.",
+            "Would keep 1 of models whose samples are not finished: a rerun resumes from them.",
         ]
         found = dict.fromkeys(found, (0, 0, 0))
         assert pcv("clean", "my.yaml")[1].splitlines() == [

@@ -94,5 +94,5 @@ def test_faults_one_after_another(base, tmp_path, among, start):
         assert not refused
         assert not faults.leftovers(job)
     if start == "warmup":
-        assert any("goes on from" in line for line in said)
+        assert any("resuming from" in line for line in said)
     assert sum("damaged; it is now" in line for line in said) == torn_files

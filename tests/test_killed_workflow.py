@@ -81,7 +81,7 @@ def test_the_next_run_goes_on_to_the_same_result(begun):
         run = tiny(project, DIAGNOSED)
         assert run.status == 0, run.err + run.out
         said = (project / "results/tiny/logs/sample-a-1-of-1.log").read_text()
-        went_on = re.search(r"sample a: goes on from (\d+) blocks of draws that are there", said)
+        went_on = re.search(r"sample a: resuming from (\d+) saved blocks", said)
         assert bool(went_on) == (project == begun)
         if went_on:
             assert blocks - 1 <= int(went_on[1]) <= blocks

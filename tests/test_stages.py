@@ -714,7 +714,7 @@ class TestScores:
             z = ((here - there) / np.hypot(whole[f"{key}_mcse"], single[f"{key}_mcse"])).values
             assert (abs(z) < 4).all(), (key, z)
             assert (z != 0).any()
-        assert not any("goes on from" in line for line in project.said)  # nothing is recycled
+        assert not any("resuming from" in line for line in project.said)  # nothing is recycled
 
     def scored(self, project, changes, results="results"):
         shutil.rmtree(Path(results, ".checkpoints"), ignore_errors=True)
@@ -819,7 +819,7 @@ class TestSameAnswer:
             for i in (1, 2, 3)
         ]
         assert sizes == [2, 1, 1]
-        assert not any("goes on from" in line for line in project.said)  # nothing is recycled
+        assert not any("resuming from" in line for line in project.said)  # nothing is recycled
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
 
@@ -850,7 +850,7 @@ class TestSameAnswer:
         command = "-m pcv sample config.yaml --model flat --cores 3 --results on_1"
         done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True)
         assert "its draws were made on 1 x cpu, and new ones are made on 3 x cpu" in done.stderr
-        assert "goes on from 1 block of" in done.stderr
+        assert "resuming from 1 saved block" in done.stderr
         drawn = xr.open_dataset(sample).load()
         for name in (v for v in found[0] if "batch" in drawn[v].dims):
             first, second = (

@@ -86,7 +86,7 @@ def test_samples_that_were_begun(project, monkeypatch):
     found = states(project.job(SETTINGS))
     assert found["warmup flat 1-of-2"] == found["data"] == "done"
     assert found["sample flat 1-of-2"] == "to do"
-    assert found["sample flat 2-of-2"] == "to do; goes on from 2 of 5 blocks"
+    assert found["sample flat 2-of-2"] == "to do; resumes from 2 of 5 blocks"
     assert found["diagnose flat"] == "to do"
     other = {"cv": {**SETTINGS["cv"], "chains": 5}}
     assert states(project.job(other))["sample flat 2-of-2"] == "to do"
@@ -109,7 +109,7 @@ def test_what_is_out_of_date_and_why(project):
     assert changed["diagnose linear"] == "done"
     longer = states(project.job({"cv": {**SETTINGS["cv"], "draws": 120}}))
     assert longer["sample flat 1-of-2"] == (
-        "again: config.cv.draws was 60, is 120; goes on from 5 of 10 blocks"
+        "again: config.cv.draws was 60, is 120; resumes from 5 of 10 blocks"
     )
 
 
@@ -131,7 +131,7 @@ def test_what_was_damaged(project):
     run(job, "sample")
     next(iter(chunks(project.path("models/flat/sample/1-of-2.zarr")))).write_bytes(b"")
     assert states(job)["sample flat 1-of-2"] == (
-        "again: damaged, or not of this stage; goes on from 5 of 5 blocks"
+        "again: damaged, or not of this stage; resumes from 5 of 5 blocks"
     )
     assert states(job)["sample flat 2-of-2"] == "done"
     path = job._replace(model="flat", batch="1-of-2").path("sample")
@@ -167,7 +167,7 @@ def test_clean_keeps_what_a_rerun_goes_on_from(project, monkeypatch):
     assert (removed, freed, kept) == told
     assert (removed, kept) == (2, 1)
     assert freed > 1000
-    assert states(job)["sample flat 2-of-2"] == "to do; goes on from 2 of 5 blocks"
+    assert states(job)["sample flat 2-of-2"] == "to do; resumes from 2 of 5 blocks"
     assert states(job)["sample linear 1-of-2"] == "done"
     assert clean(job) == (0, 0, 1)
 
@@ -221,7 +221,7 @@ def test_a_signal_keeps_the_block(project, monkeypatch, signum):
     name = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}[signum]
     assert str(caught.value) == (
         f"sample flat: stopped by {name}; the blocks of draws made so far, 2, are kept, and the "
-        "same command goes on from them"
+        "same command resumes from them"
     )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -140,7 +140,7 @@ def test_a_script_goes_on_from_ctrl_c_or_ends_by_it(tmp_path):
         text=True,
         timeout=300,
     )
-    said = "stopped by Ctrl-C; what was made is kept, and the same call goes on from it"
+    said = "stopped by Ctrl-C; what was made is kept, and the same call resumes from it"
     kept = [line.split(" ", 1) for line in done.stdout.splitlines()]
     assert [words for _, words in kept] == [said, said], done.stderr
     assert 1 <= int(kept[0][0]) < int(kept[1][0]) < 20

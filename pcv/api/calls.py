@@ -180,7 +180,7 @@ def _in_words_of_a_call(results: Path | None) -> Iterator[None]:
     except Stopped as stopped:  # what ends a process is no error that a script goes on from
         if stopped.signum != signal.SIGINT:
             raise SystemExit(stopped.exit_code) from None
-        kept = "; what was made is kept, and the same call goes on from it" if results else ""
+        kept = "; what was made is kept, and the same call resumes from it" if results else ""
         raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
     except BadFit as error:
         kept = f"the draws are kept in {error.kept}; " if results else ""

@@ -114,7 +114,7 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
     words = f"{number} of {'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size} blocks"
     if checkpoint.is_held(job.checkpoints, made_of):
         return f"running: {words}"
-    return f"{state}; goes on from {words}" if number else state
+    return f"{state}; resumes from {words}" if number else state
 
 
 def table(found: list[Artifact]) -> str:

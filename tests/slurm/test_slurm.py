@@ -148,4 +148,4 @@ def test_a_time_limit_and_a_kill(slurm, three_batches, tmp_path):
     assert "TIMEOUT" in states.values()
     assert list(states.values())[-1] == "COMPLETED"
     assert len(states) > 2
-    assert sum("goes on from" in log(number) for number in sampling()) > 1
+    assert sum("resuming from" in log(number) for number in sampling()) > 1

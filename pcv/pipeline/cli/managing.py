@@ -122,7 +122,7 @@ def clean(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Remove the blocks of draws of finished samples, which more draws would go on from."""
+    """Remove the blocks of draws of finished samples, from which more draws would resume."""
     from pcv.pipeline import status
 
     removed, freed, kept = map(
@@ -140,5 +140,5 @@ def clean(
     )
     if kept:
         print(
-            f"{keeps} {kept} of models whose samples are not finished: a rerun goes on from them."
+            f"{keeps} {kept} of models whose samples are not finished: a rerun resumes from them."
         )

@@ -104,7 +104,7 @@ def sample(job: Job) -> None:
             process.look(
                 f"sample {job.model}",
                 f"the blocks of draws made so far, {max(number, there)}, are kept, and the same "
-                "command goes on from them",
+                "command resumes from them",
             )
 
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
@@ -121,7 +121,7 @@ def sample(job: Job) -> None:
             number = (lengths[-1] - made) // cv.batch_size
             if there:
                 plural = "s" * (there > 1)
-                says(job, "sample")(f"goes on from {there} block{plural} of draws that are there")
+                says(job, "sample")(f"resuming from {there} saved block{plural}")
             every = drawn(np.arange(len(folds.id)), made, lengths, saved)
             for i, (block, active, standing) in enumerate(every):  # noqa: B007
                 across: dict[str, dict[str, np.ndarray]] = {}
