@@ -14,6 +14,7 @@ import pcv as package
 from pcv.base.errors import Stopped
 from pcv.pipeline import stages, status
 from pcv.pipeline.cli import commands, shared
+from pcv.pipeline.stages import answers
 from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -99,7 +100,7 @@ class TestLastResult:
         assert package.__version__ == metadata.version("pcv-bayes")
 
     def test_show(self, pcv, monkeypatch):
-        monkeypatch.setattr(stages, "show", lambda job: f"table of {job.experiment}")
+        monkeypatch.setattr(answers, "show", lambda job: f"table of {job.experiment}")
         said = ["Experiment 'yields'", "table of yields", "Experiment 'small'", "table of small"]
         assert pcv("show", "my.yaml")[1].splitlines() == said
         assert pcv("show", "my.yaml", "-e", "small")[1] == "table of small\n"

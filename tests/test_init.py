@@ -23,6 +23,7 @@ from pcv.pipeline import stages
 from pcv.pipeline.cli import commands, project
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages import inputs
 from tests.workflow import ROOT, planned, snakemake
 
 FILES = [
@@ -190,7 +191,7 @@ QUICK, *MORE = project.FRONTENDS
 def test_a_project_passes_its_check(frontend, folder):
     project.init(folder, frontend)
     said = []
-    stages.check(Job(load(Path("config.yaml")), "yields", Path("results"), say=said.append))
+    inputs.check(Job(load(Path("config.yaml")), "yields", Path("results"), say=said.append))
     assert said == [
         "yields: 120 units of 'yield_t'",
         "yields: leave-one-group-out over field: 20 folds, test 6, training 114, no gap",

@@ -25,6 +25,7 @@ from pcv.models.model import Observations
 from pcv.pipeline import config, stages
 from pcv.pipeline.data.tables import make_data, read_table
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.stages.problem import model_of
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.storable import ATTRIBUTE, storable, true_names
@@ -186,7 +187,7 @@ def job(tmp_path, monkeypatch):
 
 
 def test_a_model_that_stacks_columns_has_all_four_parameters(job):
-    stages.check(job)
+    check(job)
     stages.data(job)
     arrays, model = model_of(job)
     assert {*X} < {*arrays}
@@ -196,7 +197,7 @@ def test_a_model_that_stacks_columns_has_all_four_parameters(job):
 def test_check_reads_what_the_stages_will_read(job, monkeypatch):
     monkeypatch.setattr(store, "storable", lambda data: data)  # names as paths, as Zarr takes them
     with pytest.raises(PcvError, match=r"it fails \(line \d+\): AssertionError: \(3, 2\)"):
-        stages.check(job)
+        check(job)
 
 
 @pytest.mark.parametrize("name", ["chain", "draw"])

@@ -18,6 +18,7 @@ import pcv
 from pcv.base.errors import PcvError
 from pcv.models.model import Model, Outcome
 from pcv.pipeline import stages
+from pcv.pipeline.stages import inputs
 from pcv.pipeline.storage import store
 from tests.lines import GROUP, N, X, Y, line, numpyro_line
 
@@ -250,7 +251,7 @@ def test_folds_that_leave_the_last_units_alone_are_what_they_say():
 def test_folds_in_a_file_are_of_as_many_units_as_they_were_made_for(tmp_path):
     folds = {"scheme": "file", "file": str(tmp_path / "folds.zarr")}
     few = pcv.leave_p_out(N - 4, 2, splits=3)
-    store.put(tmp_path / "folds.zarr", stages.folds_dataset(few))
+    store.put(tmp_path / "folds.zarr", inputs.folds_dataset(few))
     with pytest.raises(PcvError, match="folds of 8 units, but the data have 12; make them"):
         validate(folds=folds)
 

@@ -27,7 +27,7 @@ from pcv.analysis import diagnostics
 from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
 from pcv.pipeline.job import recipe
-from pcv.pipeline.stages import answers, sampling, warming_up
+from pcv.pipeline.stages import answers, inputs, sampling, warming_up
 from pcv.pipeline.storage import growing, layout, store
 from pcv.pipeline.storage.artifacts import sampled
 from pcv.sampling.fit import full_data as sampling_of_full_data
@@ -355,9 +355,9 @@ EXACT = {
 
 def test_the_last_comparison_is_shown(done):
     table, page = stages.compare(done.job()), done.job().path("report")
-    assert stages.show(done.job()) == f"{table}\n\nReport: {page}"
+    assert answers.show(done.job()) == f"{table}\n\nReport: {page}"
     with pytest.raises(PcvError, match=r"fit\.draws was \d+, is 5000; run `pcv "):
-        stages.show(done.job({"fit.draws": 5000}))
+        answers.show(done.job({"fit.draws": 5000}))
 
 
 class TestExactAnswer:
@@ -1269,7 +1269,7 @@ class TestLags:
     )
     def test_a_check_points_to_the_warning(self, fresh, h, said):
         folds = self.SETTINGS["folds"] | {"h": h}
-        stages.check(fresh.job(self.SETTINGS | {"folds": folds}))
+        inputs.check(fresh.job(self.SETTINGS | {"folds": folds}))
         assert fresh.said[-1] == f"yields: model 'lagged' {said}"
 
 

@@ -20,8 +20,9 @@ from pcv.base.process import all_cores
 from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
 from pcv.folds.base import Folds
-from pcv.pipeline import config, stages
+from pcv.pipeline import config
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.inputs import folds_dataset
 from pcv.pipeline.storage import store
 
 EXPERIMENT = "cv"
@@ -144,7 +145,7 @@ def _stored(
         return {_named(name, kept): x for name, x in given.items()}
     with store.explained(kept):
         for name, x in given.items():
-            held = stages.folds_dataset(x) if isinstance(x, Folds) else x
+            held = folds_dataset(x) if isinstance(x, Folds) else x
             inputs.write(Path(_named(name, kept)), held)
     return {}
 

@@ -19,8 +19,8 @@ from pcv.folds.schemes import headline
 from pcv.models.scores import Score
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
-from pcv.pipeline.storage.artifacts import batches, fitted, opened, require, rounds, sampled
-from pcv.pipeline.storage.store import Stamp
+from pcv.pipeline.stages.inputs import check
+from pcv.pipeline.storage.artifacts import Made, fitted, known_to, opened, places, require
 
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """of the full-data fit, as ArviZ has them"""
@@ -97,7 +97,7 @@ def cross_validate(
     with calls.prepared(
         model, folds, data, sections, seed, precision, results, cores, progress
     ) as job:
-        stages.check(job._replace(say=calls.silent), leaks=False)
+        check(job._replace(say=calls.silent), leaks=False)
         run(job)
         if not isinstance(model, Mapping):
             (name,) = job.settings.models
@@ -111,35 +111,16 @@ def run(job: Job) -> None:
     Raises:
         PcvError: of the stage that fails.
     """
-    known = {"data": _made(job, "data", {})}
-    known["folds"] = _made(job, "folds", known)
-    parts = [job._replace(model=name) for name in job.settings.models]
-    fits = {part.model: known | {"fit": _made(part, "fit", known)} for part in parts}
-    warm: dict[tuple[str, str], Stamp] = {}
-    for part in parts:
-        if job.settings.cv.fold_batches == "auto":
-            _made(part, "cut", fits[part.model])
-        for batch in batches(part):
-            warm[batch.model, batch.batch] = _made(batch, "warmup", fits[part.model])
-    for each in rounds(job):
-        if each.round:
-            stages.plan(each)
-        for part in parts:
-            for batch in batches(part._replace(round=each.round)):
-                read = known | {"warmup": warm[batch.model, batch.batch]}
-                if each.round:
-                    read[f"plan {each.round}"] = require(each, "plan", known)
-                _made(batch, "sample", read)
-    for part in parts:
-        _made(part, "diagnose", fits[part.model] | sampled(part, fits[part.model]))
-
-
-def _made(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
-    """The stamp of a stage's artifact, which is made unless it is there."""
-    with suppress(PcvError):
-        return require(job, stage, known)
-    getattr(stages, stage)(job)
-    return require(job, stage, known)
+    made: list[Made] = []
+    for stage, part in places(job):
+        if stage == "compare":
+            return
+        known = known_to(part, made)
+        with suppress(PcvError):
+            made.append(Made(stage, part, require(part, stage, known)))
+            continue
+        getattr(stages, stage)(part)
+        made.append(Made(stage, part, require(part, stage, known)))
 
 
 def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:

@@ -27,6 +27,7 @@ from pcv.models.model import Fold, Model, target
 from pcv.models.parameters import flat_target, unit_log_lik
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.stages.problem import build, scored, stored_folds
 from pcv.pipeline.storage.artifacts import fitted, opened
 from pcv.sampling.hmc import train_mask
@@ -93,7 +94,7 @@ def loo(
     with calls.prepared(
         model, folds, data, sections, seed, precision, None, cores, progress
     ) as job:
-        stages.check(job._replace(say=calls.silent))
+        check(job._replace(say=calls.silent))
         (part,) = (job._replace(model=name) for name in job.settings.models)
         for stage in (stages.data, stages.folds, stages.fit):
             stage(part)

@@ -317,7 +317,7 @@ class FoldsOfFile(Scheme):
         return checked(from_file(Path(self.file)) if known is None else known, table.units)
 
 
-FoldScheme = Annotated[
+Known = (
     LeaveOneOut
     | LeavePOut
     | KFold
@@ -330,12 +330,11 @@ FoldScheme = Annotated[
     | LeaveOneLocationOut
     | Splitter
     | FixedFolds
-    | FoldsOfFile,
-    Field(discriminator="scheme"),
-]
+    | FoldsOfFile
+)
+FoldScheme = Annotated[Known, Field(discriminator="scheme")]
 SCHEMES: dict[str, type[Scheme]] = {
-    get_args(kind.model_fields["scheme"].annotation)[0]: kind
-    for kind in get_args(get_args(FoldScheme)[0])
+    get_args(kind.model_fields["scheme"].annotation)[0]: kind for kind in get_args(Known)
 }
 
 

@@ -25,6 +25,10 @@ class Stage(NamedTuple):
     """raised when it computes something else from the same inputs: its artifacts are remade"""
     path: str
     """of its artifact, relative to the folder of the results"""
+    module: str
+    """of `pcv.pipeline.stages`: its function has the stage's name"""
+    says: str
+    """what its command says of it"""
     inputs: tuple[str, ...] = ()
     """stages right before: it is made from their artifacts, and those before these"""
     keys: Mapping[str, Any] = {}
@@ -48,62 +52,104 @@ class Stage(NamedTuple):
 
 
 STAGES = {
-    "data": Stage(2, "{experiment}/data.zarr", (), {"data": True}, files={"files": "table"}),
-    "fit": Stage(
-        9,
-        "{experiment}/models/{model}/fit.zarr",
-        ("data",),
-        {"fit": {"chains", "warmup", "draws", "target_accept"}},
-        frozenset({"seed", "precision"}),
-        {"files": "model", "posterior": "posterior"},
+    "data": Stage(
+        version=2,
+        path="{experiment}/data.zarr",
+        module="inputs",
+        says="Read the data, make units of its rows, check them: data.zarr.",
+        keys={"data": True},
+        files={"files": "table"},
     ),
     "folds": Stage(
-        1,
-        "{experiment}/folds.zarr",
-        ("data",),
-        {"folds": True},
-        frozenset({"seed"}),
-        {"files": "folds"},
+        version=1,
+        path="{experiment}/folds.zarr",
+        module="inputs",
+        says="Lay out the folds, once for all models: folds.zarr.",
+        inputs=("data",),
+        keys={"folds": True},
+        common=frozenset({"seed"}),
+        files={"files": "folds"},
+    ),
+    "fit": Stage(
+        version=9,
+        path="{experiment}/models/{model}/fit.zarr",
+        module="full_data",
+        says="Fit the models to the full data and tune the kernels of their folds: fit.zarr.",
+        inputs=("data",),
+        keys={"fit": {"chains", "warmup", "draws", "target_accept"}},
+        common=frozenset({"seed", "precision"}),
+        files={"files": "model", "posterior": "posterior"},
     ),
     "cut": Stage(
-        4,
-        "{experiment}/models/{model}/batches.zarr",
-        ("folds", "fit"),
-        {"predictive": True, "scores": True}
-        | {"cv": {"chains", "batch_size", "fold_batches", "memory_share"}},
+        version=4,
+        path="{experiment}/models/{model}/batches.zarr",
+        module="batching",
+        says="Cut the folds into batches that fit the memory (cv.fold_batches: auto): "
+        "batches.zarr.",
+        inputs=("folds", "fit"),
+        keys={
+            "predictive": True,
+            "scores": True,
+            "cv": {"chains", "batch_size", "fold_batches", "memory_share"},
+        },
     ),
     "warmup": Stage(
-        26,
-        "{experiment}/models/{model}/warmup/{batch}.zarr",
-        ("folds", "fit", "cut"),
-        {"predictive": True}
-        | {"cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"}},
-        frozenset({"seed", "precision"}),
-        {"files": "model"},
+        version=26,
+        path="{experiment}/models/{model}/warmup/{batch}.zarr",
+        module="warming_up",
+        says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",
+        inputs=("folds", "fit", "cut"),
+        keys={
+            "predictive": True,
+            "cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"},
+        },
+        common=frozenset({"seed", "precision"}),
+        files={"files": "model"},
     ),
     "sample": Stage(
-        20,
-        "{experiment}/models/{model}/sample/{batch}.zarr",
-        ("warmup", "plan"),
-        {"scores": True, "cv": {"draws", "until", "store"}},
+        version=20,
+        path="{experiment}/models/{model}/sample/{batch}.zarr",
+        module="sampling",
+        says="Sample all chains of all folds and keep the sums of their scores: "
+        "sample/<batch>.zarr.",
+        inputs=("warmup", "plan"),
+        keys={"scores": True, "cv": {"draws", "until", "store"}},
         files={"files": "model", "score files": "scores"},
         path_in_rounds="{experiment}/models/{model}/sample/{round}/{batch}.zarr",
     ),
     "plan": Stage(
-        5,
-        "",  # the first round has none
-        ("cut", "sample"),
-        {"cv": {"until"}, "compare": True},
+        version=5,
+        path="",  # the first round has none
+        module="answers",
+        says="Name the folds whose draws the comparison still needs (cv.until): plan/<round>.zarr.",
+        inputs=("cut", "sample"),
+        keys={"cv": {"until"}, "compare": True},
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        16,
-        "{experiment}/models/{model}/diagnostics.zarr",
-        ("cut", "sample"),
+        version=16,
+        path="{experiment}/models/{model}/diagnostics.zarr",
+        module="answers",
+        says="Estimates and diagnostics of every fold, from the stored sums: diagnostics.zarr.",
+        inputs=("cut", "sample"),
         common=frozenset({"seed"}),
     ),
-    "compare": Stage(9, "{experiment}/comparison.zarr", ("diagnose",), {"compare": True}),
-    "report": Stage(6, "{experiment}/report.html", ("compare",), {"report": True}),
+    "compare": Stage(
+        version=9,
+        path="{experiment}/comparison.zarr",
+        module="answers",
+        says="Compare the models and print the table: comparison.zarr, comparison.csv.",
+        inputs=("diagnose",),
+        keys={"compare": True},
+    ),
+    "report": Stage(
+        version=6,
+        path="{experiment}/report.html",
+        module="answers",
+        says="Write the report and its figures: report.html, figures/.",
+        inputs=("compare",),
+        keys={"report": True},
+    ),
 }
 """in the order in which they are run"""
 

@@ -11,7 +11,15 @@ from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.problem import active_folds, batch_of, stored_folds
 from pcv.pipeline.storage import layout, store
-from pcv.pipeline.storage.artifacts import opened, outdated, places, sample_name
+from pcv.pipeline.storage.artifacts import (
+    Made,
+    belong,
+    known_to,
+    opened,
+    outdated,
+    places,
+    sample_name,
+)
 from pcv.pipeline.storage.checkpoints import checkpoint
 from pcv.pipeline.storage.store import Stamp
 
@@ -32,14 +40,6 @@ class Artifact(NamedTuple):
     def path(self) -> Path:
         return self.job.path(self.stage)
 
-    @property
-    def name(self) -> str:
-        """What artifacts that are made from it call it."""
-        if self.stage == "sample":
-            return sample_name(self.job)
-        of = {"plan": f" {self.job.round}", "diagnose": f" {self.job.model}"}
-        return self.stage + of.get(self.stage, "")
-
 
 def artifacts(job: Job) -> list[Artifact]:
     """All artifacts of an experiment, in the order in which they are made."""
@@ -48,9 +48,9 @@ def artifacts(job: Job) -> list[Artifact]:
         inputs = [
             a
             for a in found
-            if a.stage in STAGES[stage].inputs and _belong(a.job, part, stage == "sample")
+            if a.stage in STAGES[stage].inputs and belong(a.job, part, stage == "sample")
         ]
-        known = {a.name: a.stamp for a in found if a.stamp and _belong(a.job, part)}
+        known = known_to(part, (Made(a.stage, a.job, a.stamp) for a in found if a.stamp))
         if waits := list(dict.fromkeys(a.stage for a in inputs if a.state != "done")):
             there = part.path(stage).exists()
             state, stamp = f"again, after {' and '.join(waits)}" if there else "to do", None
@@ -58,15 +58,6 @@ def artifacts(job: Job) -> list[Artifact]:
             state, stamp = _state(stage, part, inputs, known)
         found.append(Artifact(stage, part, state, stamp))
     return found
-
-
-def _belong(one: Job, other: Job, same_round: bool = False) -> bool:
-    """Are two artifacts of the same model and batch, as far as they are of one?"""
-    return (
-        (not one.model or not other.model or one.model == other.model)
-        and (not one.batch or not other.batch or one.batch == other.batch)
-        and (not same_round or one.round in (0, other.round))
-    )
 
 
 def _state(

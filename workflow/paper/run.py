@@ -17,8 +17,7 @@ from pcv.base.errors import PcvError
 from pcv.pipeline.config import Config
 from pcv.pipeline.data.registry import SOURCES, VARIABLE
 from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages import diagnosed_of
-from pcv.pipeline.stages.answers import write_figures
+from pcv.pipeline.stages.answers import diagnosed_of, write_figures
 from pcv.pipeline.storage import layout, store
 from pcv.pipeline.storage.artifacts import batches, opened, require
 from pcv.report import Table, drawn

@@ -11,27 +11,22 @@ import typer
 from pcv.base import process
 from pcv.base.errors import PcvError, Stopped
 from pcv.pipeline.cli import managing, stages
+from pcv.pipeline.graph import STAGES
 
-EXAMPLES: dict[Callable[..., None], str] = {
-    managing.init: "pcv init my_project --frontend pymc",
-    managing.check: "pcv check config/config.yaml",
-    managing.download: "pcv download radon",
-    stages.data: "pcv data config/config.yaml --experiment rats",
-    stages.fit: "pcv fit config/config.yaml --model slopes --cores 4",
-    stages.folds: "pcv folds config/config.yaml --plot",
-    stages.cut: "pcv cut my_config.yaml --model slopes",
-    stages.warmup: "pcv warmup config/config.yaml --model slopes --cores 4",
-    stages.sample: "pcv sample config/config.yaml --model slopes --cores 4",
-    stages.plan: "pcv plan my_config.yaml --round 1",
-    stages.diagnose: "pcv diagnose config/config.yaml --model slopes",
-    stages.compare: "pcv compare config/config.yaml",
-    stages.report: "pcv report config/config.yaml",
-    managing.show: "pcv show config/config.yaml",
-    managing.devices: "pcv devices",
-    managing.status: "pcv status config/config.yaml",
-    managing.clean: "pcv clean config/config.yaml",
+EXAMPLES = {
+    "init": "my_project --frontend pymc",
+    "download": "radon",
+    "data": "config/config.yaml --experiment rats",
+    "folds": "config/config.yaml --plot",
+    "fit": "config/config.yaml --model slopes --cores 4",
+    "cut": "my_config.yaml --model slopes",
+    "warmup": "config/config.yaml --model slopes --cores 4",
+    "sample": "config/config.yaml --model slopes --cores 4",
+    "plan": "my_config.yaml --round 1",
+    "diagnose": "config/config.yaml --model slopes",
+    "devices": "",
 }
-"""of all commands, in the order of ``pcv --help``"""
+"""of commands that are given more than a config"""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,8 +38,26 @@ app = typer.Typer(
     "Stages, in order: data, fit, folds, (cut,) warmup, sample, diagnose, compare, report.",
     epilog="Example: pcv check config/config.yaml",
 )
-for command, example in EXAMPLES.items():
-    app.command(epilog=f"Example: {example}")(command)
+
+
+def _add(name: str, function: Callable[..., None], says: str | None = None) -> None:
+    example = f"pcv {name} {EXAMPLES.get(name, 'config/config.yaml')}".rstrip()
+    app.command(name, help=says, epilog=f"Example: {example}")(function)
+
+
+BEFORE: list[Callable[..., None]] = [managing.init, managing.check, managing.download]
+AFTER: list[Callable[..., None]] = [
+    managing.show,
+    managing.devices,
+    managing.status,
+    managing.clean,
+]
+for command in BEFORE:
+    _add(command.__name__, command)
+for name, stage in STAGES.items():
+    _add(name, stages.command(name), stage.says)
+for command in AFTER:
+    _add(command.__name__, command)
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """of typer: a command, option or argument that is wrong or missing"""

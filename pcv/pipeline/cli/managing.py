@@ -39,7 +39,7 @@ def init(
 
 def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False) -> None:
     """Check all that can be known before sampling: config, data, folds, models."""
-    from pcv.pipeline import stages
+    from pcv.pipeline.stages import inputs
     from pcv.pipeline.storage.recipes import check_braces
 
     shared.prepare(1)
@@ -48,7 +48,7 @@ def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False)
     for job in jobs:
         try:
             check_braces(job.experiment, job.settings)
-            stages.check(job)
+            inputs.check(job)
         except PcvError as error:
             where = f"experiment '{job.experiment}': " * (len(jobs) > 1)
             problems += [
@@ -66,15 +66,15 @@ def download(
 ) -> None:
     """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
     from pcv.base.progress import say
-    from pcv.pipeline import stages
     from pcv.pipeline.data.registry import SOURCES
+    from pcv.pipeline.stages import inputs
     from pcv.pipeline.storage import layout
 
     if name not in SOURCES:
         near = difflib.get_close_matches(name, SOURCES, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(SOURCES)}"
         raise PcvError(f"no registered data set '{name}'; {hint}")
-    stages.download(name, layout.dataset(results, name), say)
+    inputs.download(name, layout.dataset(results, name), say)
 
 
 def show(
@@ -89,10 +89,10 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Print the last comparison of the models again, and where its report is."""
-    from pcv.pipeline import stages
+    from pcv.pipeline.stages import answers
 
     chosen = config or next((path for path in USUAL if path.exists()), USUAL[0])
-    shared.print_each(shared.jobs_of(chosen, experiment, results), stages.show)
+    shared.print_each(shared.jobs_of(chosen, experiment, results), answers.show)
 
 
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:

@@ -1,6 +1,6 @@
 """Commands of the stages, each by hand: the same functions that the workflow's rules call."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,16 +17,10 @@ from pcv.pipeline.cli.shared import (
     Model,
     Results,
 )
+from pcv.pipeline.graph import STAGES
 
 if TYPE_CHECKING:
     from pcv.pipeline.job import Job
-
-
-def data(
-    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
-) -> None:
-    """Read the data, make units of its rows, check them: data.zarr."""
-    _run("data", shared.jobs_of(config, experiment, results))
 
 
 def fit(
@@ -40,7 +34,6 @@ def fit(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Fit the models to the full data and tune the kernels of their folds: fit.zarr."""
     shared.prepare(cores)
     _run("fit", shared.jobs_of(config, experiment, results, model, per="model"), allow_bad_fit)
 
@@ -52,7 +45,6 @@ def folds(
     results: Results = HERE,
     debug: Debug = False,
 ) -> None:
-    """Lay out the folds, once for all models: folds.zarr."""
     _run("folds", shared.jobs_of(config, experiment, results), plot)
 
 
@@ -64,7 +56,6 @@ def cut(
     cores: Cores = ALL_CORES,
     debug: Debug = False,
 ) -> None:
-    """Cut the folds into batches that fit the memory (cv.fold_batches: auto): batches.zarr."""
     shared.prepare(cores)
     _run("cut", shared.jobs_of(config, experiment, results, model, per="model"))
 
@@ -78,7 +69,6 @@ def warmup(
     cores: Cores = ALL_CORES,
     debug: Debug = False,
 ) -> None:
-    """Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr."""
     shared.prepare(cores)
     _run("warmup", shared.jobs_of(config, experiment, results, model, batch, per="batch"))
 
@@ -95,7 +85,6 @@ def sample(
     cores: Cores = ALL_CORES,
     debug: Debug = False,
 ) -> None:
-    """Sample all chains of all folds and keep the sums of their scores: sample/<batch>.zarr."""
     shared.prepare(cores)
     _run(
         "sample",
@@ -110,35 +99,42 @@ def plan(
     results: Results = HERE,
     debug: Debug = False,
 ) -> None:
-    """Name the folds whose draws the comparison still needs (cv.until): plan/<round>.zarr."""
     _run("plan", _of_round(round, shared.jobs_of(config, experiment, results)))
-
-
-def diagnose(
-    config: ConfigFile,
-    experiment: Experiment = "",
-    model: Model = "",
-    results: Results = HERE,
-    debug: Debug = False,
-) -> None:
-    """Estimates and diagnostics of every fold, from the stored sums: diagnostics.zarr."""
-    _run("diagnose", shared.jobs_of(config, experiment, results, model, per="model"))
 
 
 def compare(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
 ) -> None:
-    """Compare the models and print the table: comparison.zarr, comparison.csv."""
     from pcv.pipeline import stages
 
     shared.print_each(shared.jobs_of(config, experiment, results), stages.compare)
 
 
-def report(
-    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
-) -> None:
-    """Write the report and its figures: report.html, figures/."""
-    _run("report", shared.jobs_of(config, experiment, results))
+WITH_OPTIONS = (fit, folds, cut, warmup, sample, plan, compare)
+
+
+def command(stage: str) -> Callable[..., None]:
+    """That of a stage: one of those above, or one that only chooses what to make."""
+
+    def of_experiment(
+        config: ConfigFile,
+        experiment: Experiment = "",
+        results: Results = HERE,
+        debug: Debug = False,
+    ) -> None:
+        _run(stage, shared.jobs_of(config, experiment, results))
+
+    def of_model(
+        config: ConfigFile,
+        experiment: Experiment = "",
+        model: Model = "",
+        results: Results = HERE,
+        debug: Debug = False,
+    ) -> None:
+        _run(stage, shared.jobs_of(config, experiment, results, model, per="model"))
+
+    known = {function.__name__: function for function in WITH_OPTIONS}
+    return known.get(stage, of_model if STAGES[stage].has("model") else of_experiment)
 
 
 def _run(stage: str, jobs: Iterable["Job"], *settings: Any) -> None:

@@ -3,30 +3,16 @@
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
 A stage takes a `Job`, reads the artifacts before it, refuses those that do not belong to the
-present config, and writes its own.
+present config, and writes its own. `pcv.pipeline.graph.STAGES` says in which module it is.
 """
 
-from pcv.pipeline.stages.answers import compare, diagnose, diagnosed_of, plan, report, show
-from pcv.pipeline.stages.batching import cut
-from pcv.pipeline.stages.full_data import fit
-from pcv.pipeline.stages.inputs import check, data, download, folds, folds_dataset
-from pcv.pipeline.stages.sampling import sample
-from pcv.pipeline.stages.warming_up import warmup
+import importlib
+from typing import Any
 
-__all__ = [
-    "check",
-    "compare",
-    "cut",
-    "data",
-    "diagnose",
-    "diagnosed_of",
-    "download",
-    "fit",
-    "folds",
-    "folds_dataset",
-    "plan",
-    "report",
-    "sample",
-    "show",
-    "warmup",
-]
+from pcv.pipeline.graph import STAGES
+
+
+def __getattr__(name: str) -> Any:
+    if name not in STAGES:
+        raise AttributeError(f"no stage {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{STAGES[name].module}"), name)

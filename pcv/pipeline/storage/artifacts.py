@@ -1,6 +1,6 @@
 """Artifacts of a job: where they are, whether they belong to it, in files or in memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -85,33 +85,57 @@ def rounds(job: Job, before: int | None = None) -> list[Job]:
     return [job._replace(round=r) for r in range(number)]
 
 
-def places(job: Job) -> list[tuple[str, Job]]:
+def places(job: Job) -> Iterator[tuple[str, Job]]:
     """Every stage and the job that makes its artifact, in the order in which they are made.
 
     Those of a model's batches are left out as long as it is not known how many there are.
     """
     parts = [job._replace(model=name) for name in job.settings.models]
-    measured = parts if job.settings.cv.fold_batches == "auto" else []
-    in_batches = [batch for part in parts for batch in _known_batches(part)]
-    sampling = [
-        place
-        for each in rounds(job)
-        for place in (
-            *([("plan", each)] if each.round else []),
-            *(("sample", batch._replace(round=each.round)) for batch in in_batches),
-        )
-    ]
-    return [
-        ("data", job),
-        ("folds", job),
-        *(("fit", part) for part in parts),
-        *(("cut", part) for part in measured),
-        *(("warmup", batch) for batch in in_batches),
-        *sampling,
-        *(("diagnose", part) for part in parts),
-        ("compare", job),
-        ("report", job),
-    ]
+    for stage, line in STAGES.items():
+        if stage == "sample":
+            for each in rounds(job):
+                if each.round:
+                    yield "plan", each
+                of_round = [part._replace(round=each.round) for part in parts]
+                yield from (
+                    ("sample", batch) for part in of_round for batch in _known_batches(part)
+                )
+        elif line.has("batch"):
+            yield from ((stage, batch) for part in parts for batch in _known_batches(part))
+        elif line.has("model") and (stage != "cut" or job.settings.cv.fold_batches == "auto"):
+            yield from ((stage, part) for part in parts)
+        elif line.path and not line.has("model"):
+            yield stage, job
+
+
+class Made(NamedTuple):
+    """An artifact that is there and in date."""
+
+    stage: str
+    job: Job
+    stamp: Stamp
+
+    @property
+    def name(self) -> str:
+        """What artifacts that are made from it call it."""
+        if self.stage == "sample":
+            return sample_name(self.job)
+        of = {"plan": f" {self.job.round}", "diagnose": f" {self.job.model}"}
+        return self.stage + of.get(self.stage, "")
+
+
+def known_to(job: Job, made: Iterable[Made]) -> dict[str, Stamp]:
+    """Stamps of the artifacts of a job's model and batch, and of those common to all."""
+    return {x.name: x.stamp for x in made if belong(x.job, job)}
+
+
+def belong(one: Job, other: Job, same_round: bool = False) -> bool:
+    """Are two artifacts of the same model and batch, as far as they are of one?"""
+    return (
+        (not one.model or not other.model or one.model == other.model)
+        and (not one.batch or not other.batch or one.batch == other.batch)
+        and (not same_round or one.round in (0, other.round))
+    )
 
 
 def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> dict[str, Stamp]:
