@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from pcv import report
+from pcv.analysis.results.numbers import typeset
 from pcv.pipeline.stages.answers import write_figures
 from pcv.report import plots
 from tests.synthetic import PROVENANCE, make_results
@@ -167,8 +168,8 @@ def test_an_mcse_that_is_a_lower_bound_is_shown_so() -> None:
     frame["mcse_diff_is_bound"] = frame["model"] == "common"
     words = Page(render(results)).words
     fold = float(diagnostics["common"]["joint_mcse"][10])
-    assert f"> {plots.number(fold, fold)}" in words
-    assert f"> {plots.number(frame['mcse_diff'][1], frame['mcse_diff'][1])}" in words
+    assert f"> {typeset(fold, fold)}" in words
+    assert f"> {typeset(frame['mcse_diff'][1], frame['mcse_diff'][1])}" in words
     assert sum(word.startswith("> ") for word in words) == 3
 
 

@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results
 from pcv.analysis.results import Kind, wording
+from pcv.analysis.results.numbers import mcse_in_words
 from pcv.api import saved
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
@@ -194,7 +195,7 @@ class CV:
         return "\n".join([*lines, "", *map(wording.wrapped, words)])
 
     def _mcse_in_words(self) -> str:
-        return wording.mcse_in_words(self.mcse, bool(np.any(self.scores.mcse_is_bound)))
+        return mcse_in_words(self.mcse, bool(np.any(self.scores.mcse_is_bound)))
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "fold by fold", self.folds)

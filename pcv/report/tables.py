@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
+from pcv.analysis.results.numbers import percent, typeset
 from pcv.analysis.results.wording import predictive_in_words, units_of
 from pcv.analysis.verdicts import FOLD_FLAGGED
 from pcv.report import plots
@@ -51,7 +52,7 @@ def score_table(
     if over:
         notes = [f"SE of the difference over folds instead of units: {', '.join(over)}.", *notes]
     elpd = [
-        (plots.number(row["elpd"], row["se"]), _error(row["se"]), _mcse(row, "mcse"))
+        (typeset(row["elpd"], row["se"]), _error(row["se"]), _mcse(row, "mcse"))
         for _, row in rows.iterrows()
     ]
     if single:
@@ -64,10 +65,10 @@ def score_table(
             ("0", "–", "–", "–")
             if row["model"] == comparator
             else (
-                plots.number(row["elpd_diff"], row["dse"]),
+                typeset(row["elpd_diff"], row["dse"]),
                 _error(row["dse"]),
                 _mcse(row, "mcse_diff"),
-                plots.percent(row["p_better"]),
+                percent(row["p_better"]),
             )
             for _, row in rows.iterrows()
         ]
@@ -94,13 +95,13 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
                 else ("0", "–", "–", "–")
                 if row["score_diff"] == 0 and row["dse"] == 0
                 else (
-                    plots.number(row["score_diff"], row["dse"]),
+                    typeset(row["score_diff"], row["dse"]),
                     _error(row["dse"]),
                     _mcse(row, "mcse_diff"),
-                    plots.percent(row["p_better"]),
+                    percent(row["p_better"]),
                 )
             ),
-            plots.number(row["estimate"], row["se"]),
+            typeset(row["estimate"], row["se"]),
             _error(row["se"]),
             _mcse(row, "mcse"),
             row["kind"],
@@ -124,7 +125,7 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             name,
             f"{folds.attrs['num_chains']} × {_range(folds['n_draws'])}",
             _at(folds["rhat"], "max", ".3f"),
-            plots.percent(float(folds["benchmark_share"])),
+            percent(float(folds["benchmark_share"])),
             _at(folds["joint_ess"], "min", ",.0f"),
             f"{float(folds['joint_ess_total']):,.0f}".replace("nan", "–"),
             _at(folds["khat"], "max", ".2f"),
@@ -202,7 +203,7 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
         (
             str(fold),
             *(f"{row['n_draws']:,}",) * differ,
-            plots.number(row["joint_elpd"], row["joint_mcse"]),
+            typeset(row["joint_elpd"], row["joint_mcse"]),
             _mcse(row, "joint_mcse"),
             f"{row['joint_ess']:,.0f}",
             f"{row['rhat']:.3f}",
@@ -211,7 +212,7 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
             f"{row['divergences']:,.0f}",
             f"{row['acceptance']:.2f}",
             f"{row['efmi']:.2f}",
-            plots.number(pointwise, row["pointwise_mcse"]),
+            typeset(pointwise, row["pointwise_mcse"]),
             _mcse(row, "pointwise_mcse"),
             "ok" if row["verdict"] == "ok" else "flagged",
         )
@@ -255,7 +256,7 @@ def _to_look_at(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
 
 
 def _error(error: float) -> str:
-    return plots.number(error, error)
+    return typeset(error, error)
 
 
 def _mcse(row: pd.Series, name: str) -> str:

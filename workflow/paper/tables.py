@@ -27,9 +27,10 @@ from paper.published import (
 )
 from pcv.analysis import comparison
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL
+from pcv.analysis.results.numbers import percent, typeset
 from pcv.base.errors import PcvError
 from pcv.report import Cells, Table
-from pcv.report.plots import GOOD_RHAT, number, percent
+from pcv.report.plots import GOOD_RHAT
 
 ALIKE, SOONER, LATER = "as in the paper", "sooner", "not as in the paper: see the report of the run"
 MISSED = "not by R-hat, which compares means, and one chain of one fold moves its mean too little"
@@ -86,9 +87,9 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
         rows.append(
             (
                 f"Ours: {how}",
-                number(ours.value, ours.mcse),
-                number(ours.se, ours.se),
-                "> " * ours.mcse_is_bound + number(ours.mcse, ours.mcse),
+                typeset(ours.value, ours.mcse),
+                typeset(ours.se, ours.se),
+                "> " * ours.mcse_is_bound + typeset(ours.mcse, ours.mcse),
                 percent(ours.p_better),
                 f"{bad} of {count}",
                 against(name, ours, paper, bad),
@@ -127,7 +128,7 @@ def against(name: str, ours: Estimate, paper: Difference, bad: int) -> str:
         "Pr": (ours.p_better - paper.p_better, np.sqrt(2) * mcse_pr, READING_PR),
     }
     off = {
-        what: f"{100 * gap:.0f} points" if what == "Pr" else number(gap, mcse)
+        what: f"{100 * gap:.0f} points" if what == "Pr" else typeset(gap, mcse)
         for what, (gap, mcse, read) in gaps.items()
         if abs(gap) > 2 * mcse + read
     }
@@ -152,9 +153,9 @@ def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
             (
                 f"{'AB'[mean.model]}: {mean.label}",
                 f"{mean.value:.{mean.decimals}f}".replace("-", "\N{MINUS SIGN}"),
-                number(value, mcse),
-                number(sd, sd),
-                number(mcse, mcse),
+                typeset(value, mcse),
+                typeset(sd, sd),
+                typeset(mcse, mcse),
                 "within Monte Carlo error" if agrees else why,
             )
         )

@@ -11,6 +11,7 @@ from pcv.analysis import comparison as comparing
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.results import frames, wording
+from pcv.analysis.results.numbers import mcse_in_words
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
 from pcv.analysis.until import UntilConfig
@@ -195,7 +196,7 @@ def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, x
     if len(trust) > 1:
         words = wording.in_words(joint)
     else:
-        mcse = wording.mcse_in_words(joint.mcse[0], joint.mcse_is_bound[0])
+        mcse = mcse_in_words(joint.mcse[0], joint.mcse_is_bound[0])
         words = (
             f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
             f"MCSE {mcse}). "

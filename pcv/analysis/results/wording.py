@@ -8,6 +8,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from pcv.analysis.comparison import Comparison, noun, standard_error
+from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
 
 MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
@@ -43,12 +44,12 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
         {
             "score": f"{c.score} ({c.kind})",
             "model": name,
-            "score_diff": _by_error(c.elpd_diff[m], c.mcse_diff[m]),
-            "dse": _two_figures(c.dse[m]),
+            "score_diff": by_error(c.elpd_diff[m], c.mcse_diff[m]),
+            "dse": two_figures(c.dse[m]),
             "mcse_diff": mcse_in_words(c.mcse_diff[m], c.mcse_diff_is_bound[m]),
             "p_better": "" if np.isnan(c.p_better[m]) else f"{c.p_better[m]:.2f}",
-            "estimate": _by_error(c.elpd[m], c.mcse[m]),
-            "se": _two_figures(c.se[m]),
+            "estimate": by_error(c.elpd[m], c.mcse[m]),
+            "se": two_figures(c.se[m]),
             "mcse": mcse_in_words(c.mcse[m], c.mcse_is_bound[m]),
         }
         for c in comparisons
@@ -82,33 +83,6 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
         if not np.isfinite(value)
     ]
     return [*(notes if unsettled else []), *undefined]
-
-
-def _two_figures(x: float) -> str:
-    """An error with two figures, and at least one decimal."""
-    return _fixed(x, x, 1)
-
-
-def mcse_in_words(mcse: float, is_bound: bool | np.bool_) -> str:
-    """An MCSE with two figures; behind a sign where it is only known to be larger.
-
-    >>> mcse_in_words(0.2134, False), mcse_in_words(0.2134, True)
-    ('0.21', '> 0.21')
-    """
-    return "> " * bool(is_bound) + _two_figures(mcse)
-
-
-def _by_error(x: float, error: float) -> str:
-    """x to the digit that twice its error allows, and at least one decimal."""
-    return _fixed(x, 2 * error, 0)
-
-
-def _fixed(x: float, error: float, figures: int) -> str:
-    """x rounded by its error; one decimal more where it would round to 0."""
-    known = np.isfinite(error) and error != 0
-    decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
-    decimals += int(x != 0 and round(float(x), decimals) == 0)
-    return f"{round(float(x), decimals) + 0.0:.{decimals}f}"
 
 
 def units_of(terms: Sequence[str]) -> str:
@@ -149,20 +123,20 @@ def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
     """
     c = comparison
     errors = {
-        "se": [_two_figures(x) for x in c.se],
+        "se": [two_figures(x) for x in c.se],
         "mcse": [mcse_in_words(x, bound) for x, bound in zip(c.mcse, c.mcse_is_bound)],
     }
     printed = pd.DataFrame(
         {
             "rank": c.rank,
-            "elpd_diff": [_by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
-            "dse": [_two_figures(x) for x in c.dse],
+            "elpd_diff": [by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
+            "dse": [two_figures(x) for x in c.dse],
             "mcse_diff": [
                 mcse_in_words(x, bound) for x, bound in zip(c.mcse_diff, c.mcse_diff_is_bound)
             ],
             "p_better": ["" if np.isnan(p) else f"{p:.2f}" for p in c.p_better],
             "diag_diff": diag_diff(c),
-            "elpd": [_by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
+            "elpd": [by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
             **errors,
         },
         index=c.models,
@@ -269,7 +243,7 @@ def in_words(comparison: Comparison) -> str:
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
     best, next_best = _quoted([c.models[0]]), _quoted([c.models[other]])
     error = mcse_in_words(mcse, c.mcse_diff_is_bound[row])
-    size = f"(by {_by_error(diff, mcse)}, SE {_two_figures(dse)}, MCSE {error})"
+    size = f"(by {by_error(diff, mcse)}, SE {two_figures(dse)}, MCSE {error})"
     if c.mcse_diff_is_bound[row]:
         trust += " The MCSE is a lower bound: the predictive of some folds has a heavy tail."
     if not np.isfinite(diff):
@@ -318,5 +292,5 @@ def _decided_by(comparison: Comparison, row: int) -> str:
     others = np.delete(folds, largest)
     if others.sum() > min(folds[largest], standard_error(others[None])[0]):
         return ""
-    left = _by_error(others.sum(), c.mcse_diff[row])
+    left = by_error(others.sum(), c.mcse_diff[row])
     return f"One fold decides that: without '{c.fold[largest]}' the difference would be {left}. "

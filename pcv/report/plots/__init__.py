@@ -52,7 +52,7 @@ from pcv.report.plots.shared import (
     stacked,
     titled,
 )
-from pcv.report.plots.words import number, percent, shorten
+from pcv.report.plots.words import shorten
 
 __all__ = [
     "COLOURS",
@@ -74,9 +74,7 @@ __all__ = [
     "full_data",
     "khat",
     "label_right",
-    "number",
     "overlap",
-    "percent",
     "probability",
     "rhat",
     "rhat_name",

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from pcv.analysis.results.numbers import percent, typeset
 from pcv.report.plots.shared import (
     DASHED,
     FAINT,
@@ -40,7 +41,6 @@ from pcv.report.plots.shared import (
     styles_of,
     titled,
 )
-from pcv.report.plots.words import number, percent
 
 _OF_DIFFERENCES = {
     "elpd_diff": "value",
@@ -118,7 +118,7 @@ def _difference_panel(ax: Axes, shown: Shown, height: float) -> None:
             capthick=2.0,
         )
         labels.append(
-            Label(value, f"{style.label}\n{number(value, se)} ± {number(se, se)}", style.colour)
+            Label(value, f"{style.label}\n{typeset(value, se)} ± {typeset(se, se)}", style.colour)
         )
     if shown.comparator is not None:
         ax.axhline(0, color=INK, lw=0.9)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from pcv.analysis.results.numbers import percent
 from pcv.analysis.verdicts import MIN_CROSSINGS
 from pcv.report.plots.shared import (
     COLOURS,
@@ -33,7 +34,7 @@ from pcv.report.plots.shared import (
     styles_of,
     titled,
 )
-from pcv.report.plots.words import percent, shorten
+from pcv.report.plots.words import shorten
 
 GOOD_RHAT = 1.01
 GOOD_ESS = 400

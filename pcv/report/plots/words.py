@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable
 from itertools import takewhile
 
-import numpy as np
-
 
 def shorten(names: Iterable[str], width: int = 18) -> list[str]:
     """Names cut in the middle to at most `width` characters, and still all different.
@@ -47,29 +45,3 @@ def span(name: str) -> str:
     same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(first, last))))
     said = re.match(r".*(\s|\b\d{4}-(\d\d-)?)", last[:same])
     return f"{first}{to}{last[said.end() :] if said else last}"
-
-
-def number(value: float, error: float = np.nan) -> str:
-    """A number with as many decimals as give its error two figures, at least one, and one more
-    where it would be rounded to 0.
-
-    >>> number(-14.534, 7.03), number(0.3518, 0.3518), number(-0.04, 7.03), number(float("nan"))
-    ('−14.5', '0.35', '−0.04', '–')
-    """
-    if not np.isfinite(value):
-        return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
-    known = np.isfinite(error) and error > 0
-    decimals = int(np.clip(1 - np.floor(np.log10(error)), 1, 6)) if known else 1
-    decimals += int(value != 0 and round(value, decimals) == 0)
-    return f"{round(value, decimals) + 0.0:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def percent(p: float) -> str:
-    """A probability that never claims certainty.
-
-    >>> percent(0.0), percent(0.372), percent(0.9994)
-    ('<1%', '37%', '>99%')
-    """
-    if not np.isfinite(p):
-        return "n/a"
-    return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{100 * p:.0f}%"

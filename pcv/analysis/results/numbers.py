@@ -1,0 +1,57 @@
+"""Numbers as text, tables and figures have them: as many digits as their errors allow."""
+
+import numpy as np
+
+
+def fixed(x: float, error: float, figures: int = 1, thousands: str = "") -> str:
+    """A number with as many decimals as give its error one figure, or that many more; at least
+    one, and one more where it would be rounded to 0.
+
+    >>> fixed(-14.534, 7.03), fixed(0.3518, 0.3518), fixed(-0.04, 7.03), fixed(float("nan"), 1.0)
+    ('-14.5', '0.35', '-0.04', 'nan')
+    """
+    known = np.isfinite(error) and error != 0
+    decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
+    decimals += int(x != 0 and round(float(x), decimals) == 0)
+    return f"{round(float(x), decimals) + 0.0:{thousands}.{decimals}f}"
+
+
+def two_figures(error: float) -> str:
+    """An error with two figures, and at least one decimal."""
+    return fixed(error, error)
+
+
+def by_error(x: float, error: float) -> str:
+    """x to the digit that twice its error allows, and at least one decimal."""
+    return fixed(x, 2 * error, 0)
+
+
+def mcse_in_words(mcse: float, is_bound: bool | np.bool_) -> str:
+    """An MCSE with two figures; behind a sign where it is only known to be larger.
+
+    >>> mcse_in_words(0.2134, False), mcse_in_words(0.2134, True)
+    ('0.21', '> 0.21')
+    """
+    return "> " * bool(is_bound) + two_figures(mcse)
+
+
+def typeset(x: float, error: float = np.nan) -> str:
+    """A number by two figures of its error, as a page or a figure has it.
+
+    >>> typeset(-14.534, 7.03), typeset(1234.5), typeset(float("nan")), typeset(-np.inf)
+    ('−14.5', '1,234.5', '–', '−∞')
+    """
+    if not np.isfinite(x):
+        return "–" if np.isnan(x) else "∞" if x > 0 else "−∞"
+    return fixed(x, error, thousands=",").replace("-", "\N{MINUS SIGN}")
+
+
+def percent(p: float) -> str:
+    """A probability that never claims certainty.
+
+    >>> percent(0.0), percent(0.372), percent(0.9994)
+    ('<1%', '37%', '>99%')
+    """
+    if not np.isfinite(p):
+        return "n/a"
+    return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{100 * p:.0f}%"
