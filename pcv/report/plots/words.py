@@ -1,4 +1,4 @@
-"""Names and numbers as figures and tables print them."""
+"""Names as figures and tables print them."""
 
 import re
 from collections.abc import Iterable
