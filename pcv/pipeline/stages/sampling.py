@@ -3,10 +3,11 @@
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from pcv.base import process
 from pcv.folds import columns
@@ -24,11 +25,31 @@ if TYPE_CHECKING:
     from pcv.analysis.sums import Block
     from pcv.sampling.fit.full_data import Fit
     from pcv.sampling.folds.drawing import Begun, Drawn, Saved, Until
+    from pcv.sampling.folds.moving import Standing
     from pcv.sampling.tiles import Engine
 
 
 INHERITED = ("predictive", "integration", "outcome", "superchains", "full_draws")
 """attributes of a warmup that its samples have as well"""
+
+
+class Task(NamedTuple):
+    """What a job samples, and from where."""
+
+    all_folds: Folds
+    folds: Folds
+    """of the batch, those that go on"""
+    warm: xr.Dataset
+    """their warmup"""
+    state: Float[np.ndarray, "fold chain param"]
+    """where their chains stand"""
+    frame: tuple[np.ndarray, np.ndarray] | None
+    """location and scale of their replicates, if a round before has some"""
+    made: int
+    """draws per chain of the rounds before"""
+    known: dict[str, Stamp]
+    """of what the sample is made from"""
+    fit: Stamp
 
 
 def sample(job: Job) -> None:
@@ -40,61 +61,35 @@ def sample(job: Job) -> None:
     from pcv.analysis import sums
     from pcv.analysis.diagnostics import largest, tail_size
     from pcv.base.programs import devices
-    from pcv.models import scores as scoring
     from pcv.pipeline.storage import idata
     from pcv.sampling.folds.drawing import sampled
 
-    making, config, cv = begin(job, "sample"), job.config, job.settings.cv
-    known = {"data": require(job, "data", {})}
-    all_folds, known["folds"] = folds_of(job, known)
-    folds = batch_of(job, all_folds)
-    fit = {"fit": require(job, "fit", known)}
-    known["warmup"] = require(job, "warmup", known | fit)
-    warm = opened(job, "warmup")
-    state, frame, made = warm["state"], None, 0
-    these = np.arange(len(folds.id))
-    if job.round:
-        before = job._replace(round=job.round - 1)
-        known[sample_name(before)] = require(before, "sample", known)
-        known[f"plan {job.round}"] = require(job, "plan", known)
-        these = active_folds(job, folds)
-        if these.size:
-            earlier = opened(before, "sample").sel(fold=folds.id[these])
-            state, made = earlier["state"], cv.rounds[job.round - 1]
-            if "y_rep_location" in earlier:
-                frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
-        folds = folds.some(these)
-    row = np.cumsum(warm["adapted"].values) - 1
-    warm, tail = warm.assign(adapted_row=("fold", row)).isel(fold=these), None
-    if cv.store == "sums":
-        room = tail_size(cv.chains * cv.most_draws) + 1
-        tail = np.full((len(folds.id), room), -np.inf)
-    made_of = draws_of(job, known | fit, folds, warm)
+    making, cv = begin(job, "sample"), job.settings.cv
+    task = _task(job)
+    folds, warm, frame, made = task.folds, task.warm, task.frame, task.made
 
     def stamp() -> Stamp:
-        return stamp_of(job, making, known, on=devices.describe())
+        return stamp_of(job, making, task.known, on=devices.describe())
 
     if not len(folds.id):
         keep(job, xr.Dataset(coords={"fold": folds.id}), stamp())
         return
+    made_of = draws_of(job, {**task.known, "fit": task.fit}, folds, warm)
+    tail = None
+    if cv.store == "sums":
+        tail = np.full((len(folds.id), tail_size(cv.chains * cv.most_draws) + 1), -np.inf)
     lengths = [cv.rounds[job.round]] if cv.until and cv.until.of_comparison else cv.lengths
     num_draws, divergences, there = np.zeros(len(folds.id), int), 0, 0
-    with devices.at_work(config.precision), process.deferred(signal.SIGTERM):
+    with devices.at_work(job.config.precision), process.deferred(signal.SIGTERM):
         arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
-        how = scored(job, arrays, all_folds)
-        decoupled = bool(warm.attrs["decoupled"])
-        model, predictive, *_ = in_chains(job, how, arrays, all_folds, fitted, decoupled)
-        scores = scoring.named(job.scores, job.objects)
-        num_units = columns.num_units(arrays)
-        scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])
-        engine = engine_of(job, predictive, arrays, model, scores)
-        y, num_starts = observed(job, arrays, folds), cv.num_superchains or cv.chains
+        engine = _engine(job, task, arrays, fitted)
+        y = observed(job, arrays, folds)
 
         def drawn(
             rows: np.ndarray, made: int, lengths: list[int], own: Checkpoint
         ) -> "Iterator[Drawn]":
-            begun = _begun(job, engine, fitted, folds.some(rows), warm, rows, state.values[rows])
+            begun = _begun(job, engine, fitted, task, rows)
             return sampled(begun, made, lengths, _until(cv), job.say, _saved(own))
 
         def after(number: int, block: "Block", draws: int, most: int) -> None:
@@ -124,12 +119,7 @@ def sample(job: Job) -> None:
                 says(job, "sample")(f"resuming from {there} saved block{plural}")
             every = drawn(np.arange(len(folds.id)), made, lengths, saved)
             for i, (block, active, standing) in enumerate(every):  # noqa: B007
-                across: dict[str, dict[str, np.ndarray]] = {}
-                if block.y_rep is not None:
-                    frame = frame or scoring.frame(block.y_rep)
-                    own = (x[active] for x in frame)
-                    replicates = scoring.Replicates(block.y_rep, y[active], num_starts, *own)
-                    across = scoring.across(scores, replicates)
+                across, frame = _across(engine, block, y[active], active, frame, cv)
                 batch = sums.batch_of(block, across, cv.store == "draws")
                 batch = sums.among_all(batch, active, len(folds.id))
                 if i == 0 and job.kept is None and number * batch.nbytes > store.IN_MEMORY:
@@ -143,15 +133,7 @@ def sample(job: Job) -> None:
                 num_draws[active] += block.num_draws
                 divergences += int(block.stats["divergences"]["total"].sum())
                 after(i + 1, block, made + int(num_draws.max()), lengths[-1])
-            last: dict[str, tuple] = {}
-            for name in sums.OF_FOLDS:
-                if name in warm:
-                    last[name] = warm[name].dims, warm[name].values
-            if frame:
-                for name, x in zip(("location", "scale"), frame):
-                    last[f"y_rep_{name}"] = (("fold", "slot"), x)
-            if job.round + 1 < len(cv.rounds):
-                last["state"] = (("fold", "chain", "param"), standing.position)
+            last = _last(job, warm, frame, standing)
             attributes = {key: warm.attrs[key] for key in INHERITED}
             end = sums.end(folds.id, num_draws, tail, last, attributes)
             if folder is None:
@@ -166,6 +148,81 @@ def sample(job: Job) -> None:
         )
 
 
+def _task(job: Job) -> Task:
+    """What is there to sample, after a look at all that it is made from."""
+    known = {"data": require(job, "data", {})}
+    all_folds, known["folds"] = folds_of(job, known)
+    folds = batch_of(job, all_folds)
+    fit = require(job, "fit", known)
+    known["warmup"] = require(job, "warmup", {**known, "fit": fit})
+    warm = opened(job, "warmup")
+    state, frame, made, these = warm["state"].values, None, 0, np.arange(len(folds.id))
+    if job.round:
+        before = job._replace(round=job.round - 1)
+        known[sample_name(before)] = require(before, "sample", known)
+        known[f"plan {job.round}"] = require(job, "plan", known)
+        these = active_folds(job, folds)
+        if these.size:
+            earlier = opened(before, "sample").sel(fold=folds.id[these])
+            state, made = earlier["state"].values, job.settings.cv.rounds[job.round - 1]
+            if "y_rep_location" in earlier:
+                frame = earlier["y_rep_location"].values, earlier["y_rep_scale"].values
+    row = np.cumsum(warm["adapted"].values) - 1
+    warm = warm.assign(adapted_row=("fold", row)).isel(fold=these)
+    return Task(all_folds, folds.some(these), warm, state, frame, made, known, fit)
+
+
+def _engine(job: Job, task: Task, arrays: dict[str, np.ndarray], fit: "Fit") -> "Engine":
+    """The program of the job's folds, whose model has what its scores need."""
+    from pcv.models import scores as scoring
+
+    how = scored(job, arrays, task.all_folds)
+    decoupled = bool(task.warm.attrs["decoupled"])
+    model, predictive, *_ = in_chains(job, how, arrays, task.all_folds, fit, decoupled)
+    scores = scoring.named(job.scores, job.objects)
+    num_units, num_slots = columns.num_units(arrays), task.folds.test.shape[1]
+    scoring.check(scores, model, job.model, arrays, num_units, predictive, num_slots)
+    return engine_of(job, predictive, arrays, model, scores)
+
+
+def _across(
+    engine: "Engine",
+    block: "Block",
+    y: np.ndarray,
+    active: np.ndarray,
+    frame: tuple[np.ndarray, np.ndarray] | None,
+    cv: CvConfig,
+) -> tuple[dict[str, dict[str, np.ndarray]], tuple[np.ndarray, np.ndarray] | None]:
+    """Scores that compare chains, and the frame of the first block's replicates."""
+    from pcv.models import scores as scoring
+
+    if block.y_rep is None:
+        return {}, frame
+    frame = frame or scoring.frame(block.y_rep)
+    own = (x[active] for x in frame)
+    replicates = scoring.Replicates(block.y_rep, y, cv.num_superchains or cv.chains, *own)
+    return scoring.across(engine.scores, replicates), frame
+
+
+def _last(
+    job: Job,
+    warm: xr.Dataset,
+    frame: tuple[np.ndarray, np.ndarray] | None,
+    standing: "Standing",
+) -> dict[str, tuple]:
+    """What a sample has beside its sums: of its folds, and for a round that goes on from it."""
+    from pcv.analysis import sums
+
+    last: dict[str, tuple] = {
+        name: (warm[name].dims, warm[name].values) for name in sums.OF_FOLDS if name in warm
+    }
+    for name, x in zip(("location", "scale"), frame or ()):
+        last[f"y_rep_{name}"] = (("fold", "slot"), x)
+    if job.round + 1 < len(job.settings.cv.rounds):
+        last["state"] = (("fold", "chain", "param"), standing.position)
+    return last
+
+
 def _until(cv: CvConfig) -> "Until | None":
     """When folds end by themselves."""
     from pcv.sampling.folds.drawing import Until
@@ -176,20 +233,14 @@ def _until(cv: CvConfig) -> "Until | None":
     return Until(*rule, cv.num_superchains)
 
 
-def _begun(
-    job: Job,
-    engine: "Engine",
-    fit: "Fit",
-    folds: Folds,
-    warm: xr.Dataset,
-    rows: np.ndarray,
-    state: np.ndarray,
-) -> "Begun":
+def _begun(job: Job, engine: "Engine", fit: "Fit", task: Task, rows: np.ndarray) -> "Begun":
+    """Some of the task's folds."""
     from pcv.base.keys import key
     from pcv.pipeline.stages.warming_up import OF_OWN
     from pcv.sampling.folds.drawing import Begun
     from pcv.sampling.folds.moving import Own, standing_at
 
+    warm = task.warm
     adapted = warm["adapted"].values[rows]
     scale_ratio = np.ones((len(rows), len(fit.kernel.center)))
     which = warm["adapted_row"].values[rows][adapted]
@@ -199,7 +250,8 @@ def _begun(
     center["shift"] = warm["shift"].values[rows]
     root = key(job.config.seed, job.model, "sample")
     full = warm["full_crossing"].values[rows], int(warm.attrs["full_draws"])
-    return Begun(engine, root, fit.kernel, folds, own, standing_at(state), center, *full)
+    folds, standing = task.folds.some(rows), standing_at(task.state[rows])
+    return Begun(engine, root, fit.kernel, folds, own, standing, center, *full)
 
 
 def _saved(own: Checkpoint) -> "Saved":
