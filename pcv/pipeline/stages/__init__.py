@@ -3,7 +3,7 @@
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
 A stage takes a `Job`, reads the artifacts before it, refuses those that do not belong to the
-present config, and writes its own. `pcv.pipeline.graph.STAGES` says in which module it is.
+present config, and writes its own. The table in ``pcv.pipeline.graph`` names its module.
 """
 
 import importlib
