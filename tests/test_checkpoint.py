@@ -191,8 +191,7 @@ def test_out_of_memory(project, whole, monkeypatch):
     assert tried[:5] == [16, 8, 4, 2, 2]
     said = [line for line in project.said if line.startswith("warning: out of memory")]
     assert said[0].startswith(
-        f"warning: out of memory with {most} chains of a device at a time; tried again with "
-        f"{most // 2}"
+        f"warning: out of memory with {most} chains at a time per device; retrying with {most // 2}"
     )
     for name in ("log_joint_mean", "log_joint_draws", "acceptance"):
         np.testing.assert_allclose(drawn[name], whole[name], rtol=1e-6)
@@ -210,7 +209,7 @@ def test_out_of_memory_for_good(project, monkeypatch):
     job = project.job(DRAWS, "flat")
     with monkeypatch.context() as patch:
         of_small_device(patch, 0)
-        with pytest.raises(PcvError, match=r"out of memory with one chain of a device at a time; "):
+        with pytest.raises(PcvError, match=r"out of memory with one chain per device; "):
             run(job, "sample")
     with monkeypatch.context() as patch:
         patch.setattr(moving, "standing_at", exhausted)

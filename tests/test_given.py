@@ -101,8 +101,8 @@ def changed(tree, change):
     ("change", "said"),
     [
         (lambda x: x.drop_vars("tau"), "has no variable 'tau', only 'a', 'b'"),
-        (lambda x: x.isel(group=slice(4)), "has 'a' of shape (4,), and the model of shape (5,)"),
-        (lambda x: x.assign(sigma=-x["sigma"]), "2000 of 2000 draws of the posterior that is"),
+        (lambda x: x.isel(group=slice(4)), "has 'a' with shape (4,), the model with shape (5,)"),
+        (lambda x: x.assign(sigma=-x["sigma"]), "2000 of 2000 draws of the given posterior"),
         (lambda x: x.assign(mu=x["mu"] + 0.5), "is not that of this model and these data: the"),
         (lambda x: x.rename(chain="walker"), "no group 'posterior' with dimensions chain and draw"),
         (lambda x: x.isel(draw=slice(20)).isel(chain=slice(2)), "R-hat of"),

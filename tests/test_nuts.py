@@ -117,7 +117,7 @@ def correlated() -> Draws:
     return draws
 
 
-SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the others\): more "
+SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the others\): increase "
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_fits_that_cannot_be_trusted(draws, said):
 @pytest.mark.parametrize(
     ("draws", "said"),
     [
-        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d{3}, above 1\.\d+: more fit.draws"),
+        (spoilt(shift=0.3), r"R-hat of 'b' is 1\.0\d{3}, above 1\.\d+: increase fit.draws"),
         (spoilt(diverging=40), "40 divergences: a higher fit.target_accept, tighter priors or "),
         (spoilt(diverging=1), "1 divergence: a higher fit.target_accept, tighter priors or "),
-        (correlated(), r"ESS of 'a' is \d\d\d, below 400: more fit.draws"),
+        (correlated(), r"ESS of 'a' is \d\d\d, below 400: increase fit.draws"),
     ],
     ids=["shifted a little", "few divergent", "one divergent", "correlated"],
 )
@@ -220,7 +220,7 @@ def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, said
     assert found == target_accept
     assert draws.diverging.sum() == divergent[-1]
     assert said == [
-        f"target_accept {low:g}: {number} of 4000 draws diverged; again at {high:g}"
+        f"target_accept {low:g}: {number} of 4000 draws diverged; retrying at {high:g}"
         for low, high, number in zip(fit_checks.TARGETS, fit_checks.TARGETS[1:], said_of)
     ]
 
@@ -232,7 +232,7 @@ def test_the_target_is_raised_while_proposals_are_refused(number, found):
     each = iter([(refused, refused), (spoilt(), None)])
     assert fitting._with_small_steps(each, fit_checks.TARGETS, said.append)[0] == found
     told = f"{number} of 4000 proposals were refused"
-    assert said == [f"target_accept 0.8: {told}; again at 0.95"] * (found > 0.8)
+    assert said == [f"target_accept 0.8: {told}; retrying at 0.95"] * (found > 0.8)
     problems = fit_checks.check(refused, ["a", "b"]).problems
     assert any(problem.startswith(told) for problem in problems) == (found > 0.8)
 

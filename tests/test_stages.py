@@ -891,7 +891,7 @@ class TestSameAnswer:
             found.append(estimates(project, "flat"))
         warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr"))
         assert warm["adapted"].values.tolist() == [True] * 4
-        own = "warmup flat: kernels of their own for 4 of 4 folds"
+        own = "warmup flat: adapted 4 of 4 folds"
         assert project.said.count(own) == 1  # and twice two of two: nothing is recycled
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(*(x[name] for x in found), rtol=1e-6, err_msg=name)
@@ -1353,9 +1353,9 @@ class TestBadFits:
         said = message(job, "fit")
         assert re.fullmatch(
             r"fit mine: R-hat of 'a' is \d+\.\d\d, above 1\.05 \(chain [0-3] is furthest from the "
-            r"others\): more fit\.warmup and fit\.draws, or reparameterise\nthe draws are kept in "
-            r"results/yields/models/mine/fit_failed\.zarr; fit.allow_bad_fit: true "
-            r"\(--allow-bad-fit\) goes on",
+            r"others\): increase fit\.warmup and fit\.draws, or reparameterise\n"
+            r"the draws are saved in results/yields/models/mine/fit_failed\.zarr; to continue "
+            r"anyway, set fit.allow_bad_fit: true \(--allow-bad-fit\)",
             said,
         )
         assert not job.path("fit").exists()
@@ -1405,7 +1405,7 @@ class TestBadFits:
         )
         assert max(map(len, said.splitlines())) <= 160
         assert int(number[1]) > 8
-        assert "again at" not in "".join(project.said)
+        assert "retrying at" not in "".join(project.said)
         kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
         assert int(kept["sample_stats/diverging"].sum()) == int(number[1])
 
@@ -1415,7 +1415,7 @@ class TestBadFits:
         job = project.job(changes, model="mine", batch="1-of-1")
         run(job, "fit")
         why = r"(?:draws diverged|proposals were refused)"
-        said = rf"fit mine: target_accept (\S+): \d+ of \d+ {why}; again at (\S+)"
+        said = rf"fit mine: target_accept (\S+): \d+ of \d+ {why}; retrying at (\S+)"
         raised = re.findall(said, "\n".join(project.said))
         assert raised in ([("0.8", "0.95")], [("0.8", "0.95"), ("0.95", "0.99")])
         kernel = xr.open_dataset(job.path("fit"), group="kernel")

@@ -1,15 +1,15 @@
-"""The one error that a user is meant to read."""
+"""Errors meant for the user."""
 
 import signal
 from pathlib import Path
 
 
 class PcvError(ValueError):
-    """What is wrong, where, and what to do, in one line each."""
+    """An error for the user, in one line: what is wrong, where, and what to do."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """Another library's error: its type and the first line of what it says.
+    """The type and first line of another library's error.
 
     >>> in_one_line(KeyError("weight_g"))
     "KeyError: 'weight_g'"
@@ -19,17 +19,17 @@ def in_one_line(error: BaseException) -> str:
 
 
 class BadFit(PcvError):
-    """A full-data fit that cannot be trusted: a line for each problem, and one for what to do."""
+    """A full-data fit that cannot be trusted: one line per problem, and one of advice."""
 
     def __init__(self, problems: list[str], kept: Path) -> None:
-        goes_on = "fit.allow_bad_fit: true (--allow-bad-fit) goes on"
-        super().__init__("\n".join([*problems, f"the draws are kept in {kept}; {goes_on}"]))
+        advice = "to continue anyway, set fit.allow_bad_fit: true (--allow-bad-fit)"
+        super().__init__("\n".join([*problems, f"the draws are saved in {kept}; {advice}"]))
         self.problems, self.kept = problems, kept
 
 
 class Stopped(BaseException):
-    """SIGTERM or Ctrl-C has come, and a block of draws was finished. No error: what goes on from
-    errors does not go on from this."""
+    """SIGTERM or Ctrl-C stopped the run after a block of draws. Not an `Exception`, so that error
+    handlers let it pass."""
 
     def __init__(self, signum: int, where: str = "", kept: str = "") -> None:
         name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
@@ -40,5 +40,5 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """Of a process that ends by it, as shells have it."""
+        """Exit status of the process, by the convention of shells."""
         return 128 + self.signum

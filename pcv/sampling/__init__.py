@@ -1,6 +1,6 @@
-"""Chains of all folds, and of the full data, by one compiled program.
+"""MCMC for the full data and all folds, by one compiled program.
 
-`hmc` is one block of draws of one chain; `tiles` makes it any number of chains, a fixed number at a
-time; `kernel` is what chains learn from their pooled draws. `fit` and `folds` are calls of
-these: the full data is the fold that holds nothing out. Nothing here knows files or configs.
+`hmc` draws one block of one chain; `tiles` runs any number of chains, a fixed number at a time;
+`kernel` is the metric learnt from pooled draws. `fit` and `folds` build on these: the full data is
+the fold that holds nothing out. Nothing here knows of files or configs.
 """

@@ -1,4 +1,4 @@
-"""Sums over draws that replace the draws.
+"""Streaming sums that replace the draws.
 
 An `Accumulator` stands for this loop, run on the device, one batch of draws at a time:
 
@@ -7,9 +7,9 @@ An `Accumulator` stands for this loop, run on the device, one batch of draws at 
         carry = update(carry, x)
     return finalize(carry)
 
-What `finalize` returns is what is stored, per (fold, chain, batch); everything after sampling is
-computed from it. `merge` of what is stored for two runs of draws, one after the other, is what
-would be stored for both. Accumulators know one chain; `vmap` adds the others.
+What `finalize` returns is stored per (fold, chain, batch), and all later analysis is computed from
+it. `merge` combines the stored sums of two consecutive runs of draws. Accumulators see one chain;
+`vmap` adds the others.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Accumulator(NamedTuple):
 
 
 class LogSumsCarry(NamedTuple):
-    """Sums of a log score about `center`, so that single precision loses nothing."""
+    """Sums of a log score about `center`, which preserves single precision."""
 
     center: Float[Array, "..."]
     number: Float[Array, ""]
@@ -87,21 +87,20 @@ def _log_sums_finalize(carry: LogSumsCarry) -> Stored:
 log_sums = Accumulator(_log_sums_init, _log_sums_update, _log_sums_merge, _log_sums_finalize)
 r"""Count, mean and M2 of a log score s (Welford), log Σ exp(s) and log Σ exp(2s).
 
-`init` takes the centring constant, in the shape of the score. PCV appendix A.
+`init` takes the centring constant, shaped like the score. PCV appendix A.
 """
 
 
 def energy_sums(
     energy: Float[np.ndarray, "*chain draw"], before: Float[np.ndarray, "*chain"]
 ) -> Stored:
-    r"""Count, mean and M2 of the energy E of a batch of draws, and its summed squared steps.
+    r"""Count, mean, M2 and summed squared differences of the energy E of a batch of draws.
 
     .. math:: \text{E-FMI} = \sum_t (E_t - E_{t-1})^2 / M_2
 
     Args:
         energy: of the draws of each chain.
-        before: of the draw before the batch (NaN: there was none), so that the steps of batches
-            add up.
+        before: of the last draw before the batch (NaN: none), so that batches add up.
     """
     mean = energy.mean(-1)
     steps = np.diff(np.concatenate([before[..., None], energy], axis=-1))
@@ -170,6 +169,6 @@ def _weighted_finalize(carry: WeightedCarry) -> Stored:
 weighted_means = Accumulator(_weighted_init, _weighted_update, _weighted_merge, _weighted_finalize)
 r"""Weighted means :math:`\sum_t w_t x_t / \sum_t w_t` of named arrays, and log Σ w.
 
-`init` and `update` take log w and the arrays, whose first axes are those of log w: no weight is
-too small or too large.
+`init` and `update` take log w and the arrays, whose leading axes are those of log w. Sums are
+relative to the largest weight, so none under- or overflows.
 """

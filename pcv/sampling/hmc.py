@@ -1,7 +1,7 @@
 """One block of draws of one chain of one fold, by BlackJAX's HMC.
 
-Whatever differs between chains, folds, blocks and stages is an argument, so that all of them are
-calls of one program. Positions are whitened by the kernel, so that the metric is the identity.
+Whatever differs between chains, folds, blocks and stages is an argument, so one program serves them
+all. Positions are whitened by the kernel, which makes the metric the identity.
 """
 
 from collections.abc import Callable
@@ -18,20 +18,20 @@ from pcv.models.model import Fold
 from pcv.sampling.kernel import Kernel, from_z, to_z
 
 MAX_LOG_STEP, MIN_LOG_STEP = 0.4, -14.0
-"""log of the step size, in standard deviations, between which it is adapted"""
+"""bounds of the adapted log step size, in standard deviations"""
 
 
 class Chain(NamedTuple):
-    """What tells one chain from another."""
+    """What distinguishes one chain from another."""
 
     fold: UInt32[Any, ""]
-    """bits of the fold's name"""
+    """hash bits of the fold's name"""
     number: UInt32[Any, ""]
-    """among the chains of the fold"""
+    """index among the chains of the fold"""
     test: Int[Any, " slot"]
     held_out: Int[Any, "run 2"]
     scale_ratio: Float[Any, " param"]
-    """how much wider than the kernel's the scale of each whitened coordinate is"""
+    """scale of each whitened coordinate, relative to the kernel's"""
 
 
 class State(NamedTuple):
@@ -44,22 +44,22 @@ class State(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How chains go on in a block; the same for all of a tile."""
+    """HMC settings of a block, shared by all chains of a tile."""
 
     first: Int[Any, ""]
-    """draws made before"""
+    """number of earlier draws"""
     num_draws: Int[Any, ""]
     num_steps: Float[Any, ""]
-    """mean time of a trajectory, in steps of the step size; each is uniform within half of it"""
+    """mean integration time, in units of the step size; jittered uniformly by ± half of it"""
     thin: Int[Any, ""]
-    """HMC transitions for a draw"""
+    """HMC transitions per draw"""
     rate: Float[Any, ""]
-    """gain by which a chain's log step size follows its acceptance; 0: it stays"""
+    """gain with which a chain's log step size tracks its acceptance rate; 0: fixed"""
     target_accept: Float[Any, ""]
 
 
 class Moved(NamedTuple):
-    """Draws of a block."""
+    """The draws of a block."""
 
     position: Float[Any, "draw param"]
     lp: Float[Any, " draw"]
@@ -69,7 +69,7 @@ class Moved(NamedTuple):
 
 
 def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " unit"]:
-    """Which units are in training, from the half-open ranges of those that are not."""
+    """Mask of training units, from the half-open ranges of held-out ones."""
     edges = jnp.zeros(num_units + 1, jnp.int32)
     edges = edges.at[held_out[:, 0]].add(1).at[held_out[:, 1]].add(-1)
     return jnp.cumsum(edges[:-1]) == 0
@@ -78,10 +78,10 @@ def train_mask(held_out: Int[Array, "run 2"], num_units: int) -> Bool[Array, " u
 def jittered(
     num_steps: Float[Array, ""], key: Key[Array, ""]
 ) -> tuple[Int[Array, ""], Float[Array, ""]]:
-    """A trajectory whose time is uniform within half of a mean, shared by all chains: how many
-    leapfrog steps it has, and their size over the step size, at most 1.
+    """Jittered integration time, shared by all chains, uniform within half of its mean: the number
+    of leapfrog steps, and their size relative to the step size, at most 1.
 
-    In a number of steps alone, a quarter period of one or two steps would be missed.
+    Jittering the number of steps alone would miss a quarter period of one or two steps.
     """
     time = num_steps * (0.5 + jax.random.uniform(key, dtype=num_steps.dtype))
     steps = jnp.maximum(jnp.ceil(time), 1).astype(jnp.int32)
@@ -102,16 +102,17 @@ def run_chain(
 
     Args:
         log_density: of flat parameters and a fold.
-        num_units: number of units of the data.
-        buffer: room for the block's draws; static, while `pace.num_draws` ≤ buffer is not.
+        num_units: number of units.
+        buffer: capacity for draws; static, unlike `pace.num_draws` ≤ buffer.
         root: key of the seed, the model and the stage.
-        kernel, pace: of the block.
-        state: where the chain stands.
-        chain: which it is.
+        kernel: metric.
+        pace: settings of the block.
+        state: current state of the chain.
+        chain: its identity and fold.
 
     Returns:
-        The new state and the draws. Of a draw of several transitions, the last one's acceptance,
-        divergence and energy count, as when draws are thinned.
+        The new state and the draws. With several transitions per draw, acceptance, divergence and
+        energy are those of the last, as under thinning.
     """
     fold = Fold(train_mask(chain.held_out, num_units), chain.test)
     transition = hmc.build_kernel()
@@ -131,8 +132,8 @@ def run_chain(
         return jnp.zeros((buffer, *example.shape), example.dtype)
 
     def move(t: Int[Array, ""], j: Int[Array, ""], last: tuple) -> tuple:
-        """A transition; the first of a block, j = -1, stays where it is and finds the density
-        there, so that no second copy of its gradient is compiled."""
+        """One transition. The first of a block (j = -1) stays in place and evaluates the density
+        there, so that its gradient is compiled only once."""
         (before, log_step, _, accepted, _), here = last, j < 0
         number = t * pace.thin + j
         steps, finer = jittered(pace.num_steps, jax.random.fold_in(jitter, number))

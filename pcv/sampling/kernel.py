@@ -1,9 +1,9 @@
-r"""The metric of HMC, learnt from pooled draws: a diagonal, and the directions that it misses.
+r"""The HMC metric, learnt from pooled draws: a diagonal plus the directions that it misses.
 
 .. math:: \theta = c + d \circ \bigl(I + U\,\mathrm{diag}(r - 1)\,U^\top\bigr) z
 
-with unit mass on z: standard deviations d, and orthonormal directions U in which the draws,
-standardised, spread by r in place of 1.
+with unit mass on z: standard deviations d, and orthonormal directions U in which the standardised
+draws have standard deviations r instead of 1.
 """
 
 from typing import Any, NamedTuple
@@ -12,15 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 DENSE, MOST = 100, 16
-"""parameters up to which every direction may have its own spread, and directions of more"""
-
+"""largest number of parameters for a full-rank kernel, and the rank for more"""
 
 FEWEST_PER_PARAM = 4
-"""effective draws, from which on small eigenvalues of their correlation count"""
+"""effective draws per parameter needed to use small eigenvalues of the correlation matrix"""
 
 
 class Kernel(NamedTuple):
-    """A metric; `center` keeps numbers small in single precision."""
+    """A metric; centring by `center` preserves single precision."""
 
     center: Float[Any, " param"]
     scale: Float[Any, " param"]
@@ -29,7 +28,7 @@ class Kernel(NamedTuple):
 
 
 def num_directions(num_params: int) -> int:
-    """How many directions the kernel of so many parameters has room for.
+    """Number of directions of a kernel.
 
     >>> num_directions(65), num_directions(400)
     (65, 16)
@@ -45,13 +44,13 @@ def plain(num_params: int) -> Kernel:
 
 
 def to_z(kernel: Kernel, position: Float[Array, " param"]) -> Float[Array, " param"]:
-    """Coordinates z of a position θ."""
+    """Whitened coordinates z of a position θ."""
     x = (position - kernel.center) / kernel.scale
     return x + kernel.directions @ ((1 / kernel.ratios - 1) * (kernel.directions.T @ x))
 
 
 def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
-    """The position θ of coordinates z."""
+    """The position θ of whitened coordinates z."""
     x = z + kernel.directions @ ((kernel.ratios - 1) * (kernel.directions.T @ z))
     return kernel.center + kernel.scale * x
 
@@ -59,37 +58,37 @@ def from_z(kernel: Kernel, z: Float[Array, " param"]) -> Float[Array, " param"]:
 def whitened(
     kernel: Kernel, positions: Float[np.ndarray, "*draw param"]
 ) -> Float[np.ndarray, "*draw param"]:
-    """`to_z` of many positions, on the host."""
+    """`to_z` for many positions, in NumPy."""
     x = (positions - kernel.center) / kernel.scale
     return x + ((x @ kernel.directions) * (1 / kernel.ratios - 1)) @ kernel.directions.T
 
 
 def covariance(kernel: Kernel) -> Float[np.ndarray, "param param"]:
-    """Of a posterior that the kernel whitens."""
+    """Covariance of a posterior that the kernel whitens."""
     spread = (kernel.directions * (kernel.ratios**2 - 1)) @ kernel.directions.T
     spread[np.diag_indices_from(spread)] += 1
     return kernel.scale[:, None] * spread * kernel.scale
 
 
 def precisions(kernel: Kernel) -> Float[np.ndarray, " param"]:
-    """Of each parameter, given the others, in a posterior that the kernel whitens."""
+    """Conditional precision of each parameter given the others, where the kernel whitens."""
     return (1 + kernel.directions**2 @ (1 / kernel.ratios**2 - 1)) / kernel.scale**2
 
 
 def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kernel:
-    r"""The kernel of a posterior that draws are from.
+    r"""The kernel estimated from posterior draws.
 
-    Of the eigenvalues of the draws' correlation, only those count that the correlation of
-    independent parameters would not show in as many draws (Marchenko and Pastur):
+    Only eigenvalues of the sample correlation matrix outside the Marchenko–Pastur range of
+    independent parameters are used,
 
-    .. math:: \lambda < (1 - \sqrt{p/n})^2 \quad\text{or}\quad \lambda > (1 + \sqrt{p/n})^2
+    .. math:: \lambda < (1 - \sqrt{p/n})^2 \quad\text{or}\quad \lambda > (1 + \sqrt{p/n})^2,
 
-    and small ones only from four draws a parameter on: a direction taken for narrower than it is
-    would hold chains where they are.
+    and small ones only with at least four draws per parameter: underestimating the scale of a
+    direction would keep chains from moving along it.
 
     Args:
         draws: pooled over chains.
-        num_effective: how many independent draws they are worth.
+        num_effective: their effective sample size.
     """
     num_params = draws.shape[1]
     center, scale = draws.mean(0), draws.std(0)
@@ -108,12 +107,12 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
 
 
 def _eigen(x: Float[np.ndarray, "draw param"]) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and vectors (columns) of the mean of x xᵀ, of as many as there are draws or
-    parameters: of the smaller of two matrices, which takes a tenth of a decomposition of x."""
+    """Eigenvalues and eigenvectors (columns) of the mean of x xᵀ over draws, from the smaller Gram
+    matrix: ten times as fast as an SVD of x."""
     number, num_params = x.shape
     few = number < num_params
     values, vectors = np.linalg.eigh((x @ x.T if few else x.T @ x) / number)
-    values = np.maximum(values, 0.0)  # rounding makes some of those that are 0 negative
+    values = np.maximum(values, 0.0)  # rounding makes some zeros negative
     if few:
         lengths = np.sqrt(number * values)
         vectors = np.divide(x.T @ vectors, lengths, where=lengths > 0, out=np.zeros(x.T.shape))

@@ -1,4 +1,4 @@
-"""How many batches folds are cut into, so that the chains of a batch fit the memory there is."""
+"""The number of fold batches whose chains fit the available memory."""
 
 import os
 import resource
@@ -17,40 +17,40 @@ from pcv.sampling.folds.moving import measured
 from pcv.sampling.tiles import Engine
 
 HOST_COPIES = 9
-"""of the results of a block of draws, on the host: as they come, by fold, saved, and written; as
-many as were seen with 25,148 chains of 390 parameters (benchmarks/radon_loo)"""
+"""host copies of a block's results (raw, by fold, saved, written), measured with 25,148 chains of
+390 parameters (benchmarks/radon_loo)"""
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""Linux's control groups, and those that this process is in"""
+"""Linux control groups, and those of this process"""
 LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
-"""controllers → file of the limit: in version 2 of control groups, and in version 1"""
+"""controllers → file with the limit, for cgroups v2 and v1"""
 
 
 class Step(NamedTuple):
-    """Bytes that a block of draws takes, measured from its compiled programs."""
+    """Memory of a block of draws in bytes, from its compiled programs."""
 
     device: int
-    """on each device: arguments, results and what lies between them"""
+    """per device: arguments, results and temporaries"""
     host: int
-    """in the machine's memory: copies of the results, and on CPUs what the devices take"""
+    """host: copies of the results and, on CPUs, the memory of the devices"""
 
 
 def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Step:
-    """What a block of draws of so many folds takes; programs are compiled, and none is run.
+    """Memory of a block of draws; compiles the programs but does not run them.
 
     Args:
         engine: of the model.
-        fold: any one.
+        fold: any single fold.
         num_chains: chains per fold.
-        num_folds: folds that are sampled together.
+        num_folds: folds sampled together.
 
     Raises:
-        PcvError: JAX does not say for this kind of device.
+        PcvError: JAX does not report memory use for this kind of device.
     """
     found = measured(engine, fold)
     if found is None:
         raise PcvError(
-            f"cv.fold_batches: auto: JAX's {jax.default_backend()} does not say what memory a step "
-            "takes; give a number of batches"
+            f"cv.fold_batches: auto: JAX does not report memory use on {jax.default_backend()}; "
+            "give a number of batches"
         )
     copies = HOST_COPIES * num_folds * num_chains * found.chain
     on_host = in_use()[0].platform == "cpu"
@@ -58,33 +58,33 @@ def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Ste
 
 
 def of_devices() -> Step:
-    """Bytes that there are: on each device, and in the machine as far as this process may go."""
-    host = _of_host()
+    """Available memory in bytes: per device, and on the host for this process."""
+    host = _host_memory()
     limit = (in_use()[0].memory_stats() or {}).get("bytes_limit", host)
     return Step(limit, host)
 
 
-def _of_host() -> int:
-    """This process's part of the machine's memory, or of the container's that it is in.
+def _host_memory() -> int:
+    """This process's share of the memory of the machine or container.
 
-    On CPUs as much of it as of the cores, for other jobs have the rest; no more than limits of the
-    process, or of its job on a cluster, allow.
+    On CPUs, the share of cores in use, since other jobs may run on the rest; at most the limits of
+    the process and of its cluster job.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    groups = [int(text) for file in _limits() if (text := _content(file)).isdigit()]
+    groups = [int(text) for file in _limits() if (text := _text(file)).isdigit()]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     own = [] if soft == resource.RLIM_INFINITY else [soft]
-    of_job = _of_slurm()
-    if of_job:
-        own.append(of_job)
+    slurm = _slurm_memory()
+    if slurm:
+        own.append(slurm)
     common, devices = min([machine, *groups]), in_use()
-    if devices[0].platform == "cpu" and not of_job:
+    if devices[0].platform == "cpu" and not slurm:
         common = common * min(len(devices), all_cores()) // all_cores()
     return min([common, *own])
 
 
-def _of_slurm() -> int:
-    """What a job of SLURM asked for on this node; 0 where it did not, or asked for all of it."""
+def _slurm_memory() -> int:
+    """Bytes requested by the SLURM job on this node; 0: none, or all of it."""
     per_node, per_core, cores = (
         int(os.environ.get(f"SLURM_{name}") or 0)
         for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE")
@@ -93,8 +93,8 @@ def _of_slurm() -> int:
 
 
 def _limits() -> Iterator[Path]:
-    """Files that may hold the limits of this process's control groups."""
-    for line in _content(OWN_GROUPS).splitlines():
+    """Files that may hold memory limits of this process's control groups."""
+    for line in _text(OWN_GROUPS).splitlines():
         _, controllers, place = line.split(":", 2)
         if controllers in LIMITS:
             root = GROUPS / controllers
@@ -103,7 +103,7 @@ def _limits() -> Iterator[Path]:
             yield from (group / LIMITS[controllers] for group in groups)
 
 
-def _content(file: Path) -> str:
+def _text(file: Path) -> str:
     try:
         return file.read_text().strip()
     except OSError:
@@ -111,12 +111,12 @@ def _content(file: Path) -> str:
 
 
 def num_batches(num_folds: int, taken: Callable[[int], float], most: float) -> int:
-    """The least number of batches, as far as a few measurements tell, whose largest fits.
+    """The smallest number of batches whose largest fits, found from a few measurements.
 
     Args:
         num_folds: number of folds.
-        taken: number of folds → share of the memory that their chains take.
-        most: share that may be taken.
+        taken: number of folds → share of the memory that their chains need.
+        most: largest share allowed.
 
     >>> num_batches(1000, lambda folds: 0.1 + folds / 100, 0.5)
     25

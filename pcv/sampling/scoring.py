@@ -1,4 +1,4 @@
-"""Scores of a fold's test set at a block of draws, as sums over them."""
+"""Scores of a fold's test set, summed over a block of draws."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from pcv.sampling.hmc import Chain, train_mask
 
 
 class Made(NamedTuple):
-    """What a block makes."""
+    """Scores of a block of draws."""
 
     sums: dict[str, Any]
     """joint, pointwise and, where there are several slots, bridge (of
@@ -38,18 +38,18 @@ def score_block(
     chain: Chain,
     center: dict[str, Any],
 ) -> Made:
-    """Sums over the draws of one chain, or over others as if they were its own.
+    """Sums of scores over draws, of the chain itself or of another posterior.
 
     Args:
         target: the model on flat parameters.
-        scores: what is averaged besides the log score.
-        num_units: number of units of the data.
+        scores: scores besides the log score.
+        num_units: number of units.
         root: key of the seed, the model and the stage.
-        first: draws that the chain made before.
-        num_draws: of the block.
+        first: number of the chain's earlier draws.
+        num_draws: draws of the block.
         positions: blocks of draws.
-        block: which of them.
-        chain: whose scores.
+        block: index of the block to score.
+        chain: its fold's test set is scored.
         center: kind → centring constant of the log score; shift → that of the joint score, or inf.
     """
     by_draw = [score for score in scores if score.per == "draw"]

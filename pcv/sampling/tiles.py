@@ -1,7 +1,7 @@
-"""Any number of chains, some tiles of a fixed number at a time, sharded over all devices.
+"""Any number of chains, in tiles of fixed size, sharded over all devices.
 
-One shape is compiled for, whatever the number of folds, and memory on the devices does not grow
-with it. Everything around the program is NumPy.
+A single shape is compiled, so device memory does not grow with the number of folds. Everything
+around the compiled program is NumPy.
 """
 
 from collections.abc import Callable
@@ -26,35 +26,35 @@ from pcv.sampling.kernel import Kernel, plain
 from pcv.sampling.scoring import Made, score_block
 
 MOST_CPU, MOST_GPU = 16, 4096
-"""chains of a device that advance side by side"""
+"""largest number of chains per device that advance side by side"""
 CPU_ROOM, GPU_ROOM = 2**20, 2**31
-"""bytes for their unit log likelihoods: what fits a core's cache, or a share of a GPU's memory"""
+"""bytes for their unit log likelihoods: a core's cache, or a share of a GPU's memory"""
 FASTER_TO_COMPILE = {"xla_backend_optimization_level": 1}
-"""by a tenth, and as fast once it is"""
+"""by 10%, with no loss of run time"""
 STACK, STACK_ROOM = 8, 2**25
-"""tiles of a call on a CPU, one after the other, where starting it takes longer than a small one;
-and bytes of a device for what they make"""
+"""largest number of consecutive tiles per call on a CPU, to amortise the overhead of a call; and
+bytes per device for their results"""
 
 
 class Engine(NamedTuple):
-    """The compiled programs of a model, and what they were built for."""
+    """The compiled programs of a model, and their sizes."""
 
     advance: Shared
-    """draws of chains"""
+    """makes draws"""
     score: Shared
-    """sums of scores at draws"""
+    """sums scores over draws"""
     target: Target
     num_units: int
     num_params: int
     scores: tuple[Score, ...]
     buffer: int
-    """the largest number of draws of a block"""
+    """capacity of a block, in draws"""
     tile: int
-    """chains that advance side by side, on all devices together"""
+    """chains that advance side by side, over all devices"""
     stack: int
-    """the largest number of tiles of a call"""
+    """largest number of tiles per call"""
     with_tile: Callable[[int], "Engine"]
-    """the same with another number of them, one tile a call: for memory that they did not fit"""
+    """the same engine with another tile size and one tile per call, for when memory runs out"""
 
 
 def build(
@@ -65,15 +65,15 @@ def build(
     tile: int | None = None,
     stack: int | None = None,
 ) -> Engine:
-    """The programs of a model; nothing is compiled before they are called.
+    """The programs of a model, compiled when they are first called.
 
     Args:
         target: the model on flat parameters.
-        scores: what to average besides the log score.
+        scores: scores besides the log score.
         num_units: number of units.
-        buffer: the largest number of draws of one block.
-        tile: chains that advance side by side; None: as many as the devices' caches hold.
-        stack: the largest number of tiles of a call; None: several on CPUs, where there is room.
+        buffer: largest number of draws per block.
+        tile: chains that advance side by side; None: as many as fit the devices' caches.
+        stack: largest number of tiles per call; None: several on CPUs, as memory allows.
     """
     log_density = programs.Inner(target.log_density)
     once = target._replace(
@@ -102,7 +102,7 @@ def build(
         traced_once = programs.Inner(one_tile)
 
         def share(tiles: Any, *args: Any) -> Any:
-            """The first `tiles` of a device's, one after the other."""
+            """The first `tiles` tiles of a device, one after the other."""
             *same, chains = args
             if stack == 1:
                 return traced_once(same, chains)
@@ -144,9 +144,9 @@ def chains_of(
     held_out: Int[np.ndarray, "fold run 2"],
     num_params: int,
 ) -> Chain:
-    """All chains of the folds, fold by fold, none stretched; leading axis: chain.
+    """All chains, fold by fold, with scale ratios of 1; leading axis: chain.
 
-    Ranges are filled up, by empty ones, to a power of 2: random folds have more or fewer of them.
+    Held-out ranges are padded with empty ones to a power of 2: random folds differ in their number.
     """
     runs = held_out.shape[1]
     room = 1 << (runs - 1).bit_length()
@@ -160,16 +160,16 @@ def chains_of(
 
 
 class Places(NamedTuple):
-    """Where the chains of a call lie: in as many tiles of each device, before its empty ones."""
+    """Layout of a call: chains fill equally many tiles on each device, padding comes last."""
 
     chain: Int[np.ndarray, " place"]
-    """of each place, also of those that are empty"""
+    """index of the chain at each place, padding included"""
     place: Int[np.ndarray, " chain"]
     tiles: int
 
 
 def places(number: int, engine: Engine) -> Places:
-    """Of so many chains, at most what a call takes."""
+    """The layout of `number` chains, at most those of one call."""
     devices = len(in_use())
     each = engine.tile // devices
     tiles = -(-number // engine.tile)
@@ -181,12 +181,12 @@ def places(number: int, engine: Engine) -> Places:
 
 
 def rows(tree: Any, places: Any) -> Any:
-    """Some of the chains."""
+    """Rows of every array in a tree."""
     return jax.tree.map(lambda x: x[places], tree)
 
 
 def typed(tree: Any) -> Any:
-    """Arrays and numbers as the program takes them, in the precision there is."""
+    """Arrays and numbers in the dtypes that the program expects."""
 
     def one(x: Any) -> np.ndarray:
         array = np.asarray(x)
@@ -212,14 +212,14 @@ def advance(
     Args:
         engine: from `build`.
         root: key of the seed, the model and the stage.
-        kernel: of all chains.
-        pace: of the block; `num_steps` and `thin` of all chains, or of each.
+        kernel: metric shared by all chains.
+        pace: settings of the block; `num_steps` and `thin` shared or per chain.
         state, chains: of each chain.
-        center: kind → centring constants of the log score, of each chain; None: nothing is scored.
-        with_positions: are the draws themselves to be brought to the host?
+        center: kind → centring constant of the log score per chain; None: nothing is scored.
+        with_positions: whether to copy the draws themselves to the host.
 
     Returns:
-        The new states, the draws and their scores (`Made`), in the order of the chains.
+        The new states, the draws and their scores (`Made`), in order of the chains.
     """
     number = len(chains.fold)
     paces = np.stack([np.broadcast_to(x, number) for x in (pace.num_steps, pace.thin)])
@@ -246,13 +246,13 @@ def advance(
             moved, positions = engine.advance(tiles, root, kernel, now, rows(moving, some))
             scored = None
             if scoring is not None:
-                told = block, rows(scoring, some)
-                scored = engine.score(tiles, root, now.first, now.num_draws, positions, told)
+                scored_at = block, rows(scoring, some)
+                scored = engine.score(tiles, root, now.first, now.num_draws, positions, scored_at)
             if waiting:
                 fetch()
             waiting.append(((moved, positions if with_positions else None, scored), at.place))
     fetch()
-    moved, positions, scored = rows(_one_after_the_other(parts), np.argsort(order))
+    moved, positions, scored = rows(_concatenated(parts), np.argsort(order))
     after, draws = unpack(moved)
     return after, draws._replace(position=positions), scored and unpack(scored)
 
@@ -263,12 +263,12 @@ def score(
     center: dict[str, Float[np.ndarray, "chain ..."]],
     draws: Float[np.ndarray, "block draw param"],
 ) -> Made:
-    """Scores of all chains at blocks of draws, the same for all; leading axis: block, chain."""
+    """Scores of all chains at the same blocks of draws; leading axes: block, chain."""
     devices, most = len(in_use()), engine.tile * engine.stack
     each, number = most // devices, len(chains.fold)
     scoring, root, parts = pack((chains, center)), key(0), []
     extent = np.int32(0), np.int32(draws.shape[1])
-    of: Any = np if in_use()[0].platform == "cpu" else jnp  # zeros need not be sent to a GPU
+    of: Any = np if in_use()[0].platform == "cpu" else jnp  # no need to copy zeros to a GPU
     for first in range(0, len(draws), each):
         some = typed(draws[first : first + each])
         beyond = (0, each - len(some)), (0, engine.buffer - some.shape[1]), (0, 0)
@@ -276,38 +276,38 @@ def score(
         for begin in range(0, len(some) * number, most):
             at = places(min(most, len(some) * number - begin), engine)
             block, chain = np.divmod(begin + at.chain, number)
-            told = block.astype(np.int32), rows(scoring, chain)
-            scored = engine.score(np.int32(at.tiles), root, *extent, positions, told)
+            scored_at = block.astype(np.int32), rows(scoring, chain)
+            scored = engine.score(np.int32(at.tiles), root, *extent, positions, scored_at)
             parts.append(rows(jax.tree.map(np.asarray, scored), at.place))
-    made = unpack(_one_after_the_other(parts))
+    made = unpack(_concatenated(parts))
     whole: Made = jax.tree.map(lambda x: x.reshape(len(draws), number, *x.shape[1:]), made)
     return whole
 
 
-def _one_after_the_other(parts: list[Any]) -> Any:
+def _concatenated(parts: list[Any]) -> Any:
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
 def _moving(engine: Engine, state: State, chains: Chain) -> Packed:
-    """What `engine.advance` takes of chains."""
+    """The chains as input of `engine.advance`."""
     if not engine.target.reads_test:
         chains = chains._replace(test=chains.test[:, :0])
     return pack((state, chains))
 
 
 class Taken(NamedTuple):
-    """Bytes that a block of draws takes."""
+    """Memory of a block of draws in bytes."""
 
     device: int
-    """on each device: arguments, results and what lies between them"""
+    """per device: arguments, results and temporaries"""
     chain: int
-    """of each chain, as it comes to the host"""
+    """per chain, of results on the host"""
 
 
 def taken(
     engine: Engine, state: State, chains: Chain, center: dict[str, np.ndarray]
 ) -> Taken | None:
-    """As XLA says of the programs for such chains, which are compiled; None where it does not."""
+    """XLA's memory analysis of the programs, which are compiled for it; None where it has none."""
     some, pace = places(1, engine).chain, typed(Pace(0, 1, 1.0, 1, 0.0, 0.0))
     kernel, moving = typed(plain(engine.num_params)), rows(_moving(engine, state, chains), some)
     one, root = np.int32(1), key(0)
@@ -330,6 +330,6 @@ def taken(
     moved, scored = found
     held = moved.argument_size_in_bytes + moved.output_size_in_bytes
     held += scored.argument_size_in_bytes + scored.output_size_in_bytes
-    held -= real.itemsize * int(np.prod(shape)) // len(in_use())  # positions, of both
+    held -= real.itemsize * int(np.prod(shape)) // len(in_use())  # positions, counted in both
     between = max(moved.temp_size_in_bytes, scored.temp_size_in_bytes)
     return Taken(held + between, of_chain)

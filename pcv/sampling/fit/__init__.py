@@ -1,6 +1,5 @@
-"""The full-data posterior: many short chains that learn a kernel, or draws that a user has.
+"""The full-data posterior: from many short chains that learn a kernel, or from a user's draws.
 
-`full_data` searches and draws, `draws` says how well chains have mixed, `posterior` asks for more
-care where that is not enough, down to NUTS (`nuts`); `given` takes what is there already, and
-`fit_checks` says whether a fit can be trusted.
+`full_data` adapts and samples, `draws` measures mixing, `posterior` raises the target acceptance
+and falls back on NUTS (`nuts`); `given` checks existing draws, `fit_checks` whether to trust a fit.
 """

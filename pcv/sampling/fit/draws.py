@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from pcv.analysis.diagnostics.convergence import rhat_of_moments
 
 REFUSED = 0.02
-"""acceptance of a proposal below which it counts as refused"""
+"""acceptance probability below which a proposal counts as refused"""
 MAX_RHAT, MIN_ESS = 1.05, 400
-"""of kept draws, beyond which more are made"""
+"""limits for kept draws, beyond which more are made"""
 
 
 class Draws(NamedTuple):
@@ -25,7 +25,7 @@ class Draws(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """Of each parameter: R-hat of rank-normalised split chains, and bulk ESS."""
+    """Rank-normalised split R-hat and bulk ESS of each parameter."""
 
     rhat: Float[np.ndarray, " param"]
     ess: Float[np.ndarray, " param"]
@@ -42,7 +42,7 @@ def mixing(position: Float[np.ndarray, "chain draw param"]) -> Mixing:
 
 
 def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
-    """R-hat, neither split nor of ranks."""
+    """R-hat of whole chains, not rank-normalised."""
     by_param = np.moveaxis(x, 2, 0)
     count = np.full(by_param.shape[:2], float(x.shape[1]))
     moments = count, by_param.mean(2), count * by_param.var(2)
@@ -51,14 +51,14 @@ def plain_rhat(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " 
 
 def tau(x: Float[np.ndarray, "chain draw param"]) -> Float[np.ndarray, " param"]:
     r"""Integrated autocorrelation time :math:`(1 + \rho) / (1 - \rho)`, at least 1, from the lag-1
-    autocorrelation about the mean of all chains, so that chains apart count as slow."""
+    autocorrelation about the grand mean, so that chains that disagree count as slow."""
     rho = np.nan_to_num(autocorrelation(np.moveaxis(x, 2, 0)), nan=1.0)
     rho = np.clip(rho, 0.0, 1 - 1e-6)
     return (1 + rho) / (1 - rho)
 
 
 def autocorrelation(x: Float[np.ndarray, "item chain draw"]) -> Float[np.ndarray, " item"]:
-    """At lag 1, about the mean of all chains."""
+    """Lag-1 autocorrelation about the grand mean."""
     x = x - x.mean(axis=(1, 2), keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         return (x[:, :, 1:] * x[:, :, :-1]).mean(axis=(1, 2)) / (x**2).mean(axis=(1, 2))

@@ -1,4 +1,4 @@
-"""Can a full-data fit be trusted? R-hat, ESS, divergences and E-FMI, and what they mean."""
+"""Checks of a full-data fit: R-hat, ESS, divergences and E-FMI, with advice."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,16 +11,16 @@ from pcv.sampling.kernel import Kernel, whitened
 
 WARN_RHAT = 1.01
 MAX_SHARE = 0.01
-"""of draws that diverge, or of proposals that are refused"""
+"""of divergent draws, or of refused proposals"""
 TARGETS = (0.8, 0.95, 0.99)
-"""acceptance rates that are aimed at in turn where none was asked for, while steps are too large"""
+"""target acceptance rates tried in turn by default, while steps are too large"""
 APART = 0.5
-"""standard deviations, and four of their mean's, by which divergent draws must differ in a
-parameter that is named"""
+"""standard deviations, and at least four standard errors, by which the mean of divergent draws must
+differ in a parameter to name it"""
 
 
 class Checks(NamedTuple):
-    """Can the full-data fit be trusted? Problems stop the run, warnings do not."""
+    """Checks of a full-data fit: problems stop the run, warnings do not."""
 
     rhat: Float[np.ndarray, " param"]
     ess: Float[np.ndarray, " param"]
@@ -31,9 +31,9 @@ class Checks(NamedTuple):
 
 
 def too_large(draws: Draws) -> str:
-    """Of which steps are too large in places that are narrower than others: what tells it.
+    """The sign, if any, that steps are too large for narrow regions of the posterior.
 
-    Chains hardly enter such places, or leave them, and agree of what lies outside.
+    Chains hardly enter or leave such regions, so they may agree without having explored them.
     """
     number = draws.diverging.size
     if (diverging := draws.diverging.sum()) > MAX_SHARE * number:
@@ -50,15 +50,15 @@ def check(
     kernel: Kernel | None = None,
     seen: Mixing | None = None,
 ) -> Checks:
-    """R-hat, bulk ESS, divergences and E-FMI of a full-data fit, and what they mean.
+    """R-hat, bulk ESS, divergences and E-FMI of a full-data fit, with advice.
 
     Args:
-        draws: at least two chains.
-        names: of the parameters, for the messages.
+        draws: of at least two chains.
+        names: of the parameters.
         target_accept: of the fit, for advice.
-        centred: parameters that could be written non-centred.
-        kernel: that they were made with, in whose directions chains are to agree as well.
-        seen: R-hat and ESS, where they are known.
+        centred: parameters that could be non-centred.
+        kernel: of the fit, in whose whitened coordinates chains must agree as well.
+        seen: R-hat and ESS, if known.
     """
     from arviz_stats.base import array_stats
 
@@ -85,19 +85,19 @@ def check(
         apart = int(np.argmax(np.abs(means - np.median(means))))
         problems.append(
             f"R-hat of '{names[worst]}' is {rhat[worst]:.2f}, above {MAX_RHAT} (chain {apart} is "
-            "furthest from the others): more fit.warmup and fit.draws, or reparameterise"
+            "furthest from the others): increase fit.warmup and fit.draws, or reparameterise"
         )
     elif kernel is not None and (said := _in_directions(draws, names, kernel)):
         problems.append(said)
     elif rhat[worst] > (usual := _usual(num_chains, ess[worst])):
         warnings.append(
             f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.3g}: "
-            "more fit.draws would make sure of it"
+            "increase fit.draws to be sure"
         )
     fewest = int(np.argmin(np.where(np.isnan(ess), np.inf, ess)))
     if ess[fewest] < MIN_ESS:
         warnings.append(
-            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS}: more fit.draws"
+            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS}: increase fit.draws"
         )
     divergences = int(draws.diverging.sum())
     higher = target_accept < TARGETS[-1]
@@ -117,24 +117,24 @@ def check(
 
 
 def _usual(chains: int, ess: float) -> float:
-    """R-hat of chains that have mixed: their means differ as those of so many draws do."""
+    """R-hat expected of mixed chains, given the Monte Carlo error of their means."""
     return max(WARN_RHAT, float(np.sqrt(1 + 2 * chains / max(ess, 1.0))))
 
 
 def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
-    """What is wrong where chains agree of each parameter, and not of their combinations."""
+    """The problem, if any, of chains that agree on parameters but not on their combinations."""
     rhat = plain_rhat(whitened(kernel, draws.position))
     worst = int(np.argmax(rhat))
     if rhat[worst] <= MAX_RHAT:
         return ""
     return (
-        f"R-hat of '{names[worst]}' given the others is {rhat[worst]:.2f}, above {MAX_RHAT}: more "
-        "fit.warmup and fit.draws, or reparameterise"
+        f"R-hat of '{names[worst]}' given the others is {rhat[worst]:.2f}, above {MAX_RHAT}: "
+        "increase fit.warmup and fit.draws, or reparameterise"
     )
 
 
 def _where(draws: Draws, names: list[str]) -> str:
-    """The parameter in which draws that diverged, or stayed, differ most from all, if they do."""
+    """The parameter in which divergent or refused draws stand out most, if any."""
     those = draws.diverging | (draws.acceptance_rate < REFUSED)
     mean, sd = draws.position.mean((0, 1)), draws.position.std((0, 1))
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,9 +1,8 @@
-r"""The full-data posterior: many short chains that learn from one another.
+r"""The full-data posterior: many short chains that adapt together.
 
-Chains start apart, uniform on (-2, 2) of the unconstrained scale. After each block of draws, the
-pooled draws give the kernel and the chains' acceptance gives the step size, until chains agree;
-what comes then is kept. Chains are independent while draws are kept: all that they share is
-decided before.
+Chains start uniformly on (-2, 2) of the unconstrained scale. After each block, the pooled draws
+update the kernel and the acceptance rates the step size, until chains agree; later draws are kept.
+Nothing is adapted while draws are kept, so chains are then independent.
 """
 
 from collections.abc import Callable
@@ -22,53 +21,53 @@ from pcv.sampling.kernel import FEWEST_PER_PARAM, Kernel, learn, plain, whitened
 from pcv.sampling.tiles import Engine, advance, build, chains_of
 
 FEWEST, CANDIDATES = 16, 20
-"""chains of a fit, where a tile has fewer; and starts of each, of which the first usable one"""
+"""fewest chains; and candidate starting points per chain, of which the first usable is taken"""
 RADIUS = 2.0
 FIRST_STEP, NEXT_STEP, LONG = 0.1, 0.3, 12.0
-"""step sizes at first and under the first kernel, and steps of a trajectory until it is chosen"""
+"""step size at first and under new kernels, and leapfrog steps until they are chosen"""
 FAST, SLOW = 0.4, 0.1
-"""gains of the step size, at first and later"""
+"""step-size gains, early and late"""
 LATER = 4
-"""kernels after which the step size follows slowly"""
+"""number of kernels after which the step size adapts slowly"""
 LOST, LOST_PER_PARAM, HARDLY = 100.0, 1.0, 0.1
-"""log density below the chains' median, and acceptance, of chains that will not come back soon"""
+"""chains are lost if their log density is this far below the median (plus this per parameter) and
+their acceptance rate below this"""
 AGREE = 1.1
-"""R-hat of a block, below which the next kernels are good"""
+"""R-hat of a block below which chains agree"""
 HELD, SHORT, TOGETHER = 10, 0.5, 4
-"""blocks of chains that do not agree, and whose trajectories are shorter than this time, until they
-are twice as long: narrow directions hold such chains; and blocks that are then looked at as one"""
+"""blocks in which chains disagree with integration times shorter than this, before trajectories are
+doubled (narrow directions slow such chains); and blocks then pooled to judge agreement"""
 GOOD, MOST_GOOD = 3, 12
-"""blocks in which chains agree, before draws are kept, and where they teach too little yet"""
+"""blocks in agreement before draws are kept; and the same where effective draws are still few"""
 QUARTER, MAX_STEPS = np.pi / 2, 64.0
-"""time in which a trajectory of a standard normal becomes independent of its start, and steps"""
+"""integration time that makes draws of a standard normal independent, and most leapfrog steps"""
 BLOCK, LEAST = 25, 100
-"""draws of a chain between two looks, and those to keep at least"""
+"""draws per chain between adaptations, and the fewest to keep"""
 ROOM = 50
-"""for draws of a block: as many as folds have by default, so that both are one program where they
-have as many chains side by side"""
+"""capacity of a block: the default of folds, so that fit and folds share a program where their
+tiles are of equal size"""
 
 
 class Fit(NamedTuple):
-    """The full-data posterior, and how chains move through it."""
+    """The full-data posterior, and the tuned sampler."""
 
     draws: Draws
     kernel: Kernel
     step_size: float
     num_steps: float
-    """mean time of a trajectory, in steps of that size"""
+    """mean integration time, in units of the step size"""
     target_accept: float
     mixing: Mixing | None = None
-    """of the draws, where it is enough"""
+    """of the draws, if sufficient"""
 
 
 def engine_of(target: Target, num_units: int, total: int) -> Engine:
-    """The program of a fit that keeps so many draws: of the posterior alone, of which nothing is
-    predicted, and of no more chains than have `LEAST` draws each.
+    """The program of a full-data fit, with no more chains than have `LEAST` draws each.
 
     Args:
         target: the model on flat parameters.
         num_units: number of units.
-        total: draws to keep, of all chains together.
+        total: draws to keep, over all chains.
     """
     engine = build(target, (), num_units, ROOM)
     most = max(total // LEAST, FEWEST)
@@ -76,7 +75,7 @@ def engine_of(target: Target, num_units: int, total: int) -> Engine:
 
 
 def num_chains(engine: Engine) -> int:
-    """Of a fit: a tile, so that no place of it is empty."""
+    """Chains of a fit: at least `FEWEST`, in full tiles."""
     return -(-FEWEST // engine.tile) * engine.tile
 
 
@@ -88,19 +87,19 @@ def sample(
     target_accept: float,
     after: Callable[[int, int, Moved], None] = lambda made, most, block: None,
 ) -> Fit:
-    """Draws of the posterior given all units.
+    """Draws of the full-data posterior.
 
     Args:
-        engine: of `engine_of`.
+        engine: from `engine_of`.
         root: key of the seed, the model and the stage.
-        warmup: draws of a chain after which the search for a kernel ends in any case.
-        total: draws to keep at least, of all chains together.
-        target_accept: acceptance that the step size is adapted to.
-        after: is told of every block: draws of a chain so far, and at least by its end, and what
-            was made.
+        warmup: largest number of warmup draws per chain.
+        total: fewest draws to keep, over all chains.
+        target_accept: target acceptance rate.
+        after: called after every block with the draws per chain so far, those expected in all, and
+            the block.
 
     Raises:
-        PcvError: no start of some chain has a finite density and gradient.
+        PcvError: a chain has no starting point with finite density and gradient.
     """
     search = Search(engine, root, target_accept, after)
     search.begin()
@@ -116,7 +115,7 @@ def after_nuts(
     target_accept: float,
     after: Callable[[int, int, Moved], None] = lambda made, most, block: None,
 ) -> Fit:
-    """The kernel and the pace of folds, where NUTS made the draws given the full data."""
+    """Kernel, step size and trajectory length for folds, from NUTS draws of the full data."""
     pooled = draws.position.reshape(-1, draws.position.shape[-1])
     search = Search(engine, root, target_accept, after)
     search.learn(draws.position, True)
@@ -128,7 +127,7 @@ def after_nuts(
 
 
 class Search:
-    """A fit under way: where its chains stand, and what they have learnt."""
+    """A fit in progress: the state of its chains, and what has been adapted."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class Search:
         self.size = BLOCK
 
     def block(self, rate: float, num_draws: int, more: int = LEAST) -> Moved:
-        """Draws of all chains, after which so many are to come."""
+        """A block of draws of all chains; `more` are expected to follow."""
         pace = Pace(self.made, num_draws, self.num_steps, 1, rate, self.target_accept)
         self.state, made = self._run(self.state, pace)
         self.made += num_draws
@@ -161,14 +160,14 @@ class Search:
         return state, Moved(*(x[:, : pace.num_draws] for x in moved))
 
     def begin(self) -> None:
-        """Chains start apart from one another, where density and gradient are finite."""
+        """Overdispersed starting points with finite density and gradient."""
         draw = np.random.default_rng(np.asarray(jax.random.key_data(self.root)).tolist())
         nowhere, left = np.full(self.number, -np.inf), np.ones(self.number, bool)
         start = np.zeros((self.number, self.engine.num_params))
         for trial in range(2 * CANDIDATES):
             if trial < CANDIDATES:
                 here = draw.uniform(-RADIUS, RADIUS, start.shape)
-            else:  # of the prior
+            else:  # prior draws
                 keys = jax.random.split(jax.random.fold_in(self.root, trial), self.number)
                 here = np.asarray(programs.once(jax.vmap(self.engine.target.init))(keys))
             _, found = self._run(State(here, nowhere, nowhere), Pace(0, 1, 1.0, 1, 0.0, 0.8))
@@ -187,7 +186,7 @@ class Search:
         self.state = State(start, first, np.full(self.number, np.nan))
 
     def settle(self, warmup: int) -> None:
-        """Learn the kernel, until chains agree and have taught it, or the warmup is over."""
+        """Adapt the kernel until chains agree and have enough effective draws, or warmup ends."""
         learnt = disagreed = 0
         pool: list[np.ndarray] = []
         held: list[np.ndarray] = []
@@ -220,13 +219,13 @@ class Search:
                 break
 
     def agreed(self, position: Float[np.ndarray, "chain draw param"]) -> bool:
-        """Do chains agree in a block, of every parameter and in every direction of the kernel?"""
+        """Whether chains agree on every parameter and in every whitened coordinate."""
         both = (position, whitened(self.kernel, position))
         return all(bool(plain_rhat(x).max() < AGREE) for x in both)
 
     def learn(self, position: Float[np.ndarray, "chain draw param"], agree: bool) -> bool:
-        """The kernel of draws, of their later half where chains do not agree yet. Do they teach
-        every direction?"""
+        """Update the kernel, from the second half of the draws while chains disagree. Returns
+        whether there are enough effective draws for every direction."""
         if not agree:
             position = position[:, position.shape[1] // 2 :]
         each = position.shape[1] / tau(position).mean() if agree else 1.0
@@ -235,8 +234,8 @@ class Search:
         return effective >= FEWEST_PER_PARAM * position.shape[-1]
 
     def rescue(self, block: Moved) -> None:
-        """Chains that hardly move, and where the density is lost beside that of others, go on from
-        where one of these stands: a place that is narrower than theirs, and lower, has no mass."""
+        """Move lost chains, nearly stuck at a far lower density, to the positions of others: a
+        region both narrower and lower than theirs has no mass."""
         lp = block.lp[:, -1]
         lost = lp < np.median(lp) - LOST - LOST_PER_PARAM * self.engine.num_params
         lost &= block.acceptance.mean(1) < HARDLY
@@ -246,16 +245,16 @@ class Search:
                 x[lost] = x[others]
 
     def step_size(self) -> float:
-        """The median over chains."""
+        """Median step size over chains."""
         return float(np.exp(np.median(self.state.log_step_size)))
 
     def set_step(self, size: float) -> None:
         self.state = self.state._replace(log_step_size=np.full(self.number, np.log(size)))
 
     def choose_steps(self) -> None:
-        """The step size, and how long trajectories are: with the most effective draws per
-        gradient, of parameters and of their squares, which antithetic draws leave behind; the
-        score of a draw counts as one more gradient, and a last step is a half on average."""
+        """Choose step size and trajectory length: the most effective draws per gradient, of
+        parameters and their squares, since antithetic draws only help the former. Scoring a draw
+        counts as one more gradient; rounding up adds half a step on average."""
         for gain in (FAST, SLOW):
             self.block(gain, self.size)
             self.set_step(self.step_size())
@@ -274,9 +273,9 @@ class Search:
         self.set_step(self.step_size())
 
     def keep(self, total: int) -> Fit:
-        """Draws of chains that agree; where they do not, more of them, with a kernel that those
-        which were made have taught. The first ones count as well, unless chains agree only
-        without them: to draw until a sample looks good would leave out what is rare."""
+        """Draws to keep. If chains disagree, re-adapt on them and draw more. Earlier draws count,
+        unless chains agree only without them: sampling until draws look good would lose what is
+        rare."""
         wanted = max(-(-total // self.number), LEAST)
         draws = self.kept(wanted)
         seen = self.mixed(draws)
@@ -289,14 +288,14 @@ class Search:
             draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
             if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
                 draws = last
-        if not self.learnt_together:  # by chains apart: folds get one that these draws teach
+        if not self.learnt_together:  # learnt while chains disagreed: folds need a better one
             self.learn(draws.position, True)
             self.set_step(NEXT_STEP)
             self.choose_steps()
         return self.fit(draws, seen)
 
     def mixed(self, draws: Draws) -> Mixing | None:
-        """How well, where it is enough."""
+        """Their mixing, if sufficient."""
         seen = mixing(draws.position)
         enough = (seen.rhat <= MAX_RHAT) & (seen.ess >= MIN_ESS)
         return seen if enough.all() and self.agreed(draws.position) else None
@@ -318,6 +317,6 @@ class Search:
         )
 
     def fit(self, draws: Draws, seen: Mixing | None = None) -> Fit:
-        """Draws, and how chains move now."""
+        """The draws with the current sampler settings."""
         step = self.step_size()
         return Fit(draws, self.kernel, step, self.num_steps, self.target_accept, seen)

@@ -1,11 +1,11 @@
-r"""A full-data posterior that there is already: draws of another sampler, checked.
+r"""A full-data posterior from the draws of another sampler, checked.
 
-The draws are looked at for what holds of a posterior's own draws alone,
+Draws must satisfy two identities that hold under their own posterior,
 
 .. math:: E[\nabla \log p(u \mid y)] = 0, \qquad
           E[(u_j - E u_j)\,\partial_j \log p(u \mid y)] = -1,
 
-on the unconstrained scale: another model, other priors or other data break one of them.
+on the unconstrained scale: other models, priors or data violate one of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ from pcv.sampling.fit.full_data import after_nuts, engine_of, num_chains
 from pcv.sampling.fit.posterior import Posterior, shown
 
 MAX_Z = 6.0
-"""standard errors that a mean may be off"""
+"""largest z-score of a mean"""
 AT_ONCE = 100
-"""draws that are evaluated side by side"""
+"""draws evaluated side by side"""
 
 Variables = Mapping[str, Shaped[np.ndarray, "chain draw ..."]]
 
@@ -45,29 +45,28 @@ def posterior(
     say: Callable[[str], None],
     after: Callable[[Progress], None],
 ) -> Posterior:
-    """The posterior of draws that were made elsewhere, and the kernel of its folds.
+    """The posterior of existing draws, and the kernel for its folds.
 
     Args:
         target: the model on flat parameters.
         unconstrain: from the variables of one draw to flat parameters.
         variables: of the posterior, by name.
-        stats: of the sampler, where it gives them: energy, diverging, acceptance_rate, n_steps.
+        stats: of the sampler, where available: energy, diverging, acceptance_rate, n_steps.
         num_units: number of units.
         names: of the parameters.
-        root: the key of a way to sample.
-        target_accept: acceptance that the folds' step size is adapted to.
-        say: what is to be told.
-        after: is told of every block how far it is.
+        root: key by sampler.
+        target_accept: target acceptance rate of the folds.
+        say: prints a message.
+        after: called with the progress after every block.
 
     Raises:
-        PcvError: a variable is missing or of another shape, a draw lies outside its support, or the
-            draws are not of this model and these data.
+        PcvError: a variable is missing or has another shape, a draw lies outside its support, or
+            the draws are not from this model and these data.
     """
     position = _unconstrained(target, unconstrain, variables)
     if len(position) < 2:
         raise PcvError(
-            "the posterior that is given has one chain, and whether it has mixed cannot be told; "
-            "give two or more"
+            "the given posterior has one chain, so its mixing cannot be checked; give two or more"
         )
     lp, gradient = _derivatives(target, position, num_units)
     known = {name: x for name, x in stats.items() if np.shape(x) == lp.shape}
@@ -89,7 +88,7 @@ def posterior(
     checks = fit_checks.check(draws, names, target_accept)
     if not checks.problems:
         _check_identities(position, gradient, names)
-    say(f"{lp.shape[0]} chains x {lp.shape[1]} draws are given, of {len(names)} parameters")
+    say(f"given posterior, {lp.shape[0]} chains x {lp.shape[1]} draws, {len(names)} parameters")
     engine = engine_of(target, num_units, lp.size)
     told = shown(after, num_chains(engine), target_accept, target_accept)
     fit = after_nuts(engine, root("fit"), draws, target_accept, told)
@@ -101,18 +100,18 @@ def _unconstrained(
     unconstrain: Callable[[Mapping[str, Array]], Float[Array, " param"]],
     variables: Variables,
 ) -> Float[np.ndarray, "chain draw param"]:
-    """Draws as parameters, in the order of the flat vector."""
+    """Draws as flat unconstrained parameters."""
     shapes = programs.shapes(lambda key: target.constrain(target.init(key)), any_key())
     known = {name: np.asarray(variables[name]) for name in shapes if name in variables}
     for name, x in known.items():
         if x.shape[2:] != shapes[name].shape:
             raise PcvError(
-                f"the posterior that is given has '{name}' of shape {x.shape[2:]}, and the model "
-                f"of shape {shapes[name].shape}: it is of another model or of other data"
+                f"the given posterior has '{name}' with shape {x.shape[2:]}, the model with shape "
+                f"{shapes[name].shape}: it is from another model or other data"
             )
     there = ", ".join(f"'{name}'" for name in variables)
     if not known:
-        raise PcvError(f"the posterior that is given has none of the model's variables: {there}")
+        raise PcvError(f"the given posterior has none of the model's variables, only {there}")
     chains, draws = next(iter(known.values())).shape[:2]
     flat = {
         name: x.reshape(-1, *x.shape[2:]).astype(shapes[name].dtype) for name, x in known.items()
@@ -123,15 +122,14 @@ def _unconstrained(
         found = np.asarray(every(flat))
     except KeyError as error:
         raise PcvError(
-            f"the posterior that is given has no variable {error}, only {there}: it is of another "
-            "model"
+            f"the given posterior has no variable {error}, only {there}: it is from another model"
         ) from error
     if not np.isfinite(found).all():
         outside = int((~np.isfinite(found).all(1)).sum())
         raise PcvError(
-            f"{outside} of {len(found)} draws of the posterior that is given lie outside the "
-            "model's supports, or at their ends, as rounded numbers may: give more digits, or a "
-            "posterior of this model"
+            f"{outside} of {len(found)} draws of the given posterior lie outside the model's "
+            "support, or on its boundary, perhaps by rounding: give more digits, or a posterior of "
+            "this model"
         )
     return found.reshape(chains, draws, -1)
 
@@ -149,7 +147,7 @@ def _derivatives(
     if bad.any():
         raise PcvError(
             f"the model's log density, or its gradient, is not finite at {bad.sum()} of {lp.size} "
-            "draws of the posterior that is given: it is of another model or of other data"
+            "draws of the given posterior: it is from another model or other data"
         )
     return lp.reshape(position.shape[:2]), gradient.reshape(position.shape)
 
@@ -159,7 +157,7 @@ def _check_identities(
     gradient: Float[np.ndarray, "chain draw param"],
     names: list[str],
 ) -> None:
-    """Are these draws of the posterior whose gradients they are?"""
+    """Check that draws come from the posterior of these gradients."""
     from arviz_stats.base import array_stats
 
     away = position - position.mean((0, 1))
@@ -170,7 +168,7 @@ def _check_identities(
         worst = int(np.argmax(z))
         if z[worst] > MAX_Z:
             raise PcvError(
-                "the posterior that is given is not that of this model and these data: the mean "
+                "the given posterior is not that of this model and these data: the mean "
                 f"gradient of the log density{of} in '{names[worst]}' is {z[worst]:.0f} standard "
                 "errors off; give one of the same model, priors and data, or leave out fit"
             )

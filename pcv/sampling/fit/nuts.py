@@ -23,7 +23,7 @@ from pcv.models.model import Target, full_data
 from pcv.sampling.fit.draws import Draws
 
 BLOCK = 25
-"""draws of a chain, those of the warmup among them, between two looks at how far it is"""
+"""draws per chain, warmup included, between progress reports"""
 
 
 def posteriors(
@@ -36,21 +36,20 @@ def posteriors(
     targets: Sequence[float],
     after: Callable[[float, int, Draws], None] = lambda target_accept, made, block: None,
 ) -> Iterator[Draws]:
-    """Draws from the posterior given all units: BlackJAX's NUTS, each chain adapting alone.
+    """Full-data posterior draws by BlackJAX's NUTS; each chain adapts on its own.
 
     Args:
         target: the model on flat parameters.
         num_units: number of units, all of them in training.
         key: of this fit.
-        starts: of each chain, where the density is finite.
-        warmup, draws: how many, per chain.
-        targets: acceptance rates that the step size is adapted to, in turn; all by what is compiled
-            for the first, and from the same starts.
-        after: is told of every block of draws, of the warmup too: which acceptance rate it aims at,
-            how many draws a chain has made by its end, and which.
+        starts: of each chain, with finite density.
+        warmup, draws: numbers per chain.
+        targets: target acceptance rates to run in turn, from the same starts and by one program.
+        after: called after every block, warmup included, with its target acceptance rate, the draws
+            per chain so far, and the block.
 
     Yields:
-        The draws of each.
+        The draws for each target.
     """
     chains, everything = len(starts), full_data(num_units)
 
@@ -67,7 +66,7 @@ def posteriors(
         state: hmc.HMCState,
         tuning: Tuning,
     ) -> tuple[hmc.HMCState, Tuning, Draws]:
-        """Warmup and draws by one loop: what it goes through is compiled once."""
+        """Warmup and sampling in one loop, so that its body is compiled once."""
         _, adapted = _adaptation(warmup, target_accept)
 
         def step(i: Int[Array, ""], carry: tuple) -> tuple[hmc.HMCState, Tuning, Draws]:
@@ -114,7 +113,7 @@ def posteriors(
 
 
 def padded(tree: Any) -> Any:
-    """Arrays over chains, their first axis padded (by the last chain) to fit the devices."""
+    """Arrays over chains, padded with the last chain to fill the devices."""
     devices = len(in_use())
 
     def pad(x: Any) -> Any:
@@ -125,12 +124,12 @@ def padded(tree: Any) -> Any:
 
 
 def _made(chains: int, draws: int, x: Array) -> np.ndarray:
-    """Of chains that fill up the devices, and of draws that fill up a block, those that are."""
+    """Without the padding of chains and draws."""
     return np.asarray(x)[:chains, :draws]
 
 
 class Tuning(NamedTuple):
-    """Of one chain, as Stan's warmup adapts it."""
+    """Adaptation state of one chain."""
 
     step_size: Float[Array, ""]
     search: DualAveragingAdaptationState
@@ -138,10 +137,10 @@ class Tuning(NamedTuple):
 
 
 def _adaptation(warmup: int, target_accept: float | Float[Array, ""]) -> tuple[Callable, Callable]:
-    """Stan's windows by BlackJAX's parts: how a chain begins, and goes on after its i-th draw.
+    """Stan's window adaptation from BlackJAX's parts: initial state, and update after draw i.
 
-    The step size follows the acceptance in all of them, the metric is of the draws of each slow
-    window, after which the search for a step size begins anew.
+    The step size adapts throughout; the metric is estimated in each slow window, after which
+    step-size adaptation restarts.
     """
     begin_search, search, found = dual_averaging_adaptation(target_accept)
     begin_metric, observe, finish = mass_matrix_adaptation(is_diagonal_matrix=True)

@@ -1,6 +1,6 @@
-"""The full-data posterior by many short chains, and where these do not agree by NUTS.
+"""The full-data posterior by many short chains, with NUTS as fallback where these disagree.
 
-Each with the first acceptance rate at which steps are small enough everywhere, or the last.
+Each runs at the first target acceptance rate whose steps are small enough, or else the highest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from pcv.sampling.hmc import Moved
 
 
 class Posterior(NamedTuple):
-    """A fit, and whether it can be trusted."""
+    """A full-data fit and its checks."""
 
     fit: Fit
     checks: fit_checks.Checks
@@ -36,23 +36,23 @@ def fit(
     say: Callable[[str], None],
     after: Callable[[Progress], None],
 ) -> Posterior:
-    """Draws of the posterior given all units, and the kernel of its folds.
+    """Draws of the full-data posterior, and the kernel for its folds.
 
     Args:
         target: the model on flat parameters.
         num_units: number of units.
         names: of the parameters.
-        root: the key of a way to sample: "fit", "nuts".
-        chains: of NUTS; `chains` times `draws` are kept, of all chains together.
-        warmup: draws of a chain after which the search for a kernel ends at the latest.
+        root: key by sampler: "fit", "nuts".
+        chains: of NUTS; `chains` times `draws` are kept in total.
+        warmup: largest number of warmup draws per chain.
         draws: see `chains`.
-        target_accept: acceptance that the step size is adapted to; None: .8, and higher where draws
-            diverge or proposals are refused.
-        say: what is to be told.
-        after: is told of every block how far it is.
+        target_accept: target acceptance rate; None: .8, and higher where draws diverge or proposals
+            are refused.
+        say: prints a message.
+        after: called with the progress after every block.
 
     Raises:
-        PcvError: no start of some chain has a finite density and gradient.
+        PcvError: a chain has no starting point with finite density and gradient.
     """
     targets = fit_checks.TARGETS if target_accept is None else (target_accept,)
     total = chains * draws
@@ -61,31 +61,31 @@ def fit(
     say(f"the full data, {number} chains x {-(-total // number)} draws, {len(names)} parameters")
 
     def attempt(target_accept: float) -> tuple[Draws, Fit]:
-        told = shown(after, number, target_accept, targets[0])
-        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, told)
+        report = shown(after, number, target_accept, targets[0])
+        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, report)
         return found.draws, found
 
     accept, found = _with_small_steps(map(attempt, targets), targets, say)
     checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel, seen=found.mixing)
     if not checks.problems:
         return Posterior(found, checks)
-    from pcv.sampling.fit import nuts  # only where it is needed: its library takes a while to load
+    from pcv.sampling.fit import nuts  # slow to import, rarely needed
 
-    say(f"{checks.problems[0]}; again by NUTS, {chains} chains x ({warmup} + {draws}) draws")
-    start = _spread(found, chains), warmup, draws
+    say(f"{checks.problems[0]}; rerunning with NUTS, {chains} chains x ({warmup} + {draws}) draws")
+    start = _overdispersed(found, chains), warmup, draws
     higher = targets[targets.index(accept) :]
-    shown_of_nuts = _nuts_shown(after, chains, warmup, warmup + draws, accept)
-    attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, shown_of_nuts)
+    report_nuts = _nuts_reporter(after, chains, warmup, warmup + draws, accept)
+    attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, report_nuts)
     each = ((made, made) for made in attempts)
     accept, made = _with_small_steps(each, higher, say)
-    told = shown(after, number, accept, accept)
-    found = full_data.after_nuts(engine, root("fit"), made, accept, told)
+    report = shown(after, number, accept, accept)
+    found = full_data.after_nuts(engine, root("fit"), made, accept, report)
     return Posterior(found, fit_checks.check(made, names, accept))
 
 
-def _spread(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
-    """Where some chains of a fit that do not agree stand: from one end to the other of the
-    parameter in which they agree least."""
+def _overdispersed(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
+    """Starting points for NUTS: last positions of chains, spread over the range of the parameter
+    with the largest R-hat."""
     means = fit.draws.position.mean(1)
     worst = int(np.argmax(plain_rhat(fit.draws.position)))
     order = np.argsort(means[:, worst])
@@ -95,40 +95,40 @@ def _spread(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
 def _with_small_steps[T](
     attempts: Iterator[tuple[Draws, T]], targets: Sequence[float], say: Callable[[str], None]
 ) -> tuple[float, T]:
-    """The first attempt whose steps are not too large, or the last, and the acceptance of it."""
+    """The first attempt whose steps are not too large, or the last; with its target acceptance."""
     for target_accept, higher in zip(targets, [*targets[1:], None]):
         draws, made = next(attempts)
         said = fit_checks.too_large(draws)
         if higher is None or not said:
             break
-        say(f"target_accept {target_accept:g}: {said}; again at {higher:g}")
+        say(f"target_accept {target_accept:g}: {said}; retrying at {higher:g}")
     return target_accept, made
 
 
 def shown(
     after: Callable[[Progress], None], chains: int, target_accept: float, first: float
 ) -> Callable[[int, int, Moved], None]:
-    """Tell how far many short chains are."""
+    """A callback that reports the progress of the short chains."""
     at = f"at {target_accept:g}" * (target_accept != first)
 
-    def told(made: int, most: int, block: Moved) -> None:
+    def report(made: int, most: int, block: Moved) -> None:
         accepted, diverged = float(block.acceptance.mean()), int(block.diverging.sum())
         after(Progress(at, chains, made, most, accepted, diverged))
 
-    return told
+    return report
 
 
-def _nuts_shown(
+def _nuts_reporter(
     after: Callable[[Progress], None], chains: int, warmup: int, most: int, first: float
 ) -> Callable[[float, int, Draws], None]:
-    """The same of NUTS."""
+    """A callback that reports the progress of NUTS."""
     divergences = 0
 
-    def told(target_accept: float, made: int, block: Draws) -> None:
+    def report(target_accept: float, made: int, block: Draws) -> None:
         nonlocal divergences
         divergences = divergences + int(block.diverging.sum()) if made > warmup else 0
         label = "by NUTS" + f" at {target_accept:g}" * (target_accept != first)
         accepted = float(block.acceptance_rate.mean())
         after(Progress(label, chains, made, most, accepted, divergences))
 
-    return told
+    return report

@@ -1,12 +1,12 @@
-r"""Warmup and sampling of folds: from draws of the full-data posterior, under its kernel.
+r"""Warmup and sampling of folds, starting from full-data draws and using the full-data kernel.
 
-A fold that keeps little of the data has a posterior wider than the full-data one, in some
-directions more than in others, and the full-data kernel takes small steps there. Its scores in
-warmup tell: trajectories are longer where they are autocorrelated (`longer`), and a fold is adapted
-where that is not enough (`needs_adapting`, `adapt`): in the coordinates that the kernel whitens, a
-scale for each, learnt from all its chains, with a step size and a number of steps.
+The posterior of a fold that keeps little data is wider than the full-data one, more so in some
+directions, and the full-data kernel takes small steps there. Scores in warmup show it: where they
+are autocorrelated, trajectories become longer (`longer`); where that is not enough, the fold is
+adapted (`needs_adapting`, `adapt`): it gets a scale for each whitened coordinate, a step size and
+a number of steps, learnt from all its chains.
 
-`moving` advances chains of folds block by block, `warming` and `adapting` are the two above,
-`sides` scores full-data draws by each test set, `starting` makes all that sampling begins with, and
-`drawing` draws until folds may end.
+`moving` advances chains block by block, `warming` and `adapting` do the above, `sides` scores
+full-data draws on each test set, `starting` is the warmup as a whole, and `drawing` samples until
+folds may stop.
 """

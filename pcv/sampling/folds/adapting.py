@@ -1,4 +1,4 @@
-"""Folds that are unlike the full data: which they are, and how their chains move."""
+"""Detecting and adapting folds whose posterior is unlike that of the full data."""
 
 from collections.abc import Callable
 
@@ -16,30 +16,30 @@ from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, advance
 
 MAX_RHO = 0.6
-"""lag-1 autocorrelation of a fold's score, above which its chains are slow"""
+"""lag-1 autocorrelation of a fold's score above which its chains mix slowly"""
 NEARLY = 0.3
-"""powers of √2 that a trajectory may be shorter than a quarter period"""
+"""tolerance, in powers of √2, for trajectories shorter than a quarter period"""
 MAX_WIDER = 3
-"""variance of a fold's score, over that at full-data draws, above which the fold is unlike them"""
+"""ratio of the variances of a fold's score, own to full-data draws, above which it is adapted"""
 WINDOWS = (25, 50, 100)
-"""draws after each of which a fold's scale is learnt anew"""
+"""lengths of the windows after which a fold's scales are updated"""
 LAST_WINDOW, CHECKED = 50, 100
-"""draws after them in which its step size is tuned for the last time, and then looked at"""
+"""later draws for the final tuning of the step size, and then for checking it"""
 TARGET_ACCEPT = 0.9
 FIRST_STEP, MAX_STEPS = 0.5, 32.0
 GAIN, LAST_GAIN = 0.3, 0.1
-"""by which the step size follows the acceptance"""
+"""gains of the step-size adaptation"""
 MAX_REFUSED = 0.002
-"""share of refused proposals above which no one step size suits the fold's posterior"""
+"""share of refused proposals above which no single step size suits the fold's posterior"""
 FINER, MOVES = 4, 16
-"""what the step size of such a fold is divided by, and its transitions for a draw"""
+"""divisor of the step size of such a fold, and its transitions per draw"""
 PRIOR_DRAWS = 5
-"""draws that the present scale counts for beside those of a window"""
+"""weight of the current scale, in draws, when it is updated"""
 
 
 def autocorrelated(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
-    """Lag-1 autocorrelation about the mean of all chains, so that chains apart count as slow; of
-    the draws or of their ranks, whichever is larger, for outliers hide it; NaN where none moved."""
+    """Lag-1 autocorrelation about the grand mean, so that chains that disagree count as slow: the
+    larger of that of draws and of their ranks, as outliers mask it; NaN where no chain moved."""
     from scipy.stats import rankdata
 
     ranks = rankdata(draws.reshape(len(draws), -1), axis=1).reshape(draws.shape)
@@ -51,12 +51,12 @@ def needs_adapting(
     draws: Float[np.ndarray, "fold chain draw"],
     full: Float[np.ndarray, "fold full_draw"],
 ) -> Bool[np.ndarray, " fold"]:
-    """Which folds are unlike the full data: slow ones (an autocorrelation above .6), or whose
-    score varies three times as much.
+    """Which folds are unlike the full data: the autocorrelation of their score is above .6, or its
+    variance is over three times that at full-data draws.
 
     Args:
-        draws: of a score, from a warmup with the full-data kernel.
-        full: the same score at full-data draws, of `at_full_data`.
+        draws: of a score, from warmup with the full-data kernel.
+        full: the same score at full-data draws, from `at_full_data`.
 
     >>> walk = np.random.default_rng(1).normal(size=(2, 4, 50))
     >>> walk[1] = walk[1].cumsum(axis=1)
@@ -69,12 +69,12 @@ def needs_adapting(
 
 
 def longer(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:
-    r"""What trajectories are to be multiplied by for a quarter of a fold's own period, as a power
-    of √2 up to 2.
+    r"""Factor that lengthens trajectories to a quarter of the fold's own period, as a power of √2
+    up to 2.
 
     .. math:: \frac{\pi / 2}{\arccos \rho}
 
-    as for a normal coordinate, whose autocorrelation :math:`\rho` is the cosine of the way.
+    since the autocorrelation :math:`\rho` of a normal coordinate is the cosine of the phase.
 
     Args:
         draws: of a score.
@@ -84,8 +84,8 @@ def longer(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " f
 
 
 def quarter_period(step_size: Float[np.ndarray, " fold"]) -> Float[np.ndarray, " fold"]:
-    """Leapfrog steps that carry a standard normal to an independent place, as a power of √2, so
-    that folds advance together; at most 32.
+    """Leapfrog steps for independent draws of a standard normal, at most 32; rounded to a power of
+    √2 so that folds advance together.
 
     >>> quarter_period(np.array([0.01, 0.2, 0.5, 2.0])).round(1)
     array([32. ,  8. ,  2.8,  1. ])
@@ -103,32 +103,31 @@ def adapt(
     after: Callable[[Block, str], None],
     say: Callable[[str], None],
 ) -> tuple[Own, Float[np.ndarray, "fold chain param"], int]:
-    r"""How the chains of folds unlike the full data move, from short windows of their own draws.
+    r"""Adapt scales, step size and number of steps of folds, from short windows of their own draws.
 
-    After each of three windows of growing length the scale ratio :math:`d` of every whitened
-    coordinate becomes the standard deviation of the n pooled draws,
+    After each of three windows of growing length, the scale ratio :math:`d` of every whitened
+    coordinate is set to the regularised standard deviation of the n pooled draws,
 
     .. math:: d_j^2 \leftarrow d_j^2 \, (n v_j + 5) / (n + 5)
 
-    with their variance :math:`v_j` in the coordinates of the present scale ratio. (One scale for
-    each coordinate rather than a covariance: it takes few draws whatever the number of parameters,
-    and all chains share the full-data metric.) Within a window the step size follows the acceptance
-    of the fold's chains towards .9, or that of the fit if it is more; a last window tunes it for
-    the final scale ratio. Trajectories last a quarter period, or are `longer`. A fold depends on no
-    other.
+    where :math:`v_j` is their variance in units of the current scale. (Scales need few draws
+    whatever the number of parameters, unlike a covariance, and all chains share the full-data
+    metric.) Within a window, the step size targets an acceptance rate of .9, or that of the fit if
+    higher; a last window tunes it for the final scales. Trajectories last a quarter period, or are
+    `longer`. Folds are adapted independently.
 
-    Under a step size of that acceptance, a normal posterior refuses hardly any proposal outright.
-    Where more than .2% are (accepted by less than .02; in 100 more draws, and in the later halves
-    of the two windows before them), scales vary over the posterior, as in a funnel, whose neck
-    chains then hardly enter or leave. Such a fold takes a quarter of the step size, and sixteen
-    transitions for a draw: what moves chains along a funnel are new momenta, not long trajectories.
+    At that acceptance rate, a normal posterior hardly ever refuses a proposal (acceptance below
+    .02). If more than .2% are refused, in 100 further draws and the second halves of the two
+    windows before, scales vary over the posterior, as in a funnel, whose neck chains rarely enter
+    or leave. Such a fold gets a quarter of the step size and sixteen transitions per draw: new
+    momenta, not long trajectories, move chains along a funnel.
 
     Args:
         engine, root, fit, folds, after, say: as for `warmup`.
-        position: where the chains stand.
+        position: current positions of the chains.
 
     Returns:
-        How they move, where they end, and how many draws they made.
+        How the chains move, their positions, and the number of draws made.
     """
     num_folds, num_chains, num_params = position.shape
     target = max(TARGET_ACCEPT, fit.target_accept)

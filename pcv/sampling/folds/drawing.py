@@ -1,4 +1,4 @@
-"""The draws of folds as a whole, block by block, until each fold's answer is in."""
+"""Sampling of folds, block by block, until each meets its stopping rule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from pcv.sampling.tiles import Engine
 
 
 class Begun(NamedTuple):
-    """Chains of folds, where their warmup or a round before left them."""
+    """Chains of folds, as left by warmup or by the previous round."""
 
     engine: Engine
     root: Key[Array, ""]
@@ -27,12 +27,12 @@ class Begun(NamedTuple):
     standing: Standing
     center: Centers
     full_crossing: Float[np.ndarray, "fold full_batch offset"]
-    """of full-data draws"""
+    """crossing of full-data draws"""
     full_draws: int
 
 
 class Until(NamedTuple):
-    """When a fold ends by itself."""
+    """When a fold may stop."""
 
     fold_mcse: float | None
     fold_mcse_over_se: float | None
@@ -41,7 +41,7 @@ class Until(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A block of draws, the folds that it is of, and where their chains stand."""
+    """A block of draws, its folds, and the state of their chains."""
 
     block: Block
     active: Int[np.ndarray, " fold"]
@@ -49,12 +49,12 @@ class Drawn(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Blocks that were made before, and a way to save more."""
+    """Saved blocks, and a function that saves more."""
 
     number: int
     block: Callable[[int], Block]
     standing: Callable[[], Standing]
-    """after the last of them"""
+    """after the last saved block"""
     save: Callable[[int, Block, Standing], None]
 
 
@@ -73,16 +73,15 @@ def sampled(
     say: Callable[[str], None],
     saved: Saved = UNSAVED,
 ) -> Iterator[Drawn]:
-    """Blocks of draws: of all folds at first; from each of the lengths on, of those whose answer is
-    not in.
+    """Blocks of draws of all folds, then, after each of the lengths, of unfinished folds only.
 
     Args:
-        begun: where chains stand.
-        made: draws per chain that were made before.
-        lengths: draws per chain after which folds are looked at; none goes on after the last.
-        until: when a fold ends before that; None: it does not.
-        say: is told where the device's memory is too small for a tile.
-        saved: blocks that come first, instead of being made.
+        begun: state of the chains.
+        made: earlier draws per chain.
+        lengths: draws per chain at which folds are checked; all stop at the last.
+        until: when a fold stops earlier; None: never.
+        say: warns when a tile exceeds the device's memory.
+        saved: blocks to replay before new ones are made.
     """
     engine, root, kernel, folds, own, standing, center, full_crossing, full_draws = begun
     shift = center["shift"]

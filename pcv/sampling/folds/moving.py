@@ -1,4 +1,4 @@
-"""Chains of folds, moved block by block."""
+"""Chains of folds, advanced block by block."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -24,23 +24,23 @@ from pcv.sampling.scoring import Made
 from pcv.sampling.tiles import Engine, Taken, advance, chains_of, taken
 
 Centers = dict[str, np.ndarray]
-"""kind → centring constants of the log score (fold[, slot]); shift → of
+"""kind → centring constants of the log score (fold[, slot]); shift → that of
 `pcv.analysis.diagnostics.Sides`"""
 
 
 class Own(NamedTuple):
-    """How each fold's chains move under the kernel of the full data; leading axis: fold."""
+    """Sampler settings of each fold, under the full-data kernel; leading axis: fold."""
 
     step_size: Float[np.ndarray, " fold"]
     num_steps: Float[np.ndarray, " fold"]
     thin: Int[np.ndarray, " fold"]
-    """HMC transitions for a draw"""
+    """HMC transitions per draw"""
     scale_ratio: Float[np.ndarray, "fold param"]
-    """how much wider than the full-data posterior"""
+    """scale of each whitened coordinate, relative to the full-data posterior"""
 
 
 class Standing(NamedTuple):
-    """What the next draws of all chains need; leading axes: fold, chain."""
+    """State of all chains between blocks; leading axes: fold, chain."""
 
     position: Float[np.ndarray, "fold chain param"]
     energy: Float[np.ndarray, "fold chain"]
@@ -48,30 +48,30 @@ class Standing(NamedTuple):
 
 
 def standing_at(position: Float[np.ndarray, "fold chain param"]) -> Standing:
-    """Chains that begin."""
+    """Chains before their first draw."""
     return Standing(position, np.full(position.shape[:2], np.nan))
 
 
 class Starts(NamedTuple):
-    """Where the warmup of folds ends."""
+    """Where chains start, how they move, and how scores are centred, after warmup."""
 
     position: Float[np.ndarray, "fold chain param"]
     own: Own
     adapted: Bool[np.ndarray, " fold"]
     center: Centers
     draws: Float[np.ndarray, "fold chain draw"]
-    """of the joint score, in the later half"""
+    """of the joint score, in the second half of warmup"""
 
 
 def uncentered(folds: Folds) -> Centers:
-    """What is known before the warmup."""
+    """The constants before warmup: zero, with no shift."""
     number = len(folds.id)
     zero = {"joint": np.zeros(number), "pointwise": np.zeros(folds.test.shape)}
     return {**zero, "shift": np.full(number, np.inf)}
 
 
 def alike(fit: Fit, num_folds: int) -> Own:
-    """Folds whose chains move as those of the full data."""
+    """The sampler settings of the full data, for every fold."""
 
     def each(x: Any) -> np.ndarray:
         return np.broadcast_to(x, (num_folds, *np.shape(x)))
@@ -81,7 +81,7 @@ def alike(fit: Fit, num_folds: int) -> Own:
 
 
 def chosen(tree: Any, folds: np.ndarray) -> Any:
-    """Some of the folds."""
+    """The given folds of every array in a tree."""
     return jax.tree.map(lambda x: x[folds], tree)
 
 
@@ -93,10 +93,10 @@ def starting_draws(
     num_available: int,
     superchains: int = 0,
 ) -> Int[np.ndarray, "fold chain"]:
-    """Which full-data draws the chains start from: random, and distinct within a fold.
+    """Indices of the full-data draws that chains start from, distinct within a fold.
 
-    A random first one and equal strides from there (with repeats only where a fold has more
-    starts than there are draws). With superchains, the chains of each start at one draw.
+    Equally spaced from a random first one (repeated only if starts outnumber draws). The chains of
+    a superchain start at the same draw.
     """
     starts = superchains or num_chains
     of_fold = ([seed, name_bits(model), name_bits("start"), name_bits(fold)] for fold in folds)
@@ -118,21 +118,22 @@ def blocks(
     first: int,
     say: Callable[[str], None],
 ) -> Iterator[tuple[Block, Standing]]:
-    """Draws of all chains, one block after another; memory on the device does not grow with them.
+    """Draws of all chains, block by block, in constant device memory.
 
     Args:
         engine: of the model.
         root: key of the seed, the model and the stage.
         kernel: of the full data.
-        folds: and how their chains move.
-        standing: where the chains stand.
-        center: constants of the log score.
+        folds: to sample.
+        own: their sampler settings.
+        standing: state of the chains.
+        center: centring constants of the log score.
         num_draws: draws per chain to make.
-        first: draws per chain made before.
-        say: is told where the device's memory is too small for a tile.
+        first: earlier draws per chain.
+        say: warns when a tile exceeds the device's memory.
 
     Yields:
-        Each block's sums and draws, and where the chains stand.
+        Each block's sums and draws, and the state of the chains.
     """
     num_chains = standing.position.shape[1]
     state, chains, center_of = of_chains(folds, own, standing, center)
@@ -149,17 +150,16 @@ def blocks(
 
 
 _smaller: WeakKeyDictionary[Shared, Engine] = WeakKeyDictionary()
-"""by the program of a tile that did not fit the device's memory"""
+"""smaller engine, by the program whose tile exceeded the device's memory"""
 
 
 def in_memory[T](
     engine: Engine, call: Callable[..., T], args: tuple[Any, ...], say: Callable[[str], None]
 ) -> T:
-    """What a call of an engine gives; where a tile does not fit the device's memory, with smaller
-    ones from then on.
+    """Call with an engine, halving its tile, for later calls too, while device memory runs out.
 
     Raises:
-        PcvError: it does not fit with one chain at a time.
+        PcvError: out of memory even with one chain at a time.
     """
     while True:
         while engine.advance in _smaller:
@@ -172,18 +172,18 @@ def in_memory[T](
             together = engine.tile // len(in_use())
             if together <= 1:
                 raise PcvError(
-                    "out of memory with one chain of a device at a time; use precision: float32, "
-                    "or a smaller cv.batch_size"
+                    "out of memory with one chain per device; use precision: float32, or a smaller "
+                    "cv.batch_size"
                 ) from error
             _smaller[engine.advance] = engine = engine.with_tile(engine.tile // 2)
             say(
-                f"warning: out of memory with {together} chains of a device at a time; tried again "
+                f"warning: out of memory with {together} chains at a time per device; retrying "
                 f"with {engine.tile // len(in_use())}"
             )
 
 
 def measured(engine: Engine, fold: Folds) -> Taken | None:
-    """What a block of draws takes, where JAX says it."""
+    """Memory of a block of draws; None where JAX does not report it."""
     ones = np.ones(1, int)
     one = Own(np.ones(1), np.ones(1), ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
@@ -193,7 +193,7 @@ def measured(engine: Engine, fold: Folds) -> Taken | None:
 def of_chains(
     folds: Folds, own: Own, standing: Standing, center: Centers
 ) -> tuple[State, Chain, Centers]:
-    """Of each chain, what its fold has."""
+    """State, identity and centring constants of each chain, from those of its fold."""
     num_chains, num_params = standing.position.shape[1:]
     ids = [str(fold) for fold in folds.id]
     chains = chains_of(ids, num_chains, folds.test, folds.held_out, num_params)
@@ -213,7 +213,7 @@ def block_of(
     size: int,
     shift: Float[np.ndarray, " fold"],
 ) -> Block:
-    """What a block makes, by fold and chain, in double precision."""
+    """The results of a block by fold and chain, in double precision."""
 
     def stored(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: by_fold(x, num_chains) for name, x in fields.items()}
@@ -241,5 +241,5 @@ def block_of(
 
 
 def by_fold(x: np.ndarray, num_chains: int) -> np.ndarray:
-    """What chains have, by fold and chain."""
+    """Reshape from chains to fold and chain."""
     return x.reshape(-1, num_chains, *x.shape[1:])

@@ -1,7 +1,7 @@
-"""The other side of each fold: full-data draws, scored by its test set.
+"""The other side of each fold: full-data draws, scored on its test set.
 
-For `pcv.analysis.diagnostics.two_sided`. A fold has two sides where its posterior is the full-data
-one but for the density of its test set.
+For `pcv.analysis.diagnostics.two_sided`. A fold has two sides if its posterior differs from the
+full-data one only by the density of its test set.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,29 +24,29 @@ from pcv.sampling.kernel import precisions
 from pcv.sampling.tiles import Engine, advance
 
 MOST_DRAWS, FEW_DRAWS = 4000, 1000
-"""given the full data, at which test sets are scored; and where every score is a numerical
+"""full-data draws at which test sets are scored; and the same where each score is a numerical
 integral"""
 FEWEST_BATCHES = 32
-"""of these draws: an error estimated from fewer says little, and one from many short ones is too
-small where draws are correlated"""
+"""of these draws: fewer give a noisy standard error, and many short ones, where draws are
+autocorrelated, too small a one"""
 LOOKED_AT, SMALL = 4, 0.05
-"""draws at which densities are compared, and the share of what they say that may be rounding"""
+"""draws at which densities are compared, and the relative discrepancy allowed as rounding"""
 FREED, FLAT = 6.0, 0.05
-"""times as wide, from which on the full data's kernel is too narrow; and the second difference, of
-half a standard deviation of a normal .25, below which nothing is told from it"""
+"""ratio of widths above which the full-data kernel is too narrow; and the second difference below
+which nothing is concluded (a normal has .25 at half a standard deviation)"""
 AT_ONCE = 500
-"""parameters that are looked at together"""
+"""parameters examined together"""
 
 
 class Facing(NamedTuple):
-    """What `pcv.analysis.diagnostics.Sides` and `UnitSides` have of full-data draws."""
+    """The full-data part of `pcv.analysis.diagnostics.Sides` and `UnitSides`."""
 
     shift: Float[np.ndarray, " fold"]
     crossing: Float[np.ndarray, "fold full_batch offset"]
     bridge: Float[np.ndarray, "fold full_batch slot"]
-    """log means; -inf where folds have a single slot, or one side"""
+    """log means; -inf for folds with a single slot or one side"""
     bridge_sq: Float[np.ndarray, "fold full_batch slot"]
-    """of squares"""
+    """log means of squares"""
     num_draws: int
 
 
@@ -63,12 +63,12 @@ def factors(
     draws: Float[np.ndarray, "draw param"],
     say: Callable[[str], None],
 ) -> Bool[np.ndarray, " fold"]:
-    r"""In which folds is the predictive what the full-data density has and theirs has not?
+    r"""Which folds' density times predictive is the full-data density, up to a constant.
 
     .. math:: \log p(\theta, y) - \log p(\theta, y_\mathrm{train}) -
               \log p(y_\mathrm{test} \mid \theta) = \text{constant}
 
-    looked at for four full-data draws, by chains that stay where they are.
+    checked at four full-data draws, by chains that do not move.
     """
     some = draws[np.linspace(0, len(draws) - 1, LOOKED_AT).astype(int)]
     at = np.broadcast_to(some, (len(folds.id), *some.shape))
@@ -87,10 +87,10 @@ def frees_effects(
     group: Shaped[np.ndarray, " unit"],
     say: Callable[[str], None],
 ) -> bool:
-    """Is any parameter, given the others, much wider where a group is left out than otherwise?
+    """Whether leaving out a group makes any parameter, given the others, much wider.
 
-    By second differences of log densities about the mean: a left-out group's own effects have
-    nothing but their prior. Looked at in the fold that tests the largest group.
+    By second differences of log densities at the mean, as a left-out group's own effects are left
+    with their prior alone. Checked in the fold that tests the largest group.
     """
     _, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
     largest = np.where(folds.test >= 0, sizes[number][folds.test], 0).max(1).argmax()
@@ -116,7 +116,7 @@ def frees_effects(
 
 
 def _of_all(folds: Folds) -> Folds:
-    """The same with nothing held out."""
+    """The same folds with nothing held out."""
     return folds._replace(held_out=np.zeros_like(folds.held_out))
 
 
@@ -128,7 +128,7 @@ def _densities(
     say: Callable[[str], None],
     scored: bool = True,
 ) -> tuple[Float[np.ndarray, "fold place"], Float[np.ndarray, "fold place"]]:
-    """Log densities of folds, and joint scores if these are wanted, by chains that stay."""
+    """Log densities of folds and, if `scored`, joint scores, by chains that do not move."""
     at, pace = moving.standing_at(position), Pace(0, 1, 1.0, 1, 0.0, 0.0)
     state, chains, center = moving.of_chains(
         folds, moving.alike(fit, len(folds.id)), at, moving.uncentered(folds)
@@ -151,18 +151,19 @@ def facing(
     say: Callable[[str], None],
     after: Callable[[], None],
 ) -> Facing:
-    """Full-data draws as the other side of folds, evenly spaced.
+    """The other side of folds, from evenly spaced full-data draws.
 
     Args:
         engine: of the model.
-        folds: of whom.
-        which: those that have two sides.
-        starts: of their warmup, whose later half is the pilot for the shift.
-        full_draws: given the full data, chain by chain.
-        terms: of all units at these draws, where scores are sums of them; None: they are evaluated.
-        most: number of draws.
-        say: what is to be told.
-        after: is called after every block.
+        folds: all of the job.
+        which: folds with two sides.
+        starts: from warmup, whose second half is the pilot run for the shift.
+        full_draws: full-data draws, chain by chain.
+        terms: log likelihoods of all units at these draws, if scores are sums of them; None: scores
+            are evaluated.
+        most: largest number of draws.
+        say: prints a message.
+        after: called after every block.
     """
     number, slots = folds.test.shape
     total = min(most, len(full_draws))
@@ -205,8 +206,8 @@ def facing(
 
 
 Scores = tuple[Float[np.ndarray, "fold draw"], tuple[np.ndarray, ...]]
-"""joint scores of a block of draws; and, where folds have several slots, what is summed for
-`pcv.analysis.diagnostics.UnitSides` over it, and its squares, in logs"""
+"""joint scores of a block of draws; and, where folds have several slots, the log sums for
+`pcv.analysis.diagnostics.UnitSides`, of values and of squares"""
 
 
 def _of_program(

@@ -1,5 +1,5 @@
-"""The warmup of folds as a whole: from draws of the full-data posterior to where chains stand, how
-they move, and what the full-data draws say of each fold."""
+"""The warmup of folds as a whole: from full-data draws to starting points, sampler settings and
+the other side of each fold."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -24,16 +24,16 @@ class Plan(NamedTuple):
 
     seed: int
     model: str
-    """its name, on which random numbers depend"""
+    """name of the model, part of the random keys"""
     num_chains: int
     num_superchains: int
-    """0: there are none"""
+    """0: none"""
     num_draws: int
-    """of every chain"""
+    """per chain"""
     adapted: Literal["auto", "always", "never"]
-    """folds with a kernel of their own: those unlike the full data, all, or none"""
+    """which folds are adapted: those unlike the full data, all, or none"""
     start_scale: float
-    """how much wider chains start than full-data draws lie"""
+    """spread of starting points relative to full-data draws"""
 
 
 class FullData(NamedTuple):
@@ -42,13 +42,13 @@ class FullData(NamedTuple):
     draws: Float[np.ndarray, "draw param"]
     """chain by chain"""
     terms: Float[np.ndarray, "draw unit"] | None
-    """log likelihoods at these, where scores are sums of them and they are known"""
+    """log likelihoods at these draws, if known and scores are sums of them"""
     bad: bool
-    """can they not be trusted, or are they few?"""
+    """whether they are too few, or cannot be trusted"""
 
 
 class Warm(NamedTuple):
-    """Where the warmup of folds ends."""
+    """The result of the warmup of folds."""
 
     starts: Starts
     facing: Facing
@@ -66,20 +66,19 @@ def warmed(
     after: Callable[[list[Block], str], None],
     look: Callable[[], None],
 ) -> Warm:
-    """A short run of all chains of some folds, thrown away.
+    """A short run of all chains of some folds, discarded.
 
     Args:
-        how: the model is scored.
+        how: the model and its predictive.
         engine: its program.
         fit: of the full data; its draws are not needed.
-        folds: of whom.
-        full: draws given the full data, among which chains start, and which are the other side of
-            folds without a gap.
-        plan: how.
-        root: key of what is done.
-        say: what is to be told.
-        after: is told of every block: those so far of what is being done, and what that is.
-        look: is called between blocks of full-data scores.
+        folds: to warm up.
+        full: full-data draws: starting points, and the other side of folds without a gap.
+        plan: settings of the warmup.
+        root: key by stage.
+        say: prints a message.
+        after: called after every block with the blocks so far for one purpose, and the purpose.
+        look: called between blocks of full-data scores.
     """
     picks = moving.starting_draws(
         plan.seed,
@@ -111,13 +110,12 @@ def warmed(
         say,
     )
     if starts.adapted.any():
-        why = ", those whose scores in warmup are unlike the full data"
+        why = " whose scores in warmup are unlike the full data"
         several = int((starts.own.thin > 1).sum())
         say(
-            f"warmup {plan.model}: kernels of their own for {starts.adapted.sum()} of "
-            f"{len(folds.id)} folds"
+            f"warmup {plan.model}: adapted {starts.adapted.sum()} of {len(folds.id)} folds"
             + why * (plan.adapted == "auto")
-            + f"; {several} of them make {adapting.MOVES} transitions for a draw" * bool(several)
+            + f"; {several} of them take {adapting.MOVES} transitions per draw" * bool(several)
         )
     which = _with_two_sides(how, engine, fit, folds, full, say)
     numerical = how.local is not None and not how.local.exact

@@ -1,4 +1,4 @@
-"""The warmup of folds: a short run from full-data draws, by which scores are centred, too."""
+"""The warmup of folds: a short run from full-data draws, which also centres the scores."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,9 +18,9 @@ from pcv.sampling.tiles import Engine, chains_of, rows, score
 FULL_DRAWS = 100
 """full-data draws at which scores are evaluated"""
 MIN_DRAWS = 10
-"""warmup draws of a chain below which they say nothing"""
+"""warmup draws per chain below which folds are not adapted"""
 POSITIONS = 2**28
-"""bytes of a block's draws, from which on folds are adapted some at a time"""
+"""bytes of draws per block above which folds are adapted in groups"""
 
 
 def warmup(
@@ -35,19 +35,19 @@ def warmup(
     after: Callable[[Block, str], None],
     say: Callable[[str], None],
 ) -> Starts:
-    """A short run of all chains, thrown away; folds that are unlike the full data are adapted.
+    """A short run of all chains, discarded; folds unlike the full data are adapted.
 
     Args:
         engine: of the model.
-        root: key of the seed, the model and a stage.
+        root: key of the seed and the model, by stage.
         fit: of the full data; its draws are not needed.
-        folds: of whom.
-        position: where the chains start.
-        num_draws: of every chain.
-        adapted: "auto": folds that are `needs_adapting`; "always"; "never".
-        full_draws: some draws given the full data, on which the score's variance is looked at.
-        after: is told of every block, and what it is for.
-        say: what is to be told.
+        folds: to warm up.
+        position: starting points of the chains.
+        num_draws: per chain.
+        adapted: which folds to adapt: "auto" (by `needs_adapting`), "always" or "never".
+        full_draws: full-data draws, for the reference variance of the score.
+        after: called with every block and its purpose.
+        say: prints a message.
     """
     own = moving.alike(fit, len(folds.id))
     made, end = _warmed(
@@ -108,7 +108,7 @@ def _warmed(
 
 
 def centers(made: list[Block]) -> Centers:
-    """Centring constants of the log score by kind, from the later half of a warmup."""
+    """Centring constants of the log score by kind, from the second half of warmup."""
     later = made[len(made) // 2 :]
     counts = [block.num_draws for block in later]
 
@@ -127,7 +127,7 @@ def at_full_data(
     draws: Float[np.ndarray, "draw param"],
     say: Callable[[str], None],
 ) -> Float[np.ndarray, "fold draw"]:
-    """Joint log predictive of every fold's test set at draws given the full data."""
+    """Joint log predictive density of every fold's test set at full-data draws."""
     each = scored_blocks(engine, folds, moving.uncentered(folds), draws, say)
     return np.concatenate([made.joint for made in each], 1).astype(float)
 
@@ -140,13 +140,13 @@ def scored_blocks(
     say: Callable[[str], None],
     size: int | None = None,
 ) -> Iterator[Made]:
-    """Scores of every fold's test set at draws given the full data, so many at a time: what a chain
-    for each fold makes, whose draws these are."""
+    """Scores of every fold's test set at full-data draws, in blocks of `size`, as if these were the
+    draws of one chain per fold."""
     number, size = len(folds.id), size or engine.buffer
     ids = [str(fold) for fold in folds.id]
     chains = chains_of(ids, 1, folds.test, folds.held_out, engine.num_params)
     even = len(draws) // size * size
-    together = max(engine.tile * engine.stack // number, 1) * size  # a call is full
+    together = max(engine.tile * engine.stack // number, 1) * size  # fills a call
     for first in (*range(0, even, together), *range(even, len(draws), size)):
         last = min(first + together, even) if first < even else len(draws)
         some = draws[first:last].reshape(-1, min(size, last - first), draws.shape[1])
