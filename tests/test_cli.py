@@ -345,10 +345,7 @@ class TestMachine:
         code, out, _ = pcv("devices", "--cores", "2")
         assert (code, out.splitlines()) == (0, [*found, "No GPU was found."])
         (tmp_path / "nvidia-smi").touch(mode=0o755)
-        hidden = (
-            "There may be a GPU (nvidia-smi is there), which JAX does not see: "
-            'pip install "jax[cuda13]"'
-        )
+        hidden = 'nvidia-smi is installed, but JAX sees no GPU: pip install "jax[cuda13]"'
         assert pcv("devices", "--cores", "2")[1].splitlines() == [*found, hidden]
 
     def test_clean(self, pcv, monkeypatch):
@@ -421,8 +418,8 @@ class TestCheck:
             (("folds",), {"scheme": "k_fold", "k": 13}, "k is 13: it must be from 2 to 12, the "
              "number of units"),
             (("cv", "fold_batches"), 5, "cv.fold_batches: 5 batches for 4 folds; use fewer"),
-            (("models", "plain", "args"), {"scal": 1.0}, "model 'models.py:flat': called as "
-             "flat(data, scal=1.0) it fails: TypeError: flat() got an unexpected keyword argument "
+            (("models", "plain", "args"), {"scal": 1.0}, "model 'models.py:flat': "
+             "flat(data, scal=1.0) fails: TypeError: flat() got an unexpected keyword argument "
              "'scal'"),
             (("models", "plain", "model"), "models:flat", "model 'models:flat': no module 'models' "
              "in this environment; for your own file write 'models.py:flat'"),

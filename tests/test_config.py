@@ -246,7 +246,7 @@ BAD = [
     (
         f"{RATS}.models.slopes.args",
         {"scale": "1e-3"},
-        'YAML takes "1e-3" for text; write numbers like 1.0e-3',
+        'YAML reads "1e-3" as text; write numbers like 1.0e-3',
     ),
     (
         f"{RATS}.models.slopes.args",

@@ -287,7 +287,7 @@ class TestRun:
         assert run.status == 1
         assert "Traceback" not in run.out + run.err
         assert "fit failed; all it said is in results/yields/logs/fit-varying.log" in run.err
-        assert "varying(data) it fails (line 49): KeyError: 'doze'; the data have dose" in run.err
+        assert "varying(data) fails (line 49): KeyError: 'doze'; the data have dose" in run.err
 
 
 @pytest.fixture(scope="module")

@@ -196,7 +196,7 @@ def test_a_model_that_stacks_columns_has_all_four_parameters(job):
 
 def test_check_reads_what_the_stages_will_read(job, monkeypatch):
     monkeypatch.setattr(store, "storable", lambda data: data)  # names as paths, as Zarr takes them
-    with pytest.raises(PcvError, match=r"it fails \(line \d+\): AssertionError: \(3, 2\)"):
+    with pytest.raises(PcvError, match=r"\) fails \(line \d+\): AssertionError: \(3, 2\)"):
         check(job)
 
 

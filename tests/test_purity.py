@@ -240,7 +240,7 @@ def test_functions_may_use_their_names(make):
     ],
 )
 def test_what_is_not_read_is_not_computed_with(x):
-    with pytest.raises(digests.Uncertain, match="may not always give the same"):
+    with pytest.raises(digests.Uncertain, match="may be impure"):
         of(x)
 
 

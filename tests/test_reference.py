@@ -192,7 +192,7 @@ class TestDoesNotImport:
         write("broken.py", text)
         write("wrong_neighbour.py", "\ndef f(data)\n")
         assert message(reference.load, "broken.py:f") == (
-            f"model 'broken.py:f': broken.py does not import{said}"
+            f"model 'broken.py:f': broken.py fails to import{said}"
         )
 
     @pytest.mark.parametrize(
@@ -208,27 +208,26 @@ class TestDoesNotImport:
         sys.path.insert(0, str(folder))
         for function in (reference.source, reference.load):
             assert message(function, "mine.models:f") == (
-                f"model 'mine.models:f': mine.models does not import: {said}"
+                f"model 'mine.models:f': mine.models fails to import: {said}"
             )
 
 
 class TestCall:
     def test_unknown_argument(self):
         assert message(reference.build, "my_models.py:slopes", {}, {"priors": "paper"}) == (
-            "model 'my_models.py:slopes': called as slopes(data, priors='paper') it fails: "
+            "model 'my_models.py:slopes': slopes(data, priors='paper') fails: "
             "TypeError: slopes() got an unexpected keyword argument 'priors'"
         )
 
     def test_missing_column(self):
         assert message(reference.build, "my_models.py:common", {"day": [8], "unit": [0]}, {}) == (
-            "model 'my_models.py:common': called as common(data) it fails (line 13): KeyError: "
+            "model 'my_models.py:common': common(data) fails (line 13): KeyError: "
             "'rat'; the data have day, unit"
         )
 
     def test_error_inside(self):
         assert message(reference.build, "my_models.py:fails", {}, {}) == (
-            "model 'my_models.py:fails': called as fails(data) it fails (line 16): ValueError: "
-            "math domain error"
+            "model 'my_models.py:fails': fails(data) fails (line 16): ValueError: math domain error"
         )
 
 

@@ -1303,7 +1303,7 @@ class TestBadModels:
         [
             ("models.py:liner", "models.py has no function 'liner'; did you mean 'linear'?"),
             ("mdels.py:linear", "no file 'mdels.py' (paths are relative to {folder})"),
-            ("broken.py:f", "broken.py does not import (line 1): ModuleNotFoundError: No module "
+            ("broken.py:f", "broken.py fails to import (line 1): ModuleNotFoundError: No module "
              "named 'nunpyro'"),
             ("models.py:number", "it must return a pcv.Model, a pcv.Target, or a model of PyMC or "
              "Bambi, not int"),

@@ -1,6 +1,6 @@
-"""What every room stands on, and what knows of none of them.
+"""Foundations that every room uses and that depend on none of them.
 
-Errors that a user reads, signals that end a run, progress, references to a user's functions, names
-and the random keys made of them; and `programs`: functions of JAX that are traced and compiled
-once, and the devices on which they run.
+Errors for users, signals that stop a run, progress, references to users' functions, names and the
+random keys derived from them; and `programs`: JAX functions traced and compiled once, and the
+devices that run them.
 """

@@ -1,7 +1,7 @@
 """Random keys that depend on names, never on positions.
 
-A key is reached by a path such as ``(seed, model, fold, chain, draw)``: adding a model, leaving
-out a fold or cutting the folds into other batches changes no other key.
+A key is derived along a path such as ``(seed, model, fold, chain, draw)``: adding a model, dropping
+a fold or changing the fold batches affects no other key.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ from pcv.base.names import name_bits
 
 
 def key(seed: int, *path: str | int) -> Key[Array, ""]:
-    """The key at the end of ``path``: names enter by their bits, integers as they are."""
+    """The key at the end of ``path``; names enter by their hash bits, integers as they are."""
     parts = [name_bits(part) if isinstance(part, str) else part for part in path]
     found: Key[Array, ""] = _at_the_end(np.uint32(seed), np.array(parts, np.uint32))
     return found
@@ -34,7 +34,7 @@ _at_the_end = programs.once(_path)
 
 @cache
 def any_key() -> Any:
-    """What keys are like, for what needs only that."""
+    """The shape and dtype of a key, for abstract evaluation."""
     return jax.eval_shape(jax.random.key, 0)
 
 
@@ -44,8 +44,8 @@ def chain_key(
     """The key of a chain of a fold, below ``parent`` (the key of seed, model, stage).
 
     Args:
-        parent: what all chains share.
-        fold: bits of its name.
-        chain: number among those of the fold.
+        parent: shared by all chains.
+        fold: hash bits of its name.
+        chain: index within the fold.
     """
     return jax.random.fold_in(jax.random.fold_in(parent, fold), chain)

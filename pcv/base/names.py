@@ -1,4 +1,4 @@
-"""Names as numbers: the part of random keys that must not depend on positions."""
+"""Names as numbers, so that random keys do not depend on positions."""
 
 import hashlib
 

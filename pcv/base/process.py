@@ -1,7 +1,7 @@
-"""The process: cores that it may use; Ctrl-C and SIGTERM, answered between blocks of draws.
+"""The process: its cores; Ctrl-C and SIGTERM, handled between blocks of draws.
 
-Python answers Ctrl-C at once, while XLA's threads work on; an interpreter that is torn down under
-them ends in a segmentation fault. So it waits for the device, and SIGTERM for draws to be kept.
+Python would handle Ctrl-C at once, and tearing down the interpreter while XLA's threads run ends in
+a segmentation fault. So Ctrl-C waits for the device, and SIGTERM for draws to be saved.
 """
 
 import os
@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 
 from pcv.base.errors import Stopped
 
-_come: list[int] = []
-"""signals that wait for an answer: a process has them, not a function"""
-HINT = b"\nCtrl-C: ends after the block of draws that is being made; again: at once\n"
+_pending: list[int] = []
+"""pending signals; global, as signals belong to the process"""
+HINT = b"\nCtrl-C: stopping after this block of draws; press again to stop at once\n"
 
 
 def all_cores() -> int:
-    """Those that this process may use, where the system tells (a job's allocation on a cluster)."""
+    """The cores available to this process, as allocated by a cluster where the system tells."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -27,8 +27,8 @@ def all_cores() -> int:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Ctrl-C ends the process where it is not `deferred`: Python's KeyboardInterrupt is lost where
-    it comes in a callback of the garbage collector, and JAX has one."""
+    """Ctrl-C ends the process unless `deferred`. Python's KeyboardInterrupt would be lost inside a
+    garbage-collector callback, and JAX has one."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -40,17 +40,17 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def deferred(signum: signal.Signals) -> Iterator[None]:
-    """The signal ends nothing by itself meanwhile, but by `look`, or in the end.
+    """Defer the signal to the next `look`, or to the end of the context.
 
-    A second Ctrl-C is answered at once: in a session by KeyboardInterrupt, else by the end of the
-    process, which Python has no part in. Handlers of others, and other threads, are left alone.
+    A second Ctrl-C takes effect at once: as KeyboardInterrupt in an interactive session, else the
+    system ends the process. Other handlers and threads are left alone.
 
     Raises:
-        Stopped: it has come, and nobody has looked.
+        Stopped: the signal came after the last `look`.
     """
     before = signal.getsignal(signum)
-    of_main = threading.current_thread() is threading.main_thread()
-    if not of_main or before not in (signal.SIG_DFL, signal.default_int_handler):
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or before not in (signal.SIG_DFL, signal.default_int_handler):
         yield
         return
     signal.signal(signum, _note)
@@ -59,27 +59,27 @@ def deferred(signum: signal.Signals) -> Iterator[None]:
         look()
     finally:
         signal.signal(signum, before)
-        _come[:] = [other for other in _come if other != signum]
+        _pending[:] = [other for other in _pending if other != signum]
 
 
 def look(where: str = "", kept: str = "") -> None:
-    """End here, if a signal has come that asks for it.
+    """Stop here if a signal is pending.
 
     Args:
-        where: stage and model.
-        kept: what of it is not lost.
+        where: stage and model, for the message.
+        kept: what has been saved, for the message.
 
     Raises:
-        Stopped: one has come.
+        Stopped: a signal is pending.
     """
-    if _come:
-        raise Stopped(_come[0], where, kept)
+    if _pending:
+        raise Stopped(_pending[0], where, kept)
 
 
 def _note(signum: int, frame: object) -> None:
-    _come.append(signum)
+    _pending.append(signum)
     if signum == signal.SIGINT:
         in_session = hasattr(sys, "ps1")
         signal.signal(signum, signal.default_int_handler if in_session else signal.SIG_DFL)
         with suppress(OSError):
-            os.write(2, HINT)  # `print` must not be called again inside of itself
+            os.write(2, HINT)  # `print` is not reentrant

@@ -24,13 +24,13 @@ def _split(reference: str) -> tuple[str, str]:
 
 
 def source(reference: str) -> Path:
-    """The file that a model is written in.
+    """The file that defines a model.
 
     >>> source("pcv.models.zoo.rats:random_slopes").name
     'rats.py'
 
     Raises:
-        PcvError: there is no such file or module, or the module's package does not import.
+        PcvError: there is no such file or module, or its package fails to import.
     """
     place, function = _split(reference)
     if place.endswith(".py"):
@@ -58,7 +58,7 @@ def source(reference: str) -> Path:
 
 
 def sources(reference: str) -> list[Path]:
-    """The file that a model is written in, then the files beside it that it imports.
+    """The file that defines a model, then the neighbouring files that it imports.
 
     >>> [path.name for path in sources("pcv.models.zoo.rats:random_slopes")]
     ['rats.py']
@@ -74,7 +74,7 @@ def sources(reference: str) -> list[Path]:
 
 
 def _imported(file: Path, folder: Path) -> Iterator[Path]:
-    """Files of a folder that a file of it imports."""
+    """Files in a folder that one of its files imports."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
@@ -99,7 +99,8 @@ def _imported(file: Path, folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _importing(reference: str) -> Iterator[None]:
-    """A model's file may import its neighbours; those of another file may have the same names."""
+    """Let a model's file import its neighbours, which are then unloaded: those of other files may
+    have the same names."""
     place = _split(reference)[0]
     if not place.endswith(".py"):
         yield
@@ -120,7 +121,7 @@ def load(reference: str) -> Callable[..., Any]:
     """The function that builds a model from data and arguments.
 
     Raises:
-        PcvError: the file does not import (with its own error and line), or has no such function.
+        PcvError: the file fails to import (with its error and line), or has no such function.
     """
     place, function = _split(reference)
     path = source(reference)
@@ -146,10 +147,10 @@ def load(reference: str) -> Callable[..., Any]:
 
 
 def check(reference: str) -> None:
-    """Does the file of a reference name its function? Reads it without running it.
+    """Check, without running the file of a reference, that it defines the function.
 
     Raises:
-        PcvError: as for `source`, or there is no such name.
+        PcvError: as for `source`, or the name is missing.
     """
     path, function = source(reference), _split(reference)[1]
     try:
@@ -181,7 +182,7 @@ def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
     """Call the function of a reference on the data and its arguments from the config.
 
     Raises:
-        PcvError: as for `load`, or the call fails (with its own error and line).
+        PcvError: as for `load`, or the call fails (with its error and line).
     """
     make = load(reference)
     try:
@@ -199,7 +200,7 @@ def build(reference: str, data: Any, args: dict[str, Any]) -> Any:
             )
         said = str(error) if isinstance(error, PcvError) else in_one_line(error)
         raise PcvError(
-            f"model '{reference}': called as {_split(reference)[1]}({call}) it fails"
+            f"model '{reference}': {_split(reference)[1]}({call}) fails"
             f"{_line(error, source(reference))}: {said}{hint}"
         ) from error
 
@@ -218,13 +219,13 @@ def call(reference: str, args: dict[str, Any]) -> Any:
     except PcvError as error:
         raise PcvError(str(error).removeprefix("model ")) from error
     given = ", ".join(f"{name}={value!r}" for name, value in args.items())
-    with naming(reference, f"called as {_split(reference)[1]}({given}) it"):
+    with naming(reference, f"{_split(reference)[1]}({given})"):
         return made(**args)
 
 
 @contextmanager
 def naming(reference: str, what: str) -> Iterator[None]:
-    """Says in errors of the user's own code where it is written, and what of it failed."""
+    """Errors of the user's code say which call failed, and at which line."""
     try:
         yield
     except PcvError:
@@ -236,8 +237,8 @@ def naming(reference: str, what: str) -> Iterator[None]:
 
 
 def _does_not_import(reference: str, place: str | Path, error: BaseException) -> PcvError:
-    at = "" if isinstance(error, SyntaxError) else _line(error, Path(place))  # it says so itself
-    return PcvError(f"model '{reference}': {place} does not import{at}: {in_one_line(error)}")
+    at = "" if isinstance(error, SyntaxError) else _line(error, Path(place))  # has its line
+    return PcvError(f"model '{reference}': {place} fails to import{at}: {in_one_line(error)}")
 
 
 def _line(error: BaseException, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What values of a config may be, and how a wrong one is named."""
+"""Types of config values, and errors for invalid ones."""
 
 import difflib
 import json
@@ -12,11 +12,11 @@ from pydantic_core import PydanticCustomError
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 MODEL = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*$"
 OBJECT = "python "
-"""how references to objects of a Python session begin, which the API makes"""
+"""prefix of references to objects of a Python session, made by the API"""
 MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above
 Text = Annotated[str, Field(min_length=1)]
 MAX_NAME = 100
-"""letters of a name, which is part of names of files: file systems allow 255"""
+"""characters of a name, which becomes part of file names: file systems allow 255"""
 Name = Annotated[str, Field(pattern=NAME, max_length=MAX_NAME)]
 Count = Annotated[int, Field(ge=1)]
 NAMED = Field(min_length=1, json_schema_extra={"additionalProperties": False})
@@ -32,18 +32,18 @@ SCORES = {
     "brier": "binary",
     "accuracy": "binary",
 }
-"""scores that a config may name, and the modules of `pcv.models.scores` that have them"""
+"""names of scores → their modules in `pcv.models.scores`"""
 OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
-"""scores that are computed from stored replicates, so that one more takes no new draws"""
+"""scores computed from stored replicates, so that adding one takes no new draws"""
 
 
 def problem(what: str, *at: str) -> PydanticCustomError:
-    """What is wrong, and at which key below the one being checked."""
+    """A validation error, at a key below the one being checked."""
     return PydanticCustomError("config", "{what}", {"what": what, "at": at})
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """What was meant, or what there is."""
+    """A suggestion: the closest known name, or all of them."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
@@ -60,14 +60,14 @@ Score = Annotated[str, AfterValidator(_known_score)]
 
 
 def plain(args: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what YAML and JSON have no words for."""
+    """Refuse values that YAML and JSON cannot represent."""
     try:
         text = json.dumps(args)
     except (TypeError, ValueError) as error:
         allowed = "numbers, text, true, false, null, lists and sections"
         raise problem(f"must hold only {allowed}; put others in quotes ({error})") from None
     if number := re.search(r'"[-+]?[0-9.]+[eE][-+]?[0-9]+"', text):
-        raise problem(f"YAML takes {number[0]} for text; write numbers like 1.0e-3")
+        raise problem(f"YAML reads {number[0]} as text; write numbers like 1.0e-3")
     return args
 
 

@@ -1,12 +1,10 @@
-"""Compiled programs that are found by what they compute, whoever calls them.
+"""Compiled programs cached by what they compute, not by function identity.
 
-Every call of pcv builds its functions anew, closed over its data. JAX keeps what it compiled by the
-functions themselves, and takes arrays that they hold for constants: so it would compile all of them
-again. Here the arrays that a function holds become arguments of its program, and programs are told
-apart by a digest of what is left: other data of the same shape, other folds or another seed compile
-nothing. A function that is what one before it was, arrays included, is not even traced, in another
-process neither (`pcv.base.programs.compile_cache`); nor is one that differs in `Given` arrays
-alone.
+Every call of pcv builds new functions that close over its data. JAX caches by function identity and
+embeds closed-over arrays as constants, so it would recompile them all. Here these arrays become
+arguments of the program, cached by a digest of the rest: new data of the same shape, other folds or
+another seed compile nothing. A function equal to an earlier one, arrays included or but for `Given`
+ones, is not even traced again, nor in another process (`pcv.base.programs.compile_cache`).
 """
 
 import sys
@@ -23,18 +21,18 @@ from pcv.base.programs import compile_cache, digests
 
 
 class Program(NamedTuple):
-    """A function without the arrays that it holds."""
+    """A traced function, with closed-over arrays as arguments."""
 
     jaxpr: core.Jaxpr
-    """takes these first, then the leaves of the arguments"""
+    """takes `held` first, then the leaves of the arguments"""
     held: list[Any]
-    """arrays, and after them those that are `Given`"""
+    """closed-over arrays, then `Given` ones"""
     shape: Any
-    """tree of the results"""
+    """tree of result shapes"""
 
 
 class Given:
-    """An array that a function calls for, whose values its program is not traced for.
+    """An array whose values are not part of the trace; call it to get the array.
 
     >>> import numpy as np
     >>> wide, narrow = (shared(lambda b, by=Given(np.full(3, x)): (b * by()).sum()) for x in (2, 1))
@@ -45,7 +43,7 @@ class Given:
     def __init__(self, value: np.ndarray) -> None:
         self.value = value
         self.now: Any = None
-        """what stands for it in the program that is being traced"""
+        """its tracer, during tracing"""
 
     def __call__(self) -> Any:
         return jnp.asarray(self.value) if self.now is None else self.now
@@ -68,10 +66,10 @@ def _at_hand(held: list[Any]) -> list[Any]:
 
 
 MOST = 200
-"""programs that are kept, those that were used last"""
+"""programs kept in memory, by last use"""
 _compiled: dict[Any, jax.stages.Compiled] = {}
 HELD = 2**28
-"""bytes of arrays that are kept for functions that need not be traced again"""
+"""bytes of arrays kept with functions already traced"""
 _traced: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
 _shapes: dict[Any, Any] = {}
 TRACED_IN = (
@@ -79,14 +77,13 @@ TRACED_IN = (
     *("jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_device"),
     "jax_random_seed_offset",
 )
-"""settings of JAX that a trace depends on"""
+"""JAX settings that a trace depends on"""
 
 
 def lifted(function: Callable[..., Any], given: list[Given], *args: Any) -> Program:
-    """A function as traced at some arguments, the arrays that it holds among its own, and after
-    them those that are given.
+    """Trace a function, turning closed-over arrays into arguments, with `given` ones last.
 
-    Also those that functions which it calls through `jax.jit` hold: that call is then undone.
+    Nested `jax.jit` calls that close over arrays are inlined, so that theirs are lifted too.
     """
     leaves, structure = jax.tree.flatten(args)
     leaves = [*_at_hand(given), *leaves]
@@ -102,25 +99,25 @@ def lifted(function: Callable[..., Any], given: list[Given], *args: Any) -> Prog
     open_one = program.replace(
         constvars=[], invars=[*program.constvars, *program.invars], debug_info=_unnamed(program)
     )
-    # JAX takes an array for what it saw of it in another precision, as long as that is referred to
+    # copied, as JAX remembers the conversion of an array in another precision while it is alive
     held = [np.array(x) if isinstance(x, np.ndarray) else x for x in closed.consts]
     return Program(open_one, [*held, *given], shape)
 
 
 def _run(program: Program) -> Callable[..., Any]:
-    """The program as a function of the arrays that it holds and its arguments."""
+    """The program as a function of `held` and its arguments."""
     structure = jax.tree.structure(program.shape)
     steps = core.jaxpr_as_fun(core.ClosedJaxpr(program.jaxpr, ()))
     return lambda held, *args: jax.tree.unflatten(structure, steps(*held, *jax.tree.leaves(args)))
 
 
 def _unnamed(program: core.Jaxpr) -> Any:
-    """Names of arguments, which would be too few."""
+    """Debug info without argument names, as their number has changed."""
     return program.debug_info._replace(arg_names=None, result_paths=None)
 
 
 def _holding(step: Any) -> bool:
-    """Is it a call of a jitted function that holds arrays, or calls another that does?"""
+    """Whether a step calls a jitted function that closes over arrays, directly or not."""
     if step.primitive.name not in ("jit", "pjit"):
         return False
     inner = step.params["jaxpr"]
@@ -128,7 +125,7 @@ def _holding(step: Any) -> bool:
 
 
 def _inlined(closed: core.ClosedJaxpr) -> Callable[..., list[Any]]:
-    """A program that takes the steps of such calls itself."""
+    """A program with such calls inlined."""
 
     def run(*args: Any) -> list[Any]:
         program = closed.jaxpr
@@ -148,7 +145,7 @@ def _inlined(closed: core.ClosedJaxpr) -> Callable[..., list[Any]]:
 
 
 def _alone(step: Any, program: core.Jaxpr) -> core.ClosedJaxpr:
-    """One step as a program, which takes literals too."""
+    """One step as a program, with literals as arguments."""
     given = [core.Var(x.aval) for x in step.invars]
     renamed = step.replace(invars=given)
     alone = core.Jaxpr((), given, step.outvars, [renamed], debug_info=_unnamed(program))
@@ -156,14 +153,14 @@ def _alone(step: Any, program: core.Jaxpr) -> core.ClosedJaxpr:
 
 
 class Shared:
-    """A function whose programs are shared; called as the function is."""
+    """A function with shared programs; call it like the function."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         self.function, self.options = function, options
         self.found: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
 
     def compiled(self, *args: Any) -> tuple[jax.stages.Compiled, list[Any]]:
-        """The program for such arguments, and the arrays that it takes before them."""
+        """The program for arguments of these types, and the arrays that precede them."""
         leaves, structure = jax.tree.flatten(args)
         known = structure, *map(_signature, leaves)
         if known not in self.found:
@@ -181,7 +178,7 @@ class Shared:
                     return found[0], [*found[1], *values]
                 compile_cache.note(same, name, found[1])
             _traced[same] = found[0], list(map(_alone_in_memory, found[1]))
-        run, held = _traced[same] = _traced.pop(same)  # the last one used comes last
+        run, held = _traced[same] = _traced.pop(same)  # most recently used last
         while len(_traced) > MOST or sum(map(_bytes_held, _traced.values())) > HELD:
             del _traced[next(iter(_traced))]
         return run, [*held, *values]
@@ -189,8 +186,7 @@ class Shared:
     def _trace(
         self, known: Any, given: list[Given], args: tuple
     ) -> tuple[tuple[jax.stages.Compiled, list[Any]], Any]:
-        """The program with the arrays that it takes before the given ones, and what it is kept as,
-        if it could be read."""
+        """The program with its closed-over arrays, and its cache name if it could be digested."""
         program = lifted(self.function, given, *args)
         arrays = jax.device_put(_at_hand(program.held))
         held, structure = arrays[: len(arrays) - len(given)], jax.tree.structure(program.shape)
@@ -215,21 +211,21 @@ class Shared:
 
 
 def _of_name(name: str, key: Any = None) -> jax.stages.Compiled | None:
-    """A program that this process or another has kept; without a name, this process by its key."""
+    """A cached program, by name, or without one by key from this process only."""
     found = _compiled.get(name or key) or compile_cache.load(name)
     return found and _remember(name or key, found)
 
 
 def _remember(key: Any, found: jax.stages.Compiled) -> jax.stages.Compiled:
     _compiled.pop(key, None)
-    _compiled[key] = found  # the last one used comes last
+    _compiled[key] = found  # most recently used last
     while len(_compiled) > MOST:
         del _compiled[next(iter(_compiled))]
     return found
 
 
 def _kept(same: Any) -> tuple[jax.stages.Compiled, list[Any]] | None:
-    """What another process has traced."""
+    """A function's program as cached by another process."""
     known = compile_cache.noted(same)
     found = known and _of_name(known[0])
     return (found, known[1]) if known and found else None
@@ -240,7 +236,7 @@ def _settings() -> tuple[Any, ...]:
 
 
 def _alone_in_memory(x: Any) -> Any:
-    """JAX may take an array of NumPy's as its own, which its owner may change."""
+    """A copy: JAX may alias a NumPy array, which its owner may modify."""
     is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
     return x if is_key else jax.device_put(np.array(x), x.sharding if x.committed else None)
 
@@ -252,9 +248,9 @@ def _bytes_held(traced: tuple[jax.stages.Compiled, list[Any]]) -> int:
 def _same(
     function: Callable[..., Any], structure: Any = None, *of_call: Any
 ) -> tuple[Any, list[Given]]:
-    """What tells a trace from others, None where that is not certain; and arrays of whatever values
-    that it may have. The tree of arguments is read, for what the classes in it do."""
-    if getattr(sys.modules.get("numpyro.primitives"), "_PYRO_STACK", ()):  # handlers around a call
+    """The cache key of a trace, None if uncertain, and the function's `Given` arrays. The tree of
+    arguments is digested too, as its classes have code of their own."""
+    if getattr(sys.modules.get("numpyro.primitives"), "_PYRO_STACK", ()):  # inside NumPyro handlers
         return None, []
     try:
         digest, given = digests.of_pure(function, structure)
@@ -264,7 +260,7 @@ def _same(
 
 
 def shapes(function: Callable[..., Any], *args: Any) -> Any:
-    """`jax.eval_shape`, which is not traced again for what it was traced for before."""
+    """`jax.eval_shape`, cached by what the function computes."""
     leaves, structure = jax.tree.flatten(args)
     same, _ = _same(function, structure, *map(_abstract, leaves))
     if same is None:
@@ -281,18 +277,18 @@ def _abstract(x: Any) -> tuple[Any, ...]:
 
 
 def _signature(x: Any) -> tuple[Any, ...]:
-    """What an argument is compiled for: its type, and where it lies if that was decided."""
+    """What a program is compiled for: type of an argument, and its sharding if committed."""
     decided = isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and x.committed)
     lies = x.sharding if decided else None
     return jax.typeof(x), lies
 
 
 def shared(function: Callable[..., Any], **options: Any) -> Shared:
-    """`jax.jit` of a function of arrays, compiled once for all that compute the same.
+    """`jax.jit`, compiled once for all functions that compute the same.
 
     Args:
         function: of trees of arrays.
-        options: of XLA's compiler.
+        options: XLA compiler options.
 
     >>> import numpy as np
     >>> sums = [shared(lambda b, x=x: (b * x).sum()) for x in (np.ones(3), np.arange(3.0))]
@@ -303,9 +299,9 @@ def shared(function: Callable[..., Any], **options: Any) -> Shared:
 
 
 class Inner:
-    """`jax.jit` inside other programs: arrays that the function holds are arguments of that call.
+    """`jax.jit` inside other programs, with closed-over arrays as arguments of the inner call.
 
-    Without, they would be constants of a loop's body that calls it, which are not lifted.
+    Otherwise they would be constants of the enclosing loop's body, which are not lifted.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -323,13 +319,13 @@ class Inner:
         return run(_at_hand(held), *args)
 
     def as_read(self) -> Any:
-        """What `pcv.base.programs.digests` reads of it: the same before it is called and after."""
+        """What `pcv.base.programs.digests` reads: unaffected by calls."""
         return self.function
 
 
 class Traced:
-    """A function as traced once in each precision: known by its program, where what it is made of
-    cannot be read."""
+    """A function traced once per precision, for digests of its program where its code cannot be
+    read."""
 
     def __init__(self, function: Callable[..., Any], *example: Any) -> None:
         self.function, self.example = function, example
@@ -337,7 +333,7 @@ class Traced:
         self.digests: dict[Any, str] = {}
 
     def program(self) -> tuple[core.ClosedJaxpr, Any]:
-        """In the present precision, and the tree of its results."""
+        """The program in the current precision, and the tree of its result shapes."""
         now = _settings()
         if now not in self.known:
             self.known[now] = jax.make_jaxpr(self.function, return_shape=True)(*self.example)
@@ -349,7 +345,7 @@ class Traced:
         return jax.tree.unflatten(jax.tree.structure(shape), found)
 
     def as_read(self) -> str:
-        """What `pcv.base.programs.digests` reads of it."""
+        """What `pcv.base.programs.digests` reads."""
         steps, shape = self.program()
         if _settings() not in self.digests:
             self.digests[_settings()] = digests.of(steps, jax.tree.structure(shape))
@@ -361,5 +357,5 @@ def _shape(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def once(function: Callable[..., Any]) -> Shared:
-    """`shared` of a function that runs once or twice: compiling it is all that it costs."""
+    """`shared` for a function that runs once or twice, compiled without optimisation."""
     return shared(function, xla_backend_optimization_level=0)

@@ -1,8 +1,7 @@
-"""Compiled programs between processes, found by what `digests` reads of a function.
+"""Compiled programs shared between processes, keyed by the digest of a function.
 
-JAX's own cache is found by a program once it is traced and lowered anew, which takes longer than to
-run it. What lies in its folder is run (`pcv.base.programs.devices.keep_compiled` says whose that
-is).
+JAX's own cache is keyed by the lowered program, and tracing and lowering take longer than running
+it. Cached programs are executed; `pcv.base.programs.devices.keep_compiled` guards the folder.
 """
 
 import hashlib
@@ -25,19 +24,19 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 MOST_BYTES, MOST_WRITTEN = 2**26, 2**28
-"""of a file, and of all files of a process"""
+"""largest size in bytes of a file, and of all files written by a process"""
 MOST_HELD = 2**20
-"""bytes of arrays, such as data, that are kept with a function"""
+"""bytes of arrays, such as data, cached with a function"""
 LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "blackjax")
 
 CALLS = re.compile(r"custom_call @([\w.]+)")
 KNOWN = re.compile(r"lapack_\w+$|Sharding$|SPMD\w+$|xla\.sdy\.\w+$")
-"""what programs may call besides XLA: what else there is may be in one process alone"""
+"""custom calls that are safe to cache: others may exist in one process only"""
 
 _retrieved: list[str] = []
-"""from JAX's cache"""
+"""hits of JAX's cache"""
 _written: list[int] = []
-"""bytes of the files of this process"""
+"""sizes of the files written by this process"""
 
 
 def _own_code() -> str:
@@ -48,7 +47,7 @@ def _own_code() -> str:
 
 
 CODE = _own_code()
-"""of pcv as it was loaded, whose functions are read by their names"""
+"""hash of pcv's source when loaded, as its functions are digested by name only"""
 
 
 def _noted(event: str, **_: Any) -> None:
@@ -60,18 +59,18 @@ jax.monitoring.register_event_listener(_noted)
 
 
 def name_of(key: Any, *trees: Any) -> str:
-    """What a program is kept as, by what tells it from others; empty: it cannot be.
+    """File name of a program, from its key; empty: it cannot be cached.
 
-    What is printed of a tree does not say which module its classes are of.
+    Trees are pickled, as their repr omits the modules of classes.
     """
     try:
         return _named("program", key, pickle.dumps(trees), _machine())
-    except Exception:  # of classes inside functions
+    except Exception:  # local classes cannot be pickled
         return ""
 
 
 def compiled(name: str, lowered: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
-    """A program, which is kept under a name."""
+    """Compile a program, and cache it under a name."""
     steps = lowered()
     if not name or _folder() is None:
         return steps.compile()
@@ -81,9 +80,9 @@ def compiled(name: str, lowered: Callable[[], jax.stages.Lowered]) -> jax.stages
     _retrieved.clear()
     with _not_by_jax():
         found: jax.stages.Compiled = steps.compile()
-    if _retrieved:  # of what XLA (0.12) has read from a file it writes but a part
+    if _retrieved:  # XLA (0.12) serialises programs from its cache incompletely
         return found
-    with suppress(Exception):  # a program that cannot be kept
+    with suppress(Exception):  # a program that cannot be serialised
         running: Any = found.runtime_executable()
         devices = [device.id for device in running.local_devices()]
         lapack = any(call.startswith("lapack") for call in calls)
@@ -94,7 +93,7 @@ def compiled(name: str, lowered: Callable[[], jax.stages.Lowered]) -> jax.stages
 
 @contextmanager
 def _not_by_jax() -> Iterator[None]:
-    """Programs that are kept here are not kept twice."""
+    """Keep programs cached here out of JAX's cache."""
     name = "jax_persistent_cache_min_compile_time_secs"
     before = getattr(jax.config, name)
     jax.config.update(name, float("inf"))
@@ -105,7 +104,7 @@ def _not_by_jax() -> Iterator[None]:
 
 
 def load(name: str) -> jax.stages.Compiled | None:
-    """The program of a name, if it is kept."""
+    """The cached program of a name, if any."""
     try:
         program, takes, gives, devices, lapack = _read(name)
         if lapack:
@@ -115,18 +114,18 @@ def load(name: str) -> jax.stages.Compiled | None:
         return serialize_executable.deserialize_and_load(
             program, takes, gives, execution_devices=chosen
         )
-    except Exception:  # none there, cut short, or of another version of something
+    except Exception:  # missing, truncated, or of another version
         return None
 
 
 @cache
 def _load_lapack() -> None:
-    """JAX does it where a program that calls it is lowered; others would call nothing."""
+    """Register LAPACK's functions, which JAX does only when it lowers a program that calls them."""
     jax.jit(jnp.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), float))
 
 
 def note(same: Any, name: str, held: list[Any]) -> None:
-    """Keep which program a function has, and the arrays that this takes before its arguments."""
+    """Cache the name of a function's program, and the arrays that precede its arguments."""
     small = sum(x.nbytes for x in held) <= MOST_HELD
     with suppress(Exception):
         if name and small and not any(jnp.issubdtype(x.dtype, jax.dtypes.extended) for x in held):
@@ -134,10 +133,10 @@ def note(same: Any, name: str, held: list[Any]) -> None:
 
 
 def noted(same: Any) -> tuple[str, list[Any]] | None:
-    """The name of a function's program, and these arrays."""
+    """What `note` cached for a function, if anything."""
     try:
         name, held = _read(_of_function(same))
-    except Exception:  # as of `load`
+    except Exception:  # as in `load`
         return None
     return name, jax.device_put(held)
 
@@ -145,14 +144,14 @@ def noted(same: Any) -> tuple[str, list[Any]] | None:
 def _read(name: str) -> Any:
     file = _file(name)
     if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
-        raise PermissionError  # what another user wrote is not run
+        raise PermissionError  # never run what another user wrote
     found = pickle.loads(file.read_bytes())
-    os.utime(file)  # those that were used last are kept longest
+    os.utime(file)  # recently used files are kept longest
     return found
 
 
 def _write(name: str, content: Any) -> None:
-    """At once, and not as artifacts are: what a power cut takes is made again."""
+    """Write atomically, without artifacts' durability: losses are recompiled."""
     file, whole = _file(name), pickle.dumps(content)
     if len(whole) > MOST_BYTES or sum(_written) + len(whole) > MOST_WRITTEN:
         return
@@ -175,7 +174,7 @@ def _file(name: str) -> Path:
 
 
 def _folder() -> Path | None:
-    """JAX's; None where nothing is kept."""
+    """JAX's cache folder; None: caching is off."""
     folder = jax.config.jax_compilation_cache_dir
     return Path(folder) if folder and jax.config.jax_enable_compilation_cache else None
 
@@ -192,7 +191,7 @@ def _named(kind: str, *parts: Any) -> str:
 
 @cache
 def _machine() -> str:
-    """What a program depends on besides its steps."""
+    """Everything a compiled program depends on besides its code."""
     cpu = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

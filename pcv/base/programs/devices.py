@@ -1,7 +1,7 @@
-"""What JAX runs on: host devices, precision, compile cache. Imports JAX and nothing that uses it.
+"""JAX's host devices, precision and compile cache. Imports nothing that uses JAX.
 
-Host devices can only be added before JAX's backend starts, and importing a library that makes a
-JAX array starts it: call `setup` first.
+Call `setup` first: host devices can only be added before JAX's backend starts, which happens as
+soon as an imported library makes a JAX array.
 """
 
 import os
@@ -27,20 +27,19 @@ from pcv.base.errors import PcvError
 from pcv.base.process import all_cores
 
 CACHE_BYTES = 2**30
-"""of compiled functions that are kept between processes: some 30,000"""
+"""bytes of compiled functions cached between processes: some 30,000"""
 
 EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
-"""where an argument lies: whole on every device, or its first axis cut among them"""
+"""placement of an argument: replicated, or its first axis sharded over devices"""
 
 _most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 def setup(cores: int) -> None:
-    """As many host devices as `cores`.
+    """Create one host device per core.
 
     Args:
-        cores: CPU cores to use; each becomes a device that a share of the chains runs on.
-            Without effect on GPUs.
+        cores: CPU cores to use, each for a share of the chains. No effect on GPUs.
     """
     try:
         jax.config.update("jax_num_cpu_devices", cores)
@@ -53,10 +52,10 @@ def setup(cores: int) -> None:
 
 
 def keep_compiled() -> None:
-    """Keep compiled functions between processes, in the user's own cache folder.
+    """Cache compiled functions between processes, in the user's own cache folder.
 
-    What lies there is run: a folder that another user can write to is not used. The environment's
-    JAX_COMPILATION_CACHE_DIR takes precedence.
+    Its contents are executed, so a folder that others can write to is refused. The environment
+    variable JAX_COMPILATION_CACHE_DIR takes precedence.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
@@ -73,22 +72,22 @@ def keep_compiled() -> None:
 
 
 def _make_own(folder: Path) -> None:
-    """Raises OSError for a folder that others can write to, or that is a link."""
+    """Make a private folder; OSError if it is a link or writable by others."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise OSError(f"{folder} is no folder; remove it")
+        raise OSError(f"{folder} is not a folder; remove it")
     if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
-        raise OSError(f"{folder} can be written by others; remove it, or set XDG_CACHE_HOME")
+        raise OSError(f"{folder} is writable by others; remove it, or set XDG_CACHE_HOME")
     folder.chmod(0o700)
 
 
 @cache
 def _prune(folder: Path) -> None:
-    """Leave the newest `CACHE_BYTES`, once in a process.
+    """Keep only the newest `CACHE_BYTES`; once per process.
 
-    JAX (0.12), told of a limit, lists the whole folder for each function that it keeps, and lets
-    all other processes wait: 1.2 s with 20,000 there.
+    JAX (0.12) with a size limit lists the whole folder for each function that it caches, blocking
+    other processes: 1.2 s with 20,000 entries.
     """
     files = []
     for entry in os.scandir(folder):
@@ -102,7 +101,7 @@ def _prune(folder: Path) -> None:
 
 
 def setup_if_new() -> None:
-    """All cores, unless `setup` was called before: for models that are made in Python."""
+    """`setup` with all cores, unless it was called before: for models made in Python."""
     if jax.config.jax_num_cpu_devices < 0:
         setup(all_cores())
 
@@ -114,11 +113,11 @@ def _say_once(line: str) -> None:
 
 @contextmanager
 def precision(name: str) -> Iterator[None]:
-    """The context in which arrays have the named precision; "auto": float64 on CPUs alone.
+    """Context in which arrays have the named precision; "auto": float64 on CPUs, else float32.
 
-    What was traced in another one is forgotten, on the way in and out. JAX (0.12) would take it for
-    the present one's: a user's own jitted `b * x`, with an array of NumPy, then fails as "got
-    float64, float32", "verifier errors" or "Executable expected parameter 1 of size …".
+    JAX's caches are cleared on the way in and out. JAX (0.12) would reuse traces of the other
+    precision: a user's jitted `b * x` with a NumPy array then fails with "got float64, float32",
+    "verifier errors" or "Executable expected parameter 1 of size …".
     """
     double = name == "float64" or (name == "auto" and jax.default_backend() == "cpu")
     other = double != jax.config.jax_enable_x64
@@ -134,10 +133,10 @@ def precision(name: str) -> Iterator[None]:
 
 @contextmanager
 def at_work(name: str) -> Iterator[None]:
-    """Arrays in the named precision, while a stage is at work; Ctrl-C waits for it.
+    """Context of a running stage: arrays in the named precision; Ctrl-C is deferred.
 
     Raises:
-        PcvError: a device's memory is too small, and no smaller step was tried.
+        PcvError: a device ran out of memory, and there was no smaller tile to try.
         Stopped: Ctrl-C was pressed.
     """
     try:
@@ -148,19 +147,19 @@ def at_work(name: str) -> Iterator[None]:
             raise
         raise PcvError(
             f"out of memory on {in_use()[0].device_kind}; cut the folds into batches that fit "
-            "(cv.fold_batches: auto), or use precision: float32; a full-data fit with fewer chains "
-            "or draws (fit.chains, fit.draws) is smaller"
+            "(cv.fold_batches: auto), or use precision: float32; for a full-data fit, reduce "
+            "fit.chains or fit.draws"
         ) from error
 
 
 def out_of_memory(error: JaxRuntimeError) -> bool:
-    """Does XLA's error say that a device's memory ran out?"""
+    """Whether XLA's error means that a device ran out of memory."""
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
 @contextmanager
 def at_most(cores: int | None) -> Iterator[None]:
-    """The context in which no more of a CPU's devices are used; None: all."""
+    """Context that limits the CPU devices in use; None: all."""
     token = _most.set(cores)
     try:
         yield
@@ -169,8 +168,8 @@ def at_most(cores: int | None) -> Iterator[None]:
 
 
 def in_use() -> list[jax.Device]:
-    """The devices that chains are sharded over: of a CPU no more than are asked for, or than it has
-    cores, unless `setup` made them (PyMC's JAX samplers ask for a hundred)."""
+    """The devices that chains are sharded over. On CPUs at most `at_most`, or, unless `setup` made
+    the devices, the number of cores (PyMC's JAX samplers ask for a hundred devices)."""
     found = jax.devices()
     if found[0].platform != "cpu":
         return found
@@ -179,11 +178,11 @@ def in_use() -> list[jax.Device]:
 
 
 def shard_mapped(function: Callable[..., Any], *places: Any) -> Callable[..., Any]:
-    """`function` of chains that are sharded over all devices, and its results.
+    """`function` mapped over the shards of chains on all devices.
 
     Args:
-        function: takes and returns arrays over chains; on each device, over that device's share.
-        places: of each argument, `EVERYWHERE` or `BY_CHAIN`, or a tree of them.
+        function: takes and returns arrays over the chains of one device.
+        places: per argument, `EVERYWHERE` or `BY_CHAIN`, or a tree of them.
     """
     return jax.shard_map(
         function, mesh=_mesh(), in_specs=places, out_specs=BY_CHAIN, check_vma=False
@@ -191,8 +190,8 @@ def shard_mapped(function: Callable[..., Any], *places: Any) -> Callable[..., An
 
 
 def sharded(tree: Any) -> Any:
-    """Arrays over chains as functions that are `shard_mapped` return them: for others, these would
-    be compiled once more."""
+    """Arrays over chains, placed as `shard_mapped` functions return them, which would otherwise be
+    compiled a second time."""
     return jax.device_put(tree, by_chain())
 
 
@@ -205,7 +204,7 @@ def _mesh() -> Mesh:
 
 
 def found() -> str:
-    """Which devices there are, which are used and in which precision, in sentences."""
+    """The devices and precision in use, in sentences."""
     used, platform = in_use(), jax.default_backend()
     kinds = dict.fromkeys(device.device_kind for device in used)
     with precision("auto"):
@@ -217,17 +216,14 @@ def found() -> str:
     if platform != "cpu":
         lines += [f"{device}: {_memory(device)} of memory" for device in used]
     elif shutil.which("nvidia-smi"):
-        lines.append(
-            "There may be a GPU (nvidia-smi is there), which JAX does not see: "
-            'pip install "jax[cuda13]"'
-        )
+        lines.append('nvidia-smi is installed, but JAX sees no GPU: pip install "jax[cuda13]"')
     else:
         lines.append("No GPU was found.")
     return "\n".join(lines)
 
 
 def _memory(device: jax.Device) -> str:
-    """How much of a device's memory JAX may use."""
+    """Device memory available to JAX."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
     return f"{limit / 2**30:.1f} GiB" if limit else "an unknown amount"
 
@@ -244,7 +240,7 @@ def made_on() -> dict[str, Any]:
 
 
 def describe() -> str:
-    """The devices and their precision in words, as recorded with every result.
+    """Devices and precision in words, as recorded with every result.
 
     >>> describe()  # doctest: +SKIP
     '2 x cpu, float64'

@@ -1,7 +1,7 @@
-"""Digests of what functions compute: equal ones only where the same comes out.
+"""Digests of what functions compute: equal only if results are.
 
-Of JAX's functions the program is read, with every constant however deep in it (what is printed of a
-program shows few of them); of Python's their code, with all that it holds.
+JAX functions are digested by their program with all nested constants (its repr shows few of them),
+Python functions by their code and everything that it refers to.
 """
 
 import builtins
@@ -26,68 +26,68 @@ from pcv.base.errors import in_one_line
 from pcv.base.programs.purity import UNREAD, is_library, is_pure, is_steady, named, names_in
 
 ORDERS = 3
-"""derivatives of functions with rules of their own that are read: as many as anything here takes"""
+"""orders of derivative read of functions with custom rules: the highest used here"""
 DERIVED = ("custom_jvp_call", "custom_vjp_call")
 RULES = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees")
-"""parameters of these, which the derivatives stand for"""
+"""their parameters that are covered by reading the derivatives"""
 OF_CODE = (
     *("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"),
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
 
 OBJECTS = "__reduce__", "__reduce_ex__", "__getstate__"
-"""methods that, where a class or an object has not its own, say all of an object"""
+"""methods whose defaults expose the whole state of an object"""
 LARGE = 2**24
-"""bytes of an array that is not read in order to save a trace"""
+"""bytes above which an array is not read to save a trace"""
 
 PLAIN = bool, int, float, complex, str, np.dtype, type(None), type(...), type(NotImplemented)
 SAID_WHOLE = jax.tree_util.PyTreeDef, jax.ShapeDtypeStruct, jax.sharding.PartitionSpec
-"""objects of JAX of which all is in what is printed"""
+"""JAX objects with a complete repr"""
 
 Seen = dict[tuple[int, int], tuple[bytes, Any]]
-"""digests by the `id` of what they are of, and the order; it is kept, so that no other gets that"""
+"""digests by `id` of the object and order; the object is kept alive, so that its id stays unique"""
 
 
 class Reading(NamedTuple):
-    """How things are read."""
+    """State and options of a digest."""
 
     seen: Seen
     loops: list[Any]
-    """those that hold themselves"""
+    """objects that contain themselves"""
     order: int = 0
-    """of derivatives that are read"""
+    """orders of derivatives left to read"""
     pure: bool = False
-    """is a function to give the same whenever it is called?"""
+    """whether functions must be pure"""
     given: list[Any] | None = None
-    """arrays of which the values are not read (`pcv.base.programs.Given`), as they are found"""
+    """`pcv.base.programs.Given` arrays found, whose values are not read"""
 
 
 class Uncertain(Exception):
-    """It has parts that cannot be read."""
+    """Some part cannot be digested."""
 
 
 def of_program(program: core.Jaxpr) -> str:
-    """Of a program as it runs, from which no more derivatives are taken.
+    """Digest of a program to run, not to differentiate further.
 
     Raises:
-        Uncertain: a step of it cannot be read.
+        Uncertain: a step cannot be digested.
     """
     with _certain():
         return _digest(program, Reading({}, [])).hex()
 
 
 def of_function(function: Callable[..., Any], *args: Any) -> str:
-    """Of a function of JAX, called with arrays of the arguments' shapes.
+    """Digest of a JAX function at arguments of given shapes.
 
     Raises:
-        Uncertain: it cannot be traced, or calls what is not JAX's.
+        Uncertain: it cannot be traced, or calls other primitives than JAX's.
     """
     with _certain():
         return of(jax.make_jaxpr(function)(*args))
 
 
 def of(*parts: Any) -> str:
-    """Of programs, functions of Python, arrays and plain values.
+    """Digest of programs, Python functions, arrays and plain values.
 
     >>> halves = [lambda x, by=by: x / by for by in (2, 2, 3)]
     >>> of(halves[0]) == of(halves[1]), of(halves[0]) == of(halves[2])
@@ -101,12 +101,11 @@ def of(*parts: Any) -> str:
 
 
 def of_pure(*parts: Any) -> tuple[str, list[Any]]:
-    """Of a function of Python that, as long as this stays what it is, computes the same: so that it
-    need not be traced again, in another process neither; and of trees that it is called with. With
-    it, arrays of whatever values.
+    """Digest of pure Python functions and trees of arguments, with their `Given` arrays: functions
+    of equal digest need not be traced again, in any process.
 
     Raises:
-        Uncertain: parts cannot be read, are large, or may depend on what lies outside the process.
+        Uncertain: parts cannot be read, are large, or may depend on the world outside the process.
     """
     given: list[Any] = []
     with _certain():
@@ -115,7 +114,7 @@ def of_pure(*parts: Any) -> tuple[str, list[Any]]:
 
 @contextmanager
 def _certain() -> Iterator[None]:
-    """Errors of a user's functions, and of objects that are looked at, say that it is not."""
+    """Turn errors of users' functions and objects into `Uncertain`."""
     try:
         yield
     except Uncertain:
@@ -126,7 +125,7 @@ def _certain() -> Iterator[None]:
 
 def _digest(x: Any, how: Reading) -> bytes:
     seen, at = how.seen, (id(x), how.order)
-    if at in seen and not seen[at][0]:  # of several around it, this one
+    if at in seen and not seen[at][0]:  # numbered among enclosing objects
         how.loops.append(x)
         seen[at] = b"loop %d" % len(how.loops), x
     if at in seen:
@@ -147,8 +146,8 @@ def _kind(x: Any) -> str:
 
 
 def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
-    """What a value is: as bytes, or in parts."""
-    package = type(x).__module__.split(".")[0]  # some modules of compiled classes are none
+    """The content of a value, as bytes or as parts to digest."""
+    package = type(x).__module__.split(".")[0]  # compiled classes may name no module
     if not (is_pure(type(x).__module__) if how.pure else is_library(package)):
         return _users(x, how)
     if _kind(x) in ("pcv.base.programs.Inner", "pcv.base.programs.Traced"):
@@ -169,7 +168,7 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     if isinstance(x, defaultdict):
         return [x.default_factory, dict(x)]
     if how.pure and isinstance(x, Mapping):
-        return [part for item in x.items() for part in item]  # functions may go by their order
+        return [part for item in x.items() for part in item]  # order may matter to functions
     if isinstance(x, Mapping):
         return [part for name in sorted(x, key=repr) for part in (name, x[name])]
     if isinstance(x, set | frozenset):
@@ -195,7 +194,7 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
         return _primitive(x)
     of_jax = type(x).__module__.split(".")[0] in ("jax", "jaxlib")
     if of_jax and any(known.__name__ == "HiPrim" for known in type(x).__mro__):
-        return [vars(x)]  # a primitive with its parameters
+        return [vars(x)]  # a primitive with parameters
     if isinstance(x, MethodType):
         return [x.__func__, x.__self__]
     if isinstance(x, property):
@@ -209,12 +208,12 @@ def _content(x: Any, how: Reading) -> bytes | Iterable[Any]:
     if how.pure and not isinstance(x, SAID_WHOLE):
         return _object(x, how)
     if of_jax and not ("..." in (said := repr(x)) or " at 0x" in said):
-        return said.encode()  # layouts and trees, which hold no arrays
+        return said.encode()  # layouts and trees, without arrays
     return _object(x, how)
 
 
 def _program(closed: Any, how: Reading) -> list[Any]:
-    """The steps of a program, with variables numbered as they come."""
+    """The steps of a program, with variables numbered in order."""
     program = getattr(closed, "jaxpr", closed)
     number: dict[Any, int] = {}
 
@@ -233,7 +232,7 @@ def _program(closed: Any, how: Reading) -> list[Any]:
         steps.append([step.primitive, used(step.invars), of_step])
         if step.primitive.name in DERIVED and how.order:
             if step.params["symbolic_zeros"]:
-                raise Uncertain("a derivative that depends on what it is taken in")
+                raise Uncertain("a derivative with symbolic zeros")
             once_more = how._replace(order=how.order - 1)
             steps.append(_digest(_derivative(step, program, constants), once_more))
         steps.append(bound(step.outvars))
@@ -245,12 +244,12 @@ def _type(variable: Any) -> str:
 
 
 def _derivative(step: Any, program: Any, constants: Mapping[Any, Any]) -> Any:
-    """The program of a step's derivative, whose rule is Python's until it is called."""
+    """The program of a step's derivative, traced because its rule is Python code."""
     given = list(dict.fromkeys(x for x in step.invars if not isinstance(x, core.Literal)))
     alone = core.Jaxpr((), given, step.outvars, [step], debug_info=program.debug_info)
     function = core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))
     free = [x for x in given if x not in constants]
-    arguments = step.invars[step.params["num_consts"] :]  # the others are captured, not given
+    arguments = step.invars[step.params["num_consts"] :]  # the rest are captured
     smooth = [
         i
         for i, x in enumerate(free)
@@ -279,13 +278,13 @@ def _primitive(x: Any) -> bytes:
 
 @cache
 def _of_jax(loaded: int) -> set[int]:
-    """Its primitives, in so many modules: some are loaded late."""
+    """JAX's primitives; cached by the number of loaded modules, as some load late."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("jax.")]
     return {id(x) for m in modules for x in vars(m).values() if isinstance(x, core.Primitive)}
 
 
 def _code(x: Any, how: Reading) -> bytes | list[Any]:
-    """A function of Python: its code and what that refers to; a library's, by its name."""
+    """A Python function, by its code and what that refers to; a library's by name."""
     name = f"{getattr(x, '__module__', '')}.{getattr(x, '__qualname__', '')}"
     fixed = is_pure if how.pure else is_library
     if isinstance(x, CodeType):
@@ -293,28 +292,28 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
     module = x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", None) or ""
     if is_library(module) and (isinstance(x, ModuleType) or named(x)):
         if how.pure and not is_pure(module):
-            raise Uncertain(f"{name}, which may not always give the same")
+            raise Uncertain(f"{name}, which may be impure")
         return (x.__name__ if isinstance(x, ModuleType) else name).encode()
     if isinstance(x, partial):
         return [x.func, x.args, x.keywords]
     if isinstance(x, FunctionType) and x.__globals__["__name__"].startswith("jaxtyping."):
-        return [vars(x)["__wrapped__"]]  # its checks compute nothing
+        return [vars(x)["__wrapped__"]]  # only type checks
     if isinstance(x, FunctionType):
         bound = [cell.cell_contents for cell in x.__closure__ or ()]
         known = {**vars(builtins), **x.__globals__}
         place = sys.modules.get(known["__name__"])
         if place is not None and x.__globals__ is vars(place) and fixed(known["__name__"]):
-            known = {}  # such as of what jax.vmap returns
+            known = {}  # such as what jax.vmap returns
         names = names_in(x.__code__)
         used = {name: known[name] for name in sorted(names) if name in known}
         if how.pure and known and not is_steady(x.__code__, names, used):
-            raise Uncertain(f"{name}, which may not always give the same")
+            raise Uncertain(f"{name}, which may be impure")
         of = [name, x.__name__] if how.pure else []
         return [x.__code__, x.__defaults__, x.__kwdefaults__, bound, used, vars(x), *of]
     if type(x).__name__ == "PjitFunction" and hasattr(x, "__wrapped__"):
         return [x.__wrapped__]
     if isinstance(x, BuiltinFunctionType) and isinstance(x.__self__, type):
-        return [x.__self__, x.__name__]  # such as what makes tuples
+        return [x.__self__, x.__name__]  # such as tuple.__new__
     if how.pure and isinstance(x, type) and not is_library(module):
         members = {k: v for k, v in vars(x).items() if k not in UNREAD}
         return [name, x.__name__, x.__bases__, members, _registered(x)]
@@ -324,7 +323,7 @@ def _code(x: Any, how: Reading) -> bytes | list[Any]:
 
 
 def _registered(kind: type) -> list[Any]:
-    """What JAX, and NumPyro if it is loaded, were told of a class outside of it."""
+    """What was registered for a class with JAX and, if loaded, NumPyro."""
     numpyro: Any = sys.modules.get("numpyro.distributions.transforms")
     known = [tree_util._registry, *([numpyro.biject_to._registry] if numpyro else [])]
     return [registry[kind] for registry in known if kind in registry]
@@ -332,33 +331,33 @@ def _registered(kind: type) -> list[Any]:
 
 @cache
 def _of_code(code: CodeType) -> bytes:
-    """What it holds is the same however it is read."""
+    """Digest of a code object; independent of reading options."""
     return _digest([getattr(code, field) for field in OF_CODE], Reading({}, []))
 
 
 def _users(x: Any, how: Reading) -> list[Any]:
-    """An object of a class of the user: what it holds, and through its class what that does."""
+    """An object of a user's class: its state and its class, hence its code."""
     own = any(getattr(x, name) != getattr(object, name).__get__(x) for name in OBJECTS)
     of_python = isinstance(x, int | float | complex | str | bytes)
-    if own or of_python or is_library(type(x).__module__):  # whatever its class does with it
+    if own or of_python or is_library(type(x).__module__):  # its class may do anything
         raise Uncertain(f"an object of {_kind(x)}")
-    # Its class may have other ways to go through what it holds.
+    # Its class may override iteration.
     ways: dict[type, Any] = {tuple: tuple.__iter__, list: list.__iter__, dict: dict.items}
     return [*_object(x, how), *(list(way(x)) for kind, way in ways.items() if isinstance(x, kind))]
 
 
 def _object(x: Any, how: Reading) -> list[Any]:
-    """An object of a library, in the parts of which it could be made again."""
+    """A library object, by the parts that would rebuild it."""
     if not how.pure:
         raise Uncertain(f"an object of {_kind(x)}")
     try:
         parts = x.__reduce_ex__(4)
-    except Exception as error:  # whatever it says
+    except Exception as error:  # of any kind
         raise Uncertain(f"an object of {_kind(x)}") from error
-    if isinstance(parts, str):  # a name, of whatever is there
+    if isinstance(parts, str):  # the name of a global
         raise Uncertain(f"an object of {_kind(x)}")
     make, args, state, *items = (*parts, None)[: max(len(parts), 3)]
-    # A library's, without what it has only computed, or has from its class anyway.
+    # Of library objects, skip cached properties and class attributes.
     if isinstance(state, dict) and is_library(type(x).__module__):
         of_class = {name: getattr_static(type(x), name, ...) for name in state}
         computed = ("cached_property", "lazy_property")

@@ -1,6 +1,7 @@
-"""A tree of arrays over chains as two matrices: few arrays go into a program and come out of it.
+"""A tree of arrays over chains packed into two matrices.
 
-Each one more takes as long to start, and to compile, as a small computation.
+Every further input or output of a program costs as much to dispatch, and to compile, as a small
+computation.
 """
 
 from dataclasses import dataclass, field
@@ -14,17 +15,17 @@ import numpy as np
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Packed:
-    """Arrays whose leading axis is that of the chains, side by side."""
+    """Arrays with a leading chain axis, side by side."""
 
     reals: Any
-    """(chain, number); also what is true or false"""
+    """(chain, column); booleans included"""
     integers: Any
     layout: tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]] = field(metadata={"static": True})
-    """structure of the tree; shape of each leaf for one chain, and its type"""
+    """tree structure; shape of each leaf for one chain, and its dtype"""
 
 
 def pack(tree: Any, of: ModuleType = np) -> Packed:
-    """In the precision there is; by functions of NumPy, or of JAX."""
+    """Pack in the current precision, with NumPy or `jax.numpy`."""
     leaves, structure = jax.tree.flatten(tree)
     number = len(leaves[0])
 
@@ -40,7 +41,7 @@ def pack(tree: Any, of: ModuleType = np) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The tree again, as views where NumPy's arrays keep their type."""
+    """The original tree; NumPy views where the dtype is unchanged."""
     structure, kinds = packed.layout
     taken, leaves = {"reals": 0, "integers": 0}, []
     for shape, dtype in kinds:
@@ -52,5 +53,5 @@ def unpack(packed: Packed) -> Any:
 
 
 def bytes_of_one(packed: Packed) -> int:
-    """Of the tree's arrays, for one chain."""
+    """Size of the tree's arrays, for one chain."""
     return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in packed.layout[1])

@@ -1,7 +1,7 @@
-"""Which functions of Python give the same whenever they are called?
+"""Which Python functions are pure: same result whenever they are called.
 
-Those of the user that use nothing else, and those of packages that compute; by their names, so that
-what lies outside the process (files, time, what is random) is not read or called by them.
+Judged by names: users' functions that use only pure ones, and those of numerical packages except
+names that reach outside the process (files, time, randomness).
 """
 
 import dis
@@ -18,13 +18,13 @@ PURE = {
     *("functools", "itertools", "operator", "collections", "copyreg", "typing", "types", "enum"),
     *("abc", "dataclasses"),
 }
-"""packages whose functions give the same for the same, but for those of these names:"""
+"""packages whose functions are pure, except for the names in `IMPURE`"""
 UNREAD = {
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__hash__"),
     *("__firstlineno__", "__static_attributes__", "__signature__"),
     *("__orig_bases__", "__slotnames__", "_abc_impl"),
 }
-"""members of classes that say how they were written, or are of each object: not read of them"""
+"""class members on how the class was written, or specific to an object: not digested"""
 IMPURE = {
     *("load", "loadtxt", "genfromtxt", "fromregex", "fromfile", "memmap", "loadmat", "load_npz"),
     *("mmread", "load_dataset", "globals", "eval", "exec", "open", "input", "__import__", "rvs"),
@@ -34,7 +34,7 @@ IMPURE = {
 
 
 def names_in(code: CodeType) -> set[str]:
-    """That a function and those inside it use."""
+    """Names used by a function and by those nested in it."""
     return {*code.co_names}.union(*map(names_in, _inside(code)))
 
 
@@ -43,7 +43,7 @@ def _inside(code: CodeType) -> list[CodeType]:
 
 
 def is_steady(code: CodeType, names: set[str], used: Mapping[str, Any]) -> bool:
-    """Does a function give the same whenever it is called, by the names that it uses?"""
+    """Whether a function is pure, judged by the names that it uses."""
     imported = _imported(code)
     modules = [x.__name__ for x in used.values() if isinstance(x, ModuleType)]
     by_numpy = "numpy" in modules or any(x.split(".")[0] == "numpy" for x in imported)
@@ -53,18 +53,18 @@ def is_steady(code: CodeType, names: set[str], used: Mapping[str, Any]) -> bool:
 
 @cache
 def _imported(code: CodeType) -> set[str]:
-    """Modules that a function and those inside it import as they are called."""
+    """Modules that a function and those nested in it import when called."""
     own = {x.argval for x in dis.get_instructions(code) if x.opname == "IMPORT_NAME"}
     return own.union(*map(_imported, _inside(code)))
 
 
 def is_pure(module: str) -> bool:
-    package, *_ = module.split(".")  # some modules of compiled classes are none
+    package, *_ = module.split(".")  # compiled classes may name no module
     return package in PURE and not module.startswith("numpy.random") and is_library(package)
 
 
 def named(x: Any) -> bool:
-    """Is it what its module has under its name?"""
+    """Whether an object is found under its qualified name."""
     place: Any = sys.modules.get(x.__module__)
     for part in getattr(x, "__qualname__", getattr(x, "__name__", "")).split("."):
         place = getattr(place, part, None)
@@ -73,7 +73,7 @@ def named(x: Any) -> bool:
 
 @cache
 def is_library(module: str) -> bool:
-    """Installed, or Python's own: not what a user goes on writing."""
+    """Whether a module is installed or built in, rather than code a user is editing."""
     if module == "__main__" or module not in sys.modules:
         return False
     if module.split(".")[0] in ("pcv", *sys.builtin_module_names):
