@@ -90,8 +90,8 @@ def posterior(
         _check_identities(position, gradient, names)
     say(f"given posterior, {lp.shape[0]} chains x {lp.shape[1]} draws, {len(names)} parameters")
     engine = engine_of(target, num_units, lp.size)
-    told = shown(after, num_chains(engine), target_accept, target_accept)
-    fit = after_nuts(engine, root("fit"), draws, target_accept, told)
+    report = shown(after, num_chains(engine), target_accept, target_accept)
+    fit = after_nuts(engine, root("fit"), draws, target_accept, report)
     return Posterior(fit, checks)
 
 

@@ -92,7 +92,7 @@ def warmed(
     begin = center + plan.start_scale * (full.draws[picks] - center)
     made: dict[str, list[Block]] = {}
 
-    def told(block: Block, what: str) -> None:
+    def collected(block: Block, what: str) -> None:
         so_far = made.setdefault(what, [])
         so_far.append(block._replace(draws=block.draws[..., :0]))
         after(so_far, what)
@@ -106,7 +106,7 @@ def warmed(
         plan.num_draws,
         plan.adapted,
         full.draws,
-        told,
+        collected,
         say,
     )
     if starts.adapted.any():
