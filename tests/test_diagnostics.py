@@ -1051,7 +1051,7 @@ def test_the_benchmark_takes_few_folds_at_a_time(monkeypatch):
     told = []
     monkeypatch.setattr(benchmarks, "EMULATED", 10**7)
     all_at_once, most = peak(diag.rhat_max_benchmark, sums, 5, 8, told.append)
-    assert told[-1] == "8 replicates of R-hat max are made"
+    assert told[-1] == "R-hat max benchmark: 8 replicates"
     monkeypatch.setattr(benchmarks, "EMULATED", 50 * 4 * 5)
     few, least = peak(diag.rhat_max_benchmark, sums, 5, 8)
     for one, other in zip(few, all_at_once):

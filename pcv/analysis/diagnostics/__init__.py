@@ -1,16 +1,17 @@
-r"""Can the numbers be trusted? Estimates and diagnostics from the stored sums of a log score.
+r"""Estimates and diagnostics from the stored sums of a log score.
 
-A fold's draws :math:`s_{lt}` (chain l, draw t) are cut into batches of consecutive draws, and
-only sums per batch are stored. Everything follows from them, for any regrouping:
+A fold's draws :math:`s_{lt}` (chain l, draw t) are split into batches of consecutive draws, and
+only sums per batch are stored. Regrouped, they give everything:
 
-- of whole folds, `merge(sums, axis=(1, 2))`: the estimate, `elpd(sums)`;
-- of batches: its Monte Carlo standard error, `mcse(sums)`, and `ess(sums)`;
-- of chains, `merge(sums, axis=2)`: `rhat(sums)`, and of blocks of batches, `coarsen(sums, 5)`: the
-  benchmark for the largest R-hat of all folds, `rhat_max_benchmark(rng, sums)`.
+- by fold, `merge(sums, axis=(1, 2))`: the estimate, `elpd(sums)`;
+- by batch: its Monte Carlo standard error, `mcse(sums)`, and `ess(sums)`;
+- by chain, `merge(sums, axis=2)`: `rhat(sums)`;
+- by block of batches, `coarsen(sums, 5)`: the benchmark for the largest R-hat of all folds,
+  `rhat_max_benchmark(rng, sums)`.
 
-Draws given the full data tell of each fold as well: `two_sided` joins what both say. Heavy tails
-need the draws themselves, or the largest of them: `pareto_khat`. Folds may end at different
-lengths; every formula takes the fold's own number of draws.
+Full-data draws are informative about each fold as well: `two_sided` combines both. Tail
+diagnostics (`pareto_khat`) need the draws themselves, or the largest of them. Folds may have
+different numbers of draws; every formula uses the fold's own.
 """
 
 from pcv.analysis.diagnostics.benchmarks import (

@@ -1,4 +1,4 @@
-"""The largest R-hat of all folds, beside what it is when all chains have mixed."""
+"""R-hat max, the largest R-hat of all folds, and its distribution if all chains had mixed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -15,26 +15,26 @@ from pcv.analysis.diagnostics.convergence import (
 from pcv.analysis.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments
 
 BENCHMARK_LEVEL = 0.01
-"""share of benchmark replicates at or above R-hat max that speaks against mixing"""
+"""share of benchmark replicates at or above R-hat max below which chains have not mixed"""
 BLOCKS = 5
-"""that a chain is cut into for the benchmark of R-hat max"""
+"""blocks per chain in the benchmark of R-hat max"""
 EMULATED = 2**16
-"""blocks that are drawn at one time"""
+"""blocks drawn at a time, to bound memory"""
 KEPT_APART = 1000
-"""folds of which the benchmark may leave out some"""
+"""number of folds with the largest R-hat, any of which the limit may exclude"""
 Tell = Callable[[str], None]
-"""is told how far something is"""
+"""receives progress messages"""
 
 
 class Benchmark(NamedTuple):
-    """R-hat max, and what it is when chains have mixed."""
+    """R-hat max and its distribution if all chains had mixed."""
 
     observed: float
     """the largest R-hat of all folds"""
     replicates: Float[np.ndarray, " replicate"]
-    """the largest R-hat of all folds, of emulated chains that have mixed"""
+    """the largest R-hat of all folds, for emulated chains that have mixed"""
     share_above: float
-    """share of the replicates that reach the observed value"""
+    """share of the replicates at or above the observed value"""
     limit: float
     """the R-hat above which a fold stands out"""
 
@@ -42,7 +42,7 @@ class Benchmark(NamedTuple):
 def mixing_benchmark(
     rng: np.random.Generator, sums: LogSums, superchains: int, tell: Tell = lambda words: None
 ) -> Benchmark:
-    """`nested_benchmark` where there are superchains, else `rhat_max_benchmark`."""
+    """`nested_benchmark` with superchains, else `rhat_max_benchmark`."""
     if superchains:
         return nested_benchmark(rng, sums, superchains, tell=tell)
     return rhat_max_benchmark(rng, sums, tell=tell)
@@ -55,18 +55,18 @@ def nested_benchmark(
     replicates: int = 500,
     tell: Tell = lambda words: None,
 ) -> Benchmark:
-    """The largest nested R-hat of all folds, beside its distribution if all chains had mixed.
+    """The largest nested R-hat of all folds, and its distribution if all chains had mixed.
 
-    Then it does not matter where a chain started: for each replicate, the chains of every fold are
-    dealt out anew to its superchains. This is a permutation test, exact for any number of draws
-    where chains from one start are independent of each other.
+    If they have, starting points do not matter: for each replicate, the chains of every fold are
+    randomly reassigned to its superchains. This permutation test is exact for any number of draws
+    if chains from one starting point are independent of each other.
 
     Args:
-        rng: source of the replicates.
+        rng: random generator for the replicates.
         sums: joint sums, dims (fold, chain, batch).
         superchains: number of superchains.
         replicates: number of replicates.
-        tell: is told how many there are.
+        tell: called with progress messages.
 
     Returns:
         As `rhat_max_benchmark`.
@@ -99,29 +99,29 @@ def rhat_max_benchmark(
     replicates: int = 500,
     tell: Tell = lambda words: None,
 ) -> Benchmark:
-    r"""The largest R-hat of all folds, beside its distribution if all chains had mixed.
+    r"""The largest R-hat of all folds, and its distribution if all chains had mixed.
 
-    Each chain is cut into D contiguous blocks. For each replicate, every fold's chains are
+    Each chain is split into D contiguous blocks. For each replicate, every fold's chains are
     emulated by D blocks each, drawn with replacement from all L·D blocks of that fold, and the
-    largest R-hat is taken. PCV §4.2, with this difference: PCV's algorithm 2 keeps a block's
-    position and redraws its chain alone, which makes B too small by (L − 1)/L and flags healthy
-    chains too often.
+    largest R-hat is taken. PCV §4.2, except that PCV's algorithm 2 keeps a block's position and
+    redraws only its chain, which makes B too small by (L − 1)/L and flags healthy chains too
+    often.
 
     Autocorrelation beyond the length of a block is not emulated.
 
     Args:
-        rng: source of the replicates.
-        sums: joint sums, dims (fold, chain, batch), or of them `coarsen` of as many blocks.
-        blocks: blocks that a chain is cut into (D); folds of fewer batches use what they have.
+        rng: random generator for the replicates.
+        sums: joint sums, dims (fold, chain, batch), or their `coarsen` into as many blocks.
+        blocks: blocks per chain (D); folds with fewer batches use one block per batch.
         replicates: number of replicates.
-        tell: is told how many there are.
+        tell: called with progress messages.
 
     Returns:
-        The observed value, the replicates, and the share of them that reach it. The limit for a
-        fold is the 99% quantile of replicates of those folds that stay below it, found by leaving
-        out the others step by step: one fold with a large R-hat, whose emulated chains vary much,
-        does not hide the rest. Folds with an undefined R-hat are left out; if all are, the result
-        is NaN.
+        The observed value, the replicates, and the share at or above it. The limit for a fold is
+        the 99% quantile of the replicates of those folds that stay below it, found by excluding
+        the others iteratively, so that one fold with a large R-hat, whose emulated chains vary a
+        lot, does not mask the rest. Folds with an undefined R-hat are ignored; if all are, the
+        result is NaN.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> rng = np.random.default_rng(1)
@@ -159,7 +159,7 @@ def _emulated(
     m2: Float[np.ndarray, "fold chain block"],
     replicates: int,
 ) -> Float[np.ndarray, "replicate fold"]:
-    """R-hat of folds whose chains' blocks are drawn from all of the fold's."""
+    """R-hat of folds whose chains consist of blocks resampled from the whole fold."""
     folds, chains, blocks = count.shape
     filled = (count[:, :1] > 0).sum(axis=2, keepdims=True)  # (fold, 1, 1)
     drawn = (rng.random((replicates, folds, chains, blocks)) * chains * filled).astype(int)
@@ -179,10 +179,10 @@ def _of_largest(
     emulated: Iterable[Float[np.ndarray, "replicate fold"]],
     tell: Tell,
 ) -> Benchmark:
-    """The benchmark of R-hats of folds, beside some replicates of all of them at a time.
+    """The benchmark, from the R-hats of all folds and an iterator over chunks of replicates.
 
-    A thousand folds with the largest ones are kept apart, of which any may be left out for the
-    limit; of the others the largest alone.
+    To bound memory, only the folds with the `KEPT_APART` largest R-hats are kept individually, as
+    candidates for exclusion from the limit; the others contribute their maximum.
     """
     order = np.argsort(-observed)
     apart, others = order[:KEPT_APART], order[KEPT_APART:]
@@ -194,7 +194,7 @@ def _of_largest(
     made = []
     for x in emulated:
         made.append(columns(x))
-        tell(f"{sum(map(len, made))} replicates of R-hat max are made")
+        tell(f"R-hat max benchmark: {sum(map(len, made))} replicates")
     replicates = np.concatenate(made)
     (known,) = columns(observed[None])
     return _benchmark(
@@ -232,7 +232,7 @@ def benchmark_of_models(benchmarks: Sequence[Benchmark]) -> Benchmark:
         benchmarks: one per model, with the same number of replicates, drawn independently.
 
     Returns:
-        Largest values of all, with the share of replicates that reach the observed one.
+        Maxima over models, and the share of replicates at or above the observed one.
 
     >>> a = Benchmark(1.2, np.array([1.1, 1.2]), 0.5, 1.2)
     >>> b = Benchmark(1.1, np.array([1.3, 1.0]), 0.5, 1.3)

@@ -1,4 +1,4 @@
-"""Have the chains of a fold mixed? R-hat, nested R-hat, drift and E-FMI."""
+"""Convergence diagnostics: R-hat, nested R-hat, drift and E-FMI."""
 
 import numpy as np
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from pcv.analysis.diagnostics.log_sums import LogSums, merge_moments, of_slots
 
 
 def rhat_of_moments(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.ndarray:
-    """`rhat` of counts, means and M2 of each fold's chains, dims (fold, chain, ...)."""
+    """`rhat` from counts, means and M2 of each fold's chains, dims (fold, chain, ...)."""
     num_chains = mean.shape[1]
     with np.errstate(invalid="ignore", divide="ignore"):
         n = count.mean(axis=1)
@@ -18,20 +18,20 @@ def rhat_of_moments(count: np.ndarray, mean: np.ndarray, m2: np.ndarray) -> np.n
 
 
 def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
-    r"""Potential scale reduction of s over the chains of every fold: 1 when they agree.
+    r"""Potential scale reduction factor of s over the chains of every fold: 1 when they agree.
 
     .. math:: \hat R_k = \sqrt{\frac{\frac{N-1}{N} W_k + \frac{1}{N} B_k}{W_k}}, \qquad
               W_k = \frac{1}{L} \sum_l \mathrm{var}_t(s_{klt}), \qquad
               B_k = \frac{N}{L-1} \sum_l (\bar s_{kl} - \bar s_k)^2
 
-    PCV eq. 16: chains are not split, draws not ranked.
+    PCV eq. 16: chains are not split, draws not rank-normalised.
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
 
     Returns:
-        inf where no chain moved and they differ; NaN where s is one and the same constant in
-        all chains, with a single chain or draw, in padded slots and where a score is not finite.
+        inf where chains are constant but differ; NaN where s is the same constant in all chains,
+        with a single chain or draw, in padded slots and where a score is not finite.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(1, 4, 100))
@@ -44,7 +44,7 @@ def rhat(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
 
 def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
-    r"""Nested R-hat of s: do superchains, each of M chains that started at one point, agree?
+    r"""Nested R-hat of s over superchains, each of M chains with the same starting point.
 
     .. math:: \mathfrak{n}\hat R_k = \sqrt{1 + \mathfrak{n}\hat B / \mathfrak{n}\hat W}, \qquad
               \mathfrak{n}\hat B = \mathrm{var}_j(\bar s_{kj}), \qquad
@@ -52,16 +52,16 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
               + \mathrm{mean}_m \mathrm{var}_t(s_{kjmt}) \right]
 
     over superchains j, their chains m and draws t. Variances over a single chain or draw count as
-    0, so that one draw per chain is enough, or one chain per superchain. Where all is well it is
-    near :math:`\sqrt{1 + 1/M}` with one draw per chain, and nearer to 1 with more. NRHAT eq. 5-8.
+    0, so that one draw per chain is enough, or one chain per superchain. After convergence it is
+    near :math:`\sqrt{1 + 1/M}` with one draw per chain, and closer to 1 with more. NRHAT eq. 5-8.
 
     Args:
-        sums: dims (fold, chain, batch[, slot]); the chains of a superchain stand together.
+        sums: dims (fold, chain, batch[, slot]); the chains of a superchain are adjacent.
         superchains: number of superchains, a divisor of the number of chains.
 
     Returns:
-        inf where nothing varies within superchains that differ; NaN with single chains of single
-        draws, where s is one constant, in padded slots and where a score is not finite.
+        inf where superchains differ but nothing varies within them; NaN with single chains of
+        single draws, where s is constant, in padded slots and where a score is not finite.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(size=(1, 64, 1))
@@ -78,19 +78,19 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
 def nested_limit(
     sums: LogSums, superchains: int, tolerated: float
 ) -> Float[np.ndarray, " fold *slot"]:
-    r"""Nested R-hat that the superchains of every fold may have.
+    r"""Largest acceptable nested R-hat of every fold.
 
     .. math:: \sqrt{1 + \frac{1}{M} \frac{\mathrm{mean}_j \mathrm{var}_m(\bar s_{kjm})}
               {\mathfrak{n}\hat W_k} + \tau}
 
-    in the terms of `nested_rhat`. By the second one superchains of M chains differ that have
-    forgotten their starts: 1/M with a single draw of each, but about
-    :math:`1/(M\,\mathrm{ESS}_{(1)})` where a chain makes :math:`\mathrm{ESS}_{(1)}` effective
-    draws. NRHAT corollaries 3.2 and 3.3, eq. 24.
+    in the notation of `nested_rhat`. The second term is what superchains of M chains still differ
+    by after forgetting their starting points: 1/M with a single draw per chain, but about
+    :math:`1/(M\,\mathrm{ESS}_{(1)})` with :math:`\mathrm{ESS}_{(1)}` effective draws per chain.
+    NRHAT corollaries 3.2 and 3.3, eq. 24.
 
     Args:
-        sums, superchains: as there.
-        tolerated: τ, variance between starts as a share of that within superchains.
+        sums, superchains: as in `nested_rhat`.
+        tolerated: τ, variance between starting points as a share of that within superchains.
 
     Returns:
         :math:`\sqrt{1 + \tau}` where nothing varies within superchains.
@@ -112,7 +112,7 @@ def nested_limit(
 def nested_rhat_of_moments(
     count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
 ) -> np.ndarray:
-    """`nested_rhat` of counts, means and M2 of each fold's chains, dims (fold, chain, ...)."""
+    """`nested_rhat` from counts, means and M2 of each fold's chains, dims (fold, chain, ...)."""
     between, _, within = _nested_variances(count, mean, m2, superchains)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.sqrt(1 + between / within))
@@ -121,7 +121,7 @@ def nested_rhat_of_moments(
 def _nested_variances(
     count: np.ndarray, mean: np.ndarray, m2: np.ndarray, superchains: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Between superchains; between the chains of one; within superchains."""
+    """Variance between superchains, between chains of a superchain, and within superchains."""
 
     def nested(x: np.ndarray) -> np.ndarray:
         return x.reshape(len(x), superchains, -1, *x.shape[2:])
@@ -135,14 +135,14 @@ def _nested_variances(
 
 
 def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
-    r"""Have chains arrived? The p-value of the means of s in their first and second halves.
+    r"""p-value for a difference between the means of s in the first and second halves of chains.
 
     .. math:: t = \frac{\bar s_2 - \bar s_1}{\hat\sigma \sqrt{1/B_1 + 1/B_2}}
 
     is Student's t with :math:`B_1 + B_2 - 2` degrees of freedom, where :math:`\bar s_1` and
     :math:`\bar s_2` are the means of the fold's batches in the first and in the second halves of
-    its chains, and :math:`\hat\sigma` their standard deviation within halves. What all chains of a
-    fold do together R-hat does not see unless chains are split.
+    its chains, and :math:`\hat\sigma` their standard deviation within halves. R-hat of unsplit
+    chains cannot detect a trend that all chains share.
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
@@ -176,7 +176,7 @@ def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
 
 def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
-    """`nested_rhat` where there are superchains, else `rhat`."""
+    """`nested_rhat` with superchains, else `rhat`."""
     return nested_rhat(sums, superchains) if superchains else rhat(sums)
 
 
@@ -186,16 +186,16 @@ def efmi(
     m2: Float[np.ndarray, "fold chain batch"],
     diff_sq: Float[np.ndarray, "fold chain batch"],
 ) -> Float[np.ndarray, " fold"]:
-    r"""Energy fraction of missing information of every fold's chains together.
+    r"""Energy fraction of missing information of every fold, pooled over its chains.
 
     .. math:: \frac{\sum_{l,t} (E_{lt} - E_{l,t-1})^2}{\sum_{l,t} (E_{lt} - \bar E_l)^2}
 
-    Near 1 or above where draws of the momentum reach all energies; small where they do not, and
-    heavy tails are explored slowly (Betancourt 2016).
+    Near 1 or above where momentum resampling reaches all energies; small where it does not, so
+    that heavy tails are explored slowly (Betancourt 2016).
 
     Args:
-        count, mean, m2, diff_sq: sums of the energy per batch, of
-        `pcv.sampling.accumulate.energy_sums`.
+        count, mean, m2, diff_sq: sums of the energy per batch, from
+            `pcv.sampling.accumulate.energy_sums`.
 
     Returns:
         NaN where the energy never varies.

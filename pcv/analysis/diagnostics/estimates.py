@@ -1,4 +1,4 @@
-"""elpd of folds and units, its Monte Carlo error, and how many draws that is worth."""
+"""elpd of folds and units, its Monte Carlo standard error and effective sample size."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from pcv.analysis.diagnostics.log_sums import LogSums, batch_sums, merge, of_slo
 
 
 def elpd(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
-    r"""Expected log predictive density of every fold, or of every unit left out (nats).
+    r"""Expected log predictive density of every fold, or of every left-out unit (nats).
 
     .. math:: \hat\eta_k = \log \hat f_k, \qquad
               \hat f_k = \frac{1}{LN} \sum_{l,t} \exp(s_{klt})
@@ -38,7 +38,7 @@ def padded(sums: LogSums) -> Bool[np.ndarray, "fold slot"]:
 
 
 def elpd_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
-    r"""Sum of the pointwise elpd of the units that a fold leaves out (nats).
+    r"""Sum of the pointwise elpd of a fold's test units (nats).
 
     .. math:: \sum_{i \in \mathrm{test}_k} \hat\eta_i
 
@@ -54,10 +54,10 @@ def elpd_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
 
 
 def deviations(sums: LogSums) -> tuple[np.ndarray, np.ndarray]:
-    r"""Batches' contributions to the relative error of f, and the factor to their squared sum.
+    r"""Contributions of batches to the relative error of f, and the factor of their squared sum:
 
-    The deviations :math:`\frac{n_h}{LN} (\bar g_h / \hat f - 1)`, dims (fold, chain, batch
-    [, slot]), and B/(B − 1) with B batches per fold, dims (fold[, 1]).
+    :math:`\frac{n_h}{LN} (\bar g_h / \hat f - 1)`, dims (fold, chain, batch[, slot]), and
+    B/(B − 1) with B batches per fold, dims (fold[, 1]).
     """
     whole = merge(sums, axis=(1, 2))
     count = of_slots(sums.count, sums.log_sum)
@@ -78,18 +78,17 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
               \hat\sigma_{f_k}^2 = \frac{b}{La - 1} \sum_{l,h} (\bar g_{klh} - \hat f_k)^2
 
     with the means :math:`\bar g_{klh}` of exp(s) over each of the La batches of b draws. PCV
-    eq. 13–15; the deviations are from the fold's mean, not from each chain's (PCV eq. 35–36, which
-    hides that chains disagree). The batches count as independent, see `batch_inflation`; chains
-    that have not mixed, see `rhat`, have a larger error than this, and so do draws whose k-hat is
-    large, see `pareto_khat`. Batches of different lengths are weighted by their length.
+    eq. 13–15; deviations are from the fold's mean, not each chain's (PCV eq. 35–36, which hides
+    disagreement between chains). Batches are taken to be independent (see `batch_inflation`); the
+    true error is larger if chains have not mixed (`rhat`) or k-hat is large (`pareto_khat`).
+    Batches of different lengths are weighted by their length.
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
 
     Returns:
-        NaN with fewer than two batches, in padded slots and where elpd is not finite. The error
-        of a sum over folds is the root of the sum of squares; over the units of one fold it is
-        not, see `mcse_pointwise`.
+        NaN with fewer than two batches, in padded slots and where elpd is not finite. Errors of
+        folds add in quadrature; those of the units of one fold do not, see `mcse_pointwise`.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> mcse(batch_sums(np.log([[[1.0, 3.0, 2.0, 2.0]]]), batch_size=1)).round(3)
@@ -100,13 +99,13 @@ def mcse(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
 
 MOST_LAGS = 10
-"""of batches: where more are correlated, chains have not mixed"""
+"""in batches: chains with longer autocorrelation have not mixed"""
 
 
 def autocorrelation(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
-    """Of batches' contributions to the error of each fold at lags 0 to 10: summed over all pairs of
-    batches of a chain, over chains and folds, and the number of pairs. For `batch_inflation`; those
-    of several groups of folds add up.
+    """Autocorrelation of batches' contributions to the error, at lags 0 to 10: the sum over all
+    pairs of batches, chains and folds, and the number of pairs. Input of `batch_inflation`;
+    results for groups of folds add up.
 
     Args:
         sums: joint sums, dims (fold, chain, batch).
@@ -120,23 +119,22 @@ def autocorrelation(sums: LogSums) -> Float[np.ndarray, "2 lag"]:
     for lag in range(1, MOST_LAGS + 1):
         pairs = (present[:, :, lag:] & present[:, :, :-lag]).sum(axis=(1, 2))[usable]
         products = (deviation[:, :, lag:] * deviation[:, :, :-lag]).sum(axis=(1, 2))[usable]
-        # About a mean that is estimated from the same batches, products of independent ones are
-        # negative on average.
+        # Estimating the mean from the same batches biases each product by -variance / number.
         each = products / variance[usable] + pairs / number[usable]
         found.append((each.sum(), pairs.sum()))
     return np.array(found, float).T
 
 
 def batch_inflation(autocorrelation: Float[np.ndarray, "2 lag"]) -> float:
-    r"""How much larger the variance of elpd is than by batches that count as independent.
+    r"""Factor by which correlation between batches increases the variance of elpd.
 
     .. math:: 1 + 2 \sum_j \frac{n_j}{n_0} \rho_j
 
-    over the first lags j at which the correlation :math:`\rho_j` of a chain's batches, the mean of
-    all :math:`n_j` pairs of all folds, is above twice its standard error, :math:`2 / \sqrt{n_j}`.
+    over the first lags j at which the autocorrelation :math:`\rho_j` of batches, averaged over all
+    :math:`n_j` pairs of all folds, exceeds twice its standard error, :math:`2 / \sqrt{n_j}`.
 
     Args:
-        autocorrelation: of all folds.
+        autocorrelation: of all folds, from `autocorrelation`.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> steps = np.random.default_rng(1).normal(size=(50, 4, 400))
@@ -149,8 +147,8 @@ def batch_inflation(autocorrelation: Float[np.ndarray, "2 lag"]) -> float:
     """
     (total, *sums), (_, *pairs) = autocorrelation
     with np.errstate(invalid="ignore", divide="ignore"):
-        told = np.logical_and.accumulate(np.divide(sums, pairs) > 2 / np.sqrt(pairs))
-        return float(1 + 2 * np.sum(sums, where=told) / max(total, 1))
+        significant = np.logical_and.accumulate(np.divide(sums, pairs) > 2 / np.sqrt(pairs))
+        return float(1 + 2 * np.sum(sums, where=significant) / max(total, 1))
 
 
 def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
@@ -178,7 +176,7 @@ def mcse_pointwise(sums: LogSums) -> Float[np.ndarray, " fold"]:
 
 
 def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
-    r"""Effective number of draws of exp(s) per fold: independent ones with the same `mcse`.
+    r"""Effective sample size of exp(s) per fold: independent draws with the same `mcse`.
 
     .. math:: \mathrm{ESS}_k = LN \frac{s_{f_k}^2}{\hat\sigma_{f_k}^2}
 
@@ -190,7 +188,7 @@ def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
     Returns:
         Number of draws; its relative standard deviation is about :math:`\sqrt{2/(La - 1)}` with
-        La batches. It may exceed LN. NaN where `mcse` is, and for a score that never varies.
+        La batches. May exceed LN. NaN where `mcse` is, and where the score is constant.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 8, 2000))
@@ -202,7 +200,7 @@ def ess(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
 
 def _relative_variance(sums: LogSums) -> np.ndarray:
-    """Sample variance of exp(s) over its squared mean, per fold; NaN if s never varies."""
+    """Sample variance of exp(s) over its squared mean, per fold; NaN if s is constant."""
     whole = merge(sums, axis=(1, 2))
     n = of_slots(whole.count, whole.mean)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -213,7 +211,7 @@ def _relative_variance(sums: LogSums) -> np.ndarray:
 def ess_total(
     ess: Float[np.ndarray, " fold *point"], mcse: Float[np.ndarray, " fold *point"]
 ) -> Float[np.ndarray, " *point"]:
-    r"""Effective number of draws per fold of a sum of folds' elpd, or of a difference of two.
+    r"""Effective sample size per fold of the total elpd, or of a difference of two totals.
 
     .. math:: \mathrm{ESS} = LN \, \frac{s_\eta^2}{\sigma_\eta^2}
               = \frac{\sum_k \mathrm{MCSE}_k^2 \, \mathrm{ESS}_k}{\sum_k \mathrm{MCSE}_k^2},
@@ -221,16 +219,16 @@ def ess_total(
               s_\eta^2 = \sum_k s_{f_k}^2 / \hat f_k^2, \qquad
               \sigma_\eta^2 = \sum_k \hat\sigma_{f_k}^2 / \hat f_k^2
 
-    PCV §4.1: the folds that contribute most to the error of the sum weigh most. For a difference,
-    k runs over the folds of both models, whose errors add up.
+    PCV §4.1: folds are weighted by their contribution to the variance of the sum. For a
+    difference, k runs over the folds of both models.
 
     Args:
         ess: of `ess`, of every fold.
         mcse: of `mcse`, of every fold (nats).
 
     Returns:
-        Number of draws of a fold over all chains; NaN without a fold whose `ess` is defined, the
-        others are left out.
+        Number of draws of a fold over all chains. Folds with an undefined `ess` are ignored; NaN
+        if all are.
 
     >>> float(ess_total(np.array([100.0, 400.0]), np.array([0.2, 0.1])))
     160.0
@@ -244,24 +242,24 @@ BATCH_SIZES = (5, 10, 20, 25, 50, 100, 200)
 
 
 SHORT_BATCHES = 0.8
-"""share of the windowed MCSE below which batches are said to be short"""
+"""ratio to the windowed MCSE below which batches are too short"""
 
 
 def batch_size_check(
     draws: Float[np.ndarray, "fold chain draw"], batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> Float[np.ndarray, " size"]:
-    r"""MCSE of elpd by batches of several sizes, over that of a windowed ESS: near 1 where batches
-    are long enough, smaller where draws stay correlated for longer than a batch.
+    r"""Ratio of the batch-means MCSE of elpd, for several batch sizes, to that by a windowed ESS:
+    near 1 where batches are long enough, smaller where autocorrelation outlasts a batch.
 
     .. math:: \mathrm{median}_k \; \mathrm{MCSE}_k(b) \Big/
               \frac{\mathrm{sd}(e^{s_k})}{\bar{e^{s_k}} \sqrt{\mathrm{ESS}_k}}
 
-    PCV §5: batches of 50 are checked so on the full-data models. The ESS is that of the mean, by
-    Geyer's initial sequences (arviz_stats).
+    PCV §5 checks batches of 50 in this way on the full-data models. The ESS is that of the mean,
+    by Geyer's initial sequences (arviz_stats).
 
     Args:
-        draws: log scores s of folds (nats), of one length.
-        batch_sizes: b; those of which there are fewer than two batches give NaN.
+        draws: log scores s of folds (nats), equally many per fold.
+        batch_sizes: b; NaN with fewer than two batches.
 
     >>> walk = np.random.default_rng(1).normal(size=(20, 4, 1000))
     >>> for t in range(1, 1000):

@@ -1,7 +1,7 @@
-r"""Estimates that are functions of means over draws, and their Monte Carlo standard error. No JAX.
+r"""Functions of means over draws, and their Monte Carlo standard errors. No JAX.
 
-The draws of a fold come in parts: the batches of its chains, or batches of all chains together
-where chains are compared with each other. Of each part its mean and its total weight are kept.
+The draws of a fold come in parts: the batches of its chains or, for scores that compare chains,
+batches across all chains. Each part is stored as its mean and its total weight.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 REPLICATES = 200
-"""of the bootstrap"""
+"""bootstrap replicates"""
 
 
 class Parts(NamedTuple):
@@ -20,23 +20,23 @@ class Parts(NamedTuple):
     reached: Bool[np.ndarray, "fold part"]
     """whether the fold has draws in this part"""
     log_weight: Float[np.ndarray, "fold part *slot"]
-    """log of the summed weights of a part's draws: of their number, where all weigh alike"""
+    """log of the total weight of a part's draws; of their number, if they are unweighted"""
     means: Mapping[str, Float[np.ndarray, "fold part *rest"]]
 
 
 class Estimate(NamedTuple):
-    """A score of every fold, or of every slot of its test set."""
+    """A score of every fold, or of every slot, and its error."""
 
     value: Float[np.ndarray, " fold *slot"]
     mcse: Float[np.ndarray, " fold"]
-    """Monte Carlo standard error of the fold's score: of the sum over its units"""
+    """Monte Carlo standard error of the fold's score, summed over its units"""
     left_out: Float[np.ndarray, "part fold"] | None = None
-    """what each part adds to the error, by the jackknife: their sum of squares is the fold's
-    ``mcse**2`` and, of folds that share their draws, their sums of products the covariances"""
+    """jackknife contribution of each part to the error: the sum of squares is the fold's
+    ``mcse**2`` and, for folds that share their draws, sums of products are covariances"""
 
 
 def shared(apart: Float[np.ndarray, "part fold"]) -> float:
-    r"""What draws that folds share add to the variance of their sum, beyond the sum of variances.
+    r"""Covariance part of the variance of a sum over folds that share their draws:
 
     .. math:: \sum_{j \ne k} \mathrm{cov}(\hat\eta_j, \hat\eta_k)
     """
@@ -44,14 +44,14 @@ def shared(apart: Float[np.ndarray, "part fold"]) -> float:
 
 
 class _Sums(NamedTuple):
-    """Summed weights, and weighted sums, of parts or of all."""
+    """Total weights and weighted sums."""
 
     weight: np.ndarray
     sums: dict[str, np.ndarray]
 
 
 def _weighted(parts: Parts) -> _Sums:
-    """Sums of each part, in units of the largest weight of its fold; 0 where it was not reached."""
+    """Sums of each part, relative to the largest weight of its fold; 0 where it has no draws."""
     there = np.where(like(parts.reached, parts.log_weight), parts.log_weight, -np.inf)
     with np.errstate(invalid="ignore"):
         relative = np.exp(there - there.max(axis=1, keepdims=True))
@@ -65,7 +65,7 @@ def _weighted(parts: Parts) -> _Sums:
 
 
 def like(weight: Any, x: Any) -> Any:
-    """A weight with as many axes as what it weighs."""
+    """`weight` with trailing axes added to match the dimensions of x."""
     return weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
 
 
@@ -79,7 +79,7 @@ def _total(parts: _Sums) -> _Sums:
 
 
 def _without_each(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Sums over all parts but one; never by subtraction, which a dominant part would spoil."""
+    """Leave-one-out sums, without subtraction: next to a dominant part that would lose digits."""
     after = np.flip(np.cumsum(np.flip(x, axis=1), axis=1), axis=1)
     before = np.zeros_like(x[:, 0])
     for p in range(x.shape[1]):
@@ -92,7 +92,7 @@ def batch_jackknife(
     estimate: Callable[[dict[str, np.ndarray]], np.ndarray],
     present: Bool[np.ndarray, "fold slot"] | None = None,
 ) -> Estimate:
-    r"""A function g of weighted means, and its MCSE by leaving out one part after the other.
+    r"""A function g of weighted means, and its MCSE by the jackknife over parts.
 
     .. math:: \hat S = g(\bar h), \qquad
               \mathrm{MCSE}^2 = \frac{P - 1}{P} \sum_p (\hat S_{(p)} - \bar S_{(\cdot)})^2
@@ -105,8 +105,8 @@ def batch_jackknife(
         present: the slots of each fold's test set, for scores by slot.
 
     Returns:
-        The estimate, and the error of each fold's score: of its sum over present slots, which
-        share their draws. NaN with fewer than two parts.
+        The estimate, and the MCSE of each fold's score: its sum over present slots, which share
+        their draws. The MCSE is NaN with fewer than two parts.
 
     >>> x = np.random.default_rng(1).normal(2, 1, (1, 100))
     >>> parts = Parts(np.full((1, 100), True), np.zeros((1, 100)), {"x": x})
@@ -135,14 +135,14 @@ def batch_bootstrap(
     rng: np.random.Generator,
     present: Bool[np.ndarray, "fold slot"] | None = None,
 ) -> Estimate:
-    r"""`batch_jackknife` for a g that jumps: the standard deviation of the fold's score when its
-    parts are drawn again, with replacement.
+    r"""`batch_jackknife` for a discontinuous g: the standard deviation of the fold's score over
+    `REPLICATES` bootstrap samples of its parts.
 
-    It is no more than that: where the mean is near a jump, g has a bias as well, by which its mean
-    squared error is :math:`\sqrt 2` times the variance on average over all places of the jump.
+    Bias is not included: near a jump of g it makes the mean squared error :math:`\sqrt 2` times
+    the variance, averaged over the position of the jump.
 
     Args:
-        rng: draws the parts, 200 times.
+        rng: random generator of the bootstrap.
 
     >>> x = np.random.default_rng(1).normal(0, 1, (1, 100))
     >>> parts = Parts(np.full((1, 100), True), np.zeros((1, 100)), {"x": x})

@@ -1,4 +1,4 @@
-"""Estimates and diagnostics after more and more draws."""
+"""Progressive estimates and diagnostics, from increasing numbers of draws."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from pcv.analysis.diagnostics.log_sums import LogSums, first_batches
 
 
 class Progressive(NamedTuple):
-    """Estimates and diagnostics after each of a few numbers of batches."""
+    """Estimates and diagnostics at several numbers of batches (points)."""
 
     elpd: Float[np.ndarray, "fold point"]
     mcse: Float[np.ndarray, "fold point"]
@@ -28,7 +28,7 @@ def progressive(
     Args:
         sums: joint or pointwise sums, dims (fold, chain, batch[, slot]).
         points: numbers of batches per chain.
-        superchains: number of superchains, whose nested R-hat is taken; 0: there are none.
+        superchains: number of superchains, for nested R-hat; 0: none.
 
     Returns:
         `elpd`, `mcse`, `rhat` and `ess` of dims (fold, point). For pointwise sums: `elpd_pointwise`

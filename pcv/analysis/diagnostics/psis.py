@@ -1,12 +1,13 @@
-r"""Cross-validation from the full-data draws alone, by Pareto-smoothed importance sampling. No JAX.
+r"""Cross-validation from full-data draws alone, by Pareto-smoothed importance sampling. No JAX.
 
 .. math:: p(y_\mathrm{test} \mid y_\mathrm{train}) \approx
           \frac{\sum_s w_s \, p(y_\mathrm{test} \mid \theta_s)}{\sum_s w_s}, \qquad
           w_s \propto \frac{1}{p(y_\mathrm{test} \mid \theta_s)}
 
-the largest weights smoothed by a generalised Pareto distribution, whose shape, k-hat, tells folds
-that this does not hold for. (Vehtari, Gelman, Gabry 2017; Vehtari et al. 2024.) With a group's own
-effects integrated out, weights live in the parameters that groups share: far lighter tails.
+with the largest weights smoothed by a generalised Pareto distribution, whose shape, k-hat,
+identifies folds where the approximation fails. (Vehtari, Gelman, Gabry 2017; Vehtari et al. 2024.)
+With a group's own effects integrated out, weights depend on shared parameters only and have far
+lighter tails.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from scipy.special import logsumexp
 from pcv.analysis.diagnostics.jackknife import Parts, batch_jackknife
 
 BATCH_SIZE = 50
-"""draws in a batch, by which Monte Carlo errors are estimated"""
+"""draws per batch, for Monte Carlo errors"""
 
 
 class Psis(NamedTuple):
@@ -32,7 +33,7 @@ class Psis(NamedTuple):
     khat: Float[np.ndarray, " fold"]
     joint_apart: Float[np.ndarray, "part fold"]
     pointwise_apart: Float[np.ndarray, "part fold"]
-    """what each batch of draws adds to the errors (`jackknife.Estimate`)"""
+    """contribution of each batch of draws to the errors (`jackknife.Estimate`)"""
 
 
 def psis(
@@ -45,11 +46,11 @@ def psis(
     Args:
         joint: log score of each fold's test set as a whole (nats).
         pointwise: log scores of its units.
-        test: the tested units, padded with -1.
+        test: test units, padded with -1.
 
     Returns:
-        MCSE by leaving out one batch of draws after the other. NaN k-hat where the weights have
-        no tail to look at.
+        Estimates, with MCSEs by the batch jackknife. k-hat is NaN where the tail of the weights
+        is too short or constant.
     """
     from arviz_stats.base import array_stats
 

@@ -1,4 +1,4 @@
-"""Can the mean of exp(s) be trusted? The Pareto shape of its largest draws."""
+"""Tail diagnostics for the mean of exp(s): Pareto k-hat and hidden variance."""
 
 from collections.abc import Iterator
 
@@ -10,15 +10,15 @@ from pcv.analysis.diagnostics.log_sums import LogSums, merge
 
 
 def tail_size(num_draws: int) -> int:
-    r"""Number M of draws in the tail that k-hat is fitted to.
+    r"""Number M of draws in the tail to which k-hat is fitted.
 
     .. math:: M = \lfloor \min(S / 5, \; 3 \sqrt S) \rfloor
 
-    Args:
-        num_draws: draws of a fold over all chains (S).
-
     `pareto_khat_from_tail` needs the M + 1 largest draws. (Vehtari et al. 2024, appendix H,
     rounded down as ArviZ does.)
+
+    Args:
+        num_draws: draws of a fold over all chains (S).
 
     >>> tail_size(1600)
     120
@@ -27,13 +27,13 @@ def tail_size(num_draws: int) -> int:
 
 
 PART = 2**19
-"""draws of all folds that are in memory at one time"""
+"""draws over all folds held in memory at a time"""
 
 
 def largest(
     top: Float[np.ndarray, "fold tail"], draws: Float[np.ndarray, "fold chain draw"]
 ) -> Float[np.ndarray, "fold tail"]:
-    """The largest values of each fold so far, in no order, as many as `top` has room for."""
+    """`top` updated with further draws: each fold's largest values so far, unordered."""
     seen = np.concatenate([top, draws.reshape(len(draws), -1)], axis=1)
     return np.partition(seen, -top.shape[1], axis=1)[:, -top.shape[1] :]
 
@@ -42,16 +42,16 @@ def pareto_khat(
     draws: Float[np.ndarray, "fold chain draw"] | Float[xr.DataArray, "fold chain draw"],
     num_draws: Int[np.ndarray, " fold"] | None = None,
 ) -> Float[np.ndarray, " fold"]:
-    r"""Shape of the right tail of exp(s): how far the mean of exp(s) can be trusted.
+    r"""Pareto k-hat: shape of the right tail of exp(s), and so how reliable its mean is.
 
     A generalised Pareto distribution is fitted to the `tail_size` largest values of exp(s): its
-    shape k is the inverse of the number of finite moments. Above `good_k` the average hangs on
-    few draws: `elpd` is biased downwards and `mcse` too small, whatever R-hat and ESS say.
+    shape k is the inverse of the number of finite moments. Above `good_k`, few draws dominate the
+    mean: `elpd` is biased downwards and `mcse` too small, whatever R-hat and ESS say.
     (Vehtari, Simpson, Gelman, Yao, Gabry 2024, *Pareto smoothed importance sampling*.)
 
     Args:
-        draws: log scores s (nats); those in a store are read part by part.
-        num_draws: draws of each fold over all chains, where folds stopped early: NaN past them.
+        draws: log scores s (nats), NaN after the end of a fold; read in chunks from a store.
+        num_draws: draws of each fold over all chains, where folds stopped early.
 
     Returns:
         NaN with fewer than 25 draws, where the largest values are equal, or a score is NaN.
@@ -79,7 +79,7 @@ def pareto_khat_from_tail(
     Args:
         top: the largest log scores s of every fold (nats), in any order, at least
             `tail_size` + 1 of them.
-        num_draws: number of draws that they are the largest of (S), of each fold or of all.
+        num_draws: total number of draws (S), of each fold or the same for all.
 
     Returns:
         The same as `pareto_khat` of all draws.
@@ -96,7 +96,7 @@ def pareto_khat_from_tail(
         tail = np.sort(top[k])[-tail_size(size) - 1 :]
         if tail_size(size) < 5 or np.isnan(tail).any() or tail[1] == tail[-1]:
             continue
-        # The fit sees the tail and the number of draws alone: draws below it weigh nothing.
+        # The fit depends only on the tail and the number of draws, so the others may be -inf.
         scores = np.concatenate([np.full(size - len(tail), -np.inf), tail])
         with np.errstate(all="ignore"):
             khat[k] = array_stats.psislw(-scores)[1]
@@ -106,22 +106,22 @@ def pareto_khat_from_tail(
 def hidden_variance(
     sums: LogSums, m3: Float[np.ndarray, "fold chain batch"]
 ) -> Float[np.ndarray, " fold"]:
-    r"""Variance of exp(s) that the bulk of s lets expect, over that of the draws.
+    r"""Variance of exp(s) implied by the bulk of s, over the sample variance.
 
     .. math:: \frac{\exp(v + \gamma v^{3/2}) - 1}
               {LN \sum_{l,t} e^{2 s_{lt}} / (\sum_{l,t} e^{s_{lt}})^2 - 1}
 
     with the variance v and the skewness γ of s: the first terms of
-    :math:`\log \mathrm{E} e^{2s} - 2 \log \mathrm{E} e^{s}` in cumulants. Draws that happen to
-    lack the largest densities make `elpd`, `mcse` and k-hat too small together; the variance of s
-    hardly changes by that, and this ratio is then far above 1.
+    :math:`\log \mathrm{E} e^{2s} - 2 \log \mathrm{E} e^{s}` in cumulants. If the draws happen to
+    miss the largest densities, `elpd`, `mcse` and k-hat are all too small, but the variance of s
+    hardly changes: the ratio is then far above 1.
 
     Args:
         sums: joint sums, dims (fold, chain, batch).
-        m3: of `third_moments`, of the same batches.
+        m3: of `third_moments`, for the same batches.
 
     Returns:
-        Near 1 where s is normal and its variance below 1; near 0 with a long tail to the left.
+        Near 1 where s is normal with variance below 1; near 0 with a long left tail.
 
     >>> from pcv.analysis.diagnostics import batch_sums, third_moments
     >>> draws = np.random.default_rng(1).normal(0, 0.5, (1, 4, 1000))
@@ -139,7 +139,7 @@ def hidden_variance(
 
 
 def _parts(draws: np.ndarray | xr.DataArray) -> Iterator[np.ndarray]:
-    """Some draws of all chains at a time, read."""
+    """Chunks of draws of all chains, loaded into memory."""
     folds, chains, longest = draws.shape
     step = max(PART // (folds * chains), 1)
     for start in range(0, longest, step):
@@ -147,7 +147,7 @@ def _parts(draws: np.ndarray | xr.DataArray) -> Iterator[np.ndarray]:
 
 
 def good_k(num_draws: int | np.ndarray) -> float | np.ndarray:
-    r"""Largest k-hat at which S draws give a mean with a sound error.
+    r"""Largest k-hat for which the mean of S draws and its error are reliable.
 
     .. math:: \min(1 - 1 / \log_{10} S, \; 0.7)
 

@@ -1,17 +1,17 @@
-r"""elpd of a fold from both of its sides: its own draws, and those given the full data. No JAX.
+r"""elpd of a fold from two sides: its own draws and full-data draws. No JAX.
 
-A fold that holds out its test set alone differs from the full data by one factor,
-:math:`p(\theta \mid y) = p(\theta \mid y_\mathrm{train}) \, e^{s(\theta)} / f`, with the log
-predictive s of its test set, whose mean over the fold's draws f is. Bennett's acceptance ratio
-(1976) estimates f from draws of both:
+If a fold holds out its test set and nothing else, its posterior differs from the full-data one by
+a single factor, :math:`p(\theta \mid y) = p(\theta \mid y_\mathrm{train}) \, e^{s(\theta)} / f`,
+where s is the log predictive density of the test set and f the mean of :math:`e^s` over the fold's
+posterior. Bennett's acceptance ratio (1976) estimates f from draws of both:
 
 .. math:: f = e^c \, \frac{\mathrm{E}_\mathrm{train}[\sigma(s - c)]}{\mathrm{E}_y[\sigma(c - s)]},
           \qquad \sigma(x) = 1 / (1 + e^{-x})
 
-for every *shift* c, with the least error at :math:`c = \log f + \log n_0 / n_1`. A draw's
-*crossing* is the probability :math:`\sigma` that it belongs to the other side: as it is bounded,
-no single draw rules a mean of crossings, however heavy the tail of :math:`e^s` is. (Meng and Wong
-1996; Shirts and Chodera 2008.)
+for every *shift* c, with the smallest error at :math:`c = \log f + \log n_0 / n_1`. A draw's
+*crossing* is the probability :math:`\sigma` that it belongs to the other side: since this is
+bounded, no single draw dominates the mean crossing, however heavy the tail of :math:`e^s`. (Meng
+and Wong 1996; Shirts and Chodera 2008.)
 """
 
 from typing import NamedTuple
@@ -24,48 +24,48 @@ from pcv.analysis.diagnostics.estimates import deviations, elpd, padded
 from pcv.analysis.diagnostics.log_sums import LogSums, of_slots
 
 OFFSETS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-"""from the shift: estimates that lean on the fold's draws, on neither, on those of the full data"""
+"""from the shift: estimates leaning on the fold's draws, on neither side, on full-data draws"""
 BALANCED = 2
-"""place of the shift itself"""
+"""index of the shift itself"""
 STEPS = 60
 """of the bisection for the shift"""
 
 
 class Sides(NamedTuple):
-    """Mean crossings of batches of draws; offsets are `OFFSETS`."""
+    """Mean crossings of batches of draws, at each of the `OFFSETS`."""
 
     shift: Float[np.ndarray, " fold"]
-    """c (nats); inf where a fold's own draws are all there is"""
+    """c (nats); inf for one-sided folds"""
     own: Float[np.ndarray, "fold chain batch offset"]
-    """of the fold's draws; NaN where a fold did not reach a batch"""
+    """of the fold's draws; NaN in batches after its end"""
     full: Float[np.ndarray, "fold full_batch offset"]
     """of full-data draws, which all folds share"""
     full_draws: int
-    """number of these, in all batches"""
+    """number of full-data draws in all batches"""
 
 
 class TwoSided(NamedTuple):
-    """elpd of folds, or of units, and what its error is made of.
+    """elpd of folds, or of units, with the contributions to its error.
 
-    The squares of both deviations of a fold add up to the square of its MCSE. Folds share the
-    full-data draws: products of their `full_deviation` are the covariances.
+    A fold's squared MCSE is the sum of squares of both its deviations. Folds share the full-data
+    draws: sums of products of their `full_deviation` are covariances.
     """
 
     elpd: Float[np.ndarray, " fold *slot"]
     own_deviation: Float[np.ndarray, "fold chain batch"]
-    """what each batch of the fold's draws adds to the error (nats); of units, of their sum"""
+    """contribution of each batch of the fold's draws to the error (nats), for units of their sum"""
     full_deviation: Float[np.ndarray, "fold full_batch"]
-    """the same of full-data draws"""
+    """the same for full-data draws"""
     carry: Float[np.ndarray, " fold *slot"]
-    """effective number of draws that carry the mean: of folds those that cross, of the side with
-    fewer of them; NaN where a fold's own draws are all there is"""
+    """effective number of draws behind the mean: for folds, expected number of crossings from the
+    side with fewer; NaN for one-sided folds"""
     overlap: Float[np.ndarray, " fold"]
-    r"""of both sides' densities, :math:`\int p_0 p_1 / (\pi_0 p_0 + \pi_1 p_1)`: 1 where they are
-    the same, 0 where they are apart; NaN where a fold's own draws are all there is"""
+    r"""of both posteriors, :math:`\int p_0 p_1 / (\pi_0 p_0 + \pi_1 p_1)`: 1 where they are the
+    same, 0 where they are disjoint; NaN for one-sided folds"""
     gap: Float[np.ndarray, " fold"]
-    """between what estimates that lean on either side say (nats)"""
+    """difference between the estimates that lean on either side (nats)"""
     gap_p: Float[np.ndarray, " fold"]
-    """p-value of such a gap, by its standard error"""
+    """p-value of the gap, by its standard error"""
 
 
 def crossing(
@@ -76,7 +76,7 @@ def crossing(
     Args:
         draws: log scores s (nats) of one batch.
         shift: c of every fold.
-        own: are they the fold's draws, or those given the full data?
+        own: whether they are the fold's draws, rather than full-data draws.
 
     >>> crossing(np.zeros((1, 2)), np.zeros(1), own=True).round(2)
     array([[0.12, 0.27, 0.5 , 0.73, 0.88]])
@@ -89,12 +89,12 @@ def crossing(
 def balanced_shift(
     own: Float[np.ndarray, "fold draw"], full: Float[np.ndarray, "fold full_draw"]
 ) -> Float[np.ndarray, " fold"]:
-    r"""The shift at which draws of both sides cross alike, which is itself an estimate of elpd:
+    r"""The shift with equal mean crossings from both sides, itself an estimate of elpd:
 
     .. math:: \mathrm{mean}_0 \, \sigma(s - c) = \mathrm{mean}_1 \, \sigma(c - s)
 
     Args:
-        own, full: log scores s (nats) at a pilot's draws of either side.
+        own, full: log scores s (nats) at pilot draws of either side.
 
     >>> balanced_shift(np.full((1, 100), -1.0), np.full((1, 100), -1.0)).round(6)
     array([-1.])
@@ -111,21 +111,21 @@ def balanced_shift(
 
 
 def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> TwoSided:
-    r"""`elpd` of folds from both sides where there are two, else from their own draws alone.
+    r"""`elpd` of folds from both sides where available, else from their own draws alone.
 
     .. math:: \hat\eta_k = c_k + \log \hat C_{0k} - \log \hat C_{1k}, \qquad
               \mathrm{MCSE}_k^2 = \sum_b \Big(\frac{C_{0kb}}{\hat C_{0k}} - 1\Big)^2
               \frac{1}{B (B - 1)} + \text{the same of } C_{1k}
 
     with the mean crossings :math:`\hat C` of both sides and those of their B batches: the jackknife
-    over the batches of both sides, to first order. PCV eq. 13–15 for one side. Of the `OFFSETS`
-    from the shift it is the one next to :math:`\log n_1 / n_0`, with the numbers of draws, that
-    counts: the side with more draws, as it errs less.
+    over the batches of both sides, to first order. PCV eq. 13–15 for one side. The estimate uses
+    the offset closest to :math:`\log n_1 / n_0`, with the numbers of draws, and so leans on the
+    side with more draws, whose error is smaller.
 
     Args:
         sums: joint sums, dims (fold, chain, batch).
         sides: None: the fold's own draws alone.
-        inflation: of `batch_inflation`, of the variance of the fold's draws in a gap.
+        inflation: of `batch_inflation`, applied to the fold's own draws in the gap's variance.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> rng, f = np.random.default_rng(1), -0.25
@@ -181,7 +181,7 @@ def _log_sum(
 def _of_batches(
     sums: LogSums, log_sum: Float[np.ndarray, "fold chain batch *slot"] | None = None
 ) -> tuple[Float[np.ndarray, " fold *slot"], Float[np.ndarray, "fold chain batch *slot"]]:
-    """Log of a mean over draws, from its log sums over batches, and what each adds to its error."""
+    """Log of a mean over draws, from log sums over batches, and each batch's part in its error."""
     if log_sum is not None:
         sums = LogSums(sums.count, *(log_sum,) * 4)
     deviation, factor = deviations(sums)
@@ -191,7 +191,7 @@ def _of_batches(
 def _of_full(
     means: Float[np.ndarray, "fold full_batch *slot"],
 ) -> tuple[Float[np.ndarray, " fold *slot"], Float[np.ndarray, "fold full_batch *slot"]]:
-    """A mean over full-data draws, and what each batch adds to its relative error."""
+    """A mean over full-data draws, and each batch's contribution to its relative error."""
     mean, number = means.mean(axis=1), means.shape[1]
     with np.errstate(invalid="ignore", divide="ignore"):
         return mean, (means / mean[:, None] - 1) / np.sqrt(number * (number - 1))
@@ -203,15 +203,15 @@ def _squared(deviation: np.ndarray) -> Float[np.ndarray, " fold"]:
 
 
 class UnitSides(NamedTuple):
-    """Sums of the pointwise scores s_i of both sides, weighted by the probability that a draw
-    belongs to the fold's: it does not cross from there, or crosses from the other."""
+    """Sums of exp(s_i), s_i the pointwise scores, over draws of both sides, weighted by the
+    probability that a draw belongs to the fold's side."""
 
     own: Float[np.ndarray, "fold chain batch slot"]
     r"""log of :math:`\sum_t e^{s_i} \sigma(c - s)` over a batch of the fold's draws"""
     full: Float[np.ndarray, "fold full_batch slot"]
-    """log of their mean over a batch of full-data draws"""
+    """log of the mean of the same over a batch of full-data draws"""
     own_sq: Float[np.ndarray, "fold chain batch slot"]
-    """the same of squares of what is summed"""
+    """`own` with squared summands"""
     full_sq: Float[np.ndarray, "fold full_batch slot"]
 
 
@@ -228,14 +228,14 @@ def two_sided_units(
               A_i = \mathrm{mean}_0 \, e^{s_i} \sigma(c - s), \quad
               B_i = \mathrm{mean}_1 \, e^{s_i} \sigma(c - s)
 
-    with the crossings C of the joint score s: draws of both sides, each by its share in the fold's
-    posterior. (Not bounded, so that few draws may carry a unit's mean: `carry` is
-    :math:`\hat f_i^2 / \mathrm{mean}(x^2)` of all that is averaged, in draws.) Of a fold of one
-    unit it is the joint score.
+    with the crossings C of the joint score s: draws of both sides, each weighted by its share in
+    the fold's posterior. (The summands are unbounded, so that few draws may dominate a unit's mean:
+    `carry` is their effective number, :math:`\hat f_i^2 / \mathrm{mean}(x^2)` over all summands x,
+    in draws.) For a fold of one unit this is the joint score.
 
     Args:
         sums: pointwise sums, dims (fold, chain, batch, slot); NaN in padded slots.
-        joint: of `two_sided`, of the joint sums.
+        joint: of `two_sided`, for the joint sums.
         sides: of the joint score.
         units: None where every fold leaves out one unit.
         alone: which folds leave out one unit.
@@ -284,7 +284,7 @@ def two_sided_units(
 def first_of_sides(
     sides: Sides, units: UnitSides | None, number: int
 ) -> tuple[Sides, UnitSides | None]:
-    """The same with the first batches of every chain of the folds."""
+    """The sides with only the first `number` batches of every fold's chains."""
     first = sides._replace(own=sides.own[:, :, :number])
     if units is None:
         return first, None
@@ -296,8 +296,8 @@ def mcse_of(estimate: TwoSided, inflation: float = 1.0) -> Float[np.ndarray, " f
     """Monte Carlo standard error of each fold (nats).
 
     Args:
-        estimate: of folds, or the sums over their units.
-        inflation: of `batch_inflation`, of the variance that is due to the fold's own draws.
+        estimate: of folds, or of the sums over their units.
+        inflation: of `batch_inflation`, applied to the variance due to the fold's own draws.
     """
     own, full = _squared(estimate.own_deviation), _squared(estimate.full_deviation)
     return np.sqrt(inflation * own + full)
