@@ -226,7 +226,7 @@ def test_nested_rhat_is_named() -> None:
     for part in (comparison, *diagnostics.values()):
         part.attrs["superchains"] = 4
     text = render(results, draw=True)
-    for words in ("nested R-hat of 30 folds", ">nested R-hat max<", ">nested R-hat<", "dealt out"):
+    for words in ("nested R-hat of 30 folds", ">nested R-hat max<", ">nested R-hat<", "reassigned"):
         assert words in text
     assert "R-hat of the log score of each fold, over draws. Bold" not in text
     assert "nested" not in render(draw=True).lower()

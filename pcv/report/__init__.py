@@ -1,4 +1,4 @@
-"""The report of an experiment: its figures as files, and one self-contained HTML page."""
+"""The report of an experiment: figures as files, and one self-contained HTML page."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ QUESTIONS = {
     "joint": "How well is the test set of a fold predicted as a whole? Log density of all its "
     "units together, one term per fold.",
     "pointwise": "How well is each unit predicted on its own? Log density of single units, one "
-    "term per unit, as loo and ArviZ score.",
+    "term per unit, as in loo and ArviZ.",
 }
 
 
@@ -75,21 +75,21 @@ def html(
     score_notes: Sequence[str] = (),
     made_of: Mapping[str, Any] | None = None,
 ) -> str:
-    """The report as one HTML page that needs nothing else: no network, scripts or fonts.
+    """The report as one self-contained HTML page: no network, scripts or fonts.
 
     Args:
         comparison: the contents of comparison.zarr.
         diagnostics: the contents of each model's diagnostics.zarr, by model name.
         frame: the rows of comparison.csv.
-        provenance: what to print of the run's origin: `config` (a mapping or YAML text), and by
-            any name texts, numbers, lists or one more level of mappings.
-        pictures: of `figures`.
+        provenance: `config` (a mapping or YAML text), and any other entries: strings, numbers,
+            lists or mappings of these.
+        pictures: `figures`, as `drawn`.
         title: the heading.
-        marks: warnings to show in a banner at the top, such as that a bad fit was allowed.
-        caveats: of each kind, what is to be said of its numbers besides the verdicts.
-        scores: the rows of scores.csv, where there are scores besides the log score.
-        score_notes: what is to be said of these.
-        made_of: the recipe of the page, which its head keeps.
+        marks: warnings for a banner at the top, such as that a bad fit was allowed.
+        caveats: by kind, notes on its numbers besides the verdicts.
+        scores: the rows of scores.csv, if there are scores other than the log score.
+        score_notes: notes on these.
+        made_of: the recipe of the page, stored in its head.
     """
     names = models_of(comparison)
     single = len(names) == 1
@@ -135,8 +135,7 @@ def html(
 
 
 def template(name: str, *folders: Path) -> Template:
-    """A page of `templates`, or of other folders, in which every name must be given and all text is
-    escaped."""
+    """A template from `templates` or other folders; undefined names are errors, text is escaped."""
     environment = Environment(
         loader=ChoiceLoader([FileSystemLoader(folders), PackageLoader("pcv.report")]),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""The figures of a report: which there are, what is said under them, and their files."""
+"""The figures of a report, their captions and their files."""
 
 import io
 import re
@@ -49,15 +49,15 @@ CAPTIONS = {
         "Do the chains of each fold agree?",
         "Thin lines: R-hat of the log score of each fold, over draws. Bold: the largest of them, "
         f"R-hat max. The dashed line is the usual limit of {plots.GOOD_RHAT:g} for a single "
-        "posterior; the largest of many folds often lies above it though all is well, which is "
-        "what the next figure is for. The axis is linear near 1 and logarithmic far above it.",
+        "posterior; the largest of many folds often lies above it even if all chains have mixed, "
+        "hence the next figure. The axis is linear near 1 and logarithmic far above it.",
     ),
     "benchmark": (
         "Is R-hat max too large?",
         "The histogram shows what R-hat max would be if all chains had mixed: blocks of draws are "
-        "shuffled between the chains of a fold, again and again. A vertical line inside the "
-        "histogram is what well-mixed chains give. A line to the right of it says that at least "
-        "one chain is stuck, shifted, or still warming up.",
+        "repeatedly shuffled between the chains of a fold. A vertical line inside the histogram "
+        "is what well-mixed chains give. A line to the right of it says that at least one chain "
+        "is stuck, shifted, or still warming up.",
     ),
     "ess": (
         "How many independent draws is each score worth?",
@@ -69,25 +69,24 @@ CAPTIONS = {
     ),
     "khat": (
         "Can each fold's Monte Carlo error be trusted?",
-        "Pareto k-hat of the predictive density over the draws of each fold. Above the dotted line "
-        "a few draws dominate its mean over them; above the dashed line at 1, that average has no "
-        "finite mean to estimate. Where the fold is estimated from both its sides, as the next "
-        "figure shows, that does no harm. Elsewhere its Monte Carlo error is understated; the "
-        "remedy is a predictive with the left-out effects integrated out (marginal), or far more "
-        "draws.",
+        "Pareto k-hat of the predictive density over the draws of each fold. Above the dotted "
+        "line, a few draws dominate its average; above the dashed line at 1, its mean is infinite. "
+        "This does no harm where the fold is estimated from both its sides (see the next figure). "
+        "Elsewhere its Monte Carlo error is understated; the remedy is a predictive with the "
+        "left-out effects integrated out (marginal), or far more draws.",
     ),
     "overlap": (
         "Do the fold and the full data overlap?",
-        "A fold that holds out its test set alone is estimated from both sides: from its own draws "
-        "and from those given all data, which know the test set. Overlap of the two posteriors, 1 "
-        "where they are the same. A small one, where few draws of one side are where the other's "
-        "are, has a large Monte Carlo error; filled marks are folds where these are too few for "
-        "the error to be trusted.",
+        "A fold that holds out its test set and nothing else is estimated from both sides: from "
+        "its own draws and from full-data draws, which also condition on the test set. The figure "
+        "shows the overlap of the two posteriors, 1 where they are the same. Where it is small, "
+        "few draws of one side lie where the other's do, and the Monte Carlo error is large; "
+        "filled marks are folds with too few such draws for the error to be trusted.",
     ),
     "full_data": (
         "Is each model's full-data fit sound?",
         "One mark per parameter of the fit to all data, which gives cross-validation its starting "
-        f"points and its sampler settings. Sound parameters lie below R-hat {plots.GOOD_RHAT:g} "
+        f"points and sampler settings. Sound parameters lie below R-hat {plots.GOOD_RHAT:g} "
         f"and to the right of an effective sample size of {plots.GOOD_ESS}. The parameters with "
         "the largest R-hat and with the smallest sample size are named.",
     ),
@@ -99,18 +98,18 @@ NESTED_CAPTIONS = {
         "Thin lines: nested R-hat of the log score of each fold, over draws, which compares sets "
         "of chains that start at one point (superchains). Bold: the largest of them, nested R-hat "
         "max. It exceeds 1 by chance alone, the more so the fewer draws and chains a superchain "
-        f"has, so that the dashed line at {plots.GOOD_RHAT:g} is no limit; the next figure has "
+        f"has, so the dashed line at {plots.GOOD_RHAT:g} is not a limit; the next figure has "
         "one. The axis is linear near 1 and logarithmic far above it.",
     ),
     "benchmark": (
         "Is nested R-hat max too large?",
-        "The histogram shows what nested R-hat max would be if it did not matter where chains "
-        "start: whole chains of a fold are dealt out anew to its superchains, again and again. A "
+        "The histogram shows what nested R-hat max would be if starting points did not matter: "
+        "whole chains of a fold are repeatedly reassigned to its superchains at random. A "
         "vertical line inside the histogram is what well-mixed chains give. A line to the right "
-        "of it says that chains from at least one start differ from the others.",
+        "of it says that chains from at least one starting point differ from the others.",
     ),
 }
-"""where chains start together"""
+"""for runs with superchains"""
 
 
 def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
@@ -137,7 +136,7 @@ def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> di
 
 
 class Picture(NamedTuple):
-    """A figure as drawn."""
+    """A rendered figure."""
 
     png: bytes
     """at 200 dpi"""
@@ -145,11 +144,11 @@ class Picture(NamedTuple):
 
 
 def drawn(figs: Mapping[str, Figure]) -> dict[str, Picture]:
-    """Each figure, by a name that all ids of its SVG begin with."""
+    """Render figures, by name; all ids of an SVG begin with its name."""
     pictures = {}
     for name, figure in figs.items():
         text, png = svg(figure, name), io.BytesIO()
-        figure.set_layout_engine("none")  # places were found for the SVG
+        figure.set_layout_engine("none")  # keep the layout computed for the SVG
         figure.savefig(png, dpi=DPI)
         pictures[name] = Picture(png.getvalue(), text)
     return pictures
@@ -158,7 +157,7 @@ def drawn(figs: Mapping[str, Figure]) -> dict[str, Picture]:
 def svg(figure: Figure, name: str) -> str:
     """A figure as SVG with selectable text; all its ids begin with `name`.
 
-    The same figure gives the same text, whenever and wherever it is drawn.
+    Reproducible: the same figure gives the same text.
 
     >>> '<svg ' in svg(Figure(), "empty")
     True
@@ -175,7 +174,7 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def inline(text: str, name: str) -> str:
-    """The svg element of an SVG alone, sized by the page, and named for who cannot see it."""
+    """The bare svg element, sized by the page, labelled by its caption for screen readers."""
     head, body = text[text.index("<svg") :].split(">", 1)
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     return f'{head} role="img" aria-labelledby="caption-{name}">{body}'

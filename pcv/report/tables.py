@@ -1,4 +1,4 @@
-"""The tables of a report, as they are printed."""
+"""The tables of a report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -14,19 +14,19 @@ from pcv.analysis.verdicts import FOLD_FLAGGED
 from pcv.report import plots
 
 MAX_ROWS = 100
-"""flagged folds, or units, that the report lists"""
+"""most flagged folds, or units, that the report lists"""
 
 Cells = tuple[str, ...]
 
 
 class Table(NamedTuple):
-    """A table as it is printed: the first column names the row, the last one is in words."""
+    """A table as printed: the first column names the row, the last is text."""
 
     caption: str
     head: Cells
     rows: Sequence[Cells]
     flagged: Sequence[bool]
-    """rows that stand out"""
+    """rows to highlight"""
     notes: Sequence[str] = ()
 
 
@@ -111,7 +111,7 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
     caption = "Higher is better: errors and distances are negative"
     if not single:
         comparators = set(rows["model"][(rows["score_diff"] == 0) & (rows["dse"] == 0)])
-        named = comparators.pop() if len(comparators) == 1 else "the model whose own is 0"
+        named = comparators.pop() if len(comparators) == 1 else "the model whose difference is 0"
         caption += f"; differences from {named}"
     return Table(caption, head, cells, [False] * len(cells), notes)
 
@@ -140,14 +140,14 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         for folds in models
     ]
     note = (
-        f"Benchmark share: how many of the shuffled replicates of {rhat} max are at or above the "
-        f"observed one; {BENCHMARK_LEVEL:.0%} or less says that the chains have not mixed."
+        f"Benchmark share: share of shuffled replicates of {rhat} max at or above the observed "
+        f"value; {BENCHMARK_LEVEL:.0%} or less means that the chains have not mixed."
     )
     return Table("Chains of all folds", head, rows, flagged, [note])
 
 
 def batch_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
-    """Are batches long enough? None where there were too few full-data draws to tell."""
+    """Whether batches are long enough; None if there were too few full-data draws to check."""
     checked = {name: d for name, d in diagnostics.items() if "batch_check" in d}
     if not checked:
         return None
@@ -157,15 +157,15 @@ def batch_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
         used = int(folds.attrs["batch_size"])
         share = float(folds["batch_check"].sel(size=used))
         ratios = [f"{x:.2f}".replace("nan", "–") for x in folds["batch_check"].values]
-        told = "too short" if share < SHORT_BATCHES else "long enough"
+        length = "too short" if share < SHORT_BATCHES else "long enough"
         if np.isnan(share):
-            told = "not known to be long enough"
-        flagged.append(told != "long enough")
-        rows.append((name, *ratios, f"batches of {used} are {told}"))
+            length = "not known to be long enough"
+        flagged.append(length != "long enough")
+        rows.append((name, *ratios, f"batches of {used} are {length}"))
     note = (
-        "MCSE by batches of so many draws, over that by a windowed ESS, at full-data draws: the "
-        "median over some folds of the score that is reported. Near 1 batches are long enough; "
-        f"below {SHORT_BATCHES:g}, draws stay correlated for longer: set cv.batch_size."
+        "Ratio of the MCSE by batches of each size to that by a windowed ESS, for the reported "
+        "score at full-data draws; median over some folds. Near 1, batches are long enough; "
+        f"below {SHORT_BATCHES:g}, autocorrelation outlasts a batch: set cv.batch_size."
     )
     return Table("Length of batches", ("model", *map(str, sizes), "verdict"), rows, flagged, [note])
 
@@ -232,7 +232,7 @@ def flagged_table(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -
 
 
 def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
-    """Units that are flagged themselves, where folds hold several."""
+    """Units flagged in their own right, in folds of several units."""
     rows = [
         (str(unit), f"{name}: {words}")
         for name in names
@@ -260,7 +260,7 @@ def _error(error: float) -> str:
 
 
 def _mcse(row: pd.Series, name: str) -> str:
-    """Behind a sign where it is only a lower bound."""
+    """With ">" if it is only a lower bound."""
     return "> " * bool(row[f"{name}_is_bound"]) + _error(row[name])
 
 
@@ -270,7 +270,7 @@ def _range(values: xr.DataArray) -> str:
 
 
 def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:
-    """The largest or smallest value and its name; an infinite one counts, a missing one not."""
+    """The largest or smallest value and its name, ignoring NaN but not inf."""
     known = values.to_series().dropna()
     if known.empty:
         return "–"

@@ -1,13 +1,12 @@
 """Figures of a comparison and of its diagnostics: datasets in, figures out, nothing on disk.
 
-Every figure is 4.8 inches wide with text of at least 9 points, so that it reads on a telephone, in
-a column of print and on a slide. A model keeps its colour, marker and line style in all figures
-(colours of Okabe and Ito, which survive colour blindness; markers and line styles survive black
-and white) and is named where it is drawn. Two uncertainties are never drawn alike: Monte Carlo
-error, which more draws shrink, is a band, a dashed line or a thin bar; epistemic error, which only
-more data shrink, is a thick capped bar or a solid line.
+Every figure is 4.8 inches wide with text of at least 9 points, legible on a phone, in a printed
+column and on a slide. A model keeps its colour (Okabe and Ito's colour-blind safe palette), marker
+and line style (for black and white) in all figures, and is labelled directly. The two kinds of
+uncertainty never look alike: Monte Carlo error, which more draws shrink, is a band, a dashed line
+or a thin bar; epistemic error, which only more data shrink, is a thick capped bar or a solid line.
 
-A comparison on three folds, for example:
+For example, a comparison on three folds:
 
 >>> import xarray as xr
 >>> dims = ("kind", "model", "fold")

@@ -55,12 +55,12 @@ _OF_ONE_MODEL = {"elpd": "value", "elpd_at": "value_at", "fold_elpd": "fold_valu
 
 
 class Shown(NamedTuple):
-    """What one panel shows: the models beside their comparator, or the only model."""
+    """Contents of one panel: the models other than the comparator, or the only model."""
 
     kind: str
     scores: xr.Dataset
     """value, se (model); value_at, se_at, mcse_at (model, point); fold_value, fold_mcse
-    (model, fold), as far as they are there: differences from the comparator, or elpds"""
+    (model, fold), those available: differences from the comparator, or elpds"""
     styles: dict[str, Style]
     """of the models shown, by name"""
     comparator: str | None
@@ -74,7 +74,7 @@ class Shown(NamedTuple):
 
 
 def difference(comparison: xr.Dataset) -> Figure:
-    """Progressive elpd differences ± 2 MCSE, and beside them the final ones ± SE.
+    """Progressive elpd differences ± 2 MCSE, with the final ones ± SE beside them.
 
     One panel each for joint and pointwise scores. With a single model: its elpd.
 
@@ -142,7 +142,7 @@ def _difference_legend(figure: Figure) -> None:
 
 
 def uncertainty(comparison: xr.Dataset) -> Figure:
-    """Monte Carlo against epistemic standard errors over draws, on a log scale.
+    """Monte Carlo and epistemic standard errors over draws, on a log scale.
 
     Args:
         comparison: `dse_at`, `mcse_diff_at` (kind, model, point), in nats; with a single model
@@ -182,11 +182,11 @@ def _uncertainty_panel(ax: Axes, shown: Shown, height: float) -> None:
 
 
 def probability(comparison: xr.Dataset) -> Figure:
-    """Probability over draws that a model predicts better than the comparator.
+    """Progressive probability that a model predicts better than the comparator.
 
     Args:
-        comparison: `p_better_at` (kind, model, point), in 0..1, nan for the comparator. A single
-            model has none, and the figure says so.
+        comparison: `p_better_at` (kind, model, point), in 0..1, nan for the comparator. With a
+            single model, the figure says that there is none.
     """
     if comparison.sizes["model"] == 1:
         figure, axes = stacked(1, 0.7)
@@ -218,7 +218,7 @@ def _probability_panel(ax: Axes, shown: Shown, height: float) -> None:
 
 
 def answer(comparison: xr.Dataset) -> Figure:
-    """`difference`, `uncertainty` and `probability` of the joint scores, one below the other.
+    """`difference`, `uncertainty` and `probability` of the joint scores, stacked.
 
     Args:
         comparison: of at least two models, as these functions take it.
@@ -236,7 +236,7 @@ def answer(comparison: xr.Dataset) -> Figure:
 
 
 def fold_differences(comparison: xr.Dataset) -> Figure:
-    """Differences of single folds ± 2 MCSE, sorted; by name up to 40 folds, else the extremes.
+    """Differences of folds ± 2 MCSE, sorted; all named up to 40 folds, else only the extremes.
 
     With a single model: the elpds of its folds.
 
@@ -261,7 +261,7 @@ def fold_differences(comparison: xr.Dataset) -> Figure:
 
 
 def _shown(comparison: xr.Dataset) -> list[Shown]:
-    """What each panel shows, one per kind of score."""
+    """Contents of the panels, one per kind of score."""
     styles = styles_of(comparison["model"].to_numpy())
     single = len(styles) == 1
     names = _OF_ONE_MODEL if single else _OF_DIFFERENCES
@@ -280,7 +280,7 @@ def _shown(comparison: xr.Dataset) -> list[Shown]:
 
 
 def _difference_extent(shown: Shown) -> Float[np.ndarray, " value"]:
-    """What the axis has to hold: the final bars, and noisy early estimates within reason."""
+    """Values to include in the axis: the final bars, and early estimates clipped around them."""
     scores = shown.scores
     value, se = scores["value"].to_numpy(), scores["se"].to_numpy()
     final = np.concatenate([value - se, value + se, [0.0] if shown.comparator else []])

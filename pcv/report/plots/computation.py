@@ -1,4 +1,4 @@
-"""Figures of the computation: R-hat, ESS, benchmark, k-hat, the full-data fits."""
+"""Figures of the computation: R-hat, benchmark, ESS, k-hat, overlap, full-data fits."""
 
 from collections.abc import Mapping
 
@@ -39,7 +39,7 @@ from pcv.report.plots.words import shorten
 GOOD_RHAT = 1.01
 GOOD_ESS = 400
 NAMED_OVERLAP = 0.8
-"""below which the folds with the smallest overlap are named"""
+"""overlap below which the worst folds are named"""
 
 
 def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
@@ -82,14 +82,14 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
 
 
 def rhat_name(run: xr.Dataset) -> str:
-    """What R-hat of a run is: nested where chains start together."""
+    """Name of the R-hat of a run: nested with superchains."""
     return "nested R-hat" if run.attrs.get("superchains") else "R-hat"
 
 
 def _fold_lines(
     ax: Axes, folds: xr.Dataset, values: Float[np.ndarray, "fold point"], style: Style
 ) -> None:
-    """One thin line per fold, as far as its draws go."""
+    """One thin line per fold, up to its last draw."""
     draws = folds["point"].to_numpy()
     if "n_draws" in folds:
         reached = draws[:-1] < folds["n_draws"].to_numpy()[:, None]
@@ -106,12 +106,12 @@ def _fold_lines(
 
 
 def ess(diagnostics: Mapping[str, xr.Dataset], comparison: xr.Dataset | None = None) -> Figure:
-    """Effective draws of the differences over draws, then of every model's elpd and folds.
+    """Progressive ESS of the differences, then of every model's elpd and folds.
 
     Args:
         diagnostics: for each model `ess_at` (fold, point) and `joint_ess_total_at` (point);
             `point` in draws per chain.
-        comparison: `ess_diff_at` (model, point), NaN of the comparator; None: of a single model.
+        comparison: `ess_diff_at` (model, point), NaN for the comparator; None for a single model.
 
     >>> folds = xr.Dataset({"ess_at": (("fold", "point"), [[70.0, 160.0], [90.0, 150.0]]),
     ...                     "joint_ess_total_at": ("point", [80.0, 155.0])},
@@ -152,13 +152,12 @@ def ess(diagnostics: Mapping[str, xr.Dataset], comparison: xr.Dataset | None = N
 
 
 def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
-    """R-hat max against the histogram of its values when the chains' blocks are shuffled, or
-    their superchains.
+    """R-hat max and the histogram of its benchmark replicates.
 
     Args:
         runs: by title, datasets with `rhat_max`, `benchmark` (replicate) and `benchmark_share`:
-            the diagnostics of a model, or the comparison for all models at once.
-        one_axis: one axis for all runs; False where they are of different lengths.
+            the diagnostics of a model, or the comparison for all models together.
+        one_axis: one axis for all runs; False if their lengths differ.
 
     >>> run = xr.Dataset({"rhat_max": 1.02, "benchmark": ("replicate", [1.01, 1.02, 1.03]),
     ...                   "benchmark_share": 0.67})
@@ -206,7 +205,7 @@ def benchmark_panel(ax: Axes, title: str, run: xr.Dataset) -> None:
 def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     """Pareto k-hat of the predictive draws of every fold, one panel per model.
 
-    Above `good_k` the MCSE of a fold cannot be trusted; above 1 the draws have no finite mean.
+    Above `good_k` the MCSE of a fold cannot be trusted; above 1 the mean is infinite.
 
     Args:
         diagnostics: for each model `khat` (fold) and the attribute `good_k`.
@@ -247,10 +246,10 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
 def overlap(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     """Overlap of every fold's posterior with the full-data one, one panel per model.
 
-    Filled marks are folds of which fewer than 20 draws cross from one side to the other.
+    Filled marks are folds with fewer than 20 crossings between sides.
 
     Args:
-        diagnostics: for each model `overlap` and `crossings` (fold), NaN where a fold has one side.
+        diagnostics: for each model `overlap` and `crossings` (fold), NaN for one-sided folds.
 
     >>> folds = xr.Dataset({"overlap": ("fold", [0.9, 0.4]), "crossings": ("fold", [700.0, 300.0])},
     ...                    coords={"fold": ["rat 1", "rat 2"]})
@@ -333,7 +332,7 @@ def _max(values: Float[np.ndarray, "fold point"]) -> Float[np.ndarray, " point"]
 
 
 def _rhat_axis(ax: Axes, rhat: Num[np.ndarray, " value"]) -> None:
-    """An axis for R-hat - 1 that reads R-hat: linear near 1, logarithmic far above."""
+    """An axis for R-hat - 1 labelled with R-hat: linear near 1, logarithmic far above."""
     ax.set_yscale("asinh", linear_width=GOOD_RHAT - 1)
     include(ax, "y", [0.0, 1.5 * (GOOD_RHAT - 1), *(rhat - 1)])
     ax.yaxis.set_major_locator(FixedLocator([-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30]))

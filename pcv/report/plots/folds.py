@@ -1,4 +1,4 @@
-"""Pictures of folds: which units each tests, leaves out besides, and trains on."""
+"""Figures of folds: their test, training and other units."""
 
 from textwrap import fill
 
@@ -15,16 +15,16 @@ from pcv.folds.space import Places
 from pcv.report.plots import COLOURS, INK, WIDTH, shorten
 
 MAX_ROWS, MAX_COLUMNS = 400, 1000
-"""folds and units that a grid shows one by one; more are thinned out or put together"""
+"""folds and units shown individually in a grid; more folds are thinned, more units merged"""
 TITLE_WIDTH = 56
-"""letters of a title's line"""
+"""characters per line of a title"""
 MAX_COLOURED = 60
-"""folds that a map tells apart by colour"""
+"""most folds for which a map shows units by fold"""
 TRAIN, GAP, NOT_USED, TEST = "#e3e3e3", "#E69F00", "#ffffff", "#0072B2"
 LEFT_OUT = {"gap": GAP, "not used": NOT_USED}
-"""colours of units that are neither tested nor trained on, by what they are called"""
+"""colours of units that are neither test nor training, by label"""
 TRAINED_POINT = "#a8a8a8"
-"""darker than an area of units trained on"""
+"""colour of training units as points, darker than as an area"""
 FOLD_COLOURS = (*COLOURS, INK)
 
 
@@ -32,11 +32,11 @@ def grid(folds: Folds, num_units: int, title: str, left_out: str = "gap") -> Fig
     """Folds × units, in the order of the data.
 
     Args:
-        folds: the folds. Of more than 400, some are shown, evenly chosen.
-        num_units: number of units; of more than 1,000, neighbours share a column, which shows test
-            before gap before training.
-        title: what they are.
-        left_out: what units are that are neither tested nor trained on: a gap, or not used.
+        folds: the folds; of more than 400, an evenly spaced subset is shown.
+        num_units: number of units; with more than 1,000, neighbours share a column, in which test
+            takes precedence over gap, and gap over training.
+        title: of the figure.
+        left_out: label of units that are neither test nor training: gap, or not used.
     """
     rows = np.unique(np.linspace(0, len(folds.id) - 1, MAX_ROWS).round().astype(int))
     columns = min(num_units, MAX_COLUMNS)
@@ -66,12 +66,12 @@ def grid(folds: Folds, num_units: int, title: str, left_out: str = "gap") -> Fig
 
 
 def on_map(folds: Folds, places: Places, title: str) -> Figure:
-    """Units at their places: coloured by fold, and by their role in the fold in the middle.
+    """Maps of the units: coloured by fold, and by their role in the middle fold.
 
     Args:
-        folds: that test every unit once.
+        folds: in which every unit is in one test set.
         places: of the units.
-        title: what they are.
+        title: of the figure.
     """
     coloured = len(folds.id) <= MAX_COLOURED
     figure = Figure(figsize=(WIDTH, 8.0 if coloured else 4.2), layout="constrained")
@@ -85,8 +85,8 @@ def on_map(folds: Folds, places: Places, title: str) -> Figure:
             colour = FOLD_COLOURS[i % len(FOLD_COLOURS)]
             x, y = places.first[units], places.second[units]
             axes[0].scatter(x, y, size, color=colour, lw=0, label=names[i])
-        again = "" if once else " (colours come again)"
-        axes[0].set_title(f"units by fold{again}", loc="left", fontsize=10)
+        repeated = "" if once else " (colours repeat)"
+        axes[0].set_title(f"units by fold{repeated}", loc="left", fontsize=10)
         if once:
             beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
             axes[0].legend(fontsize=8, frameon=False, markerscale=2, handletextpad=0.2, **beside)
@@ -106,7 +106,7 @@ def on_map(folds: Folds, places: Places, title: str) -> Figure:
 
 
 def _roles(folds: Folds, fold: int, num_units: int) -> Int[np.ndarray, " unit"]:
-    """0 for units trained on, 1 for those neither trained on nor tested, 2 for those tested."""
+    """0 for training units, 2 for test units, 1 for the others."""
     roles = (~train_mask(folds, num_units, slice(fold, fold + 1))[0]).astype(int)
     roles[folds.test[fold][folds.test[fold] >= 0]] = 2
     return roles

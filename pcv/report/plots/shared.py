@@ -1,4 +1,4 @@
-"""What all figures share: size, colours, axes, legends and labels that keep apart."""
+"""Shared by all figures: size, colours, axes, legends and non-overlapping labels."""
 
 from collections.abc import Iterable, Sequence
 from io import BytesIO
@@ -37,13 +37,13 @@ class Style(NamedTuple):
 
 class Label(NamedTuple):
     y: float
-    """where it points to, in the units of the axis"""
+    """position of what it labels, in data units"""
     text: str
     colour: str
 
 
 class Drawing(Figure):
-    """A figure that notebooks show by themselves, also where pyplot was never imported."""
+    """A figure that notebooks display even if pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
         image = BytesIO()
@@ -121,7 +121,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], texts: Sequence[str]) 
 
 
 def include(ax: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> None:
-    """Axis limits that hold all finite values, with a margin."""
+    """Set axis limits to include all finite values, with a margin."""
     scale = (ax.xaxis if axis == "x" else ax.yaxis).get_transform()
     places = scale.transform(np.array([value for value in values if np.isfinite(value)]))
     margin = 0.07 * np.ptp(places) if np.ptp(places) else 1.0
@@ -145,7 +145,7 @@ def log_ticks(axis: XAxis | YAxis) -> None:
 def fractions(
     ax: Axes, x: Num[np.ndarray, " label"], y: Num[np.ndarray, " label"]
 ) -> Float[np.ndarray, "label 2"]:
-    """Points of the data in fractions of the axes."""
+    """Convert data coordinates to axes fractions."""
     points = np.column_stack([x, y]).astype(float)
     return ax.transAxes.inverted().transform(ax.transData.transform(points))
 
@@ -153,7 +153,7 @@ def fractions(
 def spread(
     wanted: Float[np.ndarray, " label"], heights: Float[np.ndarray, " label"]
 ) -> Float[np.ndarray, " label"]:
-    """Places in 0..1 of labels, moved from where they belong by as little as keeps them apart."""
+    """Positions of labels in 0..1, moved as little as possible so that they do not overlap."""
     if wanted.size == 0:
         return wanted
     order = np.argsort(wanted, kind="stable")
@@ -167,7 +167,7 @@ def spread(
 
 
 def label_right(ax: Axes, labels: Sequence[Label], height: float) -> None:
-    """Names beside the right edge, tied by a short line to where they belong."""
+    """Labels beside the right edge, each connected by a short line to its y value."""
     tall = np.array([(label.text.count("\n") + 1) * 0.165 / (height - 0.6) for label in labels])
     y = np.array([label.y for label in labels])
     wanted = fractions(ax, np.full(y.size, ax.get_xlim()[1]), y)[:, 1]
@@ -217,7 +217,7 @@ def label_points(
     y: Num[np.ndarray, " label"],
     names: Shaped[np.ndarray, " label"],
 ) -> None:
-    """Names beside points, on the side where there is more room."""
+    """Names beside points, on the side with more room."""
     at = fractions(ax, x, y)
     height = 0.165 / (ax.bbox.height / ax.figure.dpi)
     for left, side in ((False, at[:, 0] <= 0.5), (True, at[:, 0] > 0.5)):

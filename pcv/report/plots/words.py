@@ -1,4 +1,4 @@
-"""Names as figures and tables print them."""
+"""Names as printed in figures and tables."""
 
 import re
 from collections.abc import Iterable
@@ -6,10 +6,10 @@ from itertools import takewhile
 
 
 def shorten(names: Iterable[str], width: int = 18) -> list[str]:
-    """Names cut in the middle to at most `width` characters, and still all different.
+    """Names truncated in the middle to at most `width` characters, kept distinct.
 
-    Where the cut would make two names alike, it first takes away what all of them begin and end
-    with; where that does not help, they are numbered.
+    If truncated names would coincide, their common prefix and suffix are removed first; if that
+    does not help, names are numbered.
 
     >>> shorten(["slopes", "varying_intercepts_and_slopes"])
     ['slopes', 'varying_i…d_slopes']
@@ -36,7 +36,7 @@ def shorten(names: Iterable[str], width: int = 18) -> list[str]:
 
 
 def span(name: str) -> str:
-    """A name of the form "first to last", where words and dates that both begin with are said once.
+    """A name of the form "first to last", without repeating words and dates both begin with.
 
     >>> span("day 2024-01-08 to day 2024-01-10"), span("t -1.5 to t -1.25"), span("room to let")
     ('day 2024-01-08 to 10', 't -1.5 to -1.25', 'room to let')
