@@ -597,7 +597,7 @@ class TestWeights:
         assert np.abs((softmax(elpd.sum(1)) - theirs) / error).max() > 8
         far_below = weights.pseudo_bma_plus(elpd - 2000, np.random.default_rng(1))
         np.testing.assert_allclose(far_below, found, rtol=1e-6)
-        with pytest.raises(PcvError, match="weights: no method 'bma'; there are stacking"):
+        with pytest.raises(PcvError, match="weights: no method 'bma'; known: stacking"):
             weights.weights(elpd, "bma", 1)
 
 

@@ -205,7 +205,7 @@ def test_one_model_alone():
     assert [c.elpd_diff[0], c.dse[0], c.mcse_diff[0]] == [0, 0, 0]
     assert np.isnan(c.p_better[0])
     assert c.se[0] > 0
-    assert in_words(c) == "'only' has no model to be compared with. No fold is flagged."
+    assert in_words(c) == "There is no model to compare 'only' with. No fold is flagged."
 
 
 def test_one_fold_has_no_standard_error():
@@ -216,8 +216,8 @@ def test_one_fold_has_no_standard_error():
     assert c.verdict == ["SE undefined with one fold."] * 2
     assert "b: SE undefined with one fold." in table(c)
     assert in_words(c).startswith(
-        "'a' predicts better than 'b' (by 2.0, SE nan, MCSE 0.14), but how sure that is cannot be "
-        "told from the folds at hand. Caution: what was computed of 'a' and 'b' is flagged, see"
+        "'a' predicts better than 'b' (by 2.0, SE nan, MCSE 0.14), but the folds at hand do not "
+        "show how certain that is. Caution: the estimates of 'a' and 'b' are flagged, see"
     )
 
 
@@ -296,7 +296,7 @@ def test_refuses_terms_of_one_name():
     twice = joint("b")._replace(
         term=["rat 1", "rat 2", "rat 2", "rat 4"], fold_of_term=[0, 1, 1, 3]
     )
-    assert message(twice) == "scores of 'b': fold 'rat 2' is there more than once"
+    assert message(twice) == "scores of 'b': fold 'rat 2' occurs more than once"
 
 
 def test_refuses_models_of_one_name():
@@ -501,8 +501,8 @@ def test_in_words_of_a_difference_that_may_be_monte_carlo_error():
     models = [joint("a"), joint("b", (-10.5, -12.0, -11.0, -15.0))]
     near = [m._replace(mcse=np.full(4, 0.1)) for m in models]
     assert in_words(compare(near)).startswith(
-        "'a' and 'b' cannot be told apart by so few draws (by 0.5, SE 0.50, MCSE 0.28): with so"
-        " large a Monte Carlo error their difference cannot be told from 0. No fold"
+        "'a' and 'b' cannot be told apart with so few draws (by 0.5, SE 0.50, MCSE 0.28): the Monte"
+        " Carlo error is too large to distinguish their difference from 0. No fold"
     )
     far = [m._replace(mcse=np.full(4, 0.08)) for m in models]
     assert in_words(compare(far)).startswith("'a' predicts left-out folds better than 'b'")
@@ -512,7 +512,7 @@ def test_in_words_of_a_monte_carlo_error_above_half_of_the_standard_error():
     """A difference of 2.5 MCSEs may be of one model with itself, as its SE is noise too."""
     models = [joint("a"), joint("b", (-10.5, -12.1, -11.1, -15.0))]
     for mcse, start in (
-        (0.1, "'a' and 'b' cannot be told apart by so few draws (by 0.7, SE 0.44, MCSE 0.28)"),
+        (0.1, "'a' and 'b' cannot be told apart with so few draws (by 0.7, SE 0.44, MCSE 0.28)"),
         (0.07, "'a' predicts left-out folds better than 'b'"),
     ):
         scores = [m._replace(mcse=np.full(4, mcse)) for m in models]
@@ -525,7 +525,7 @@ def test_in_words_of_a_difference_that_is_small_against_its_standard_error():
         close = compare([m._replace(mcse=np.full(4, mcse)) for m in models])
         assert (close.mcse_diff[1] * 2 > 0.2) == (mcse == 0.1)
         assert re.match(
-            r"The data do not tell 'a' and 'b' apart: their difference is small against its "
+            r"The data do not tell 'a' and 'b' apart: their difference is small compared with its "
             r"standard error \(by 0.20?, SE 2.5, MCSE 0.[0-9]+\)\. 'a' predicts left-out folds "
             r"better with probability 53%, a rough figure from 4 folds. No fold is flagged.",
             in_words(close),
@@ -541,7 +541,7 @@ def test_in_words_names_the_better_model():
     assert words == (
         "'better' predicts left-out folds better than 'worse', with probability 84%, a rough"
         " figure from 4 folds (by 0.5, SE 0.50, MCSE 0.14)."
-        " Caution: what was computed of 'worse' is flagged, see the table."
+        " Caution: the estimates of 'worse' are flagged, see the table."
     )
     assert in_words(compare([worse, better], reference="worse")) == words
     for reference in (None, "better"):

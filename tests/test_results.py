@@ -176,7 +176,7 @@ def test_an_mcse_that_is_a_lower_bound_settles_nothing(draws):
     diagnosed = {m: d.assign_attrs(model=m) for m, d in ended(samples).items()}
     said = results.compare(diagnosed, "d", "f", "a", "t", until).dataset.attrs["until"]
     assert said.startswith("cv.until: not settled (h: MCSE > ")
-    assert "h 400, 0 of 3 folds stopped by max_draws, 1 with no more than a lower bound" in said
+    assert "h 400, 0 of 3 folds stopped by max_draws, 1 with only a lower bound on" in said
 
 
 def ended(samples: dict[str, list[xr.Dataset]]) -> dict[str, xr.Dataset]:

@@ -1,10 +1,10 @@
-r"""Which model predicts better, and how sure is that?
+r"""Compare models by their scores.
 
-- *terms* are what a score adds up: folds for the joint score, units for the pointwise one;
+- *terms* are what a score sums over: folds for the joint score, units for the pointwise one;
 - every model is compared with one other, the *comparator*: the best model, or a named reference;
-- each difference has two errors, never added up: its standard error over terms (SE, `dse`:
-  epistemic, of having seen these data and no others) and its Monte Carlo standard error (MCSE,
-  `mcse_diff`: of having made these draws and no others; more draws shrink it).
+- each difference has two errors, never combined: its standard error over terms (SE, `dse`:
+  epistemic, from the limited data) and its Monte Carlo standard error (MCSE, `mcse_diff`: from the
+  limited number of draws; more draws shrink it).
 """
 
 import difflib
@@ -19,7 +19,7 @@ from pcv.base.errors import PcvError
 
 
 class Scores(NamedTuple):
-    """The scores of one model, and what they are scores of."""
+    """The scores of one model, with what was scored."""
 
     model: str
     kind: Literal["joint", "pointwise"]
@@ -28,7 +28,7 @@ class Scores(NamedTuple):
     outcome: str
     """name and scale of the scored variable"""
     predictive: Literal["plain", "marginal", "either"]
-    """either: there is nothing to integrate out, so that both are the same"""
+    """either: nothing to integrate out, so both are the same"""
     data: str
     """fingerprint of the data"""
     folds: str
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
     fold: Sequence[str]
     """names of the folds"""
     elpd: Float[np.ndarray, " term"]
-    """estimate of every term (nats)"""
+    """of every term (nats)"""
     mcse: Float[np.ndarray, " fold"]
     """Monte Carlo standard error of each fold's sum of terms (nats)"""
     fold_of_term: Int[np.ndarray, " term"]
@@ -46,9 +46,9 @@ class Scores(NamedTuple):
     verdict: str
     """whether the run can be trusted: "ok", or why not"""
     mcse_is_bound: Bool[np.ndarray, " fold"] | bool = False
-    """whether a fold's MCSE is only a lower bound, since its draws have a heavy tail (k-hat)"""
+    """whether a fold's MCSE is only a lower bound, because of a heavy tail (k-hat)"""
     shared: float = 0.0
-    """what draws that folds share add to the variance of the sum of all terms"""
+    """covariance of folds that share draws, added to the variance of the sum of all terms"""
 
 
 class Comparison(NamedTuple):
@@ -62,12 +62,12 @@ class Comparison(NamedTuple):
     score: str
     outcome: str
     predictive: list[str]
-    """of each model: plain or marginal; plain where both are the same"""
+    """plain or marginal, per model; plain where both are the same"""
     reference: str
     """name of the comparator"""
     models: list[str]
     rank: Int[np.ndarray, " model"]
-    """0 is the best"""
+    """0 is best"""
     elpd: Float[np.ndarray, " model"]
     """sum of the terms"""
     se: Float[np.ndarray, " model"]
@@ -95,7 +95,7 @@ class Comparison(NamedTuple):
     """differences summed over the terms of each fold"""
     n_folds: int
     verdict: list[str]
-    """of each model: "ok", or why its numbers cannot be trusted"""
+    """per model: "ok", or why its numbers cannot be trusted"""
 
 
 def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model"]:
@@ -103,11 +103,11 @@ def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, 
 
     .. math:: \mathrm{SE} = \sqrt{T \, \mathrm{var}_{T-1}(x)}
 
-    PCV eq. 10, as R's loo and `az.loo` have it. (ArviZ's `compare`, k-fold and leave-future-out
-    divide by T inside the variance: smaller by :math:`\sqrt{(T - 1) / T}`.)
+    PCV eq. 10, as in R's loo and `az.loo`. (ArviZ's `compare`, k-fold and leave-future-out use the
+    variance with divisor T: smaller by :math:`\sqrt{(T - 1) / T}`.)
 
     Args:
-        terms: what is added up.
+        terms: the summands.
 
     Returns:
         In the units of the terms; NaN with a single term.
@@ -134,16 +134,16 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
 
     Args:
         scores: one per model, all joint or all pointwise; terms are aligned by their names and
-            their folds'.
-        reference: the comparator; without it, the model with the highest elpd.
+            those of their folds.
+        reference: the comparator; by default, the model with the highest elpd.
 
     Returns:
         Models, best first. Terms and folds in the order of the first scores. A single model is
         its own comparator.
 
     Raises:
-        PcvError: two models of the same name, an unknown reference, or scores that differ in
-            what they are scores of: kind, score, outcome, predictive, data, folds, terms.
+        PcvError: two models with the same name, an unknown reference, or scores that differ in
+            kind, score, outcome, predictive, data, folds or terms.
 
     >>> def scores(model, *elpd):
     ...     return Scores(model, "joint", "log", "weight", "plain", "d", "f", ["a", "b", "c"],
@@ -236,17 +236,17 @@ def _check(scores: Sequence[Scores]) -> None:
 
 
 def noun(scores: Scores | Comparison) -> str:
-    """What terms are."""
+    """What a term is: a fold or a unit."""
     return {"joint": "fold", "pointwise": "unit"}[scores.kind]
 
 
 def _terms(scores: Scores) -> list[tuple[str, str]]:
-    """A unit may be left out by several folds: a term is known by its fold and its own name."""
+    """Identify terms by fold and name, since several folds may leave out the same unit."""
     return [(scores.fold[k], name) for k, name in zip(scores.fold_of_term, scores.term)]
 
 
 def _order(first: Scores, other: Scores) -> list[int]:
-    """Where each term of the first is in the other."""
+    """Index in `other` of each term of `first`."""
     terms = {s.model: _terms(s) for s in (first, other)}
 
     def named(term: tuple[str, str]) -> str:
@@ -256,7 +256,7 @@ def _order(first: Scores, other: Scores) -> list[int]:
     for model, own in terms.items():
         if len(set(own)) < len(own):
             twice = next(term for term in own if own.count(term) > 1)
-            raise PcvError(f"scores of '{model}': {named(twice)} is there more than once")
+            raise PcvError(f"scores of '{model}': {named(twice)} occurs more than once")
         missing = sorted({*terms[first.model], *terms[other.model]} - set(own))
         if missing:
             raise PcvError(

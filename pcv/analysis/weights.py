@@ -1,7 +1,7 @@
-r"""Weights of models whose predictions are mixed: stacking and pseudo-BMA+.
+r"""Model weights for mixtures of predictives: stacking and pseudo-BMA+.
 
-Yao, Vehtari, Simpson, Gelman (2018). Log scores are shifted row by row before they are
-exponentiated: joint scores of whole test sets lie far below what a float can hold.
+Yao, Vehtari, Simpson, Gelman (2018). Log scores are shifted term by term before exponentiating,
+as the joint densities of whole test sets underflow.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ REPLICATES = 1000
 
 
 def stacking(elpd: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model"]:
-    r"""The mixture of predictives with the highest log score.
+    r"""Stacking: weights of the mixture of predictives with the highest log score.
 
     .. math:: \max_{w \in \Delta} \sum_j \log \sum_m w_m \exp(\eta_{m,j})
 
@@ -23,7 +23,7 @@ def stacking(elpd: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model
         elpd: of every term by every model (nats).
 
     Returns:
-        Weights, at least 0, that add up to 1.
+        Non-negative weights that sum to 1.
 
     >>> stacking(np.array([[-1.0, -900.0], [-900.0, -1.0]])).round(3).tolist()
     [0.5, 0.5]
@@ -52,7 +52,7 @@ def stacking(elpd: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model
 def pseudo_bma_plus(
     elpd: Float[np.ndarray, "model term"], rng: np.random.Generator
 ) -> Float[np.ndarray, " model"]:
-    r"""Weights by exponentiated elpd, averaged over a Bayesian bootstrap of the T terms.
+    r"""Pseudo-BMA+: softmax of elpd, averaged over Bayesian bootstrap samples of the T terms.
 
     .. math:: w_m = \mathrm{mean}_r \;
               \mathrm{softmax}_m\Big(T \sum_j \alpha_{r,j} \eta_{m,j}\Big), \qquad
@@ -60,7 +60,7 @@ def pseudo_bma_plus(
 
     Args:
         elpd: of every term by every model (nats).
-        rng: of the bootstrap.
+        rng: random generator of the bootstrap.
     """
     terms = elpd.shape[1]
     shares = rng.dirichlet(np.ones(terms), REPLICATES)
@@ -73,13 +73,13 @@ METHODS = ("stacking", "pseudo-bma+")
 def weights(
     elpd: Float[np.ndarray, "model term"], method: str, seed: int
 ) -> Float[np.ndarray, " model"]:
-    """Weights by one of the methods.
+    """Weights by one of the `METHODS`.
 
     Raises:
-        PcvError: it is not known.
+        PcvError: unknown method.
     """
     if method not in METHODS:
-        raise PcvError(f"weights: no method {method!r}; there are {', '.join(METHODS)}")
+        raise PcvError(f"weights: no method {method!r}; known: {', '.join(METHODS)}")
     if method == "stacking":
         return stacking(elpd)
     return pseudo_bma_plus(elpd, np.random.default_rng(seed))

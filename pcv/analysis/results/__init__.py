@@ -1,4 +1,4 @@
-"""What diagnostics.zarr and comparison.zarr hold, computed from the stored sums alone. No JAX."""
+"""The contents of diagnostics.zarr and comparison.zarr, computed from the stored sums. No JAX."""
 
 from pcv.analysis.results.compared import Compared, below_the_joint_table, compare, trimmed
 from pcv.analysis.results.diagnosed import diagnose, with_batch_check

@@ -1,4 +1,4 @@
-"""The models of an experiment side by side: comparison.zarr."""
+"""The comparison of all models of an experiment: comparison.zarr."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from pcv.analysis.until import UntilConfig
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same at the lengths after which every model was looked at, or had ended: those that no
-    fold reached are left out, and a model that ended keeps its last values."""
+    """Diagnostics at the lengths common to all models. Lengths that no fold of a model reached are
+    dropped; a model that ended earlier keeps its last values."""
     reached = [
         d.isel(point=slice(int((d["point"] < d["n_draws"].max()).sum()) + 1))
         for d in diagnostics.values()
@@ -43,7 +43,7 @@ class Compared(NamedTuple):
     dataset: xr.Dataset
     frame: pd.DataFrame
     others: list[Comparison]
-    """by scores besides the log score"""
+    """by scores other than the log score"""
 
 
 def compare(
@@ -54,14 +54,14 @@ def compare(
     experiment: str,
     until: UntilConfig | None = None,
 ) -> Compared:
-    """The models of an experiment side by side, joint and pointwise, and over draws.
+    """Compare the models of an experiment, jointly and pointwise, and over draws.
 
     Args:
-        diagnostics: contents of the diagnostics artifact of each model, by its name.
+        diagnostics: contents of each model's diagnostics artifact, by model name.
         data, folds: fingerprints that all models share.
         reference: the comparator, or None for the best model by the joint score.
         experiment: its name.
-        until: what ended the folds, or None.
+        until: the stopping rule, or None.
 
     Returns:
         The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
@@ -144,7 +144,7 @@ def compare(
 
 
 def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:
-    """ESS of the joint differences from the draws so far (model, point), NaN of the comparator."""
+    """Progressive ESS of the joint differences (model, point), NaN for the comparator."""
     curves = np.full((len(diagnostics), next(iter(diagnostics.values())).sizes["point"]), np.nan)
     for m, name in enumerate(diagnostics):
         if name != comparator:
@@ -172,7 +172,7 @@ def _benchmark(diagnostics: Mapping[str, xr.Dataset]) -> diag.Benchmark:
 
 
 def _shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
-    """Names and kinds of the scores besides the log score that all models have."""
+    """Names and kinds of scores other than the log score that all models have."""
     first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())
     keys = [key for key in first if all(key in other for other in others)]
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
@@ -181,7 +181,7 @@ def _shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kin
 def below_the_joint_table(
     comparison: Comparison, diagnostics: Mapping[str, xr.Dataset]
 ) -> list[str]:
-    """What is said of each model under the table of pointwise scores, below that of joint ones."""
+    """Notes on each model under the pointwise table, given that the joint table is above it."""
     said = []
     for name, words in zip(comparison.models, comparison.verdict):
         units = str(diagnostics[name].attrs["units_verdict"])
@@ -190,7 +190,7 @@ def below_the_joint_table(
 
 
 def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, xr.Dataset]) -> str:
-    """The joint comparison in words, and of which models single units are flagged alone."""
+    """The joint comparison in words, and models of which only single units are flagged."""
     joint = comparisons["joint"]
     trust = dict(zip(joint.models, joint.verdict))
     if len(trust) > 1:
@@ -217,7 +217,7 @@ def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, x
 
 
 def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: UntilConfig) -> str:
-    """Was the comparison settled, and after how many draws did the folds end?"""
+    """Whether the comparison was settled, and after how many draws folds ended."""
     made = {name: d["n_draws"].values for name, d in diagnostics.items()}
     stopped = {name: int((number == until.max_draws).sum()) for name, number in made.items()}
     bound = {name: int(d["joint_mcse_is_bound"].sum()) for name, d in diagnostics.items()}
@@ -225,7 +225,7 @@ def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: Unti
         f"{name} {number.min()}"
         + f" to {number.max()}, {number.mean():.0f} on average" * bool(np.ptp(number))
         + f", {stopped[name]} of {number.size} folds stopped by max_draws"
-        + f", {bound[name]} with no more than a lower bound of the MCSE" * bool(bound[name])
+        + f", {bound[name]} with only a lower bound on the MCSE" * bool(bound[name])
         for name, number in made.items()
     ]
     draws = f"Draws per chain: {'; '.join(each)}."
@@ -240,7 +240,7 @@ def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: Unti
 def _progressive(
     diagnostics: Mapping[str, xr.Dataset], final: Sequence[Scores], result: Comparison
 ) -> dict[str, np.ndarray]:
-    """The comparison from the draws so far, against the final comparator (model, point)."""
+    """Progressive comparison with the final comparator (model, point)."""
     kind = result.kind
     models = [s.model for s in final]
     num_points = next(iter(diagnostics.values())).sizes["point"]

@@ -16,7 +16,7 @@ from pcv.analysis.results.scored import listed
 from pcv.analysis.sums import energy_sums, log_sums, sides_of
 
 MAX_POINTS = 100
-"""lengths at which progressive estimates are kept: after every batch, or that many evenly spaced"""
+"""most points of progressive estimates: after every batch, or this many evenly spaced"""
 
 
 def diagnose(
@@ -35,9 +35,9 @@ def diagnose(
         folds: the folds artifact.
         unit_names: names of the units.
         checks: group ``checks`` of the model's fit.
-        rng: for the benchmark's replicates.
+        rng: random generator for the benchmark.
         model: name of the model.
-        tell: is told how far it is.
+        tell: called with progress messages.
 
     Returns:
         Dims: fold, slot; point (progressive estimates, coordinate: draws per chain); replicate
@@ -58,7 +58,7 @@ def diagnose(
         joint = log_sums([part], "joint")
         correlations.append(diag.autocorrelation(joint))
         blocks.append(_blocks(part, joint, present[rows]))
-        tell(f"sums of {rows.stop} of {len(ids)} folds are read")
+        tell(f"read the sums of {rows.stop} of {len(ids)} folds")
     benchmark, unit_benchmark = (
         diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains, tell)
         for x in zip(*blocks)
@@ -83,7 +83,7 @@ def diagnose(
                 inflation,
             )
         )
-        tell(f"{rows.stop} of {len(ids)} folds are done")
+        tell(f"diagnosed {rows.stop} of {len(ids)} folds")
     found = {
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()
@@ -146,14 +146,14 @@ def diagnose(
 def _blocks(
     sample: xr.Dataset, joint: LogSums, present: Bool[np.ndarray, "fold slot"]
 ) -> tuple[LogSums, LogSums]:
-    """What the benchmarks of folds and of units are made of."""
+    """Sums by block, of folds and of units, for the benchmarks."""
     found = [diag.coarsen(sums, diag.BLOCKS) for _, sums, _ in reading.slots(sample)]
     slots = LogSums(found[0].count, *(np.concatenate(x, axis=3) for x in list(zip(*found))[1:]))
     return diag.coarsen(joint, diag.BLOCKS), reading.units(slots, present)
 
 
 class _OfUnits(NamedTuple):
-    """Variables of the units of some folds, which draws of a fold are common to."""
+    """Variables of the units of some folds, by slot."""
 
     elpd: Float[np.ndarray, "fold slot"]
     ess: Float[np.ndarray, "fold slot"]
@@ -177,8 +177,8 @@ def _of_units(
     sides: Sides,
     joint_at: list[TwoSided],
 ) -> tuple[_OfUnits, Int[np.ndarray, " fold"], list[TwoSided]]:
-    """Variables by slot, how many units have a heavy tail, and the folds' pointwise scores after
-    some batches."""
+    """Variables by slot, numbers of units with a heavy tail, and the folds' pointwise scores at
+    each point."""
     found, by_slots, heavy = [], [], np.zeros(len(present), int)
     alone = present.sum(axis=1) == 1
     for some, read, units in reading.slots(sample):
@@ -236,7 +236,7 @@ def _of_folds(
     among: tuple[int, int],
     inflation: float,
 ) -> dict[str, tuple[Any, np.ndarray]]:
-    """Variables of some folds, each with its dimensions, among so many folds and units."""
+    """Variables of some folds, with their dimensions; `among`: numbers of all folds and units."""
     joint = log_sums([sample], "joint")
     diverged = np.nansum(sample["divergences"].values, axis=(1, 2))
     accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
@@ -326,11 +326,11 @@ def _mcse_at(estimates: list[TwoSided], inflation: float) -> Float[np.ndarray, "
 def with_batch_check(
     diagnostics: xr.Dataset, draws: Float[np.ndarray, "fold chain draw"]
 ) -> xr.Dataset:
-    """The same with ``batch_check`` (size): MCSE by batches of several sizes over a windowed one.
+    """Add ``batch_check`` (size), of `pcv.analysis.diagnostics.batch_size_check`.
 
     Args:
         diagnostics: of `diagnose`.
-        draws: of the full-data fit: the log likelihood of the test sets of some folds.
+        draws: log likelihood of the test sets of some folds at full-data draws.
     """
     sizes = sorted({*diag.BATCH_SIZES, int(diagnostics.attrs["batch_size"])})
     found = diag.batch_size_check(draws, sizes)
@@ -338,7 +338,7 @@ def with_batch_check(
 
 
 def khats(samples: Sequence[xr.Dataset]) -> Float[np.ndarray, " fold"]:
-    """k-hat of all folds, from their draws or the largest of them."""
+    """k-hat of all folds, from all their draws or the largest."""
     found = []
     for sample in samples:
         made = sample.sizes["chain"] * sample["n_draws"].values

@@ -1,11 +1,11 @@
-"""Numbers as text, tables and figures have them: as many digits as their errors allow."""
+"""Numbers as printed in text, tables and figures: with as many digits as their errors allow."""
 
 import numpy as np
 
 
 def fixed(x: float, error: float, figures: int = 1, thousands: str = "") -> str:
-    """A number with as many decimals as give its error one figure, or that many more; at least
-    one, and one more where it would be rounded to 0.
+    """A number with as many decimals as give its error `figures` + 1 significant figures; at least
+    one, and one more where it would round to 0.
 
     >>> fixed(-14.534, 7.03), fixed(0.3518, 0.3518), fixed(-0.04, 7.03), fixed(float("nan"), 1.0)
     ('-14.5', '0.35', '-0.04', 'nan')
@@ -17,17 +17,17 @@ def fixed(x: float, error: float, figures: int = 1, thousands: str = "") -> str:
 
 
 def two_figures(error: float) -> str:
-    """An error with two figures, and at least one decimal."""
+    """An error to two significant figures, and at least one decimal."""
     return fixed(error, error)
 
 
 def by_error(x: float, error: float) -> str:
-    """x to the digit that twice its error allows, and at least one decimal."""
+    """x to the leading digit of twice its error, and at least one decimal."""
     return fixed(x, 2 * error, 0)
 
 
 def mcse_in_words(mcse: float, is_bound: bool | np.bool_) -> str:
-    """An MCSE with two figures; behind a sign where it is only known to be larger.
+    """An MCSE to two significant figures, with ">" if it is only a lower bound.
 
     >>> mcse_in_words(0.2134, False), mcse_in_words(0.2134, True)
     ('0.21', '> 0.21')
@@ -36,7 +36,7 @@ def mcse_in_words(mcse: float, is_bound: bool | np.bool_) -> str:
 
 
 def typeset(x: float, error: float = np.nan) -> str:
-    """A number by two figures of its error, as a page or a figure has it.
+    """A number to two significant figures of its error, typeset for a page or a figure.
 
     >>> typeset(-14.534, 7.03), typeset(1234.5), typeset(float("nan")), typeset(-np.inf)
     ('−14.5', '1,234.5', '–', '−∞')
@@ -47,7 +47,7 @@ def typeset(x: float, error: float = np.nan) -> str:
 
 
 def percent(p: float) -> str:
-    """A probability that never claims certainty.
+    """A probability as a percentage, never 0% or 100%.
 
     >>> percent(0.0), percent(0.372), percent(0.9994)
     ('<1%', '37%', '>99%')

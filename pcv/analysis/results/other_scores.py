@@ -1,4 +1,4 @@
-"""Estimates of scores besides the log score, and their Monte Carlo errors."""
+"""Scores other than the log score, and their Monte Carlo standard errors."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,17 +22,18 @@ def with_scores(
     y: np.ndarray,
     rng: np.random.Generator,
 ) -> xr.Dataset:
-    """The same with the estimates of scores besides the log score, and their MCSE.
+    """Add estimates of scores other than the log score, and their MCSEs.
 
     Args:
         diagnostics: of `diagnose`.
         samples: the sample artifacts of all fold batches, in order.
-        scores: what was averaged.
+        scores: the scores to estimate.
         y: outcome of the test sets (fold, slot), NaN in padded slots.
-        rng: for scores whose estimate jumps.
+        rng: random generator for the bootstrap of discontinuous scores.
 
     Returns:
-        With ``<score>_<kind>`` (fold) or (fold, slot), and ``<score>_<kind>_mcse`` (fold).
+        `diagnostics` with ``<score>_<kind>`` (fold) or (fold, slot), and ``<score>_<kind>_mcse``
+        (fold).
     """
     found: dict[str, Any] = {}
     notes = dict.fromkeys((score.key for score in scores), "ok")
@@ -67,7 +68,7 @@ def _estimate(score: "Score", y: np.ndarray, means: dict[str, np.ndarray]) -> np
 
 
 def _on_one_batch(sums: Parts, present: np.ndarray | None) -> int:
-    """How many folds, or units, have more than half of their weight in one batch of draws."""
+    """Number of folds, or units, with more than half of their weight in one batch of draws."""
     with np.errstate(invalid="ignore"):
         weight = np.exp(sums.log_weight - np.nanmax(sums.log_weight, axis=1, keepdims=True))
         lone = 1 / np.nansum(weight, axis=1) > 0.5

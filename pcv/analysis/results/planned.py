@@ -1,4 +1,4 @@
-"""Which folds need more draws for the comparison to be settled: a round's plan."""
+"""The plan of a round: which folds need more draws for the comparison to be settled."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,15 +27,15 @@ def plan(
     """Which folds of which models need more draws for the comparison to be settled.
 
     Args:
-        samples: by model, the samples so far of all batches of folds.
+        samples: by model, the samples so far of all fold batches.
         folds: the folds artifact.
-        until: the rule.
-        reference: the model that others are compared with; None: the best.
-        num_superchains: that a fold's chains are in.
-        active: (model, fold), those that the round before went on with; None: all.
+        until: the stopping rule.
+        reference: the comparator; None: the best model.
+        num_superchains: number of superchains per fold; 0: none.
+        active: (model, fold), those sampled in the previous round; None: all.
 
     Returns:
-        ``more`` (model, fold); attribute ``words``.
+        ``more`` (model, fold), whether to continue; attribute ``words``, the reason.
     """
     joint = {name: log_sums(parts, "joint") for name, parts in samples.items()}
     tails = {}
@@ -91,7 +91,7 @@ def plan(
     words = wanted.words
     if words == SETTLED and more.any():
         words += (
-            f", but for folds with R-hat above {until.rhat:g} or an ESS below {MIN_ESS}: their"
+            f", except for folds with R-hat above {until.rhat:g} or an ESS below {MIN_ESS}, whose"
             " errors cannot be trusted yet"
         )
     return xr.Dataset(
@@ -102,5 +102,5 @@ def plan(
 
 
 def needed(joint: Comparison, until: UntilConfig) -> Needs:
-    """What the rule asks of the joint comparison."""
+    """What the joint comparison still needs, by the stopping rule."""
     return needs(joint, until.mcse_over_se, until.decide.probability if until.decide else None)

@@ -1,4 +1,4 @@
-"""Stored sums of few folds, or of few units of a fold, at a time, so that little memory will do."""
+"""Read stored sums of a few folds, or a few units of a fold, at a time, to bound memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,16 +10,15 @@ from pcv.analysis.diagnostics import LogSums, UnitSides
 from pcv.analysis.sums import log_sums
 
 GROUP_BYTES = 2**23
-"""of the sums that are in memory at one time"""
+"""of sums in memory at a time"""
 SLOTS = 256
-"""of a fold's test set that are looked at together: sums over them are added up by so many, so that
-these do not depend on how many are read at one time"""
+"""slots processed together; fixed, so that rounding does not depend on how many are read at once"""
 BRIDGE = ("log_bridge_log_sum", "log_bridge_full", "log_bridge_log_sum_sq", "log_bridge_full_sq")
 """the fields of `pcv.analysis.diagnostics.UnitSides`"""
 
 
 def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
-    """Few folds at a time, unread, with their places among all."""
+    """A few folds at a time, not loaded, with their positions among all folds."""
     start = 0
     for sample in samples:
         number = sample.sizes["fold"]
@@ -32,7 +31,7 @@ def groups(samples: Sequence[xr.Dataset]) -> Iterator[tuple[slice, xr.Dataset]]:
 
 
 def slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums, UnitSides | None]]:
-    """Pointwise sums of few slots at a time."""
+    """Pointwise sums of a few slots at a time."""
     of_sides = [name for name in BRIDGE if name in sample]
     sums = sample[[f"log_pointwise_{field}" for field in LogSums._fields] + of_sides]
     number = sample.sizes["slot"]
@@ -49,6 +48,6 @@ def slots(sample: xr.Dataset) -> Iterator[tuple[slice, LogSums, UnitSides | None
 
 
 def units(sums: LogSums, present: Bool[np.ndarray, "fold slot"]) -> LogSums:
-    """Sums of the units that fill slots, as if each were a fold."""
+    """Sums of the units in present slots, as if each were a fold."""
     count = np.broadcast_to(sums.count[..., None], sums.mean.shape)
     return LogSums(*(np.moveaxis(x, 3, 1)[present] for x in (count, *sums[1:])))

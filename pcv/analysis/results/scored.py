@@ -13,19 +13,19 @@ KINDS: tuple[Kind, ...] = ("joint", "pointwise")
 
 
 def listed(attribute: Any) -> list[str]:
-    """A list that was stored as an attribute: one of a single text comes back as the text."""
+    """A list of strings stored as an attribute: one of length 1 comes back as a string."""
     return [attribute] if isinstance(attribute, str) else list(attribute)
 
 
 def scores(
     diagnostics: xr.Dataset, kind: Kind, data: str, folds: str, score: str = "log"
 ) -> Scores:
-    """A model's scores, as `pcv.analysis.comparison.compare` takes them.
+    """A model's scores, as input to `pcv.analysis.comparison.compare`.
 
     Args:
         diagnostics: the contents of a diagnostics artifact.
         kind: joint or pointwise.
-        data, folds: fingerprints of the data and the folds that were scored.
+        data, folds: fingerprints of the scored data and folds.
         score: name of the score.
     """
     names = diagnostics["fold"].values
@@ -56,17 +56,18 @@ def scores(
 
 
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
-    """What is to be said of a score besides the log score, or of the chains of all."""
+    """The verdict on a score other than the log score, and on the chains of all folds."""
     keys, notes = (listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
     own, chains = dict(zip(keys, notes))[f"{score}_{kind}"], _trust(diagnostics, kind)
     return " ".join(words for words in (own, chains) if words != "ok") or "ok"
 
 
 def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
-    r"""Slope and constant that make terms add up to the model's score, with its errors.
+    r"""Slope and constant by which the transformed terms sum to the model's score.
 
-    A function g of the mean of T terms :math:`x_i` is the sum of
-    :math:`g(\bar x)/T + g'(\bar x)(x_i - \bar x)/T`, and to first order has its SE and MCSE.
+    A function g of the mean of T terms :math:`x_i` equals the sum of
+    :math:`g(\bar x)/T + g'(\bar x)(x_i - \bar x)/T`, whose SE and MCSE are those of g to first
+    order.
     """
     size = len(terms)
     if total == "sum":
@@ -81,7 +82,7 @@ def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
 
 
 def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
-    """The verdict on the chains of all folds, after that on the full-data fit if it is bad."""
+    """The verdict on the chains of all folds, preceded by that on a bad full-data fit."""
     chains = diagnostics.attrs["verdict" if kind == "joint" else "pointwise_verdict"]
     if not diagnostics.attrs["bad_fit"]:
         return chains
@@ -90,7 +91,7 @@ def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
 
 
 def rhat_max_in_words(diagnostics: xr.Dataset) -> str:
-    """R-hat max, and how much of its benchmark reaches it; or that no chains were made."""
+    """R-hat max with its benchmark share, or that it is undefined."""
     rhat, share = (float(diagnostics.get(name, np.nan)) for name in ("rhat_max", "benchmark_share"))
     if np.isnan(rhat):
         return "R-hat max undefined"
@@ -99,5 +100,5 @@ def rhat_max_in_words(diagnostics: xr.Dataset) -> str:
 
 
 def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
-    """The kinds of scores that differ: joint alone where every fold leaves out one unit."""
+    """The kinds of scores that differ: joint only, if every fold leaves out one unit."""
     return ["joint"] if all(d.sizes["slot"] == 1 for d in diagnostics.values()) else list(KINDS)

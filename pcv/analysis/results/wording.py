@@ -14,17 +14,17 @@ MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
 
 MIN_TERMS = 100
-"""terms below which a probability is called rough, as by ArviZ"""
+"""terms below which a probability is called rough, as in ArviZ"""
 
 MIN_FOLDS = 5
-"""folds below which each of them decides"""
+"""folds below which any single one is decisive, so none is named"""
 
 WIDTH = 160
-"""letters of a line of prose"""
+"""characters per line of prose"""
 
 
 def wrapped(text: str) -> str:
-    """Prose in lines of at most `WIDTH` letters, broken at blanks; the further ones are indented.
+    """Wrap prose at `WIDTH` characters, with a hanging indent.
 
     >>> max(len(line) for line in wrapped("a fold is flagged; " * 20).splitlines()) <= WIDTH
     True
@@ -35,7 +35,7 @@ def wrapped(text: str) -> str:
 
 
 def scores_table(comparisons: Sequence[Comparison]) -> str:
-    """Comparisons by scores other than the log score as text: one row per score and model.
+    """Comparisons by scores other than the log score, as a text table by score and model.
 
     Args:
         comparisons: of `compare`, one per score and kind.
@@ -69,7 +69,7 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
 
 
 def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """What is to be said of scores other than the log score: too few draws, undefined values."""
+    """Notes on scores other than the log score: too few draws, undefined values."""
     unsettled = [
         f"{c.score} ({c.kind})"
         for c in comparisons
@@ -86,7 +86,7 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def units_of(terms: Sequence[str]) -> str:
-    """How many units these pointwise terms are of, in words.
+    """Number of units of pointwise terms, in words.
 
     >>> units_of(["a", "b", "c"]), units_of(["a", "b", "a"])
     ('3 units', '3 terms of 2 units')
@@ -96,19 +96,18 @@ def units_of(terms: Sequence[str]) -> str:
 
 
 def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
-    """The comparison as text, laid out and rounded as ArviZ prints `az.compare`.
+    """The comparison as a text table, in the layout of `az.compare`.
 
     `elpd` and `elpd_diff` have one decimal, or as many as their MCSE allows; errors have two
-    figures. `diag_diff` is ArviZ's caution against `p_better`: with
-    fewer than 100 terms, or a difference below 4, the normal approximation is rough.
+    significant figures. `diag_diff` is ArviZ's caution about `p_better`: with fewer than 100
+    terms, or a difference below 4, the normal approximation is rough.
 
     Args:
         comparison: of `compare`.
-        verdict: of each model what is said under the table; None: the comparison's own.
+        verdict: per model, to print under the table; None: the comparison's own.
 
     Returns:
-        A heading, the table, and a line for each model that needs more draws, or that cannot be
-        trusted.
+        A heading, the table, and a line for each model that needs more draws or is flagged.
 
     >>> from pcv.analysis.comparison import Scores, compare
     >>> def scores(model, *elpd):
@@ -158,7 +157,7 @@ def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
 
 
 def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str:
-    """Which predictive was scored, and of which models where they differ.
+    """Which predictive was scored, by model where they differ.
 
     >>> predictive_in_words(["a", "b"], ["plain", "plain"])
     'plain'
@@ -174,7 +173,7 @@ def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str
 
 
 def diag_diff(comparison: Comparison) -> list[str]:
-    """Of each model, why its `p_better` is rough; empty where it is not."""
+    """Per model, why its `p_better` is rough; empty where it is not."""
     c = comparison
     few = len(c.term) < MIN_TERMS
     why = f"N < {MIN_TERMS}" if few else "|elpd_diff| < 4"
@@ -198,7 +197,7 @@ def mcse_notes(comparison: Comparison) -> list[str]:
 
 
 def caveats(comparison: Comparison) -> list[str]:
-    """A line for the `p_better` that are rough, and for each model that needs more draws."""
+    """A line for each reason why `p_better` is rough, and for each model that needs more draws."""
     rough = {
         f"N < {MIN_TERMS}": f"from fewer than {MIN_TERMS} {noun(comparison)}s",
         "|elpd_diff| < 4": "of a difference below 4",
@@ -214,12 +213,12 @@ def caveats(comparison: Comparison) -> list[str]:
 
 
 def in_words(comparison: Comparison) -> str:
-    """The comparison in two sentences: which model predicts better, and can that be trusted.
+    """The comparison in two sentences: which model predicts better, and whether to trust that.
 
-    The best model is set against the comparator or, where it is that itself, the next best. The
-    data do not tell them apart where the difference, give or take two MCSEs, is within its SE;
-    else too few draws do not, where it is within two MCSEs, or where the MCSE is above half the SE
-    and it is within two of the larger of both.
+    The best model is compared with the comparator or, if it is the comparator, with the next best.
+    They are indistinguishable given the data if the difference plus two MCSEs is below its SE;
+    otherwise, given the draws, if the difference is within two MCSEs or, where the MCSE exceeds
+    half the SE, within twice the larger of both.
 
     Args:
         comparison: of `compare`.
@@ -235,9 +234,9 @@ def in_words(comparison: Comparison) -> str:
     flagged = [m for m, words in zip(c.models, c.verdict) if words != "ok"]
     trust = "No fold is flagged."
     if flagged:
-        trust = f"Caution: what was computed of {_quoted(flagged)} is flagged, see the table."
+        trust = f"Caution: the estimates of {_quoted(flagged)} are flagged, see the table."
     if len(c.models) == 1:
-        return f"{_quoted(c.models)} has no model to be compared with. {trust}"
+        return f"There is no model to compare {_quoted(c.models)} with. {trust}"
     comparator = c.models.index(c.reference)
     other, row = (comparator, 0) if comparator else (1, 1)
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
@@ -252,22 +251,22 @@ def in_words(comparison: Comparison) -> str:
         return f"{best} and {next_best} have the same score in every {noun(c)}. {trust}"
     if not dse > 0:
         return (
-            f"{best} predicts better than {next_best} {size}, but how sure that is cannot be told"
-            f" from the {noun(c)}s at hand. {trust}"
+            f"{best} predicts better than {next_best} {size}, but the {noun(c)}s at hand do not"
+            f" show how certain that is. {trust}"
         )
     probability = ndtr(diff / dse)
     certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
     few = "" if len(c.term) >= MIN_TERMS else f", a rough figure from {len(c.term)} {noun(c)}s"
     if abs(diff) + 2 * mcse < dse:
         return (
-            f"The data do not tell {best} and {next_best} apart: their difference is small against"
-            f" its standard error {size}. {best} predicts left-out {noun(c)}s better with"
+            f"The data do not tell {best} and {next_best} apart: their difference is small compared"
+            f" with its standard error {size}. {best} predicts left-out {noun(c)}s better with"
             f" probability {certain}{few}. {trust}"
         )
     if abs(diff) < 2 * (max(dse, mcse) if mcse > dse / 2 else mcse):
         return (
-            f"{best} and {next_best} cannot be told apart by so few draws {size}: with so large"
-            f" a Monte Carlo error their difference cannot be told from 0. {trust}"
+            f"{best} and {next_best} cannot be told apart with so few draws {size}: the Monte Carlo"
+            f" error is too large to distinguish their difference from 0. {trust}"
         )
     return (
         f"{best} predicts left-out {noun(c)}s better than {next_best}, with probability"
@@ -280,10 +279,8 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _decided_by(comparison: Comparison, row: int) -> str:
-    """The fold without which the best model would not be said to predict better; or nothing.
-
-    It makes up more than half of the difference, and that of the other folds is within its SE.
-    """
+    """Names the fold on which the conclusion depends, if any: it makes up more than half of the
+    difference, and the difference over the other folds is within its SE."""
     c = comparison
     folds = c.elpd_diff_folds[row] * np.sign(c.elpd_diff[row])
     if len(folds) < MIN_FOLDS:
