@@ -1,6 +1,6 @@
-"""From the sums of draws that folds leave to answers: NumPy alone, no JAX and no files.
+"""From the stored sums of draws to answers: NumPy only, no JAX and no files.
 
-`diagnostics` estimates scores and their errors and says whether chains can be trusted; `results`
-lays them out by fold, unit and model; `comparison`, `weights` and `verdicts` say what follows, and
-`stopping` when there are draws enough.
+`diagnostics` has estimates, their errors and convergence diagnostics; `results` arranges them by
+fold, unit and model; `comparison`, `weights` and `verdicts` draw conclusions, and `stopping`
+decides when there are enough draws.
 """

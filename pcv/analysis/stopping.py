@@ -1,12 +1,12 @@
-r"""When is a fold's answer in? Fixed-width stopping, looked at seldom. No JAX.
+r"""Fixed-width stopping rules with few looks. No JAX.
 
-A fold ends at the first look at which its Monte Carlo error is below a tolerance ε and its chains
-agree. Of the estimate only its error is looked at (but for `decide`, which asks whether a
-difference is clear, and so exaggerates those that are just clear enough); the error is estimated
-from the same draws, and a fold that stops at the first lucky small value is biased. So looks are
+A fold ends at the first look at which its MCSE is below a tolerance ε and its chains agree. The
+rule depends on the estimate only through its error (except for `decide`, which asks whether a
+difference is clear, and so exaggerates those that are barely clear). As the error is estimated
+from the same draws, stopping at the first small value by luck causes bias. Looks are therefore
 few: after `min_draws`, then each time the draws have grown by half. (Glynn and Whitt 1992: as
-ε → 0, intervals of such a rule have their stated coverage; docs/stopping.md and
-tests/test_stopping.py have the finite case.)
+ε → 0, intervals of such a rule have their stated coverage; for finite ε see docs/stopping.md and
+tests/test_stopping.py.)
 """
 
 from typing import NamedTuple
@@ -32,14 +32,14 @@ SETTLED = "settled"
 
 
 class Rule(NamedTuple):
-    """What ends a fold."""
+    """When a fold ends."""
 
     fold_mcse: Float[np.ndarray, " fold"]
-    """largest MCSE of the fold's joint elpd (nats)"""
+    """largest acceptable MCSE of the fold's joint elpd (nats)"""
     rhat: float
-    """largest R-hat of its chains"""
+    """largest acceptable R-hat"""
     superchains: int = 0
-    """number of superchains, whose nested R-hat is taken; 0: there are none"""
+    """number of superchains, for nested R-hat; 0: none"""
 
 
 def finished(
@@ -50,22 +50,22 @@ def finished(
     inflation: float = 1.0,
     sides: Sides | None = None,
 ) -> Bool[np.ndarray, " fold"]:
-    r"""Which folds may end: R-hat below its limit, the ESS that the diagnostics need, and
+    r"""Which folds may end: those with R-hat below its limit, an ESS of at least `MIN_ESS`, and
 
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
-    where the factor, the standard deviation of Student's t, allows for an MCSE estimated from B
-    batches alone; it is raised by the inflation. Of superchains, it is nested R-hat whose limit
-    counts, `nested_limit`: with the limit L of R-hat, the variance between starts may be
-    :math:`L^2 - 1`, and at most 1/50, that of a mean of as many draws as the ESS must be. An MCSE
-    that is only a lower bound (`heavy_tail`) fulfils nothing.
+    where the factor, the standard deviation of Student's t, allows for estimating the MCSE from
+    only B batches; the MCSE includes the inflation. With superchains, nested R-hat must be below
+    `nested_limit`, where τ is :math:`L^2 - 1` for the limit L of R-hat, and at most 1/50, the
+    variance of a mean of `MIN_ESS` draws. A fold whose MCSE is only a lower bound (`heavy_tail`)
+    never ends.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
         rule: of all these folds.
-        khat, hidden: as for `heavy_tail`; None: unknown, so that the sums alone tell.
-        inflation: of `batch_inflation`, of all folds.
-        sides: of their draws so far; None: a fold's own draws are all there is.
+        khat, hidden: as for `heavy_tail`; None: unknown, so that only the sums are used.
+        inflation: of `batch_inflation`, over all folds.
+        sides: of the draws so far; None: the fold's own draws only.
 
     >>> from pcv.analysis.diagnostics import batch_sums
     >>> draws = np.random.default_rng(1).normal(0, [[[0.1]], [[3.0]]], (2, 4, 100))
@@ -87,12 +87,12 @@ def finished(
 def tolerance(
     sums: LogSums, fold_mcse: float | None, share: float | None
 ) -> Float[np.ndarray, " fold"]:
-    """The tolerance of each fold: one number for all, or `share_of_se` of a pilot.
+    """The tolerance of each fold: `fold_mcse`, or `share_of_se` of a pilot.
 
     Args:
-        sums: joint sums of the first look, of all folds.
-        fold_mcse: the number (nats), or None.
-        share: of the SE, where there is no number.
+        sums: joint sums of all folds at the first look.
+        fold_mcse: tolerance of all folds (nats), or None.
+        share: of the SE, if `fold_mcse` is None.
     """
     if fold_mcse is not None:
         return np.full(len(sums.mean), fold_mcse)
@@ -101,7 +101,7 @@ def tolerance(
 
 
 def share_of_se(sums: LogSums, share: float) -> Float[np.ndarray, " fold"]:
-    r"""The tolerance of each of K folds with which the MCSE of their sum is a share of its SE:
+    r"""The tolerance of each of K folds for which the MCSE of their sum is a share of its SE:
 
     .. math:: \varepsilon = \mathrm{share} \cdot \mathrm{sd}_k(\hat\eta_k), \qquad
               \sqrt{K} \varepsilon = \mathrm{share} \cdot \mathrm{SE}
@@ -118,25 +118,25 @@ class Needs(NamedTuple):
     """What a comparison still needs."""
 
     tolerance: Float[np.ndarray, " model"]
-    """largest MCSE (nats) of each fold of a model; inf: no more draws are needed"""
+    """largest acceptable MCSE (nats) of each fold of a model; inf: no more draws needed"""
     words: str
 
 
 def needs(comparison: Comparison, mcse_over_se: float | None, probability: float | None) -> Needs:
-    r"""How small must each fold's Monte Carlo error be for the comparison to be settled?
+    r"""The MCSE that each fold may have for the comparison to be settled.
 
-    The difference :math:`\Delta` of a model to the comparator is settled when its MCSE is at most
+    The difference :math:`\Delta` of a model from the comparator is settled when its MCSE is at most
 
     .. math:: T = \max\left(r \cdot \mathrm{SE}, \;
               (|\Delta| - z_p \mathrm{SE}) / 2 \right)
 
-    with the share r (`mcse_over_se`), or as soon as it is decided with probability p whatever two
-    MCSEs do (`decide`). Where it is not, a fold of K needs an MCSE of at most
-    :math:`T / \sqrt{2K}`, its equal share. A model without another one is held to its own SE.
-    What is only a lower bound of the MCSE settles nothing.
+    with the share r (`mcse_over_se`): its MCSE is small against its SE, or its sign is decided with
+    probability p, give or take two MCSEs (`decide`). Otherwise each of K folds needs an MCSE of at
+    most :math:`T / \sqrt{2K}`, an equal share. A single model is held to its own SE. A difference
+    whose MCSE is only a lower bound is never settled.
 
     Args:
-        comparison: of the joint scores of the draws so far.
+        comparison: of joint scores, from the draws so far.
         mcse_over_se: r, or None.
         probability: p, or None.
 

@@ -1,14 +1,14 @@
-"""The sample artifact: written block by block as draws are made, read as diagnostics take it.
+"""The sample artifact: written block by block during sampling, read by the diagnostics.
 
 Variables: ``log_<kind>_<field>``, the sums of the log score with the fields of
 `pcv.sampling.accumulate.log_sums`, dims (fold, chain, batch[, slot]), and ``log_joint_m3``, of
 `pcv.analysis.diagnostics.third_moments`; ``log_joint_draws`` (fold, chain, draw), or
-``log_joint_tail`` (fold, tail), the largest draws of each fold, where draws are not kept; what
-`pcv.analysis.diagnostics.Sides` and `UnitSides` are made of: ``shift`` (fold), ``crossing`` (fold,
-chain, batch, offset), ``log_bridge_log_sum`` and ``…_sq`` (fold, chain, batch, slot), and of
+``log_joint_tail`` (fold, tail), the largest draws of each fold, where draws are not kept; the
+fields of `pcv.analysis.diagnostics.Sides` and `UnitSides`: ``shift`` (fold), ``crossing`` (fold,
+chain, batch, offset), ``log_bridge_log_sum`` and ``…_sq`` (fold, chain, batch, slot), and for
 full-data draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`` and ``…_sq``
-(fold, full_batch, slot); ``<score>_<kind>_<field>``, what other scores average, and
-``<score>_<kind>_log_weight``, dims (fold, chain, batch, …) or, of scores that compare chains,
+(fold, full_batch, slot); ``<score>_<kind>_<field>``, the means of other scores, and
+``<score>_<kind>_log_weight``, dims (fold, chain, batch, …) or, for scores that compare chains,
 (fold, batch, …); ``acceptance``, ``divergences``, ``energy_<field>`` with the fields of
 `pcv.sampling.accumulate.energy_sums`, dims (fold, chain, batch); ``n_draws`` (fold), per chain.
 """
@@ -24,7 +24,7 @@ from pcv.analysis.diagnostics import LogSums, Sides, third_moments
 from pcv.analysis.diagnostics.jackknife import Parts
 
 OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
-"""variables that do not come from the fold's own draws: the same in every round"""
+"""variables that do not depend on the fold's own draws: the same in every round"""
 
 
 class Block(NamedTuple):
@@ -37,7 +37,7 @@ class Block(NamedTuple):
     crossing: Float[np.ndarray, "fold chain offset"]
     """of `pcv.analysis.diagnostics.crossing`"""
     means: dict[str, dict[str, np.ndarray]]
-    """other scores → weighted means and log weights (fold, chain, ...)"""
+    """other score → weighted means and log weights (fold, chain, ...)"""
     y_rep: Float[np.ndarray, "fold chain draw slot"] | None
     """replicates of the test set, where a score needs them"""
     stats: dict[str, dict[str, np.ndarray]]
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 def block_of(stored: Mapping[str, Any]) -> Block:
-    """A block of its fields by name, as a checkpoint has them."""
+    """A block, from its fields as stored in a checkpoint."""
     return Block(
         stored["sums"],
         stored["draws"],
@@ -61,12 +61,12 @@ def block_of(stored: Mapping[str, Any]) -> Block:
 def batch_of(
     block: Block, across: Mapping[str, Mapping[str, np.ndarray]], keep_draws: bool
 ) -> xr.Dataset:
-    """A block as one batch (fold, chain, batch=1, …) with its draws, if they are kept.
+    """A block as one batch (fold, chain, batch=1, …), with its draws if they are kept.
 
     Args:
         block: of all chains.
-        across: scores that compare chains → means over the block (fold, ...).
-        keep_draws: store the draws of the joint log score?
+        across: score that compares chains → means over the block (fold, ...).
+        keep_draws: whether to store the draws of the joint log score.
     """
     variables: dict[str, tuple] = {}
 
@@ -99,7 +99,7 @@ def batch_of(
 
 
 def among_all(batch: xr.Dataset, active: np.ndarray, num_folds: int) -> xr.Dataset:
-    """A batch of some folds in its place among all of them; NaN for those that have ended."""
+    """A batch of the active folds expanded to all folds; NaN for those that have ended."""
     if len(active) == num_folds:
         return batch
 
@@ -118,7 +118,7 @@ def end(
     known: Mapping[str, tuple],
     attributes: Mapping[str, str | int],
 ) -> xr.Dataset:
-    """What is known at the end: names and lengths of the folds, and the largest draws."""
+    """What is added at the end: names and lengths of the folds, and the largest draws."""
     last: dict[str, tuple] = {"n_draws": ("fold", num_draws), **known}
     if tail is not None:
         last["log_joint_tail"] = (("fold", "tail"), np.sort(tail))
@@ -126,7 +126,7 @@ def end(
 
 
 def whole(batches: Sequence[xr.Dataset], end: xr.Dataset, num_batches: int) -> xr.Dataset:
-    """The artifact of batches that stayed in memory; NaN in those that no fold reached."""
+    """The artifact, from batches kept in memory; NaN in batches that no fold reached."""
     variables: dict[str, tuple] = {}
     for name, x in batches[0].data_vars.items():
         axis = x.dims.index("draw" if "draw" in x.dims else "batch")
@@ -140,14 +140,14 @@ def whole(batches: Sequence[xr.Dataset], end: xr.Dataset, num_batches: int) -> x
 
 
 def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
-    """The rounds of sampling of a batch of folds as one; NaN where a fold was not part of a round.
+    """Concatenate the sampling rounds of a fold batch; NaN where a fold was not part of a round.
 
     Args:
-        rounds: their sample artifacts; later ones have some of the folds, or none.
+        rounds: their sample artifacts; later ones may have fewer folds, or none.
         lengths: draws per chain after each round.
 
     Returns:
-        All folds, with the batches and draws of all rounds; a single round as it is, unread.
+        All folds, with the batches and draws of all rounds; a single round unchanged, not loaded.
     """
     if len(rounds) == 1:
         return rounds[0]
@@ -179,7 +179,7 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
 
 
 def _nothing(first: xr.Dataset, times: float) -> xr.Dataset:
-    """A round that no fold was part of, so many times as long as the first."""
+    """A round without any fold, `times` as long as the first."""
 
     def empty(x: xr.DataArray) -> tuple[Any, np.ndarray]:
         grown = {"batch", "draw"}
@@ -190,7 +190,7 @@ def _nothing(first: xr.Dataset, times: float) -> xr.Dataset:
 
 
 def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
-    """The stored sums of the log score of all fold batches as one."""
+    """The stored sums of the log score, concatenated over fold batches."""
     return LogSums(
         *(
             np.concatenate([_known(s[f"log_{kind}_{field}"], field) for s in samples])
@@ -200,14 +200,14 @@ def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
 
 
 def sides_of(samples: Sequence[xr.Dataset]) -> Sides:
-    """What both sides of all folds say of their joint scores."""
+    """Both sides of the joint scores, concatenated over fold batches."""
     names = ("shift", "crossing", "full_crossing")
     shift, own, full = (np.concatenate([s[name].values for s in samples]) for name in names)
     return Sides(shift, own, full, int(samples[0].attrs["full_draws"]))
 
 
 def energy_sums(samples: Sequence[xr.Dataset]) -> dict[str, np.ndarray]:
-    """The stored sums of the energy of all fold batches as one."""
+    """The stored sums of the energy, concatenated over fold batches."""
     fields = ("count", "mean", "m2", "diff_sq")
     return {
         field: np.concatenate([_known(s[f"energy_{field}"], field) for s in samples])
@@ -216,12 +216,12 @@ def energy_sums(samples: Sequence[xr.Dataset]) -> dict[str, np.ndarray]:
 
 
 def _known(x: xr.DataArray, field: str) -> np.ndarray:
-    """Batches that a fold did not reach have no draws."""
+    """Values with a count of 0 in batches that a fold did not reach."""
     return np.nan_to_num(x.values) if field == "count" else x.values
 
 
 def parts(samples: Sequence[xr.Dataset], score: str) -> Parts:
-    """What another score averaged, of all fold batches, by batches of a fold's chains."""
+    """Batch means of another score, concatenated over fold batches; dims (fold, part, ...)."""
     prefix = f"{score}_"
     found: dict[str, np.ndarray] = {}
     reached = np.concatenate([s["log_joint_count"].values > 0 for s in samples])

@@ -1,4 +1,4 @@
-"""The rule by which sampling ends, and the numbers of draws at which it is asked. No NumPy."""
+"""The config of the stopping rule, and the numbers of draws at which it is checked. No NumPy."""
 
 from typing import Annotated
 
@@ -61,5 +61,5 @@ class UntilConfig(Section):
 
     @property
     def of_comparison(self) -> bool:
-        """Does the comparison of all models decide, rather than each fold for itself?"""
+        """Whether the comparison of all models decides, rather than each fold by itself."""
         return self.mcse_over_se is not None or self.decide is not None

@@ -1,4 +1,4 @@
-"""What the diagnostics mean, in words: of every fold or unit, and of a run. No JAX."""
+"""Verdicts: what the diagnostics of folds, units and runs mean, in words. No JAX."""
 
 import re
 from collections.abc import Sequence
@@ -22,42 +22,42 @@ from pcv.analysis.diagnostics import (
 )
 
 MAX_RHAT = 1.2
-"""R-hat above which chains disagree, whatever the benchmark: few blocks cannot tell"""
+"""R-hat above which chains disagree, whatever the benchmark, which needs enough blocks"""
 ROUGH_RHAT, ENOUGH_ESS = 1.05, 400
-"""R-hat above which chains are not said to agree, whatever the benchmark, unless the effective
-draws are as many as these: chance alone explains it, but no referee would believe it"""
+"""R-hat above which chains are flagged, whatever the benchmark, if the ESS is below this: chance
+alone may explain such an R-hat, but no referee would believe it"""
 MIN_DRAWS = 10
-"""draws of one value that make a chain stuck; fewer may be chance"""
+"""identical draws that make a chain stuck; fewer may be chance"""
 MIN_ESS = 50
-"""effective draws below which a fold's estimates and diagnostics say little"""
+"""ESS below which a fold's estimates and diagnostics are uninformative"""
 LIGHT_KHAT, MAX_HIDDEN, MIN_WEIGHTS = 0.3, 2.0, 2.5
-"""k-hat below which no more variance is suspected, and the ratio of variances above which it is;
-`effective_weights` over the root of the number of draws, below which k-hat would be too large"""
+"""k-hat above which hidden variance is considered, and the largest acceptable ratio; without k-hat,
+smallest acceptable `effective_weights` over the root of the number of draws"""
 MIN_CROSSINGS = 20
 """draws that must cross between the two sides of a fold"""
 MAX_SHARE_DIVERGENT = 0.01
 """share of a fold's draws that may diverge"""
 MIN_ACCEPTANCE, MIN_EFMI = 0.5, 0.2
-"""acceptance and E-FMI of a fold below which its sampler does badly"""
+"""smallest acceptable acceptance and E-FMI of a fold"""
 FOLD_FLAGGED = "the chains of its fold are flagged"
-"""verdict of a unit, of which the fold's own says more"""
+"""verdict of a unit whose fold's own verdict gives the reasons"""
 NUM_NAMED = 3
-"""flagged folds or units that the verdict of a run spells out"""
+"""flagged folds or units spelt out in the verdict of a run"""
 
 
 class Faults(NamedTuple):
-    """What is wrong with each fold, or unit, and what to do about it: no reasons where nothing is.
+    """What is wrong with each fold, or unit, and what to do about it; empty where nothing is.
 
-    Chains are counted from 0, as in the artifacts.
+    Chains are numbered from 0, as in the artifacts.
     """
 
     chains: list[list[str]]
-    """with its chains, whatever they are scored by"""
+    """problems of the chains, which affect all scores"""
     score: list[list[str]]
-    """with what is estimated from them"""
+    """problems of the estimated score"""
 
     def words(self) -> np.ndarray:
-        """Of each "ok", or its reasons joined by "; "."""
+        """Per fold or unit: "ok", or the reasons joined by "; "."""
         return np.array(["; ".join(x + y) or "ok" for x, y in zip(*self, strict=True)])
 
 
@@ -79,32 +79,33 @@ def faults(
 ) -> Faults:
     """What is wrong with each fold, and what to do about it.
 
-    Of chains: one never moved; R-hat is above the benchmark's limit (which a long run may put well
-    below 1.01: `mcse` is too small as soon as chains disagree by more than their own error), at
-    most 1.2 (with superchains, `nested_limit` of :math:`1.2^2 - 1`), or, whatever the benchmark,
-    above 1.05 with an ESS below 400; the two halves of the chains differ (`drift`, by a
-    p-value of .01 over the number of folds; with superchains neither this nor the rule before);
-    more than 1% of the draws diverged, the mean acceptance probability is below .5, or E-FMI below
-    .2; two methods of integrating over its groups' effects differ; so do the two sides of the fold
-    (by a p-value of .01 over the number of folds).
+    Chains are flagged where one never moved; where R-hat exceeds the benchmark's limit (which a
+    long run may put well below 1.01: `mcse` is too small as soon as chains disagree by more than
+    their own error), capped at 1.2 (with superchains, at `nested_limit` with τ =
+    :math:`1.2^2 - 1`), or exceeds 1.05 with an ESS below 400; where their halves differ (`drift`,
+    p-value below .01 over the number of folds; with superchains neither this nor the previous
+    rule); where more than 1% of draws diverged, mean acceptance probability is below .5, or E-FMI
+    below .2; where two methods of integrating over the group's own effects differ; and where the
+    two sides of the fold differ (p-value below .01 over the number of folds).
 
-    Of the score: elpd is not finite, or R-hat undefined; ESS is below 50; `heavy_tail`.
+    The score is flagged where elpd is not finite, R-hat is undefined, ESS is below 50, or
+    `heavy_tail`.
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
         khat: of `pareto_khat`, or NaN.
         divergences: number of divergent draws of each fold.
         benchmark: of `rhat_max_benchmark`, for these sums.
-        predictive: which one was scored: a heavy tail asks for different remedies.
-        superchains: number of superchains, whose nested R-hat is judged; 0: there are none.
-        acceptance, efmi: mean acceptance probability and E-FMI of each fold; None: not judged.
+        predictive: which one was scored; remedies for a heavy tail depend on it.
+        superchains: number of superchains, for nested R-hat; 0: none.
+        acceptance, efmi: mean acceptance probability and E-FMI of each fold; None: not checked.
         hidden: of `hidden_variance`; None: unknown.
         integral_gap: nats by which two integrals over a fold's own effects differ beyond their
-            errors, at any of a few draws; None, or NaN: not looked at.
-        among: number of all folds of the run, where these are some of them.
+            errors, at any of a few draws; None or NaN: not checked.
+        among: number of folds of the whole run, if these are only some of them.
         inflation: of `batch_inflation`.
-        both: of `two_sided`; None: there is one side, or these are units.
-        carry: of `two_sided_units`, of units.
+        both: of `two_sided`; None: one side only, or these are units.
+        carry: of `two_sided_units`, for units.
 
     >>> from pcv.analysis.diagnostics import batch_sums, rhat_max_benchmark
     >>> draws = np.random.default_rng(1).normal(size=(2, 4, 100))
@@ -177,7 +178,7 @@ def faults(
             found.append(
                 f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
                 f" (p = {both.gap_p[k]:.0e}): longer warmup or more fit.draws; if that does not"
-                " help, the predictive is not what its posterior lacks, and own_elpd may be right"
+                " help, its posterior lacks more than the predictive, and own_elpd may be right"
             )
         return found
 
@@ -237,19 +238,18 @@ def heavy_tail(
     hidden: Float[np.ndarray, " fold"] | None = None,
     carry: Float[np.ndarray, " fold"] | None = None,
 ) -> Bool[np.ndarray, " fold"]:
-    """Whether the MCSE is only a lower bound, since the mean of exp(s) hangs on few draws.
+    """Whether the MCSE is only a lower bound, because few draws dominate the mean of exp(s).
 
-    With two sides, that is so where fewer than 20 draws cross; of a unit in a fold with others,
-    where the draws that carry its mean are below 2.5 times the root of their number. With one,
-    where k-hat exceeds `good_k`, or exceeds .3 while `hidden_variance` exceeds 2; where no k-hat is
-    known, where `effective_weights` are below 2.5 times the root of the number of draws
-    (docs/mixing.md has how often each is wrong).
+    With two sides: if fewer than 20 draws cross or, for a unit in a fold with others, if `carry` is
+    below 2.5 times the root of the number of draws. With one side: if k-hat exceeds `good_k`, or
+    exceeds .3 while `hidden_variance` exceeds 2; without k-hat, if `effective_weights` is below 2.5
+    times the root of the number of draws. (For error rates see docs/mixing.md.)
 
     Args:
         sums: joint sums, or those of single units.
         khat: of `pareto_khat`, or NaN.
         hidden: of `hidden_variance`; None: unknown.
-        carry: of `two_sided` or `two_sided_units`, NaN where there is one side; None: of all.
+        carry: of `two_sided` or `two_sided_units`, NaN with one side; None: one side throughout.
     """
     num_draws = sums.count.sum(axis=(1, 2))
     heavy = khat > good_k(num_draws)
@@ -273,14 +273,14 @@ def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:
 def of_units(
     units: Faults, folds: Faults, fold_of_unit: Int[np.ndarray, " unit"]
 ) -> tuple[list[str], list[str]]:
-    """Of each unit the verdict, and what of it is its own.
+    """The verdict on each unit, and the part of it that is not due to its fold.
 
-    Units share the draws of their fold: what is wrong with its chains is so for all of them,
-    whatever each of them says of the chains.
+    Units share the draws of their fold: if the fold's chains are flagged, so are all its units,
+    and their own chain diagnostics are dropped.
 
     Args:
         units, folds: of `faults`.
-        fold_of_unit: the fold of every unit.
+        fold_of_unit: index of the fold of every unit.
     """
     verdict, own = [], []
     for k, chains, score in zip(fold_of_unit, *units, strict=True):
@@ -302,15 +302,15 @@ def run_verdict(
 
     Args:
         name: of the folds, or of the units.
-        verdict: of each, of `Faults.words`.
-        benchmark: of `rhat_max_benchmark`; None: said elsewhere.
-        superchains: number of superchains, whose nested R-hat it is; 0: there are none.
-        of_fold: the fold of each, where they are units: flagged units of one fold are named
-            together, by the first one's reasons.
+        verdict: on each, from `Faults.words`.
+        benchmark: of `rhat_max_benchmark`; None: reported elsewhere.
+        superchains: number of superchains, for nested R-hat; 0: none.
+        of_fold: the fold of each unit, for units: flagged units of a fold are listed together,
+            with the first one's reasons.
 
     Returns:
-        "ok" when no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
-        max; otherwise what is wrong, with the first flagged folds by name.
+        "ok" if no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
+        max; otherwise what is wrong, naming the first flagged folds.
 
     >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
     >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too low; more draws"], fine)
@@ -349,7 +349,7 @@ def run_verdict(
 
 
 def _remedies_once(words: str, said: set[str]) -> str:
-    """The reasons without remedies that were said before, and to which new ones are added.
+    """The reasons in `words`, without remedies already in `said`; adds new remedies to it.
 
     >>> said = {"too low; more draws"}
     >>> _remedies_once("ESS 9: too low; more draws; 40 divergences: higher target_accept", said)
@@ -364,5 +364,5 @@ def _remedies_once(words: str, said: set[str]) -> str:
 
 
 def mixed(benchmark: Benchmark) -> bool:
-    """Whether R-hat max is what it would be if chains had mixed; not where it is undefined."""
+    """Whether R-hat max is consistent with mixing; False where it is undefined."""
     return benchmark.share_above > BENCHMARK_LEVEL
