@@ -159,7 +159,7 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
             places = np.array([ids.index(fold) for fold in part["fold"].values])
             wide.append(among_all(part.load(), places, len(ids)))
         else:
-            wide.append(_nothing(first, (lengths[r] - lengths[r - 1]) / lengths[0]))
+            wide.append(_empty_round(first, (lengths[r] - lengths[r - 1]) / lengths[0]))
     variables: dict[str, tuple] = {}
     for name, x in first.data_vars.items():
         for dim in ("batch", "draw", "tail"):
@@ -178,7 +178,7 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
     return xr.Dataset(variables, {"fold": first["fold"]}, first.attrs)
 
 
-def _nothing(first: xr.Dataset, times: float) -> xr.Dataset:
+def _empty_round(first: xr.Dataset, times: float) -> xr.Dataset:
     """A round without any fold, `times` as long as the first."""
 
     def empty(x: xr.DataArray) -> tuple[Any, np.ndarray]:
@@ -193,7 +193,7 @@ def log_sums(samples: Sequence[xr.Dataset], kind: str) -> LogSums:
     """The stored sums of the log score, concatenated over fold batches."""
     return LogSums(
         *(
-            np.concatenate([_known(s[f"log_{kind}_{field}"], field) for s in samples])
+            np.concatenate([_with_zero_counts(s[f"log_{kind}_{field}"], field) for s in samples])
             for field in LogSums._fields
         )
     )
@@ -210,12 +210,12 @@ def energy_sums(samples: Sequence[xr.Dataset]) -> dict[str, np.ndarray]:
     """The stored sums of the energy, concatenated over fold batches."""
     fields = ("count", "mean", "m2", "diff_sq")
     return {
-        field: np.concatenate([_known(s[f"energy_{field}"], field) for s in samples])
+        field: np.concatenate([_with_zero_counts(s[f"energy_{field}"], field) for s in samples])
         for field in fields
     }
 
 
-def _known(x: xr.DataArray, field: str) -> np.ndarray:
+def _with_zero_counts(x: xr.DataArray, field: str) -> np.ndarray:
     """Values with a count of 0 in batches that a fold did not reach."""
     return np.nan_to_num(x.values) if field == "count" else x.values
 

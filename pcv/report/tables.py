@@ -228,7 +228,7 @@ def flagged_table(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -
         for fold, words in diagnostics[name]["verdict"].to_series().items()
         if words != "ok"
     ]
-    return _to_look_at("fold", rows, "verdict in diagnostics.zarr")
+    return _flagged("fold", rows, "verdict in diagnostics.zarr")
 
 
 def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -> Table:
@@ -244,10 +244,10 @@ def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -
         )
         if words not in ("", "ok", FOLD_FLAGGED)
     ]
-    return _to_look_at("unit", rows, "pointwise_verdict in diagnostics.zarr")
+    return _flagged("unit", rows, "pointwise_verdict in diagnostics.zarr")
 
 
-def _to_look_at(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
+def _flagged(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
     notes = [f"And {len(rows) - MAX_ROWS} more: {elsewhere}."] if len(rows) > MAX_ROWS else []
     rows = rows[:MAX_ROWS]
     return Table(

@@ -89,7 +89,7 @@ def nested_benchmark(
             count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
             yield nested_rhat_of_moments(count, mean, m2, superchains)[None]
 
-    return _of_largest(nested_rhat(sums, superchains), emulated(), tell)
+    return _from_replicates(nested_rhat(sums, superchains), emulated(), tell)
 
 
 def rhat_max_benchmark(
@@ -149,7 +149,7 @@ def rhat_max_benchmark(
             ]
             yield np.concatenate(rhats, axis=1)
 
-    return _of_largest(rhat(sums), emulated(), tell)
+    return _from_replicates(rhat(sums), emulated(), tell)
 
 
 def _emulated(
@@ -174,7 +174,7 @@ def _emulated(
     return rhat_of_moments(*merged).reshape(-1, folds)
 
 
-def _of_largest(
+def _from_replicates(
     observed: Float[np.ndarray, " fold"],
     emulated: Iterable[Float[np.ndarray, "replicate fold"]],
     tell: Tell,

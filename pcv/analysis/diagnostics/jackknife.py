@@ -50,7 +50,7 @@ class _Sums(NamedTuple):
     sums: dict[str, np.ndarray]
 
 
-def _weighted(parts: Parts) -> _Sums:
+def _weighted_sums(parts: Parts) -> _Sums:
     """Sums of each part, relative to the largest weight of its fold; 0 where it has no draws."""
     there = np.where(like(parts.reached, parts.log_weight), parts.log_weight, -np.inf)
     with np.errstate(invalid="ignore"):
@@ -69,7 +69,7 @@ def like(weight: Any, x: Any) -> Any:
     return weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
 
 
-def _of(whole: _Sums, estimate: Callable[[dict[str, np.ndarray]], np.ndarray]) -> np.ndarray:
+def _evaluate(whole: _Sums, estimate: Callable[[dict[str, np.ndarray]], np.ndarray]) -> np.ndarray:
     with np.errstate(all="ignore"):
         return estimate({name: x / like(whole.weight, x) for name, x in whole.sums.items()})
 
@@ -114,13 +114,13 @@ def batch_jackknife(
     >>> np.isclose(result.mcse, x.std() / 10 / x.mean(), rtol=0.02)
     array([ True])
     """
-    there, each = parts.reached, _weighted(parts)
-    value = _of(_total(each), estimate)
+    there, each = parts.reached, _weighted_sums(parts)
+    value = _evaluate(_total(each), estimate)
     left_out = np.empty((there.shape[1], len(value)))
     rest = [_without_each(x) for x in each.sums.values()]
     for p, weight in enumerate(_without_each(each.weight)):
         sums = {name: next(own) for name, own in zip(each.sums, rest)}
-        left_out[p] = _summed(_of(_Sums(weight, sums), estimate), present)
+        left_out[p] = _over_units(_evaluate(_Sums(weight, sums), estimate), present)
     size = there.sum(1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(there.T, left_out, 0.0).sum(0) / size
@@ -150,17 +150,17 @@ def batch_bootstrap(
     >>> bool(result.value[0]), 0 < result.mcse[0] < 0.51
     (False, np.True_)
     """
-    there, each = parts.reached, _weighted(parts)
+    there, each = parts.reached, _weighted_sums(parts)
     shares = there / np.maximum(there.sum(1, keepdims=True), 1)
     again = []
     for _ in range(REPLICATES):
         times = rng.multinomial(there.sum(1), shares)
         drawn = {name: x * like(times, x) for name, x in each.sums.items()}
         weight = each.weight * like(times, each.weight)
-        again.append(_summed(_of(_total(_Sums(weight, drawn)), estimate), present))
+        again.append(_over_units(_evaluate(_total(_Sums(weight, drawn)), estimate), present))
     mcse = np.where(there.sum(1) > 1, np.std(again, axis=0, ddof=1), np.nan)
-    return Estimate(_of(_total(each), estimate), mcse)
+    return Estimate(_evaluate(_total(each), estimate), mcse)
 
 
-def _summed(value: np.ndarray, present: np.ndarray | None) -> np.ndarray:
+def _over_units(value: np.ndarray, present: np.ndarray | None) -> np.ndarray:
     return value if present is None else np.where(present, value, 0.0).sum(1)

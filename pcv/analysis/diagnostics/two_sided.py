@@ -141,17 +141,17 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
     >>> abs(found.elpd - f) < 3 * mcse_of(found), found.overlap.round(1)
     (array([ True]), array([0.8]))
     """
-    values, own = _of_batches(sums)
+    values, own = _log_mean(sums)
     if sides is None:
         nan = np.full(len(own), np.nan)
         return TwoSided(values, own, np.zeros((len(own), 1)), nan, nan, nan, nan)
-    log_mean, of_own = _of_batches(sums, _log_sum(sums, sides.own))
-    full_mean, of_full = _of_full(sides.full)
+    log_mean, of_own = _log_mean(sums, _log_sum(sums, sides.own))
+    full_mean, of_full = _full_mean(sides.full)
     both = np.isfinite(sides.shift)
     number = sums.count.sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         each = sides.shift[:, None] - OFFSETS + log_mean - np.log(full_mean)
-        by_own, by_full = (_squared(x[..., 0] - x[..., -1]) for x in (of_own, of_full))
+        by_own, by_full = (_sum_of_squares(x[..., 0] - x[..., -1]) for x in (of_own, of_full))
         gap_error = np.sqrt(inflation * by_own + by_full)
         lean = np.log(sides.full_draws / number)[:, None]
         gap = each[:, 0] - each[:, -1]
@@ -178,7 +178,7 @@ def _log_sum(
         return np.log(of_slots(sums.count, means) * means)
 
 
-def _of_batches(
+def _log_mean(
     sums: LogSums, log_sum: Float[np.ndarray, "fold chain batch *slot"] | None = None
 ) -> tuple[Float[np.ndarray, " fold *slot"], Float[np.ndarray, "fold chain batch *slot"]]:
     """Log of a mean over draws, from log sums over batches, and each batch's part in its error."""
@@ -188,7 +188,7 @@ def _of_batches(
     return elpd(sums), np.sqrt(factor)[:, None, None] * deviation
 
 
-def _of_full(
+def _full_mean(
     means: Float[np.ndarray, "fold full_batch *slot"],
 ) -> tuple[Float[np.ndarray, " fold *slot"], Float[np.ndarray, "fold full_batch *slot"]]:
     """A mean over full-data draws, and each batch's contribution to its relative error."""
@@ -197,7 +197,7 @@ def _of_full(
         return mean, (means / mean[:, None] - 1) / np.sqrt(number * (number - 1))
 
 
-def _squared(deviation: np.ndarray) -> Float[np.ndarray, " fold"]:
+def _sum_of_squares(deviation: np.ndarray) -> Float[np.ndarray, " fold"]:
     found: np.ndarray = (deviation**2).sum(axis=tuple(range(1, deviation.ndim)))
     return found
 
@@ -240,23 +240,23 @@ def two_sided_units(
         units: None where every fold leaves out one unit.
         alone: which folds leave out one unit.
     """
-    values, own = _of_batches(sums)
+    values, own = _log_mean(sums)
     there = ~padded(sums)
     full = np.zeros((*joint.full_deviation.shape, values.shape[1]))
     carry = np.full(values.shape, np.nan)
     if units is not None:
         both = np.isfinite(sides.shift)[:, None]
         (log_mean, of_own), (log_own, own_units) = (
-            _of_batches(sums, x) for x in (_log_sum(sums, sides.own[..., [BALANCED]]), units.own)
+            _log_mean(sums, x) for x in (_log_sum(sums, sides.own[..., [BALANCED]]), units.own)
         )
-        full_mean, of_full = _of_full(sides.full[..., [BALANCED]])
+        full_mean, of_full = _full_mean(sides.full[..., [BALANCED]])
         with np.errstate(invalid="ignore", divide="ignore"):
             log_full = logsumexp(units.full, axis=1) - np.log(units.full.shape[1])
             log_ratio = log_mean - np.log(full_mean)
             crossed = log_ratio + log_full
             either = np.logaddexp(log_own, crossed)
             share = np.exp(crossed - either)[:, None]
-            _, full_units = _of_full(np.exp(units.full - log_full[:, None]))
+            _, full_units = _full_mean(np.exp(units.full - log_full[:, None]))
             own_both = (1 - share[:, None]) * own_units + share[:, None] * of_own
             full_both = share * (full_units - of_full)
             own_sq = elpd(sums._replace(log_sum=units.own_sq))
@@ -299,5 +299,5 @@ def mcse_of(estimate: TwoSided, inflation: float = 1.0) -> Float[np.ndarray, " f
         estimate: of folds, or of the sums over their units.
         inflation: of `batch_inflation`, applied to the variance due to the fold's own draws.
     """
-    own, full = _squared(estimate.own_deviation), _squared(estimate.full_deviation)
+    own, full = _sum_of_squares(estimate.own_deviation), _sum_of_squares(estimate.full_deviation)
     return np.sqrt(inflation * own + full)

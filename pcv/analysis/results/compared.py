@@ -131,7 +131,7 @@ def compare(
         ),
         "superchains": first.attrs["superchains"],
         "verdict": _verdict(comparisons, diagnostics),
-        "until": _ended(comparisons["joint"], diagnostics, until) if until else "",
+        "until": _stopping(comparisons["joint"], diagnostics, until) if until else "",
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }
     others = [
@@ -216,7 +216,7 @@ def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, x
     return f"{words} Single units of {' and '.join(units)} are flagged, see the pointwise table."
 
 
-def _ended(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: UntilConfig) -> str:
+def _stopping(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: UntilConfig) -> str:
     """Whether the comparison was settled, and after how many draws folds ended."""
     made = {name: d["n_draws"].values for name, d in diagnostics.items()}
     stopped = {name: int((number == until.max_draws).sum()) for name, number in made.items()}

@@ -70,7 +70,7 @@ def diagnose(
     of_groups = []
     for rows, part in in_groups:
         of_groups.append(
-            _of_folds(
+            _fold_variables(
                 part,
                 present[rows],
                 khat[rows],
@@ -152,7 +152,7 @@ def _blocks(
     return diag.coarsen(joint, diag.BLOCKS), reading.units(slots, present)
 
 
-class _OfUnits(NamedTuple):
+class _UnitVariables(NamedTuple):
     """Variables of the units of some folds, by slot."""
 
     elpd: Float[np.ndarray, "fold slot"]
@@ -163,7 +163,7 @@ class _OfUnits(NamedTuple):
     own_verdict: np.ndarray
 
 
-def _of_units(
+def _unit_variables(
     sample: xr.Dataset,
     present: Bool[np.ndarray, "fold slot"],
     tails: tuple[Float[np.ndarray, " fold"], Float[np.ndarray, " fold"]],
@@ -176,7 +176,7 @@ def _of_units(
     inflation: float,
     sides: Sides,
     joint_at: list[TwoSided],
-) -> tuple[_OfUnits, Int[np.ndarray, " fold"], list[TwoSided]]:
+) -> tuple[_UnitVariables, Int[np.ndarray, " fold"], list[TwoSided]]:
     """Variables by slot, numbers of units with a heavy tail, and the folds' pointwise scores at
     each point."""
     found, by_slots, heavy = [], [], np.zeros(len(present), int)
@@ -212,7 +212,7 @@ def _of_units(
         heavy += np.bincount(fold[is_heavy], minlength=len(heavy))
         elpd_at = np.stack([x.elpd for x in at], axis=-1)
         ess, rhat = diag.ess(sums), diag.mixing(sums, superchains)
-        found.append(_OfUnits(at[-1].elpd, ess / inflation, rhat, elpd_at, verdict, own))
+        found.append(_UnitVariables(at[-1].elpd, ess / inflation, rhat, elpd_at, verdict, own))
         by_slots.append(at)
     summed = [
         x[0]._replace(
@@ -221,10 +221,10 @@ def _of_units(
         )
         for x in zip(*by_slots)
     ]
-    return _OfUnits(*(np.concatenate(x, axis=1) for x in zip(*found))), heavy, summed
+    return _UnitVariables(*(np.concatenate(x, axis=1) for x in zip(*found))), heavy, summed
 
 
-def _of_folds(
+def _fold_variables(
     sample: xr.Dataset,
     present: Bool[np.ndarray, "fold slot"],
     khat: Float[np.ndarray, " fold"],
@@ -266,7 +266,7 @@ def _of_folds(
         both,
     )
     joint_at = diag.progressive(joint, points, superchains)
-    units, heavy_units, summed_at = _of_units(
+    units, heavy_units, summed_at = _unit_variables(
         sample,
         present,
         (khat, hidden),

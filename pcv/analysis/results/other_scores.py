@@ -50,7 +50,7 @@ def with_scores(
             else:
                 result = batch_bootstrap(sums, estimate, rng, shown)
             if score.log_weight is not None:
-                lone += _on_one_batch(sums, shown)
+                lone += _num_dominated(sums, shown)
             values.append(np.where(there, result.value, np.nan) if by_unit else result.value)
             errors.append(np.sqrt(diagnostics.attrs["batch_inflation"]) * result.mcse)
         if lone:
@@ -67,7 +67,7 @@ def _estimate(score: "Score", y: np.ndarray, means: dict[str, np.ndarray]) -> np
     return score.estimate(means, y)
 
 
-def _on_one_batch(sums: Parts, present: np.ndarray | None) -> int:
+def _num_dominated(sums: Parts, present: np.ndarray | None) -> int:
     """Number of folds, or units, with more than half of their weight in one batch of draws."""
     with np.errstate(invalid="ignore"):
         weight = np.exp(sums.log_weight - np.nanmax(sums.log_weight, axis=1, keepdims=True))

@@ -35,7 +35,7 @@ def scores(
     variable = diagnostics[f"{kind}_elpd" if score == "log" else f"{score}_{kind}"]
     mcse = diagnostics[f"{kind}_mcse" if score == "log" else f"{score}_{kind}_mcse"].values
     terms = variable.values if joint else variable.values[present]
-    slope, constant = _in_total(terms, str(variable.attrs.get("total", "sum")))
+    slope, constant = _linearise(terms, str(variable.attrs.get("total", "sum")))
     return Scores(
         model=diagnostics.attrs["model"],
         kind=kind,
@@ -49,7 +49,7 @@ def scores(
         mcse=slope * mcse,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
-        verdict=_trust(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
+        verdict=_verdict(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
         mcse_is_bound=diagnostics[f"{kind}_mcse_is_bound"].values if score == "log" else False,
         shared=float(diagnostics.attrs.get(f"{kind}_shared", 0.0)) if score == "log" else 0.0,
     )
@@ -58,11 +58,11 @@ def scores(
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
     """The verdict on a score other than the log score, and on the chains of all folds."""
     keys, notes = (listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
-    own, chains = dict(zip(keys, notes))[f"{score}_{kind}"], _trust(diagnostics, kind)
+    own, chains = dict(zip(keys, notes))[f"{score}_{kind}"], _verdict(diagnostics, kind)
     return " ".join(words for words in (own, chains) if words != "ok") or "ok"
 
 
-def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
+def _linearise(terms: np.ndarray, total: str) -> tuple[float, float]:
     r"""Slope and constant by which the transformed terms sum to the model's score.
 
     A function g of the mean of T terms :math:`x_i` equals the sum of
@@ -81,7 +81,7 @@ def _in_total(terms: np.ndarray, total: str) -> tuple[float, float]:
         return 1 / (2 * root * size), (-root - mean / (2 * root)) / size
 
 
-def _trust(diagnostics: xr.Dataset, kind: Kind) -> str:
+def _verdict(diagnostics: xr.Dataset, kind: Kind) -> str:
     """The verdict on the chains of all folds, preceded by that on a bad full-data fit."""
     chains = diagnostics.attrs["verdict" if kind == "joint" else "pointwise_verdict"]
     if not diagnostics.attrs["bad_fit"]:
