@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import betaln, gammaln
 from scipy.stats import multivariate_normal
 
-from pcv.folds.base import Folds, from_sets, train_mask
-from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
+from pcv.folds.base import Folds, from_labels, from_sets, train_mask
+from pcv.folds.exchangeable import leave_one_group_out, leave_one_out
 from pcv.folds.time import hv_block, leave_future_out
 from pcv.models.model import Model, Outcome, Target, support
 from pcv.models.normal import normal_target
@@ -430,9 +430,10 @@ def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:
     names = [f"unit {i + 1}" for i in range(n)]
     runs = np.array_split(np.arange(n), 4)
     beside = [np.array([i for i in (run[0] - 1, run[-1] + 1) if 0 <= i < n]) for run in runs]
+    dealt = np.random.default_rng(5).permutation(np.arange(n) % 4)
     schemes = {
         "leave one out": leave_one_out(names),
-        "k-fold": kfold(names, 4, seed=5),
+        "k-fold": from_labels(dealt, [f"fold {k + 1}" for k in range(4)]),
         "groups": leave_one_group_out(group, "group"),
         "gaps": from_sets([f"run {k + 1}" for k in range(4)], runs, beside, n),
     }
