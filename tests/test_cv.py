@@ -42,7 +42,9 @@ def test_files_that_are_damaged_are_told(cv, tmp_path):
             other = bytes([content[half] ^ 255])
             rest = b"" if spoil == "cut" else other + content[half + 1 :]
             (spoilt / file).write_bytes(content[:half] + rest)
-        with pytest.raises(PcvError, match=r"spoilt\.zarr: damaged; take a copy of it, or cross"):
+        with pytest.raises(
+            PcvError, match=r"spoilt\.zarr: damaged; restore it from a copy, or"
+        ):
             pcv.load(spoilt)
         (spoilt / file).write_bytes(content)
     pcv.load(spoilt)
@@ -95,7 +97,7 @@ def test_what_is_no_saved_result_is_told(cv, tmp_path, content):
 @pytest.mark.parametrize("name", ["file/cv.zarr", "x" * 300])
 def test_where_nothing_can_be_saved(cv, tmp_path, name):
     (tmp_path / "file").touch()
-    said = r"it cannot be saved here \((Not a directory|File name too long)\); choose another path$"
+    said = r"cannot be saved here \((Not a directory|File name too long)\); choose another path$"
     with pytest.raises(PcvError, match=rf"/{name}: {said}"):
         cv.save(tmp_path / name)
 

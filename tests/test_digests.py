@@ -344,13 +344,11 @@ def cannot_be_traced(x):
 def test_models_of_which_nothing_is_reused(make, why, tmp_path):
     seen = set()
     for _ in range(2):
-        with pytest.warns(UserWarning, match="cannot be hashed for certain") as caught:
+        with pytest.warns(UserWarning, match="cannot be hashed reliably") as caught:
             seen |= set(references(make(X), tmp_path))
         (said,) = [str(x.message) for x in caught]
-        assert said.startswith(
-            f"model 'model': what it computes cannot be hashed for certain ({why}"
-        )
-        assert said.endswith(f"nothing that was made of it before is taken from {tmp_path}")
+        assert said.startswith(f"model 'model': cannot be hashed reliably ({why}")
+        assert said.endswith(f"so nothing made from it before is reused from {tmp_path}")
     assert len(seen) == 2
     references(make(X), None)  # nothing is kept, and nothing said
 

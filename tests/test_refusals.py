@@ -69,7 +69,7 @@ CALLS = {
     ),
     "pairs of fewer units": (
         lambda: validate(folds=[(np.arange(4), np.arange(4, 8)), (np.arange(4, 8), np.arange(4))]),
-        "folds: the pairs are of 8 units, but the data have 12; make them of these 12",
+        "folds: the pairs cover 8 units, but the data have 12; make them for these 12",
     ),
     "folds of more units": (
         lambda: validate(folds=pcv.kfold(N + 1, 2)),

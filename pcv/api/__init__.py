@@ -1,6 +1,6 @@
 """From Python: models and data as they are, through the stages in memory, to a result.
 
-`inputs` says as a config does what a call is given, `calls` makes a job of it, `cross_validation`
-runs its stages, `loo` does so where PSIS is not enough, `result` is what comes back, `saved` keeps
-it, and `comparisons` sets several beside one another.
+`inputs` translates a call's arguments into config terms, `calls` makes a job of them,
+`cross_validation` runs its stages, `loo` runs them only where PSIS fails, `result` is what comes
+back, `saved` stores it, and `comparisons` compares several.
 """

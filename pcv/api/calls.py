@@ -1,5 +1,4 @@
-"""A call from Python as a job of the pipeline, in memory or in a folder, and its errors in Python's
-words."""
+"""A call from Python as a pipeline job, in memory or in a folder; errors phrased for Python."""
 
 import os
 import re
@@ -40,11 +39,11 @@ OF_YAML = {
     r"'(\w+)': true\b": r"'\1': True",
     r"'(\w+)': (auto|always)\b": r"'\1': '\2'",
 }
-"""what messages say of configs, as it reads in Python"""
+"""phrases about configs, and their Python counterparts"""
 
 
 def in_python(said: str) -> str:
-    """A message in words of Python.
+    """A message about a config, rephrased for a call from Python.
 
     >>> in_python("config: seed: must be text, is 1; put it in quotes")
     'seed: must be text, is 1'
@@ -68,7 +67,7 @@ def prepared(
     cores: int | None,
     progress: bool,
 ) -> Iterator[Job]:
-    """The job of an experiment whose models and data are at hand."""
+    """The job of an experiment whose models and data are Python objects."""
     used, kept = _cores(cores), _kept(results)
     if isinstance(model, Mapping) and not model:
         raise PcvError("no models; give one, or several by their names")
@@ -90,7 +89,7 @@ def prepared(
             for name, x in models.items():
                 hashed = partial(inputs.fingerprint, x, observed)
                 hashes[name] = inputs.certain(f"model '{name}'", hashed, kept)
-            if not isinstance(model, Mapping) and hashes["model"]:  # several may be kept there
+            if not isinstance(model, Mapping) and hashes["model"]:  # `results` may hold several
                 models = {f"model-{hashes['model'][:6]}": models["model"]}
                 hashes = dict(zip(models, hashes.values()))
         references = {name: inputs.reference(name, x) for name, x in hashes.items()}
@@ -140,7 +139,7 @@ def prepared(
 def _stored(
     given: Mapping[str, xr.Dataset | xr.DataTree | Folds], kept: Path | None
 ) -> dict[str, Any]:
-    """What a call has instead of files, by what a config calls it; files are written."""
+    """In-memory inputs by their names in the config; with a folder, written to files instead."""
     if kept is None:
         return {_named(name, kept): x for name, x in given.items()}
     with store.explained(kept):
@@ -151,12 +150,11 @@ def _stored(
 
 
 def _named(name: str, kept: Path | None) -> str:
-    """What a config calls an input of a call."""
+    """An input's name in the config."""
     return f"{config.OBJECT}{name}" if kept is None else str(kept / "inputs" / f"{name}.zarr")
 
 
 def _cores(cores: Any) -> int:
-    """How many a call uses."""
     if cores is None:
         return all_cores()
     if isinstance(cores, int | np.integer) and not isinstance(cores, bool) and cores > 0:
@@ -165,7 +163,7 @@ def _cores(cores: Any) -> int:
 
 
 def _kept(results: Any) -> Path | None:
-    """The folder of the artifacts that stay."""
+    """The folder in which artifacts are kept; None: in memory."""
     if results is None:
         return None
     if not isinstance(results, str | os.PathLike) or results == "":
@@ -175,25 +173,25 @@ def _kept(results: Any) -> Path | None:
 
 @contextmanager
 def _in_words_of_a_call(results: Path | None) -> Iterator[None]:
-    """Errors as they read in Python, where there is no config and no command."""
+    """Rephrases errors for Python, where there is no config and no command."""
     try:
         yield
-    except Stopped as stopped:  # what ends a process is no error that a script goes on from
+    except Stopped as stopped:  # a script must not catch SIGTERM as an ordinary error
         if stopped.signum != signal.SIGINT:
             raise SystemExit(stopped.exit_code) from None
         kept = "; what was made is kept, and the same call resumes from it" if results else ""
         raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
     except BadFit as error:
         kept = f"the draws are kept in {error.kept}; " if results else ""
-        goes_on = f"{kept}fit={{'allow_bad_fit': True}} goes on (a keyword of pcv.fit)"
-        raise PcvError("\n".join([*error.problems, goes_on])) from None
+        advice = f"{kept}fit={{'allow_bad_fit': True}} continues anyway (a keyword of pcv.fit)"
+        raise PcvError("\n".join([*error.problems, advice])) from None
     except PcvError as error:
         error.args = (in_python(str(error).replace(f"experiments.{EXPERIMENT}.", "")),)
         raise
 
 
 def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> Any:
-    """The section of a config that the arguments of a call make, right or wrong."""
+    """The config's `cv` section from a call's arguments, not yet validated."""
     fewest = until.get("min_draws", 200) if isinstance(until, Mapping) else draws
     section = {"chains": chains, "draws": draws, "warmup": warmup}
     if isinstance(fewest, int):
@@ -205,7 +203,7 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
 
 
 def with_folds(job: Job, folds: Folds) -> Job:
-    """The same job, in memory, over other folds: its data and fits are there."""
+    """The same in-memory job over other folds, reusing its data and fits."""
     assert job.kept is not None
     experiment = job.settings.model_dump(mode="json")
     experiment["folds"] = {"scheme": "file", "file": _named("folds", None)}

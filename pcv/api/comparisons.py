@@ -1,4 +1,4 @@
-"""Models beside one another: what `compare` finds, printed, drawn and exported."""
+"""Models compared: `compare`, and its result as text, figures and tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Comparisons:
     """Models side by side, best first.
 
     Attributes:
-        compared: by joint and pointwise score, and by others.
-        joint: which of the two is shown.
+        compared: comparisons by joint, pointwise and other scores.
+        joint: whether the joint score is shown, or the pointwise one.
     """
 
     compared: Compared
@@ -32,18 +32,18 @@ class Comparisons:
 
     @property
     def shown(self) -> comparing.Comparison:
-        """The comparison by the score that is shown."""
+        """The comparison by the score shown."""
         return self.compared.comparisons["joint" if self.joint else "pointwise"]
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per model, best first: ArviZ's columns and ours, in full precision."""
+        """One row per model, best first: ArviZ's columns and ours, unrounded."""
         c = self.shown
         return frames.frame([c]).set_index("model").drop(columns="kind")
 
     @property
     def dataset(self) -> xr.Dataset:
-        """What comparison.zarr holds: differences by fold and unit, and over draws."""
+        """The content of comparison.zarr: differences by fold and unit, and over draws."""
         return self.compared.dataset
 
     def weights(self, method: str = "stacking", seed: int = 0) -> pd.Series:
@@ -103,8 +103,8 @@ def compare(
         joint: the joint or the pointwise score; None: what the models show.
 
     Raises:
-        PcvError: they are of other data, folds, outcomes or predictives, so that their difference
-            would mean nothing.
+        PcvError: they differ in data, folds, outcome or predictive, so that their difference would
+            be meaningless.
     """
     check_joint(joint)
     if not isinstance(models, Mapping) or not models:
@@ -116,9 +116,7 @@ def compare(
             )
     shown = {cv.joint for cv in models.values()} if joint is None else {joint}
     if len(shown) > 1:
-        raise PcvError(
-            "compare: some models show the joint score and some the pointwise; say joint="
-        )
+        raise PcvError("compare: some models show the joint score, some the pointwise; give joint=")
     made_of = {
         key: {name: cv.tree.attrs[key] for name, cv in models.items()}
         for key in ("outcome_print", "folds_print")
@@ -145,6 +143,5 @@ def compare(
 
 
 def check_joint(joint: object) -> None:
-    """Raises PcvError for what is neither of the scores."""
     if not isinstance(joint, bool | None):
         raise PcvError(f"joint is {joint!r}; give True, False, or None to have it chosen")

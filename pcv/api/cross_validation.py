@@ -1,4 +1,4 @@
-"""Cross-validation from Python: the stages that the workflow runs, in a folder of their own."""
+"""Cross-validation from Python: the same stages that the workflow runs."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.storage.artifacts import Made, fitted, known_to, opened, places, require
 
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
-"""of the full-data fit, as ArviZ has them"""
+"""ArviZ groups of the full-data fit"""
 
 
 def cross_validate(
@@ -46,40 +46,39 @@ def cross_validate(
     cores: int | None = None,
     progress: bool = True,
 ) -> Any:
-    r"""How well a model predicts what it has not seen: exact cross-validation, all folds at once.
+    r"""How well a model predicts unseen data: exact cross-validation, all folds at once.
 
     .. math:: \mathrm{elpd} = \sum_k \log \frac{1}{S} \sum_{s=1}^{S}
               p(y_{\mathrm{test}_k} \mid \theta_{k,s}), \qquad
               \theta_{k,s} \sim p(\theta \mid y_{\mathrm{train}_k})
 
     Args:
-        model: of a front-end (`from_numpyro`, PyMC, Bambi), a `pcv.Model` or a `pcv.Target`; or
-            several by name, over the same folds.
+        model: a PyMC or Bambi model, the result of `from_numpyro`, a `pcv.Model` or a
+            `pcv.Target`; or a dict of several, which share the folds.
         folds: "loo", "kfold" (10 random folds), `Folds` of any scheme (`pcv.kfold`), a
-            scikit-learn splitter, or a scheme of columns as in a config:
+            scikit-learn splitter, or a scheme that names columns, as in a config:
             ``{"scheme": "leave_one_group_out", "group": "rat"}``.
-        data: for a `pcv.Model` or `pcv.Target`: its data, arrays by name or a table. Arrays as
+        data: the data of a `pcv.Model` or `pcv.Target`, as arrays by name or a table. Arrays as
             long as the outcome are columns.
         scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy,
             ``file.py:function``, or a `pcv.Score`.
-        joint: which score is shown: of each test set as a whole, or of each unit; None: joint
-            where folds hold several units. Both are computed.
+        joint: which score to show, that of each test set as a whole (True) or of each unit
+            (False); None: joint where folds hold several units. Both are computed.
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
         seed: of all random numbers.
-        chains, draws, warmup: of every fold; at least 2 chains, draws and warmup per chain.
-        until: a rule by which folds end instead of after `draws`, as in a config:
+        chains, draws, warmup: of every fold; at least 2 chains; draws and warmup are per chain.
+        until: a stopping rule for folds, in place of `draws`, as in a config:
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
-            allow_bad_fit; or draws of it, which are checked, as ArviZ has them (of PyMC, nutpie,
-            NumPyro, Stan): a DataTree, of several models a dict of them.
+            allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as an ArviZ
+            DataTree, or a dict of one per model. Existing draws are checked.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
-        results: folder in which artifacts are kept, so that a call that was interrupted goes on
-            where it was: what was made of other models, data or settings is made anew, and what is
-            made of functions that cannot be hashed for certain, which is said; None: they are in
-            memory, and thrown away.
-        cores: of the CPU to use; None: all.
-        progress: whether to show what is being done.
+        results: folder in which artifacts are kept, so that an interrupted call can resume.
+            Artifacts of other models, data or settings are remade, and, with a warning, those of
+            functions that cannot be hashed reliably. None: artifacts live in memory only.
+        cores: CPU cores to use; None: all.
+        progress: whether to show progress.
 
     Returns:
         `CV`, or a dict of them by the models' names.
@@ -106,10 +105,10 @@ def cross_validate(
 
 
 def run(job: Job) -> None:
-    """Every stage of a job up to the diagnostics of all models; those that are done are kept.
+    """Run every stage of a job up to the diagnostics of all models, reusing finished artifacts.
 
     Raises:
-        PcvError: of the stage that fails.
+        PcvError: a stage fails.
     """
     made: list[Made] = []
     for stage, part in places(job):
@@ -124,7 +123,7 @@ def run(job: Job) -> None:
 
 
 def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:
-    """What the stages made of a model, in memory; with other diagnostics than theirs, if given."""
+    """A model's artifacts as a `CV`; `diagnosed`, if given, replaces its stored diagnostics."""
     folds, data = (opened(job, x).load() for x in ("folds", "data"))
     diagnosed = opened(job, "diagnose").load() if diagnosed is None else diagnosed
     outcome = job.settings.data.outcome
@@ -144,13 +143,12 @@ def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None)
 
 
 def _groups(job: Job) -> dict[str, xr.Dataset]:
-    """What ArviZ reads of the full-data fit, in memory."""
     tree = fitted(job)
     return {name: tree[name].to_dataset().load() for name in GROUPS if name in tree}
 
 
 def _hash(*arrays: np.ndarray) -> str:
-    """Of values, whatever their type."""
+    """A hash of the arrays' values, whatever their dtype."""
     digest = hashlib.sha256()
     for x in arrays:
         digest.update(np.ascontiguousarray(x, float).tobytes())
@@ -171,22 +169,22 @@ def fit(
     cores: int | None = None,
     progress: bool = True,
 ) -> xr.DataTree:
-    """The full-data posterior of a model, with which every cross-validation begins.
+    """The full-data posterior of a model, from which every cross-validation starts.
 
-    Many short chains of HMC, which learn their kernel from one another; where they do not agree,
-    BlackJAX's NUTS.
+    Sampled by many short HMC chains that adapt a shared kernel; where they disagree, by BlackJAX's
+    NUTS.
 
     Args:
         model, data, seed, precision, cores, progress: as for `cross_validate`.
-        chains, draws: their product is the number of draws that are kept, of all chains together;
-            more where chains are slow, or would have fewer than 100 each.
-        warmup: draws per chain after which the search for a kernel ends at the latest.
-        target_accept: acceptance rate that the step size is adapted to; None: .8, and where more
-            than 1% of draws diverge, or of proposals are refused, .95, then .99.
-        allow_bad_fit: go on where chains disagree or diverge.
+        chains, draws: their product is the total number of draws kept; more are kept where chains
+            mix slowly or would have fewer than 100 each.
+        warmup: maximum draws per chain for adapting the kernel.
+        target_accept: target acceptance rate; None: .8, then .95 and .99 while more than 1% of
+            draws diverge or of proposals are refused.
+        allow_bad_fit: return the fit even if chains disagree or diverge.
 
     Returns:
-        ArviZ's groups posterior, sample_stats, log_likelihood (up to 512 MiB) and observed_data.
+        ArviZ groups posterior, sample_stats, log_likelihood (up to 512 MiB) and observed_data.
 
     Raises:
         PcvError: what is wrong with the model, the data or the fit.

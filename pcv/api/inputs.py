@@ -1,4 +1,4 @@
-"""What a Python session has at hand (models, data, scores, folds), as a config names it."""
+"""A Python session's objects (models, data, scores, folds) in the terms of a config."""
 
 import difflib
 import uuid
@@ -33,7 +33,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "loo": {"scheme": "leave_one_out"},
     "kfold": {"scheme": "k_fold", "k": 10},
 }
-"""schemes that need no more than their name"""
+"""schemes that need no arguments"""
 
 
 def model_of(made: AnyModel, name: str) -> Model | Target:
@@ -46,7 +46,7 @@ def model_of(made: AnyModel, name: str) -> Model | Target:
 
 
 def _kind(x: Any) -> str:
-    """What an argument is, in a few words.
+    """A short description of an argument.
 
     >>> _kind("rats.csv"), _kind(len), _kind(3.0)
     ("'rats.csv', text", 'a function, len', 'of type float')
@@ -59,10 +59,10 @@ def _kind(x: Any) -> str:
 
 
 def fingerprint(model: Model | Target, observed: Observations) -> str:
-    """A hash of all that a model computes, in the precision of the moment.
+    """A hash of all that a model computes, in the current precision.
 
     Raises:
-        Uncertain: that cannot be told.
+        Uncertain: it cannot be hashed reliably.
     """
     own_data = model.data if isinstance(model, Model) else None
     rows = own_data or observed
@@ -73,7 +73,7 @@ def fingerprint(model: Model | Target, observed: Observations) -> str:
     else:
         ways = ["plain"] + ["marginal"] * (model.marginal is not None)
         own = (target(model, arrays, way) for way in ways)
-        targets = [x._replace(observed=None, density=None) for x in own]  # of other functions
+        targets = [x._replace(observed=None, density=None) for x in own]  # follow from the others
 
     def everything(key: jax.Array, fold: Fold) -> Any:
         params, y = model.init(key), jnp.zeros(fold.test.shape)
@@ -101,29 +101,28 @@ def fingerprint(model: Model | Target, observed: Observations) -> str:
 
 
 def certain(what: str, hashed: Callable[[], str], results: str | Path) -> str | None:
-    """The hash of a model or a score of which artifacts are kept; None where there is none that
-    tells it from all others, which is said."""
+    """The hash of a model or score; None, with a warning, where it cannot be hashed reliably."""
     try:
         return hashed()
     except digests.Uncertain as error:
         warnings.warn(
-            f"{what}: what it computes cannot be hashed for certain ({error}): nothing that was "
-            f"made of it before is taken from {results}",
+            f"{what}: cannot be hashed reliably ({error}), so nothing made from it before is "
+            f"reused from {results}",
             stacklevel=2,
         )
         return None
 
 
 def reference(name: str, hashed: str | None) -> str:
-    """What a config calls an object of the session: its name, unlike that of any other of the call,
-    and its hash; where it has none, what no other call has."""
+    """An object's name in the config: its own, unique within the call, and its hash, or a random
+    one where it has none."""
     return f"{config.OBJECT}{name} {uuid.uuid4().hex if hashed is None else hashed}".rstrip()
 
 
 def scores_of(
     scores: str | Score | Sequence[Any], results: str | Path | None = None
 ) -> tuple[list[str], dict[str, Score]]:
-    """Scores by name, and those of the session by their references."""
+    """Names of built-in scores, and `Score` objects by their references."""
     if isinstance(scores, str | Score):
         scores = [scores]
     names = [score for score in scores if isinstance(score, str)]
@@ -144,18 +143,18 @@ def scores_of(
 
 
 def posteriors_of(fit: Any, models: Sequence[str]) -> tuple[dict[str, Any], dict[str, xr.DataTree]]:
-    """Settings of the full-data fit; or draws of it that there are, by the models' names."""
+    """Settings of the full-data fit, or its existing draws by model name."""
     given = dict.fromkeys(models, fit) if _is_tree(fit) else fit
     if not isinstance(given, Mapping):
         raise PcvError(
-            f"fit is {_kind(fit)}; give settings by name, or draws as ArviZ has them (a DataTree "
-            "with a group 'posterior')"
+            f"fit is {_kind(fit)}; give settings by name, or draws as an ArviZ DataTree with a "
+            "group 'posterior'"
         )
     if not any(map(_is_tree, given.values())):
         return dict(given), {}
     if set(given) != set(models) or (given is not fit and len(models) > 1):
         wanted = ", ".join(map(repr, models))
-        raise PcvError(f"fit gives draws; give those of each model by its name: {wanted}")
+        raise PcvError(f"fit holds draws; give those of each model by its name: {wanted}")
     return {}, {name: _tree(x) for name, x in given.items()}
 
 
@@ -164,7 +163,7 @@ def _is_tree(x: Any) -> bool:
 
 
 def _tree(x: Any) -> xr.DataTree:
-    """What is needed of a DataTree, or of an InferenceData of before."""
+    """The groups needed, from a DataTree or an older InferenceData."""
     groups = {name: getattr(x, name, None) for name in ("posterior", "sample_stats")}
     return xr.DataTree.from_dict(
         {
@@ -176,7 +175,7 @@ def _tree(x: Any) -> xr.DataTree:
 
 
 def observations(models: Mapping[str, Model | Target], data: Any) -> Observations:
-    """The rows of all models: one outcome, and the columns of each."""
+    """The rows shared by all models: one outcome, and the columns of each model."""
     outcomes = {name: x.outcome.name for name, x in models.items()}
     first, *others = models
     for name in others:
@@ -230,9 +229,9 @@ def _agreed(
     parts: Mapping[str, Observations],
     given: Mapping[str, np.ndarray],
 ) -> Observations:
-    """The rows of the first model, with the columns on which all models agree.
+    """The first model's rows, with the columns on which all models agree.
 
-    Models of a front-end hold their own values, and keep to them where the data have none.
+    Front-end models hold their own values, and keep them for columns that are left out here.
     """
     first, *_ = parts.values()
     columns: dict[str, np.ndarray] = {}
@@ -264,7 +263,7 @@ def _agreed(
 
 
 def rows(observed: Observations, outcome: str) -> xr.Dataset:
-    """Rows of the outcome's length as columns, all else as constants, in the order of a store."""
+    """Arrays of the outcome's length as columns, all others as constants, sorted by name."""
     columns = dict(sorted(observed.columns.items()))
 
     def dims(name: str, x: Any) -> list[str]:
@@ -276,8 +275,8 @@ def rows(observed: Observations, outcome: str) -> xr.Dataset:
 
 
 def write(path: Path, data: xr.Dataset | xr.DataTree) -> None:
-    """Write an input, unless it is there as it should be."""
-    with suppress(OSError, ValueError, LookupError, TypeError):  # it is damaged
+    """Write an input, unless an identical one is there."""
+    with suppress(OSError, ValueError, LookupError, TypeError):  # missing or damaged
         if isinstance(data, xr.Dataset) and store.opened(path).identical(data):
             return
         if isinstance(data, xr.DataTree) and data.identical(xr.open_datatree(path, engine="zarr")):
@@ -286,7 +285,7 @@ def write(path: Path, data: xr.Dataset | xr.DataTree) -> None:
 
 
 def _unit_of_row(observed: Observations, outcome: str) -> np.ndarray:
-    """The index of each row's unit, as `model_data` has it but for the order of units."""
+    """The index of each row's unit, as in `model_data` up to the order of units."""
     if not observed.units:
         return np.arange(len(observed.columns[outcome]))
     units = pd.DataFrame({name: observed.columns[name] for name in observed.units})
@@ -298,7 +297,7 @@ def _num_units(observed: Observations, outcome: str) -> int:
 
 
 def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, Any], Folds | None]:
-    """The folds as a config names them, or those that are laid out already."""
+    """A scheme in config terms, or folds that are already laid out."""
     if isinstance(folds, Mapping):
         return dict(folds), None
     if isinstance(folds, str):
@@ -337,7 +336,7 @@ def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, 
 
 
 class _Pairs(NamedTuple):
-    """Pairs of indices, training and test, as a splitter gives them."""
+    """Pairs of training and test indices, posing as a splitter."""
 
     pairs: Sequence[Any]
 
@@ -346,19 +345,19 @@ class _Pairs(NamedTuple):
 
 
 def _check_reach(folds: _Pairs, num_units: int) -> None:
-    """Were pairs made for fewer units? Of the last ones they would neither train nor test."""
+    """Refuse pairs made for fewer units: the last units would be neither trained on nor tested."""
     reach = 0
-    with suppress(ValueError, TypeError):  # `from_splitter` says what is no pair of indices
+    with suppress(ValueError, TypeError):  # `from_splitter` reports malformed pairs
         reach = max(int(np.max(units, initial=-1)) for pair in folds.pairs for units in pair) + 1
     if 0 < reach < num_units:
         raise PcvError(
-            f"folds: the pairs are of {reach} units, but the data have {num_units}; make them of "
+            f"folds: the pairs cover {reach} units, but the data have {num_units}; make them for "
             f"these {num_units}, in the order of the data"
         )
 
 
 def _warn_of_a_rest(folds: Folds, num_units: int) -> None:
-    """Were folds that do not say of how many units they are made for fewer?"""
+    """Warn of folds without `num_units` that seem to be made for fewer units."""
     used = max(int(folds.test.max()) + 1, int(folds.held_out.max()))
     if used < num_units:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""PSIS first, brute force where it fails: `loo`."""
+"""`loo`: PSIS first, brute force where it fails."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,11 +33,12 @@ from pcv.pipeline.storage.artifacts import fitted, opened
 from pcv.sampling.hmc import train_mask
 
 MAX_DRAWS = 1000
-"""full-data draws at which a predictive is evaluated that the fit has not kept"""
+"""full-data draws at which to evaluate a predictive that the fit does not store"""
 NODES_PER_DIM = 256
-"""of integrals over a group's own effects: weights are one over them, which their noise biases"""
+"""of integrals over a group's own effects: many, as their noise biases the importance weights,
+which are their reciprocals"""
 FOLDS_AT_ONCE = 50
-"""that are evaluated side by side"""
+"""evaluated in parallel"""
 
 
 def loo(
@@ -61,20 +62,19 @@ def loo(
 ) -> CV:
     r"""Leave-one-out, or leave-one-group-out, from the full-data fit where its draws suffice.
 
-    Importance sampling gives the folds whose weights have a light tail; those with k-hat above
-    `good_k` are sampled, all at once. `CV.folds` says by its column "source" which came from where.
-    Where effects are integrated out, for targets, and where log likelihoods are more than 512 MiB,
-    so that the fit does not keep them, at most 1,000 full-data draws are used. The log score is the
-    only one.
+    Folds whose importance weights have a light tail come from PSIS; those with k-hat above `good_k`
+    are sampled, all at once. The column "source" of `CV.folds` tells which is which. At most 1,000
+    full-data draws are used where effects are integrated out, for targets, and where the log
+    likelihoods exceed the 512 MiB that a fit stores. Only the log score is available.
 
     Args:
         model, data, joint, seed, precision, cores, progress: as for `cross_validate`.
         group_by: group of each unit, or the name of its column; None: units are left out alone.
-        brute_force: whether to sample the folds that importance sampling fails for.
+        brute_force: whether to sample the folds for which importance sampling fails.
         good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
-        predictive: "auto" integrates out what belongs to a left-out unit or group alone, so that
-            weights live in the other parameters.
-        chains, draws, warmup, cv: of the folds that are sampled.
+        predictive: "auto" integrates out effects of the left-out unit or group alone, so that
+            weights depend on the other parameters only.
+        chains, draws, warmup, cv: of the folds sampled.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
 
     Raises:
@@ -166,7 +166,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
 
 
 def _at_least_two(khat: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """The bad folds, in order; with a single one, the next worst as well."""
+    """Places of the bad folds, in order; if there is only one, the next worst as well."""
     if bad.sum() > 1:
         return np.flatnonzero(bad)
     return np.sort(np.argsort(np.where(np.isnan(khat), np.inf, khat))[-2:])
@@ -175,7 +175,7 @@ def _at_least_two(khat: np.ndarray, bad: np.ndarray) -> np.ndarray:
 def _diagnostics(
     job: Job, folds: Folds, found: Psis, made: Scored, limit: float, number: int
 ) -> xr.Dataset:
-    """What diagnostics.zarr would hold, of folds that no chain was made for."""
+    """The content of diagnostics.zarr for folds estimated by PSIS."""
     fold, slot = "fold", ("fold", "slot")
     units = opened(job, "data")["unit"].values
     present = folds.test >= 0
@@ -233,7 +233,7 @@ def _diagnostics(
 
 
 def _over_draws(found: Psis) -> dict[str, tuple]:
-    """Progressive estimates, of all draws alone."""
+    """Progressive estimates, with all draws as their only point."""
     at = {
         "joint_elpd": found.joint_elpd,
         "joint_mcse": found.joint_mcse,
@@ -256,7 +256,7 @@ def _flagged(names: np.ndarray, verdict: np.ndarray) -> str:
 
 
 def _patched(diagnosed: xr.Dataset, brute: xr.Dataset) -> xr.Dataset:
-    """With the folds that were sampled in place of theirs."""
+    """The diagnostics with those of the sampled folds put in."""
     place = diagnosed.indexes["fold"].get_indexer(brute.indexes["fold"])
     patched = diagnosed.copy(deep=True)
     for name, variable in diagnosed.data_vars.items():

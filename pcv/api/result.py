@@ -1,4 +1,4 @@
-"""What cross-validation of a model gives back: `CV`."""
+"""The result of cross-validating a model: `CV`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +28,11 @@ class CV:
     """Cross-validation of one model.
 
     Attributes:
-        tree: ArviZ's groups of the full-data fit (posterior, sample_stats, observed_data, and
+        tree: ArviZ groups of the full-data fit (posterior, sample_stats, observed_data, and
             log_likelihood where units are independent given the parameters), `folds`, and
             `diagnostics`: estimates and diagnostics of all folds.
-        joint: whether `elpd` and what goes with it are of the joint score, each test set predicted
-            as a whole, or of the pointwise one, each unit on its own.
+        joint: whether `elpd` and its errors refer to the joint score (each test set predicted as a
+            whole) or to the pointwise score (each unit on its own).
     """
 
     tree: xr.DataTree
@@ -48,7 +48,7 @@ class CV:
         return str(self.diagnostics.attrs["model"])
 
     def renamed(self, name: str) -> "CV":
-        """The same under another name."""
+        """The same result under another name."""
         diagnosed = self.diagnostics.assign_attrs(model=name)
         return replace(self, tree=self.tree.assign({"diagnostics": xr.DataTree(diagnosed)}))
 
@@ -59,7 +59,7 @@ class CV:
 
     @property
     def scores(self) -> comparing.Scores:
-        """The terms of the score, and what they are scores of."""
+        """The terms of the score shown, with what identifies their data and folds."""
         data, folds = (self.tree.attrs[name] for name in ("outcome_print", "folds_print"))
         return results.scores(self.diagnostics, self.kind, data, folds)
 
@@ -70,26 +70,26 @@ class CV:
 
     @property
     def se(self) -> float:
-        """Standard error of `elpd`, epistemic: that these are the data."""
+        """Standard error of `elpd`: epistemic, due to limited data."""
         return float(comparing.standard_error(self.scores.elpd[None])[0])
 
     @property
     def mcse(self) -> float:
-        """Monte Carlo standard error of `elpd`: that these are the draws."""
+        """Monte Carlo standard error of `elpd`: due to limited draws."""
         return comparing.total_mcse(self.scores)
 
     @property
     def p(self) -> float:
         r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
-        log predictive density of the same terms by the full-data posterior; NaN where the fit keeps
-        no log likelihoods, of a target and where they are more than 512 MiB, and under the marginal
-        predictive, which the full data have no counterpart of."""
+        log predictive density of the same terms under the full-data posterior. NaN for targets,
+        where log likelihoods exceed 512 MiB and are not stored, and under the marginal predictive,
+        which has no full-data counterpart."""
         return float(np.sum(self._lpd() - self.scores.elpd))
 
     @property
     def pointwise(self) -> xr.DataArray:
-        """elpd of each unit that is tested, in the order of the data, whichever score is shown
-        (unit; nats)."""
+        """elpd of each tested unit, in the order of the data, whichever score is shown (unit;
+        nats)."""
         scores, order = replace(self, joint=False).scores, self._order
         return xr.DataArray(
             scores.elpd[order],
@@ -109,7 +109,7 @@ class CV:
 
     @property
     def folds(self) -> pd.DataFrame:
-        """One row per fold: elpd and its MCSE (and whether that is only a lower bound), ESS, R-hat,
+        """One row per fold: elpd, its MCSE and whether that is only a lower bound, ESS, R-hat,
         k-hat, overlap with the full data, divergences, verdict."""
         diagnostics = self.diagnostics
         names = ["rhat", "khat", "overlap", "divergences", "acceptance", "efmi", "n_draws"]
@@ -131,7 +131,7 @@ class CV:
 
     @property
     def verdict(self) -> str:
-        """Whether the computation can be trusted: "ok", or which folds not, why, what to do."""
+        """The verdict: "ok", or which folds cannot be trusted, why, and what to do."""
         return self.scores.verdict
 
     def score(self, name: str, kind: Kind = "pointwise") -> pd.Series:
@@ -142,11 +142,11 @@ class CV:
             kind: joint or pointwise.
 
         Raises:
-            PcvError: it was not asked for.
+            PcvError: it was not computed.
         """
         known = results.listed(self.diagnostics.attrs.get("scores", []))
         if f"{name}_{kind}" not in known:
-            there = f"there are {', '.join(known)}" if known else f"ask for it: scores=['{name}']"
+            there = f"there are {', '.join(known)}" if known else f"request it: scores=['{name}']"
             raise PcvError(f"no {kind} score '{name}'; {there}")
         found = results.scores(self.diagnostics, kind, "", "", name)
         se = comparing.standard_error(found.elpd[None])[0]
@@ -154,11 +154,7 @@ class CV:
         return pd.Series({"estimate": found.elpd.sum(), "se": se, "mcse": mcse}, name=name)
 
     def _lpd(self) -> np.ndarray:
-        """Log predictive density of every term by the full-data posterior.
-
-        There is none of a target; nor of a group whose effects are integrated out of what its fold
-        predicts, and known to the full data.
-        """
+        """Log predictive density of every term under the full-data posterior; NaN as for `p`."""
         marginal = self.diagnostics.attrs["predictive"] == "marginal"
         if marginal or "log_likelihood" not in self.tree:
             return np.full(len(self.scores.elpd), np.nan)
@@ -223,14 +219,14 @@ class CV:
         return results.listed(self.tree.attrs.get("marks", []))
 
     def to_datatree(self) -> xr.DataTree:
-        """All that there is, as ArviZ and xarray read it."""
+        """The whole result, for ArviZ and xarray."""
         return self.tree
 
     def to_arviz(self) -> "ELPDData":
-        """The score as ArviZ's functions take it, `az.compare` and `az.plot_khat` among them.
+        """The score for ArviZ functions such as `az.compare` and `az.plot_khat`.
 
-        Its `pareto_k` are of the folds, as `CV.folds` has them. ArviZ's SE divides by T where ours
-        has T − 1 terms: smaller by :math:`\\sqrt{(T-1)/T}`.
+        Its `pareto_k` are those of the folds (`CV.folds`). ArviZ's SE divides by T, ours by T − 1,
+        so that it is smaller by :math:`\\sqrt{(T-1)/T}`.
         """
         from arviz_stats.utils import ELPDDataLOOKFold
 
@@ -239,7 +235,7 @@ class CV:
         terms, dim = np.asarray(scores.elpd)[order], "fold" if self.joint else "unit"
         coords = {dim: np.array(scores.term)[order]}
         khat, of_term = self.diagnostics["khat"], scores.fold_of_term[order]
-        if len(order) == khat.size:  # of folds of one unit each, in the order of the terms
+        if len(order) == khat.size:  # folds of one unit each: in the order of the terms
             khat = xr.DataArray(khat.values[of_term], coords, dim)
         return ELPDDataLOOKFold(
             elpd=float(terms.sum()),
@@ -257,14 +253,14 @@ class CV:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a Zarr store, which `pcv.load` and `xr.open_datatree` read.
+        """Write everything to a Zarr store that `pcv.load` and `xr.open_datatree` read.
 
         Args:
-            path: of a new folder, or of a result that was saved there before; or a URL, as
-                ``s3://bucket/cv.zarr``, of a file system that fsspec knows.
+            path: a new folder, or a saved result to overwrite; or a URL that fsspec knows, such as
+                ``s3://bucket/cv.zarr``.
 
         Raises:
-            PcvError: there is something else, or nothing can be written.
+            PcvError: something else is there, or nothing can be written.
         """
         tree = self.tree.copy()
         tree.attrs["joint"] = self.joint
@@ -284,7 +280,7 @@ class CV:
         return plots.rhat({self.name: self.diagnostics})
 
     def plot_benchmark(self) -> "Figure":
-        """R-hat max against what it would be if all chains mixed."""
+        """R-hat max against its benchmark, the distribution if all chains mixed."""
         from pcv.report import plots
 
         self._check_sampled()
@@ -293,12 +289,12 @@ class CV:
     def _check_sampled(self) -> None:
         if "source" in self.diagnostics:
             raise PcvError(
-                f"{self.name}: its folds, or most of them, come from PSIS, which has no chains to "
+                f"{self.name}: all or most of its folds come from PSIS, which has no chains to "
                 "compare; see plot_khat"
             )
 
     def plot_ess(self) -> "Figure":
-        """Effective draws of every fold's score, and of their sum, over draws."""
+        """ESS of every fold's score, and of their sum, over draws."""
         from pcv.report import plots
 
         self._check_sampled()
@@ -330,13 +326,13 @@ def _alone(cv: CV) -> xr.Dataset:
 
 
 def load(path: str | Path) -> CV:
-    """A cross-validation that was saved.
+    """Load a saved cross-validation.
 
     Args:
-        path: of `CV.save`, or its URL.
+        path: path or URL given to `CV.save`.
 
     Raises:
-        PcvError: there is none, it is damaged, or an earlier version's.
+        PcvError: it is missing, damaged, or saved by an earlier version.
     """
     tree = saved.read(path)
     return CV(tree, bool(tree.attrs["joint"]))

@@ -1,4 +1,4 @@
-"""A result on disk, whole: what `CV.save` writes and `pcv.load` reads."""
+"""A whole result on disk: what `CV.save` writes and `pcv.load` reads."""
 
 import hashlib
 from pathlib import Path
@@ -18,7 +18,7 @@ ADDED = (
     "integration",
     "overlap",
 )
-"""variables and attributes of diagnostics that results of earlier versions lack"""
+"""diagnostics variables and attributes that results of earlier versions lack"""
 
 
 def write(path: str | Path, tree: xr.DataTree) -> None:
@@ -28,7 +28,7 @@ def write(path: str | Path, tree: xr.DataTree) -> None:
             _check_saved(path)
         store.put(path, tree, mode="w")
     except OSError as error:
-        said = f"it cannot be saved here ({error.strerror or error}); choose another path"
+        said = f"cannot be saved here ({error.strerror or error}); choose another path"
         raise PcvError(f"{path}: {said}") from error
 
 
@@ -36,12 +36,12 @@ def read(path: str | Path) -> xr.DataTree:
     if not store.exists(path):
         raise PcvError(f"{path}: not found")
     _check_saved(path)
-    damaged = f"{path}: damaged; take a copy of it, or cross-validate again"
+    damaged = f"{path}: damaged; restore it from a copy, or cross-validate again"
     try:
         tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
-        written = tree.attrs.pop("digest", None)  # none in what earlier versions saved
+        written = tree.attrs.pop("digest", None)  # earlier versions saved none
         found = _digest(tree)
-    except Exception as error:  # whatever Zarr makes of it
+    except Exception as error:  # Zarr raises many kinds
         raise PcvError(f"{damaged} ({in_one_line(error)})") from error
     if written not in (None, found):
         raise PcvError(f"{damaged} (its content does not match its digest)")
@@ -56,14 +56,14 @@ def read(path: str | Path) -> xr.DataTree:
 
 
 def _digest(tree: xr.DataTree) -> str:
-    """A hash of all values of a tree: of a chunk that is lost, Zarr makes zeros or NaN."""
+    """A hash of all values of a tree, as Zarr silently reads lost chunks as zeros or NaN."""
     total = hashlib.sha256()
     for node in sorted(tree.subtree, key=lambda node: node.path):  # as Zarr lists them
         named = true_names(node.to_dataset(inherit=False)).variables
         for name in sorted(named, key=str):
             x = np.asarray(named[name].values)
             total.update(f"{node.path} {name} {x.shape} ".encode())
-            if x.dtype.kind in "fc":  # no -0 and no signs of NaN, which Zarr leaves out
+            if x.dtype.kind in "fc":  # Zarr keeps neither -0 nor signs of NaN
                 total.update(np.ascontiguousarray(np.where(np.isnan(x), np.nan, x + 0)).tobytes())
             elif x.dtype.kind in "biu":
                 total.update(np.ascontiguousarray(x).tobytes())
