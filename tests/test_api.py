@@ -807,9 +807,7 @@ def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
     model = pcv.from_numpyro(two_peaks, {"y": Y + 3})
     fit = {"chains": 16, "warmup": 100, "draws": 100}  # not all at one peak, whatever their key
     short = {"fit": fit, "progress": False, "seed": 1}
-    words = (
-        r"reparameterise\nfit=\{'allow_bad_fit': True\} continues anyway \(a keyword of pcv"
-    )
+    words = r"reparameterise\nfit=\{'allow_bad_fit': True\} continues anyway \(a keyword of pcv"
     with pytest.raises(PcvError, match=words):
         pcv.cross_validate(model, **short)
     kept = r"\nthe draws are kept in .*fit_failed\.zarr; fit="
@@ -869,7 +867,9 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     assert "are not kept" not in capsys.readouterr().err
     monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 6 * 1600 * N)  # of 32 bit they are smaller
     without = found()
-    said = f"the log likelihoods of {N} units at 1600 draws, 0.0 GiB, are not kept, so that p and "
+    said = (
+        f"the log likelihoods of {N} units at 1600 draws, 0.0 GiB, are not kept, so p and az.loo "
+    )
     assert said in capsys.readouterr().err
     assert "log_likelihood" not in without.to_datatree()
     assert np.isnan(without.p)

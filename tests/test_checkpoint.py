@@ -141,7 +141,7 @@ def test_draws_of_something_else_are_dropped_and_that_is_said(tmp_path):
         with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
             saved.save(0, {"x": np.zeros(1)}, {"x": np.zeros(1)})
     assert len(said) == 1
-    words = 'draws of other inputs or settings are dropped: config.scores was ["log"], is '
+    words = 'draws from other inputs or settings are dropped: config.scores was ["log"], is '
     assert said[0].endswith(f'{words}["crps", "log"]')
 
 
@@ -276,7 +276,7 @@ def test_a_damaged_file_is_moved_aside(project, whole, damage, name, left):
     sampled(project)
     damage(folder_of(project) / name)
     assert sampled(project).identical(whole)
-    assert any(f"{name}: damaged; it is now damaged-{name}" in line for line in project.said)
+    assert any(f"{name}: damaged; renamed to damaged-{name}" in line for line in project.said)
     assert any(f"resuming from {left} saved blocks" in line for line in project.said)
     assert (folder_of(project) / f"damaged-{name}").exists()
 
@@ -366,7 +366,7 @@ def test_a_torn_record_of_another_job_is_skipped(tmp_path, content):
     whole = put_together(tmp_path, ["1", "2"], made := [], said.append)
     assert (whole.number, made) == (2, [[0]])
     assert said == [
-        f"warning: {torn}: damaged; draws that are kept beside it are not used",
+        f"warning: {torn}: damaged; the draws beside it are not used",
         "1 of 2 folds have saved blocks; the others are made",
     ]
     assert checkpoint.count(tmp_path, {"folds": ["1", "3"]}) == 0
@@ -379,7 +379,7 @@ def test_ones_own_torn_record_is_moved_aside(tmp_path, content):
     with checkpoint.held(tmp_path, {"folds": ["1"]}, HERE, said.append) as saved:
         assert saved.number == 0
     assert said == [
-        f"warning: {torn}: damaged; it is now damaged-made_of.json, and its draws are made again"
+        f"warning: {torn}: damaged; renamed to damaged-made_of.json, and its draws are made again"
     ]
     made_by(tmp_path, ["1"], 3, pytest.fail)
 
@@ -408,7 +408,7 @@ def test_a_record_that_is_a_folder_is_moved_aside(tmp_path):
     with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
         assert saved.number == 0
     assert said == [
-        f"warning: {folder / 'made_of.json'}: damaged; it is now damaged-made_of.json, and its "
+        f"warning: {folder / 'made_of.json'}: damaged; renamed to damaged-made_of.json, and its "
         "draws are made again"
     ]
 
@@ -478,8 +478,8 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
     for fold in ("1", "2"):
         made_by(tmp_path, [fold], 2, said.append)
     assert said == [
-        f"warning: {tmp_path}: this file system has no locks (there are none), so that two "
-        "processes making the same draws are not kept apart: start only one"
+        f"warning: {tmp_path}: this file system has no locks (there are none), so two "
+        "processes making the same draws would not notice each other; start only one"
     ]
     assert not checkpoint.is_held(tmp_path, {"folds": ["1"]})
     with checkpoint.held(tmp_path, {"folds": ["1"]}, HERE, said.append) as saved:
@@ -505,8 +505,8 @@ def test_going_on_with_other_devices_is_said_once(project, whole):
         assert sampled(project).identical(whole)
     (said,) = [line for line in project.said if "made on" in line]
     assert said == (
-        f"{folder_of(project)}: its draws were made on 3 x gpu, and new ones are made on 2 x cpu: "
-        "they agree with either up to rounding, not bit by bit"
+        f"{folder_of(project)}: its draws were made on 3 x gpu, new ones are made on 2 x cpu; "
+        "the two agree up to rounding, not bit by bit"
     )
 
 
@@ -532,7 +532,7 @@ def test_draws_of_others_in_another_precision_are_not_used(tmp_path):
     made_by(tmp_path, ["1"], 2)
     whole = put_together(tmp_path, ["1", "3"], made := [], (said := []).append)
     assert (whole.number, made) == (2, [[1]])
-    assert said[0] == f"{other}: its draws are in float32, and are not used for those here"
+    assert said[0] == f"{other}: its draws are in float32, and are not used here"
 
 
 def test_trees_and_back():
@@ -595,7 +595,7 @@ def test_no_file_of_a_job_is_taken_for_another(tmp_path):
                 found = [saved.block(j)["x"].tolist() for j in range(saved.number)]
                 assert found == [[i, j] for j in range(saved.number)]
             assert said == [
-                f"warning: {file}: of another job, or of another place in this one; it is now "
+                f"warning: {file}: of another job, or of another place in this one; renamed to "
                 f"misplaced-{file.name}, and its draws are made again"
             ]
             file.with_name(f"misplaced-{file.name}").unlink()
@@ -647,4 +647,4 @@ def test_checkpoints_that_name_no_job_begin_anew(tmp_path):
     made_by(tmp_path, ["1"], 3)
     with checkpoint.held(tmp_path, {"job": JOB, "folds": ["1"]}, HERE, (said := []).append) as own:
         assert own.number == 0
-    assert "draws of other inputs or settings are dropped: job was" in said[0]
+    assert "draws from other inputs or settings are dropped: job was" in said[0]

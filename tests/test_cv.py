@@ -42,9 +42,7 @@ def test_files_that_are_damaged_are_told(cv, tmp_path):
             other = bytes([content[half] ^ 255])
             rest = b"" if spoil == "cut" else other + content[half + 1 :]
             (spoilt / file).write_bytes(content[:half] + rest)
-        with pytest.raises(
-            PcvError, match=r"spoilt\.zarr: damaged; restore it from a copy, or"
-        ):
+        with pytest.raises(PcvError, match=r"spoilt\.zarr: damaged; restore it from a copy, or"):
             pcv.load(spoilt)
         (spoilt / file).write_bytes(content)
     pcv.load(spoilt)

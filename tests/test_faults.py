@@ -95,4 +95,4 @@ def test_faults_one_after_another(base, tmp_path, among, start):
         assert not faults.leftovers(job)
     if start == "warmup":
         assert any("resuming from" in line for line in said)
-    assert sum("damaged; it is now" in line for line in said) == torn_files
+    assert sum("damaged; renamed to" in line for line in said) == torn_files

@@ -190,7 +190,7 @@ def test_one_chain_cannot_tell(drawn):
 
 def test_bambi_has_another_intercept(drawn):
     model = bmb.Model("y ~ x", pd.DataFrame(DATA))
-    with pytest.raises(PcvError, match="no way from its variables back"):
+    with pytest.raises(PcvError, match="cannot map its variables back"):
         call(model, fit=drawn)
 
 

@@ -100,18 +100,18 @@ class TestRefusals:
         Path("mine").mkdir()
         Path("mine/config.yaml").write_text("seed: 3\n")
         assert self.refused(monkeypatch, capsys, "mine") == (
-            "error: mine: not empty, and nothing is overwritten; choose another name"
+            "error: mine: not empty, and pcv overwrites nothing; choose another name"
         )
 
     def test_file_of_that_name(self, monkeypatch, capsys):
         Path("mine").write_text("")
         assert self.refused(monkeypatch, capsys, "mine") == (
-            "error: mine: a file of this name is there; choose another name"
+            "error: mine: a file of this name exists; choose another name"
         )
 
     def test_parent_that_is_missing(self, monkeypatch, capsys):
         assert self.refused(monkeypatch, capsys, "a/b") == (
-            "error: a/b: no folder 'a' to make it in; make that first"
+            "error: a/b: there is no folder 'a'; create that first"
         )
 
     def test_parent_that_is_not_writable(self, monkeypatch, capsys):
@@ -136,7 +136,7 @@ class TestRefusals:
     def test_front_end_that_is_not_installed(self, monkeypatch, capsys, frontend, name):
         monkeypatch.setattr(project, "find_spec", lambda package: None)
         assert self.refused(monkeypatch, capsys, "new", "-f", frontend) == (
-            f"error: --frontend {frontend}: {name} is not in this environment; add it: "
+            f"error: --frontend {frontend}: {name} is not installed here; install it: "
             f"`pip install {frontend}`"
         )
 

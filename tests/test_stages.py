@@ -776,12 +776,12 @@ def same(data, scale=5.0):
         )
         answers._warn_of_short_batches(job, checked)
         expected = {
-            "short": f"on full-data draws, batches of {size} give 70% of the MCSE by a windowed "
-            "ESS; take longer ones (cv.batch_size)",
+            "short": f"on full-data draws, batches of {size} give 70% of the MCSE from a windowed "
+            "ESS; use longer batches (cv.batch_size)",
             "raised": f"MCSEs are raised by 30%, as successive batches of {size} draws are "
-            "correlated; longer ones (cv.batch_size), and more draws",
+            "correlated; use longer batches (cv.batch_size) and more draws",
             "unknown": "chains of the full-data fit are too short to tell whether batches of "
-            f"{size} draws are long enough; more fit.draws",
+            f"{size} draws are long enough; use more fit.draws",
         }
         assert project.said == [f"warning: diagnose linear: {expected[x]}" for x in said]
 
@@ -849,7 +849,7 @@ class TestSameAnswer:
         shutil.rmtree(sample)
         command = "-m pcv sample config.yaml --model flat --cores 3 --results on_1"
         done = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True)
-        assert "its draws were made on 1 x cpu, and new ones are made on 3 x cpu" in done.stderr
+        assert "its draws were made on 1 x cpu, new ones are made on 3 x cpu" in done.stderr
         assert "resuming from 1 saved block" in done.stderr
         drawn = xr.open_dataset(sample).load()
         for name in (v for v in found[0] if "batch" in drawn[v].dims):

@@ -135,7 +135,7 @@ def test_what_was_damaged(project):
     )
     assert states(job)["sample flat 2-of-2"] == "done"
     path = job._replace(model="flat", batch="1-of-2").path("sample")
-    assert table(artifacts(job)).endswith(f"remove the damaged ones before: rm -r {path}")
+    assert table(artifacts(job)).endswith(f"remove the damaged ones first: rm -r {path}")
 
 
 def test_rounds(project):
@@ -186,7 +186,7 @@ def test_clean_keeps_what_may_be_of_batches_to_come(project):
     measured = project.job({"cv": {**SETTINGS["cv"], "fold_batches": "auto"}})
     assert clean(measured)[0] == 0
     assert table(artifacts(measured)).endswith(
-        " Batches of folds of linear, flat come to these, as many as `cut` says."
+        " Fold batches of linear, flat are added, as many as `cut` finds."
     )
 
 

@@ -133,7 +133,7 @@ def test_rounds_until_the_comparison_is_settled(project):
     assert to_do(project) == {"plan", "sample_more a", "sample a", "diagnose a"} | END
     run = tiny(project)
     assert run.status == 0, run.err + run.out
-    named = r"round 1: .*; 4 of 4 folds go on: \S+ \S+ of \w+, .* and 1 more"
+    named = r"round 1: .*; 4 of 4 folds continue: \S+ \S+ of \w+, .* and 1 more"
     assert re.search(named, run.out + run.err)
     results = project / "results/tiny"
     drawn = [xr.open_dataset(results / f"models/a/{d}/1-of-2.zarr") for d in ("sample", "sample/2")]

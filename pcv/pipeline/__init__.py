@@ -1,4 +1,4 @@
-"""Stages that leave artifacts: what Snakemake and `pcv` run, and all that touches the disk for it.
+"""Stages and their artifacts: what Snakemake and `pcv` run, and everything that touches the disk.
 
-A stage reads artifacts, calls the same function as a call from Python does, and writes its own.
+A stage reads artifacts, calls the same function as the Python interface, and writes its own.
 """

@@ -1,9 +1,9 @@
-"""The table of stages: what each reads, what of a config it depends on, and what it leaves.
+"""The table of stages: what each reads, which config keys it depends on, and what it writes.
 
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
-Where artifacts lie, what they are made of, whether they are in date and when Snakemake makes them
-again is read from here.
+Artifacts' paths and recipes, whether they are up to date, and when Snakemake remakes them all
+follow from this table.
 
 >>> STAGES["warmup"].inputs, path(Path("results"), "warmup", "rats", "slopes", "1-of-1").name
 (('folds', 'fit', 'cut'), '1-of-1.zarr')
@@ -14,39 +14,39 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 Files = Literal["table", "folds", "model", "posterior", "scores"]
-"""files that a config names: the data, folds of one's own, those of a model's functions, draws that
-are its fit, and those of one's own scores"""
+"""files named in a config: data, user-defined folds, code of models, draws used as a fit, and code
+of user-defined scores"""
 
 
 class Stage(NamedTuple):
     """One line of the table."""
 
     version: int
-    """raised when it computes something else from the same inputs: its artifacts are remade"""
+    """raised when the same inputs give another result, so that its artifacts are remade"""
     path: str
-    """of its artifact, relative to the folder of the results"""
+    """of its artifact, relative to the results folder"""
     module: str
-    """of `pcv.pipeline.stages`: its function has the stage's name"""
+    """of `pcv.pipeline.stages`, with a function of the stage's name"""
     says: str
-    """what its command says of it"""
+    """help text of its command"""
     inputs: tuple[str, ...] = ()
-    """stages right before: it is made from their artifacts, and those before these"""
+    """the stages directly before it; it may read their artifacts and all earlier ones"""
     keys: Mapping[str, Any] = {}
-    """of the experiment, that its result depends on beyond those of the stages before"""
+    """the experiment's keys that its result depends on, beyond those of earlier stages"""
     common: frozenset[str] = frozenset()
-    """keys beside the experiments"""
+    """top-level keys that it depends on"""
     files: Mapping[str, Files] = {}
-    """what its recipe calls the files that it reads"""
+    """the files that it reads, by their names in its recipe"""
     path_in_rounds: str = ""
-    """of its artifact in rounds after the first, where a comparison decides which folds go on"""
+    """of its artifact in rounds after the first, where a comparison decides which folds continue"""
 
     def has(self, field: str) -> bool:
-        """Is there an artifact for each "model" or "batch"?"""
+        """Whether there is an artifact for each "model" or "batch"."""
         return f"{{{field}}}" in self.path
 
     def place(self, round: int) -> str:
         place = (round and self.path_in_rounds) or self.path
-        if not place:  # or all results would lie there
+        if not place:  # an empty path would be the whole results folder
             raise ValueError("the first round has no such artifact")
         return place
 
@@ -56,7 +56,7 @@ STAGES = {
         version=2,
         path="{experiment}/data.zarr",
         module="inputs",
-        says="Read the data, make units of its rows, check them: data.zarr.",
+        says="Read and check the data, and lay them out by unit: data.zarr.",
         keys={"data": True},
         files={"files": "table"},
     ),
@@ -74,7 +74,7 @@ STAGES = {
         version=9,
         path="{experiment}/models/{model}/fit.zarr",
         module="full_data",
-        says="Fit the models to the full data and tune the kernels of their folds: fit.zarr.",
+        says="Fit the models to the full data and adapt the folds' kernel: fit.zarr.",
         inputs=("data",),
         keys={"fit": {"chains", "warmup", "draws", "target_accept"}},
         common=frozenset({"seed", "precision"}),
@@ -84,8 +84,7 @@ STAGES = {
         version=4,
         path="{experiment}/models/{model}/batches.zarr",
         module="batching",
-        says="Cut the folds into batches that fit the memory (cv.fold_batches: auto): "
-        "batches.zarr.",
+        says="Cut the folds into batches that fit in memory (cv.fold_batches: auto): batches.zarr.",
         inputs=("folds", "fit"),
         keys={
             "predictive": True,
@@ -110,8 +109,7 @@ STAGES = {
         version=20,
         path="{experiment}/models/{model}/sample/{batch}.zarr",
         module="sampling",
-        says="Sample all chains of all folds and keep the sums of their scores: "
-        "sample/<batch>.zarr.",
+        says="Sample all chains of all folds and store sums of their scores: sample/<batch>.zarr.",
         inputs=("warmup", "plan"),
         keys={"scores": True, "cv": {"draws", "until", "store"}},
         files={"files": "model", "score files": "scores"},
@@ -121,7 +119,8 @@ STAGES = {
         version=5,
         path="",  # the first round has none
         module="answers",
-        says="Name the folds whose draws the comparison still needs (cv.until): plan/<round>.zarr.",
+        says="Choose the folds that need more draws for the comparison (cv.until): "
+        "plan/<round>.zarr.",
         inputs=("cut", "sample"),
         keys={"cv": {"until"}, "compare": True},
         path_in_rounds="{experiment}/plan/{round}.zarr",
@@ -130,7 +129,8 @@ STAGES = {
         version=16,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="answers",
-        says="Estimates and diagnostics of every fold, from the stored sums: diagnostics.zarr.",
+        says="Compute estimates and diagnostics of every fold from the stored sums: "
+        "diagnostics.zarr.",
         inputs=("cut", "sample"),
         common=frozenset({"seed"}),
     ),
@@ -138,7 +138,7 @@ STAGES = {
         version=9,
         path="{experiment}/comparison.zarr",
         module="answers",
-        says="Compare the models and print the table: comparison.zarr, comparison.csv.",
+        says="Compare the models and print the tables: comparison.zarr, comparison.csv.",
         inputs=("diagnose",),
         keys={"compare": True},
     ),
@@ -151,13 +151,13 @@ STAGES = {
         keys={"report": True},
     ),
 }
-"""in the order in which they are run"""
+"""in the order in which they run"""
 
 
 def path(
     results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
 ) -> Path:
-    """Where a stage's artifact lies.
+    """The path of a stage's artifact.
 
     >>> str(path(Path("results"), "fit", "rats", "slopes"))
     'results/rats/models/slopes/fit.zarr'

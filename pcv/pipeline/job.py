@@ -1,4 +1,4 @@
-"""Which artifact to make, from what: a `Job`, its recipe, and what its draws depend on."""
+"""A `Job`: which artifact to make, its recipe, and what its draws depend on."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from pcv.pipeline.storage.store import Stamp
 Say = Callable[[str], None]
 Artifact = xr.Dataset | xr.DataTree
 Made = dict[str, Any]
-"""what something is made of, as JSON has it"""
+"""what something is made of, in JSON types"""
 
 
 class Job(NamedTuple):
@@ -36,18 +36,18 @@ class Job(NamedTuple):
     progress: Callable[[Progress], None] = lambda progress: None
     round: int = 0
     objects: Mapping[str, Any] = {}
-    """models and scores of a Python session by their references, where the API makes the job"""
+    """models and scores of a Python session by their references, in calls from Python"""
     given: str = ""
-    """what follows `pcv <stage>` on the command line, for advice"""
+    """arguments of `pcv <stage>` on the command line, for messages"""
     made: dict[Any, Any] | None = None
-    """what later stages of this process can use again; None: nothing"""
+    """a cache shared by the stages of this process; None: no caching"""
     kept: dict[Path, tuple[Stamp, Artifact]] | None = None
-    """artifacts by their paths, where they stay in memory; None: they are files"""
+    """artifacts held in memory, by path; None: they are files"""
 
     def once(self, key: tuple, make: Callable[[], Any]) -> Any:
-        """What `make` makes, or made when it was called for the same before.
+        """The result of `make()`, cached by key.
 
-        What is kept stays alive, so that the `id` of a part of it may be part of a key.
+        Cached objects stay alive, so that a key may contain the `id` of a part of one.
         """
         if self.made is None:
             return make()
@@ -70,25 +70,25 @@ class Job(NamedTuple):
 
     @property
     def table(self) -> Path:
-        """The file of the data."""
+        """The data file."""
         if self.settings.data.dataset is not None:
             return layout.dataset(self.results, self.settings.data.dataset)
         return Path(str(self.settings.data.file))
 
     @property
     def posterior(self) -> Path | None:
-        """The file of draws that are the full-data fit; None: it is made."""
+        """The file of draws used as the full-data fit; None: the model is fitted."""
         given = self.settings.fit.file
         return None if given is None else Path(given.replace("{model}", self.model))
 
     @property
     def source(self) -> str:
-        """What messages call the data: their file, or what a Python session calls them."""
+        """The data's name in messages: their file, or "data" in calls from Python."""
         return "data" if self.objects else str(self.table)
 
     @property
     def checkpoints(self) -> Path:
-        """Where samples of the model and the round are kept while they are made."""
+        """The folder of checkpoints for the model and round."""
         return layout.checkpoints(self.results, self.experiment, self.model) / str(self.round)
 
     def path(self, stage: str) -> Path:
@@ -96,11 +96,11 @@ class Job(NamedTuple):
 
 
 def recipe(job: Job, stage: str) -> dict[str, Any]:
-    """What a stage's artifact is made of, besides its input artifacts; nobody asks in memory."""
+    """What a stage's artifact is made of, besides its input artifacts; empty in memory."""
     if job.kept is not None:
         return {}
     of_config = stage_config(job.config, job.experiment, stage, job.model or None)
-    if job.objects:  # what a session has written into `results`, which may be moved
+    if job.objects:  # files that the call wrote into `results`, a folder that may be moved
         of_config.get("data", of_config.get("folds", {})).pop("file", None)
     line = STAGES[stage]
     made_of: dict[str, Any] = {"stage version": line.version, "config": of_config}
@@ -115,7 +115,7 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
 
 
 def _files(job: Job, which: Files) -> list[Path] | None:
-    """Those of a job; None where it has none of the kind."""
+    """The job's files of a kind; None if it has none."""
     match which:
         case "table":
             return [job.table]
@@ -132,13 +132,13 @@ def _files(job: Job, which: Files) -> list[Path] | None:
 
 
 def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[Any]) -> Made:
-    """What the end of a job's warmup depends on; other folds are no part of it.
+    """What the final states of a job's warmup depend on, which is no fold outside the job.
 
     Args:
         job: of a warmup.
         known: stamps of its inputs.
         folds: of the job.
-        how: the model is scored.
+        how: the model is scored: predictive, integration, whether decoupled.
     """
     inputs = {name: known[name].fingerprint for name in ("data", "fit")}
     made_of = _of_any_batch(job, "warmup")
@@ -146,9 +146,9 @@ def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[
 
 
 def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Dataset) -> Made:
-    """What a job's draws depend on: all that its samples do, but not how many there are, nor other
-    folds; unless folds end where their own answer is in. Those of a round go on from the round
-    before, whatever the reason.
+    """What a job's draws depend on: what its samples do, except the number of draws and folds
+    outside the job, unless each fold stops by itself. A round continues the draws of the round
+    before, whatever decided so.
 
     Args:
         job: of a sample.
@@ -161,7 +161,7 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Data
     made_of["config"] = {"scores": sorted(scores), "until": None}
     made_of["warmup"] = _of_any_batch(job, "warmup")
     inputs = {name: known[name].fingerprint for name in ("data", "fit")}
-    if cv.until and cv.until.of_comparison:  # how long it is where max_draws leaves it whole
+    if cv.until and cv.until.of_comparison:  # the round's length, unless max_draws cuts it short
         made_of["config"]["round"] = cv.until.min_draws * 2**job.round
     elif cv.until:
         made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
@@ -173,8 +173,8 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Data
 
 
 def _named(job: Job, stage: str) -> Made:
-    """What random numbers depend on beside the folds, and where blocks lie: those of a job that is
-    made of the same under another name are not its."""
+    """What random numbers and checkpoint paths depend on besides the folds: a job made of the same
+    under another name has other draws."""
     of_job = {"experiment": job.experiment, "model": job.model, "round": job.round}
     return {"job": {"stage": stage, "seed": job.config.seed, **of_job}}
 
@@ -184,12 +184,12 @@ def _of_any_batch(job: Job, stage: str) -> Made:
 
 
 def _of_folds(folds: Folds) -> Made:
-    """Blocks of test sets with more room than these have another shape."""
+    """The number of slots counts, as it is part of the blocks' shape."""
     return {"folds": fold_fingerprints(folds), "slots": folds.test.shape[1]}
 
 
 def fold_fingerprints(folds: Folds) -> list[str]:
-    """A hash of each fold: of its name, what it tests and what it leaves out."""
+    """A hash of each fold's name, test units and held-out units."""
     return [
         store.fingerprint(str(name), test[test >= 0].tolist(), runs[runs[:, 1] > 0].tolist())
         for name, test, runs in zip(folds.id, folds.test, folds.held_out)
@@ -197,13 +197,13 @@ def fold_fingerprints(folds: Folds) -> list[str]:
 
 
 def score_files(settings: Experiment) -> list[Path]:
-    """The files of a user's own scores."""
+    """The files of user-defined scores."""
     own = [name for name in settings.scores if ":" in name]
     return [path for name in own for path in reference.sources(name)]
 
 
 def _hashes(job: Job, paths: list[Path]) -> dict[str, str]:
-    """Of files as they were when the job first looked: what changes later is no part of it."""
+    """Hashes of files, as they were when the job first read them."""
     for path in paths:
         if not path.exists():
             raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")

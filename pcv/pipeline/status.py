@@ -1,4 +1,4 @@
-"""Where the artifacts of an experiment stand, and what a rerun would make. No JAX."""
+"""The state of an experiment's artifacts, and what a rerun would make. Loads no JAX."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,9 +32,9 @@ class Artifact(NamedTuple):
     stage: str
     job: Job
     state: str
-    """"done", "to do", or what else there is to say"""
+    """"done", "to do", or why it is made again"""
     stamp: Stamp | None
-    """of what is there and in date"""
+    """of an artifact that is up to date"""
 
     @property
     def path(self) -> Path:
@@ -63,12 +63,12 @@ def artifacts(job: Job) -> list[Artifact]:
 def _state(
     stage: str, job: Job, inputs: list[Artifact], known: Mapping[str, Stamp]
 ) -> tuple[str, Stamp | None]:
-    """Of an artifact whose inputs are done."""
+    """State and stamp of an artifact whose inputs are done."""
     path = job.path(stage)
     if not path.exists():
         failed = _failed(job, known) if stage == "fit" else ""
         return _begun(f"to do{failed}", stage, job, known), None
-    if stage == "report":  # a page has no stamp
+    if stage == "report":  # the page has no stamp
         newer = path.stat().st_mtime >= max(a.path.stat().st_mtime for a in inputs)
         return "done" if newer else "again: the comparison is newer", None
     try:
@@ -90,7 +90,7 @@ def _failed(job: Job, known: Mapping[str, Stamp]) -> str:
 
 
 def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
-    """What is to be made, and of samples how many of their blocks are there."""
+    """The state, for samples with the number of blocks saved."""
     if stage != "sample":
         return state
     inputs = {name: known[name] for name in ("data", "fit", "folds", "warmup")}
@@ -109,7 +109,7 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
 
 
 def table(found: list[Artifact]) -> str:
-    """The artifacts of an experiment as lines, and what a rerun would make."""
+    """A table of an experiment's artifacts, and what a rerun would make."""
     rows = [("stage", "of", "size", "time", "state")]
     for a in found:
         of = " ".join((a.job.model, a.job.batch if a.job.batch != layout.WHOLE else ""))
@@ -129,18 +129,18 @@ def table(found: list[Artifact]) -> str:
     left = f"A rerun makes {number} of {len(found)} artifacts: {', '.join(again)}."
     known = {a.job.model for a in found if a.stage == "sample"}
     if unknown := [name for name in found[0].job.settings.models if name not in known]:
-        left += f" Batches of folds of {', '.join(unknown)} come to these, as many as `cut` says."
+        left += f" Fold batches of {', '.join(unknown)} are added, as many as `cut` finds."
     damaged = [str(a.path) for a in found if a.state.startswith(DAMAGED)]
     if damaged:
         left += (
-            " Snakemake does not look inside of artifacts; remove the damaged ones before: rm -r "
+            " Snakemake does not look inside artifacts; remove the damaged ones first: rm -r "
             + " ".join(damaged)
         )
     return "\n".join([*(line.rstrip() for line in lines), left if again else "All is done."])
 
 
 def in_bytes(size: int) -> str:
-    """A number of bytes in words.
+    """A number of bytes with its unit.
 
     >>> in_bytes(1234567)
     '1.23 MB'
@@ -150,17 +150,16 @@ def in_bytes(size: int) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all in a folder."""
+    """Bytes of a file, or of all files in a folder."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
 def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
-    """Remove the checkpoints of models whose samples are done; or count them, in a dry run.
+    """Remove the checkpoints of models whose samples are done; in a dry run, only count them.
 
     Returns:
-        How many were removed, how many bytes they had, and how many are kept, of work that goes on
-        from them.
+        Checkpoints removed, bytes freed, and checkpoints kept for unfinished samples.
     """
     removed, freed, kept = 0, 0, 0
     samples = [a for a in artifacts(job) if a.stage == "sample"]

@@ -1,5 +1,5 @@
-"""The `pcv` command, the projects that it begins, and a server of forks that spares it imports.
+"""The `pcv` command, the projects that it creates, and a fork server that saves it imports.
 
-`commands` has all commands and runs one: those of the `stages`, and those of `managing` a project;
-`shared` has their options. `project` is what `pcv init` writes.
+`commands` collects all commands and runs one: those of the `stages` and those for `managing` a
+project; `shared` holds their options. `project` is behind `pcv init`.
 """

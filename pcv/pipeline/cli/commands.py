@@ -1,4 +1,4 @@
-"""The `pcv` command: all its commands, and how it ends."""
+"""The `pcv` command: all its subcommands, and its exit."""
 
 import sys
 import traceback
@@ -26,15 +26,15 @@ EXAMPLES = {
     "diagnose": "config/config.yaml --model slopes",
     "devices": "",
 }
-"""of commands that are given more than a config"""
+"""arguments of commands that take more than a config"""
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Bayesian cross-validation: which model predicts better, how sure that is, and whether "
-    "the computation can be trusted. Start with `pcv init DIR`, which writes a project that runs. "
+    help="Bayesian cross-validation: which model predicts better, how certain that is, and whether "
+    "the computation can be trusted. Start with `pcv init DIR`, which writes a working project. "
     "Stages, in order: data, fit, folds, (cut,) warmup, sample, diagnose, compare, report.",
     epilog="Example: pcv check config/config.yaml",
 )
@@ -60,7 +60,7 @@ for command in AFTER:
     _add(command.__name__, command)
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
-"""of typer: a command, option or argument that is wrong or missing"""
+"""typer's error for a wrong or missing command, option or argument"""
 
 
 def _version(asked: bool) -> bool:
@@ -75,14 +75,14 @@ def _version(asked: bool) -> bool:
 @app.callback()
 def _whole(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Which pcv this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command; an error is one line and a non-zero exit status, a warning is one line."""
+    """Run the command; errors and warnings are one line each, errors exit with non-zero status."""
     if "--debug" not in sys.argv:
         warnings.formatwarning = lambda said, *_, **__: f"warning: {str(said).splitlines()[0]}\n"
     try:

@@ -1,14 +1,14 @@
-"""A process that has imported what jobs import, and forks for each of them.
+"""A server that has already imported what jobs import, and forks a process for each job.
 
-A job of the workflow imports for two seconds or more, often longer than it works. Snakemake's main
-process `start`s this one, where jobs run beside it; the `pcv` of a job hands itself `over` to a
-fork, which has its folder, its environment and its output, and tells its exit status. A job of
-another environment, or that finds nobody, imports for itself. JAX is imported here and not begun:
-its threads would not survive a fork. Snakemake's benchmark of such a job has its time, and nothing
-of its memory.
+A workflow job spends two seconds or more on imports, often longer than on its work. Snakemake's
+main process `start`s the server, where jobs run on the same machine; a job's `pcv` hands itself
+`over` to a fork, which takes on its folder, environment and output and returns its exit status. A
+job in another environment, or without a server, imports for itself. JAX is imported here but not
+initialised: its threads would not survive a fork. Snakemake's benchmark of such a job measures its
+time, but not its memory.
 
-Signals of a terminal, or to a process group, reach a fork as they reach its job. SIGTERM to the job
-alone is passed on, and when the job is gone, its fork goes.
+Signals from a terminal, or to a process group, reach fork and job alike. SIGTERM to the job alone
+is passed on, and when the job dies, so does its fork.
 """
 
 import gc
@@ -30,8 +30,8 @@ from typing import Any
 
 ADDRESS = "PCV_FORKSERVER"
 OF_A_JOB = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR", ADDRESS)
-"""variables that differ from job to job, and change nothing of what is imported; so do those of
-numbers of threads, which Snakemake sets"""
+"""variables that differ from job to job without affecting imports; so do the numbers of threads
+that Snakemake sets"""
 IMPORTED = (
     *(
         "pcv.pipeline.cli.commands",
@@ -43,19 +43,19 @@ IMPORTED = (
     ),
     *("arviz_stats", "pcv.report"),
 )
-"""modules in the order in which jobs come to need them; none makes an array of JAX, as BlackJAX
-does, and xarray asks for sparse"""
+"""modules in the order in which jobs need them. BlackJAX is not among them, as importing it creates
+a JAX array; sparse is imported by xarray"""
 
 
 def start() -> None:
-    """Have a fork server for this process and its jobs, which ends with it."""
+    """Start a fork server for this process's jobs, which ends with this process."""
     if sys.platform != "linux" or ADDRESS in os.environ:
         return
-    folder = mkdtemp(prefix="pcv-")  # of mode 700: nobody else has anything done here
-    ends, _ = os.pipe()  # the other end stays open as long as this process is there
+    folder = mkdtemp(prefix="pcv-")  # mode 700: nobody else can send jobs
+    ends, _ = os.pipe()  # the other end stays open as long as this process lives
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(_socket(folder))
-        server.listen(64)  # who comes early waits
+        server.listen(64)  # early jobs wait
         places = server.fileno(), ends
         code = f"from pcv.pipeline.cli import forkserver; forkserver.serve({folder!r}, *{places})"
         subprocess.Popen([sys.executable, "-P", "-c", code], pass_fds=places)
@@ -64,7 +64,7 @@ def start() -> None:
 
 
 def _environment() -> str:
-    """What the modules of a process depend on."""
+    """A hash of what a process's imported modules depend on."""
     known = {
         name: x
         for name, x in os.environ.items()
@@ -75,7 +75,7 @@ def _environment() -> str:
 
 
 def over() -> None:
-    """Have this process done by a fork, if there is a server for it; else return."""
+    """Have a fork do this process's work, if there is a server for it; else return."""
     folder, _, environment = os.environ.get(ADDRESS, "").rpartition(" ")
     if not folder or environment != _environment():
         return
@@ -107,11 +107,11 @@ def over() -> None:
 
 
 def serve(folder: str, place: int, ends: int) -> None:
-    """Fork for each job that asks at a socket, as long as the other end of a pipe is open; import
-    while none asks."""
+    """Fork for each job that connects to the socket `place`, until the other end of the pipe `ends`
+    is closed; import while idle."""
     missing = list(IMPORTED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # none is waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that forks leave no zombies
     with socket.socket(fileno=place) as server:
         while not _jax_has_begun():
             asked, *_ = select.select([place, ends], [], [], 0 if missing else None)
@@ -122,9 +122,9 @@ def serve(folder: str, place: int, ends: int) -> None:
                     import_module(missing.pop(0))
                 continue
             job, _ = server.accept()
-            gc.freeze()  # pages that nothing is written to stay shared
+            gc.freeze()  # so that the collector writes to no shared pages
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of JAX and Python: BLAS has threads, and forks
+                warnings.simplefilter("ignore")  # JAX and Python warn of forks with (BLAS) threads
                 here = os.fork()
             if not here:
                 server.close()
@@ -136,7 +136,7 @@ def serve(folder: str, place: int, ends: int) -> None:
 
 
 def _jax_has_begun() -> bool:
-    """It takes no other number of devices then."""
+    """Whether JAX is initialised, after which its number of devices is fixed."""
     jax: Any = sys.modules.get("jax")
     try:
         jax and jax.config.update("jax_num_cpu_devices", jax.config.jax_num_cpu_devices)
@@ -146,7 +146,7 @@ def _jax_has_begun() -> bool:
 
 
 def _become(job: socket.socket) -> None:
-    """Do what a job asks for, in its place."""
+    """Take a job's place: its arguments, folder, environment, output and signal handling."""
     size, places, *_ = socket.recv_fds(job, 4, 3)
     argv, folder, environment, ignored = json.loads(_read(job, int.from_bytes(size)))
     for place, descriptor in enumerate(places):
@@ -187,7 +187,7 @@ def _socket(folder: str) -> str:
 
 
 def _read(stream: socket.socket, size: int) -> bytes:
-    """So many bytes, or what there is until the other end is closed."""
+    """`size` bytes, or fewer if the other end closes first."""
     found = b""
     while len(found) < size and (some := stream.recv(size - len(found))):
         found += some

@@ -1,4 +1,4 @@
-"""Commands around the stages: begin a project, check it, see where it stands, tidy up."""
+"""Commands around the stages: create a project, check it, show its status, clean up."""
 
 import difflib
 from pathlib import Path
@@ -25,11 +25,11 @@ USUAL = (Path("config.yaml"), Path("config/config.yaml"))
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
     frontend: Annotated[
-        str, typer.Option("--frontend", "-f", help="Of the models: numpyro, pymc, bambi or jax.")
+        str, typer.Option("--frontend", "-f", help="For the models: numpyro, pymc, bambi or jax.")
     ] = "numpyro",
     debug: Debug = False,
 ) -> None:
-    """Write a project to start from, which runs: config, models, data, Snakefile."""
+    """Write a working project to start from: config, models, data, Snakefile."""
     from pcv.pipeline.cli import project
 
     written = project.init(folder, frontend)
@@ -64,7 +64,7 @@ def download(
     results: Results = HERE,
     debug: Debug = False,
 ) -> None:
-    """Fetch a registered data set, from the folder that PCV_DATA names or from its source."""
+    """Fetch a registered data set, from the folder in PCV_DATA or from its source."""
     from pcv.base.progress import say
     from pcv.pipeline.data.registry import SOURCES
     from pcv.pipeline.stages import inputs
@@ -81,14 +81,14 @@ def show(
     config: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[CONFIG]", help="Config file (YAML); one of the usual name if any."
+            metavar="[CONFIG]", help="Config file (YAML); by default config.yaml, if there is one."
         ),
     ] = None,
     experiment: Experiment = "",
     results: Results = HERE,
     debug: Debug = False,
 ) -> None:
-    """Print the last comparison of the models again, and where its report is."""
+    """Print the last comparison again, and the path of its report."""
     from pcv.pipeline.stages import answers
 
     chosen = config or next((path for path in USUAL if path.exists()), USUAL[0])
@@ -96,7 +96,7 @@ def show(
 
 
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
-    """What JAX finds on this machine, and what chains run on."""
+    """Show the devices that JAX finds, and which of them chains run on."""
     from pcv.base.programs import devices
 
     devices.setup(cores)
@@ -106,7 +106,7 @@ def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
 def status(
     config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
 ) -> None:
-    """Where every artifact stands: done, begun or out of date, and what a rerun would make."""
+    """Show the state of every artifact (done, started, out of date) and what a rerun would make."""
     from pcv.pipeline.status import artifacts, table
 
     jobs = shared.jobs_of(config, experiment, results)
@@ -118,11 +118,11 @@ def clean(
     experiment: Experiment = "",
     results: Results = HERE,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say what would be removed, and keep it.")
+        bool, typer.Option("--dry-run", "-n", help="Only show what would be removed.")
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Remove the blocks of draws of finished samples, from which more draws would resume."""
+    """Remove checkpoints of finished samples, from which more draws would resume."""
     from pcv.pipeline import status
 
     removed, freed, kept = map(

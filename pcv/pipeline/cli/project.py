@@ -1,4 +1,4 @@
-"""A project of one's own: what `pcv init` writes, and where it finds the workflow. Loads no JAX."""
+"""New projects: what `pcv init` writes, and where they find the workflow. Loads no JAX."""
 
 import difflib
 import shlex
@@ -12,14 +12,14 @@ from pcv.base.errors import PcvError
 
 TEMPLATES = Path(__file__).parent / "templates"
 FRONTENDS = {"numpyro": "NumPyro", "pymc": "PyMC", "bambi": "Bambi", "jax": "JAX"}
-"""what models can be written in: packages, and their names in prose"""
+"""packages in which models can be written, and their names in prose"""
 SNAKEFILE = "workflow/Snakefile"
 
 
 def workflow_path() -> Path:
-    """The workflow's Snakefile, for a ``module`` of another one.
+    """The path of the workflow's Snakefile, to import as a ``module`` of another one.
 
-    It lies beside the package in a clone, and where a wheel puts its data otherwise.
+    It is beside the package in a clone, otherwise among the data of the wheel.
 
     >>> workflow_path().name
     'Snakefile'
@@ -44,18 +44,18 @@ def workflow_path() -> Path:
 
 
 def init(folder: Path, frontend: str) -> list[Path]:
-    """Write a project that runs: config, models, data, Snakefile, profile, README.
+    """Write a working project: config, models, data, Snakefile, profile, README.
 
     Args:
         folder: new, or empty.
-        frontend: what the models are written in, one of `FRONTENDS`.
+        frontend: of the models, one of `FRONTENDS`.
 
     Returns:
-        The files.
+        The files written.
 
     Raises:
-        PcvError: no such front-end, or it is not installed; the folder is not empty, or cannot be
-            written.
+        PcvError: the front-end is unknown or not installed; the folder is not empty, or not
+            writable.
     """
     _check_installed(frontend)
     project = TEMPLATES / "project"
@@ -77,7 +77,7 @@ def init(folder: Path, frontend: str) -> list[Path]:
 
 
 def next_commands(folder: Path) -> list[str]:
-    """What to type after `init`; `snakemake` with its folder where it would not be found."""
+    """The commands to type after `init`; `snakemake` with its path if it is not on PATH."""
     snakemake = Path(sys.executable).with_name("snakemake")
     found = shutil.which("snakemake")
     if not snakemake.exists() or (found and snakemake.samefile(found)):
@@ -93,16 +93,15 @@ def _check_installed(frontend: str) -> None:
         raise PcvError(f"--frontend: no front-end '{frontend}'; {hint}")
     if find_spec(frontend) is None:
         raise PcvError(
-            f"--frontend {frontend}: {FRONTENDS[frontend]} is not in this environment; add it: "
+            f"--frontend {frontend}: {FRONTENDS[frontend]} is not installed here; install it: "
             f"`pip install {frontend}`"
         )
 
 
 def _check_free(folder: Path) -> None:
-    """Is there a place for the folder, and nothing in it?"""
     if not folder.parent.is_dir():
-        raise PcvError(f"{folder}: no folder '{folder.parent}' to make it in; make that first")
+        raise PcvError(f"{folder}: there is no folder '{folder.parent}'; create that first")
     if folder.exists() and not folder.is_dir():
-        raise PcvError(f"{folder}: a file of this name is there; choose another name")
+        raise PcvError(f"{folder}: a file of this name exists; choose another name")
     if folder.is_dir() and any(folder.iterdir()):
-        raise PcvError(f"{folder}: not empty, and nothing is overwritten; choose another name")
+        raise PcvError(f"{folder}: not empty, and pcv overwrites nothing; choose another name")

@@ -1,4 +1,4 @@
-"""What commands share: their options, and the jobs that these choose."""
+"""Options shared by the commands, and the jobs that they select."""
 
 import difflib
 from collections.abc import Callable
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from pcv.pipeline.job import Job
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
-Experiment = Annotated[str, typer.Option("--experiment", "-e", help="One of the experiments.")]
-Model = Annotated[str, typer.Option("--model", "-m", help="One of the models.")]
-Batch = Annotated[str, typer.Option("--batch", "-b", help="One fold batch, as 1-of-2.")]
+Experiment = Annotated[str, typer.Option("--experiment", "-e", help="Only this experiment.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="Only this model.")]
+Batch = Annotated[str, typer.Option("--batch", "-b", help="Only this fold batch, such as 1-of-2.")]
 
 
 def _on_disk(folder: Path) -> Path:
     if ":/" in str(folder):
         raise typer.BadParameter(
-            f"{folder} is an address; artifacts are made in a folder (results of Python's "
-            "`cross_validate` go elsewhere by `CV.save`)"
+            f"{folder} is an address; artifacts need a local folder (from Python, `CV.save` takes "
+            "addresses)"
         )
     return folder
 
 
 Results = Annotated[
-    Path, typer.Option("--results", help="Folder of the artifacts.", callback=_on_disk)
+    Path, typer.Option("--results", help="Folder for the artifacts.", callback=_on_disk)
 ]
 Cores = Annotated[int, typer.Option("--cores", "-c", min=1, help="CPU cores to use.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -88,7 +88,7 @@ def _chosen(config: Path, what: str, name: str, known: list[str]) -> list[str]:
 
 
 def print_each(jobs: list["Job"], words: "Callable[[Job], str]", gap: str = "") -> None:
-    """What there is to say of each experiment, under its name where there are several."""
+    """Print `words` of each job, under its experiment's name where there are several."""
     for job in jobs:
         said = words(job)
         print(f"Experiment '{job.experiment}'\n{said}{gap}" if len(jobs) > 1 else said)

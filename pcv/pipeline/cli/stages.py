@@ -1,4 +1,4 @@
-"""Commands of the stages, each by hand: the same functions that the workflow's rules call."""
+"""Commands that run one stage each: the same functions that the workflow's rules call."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +30,7 @@ def fit(
     results: Results = HERE,
     cores: Cores = ALL_CORES,
     allow_bad_fit: Annotated[
-        bool, typer.Option("--allow-bad-fit", help="Go on with a bad fit, and mark all results.")
+        bool, typer.Option("--allow-bad-fit", help="Accept a bad fit, and mark all results.")
     ] = False,
     debug: Debug = False,
 ) -> None:
@@ -41,7 +41,7 @@ def fit(
 def folds(
     config: ConfigFile,
     experiment: Experiment = "",
-    plot: Annotated[bool, typer.Option("--plot", help="Draw them: figures/folds.png.")] = False,
+    plot: Annotated[bool, typer.Option("--plot", help="Plot them: figures/folds.png.")] = False,
     results: Results = HERE,
     debug: Debug = False,
 ) -> None:
@@ -80,7 +80,7 @@ def sample(
     batch: Batch = "",
     results: Results = HERE,
     round: Annotated[
-        int, typer.Option(min=0, help="Of sampling: from 1 on, the folds that `pcv plan` names.")
+        int, typer.Option(min=0, help="Round of sampling; from 1 on, folds chosen by `pcv plan`.")
     ] = 0,
     cores: Cores = ALL_CORES,
     debug: Debug = False,
@@ -114,7 +114,7 @@ WITH_OPTIONS = (fit, folds, cut, warmup, sample, plan, compare)
 
 
 def command(stage: str) -> Callable[..., None]:
-    """That of a stage: one of those above, or one that only chooses what to make."""
+    """The command of a stage: one of those above, or one without options of its own."""
 
     def of_experiment(
         config: ConfigFile,
@@ -145,12 +145,12 @@ def _run(stage: str, jobs: Iterable["Job"], *settings: Any) -> None:
 
 
 def _of_round(round: int, jobs: list["Job"]) -> Iterator["Job"]:
-    """The jobs in a round of sampling; says of which experiments there is no such round."""
+    """The jobs of a round of sampling; reports experiments that have no such round."""
     for job in jobs:
         last = len(job.settings.cv.rounds) - 1
         if round <= last:
             yield job._replace(round=round)
             continue
-        asks = "there is one where cv.until names mcse_over_se or decide"
+        asks = "rounds need cv.until with mcse_over_se or decide"
         rule = f"its rounds are 0 to {last}" if last else asks
         job.say(f"experiment '{job.experiment}': no round {round}: {rule}")

@@ -1,9 +1,9 @@
-"""One function per stage, from artifacts to an artifact: what the CLI, the rules and the API call.
+"""One function per stage, from artifacts to an artifact, called by the CLI, the rules and the API.
 
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
-A stage takes a `Job`, reads the artifacts before it, refuses those that do not belong to the
-present config, and writes its own. The table in ``pcv.pipeline.graph`` names its module.
+A stage takes a `Job`, reads its input artifacts, refuses those that do not belong to the current
+config, and writes its own. The table in ``pcv.pipeline.graph`` names its module.
 """
 
 import importlib

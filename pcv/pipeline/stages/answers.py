@@ -1,4 +1,4 @@
-"""The stages after sampling, from stored sums alone: diagnostics, comparison, report."""
+"""The stages after sampling, from stored sums only: diagnostics, comparison, report."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 CHECKED_FOLDS = 100
-"""folds whose full-data draws check the size of the batches"""
+"""number of folds used to check the batch size on full-data draws"""
 
 
 def plan(job: Job) -> None:
     """Which folds need more draws for the comparison to be settled: ``plan/<round>.zarr``.
 
-    A fold that is left out of one round stays out of the next ones.
+    A fold that is not sampled in one round is not sampled in later ones.
     """
     from pcv.analysis import results
 
@@ -76,7 +76,7 @@ def plan(job: Job) -> None:
     names = [f"{fold} of {model}" for model, fold in more["both"].values[more.values]]
     listed = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
     job.say(
-        f"round {job.round}: {found.attrs['words']}; {len(names)} of {more.size} folds go on"
+        f"round {job.round}: {found.attrs['words']}; {len(names)} of {more.size} folds continue"
         + f": {listed}" * bool(names)
     )
 
@@ -108,7 +108,7 @@ def diagnose(job: Job) -> None:
 
 
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
-    """Chains of one batch are independent whatever its length."""
+    """Warn of correlated batches; single batches of independent chains are never correlated."""
     from pcv.analysis.diagnostics import SHORT_BATCHES
 
     size = job.settings.cv.batch_size
@@ -117,26 +117,25 @@ def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
     if several and np.isnan(share):
         job.say(
             f"warning: diagnose {job.model}: chains of the full-data fit are too short to tell "
-            f"whether batches of {size} draws are long enough; more fit.draws"
+            f"whether batches of {size} draws are long enough; use more fit.draws"
         )
     if share < SHORT_BATCHES and several:
         job.say(
             f"warning: diagnose {job.model}: on full-data draws, batches of {size} give "
-            f"{share:.0%} of the MCSE by a windowed ESS; take longer ones (cv.batch_size)"
+            f"{share:.0%} of the MCSE from a windowed ESS; use longer batches (cv.batch_size)"
         )
     raised = np.sqrt(diagnostics.attrs["batch_inflation"])
     if raised > 1 / SHORT_BATCHES:
         job.say(
             f"warning: diagnose {job.model}: MCSEs are raised by {raised - 1:.0%}, as successive "
-            f"batches of {size} draws are correlated; longer ones (cv.batch_size), and more draws"
+            f"batches of {size} draws are correlated; use longer batches (cv.batch_size) and more "
+            "draws"
         )
 
 
 def _of_some_folds(job: Job) -> np.ndarray:
-    """Scores of some folds' test sets at the draws of the full-data fit, (fold, chain, draw).
-
-    Those that the warmup evaluated; or from the log likelihood that the fit keeps.
-    """
+    """Scores of some folds' test sets at full-data draws (fold, chain, draw), from the warmup or
+    from the fit's log likelihood."""
     first = opened(batches(job)[0], "warmup")
     if "log_score_full" in first:
         return first["log_score_full"].values
@@ -147,14 +146,14 @@ def _of_some_folds(job: Job) -> np.ndarray:
     by_unit = fit[job.settings.data.outcome].isel(unit=units)
     of_slot = np.zeros((by_unit.sizes["draw"], *some.shape))
     found = []
-    for chain in range(by_unit.sizes["chain"]):  # all of them at a time would be large
+    for chain in range(by_unit.sizes["chain"]):  # one at a time, to save memory
         of_slot[..., some >= 0] = by_unit.isel(chain=chain).values[..., place]
         found.append(of_slot.sum(-1).T)
     return np.stack(found, axis=1)
 
 
 def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
-    """The scores besides the log score, and the outcome that they are of."""
+    """The scores besides the log score, and the outcome that they refer to."""
     if set(job.scores) == {"log"}:
         return (), np.empty(0)
     from pcv.models import scores
@@ -164,7 +163,7 @@ def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
 
 
 def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
-    """The diagnostics of all models of an experiment, and the stamps of what they are made of."""
+    """The diagnostics of all models of an experiment, and the stamps of their inputs."""
     known = {"data": require(job, "data", {})}
     known["folds"] = require(job, "folds", known)
     datasets_, stamps = {}, dict(known)
@@ -203,14 +202,14 @@ def compare(job: Job) -> str:
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
     file = job.path("compare").with_name("scores.csv")
     store.write_text(file, scores.to_csv(index=False))
-    return _told(compared, diagnosed, stamp)
+    return _in_words(compared, diagnosed, stamp)
 
 
 def show(job: Job) -> str:
-    """The comparison that there is, as `compare` returns it, and where its report is.
+    """The existing comparison, as `compare` returns it, and the path of its report.
 
     Raises:
-        PcvError: there is none, or what it was made from has changed since.
+        PcvError: there is none, or it is out of date.
     """
     if not job.path("compare").exists():
         raise PcvError(f"no comparison yet ({job.path('compare')}): run `snakemake --cores all`")
@@ -218,11 +217,11 @@ def show(job: Job) -> str:
     stamp = require(job, "compare", known)
     page = job.path("report")
     report = f"Report: {page}" if page.exists() else f"No report yet: run `pcv report{job.given}`"
-    return f"{_told(_compared(job, diagnosed, known), diagnosed, stamp)}\n\n{report}"
+    return f"{_in_words(_compared(job, diagnosed, known), diagnosed, stamp)}\n\n{report}"
 
 
-def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
-    """A comparison as text: tables, and what they come to."""
+def _in_words(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
+    """A comparison as text: tables and verdict."""
     from pcv.analysis import results
     from pcv.analysis.results.wording import scores_table, table, wrapped
 
@@ -242,7 +241,7 @@ def _told(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) 
 
 
 def report(job: Job) -> None:
-    """The figures and the page that shows them: ``figures/``, ``report.html``."""
+    """The figures, and the page that shows them: ``figures/``, ``report.html``."""
     from pcv import report as reporting
     from pcv.analysis import results
     from pcv.analysis.results.frames import scores_frame
@@ -276,7 +275,7 @@ def report(job: Job) -> None:
 
 
 def _origin(job: Job, started: datetime) -> dict[str, Any]:
-    """Where the numbers come from: what made the draws; where stages differ, all there is."""
+    """The provenance of the numbers; where stages differ, all values."""
     made: dict[str, list[dict[str, Any]]] = {}
     for stage, part in places(job):
         if stage not in ("plan", "report"):
@@ -310,10 +309,10 @@ def _origin(job: Job, started: datetime) -> dict[str, Any]:
 
 
 def write_figures(pictures: Mapping[str, "Picture"], folder: Path) -> list[Path]:
-    """Write each as PNG and SVG into a folder, which is made if need be.
+    """Write each as PNG and SVG into a folder, created if need be.
 
     Returns:
-        the paths written.
+        The paths written.
 
     Raises:
         PcvError: the folder or a file cannot be written.

@@ -1,4 +1,4 @@
-"""How many batches the folds of a model are cut into, where the memory decides."""
+"""How many batches a model's folds are cut into to fit in memory."""
 
 import xarray as xr
 
@@ -10,10 +10,10 @@ from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_o
 
 
 def cut(job: Job) -> None:
-    """Cut a model's folds into batches that fit the memory: ``batches.zarr``.
+    """Cut a model's folds into batches that fit in memory: ``batches.zarr``.
 
-    What a block of draws takes is measured from its compiled function. With a number of batches
-    in the config there is nothing to measure.
+    The memory of a block of draws is read off its compiled function. Where the config gives the
+    number of batches, nothing is measured.
     """
     from pcv.base.programs import devices
     from pcv.models import scores as scoring
@@ -44,7 +44,7 @@ def cut(job: Job) -> None:
 
         def share(num_folds: int) -> float:
             taken[num_folds] = memory.of_step(engine, first, cv.chains, num_folds)
-            return taken[num_folds].host / there.host  # a device has a tile at a time, of any folds
+            return taken[num_folds].host / there.host  # a device holds one tile, whatever the folds
 
         number = memory.num_batches(len(folds.id), share, cv.memory_share)
         on = devices.describe()
@@ -68,11 +68,11 @@ def cut(job: Job) -> None:
     if taken[most].device > cv.memory_share * there.device:
         job.say(
             f"warning: cut {job.model}: a tile of chains takes more than the share "
-            f"{cv.memory_share:g} (cv.memory_share) of a device; where it does not fit, smaller "
-            "ones are taken"
+            f"{cv.memory_share:g} (cv.memory_share) of a device; smaller tiles are used if it does "
+            "not fit"
         )
     if taken[most].host > cv.memory_share * there.host:
         job.say(
             f"warning: cut {job.model}: even a batch of one fold takes more than the share "
-            f"{cv.memory_share:g} (cv.memory_share); fewer cv.chains or a smaller cv.batch_size"
+            f"{cv.memory_share:g} (cv.memory_share); use fewer cv.chains or a smaller cv.batch_size"
         )

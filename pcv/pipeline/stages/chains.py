@@ -1,4 +1,4 @@
-"""What the stages of the folds' chains share: the model as chains sample it, and its engine."""
+"""Shared by the stages that run the folds' chains: the model as sampled, and its engine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def engine_of(
     model: "Model | Target",
     scores: "tuple[Score, ...]" = (),
 ) -> "Engine":
-    """The program of a model's folds."""
+    """The compiled program for a model's folds."""
     from pcv.models.model import target
     from pcv.models.parameters import flat_target
     from pcv.sampling import tiles
@@ -52,15 +52,15 @@ def in_chains(
     fit: "Fit",
     known: bool | None = None,
 ) -> "Scored":
-    """A model as chains sample it, whose kernel is that of the full-data fit.
+    """The model as the folds' chains sample it, perhaps decoupled from the prior of own effects.
 
     Args:
         job: of the model.
         how: it is scored.
         arrays: its data.
-        folds: all that there are.
+        folds: all folds.
         fit: of the full data.
-        known: are chains decoupled from the prior of own effects? None: it is looked at.
+        known: whether chains are decoupled; None: decided here.
     """
     from pcv.models.effects import decoupling
     from pcv.models.model import Model
@@ -77,8 +77,8 @@ def in_chains(
         wide = sides.frees_effects(engine, fit, folds, np.asarray(how.model.group), job.say)
         if wide and not decoupling.is_smooth(how, arrays, center, folds):
             job.say(
-                f"warning: model '{job.model}': its `marginal` has no gradient, so that chains "
-                "keep the wide priors of left-out effects, and may not mix"
+                f"warning: model '{job.model}': its `marginal` has no gradient, so chains keep the "
+                "wide priors of left-out effects and may not mix"
             )
             return False
         return wide
@@ -98,8 +98,8 @@ def in_chains(
 def resumed(
     job: Job, pool: Path, made_of: Made, make: merging.Make, stage: str
 ) -> Iterator[Checkpoint]:
-    """The blocks of a job that runs before this one have made, of all its folds; what others have
-    of some of them is taken, and what is left is made."""
+    """The job's checkpoint, with blocks of its folds from other jobs' checkpoints merged in; folds
+    that have none are caught up by `make`."""
     if job.kept is not None:
         yield checkpoint.NOWHERE
         return
@@ -111,7 +111,7 @@ def resumed(
 
 
 def says(job: Job, stage: str) -> Say:
-    """Say it of a stage of the job's model."""
+    """A reporter that prefixes messages with stage and model."""
     return lambda words: job.say(f"{stage} {job.model}: {words}")
 
 

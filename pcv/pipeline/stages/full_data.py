@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pcv.models.model import Model, Target
 
 LOG_LIK_BYTES = 2**29
-"""of log likelihoods that are kept: of 16,777 units at 4,000 draws"""
+"""maximum size of stored log likelihoods: 16,777 units at 4,000 draws"""
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
-    """The full-data posterior of a model and the kernel of its folds: ``fit.zarr``.
+    """The full-data posterior of a model and the kernel for its folds: ``fit.zarr``.
 
     Raises:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
@@ -99,8 +99,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             log_lik = None
             job.say(
                 f"fit {job.model}: the log likelihoods of {num_units} units at {draws.lp.size} "
-                f"draws, {size / 2**30:.1f} GiB, are not kept, so that p and az.loo have none; "
-                "fewer fit.draws would be"
+                f"draws, {size / 2**30:.1f} GiB, are not kept, so p and az.loo are not available; "
+                "use fewer fit.draws to keep them"
             )
         tree = idata.tree(flat, log_lik, data_set, names, fitted, checks)
         marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]
@@ -108,7 +108,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     failed = job.path("fit").with_name("fit_failed.zarr")
     if bad and not allowed and job.posterior is not None:
         said = "\n".join(f"fit {job.model}: {problem}" for problem in checks.problems)
-        raise PcvError(f"{said}\ngive other draws, or leave them out, and a fit is made")
+        raise PcvError(f"{said}\ngive other draws, or leave them out to have the model fitted")
     if bad and not allowed:
         if job.kept is None:
             store.write(failed, tree, stamp)
@@ -119,12 +119,12 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
 
 def _given(job: Job, file: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The variables of a posterior that there is, and what its sampler tells of the draws."""
+    """The variables of an existing posterior, and its sampler's statistics."""
     known = job.objects.get(str(file))
     tree, what = (_read(file), str(file)) if known is None else (known, "the draws in fit")
     groups = [tree[name].to_dataset() for name in ("posterior", "sample_stats") if name in tree]
     if not groups or not {"chain", "draw"} <= set(groups[0].dims):
-        raise PcvError(f"{what}: no group 'posterior' with dimensions chain and draw, as ArviZ has")
+        raise PcvError(f"{what}: no group 'posterior' with dimensions chain and draw, as in ArviZ")
     variables = [
         {
             str(name): x.transpose("chain", "draw", ...).values
@@ -137,7 +137,7 @@ def _given(job: Job, file: Path) -> tuple[dict[str, np.ndarray], dict[str, np.nd
 
 
 def _read(file: Path) -> xr.DataTree:
-    """Groups as ArviZ writes them, of a .nc file or a .zarr folder."""
+    """ArviZ groups from a .nc file or a .zarr folder."""
     if not file.exists():
         raise PcvError(f"{file}: no such file; fit.file is relative to the working directory")
     try:
@@ -147,7 +147,7 @@ def _read(file: Path) -> xr.DataTree:
 
 
 def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array]":
-    """From the variables of a posterior to flat parameters."""
+    """The function from a posterior's variables to flat parameters."""
     from jax.flatten_util import ravel_pytree
 
     from pcv.base import programs
@@ -156,8 +156,8 @@ def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array
     unconstrain = getattr(model, "unconstrain", None)
     if unconstrain is None:
         raise PcvError(
-            "draws are given, but the model has no way from its variables back to its parameters: "
-            "pcv.Model(..., unconstrain=...); or leave the draws out"
+            "draws are given, but the model cannot map its variables back to its parameters; give "
+            "pcv.Model(..., unconstrain=...), or leave the draws out"
         )
     params = programs.shapes(model.init, any_key())
 
@@ -185,7 +185,7 @@ def _cause(
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Says in errors what was being done."""
+    """Prefixes errors with what was being done."""
     try:
         yield
     except PcvError as error:

@@ -1,4 +1,4 @@
-"""The stages before the first draw: the data, the folds, and a check of all that is known."""
+"""The stages before sampling: the data, the folds, and checks of the whole experiment."""
 
 import tempfile
 import warnings
@@ -21,7 +21,7 @@ from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_o
 
 
 def download(name: str, to: Path, say: Say) -> None:
-    """Fetch a registered data set, from the folder that ``PCV_DATA`` names or from its source."""
+    """Fetch a registered data set, from the folder in ``PCV_DATA`` or from its source."""
     from pcv.pipeline.data import registry
 
     registry.fetch(name, to)
@@ -29,7 +29,7 @@ def download(name: str, to: Path, say: Say) -> None:
 
 
 def data(job: Job) -> None:
-    """Read the data, make its units, check them: ``data.zarr``."""
+    """Read and check the data, and lay them out by unit: ``data.zarr``."""
     _obtain(job)
     making, result = begin(job, "data"), _units(job)
     keep(job, result, stamp_of(job, making, {}), follows=True)
@@ -38,7 +38,7 @@ def data(job: Job) -> None:
 
 
 def _obtain(job: Job) -> None:
-    """Download the job's table, if it is a registered one that is not there yet."""
+    """Fetch the job's table, if it is a registered data set that is not there yet."""
     name = job.settings.data.dataset
     if name is not None and not job.table.exists():
         download(name, job.table, job.say)
@@ -56,7 +56,7 @@ def _units(job: Job) -> xr.Dataset:
 
 
 def _as_read(job: Job, data_set: xr.Dataset) -> xr.Dataset:
-    """What later stages will read of it."""
+    """The data as later stages will read them."""
     if job.kept is not None:
         return data_set
     with tempfile.TemporaryDirectory(prefix="pcv-") as folder:
@@ -65,7 +65,7 @@ def _as_read(job: Job, data_set: xr.Dataset) -> xr.Dataset:
 
 
 def folds(job: Job, plot: bool = False) -> None:
-    """Lay out the folds, once for all models: ``folds.zarr``; and draw them: ``figures/folds``."""
+    """Lay out the folds, once for all models: ``folds.zarr``; and plot them: ``figures/folds``."""
     making, known = begin(job, "folds"), {"data": require(job, "data", {})}
     data_set = opened(job, "data").load()
     scheme, table = job.settings.folds, Table(data_set, job.config.seed, job.objects)
@@ -100,7 +100,7 @@ def folds_dataset(folds: Folds) -> xr.Dataset:
 
 
 def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
-    """Does the model's training depend on what a fold tests? The warning, if there is one."""
+    """Warn if the model's training terms depend on what a fold tests; returns the warning."""
     from pcv.models.checks.folds import check_gap
 
     arrays, units = columns.model_data(data_set), data_set["unit"].values.tolist()
@@ -112,7 +112,7 @@ def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
 
 
 MIN_BATCHES = 16
-"""batches of all chains of a fold below which `until` is warned of"""
+"""batches, over all chains of a fold, below which `until` gets a warning"""
 
 
 def check(job: Job, leaks: bool = True) -> None:
@@ -120,10 +120,10 @@ def check(job: Job, leaks: bool = True) -> None:
 
     Args:
         job: what to check.
-        leaks: whether to look for training that depends on what is tested, as `warmup` does too.
+        leaks: whether to look for training terms that depend on what is tested, as `warmup` does.
 
     Raises:
-        PcvError: with a line for every part that would fail.
+        PcvError: one line for each problem.
     """
     from pcv.base.programs import devices
     from pcv.models import scores as scoring
@@ -143,7 +143,7 @@ def check(job: Job, leaks: bool = True) -> None:
     if settings.cv.num_superchains == 2:
         job.say(
             f"warning: {job.experiment}: cv.superchains: 2 leave one degree of freedom between "
-            "starts, so that nested R-hat says little; take 4 or more"
+            "starting points, so that nested R-hat says little; take 4 or more"
         )
     _warn_of_few_batches(job)
     if isinstance(settings.cv.fold_batches, int) and len(folds.id) < settings.cv.fold_batches:
@@ -177,7 +177,7 @@ def check(job: Job, leaks: bool = True) -> None:
         if len(set(outcomes.values())) > 1:
             listed = ", ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
             raise PcvError(
-                f"experiment '{job.experiment}': its models are of different outcomes ({listed}) "
+                f"experiment '{job.experiment}': its models have different outcomes ({listed}) "
                 "and could not be compared; let them score the same variable on the same scale"
             )
         scores = scoring.named(job.scores, job.objects)
@@ -190,7 +190,7 @@ def check(job: Job, leaks: bool = True) -> None:
 
 @contextmanager
 def _watched() -> Iterator[list[warnings.WarningMessage]]:
-    """The warnings that a user is meant to read, which are given afterwards."""
+    """Collects warnings meant for the user, and issues them afterwards."""
     said: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as every:
@@ -205,7 +205,8 @@ def _watched() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def _warn_of_few_batches(job: Job) -> None:
-    """An MCSE that few batches tell is itself uncertain, and chains would end when it is low."""
+    """Warn of `until` with few batches: their MCSE is noisy, and folds stop where it is low by
+    chance."""
     cv = job.settings.cv
     if cv.until is None:
         return

@@ -1,4 +1,4 @@
-"""What a job works on: its model, its folds, and how these are scored."""
+"""What a job works on: its model, its folds, and how they are scored."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def model_of(job: Job) -> tuple[dict[str, np.ndarray], "Model | Target"]:
-    """The data's arrays, and the model built on them."""
+    """The data as arrays, and the model built on them."""
     arrays = columns.model_data(opened(job, "data"))
     return arrays, build(job, arrays)
 
@@ -36,7 +36,7 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
         known: Model | Target = job.objects[settings.model]
         return known
     if settings.model.startswith(OBJECT):
-        raise PcvError(f"model '{settings.model}': an object of a Python session that has ended")
+        raise PcvError(f"model '{settings.model}': object of a Python session that has ended")
     made = reference.build(settings.model, arrays, settings.args)
     model = as_model(made)
     if model is None:
@@ -50,7 +50,7 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
 
 
 def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
-    """A front-end's model, whose observed variable must be a column, perhaps of another name."""
+    """A front-end's model, with its observed variable renamed to the outcome's column."""
     if model.data is None:
         return model
     own = model.outcome.name
@@ -58,7 +58,7 @@ def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column:
     if observed.shape != arrays[column].shape or not np.allclose(observed, arrays[column]):
         raise PcvError(
             f"model '{name}': what it observes, '{own}', is not column '{column}' of the data, row "
-            "by row; make it of the `data` that the function gets"
+            "by row; build it from the `data` passed to the function"
         )
     if own == column:
         return model
@@ -77,7 +77,7 @@ def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
 
 
 def stored_folds(job: Job) -> Folds:
-    """All folds of the experiment, whose stamp was required before."""
+    """All folds of the experiment, after their stamp was checked."""
     return stored(opened(job, "folds"))
 
 
@@ -96,7 +96,7 @@ def batch_of(job: Job, folds: Folds) -> Folds:
 
 
 def active_folds(job: Job, folds: Folds) -> Int[np.ndarray, " place"]:
-    """Which of the batch's folds the job samples: in rounds after the first, those of its plan."""
+    """The batch's folds that the job samples: in rounds after the first, those of its plan."""
     if not job.round:
         return np.arange(len(folds.id))
     more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id)
@@ -129,7 +129,7 @@ def scored_alike(job: Job, arrays: dict[str, np.ndarray], folds: Folds) -> dict[
     """All models of an experiment as their folds score them.
 
     Raises:
-        PcvError: by different predictives, so that they could not be compared.
+        PcvError: their predictives differ, so that they could not be compared.
     """
     each = {name: scored(job._replace(model=name), arrays, folds) for name in job.settings.models}
     if len({x.predictive for x in each.values()} - {"either"}) > 1:

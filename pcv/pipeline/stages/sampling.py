@@ -1,4 +1,4 @@
-"""The sampling of a batch of folds, block by block, from where a run before ended."""
+"""Sampling a batch of folds, block by block, resuming from saved blocks."""
 
 import signal
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 INHERITED = ("predictive", "integration", "outcome", "superchains", "full_draws")
-"""attributes of a warmup that its samples have as well"""
+"""attributes that samples take over from their warmup"""
 
 
 class Task(NamedTuple):
@@ -55,8 +55,8 @@ class Task(NamedTuple):
 def sample(job: Job) -> None:
     """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``.
 
-    Rounds after the first go on with the folds that their plan names. Blocks of draws that a run
-    before this one made, and that still hold, are taken from the job's checkpoint.
+    Rounds after the first continue the folds that their plan chooses. Valid blocks of draws from an
+    earlier run are taken from the job's checkpoint.
     """
     from pcv.analysis import sums
     from pcv.analysis.diagnostics import largest, tail_size
@@ -93,7 +93,7 @@ def sample(job: Job) -> None:
             return sampled(begun, made, lengths, _until(cv), job.say, _saved(own))
 
         def after(number: int, block: "Block", draws: int, most: int) -> None:
-            """Tell how far it is, and end here if that was asked for."""
+            """Report progress, and stop here if a signal asked for it."""
             done = progress(job, "sample", [block], most)
             job.progress(done._replace(done=draws, divergences=divergences))
             process.look(
@@ -103,7 +103,7 @@ def sample(job: Job) -> None:
             )
 
         def catch_up(rows: np.ndarray, own: Checkpoint, number: int) -> None:
-            """Draws of folds that are new beside others that were sampled before."""
+            """Sample new folds up to the length of those that have saved blocks."""
             length = number * cv.batch_size
             for i, (block, _, _) in enumerate(drawn(rows, 0, [length], own), 1):
                 after(i, block, i * cv.batch_size, length)
@@ -142,9 +142,9 @@ def sample(job: Job) -> None:
                 store.put(folder, end, mode="a")
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
         job.say(
-            f"sample {job.model}: folds ended after {num_draws.min()} to {num_draws.max()} draws, "
-            f"{num_draws.mean():.0f} on average; {int((num_draws == cv.most_draws).sum())} of "
-            f"{len(num_draws)} by max_draws"
+            f"sample {job.model}: folds stopped after {num_draws.min()} to {num_draws.max()} draws "
+            f"({num_draws.mean():.0f} on average), {int((num_draws == cv.most_draws).sum())} of "
+            f"{len(num_draws)} at max_draws"
         )
 
 
@@ -224,7 +224,7 @@ def _last(
 
 
 def _until(cv: CvConfig) -> "Until | None":
-    """When folds end by themselves."""
+    """The rule by which folds stop by themselves."""
     from pcv.sampling.folds.drawing import Until
 
     if cv.until is None or cv.until.of_comparison:
@@ -255,7 +255,7 @@ def _begun(job: Job, engine: "Engine", fit: "Fit", task: Task, rows: np.ndarray)
 
 
 def _saved(own: Checkpoint) -> "Saved":
-    """A checkpoint's blocks, as sampling has them."""
+    """A checkpoint's blocks in the types of `pcv.sampling`."""
     from pcv.analysis.sums import block_of
     from pcv.sampling.folds.drawing import Saved
     from pcv.sampling.folds.moving import Standing

@@ -1,4 +1,4 @@
-"""The warmup of a batch of folds, and kernels of those that are unlike the full data."""
+"""The warmup of a batch of folds, and kernels adapted to folds unlike the full data."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
 
 EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
-"""folds, and draws of the full-data fit, whose scores check the size of the batches"""
+"""numbers of folds and of full-data draws whose scores are used to check the batch size"""
 CHECKED_CHAINS = 2
-"""of each fold, at whose ends integrals over own effects are looked at a second time"""
+"""chains of each fold at whose final states integrals over own effects are checked"""
 OF_OWN = ("step_size", "num_steps", "thin")
-"""fields of `pcv.sampling.folds.moving.Own`, besides the scale ratio, which is 1 of most folds"""
+"""fields of `pcv.sampling.folds.moving.Own`, except the scale ratio, which is 1 for most folds"""
 
 
 def warmup(job: Job) -> None:
-    """Short warmup of all chains of a fold batch, thrown away: ``warmup/<batch>.zarr``.
+    """Short warmup of all chains of a fold batch: ``warmup/<batch>.zarr``.
 
-    Where it ended is kept beside the checkpoints of samples, for folds in other company.
+    Draws are discarded. Final states are also kept beside the samples' checkpoints, so that folds
+    can be regrouped or added.
     """
     from pcv.analysis.verdicts import ENOUGH_ESS
     from pcv.base.keys import key
@@ -146,7 +147,7 @@ def _at_full_data(
 
 
 def _ends(warm: "Warm", gaps: np.ndarray | None) -> dict[str, Any]:
-    """What is kept of a warmup, by names."""
+    """What is stored of a warmup, by name."""
     starts, facing = warm
     looked_at = {} if gaps is None else {"integral_gap": gaps}
     return {

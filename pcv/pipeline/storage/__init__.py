@@ -1,7 +1,7 @@
-"""Artifacts on the disk: stores that are whole or not there, stamped with what they were made of.
+"""Artifacts on disk: written whole or not at all, and stamped with what they were made of.
 
-`layout` says where lies what belongs to them, `store` reads and writes one, `growing` one batch by
-batch, `storable` gives variables names that a store takes, `idata` lays a fit out as ArviZ has it,
-`artifacts` finds those of a job, `checkpoints` keep blocks of draws of a job under way, and
-`recipes` tell Snakemake what has changed.
+`layout` defines their paths, `store` reads and writes one, `growing` writes one batch by batch,
+`storable` makes variable names storable, `idata` lays a fit out in ArviZ's groups, `artifacts`
+finds those of a job, `checkpoints` keep blocks of draws of a running job, and `recipes` tell
+Snakemake what has changed.
 """

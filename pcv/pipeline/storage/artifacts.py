@@ -1,4 +1,4 @@
-"""Artifacts of a job: where they are, whether they belong to it, in files or in memory."""
+"""Artifacts of a job, in files or in memory: finding, checking, reading and keeping them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
     path = job.path(stage)
     if job.kept is not None:
         if path not in job.kept:
-            raise PcvError(f"stage '{stage}' has made nothing yet")
+            raise PcvError(f"stage '{stage}' has not run yet")
         return job.kept[path][0]
     stamp = store.read_stamp(path, stage, command(job, stage))
     if why := outdated(job, stage, stamp, known):
@@ -37,11 +37,11 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
 
 
 def outdated(job: Job, stage: str, stamp: Stamp, known: Mapping[str, Stamp]) -> str:
-    """Why an artifact does not belong to this config and these inputs; empty where it does."""
+    """Why an artifact does not belong to this config and these inputs; empty if it does."""
     if changed := store.difference(stamp.recipe, recipe(job, stage)):
         return changed
     if stage == "diagnose" and _samples(known) and _samples(known) != _samples(stamp.inputs):
-        return "made from other batches of folds than the present ones"
+        return "made from other fold batches than the present ones"
     for name, present in known.items():
         if stamp.inputs.get(name, present.fingerprint) != present.fingerprint:
             return f"made from other results of stage '{name}' than the present ones"
@@ -53,7 +53,7 @@ def _samples(names: Iterable[str]) -> set[str]:
 
 
 def command(job: Job, stage: str) -> str:
-    """What makes a stage's artifact, for messages."""
+    """The command that makes a stage's artifact, for messages."""
     in_rounds = job.round and STAGES[stage].path_in_rounds
     return f"pcv {stage}{job.given}" + f" --round {job.round}" * bool(in_rounds)
 
@@ -62,7 +62,7 @@ def batches(job: Job) -> list[Job]:
     """The job for each batch of a model's folds.
 
     Raises:
-        PcvError: how many there are is to be measured first, or again.
+        PcvError: their number must be measured first, or again.
     """
     if job.settings.cv.fold_batches == "auto":
         require(job, "cut", {})
@@ -70,7 +70,7 @@ def batches(job: Job) -> list[Job]:
 
 
 def _known_batches(job: Job) -> list[Job]:
-    """The same, and none where they are to be measured first."""
+    """The same, or none while their number is not measured."""
     number: Any = job.settings.cv.fold_batches
     if number != "auto" or job.kept is None:
         number = layout.num_batches(job.results, job.experiment, job.model, number)
@@ -80,7 +80,7 @@ def _known_batches(job: Job) -> list[Job]:
 
 
 def rounds(job: Job, before: int | None = None) -> list[Job]:
-    """The job for each round of sampling, or for those before one of them."""
+    """The job for each round of sampling, or for each round before a given one."""
     number = len(job.settings.cv.rounds) if before is None else before
     return [job._replace(round=r) for r in range(number)]
 
@@ -88,7 +88,7 @@ def rounds(job: Job, before: int | None = None) -> list[Job]:
 def places(job: Job) -> Iterator[tuple[str, Job]]:
     """Every stage and the job that makes its artifact, in the order in which they are made.
 
-    Those of a model's batches are left out as long as it is not known how many there are.
+    Those of a model's batches are left out while their number is not known.
     """
     parts = [job._replace(model=name) for name in job.settings.models]
     for stage, line in STAGES.items():
@@ -109,7 +109,7 @@ def places(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 class Made(NamedTuple):
-    """An artifact that is there and in date."""
+    """An artifact that exists and is up to date."""
 
     stage: str
     job: Job
@@ -117,7 +117,7 @@ class Made(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What artifacts that are made from it call it."""
+        """Its name among the inputs of other artifacts."""
         if self.stage == "sample":
             return sample_name(self.job)
         of = {"plan": f" {self.job.round}", "diagnose": f" {self.job.model}"}
@@ -130,7 +130,7 @@ def known_to(job: Job, made: Iterable[Made]) -> dict[str, Stamp]:
 
 
 def belong(one: Job, other: Job, same_round: bool = False) -> bool:
-    """Are two artifacts of the same model and batch, as far as they are of one?"""
+    """Whether two artifacts agree in model and batch, where both have one."""
     return (
         (not one.model or not other.model or one.model == other.model)
         and (not one.batch or not other.batch or one.batch == other.batch)
@@ -139,7 +139,7 @@ def belong(one: Job, other: Job, same_round: bool = False) -> bool:
 
 
 def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> dict[str, Stamp]:
-    """The stamps of a model's samples, as later stages call them, after `require` of each.
+    """The stamps of a model's samples by name, each checked by `require`.
 
     Args:
         job: of the model.
@@ -159,12 +159,12 @@ def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> 
 
 
 def sample_name(job: Job) -> str:
-    """What later stages call a sample among their inputs."""
+    """A sample's name among the inputs of later stages."""
     return f"sample {job.model} {job.batch}" + f" round {job.round}" * bool(job.round)
 
 
 def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
-    """What was sampled of all batches of folds, rounds put together; read where it is looked at."""
+    """The samples of each fold batch, rounds joined; lazily read."""
     from pcv.analysis.sums import joined
 
     lengths = job.settings.cv.rounds
@@ -192,12 +192,12 @@ def fitted(job: Job) -> xr.DataTree:
 
 
 class Making(NamedTuple):
-    """An artifact that is being made."""
+    """An artifact under construction."""
 
     stage: str
     started: datetime
     recipe: dict[str, Any]
-    """of its beginning: what changes later is no part of it"""
+    """as at the start: later changes do not count"""
 
 
 def begin(job: Job, stage: str) -> Making:
@@ -207,13 +207,13 @@ def begin(job: Job, stage: str) -> Making:
 def stamp_of(
     job: Job, making: Making, inputs: Mapping[str, Stamp], marks: Sequence[str] = (), on: str = ""
 ) -> Stamp:
-    """The stamp of an artifact that is finished, on a device."""
+    """The stamp of a finished artifact."""
     made = {} if job.kept is not None else store.provenance(making.started, on)
     return store.stamp(making.stage, making.recipe, inputs, list(marks), made)
 
 
 def keep(job: Job, artifact: Artifact, stamp: Stamp, follows: bool = False) -> None:
-    """Write an artifact; one that `follows` from its stamp only where it is not there."""
+    """Write an artifact; if it `follows` from its stamp, only where the same is not there yet."""
     if job.kept is not None:
         job.kept[job.path(stamp.stage)] = stamp, artifact
     elif follows:

@@ -1,4 +1,4 @@
-"""A store of draws' sums that grows batch by batch, in the same memory whatever its length."""
+"""A store of sums of draws that grows batch by batch, in constant memory."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from pcv.pipeline.storage import store
 from pcv.pipeline.storage.storable import storable
 
 MAX_CHUNKS = 32
-"""chunks along the batches of a run, so that long runs do not leave thousands of files"""
+"""chunks along the batches of a run: few, so that long runs do not leave thousands of files"""
 CHUNK_BYTES = 2**24
-"""bytes of a chunk above which there are more of them: a chunk is rewritten with every batch"""
+"""size of a chunk above which there may be more: every batch rewrites its whole chunk"""
 
 
 def put(folder: Path, batch: xr.Dataset, index: int, num_batches: int) -> None:
-    """Write one batch, of all folds, at its place among so many."""
+    """Write one batch, of all folds, at its place among `num_batches`."""
     if index == 0:
         create(folder, batch, num_batches)
     size = batch.sizes.get("draw", 0)
@@ -26,7 +26,7 @@ def put(folder: Path, batch: xr.Dataset, index: int, num_batches: int) -> None:
 
 
 def create(folder: Path, first: xr.Dataset, num_batches: int) -> None:
-    """An empty store for `num_batches` like the first; its memory does not grow with them."""
+    """An empty store for `num_batches` like the first, in memory independent of their number."""
     grown = {"batch": num_batches, "draw": num_batches * first.sizes.get("draw", 0)}
     most = -(-num_batches // MAX_CHUNKS)
     variables: dict[str, tuple] = {}

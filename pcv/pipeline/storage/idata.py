@@ -1,4 +1,4 @@
-"""The full-data fit laid out as ArviZ expects it, and read back."""
+"""The full-data fit in ArviZ's groups, and read back from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ OF_KERNEL = {
 OF_FIT = ("step_size", "num_steps", "target_accept")
 """fields of a fit that are attributes of its kernel"""
 AT_ONCE = 100
-"""draws that are turned into named variables at one time"""
+"""draws transformed to named variables in parallel"""
 
 
 def tree(
@@ -39,8 +39,8 @@ def tree(
     """ArviZ's groups (posterior, sample_stats, log_likelihood, observed_data) and ours.
 
     Args:
-        target: on flat parameters; gives the named variables.
-        log_lik: the unit log likelihoods at a position, of a model that has them.
+        target: on flat parameters, with the transform to named variables.
+        log_lik: the unit log likelihoods at a position, for models that have them.
         dataset: the data artifact, for unit names and the outcome.
         names: of the flat parameters.
         fit: the full-data posterior.
@@ -107,12 +107,12 @@ def tree(
 
 
 def dims_of(target: Target, name: str, ndim: int) -> list[str]:
-    """Dimensions of a variable, named as ArviZ does where the model does not."""
+    """Dimension names of a variable: the model's, or ArviZ's defaults."""
     return list(target.dims.get(name, [f"{name}_dim_{i}" for i in range(ndim)]))
 
 
 def fit(dataset: xr.Dataset) -> Fit:
-    """The fit that ``kernel`` of a fit artifact describes, without its draws."""
+    """The fit, without its draws, from the group ``kernel`` of a fit artifact."""
     kernel = Kernel(**{name: dataset[name].values for name in OF_KERNEL})
     nothing = Draws(*(np.zeros((0, 0)) for _ in Draws._fields))
     return Fit(nothing, kernel, **{name: dataset.attrs[name] for name in OF_FIT})

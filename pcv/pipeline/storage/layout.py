@@ -1,4 +1,4 @@
-"""Where what belongs to artifacts lies, and how many batches of folds there are."""
+"""Paths of files that accompany artifacts, and the number of fold batches."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ FIGURES = (
 
 
 def dataset(results: Path, name: str) -> Path:
-    """Where the table of a registered data set lies.
+    """The path of a registered data set's table.
 
     >>> str(dataset(Path("results"), "radon"))
     'results/datasets/radon.csv'
@@ -34,7 +34,7 @@ def dataset(results: Path, name: str) -> Path:
 def benchmark(
     results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
 ) -> Path:
-    """Where Snakemake notes what the job of an artifact took.
+    """The path of Snakemake's benchmark of the job that makes an artifact.
 
     >>> str(benchmark(Path("results"), "sample", "rats", "slopes", "1-of-1", 2))
     'results/rats/benchmarks/sample-slopes-1-of-1-round-2.tsv'
@@ -45,7 +45,7 @@ def benchmark(
 
 
 def checkpoints(results: Path, experiment: str, model: str) -> Path:
-    """Where a model's jobs keep what they have made so far.
+    """The folder of checkpoints of a model's jobs.
 
     >>> str(checkpoints(Path("results"), "rats", "slopes"))
     'results/.checkpoints/rats/slopes'
@@ -54,13 +54,13 @@ def checkpoints(results: Path, experiment: str, model: str) -> Path:
 
 
 WHOLE = "1-of-1"
-"""the only batch of folds that are not cut"""
+"""the only batch, where folds are not cut"""
 
 
 def num_batches(
     results: Path, experiment: str, model: str, fold_batches: int | Literal["auto"]
 ) -> int:
-    """How many batches a model's folds are cut into; 0 where `pcv cut` has not measured it yet.
+    """The number of batches of a model's folds; 0 where `pcv cut` has not measured it yet.
 
     >>> num_batches(Path("results"), "rats", "slopes", 3)
     3
@@ -77,7 +77,7 @@ def num_batches(
 
 
 def batches(fold_batches: int) -> list[str]:
-    """Names of the fold batches, as Snakemake's scatter-gather writes them.
+    """Names of the fold batches, in the format of Snakemake's scatter-gather.
 
     >>> batches(2)
     ['1-of-2', '2-of-2']

@@ -1,7 +1,8 @@
-"""Why Snakemake reruns a stage: one small file per stage and model, newer than what is out of date.
+"""Recipe files, which make Snakemake rerun a stage: one per stage and model, newer than an artifact
+that is out of date.
 
-Snakemake itself remembers the settings of the jobs that it ran. Artifacts also come from `pcv`
-commands, with another config perhaps: their stamps say which. No JAX, no xarray.
+Snakemake remembers only the settings of its own jobs. Artifacts may also come from `pcv` commands,
+perhaps with another config; their stamps tell. Loads neither JAX nor xarray.
 """
 
 import json
@@ -23,29 +24,28 @@ from pcv.pipeline.graph import STAGES
 from pcv.pipeline.storage import layout
 
 KEYS = ("stage version", "config")
-"""what of a recipe is compared"""
+"""the entries of a recipe that are compared"""
 HEAD = 4096
-"""characters of a page that say what it was made of"""
+"""characters at the start of a page that contain its recipe"""
 
 
 def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, str, str], Path]:
-    """The files that the stages' rules take as input, after they were brought up to date.
+    """The recipe files that the stages' rules take as input, brought up to date.
 
-    Each holds the stage's version and its part of the config, and is newer than the artifact if
-    that was made by anything else, else older than any. Where a job failed that was to make an
-    artifact anew, it is newer than what was made of the former one, which Snakemake would take as
-    done.
+    Each holds the stage's version and its part of the config. It is newer than the artifact if that
+    has another recipe, otherwise older than any. Where the job to remake an artifact failed, it is
+    newer than what was made from the former artifact, which Snakemake would otherwise take as done.
 
     Args:
         results: folder of the artifacts.
         config: the present config.
-        renew: bring them up to date; Snakemake's own processes on other machines do not.
+        renew: whether to bring them up to date; Snakemake's processes on other machines do not.
 
     Returns:
-        By experiment, stage and model (empty where a stage is of all models).
+        Paths by experiment, stage and model (empty for a stage of all models).
 
     Raises:
-        PcvError: the folder may not be written.
+        PcvError: the folder is not writable.
     """
     files = {
         (experiment, stage, model): results
@@ -62,10 +62,10 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
 
 
 def check_braces(name: str, experiment: Experiment) -> None:
-    """Snakemake takes them for a wildcard, whatever function gives the file's name.
+    """Refuse braces in file names, which Snakemake takes for a wildcard even from functions.
 
     Raises:
-        PcvError: a file's name has some.
+        PcvError: a file's name has braces.
     """
     files = [("data.file", experiment.data.file or "")]
     files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
@@ -89,7 +89,7 @@ def _bring_up_to_date(
     for path in existing:
         _renew_benchmark(artifacts[path], path)
     settled = known == wanted
-    # Whether any file is newer than the artifact, Snakemake itself looks.
+    # Snakemake itself compares the files' times with the artifact's.
     of_model = existing and "model" in STAGES[stage].files.values()
     files = _files(config, experiment, model) if of_model else None
     stale = any(_made_of(path, files) != wanted for path in existing)
@@ -100,18 +100,18 @@ def _bring_up_to_date(
     try:
         if stale or after or not settled:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Snakemake overlooks a newer file whose content is that of its last run.
+            # Snakemake ignores a newer file whose content is the same as in its last run.
             found = {"out of date": datetime.now().isoformat()} if stale or after else {}
             file.write_text(json.dumps(wanted | found, indent=1))
-            if not stale:  # other batches that were made since then stay
+            if not stale:  # so that other batches made since then stay
                 os.utime(file, (0, after + 1 if after else 0))
     except OSError as error:
         raise PcvError(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def _renew_benchmark(file: Path, artifact: Path) -> None:
-    """Snakemake takes the older of artifact and benchmark: that of an earlier job is no reason to
-    make again what a command has made since."""
+    """Give the benchmark the artifact's time: Snakemake goes by the older of the two, and would
+    remake an artifact that a command made after the benchmarked job."""
     made = _time(artifact)
     if file.exists() and file.stat().st_mtime < made:
         with suppress(OSError):
@@ -121,7 +121,7 @@ def _renew_benchmark(file: Path, artifact: Path) -> None:
 def _time_of_what_follows(
     results: Path, config: Config, experiment: str, stage: str, model: str
 ) -> float:
-    """When the last artifact of later stages was made; 0 if there is none."""
+    """Time of the newest artifact of later stages; 0 if there is none."""
     stages = [name for name, line in STAGES.items() if line.path]
     found = [
         path
@@ -135,8 +135,8 @@ def _time_of_what_follows(
 def _artifacts(
     results: Path, config: Config, experiment: str, stage: str, model: str
 ) -> tuple[dict[Path, Path], bool]:
-    """A stage's artifacts, all batches and rounds, and the benchmarks of their jobs; and whether it
-    is known how many batches."""
+    """A stage's artifacts of all batches and rounds, with their jobs' benchmarks; and whether the
+    number of batches is known."""
     cv = config.experiments[experiment].cv
     if stage == "cut" and cv.fold_batches != "auto":
         return {}, True
@@ -152,7 +152,7 @@ def _artifacts(
 
 
 def _time(path: Path) -> float:
-    """When an artifact was made; Snakemake notes it inside of folders."""
+    """Modification time of an artifact; for folders Snakemake records it inside."""
     noted = path / ".snakemake_timestamp"
     return (noted if noted.exists() else path).stat().st_mtime
 
@@ -167,8 +167,8 @@ def _content(file: Path) -> dict[str, Any] | None:
 
 
 def _files(config: Config, experiment: str, model: str) -> dict[str, str] | None:
-    """Hashes of a model's files, as stamps have them; None where there are none yet, as those that
-    another rule makes."""
+    """Hashes of a model's files, as in stamps; None if they do not exist yet, for example because
+    another rule makes them."""
     try:
         paths = reference.sources(config.experiments[experiment].models[model].model)
     except PcvError:
@@ -180,7 +180,7 @@ def _files(config: Config, experiment: str, model: str) -> dict[str, str] | None
 
 
 def _has_other_draws(path: Path, config: Config, experiment: str, model: str) -> bool:
-    """Was a fit made of other draws than those of the config, or of none?"""
+    """Whether a fit was made from other given draws than the config's, or from none."""
     given = config.experiments[experiment].fit.file
     file = None if given is None else Path(given.replace("{model}", model))
     try:
@@ -194,8 +194,8 @@ def _has_other_draws(path: Path, config: Config, experiment: str, model: str) ->
 
 
 def _made_of(path: Path, files: Mapping[str, str] | None) -> dict[str, Any] | None:
-    """What the stamp of an artifact says, or the page's head; nothing where it was made of other
-    files than these, as by a job that ran while they were edited."""
+    """The recipe in an artifact's stamp, or in the page's head; None if it was made of other files,
+    for example by a job that ran while they were edited."""
     try:
         if path.is_dir():
             made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]

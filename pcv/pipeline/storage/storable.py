@@ -1,8 +1,7 @@
-"""Variables of any name in stores, whose arrays are folders of that name.
+"""Variables of any name in stores, where each array is a folder named after its variable.
 
-A column may be called ``dose mg/kg``, which Zarr takes for a folder ``dose mg`` and xarray never
-finds again. Such names are percent-encoded where they are stored, and an attribute of the variable
-holds the true one.
+A column named ``dose mg/kg`` would be stored in a folder ``dose mg``, and xarray would not find it
+again. Such names are percent-encoded in the store; an attribute of the variable holds the true one.
 """
 
 import hashlib
@@ -13,17 +12,17 @@ import xarray as xr
 from pcv.base.errors import PcvError
 
 ATTRIBUTE = "pcv_name"
-"""of a variable that is stored under another name than its own: the true one"""
+"""attribute that holds the true name of a variable stored under another"""
 TAKEN = ("", "zarr.json", "__values__")
-"""no folder, a file of Zarr's in the same place, and xarray's word for a variable without a name"""
+"""reserved names: the empty one, Zarr's metadata file, xarray's name for a nameless variable"""
 UNSAFE = re.compile(r"^\.|[/\\\x00-\x1f\x7f]")
-"""what hides folders, means the present one or divides them, and control characters"""
+"""a leading dot (hidden folders, ``.`` and ``..``), path separators and control characters"""
 MAX_BYTES, KEPT = 255, 40
-"""of a folder's name; characters of a longer one that are kept"""
+"""maximum length of a folder's name; characters kept of a longer one"""
 
 
 def storable(data: xr.Dataset) -> xr.Dataset:
-    """A dataset whose names can be stored; most stay as they are.
+    """A dataset with names that can be stored; most stay as they are.
 
     Raises:
         PcvError: a name is not valid Unicode.
@@ -46,7 +45,7 @@ def storable(data: xr.Dataset) -> xr.Dataset:
 
 
 def true_names(data: xr.Dataset) -> xr.Dataset:
-    """The same dataset with the names that it had before `storable`."""
+    """The dataset with the names that it had before `storable`."""
     own = {}
     for name, variable in data.variables.items():
         true = variable.attrs.get(ATTRIBUTE)
@@ -67,7 +66,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _encodings(name: str) -> tuple[str, str]:
-    """What a name is stored as; and what it is if that will not do, or is another's name."""
+    """The name to store under, and a fallback if that is too long or taken."""
     encoded = UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", name)
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return encoded, f"{encoded[:KEPT]}~{digest}"

@@ -1,9 +1,8 @@
-"""Artifacts: stamped Zarr stores that are whole or not there.
+"""Artifacts: stamped Zarr stores, written whole or not at all.
 
-A store is built beside its final place, brought to the disk and renamed onto it. Its stamp
-(attribute ``pcv``) says which stage made it, from what (recipe and inputs, together its
-fingerprint), and where and when (provenance, no part of the fingerprint). A digest over all chunks
-tells a damaged store.
+A store is built beside its final path, synced to disk, and renamed. Its stamp (attribute ``pcv``)
+records which stage made it, from what (recipe and inputs, which together give its fingerprint), and
+where and when (provenance, not part of the fingerprint). A digest over all chunks reveals damage.
 """
 
 import errno
@@ -28,9 +27,9 @@ from pcv.base.errors import PcvError
 from pcv.pipeline.storage.storable import storable, true_names
 
 IN_MEMORY = 2**26
-"""bytes of a store that is made in memory first: Zarr takes twice as long over files"""
+"""size in bytes up to which a store is made in memory first: Zarr takes twice as long on disk"""
 TIMESTAMP = ".snakemake_timestamp"
-"""left by Snakemake in folders that are outputs of its rules"""
+"""written by Snakemake into folders that are outputs of its rules"""
 PACKAGES = (
     "pcv-bayes",
     "jax",
@@ -45,16 +44,16 @@ PACKAGES = (
 
 
 class Stamp(NamedTuple):
-    """What an artifact is made of, and how it came about."""
+    """What an artifact is made of, and its provenance."""
 
     stage: str
     recipe: dict[str, Any]
     """the stage's version, its part of the config, hashes of the files it read"""
     inputs: dict[str, str]
-    """fingerprints of the artifacts it was made from, by their names"""
+    """fingerprints of the artifacts it was made from, by name"""
     fingerprint: str
     marks: list[str]
-    """what every later artifact and the report must say of it"""
+    """caveats that every later artifact and the report must repeat"""
     provenance: dict[str, Any]
 
 
@@ -81,12 +80,12 @@ def stamp(
 
 
 def fingerprint(*parts: Any) -> str:
-    """A short hash of JSON-able values: equal values, equal hash."""
+    """A short hash of JSON-serialisable values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file, or of all files of a folder with their names."""
+    """SHA-256 of a file, or of all files in a folder with their names."""
     if path.is_dir():
         return _folder_hash(path, TIMESTAMP)
     return _content_hash(path)
@@ -111,7 +110,7 @@ def _folder_hash(folder: Path, *skipped: str) -> str:
 
 
 def provenance(started: datetime, device: str = "") -> dict[str, Any]:
-    """When, how long, on what, with which versions and which commit."""
+    """Start, duration, device, platform, versions and commit."""
     return {
         "started": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - started).total_seconds(), 2),
@@ -138,10 +137,10 @@ def _git_commit() -> str:
 
 @contextmanager
 def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
-    """A folder to build a store in; on success it is stamped and renamed onto `path`.
+    """A folder to build a store in; on success it is stamped and renamed to `path`.
 
     Raises:
-        PcvError: the disk is full, or the folder may not be written; nothing was changed.
+        PcvError: the disk is full, or the folder not writable; nothing was changed.
     """
     aside, replaced = _beside(path, "new"), _beside(path, "old")
     try:
@@ -165,12 +164,12 @@ def new(path: Path, stamp: Callable[[], Stamp]) -> Iterator[Path]:
 
 
 def _beside(path: Path, what: str) -> Path:
-    """A name for this process alone, beside an artifact."""
+    """A temporary path beside an artifact, unique to this process."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.{what}")
 
 
 def _sweep(path: Path) -> None:
-    """Remove what this machine's writers of the artifact that were killed have left."""
+    """Remove leftovers of this machine's killed writers of the artifact."""
     for left in path.parent.glob(f".{path.name}.{platform.node()}.*.*"):
         writer = left.suffixes[-2][1:]
         if writer.isdigit() and (int(writer) == os.getpid() or not _runs(int(writer))):
@@ -188,7 +187,7 @@ def _runs(process: int) -> bool:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a half-written store; Zarr's other threads may go on writing for a moment."""
+    """Remove a half-written store; Zarr's threads may still be writing for a moment."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.1)
@@ -205,7 +204,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all.
 
     Raises:
-        PcvError: the disk is full, or the folder may not be written; nothing was changed.
+        PcvError: the disk is full, or the folder not writable; nothing was changed.
     """
     aside = _beside(path, "new")
     try:
@@ -221,12 +220,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, outlives a power cut."""
+    """Sync a file's content, or a folder's entries, so that it survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems sync no folders
+        if (
+            error.errno != errno.EINVAL or not path.is_dir()
+        ):  # some file systems cannot sync folders
             raise
     finally:
         os.close(descriptor)
@@ -234,7 +235,7 @@ def _to_disk(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """A full disk, or a folder that may not be written, in one line that says what to do."""
+    """Turns errors of the file system into one line that says what to do."""
     try:
         yield
     except OSError as error:
@@ -275,8 +276,8 @@ def write(path: Path, data: xr.Dataset | xr.DataTree, stamp: Stamp) -> None:
 
 
 def renew(path: Path, data: xr.Dataset, stamp: Stamp) -> None:
-    """Write an artifact that follows from its stamp; one that is there, whole and of the same
-    stamp, stays, so that nothing after it is made again."""
+    """Write an artifact, unless a sound one with the same fingerprint is there, so that nothing
+    after it is remade."""
     with suppress(PcvError):
         if read_stamp(path, stamp.stage).fingerprint == stamp.fingerprint:
             return
@@ -284,10 +285,10 @@ def renew(path: Path, data: xr.Dataset, stamp: Stamp) -> None:
 
 
 def exists(path: str | Path) -> bool:
-    """Is there anything at a path, or at a URL of a file system that fsspec knows?
+    """Whether a path, or a URL that fsspec knows, exists.
 
     Raises:
-        PcvError: what reads such URLs is not installed.
+        PcvError: the package for such URLs is not installed.
     """
     if "://" not in str(path):
         return Path(path).exists()
@@ -301,9 +302,9 @@ def exists(path: str | Path) -> bool:
 
 
 def put(folder: str | Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> None:
-    """xarray's `to_zarr`, format 3, consolidated: users' plain `open_datatree` stays silent.
+    """xarray's `to_zarr` in format 3, consolidated so that `open_datatree` does not warn.
 
-    Variables may have any name; `opened` gives it back.
+    Variables may have any name; `opened` restores it.
     """
     from zarr.storage import MemoryStore
 
@@ -321,7 +322,7 @@ def put(folder: str | Path, data: xr.Dataset | xr.DataTree, **kwargs: Any) -> No
 
 
 def opened(path: Path, group: str | None = None, cache: bool = True) -> xr.Dataset:
-    """What `put` has written, or a group of it; read where it is looked at."""
+    """What `put` has written, or a group of it; lazily read."""
     return true_names(
         xr.open_dataset(path, group=group, engine="zarr", consolidated=True, cache=cache)
     )
@@ -346,7 +347,7 @@ def read_stamp(path: Path, stage: str, command: str = "") -> Stamp:
     Args:
         path: the store.
         stage: the stage that must have made it.
-        command: what makes it, for messages; by default ``pcv <stage>``.
+        command: the command that makes it, for messages; by default ``pcv <stage>``.
 
     Raises:
         PcvError: it is missing, not a pcv artifact, another stage's, or damaged.
@@ -375,7 +376,7 @@ def read_stamp(path: Path, stage: str, command: str = "") -> Stamp:
 
 
 def difference(made: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
-    """The first entry in which two recipes differ, in words; empty where they agree.
+    """The first entry in which two recipes differ, in words; empty if they agree.
 
     >>> difference({"fit": {"draws": 500}}, {"fit": {"draws": 1000}})
     'fit.draws was 500, is 1000'

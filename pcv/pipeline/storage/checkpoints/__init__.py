@@ -1,10 +1,10 @@
-"""Blocks of draws on disk while a job makes them, so that a job that was killed can resume.
+"""Checkpoints: blocks of draws saved as a job samples, from which it can resume if killed.
 
-The jobs of a model's batches have a folder each, named after their folds. It holds a file for each
-block, the chains' state after the last two and every 16th, what they are made of, and a lock. The
-folders lie outside the artifacts, whose half-made remains Snakemake deletes, and stay when the job
+Each job (of a model's fold batch) has a folder named after a hash of its folds. It holds one file
+per block, the chains' states after the last two blocks and every 16th, the recipe, and a lock.
+Folders lie outside the artifacts, as Snakemake deletes incomplete ones, and are kept when the job
 is finished, so that draws and folds can be added.
 
-`files` writes and reads blocks and states, `locks` keep a folder to one process, `checkpoint` is
-the folder of one job, and `merging` takes folds from the folders of others.
+`files` writes and reads blocks and states, `locks` restrict a folder to one process, `checkpoint`
+is the folder of one job, and `merging` takes over folds from other jobs' folders.
 """

@@ -1,4 +1,4 @@
-"""One job's folder: its blocks, the states after them, and what they are made of."""
+"""One job's folder: its blocks, the states after them, and its recipe."""
 
 import json
 import os
@@ -19,11 +19,11 @@ from pcv.pipeline.storage.checkpoints.locks import is_locked, locked
 
 MADE_OF, MADE_ON = "made_of.json", "made on"
 PATIENCE = 1.0
-"""seconds that a job waits for its folder: `pcv status` looks whether it is held in an instant"""
+"""seconds that a job waits for its folder, as `pcv status` locks it for an instant"""
 STATES = 2
-"""latest states that are kept, beside those after 1, 2, 4 and 8 blocks and every 16th"""
+"""latest states kept, besides those after 1, 2, 4 and 8 blocks and every 16th"""
 EVERY = 16
-"""damage costs at most one block fewer before it; states, often larger than a block, little room"""
+"""so damage costs at most 15 sound blocks, and states, often larger than blocks, little space"""
 
 
 class Checkpoint(NamedTuple):
@@ -31,20 +31,20 @@ class Checkpoint(NamedTuple):
 
     folder: Path
     number: int
-    """blocks that were found, after which a state was found"""
+    """blocks found, up to the last with a state after it"""
     job: str
-    """a hash of all that its blocks depend on, to which its files are bound"""
+    """a hash of all that its blocks depend on, which is part of each file"""
 
     def block(self, index: int) -> dict[str, Any]:
-        """One of the blocks that were found."""
+        """One of the blocks found."""
         return files.nested(files.read(self.block_file(index), self.job))
 
     def state(self) -> dict[str, np.ndarray]:
-        """The chains after the last block that was found."""
+        """The chains' state after the last block found."""
         return files.read(self.state_file(self.number - 1), self.job)
 
     def save(self, index: int, block: files.Tree, state: Mapping[str, np.ndarray]) -> None:
-        """A new block and the state after it; some earlier states are dropped."""
+        """Save a new block and the state after it; drop some earlier states."""
         if self is NOWHERE:
             return
         files.write(self.block_file(index), self.job, files.flat(block))
@@ -61,7 +61,7 @@ class Checkpoint(NamedTuple):
 
 
 NOWHERE = Checkpoint(Path(os.devnull), 0, "")
-"""where blocks stay in memory"""
+"""in memory: nothing is saved"""
 
 
 @contextmanager
@@ -71,19 +71,18 @@ def held(
     made_on: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> Iterator[Checkpoint]:
-    """A job's checkpoint, for this process alone.
+    """A job's checkpoint, locked for this process.
 
     Args:
-        jobs: where folders of a model's jobs lie.
-        made_of: all that its blocks depend on, its "folds" among them; blocks made of anything else
-            are dropped.
-        made_on: "platform" and number of "devices", recorded; blocks that were made on others agree
-            up to rounding, and are used. "dtype", which must stay what it was.
-        say: tells of files that are cut short, damaged or of another job or place, which are moved
-            aside, and of other devices.
+        jobs: parent of the folders of a model's jobs.
+        made_of: all that its blocks depend on, including "folds"; blocks made of anything else are
+            dropped.
+        made_on: "platform" and number of "devices", which are recorded (blocks made on others agree
+            up to rounding, and are used), and "dtype", which must not change.
+        say: reports damaged or misplaced files, which are moved aside, and changed devices.
 
     Raises:
-        PcvError: another process holds it; its blocks are of another dtype.
+        PcvError: another process holds it, or its blocks are of another dtype.
     """
     folder = folder_of(jobs, made_of)
     with locked(folder, PATIENCE, say) as is_ours:
@@ -92,7 +91,7 @@ def held(
                 f"{folder}: another process is making these draws; wait for it, or stop it"
             )
         with store.explained(folder):
-            for file in folder.glob(".*.new"):  # of writers that were killed
+            for file in folder.glob(".*.new"):  # left by killed writers
                 file.unlink()
             before = _drop_others(folder, made_of, say)
         if before and any(folder.glob("state-*")):
@@ -109,8 +108,8 @@ def found(
     made_on: Mapping[str, Any],
     say: Callable[[str], None] | None = None,
 ) -> Checkpoint:
-    """A folder with as many blocks as are sound and have a state after them. Files that are damaged
-    or misplaced are moved aside if `say` is given: those of another job are left alone."""
+    """The sound blocks of a folder, up to the last with a state after it. Damaged or misplaced files
+    are moved aside if `say` is given; leave it out for another job's folder."""
     recipe = {name: x for name, x in made_of.items() if name != MADE_ON}
     saved = Checkpoint(folder, 0, store.fingerprint(recipe, made_on["dtype"]))
     number, with_state = 0, 0
@@ -127,12 +126,12 @@ def folder_of(jobs: Path, made_of: Mapping[str, Any]) -> Path:
 
 
 def is_held(jobs: Path, made_of: Mapping[str, Any]) -> bool:
-    """Is a process making these draws?"""
+    """Whether a process is making these draws."""
     return is_locked(folder_of(jobs, made_of))
 
 
 def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
-    """How many blocks a job can resume from, damage not looked for."""
+    """The number of blocks that a job can resume from, without checking for damage."""
     folder = folder_of(jobs, made_of)
     known = record(folder / MADE_OF, lambda file: None)
     if known is None or not alike(known, made_of):
@@ -147,17 +146,17 @@ def folders(model: Path) -> list[Path]:
 
 
 def remove(folder: Path, dry_run: bool = False) -> bool:
-    """Remove a job's folder, unless a process holds it; or, in a dry run, see whether one does."""
+    """Remove a job's folder unless a process holds it; returns whether it is free."""
     with locked(folder) as is_free:
         if is_free and not dry_run:
-            # At once with its lock, for who waits would open a new one while the folder is emptied.
+            # Renamed first: a waiting process would create a new lock while the folder is emptied.
             aside = tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent)
             shutil.rmtree(folder.rename(aside))
         return is_free
 
 
 def record(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | None:
-    """What a job's blocks are made of; None where there are none, or it cannot be read."""
+    """The recipe of a job's blocks; None if it is missing or unreadable."""
     try:
         known = json.loads(file.read_text())
     except FileNotFoundError:
@@ -171,7 +170,7 @@ def record(file: Path, damaged: Callable[[Path], None]) -> dict[str, Any] | None
 
 
 def _is_record(known: Any) -> bool:
-    """Is it what `held` writes, as far as it is read here?"""
+    """Whether it has the entries of a record by `held` that are read here."""
     if not isinstance(known, dict) or not isinstance(known.get("folds"), list):
         return False
     made_on = known.get(MADE_ON, dict.fromkeys(("platform", "devices", "dtype")))
@@ -179,7 +178,7 @@ def _is_record(known: Any) -> bool:
 
 
 def alike(one: Mapping[str, Any], other: Mapping[str, Any], *but: str) -> bool:
-    """Are two jobs' blocks made of the same, but for some entries, wherever they were made?"""
+    """Whether two recipes agree except for the entries `but`, on whatever devices."""
     nothing = dict.fromkeys((*but, MADE_ON))
     return _in_words({**one, **nothing}) == _in_words({**other, **nothing})
 
@@ -191,14 +190,14 @@ def _in_words(made_of: Mapping[str, Any]) -> str:
 def _drop_others(
     folder: Path, made_of: Mapping[str, Any], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Keep what is made of the same, and drop all else; what those that are kept were made on."""
+    """Drop blocks with another recipe; returns what the blocks kept were made on."""
     known = record(folder / MADE_OF, partial(files.move_aside, say=say))
     if known is not None and alike(known, made_of):
         return known.get(MADE_ON)
     blocks = list(folder.glob("block-*"))
     if known is not None and blocks:
         why = store.difference(known, {**made_of, MADE_ON: known.get(MADE_ON)})
-        say(f"{folder}: draws of other inputs or settings are dropped: {why}")
+        say(f"{folder}: draws from other inputs or settings are dropped: {why}")
     for file in (*blocks, *folder.glob("state-*")):
         file.unlink()
     return None
@@ -207,7 +206,7 @@ def _drop_others(
 def _compare(
     folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """What blocks were made on, and what the next ones are."""
+    """Compare what blocks were made on with what new ones would be: dtype, devices."""
     was, is_ = (f"{on['devices']} x {on['platform']}" for on in (before, now))
     if before["dtype"] != now["dtype"]:
         raise PcvError(
@@ -217,6 +216,6 @@ def _compare(
         )
     if was != is_:
         say(
-            f"{folder}: its draws were made on {was}, and new ones are made on {is_}: they agree "
-            "with either up to rounding, not bit by bit"
+            f"{folder}: its draws were made on {was}, new ones are made on {is_}; the two agree up "
+            "to rounding, not bit by bit"
         )

@@ -1,7 +1,7 @@
-"""Files of arrays, written aside and renamed, with two digests in front.
+"""Files of arrays, written atomically, with two digests in front.
 
-One digest tells a file that is cut short, by a power cut for example, from a sound one; the other
-tells one that belongs elsewhere: to another job, or to another place in it.
+One digest reveals damage, such as truncation by a power cut; the other reveals a file that belongs
+to another job, or to another place in this one.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import numpy as np
 from pcv.pipeline.storage import store
 
 Tree = Mapping[str, Any]
-"""arrays by name, or by names of names"""
+"""arrays by name, perhaps nested"""
 DIGEST, MISPLACED = hashlib.sha256().digest_size, "misplaced"
 
 
@@ -37,7 +37,7 @@ def read(file: Path, job: str) -> dict[str, np.ndarray]:
 
 
 def is_sound(file: Path, job: str, say: Callable[[str], None] | None) -> bool:
-    """Is the file there and sound? One that is not is moved aside where it can be told of."""
+    """Whether the file exists and is sound; given `say`, an unsound one is moved aside."""
     try:
         _content(file, job)
     except FileNotFoundError:
@@ -59,21 +59,21 @@ def _content(file: Path, job: str) -> bytes:
 
 
 def _place(file: Path, job: str) -> bytes:
-    """A digest of the job and, by the name, of whether it is a block or a state, and which."""
+    """A digest of the job and the file's name, which tells block or state and its index."""
     return hashlib.sha256(f"{job} {file.name}".encode()).digest()
 
 
 def move_aside(file: Path, say: Callable[[str], None], fault: str = "damaged") -> None:
     aside = file.with_name(f"{fault}-{file.name}")
-    if aside.is_dir():  # as where a folder stood in the place of a file before
+    if aside.is_dir():  # from a folder that stood in a file's place before
         shutil.rmtree(aside)
     file.replace(aside)
     what = "of another job, or of another place in this one" if fault == MISPLACED else fault
-    say(f"warning: {file}: {what}; it is now {aside.name}, and its draws are made again")
+    say(f"warning: {file}: {what}; renamed to {aside.name}, and its draws are made again")
 
 
 def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """Names of names as one name each; entries that are None are left out.
+    """Nested names joined by slashes, without entries that are None.
 
     >>> flat({"a": {"b": 1, "c": None}, "d": 2})
     {'a/b': 1, 'd': 2}

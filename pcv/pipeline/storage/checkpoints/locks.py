@@ -13,15 +13,15 @@ from typing import TextIO
 from pcv.pipeline.storage import store
 
 WITHOUT_LOCKS = (ENOSYS, ENOLCK, ENOTSUP, EOPNOTSUPP)
-"""what file systems without locks answer: Lustre, NFS"""
+"""errors of file systems without locks, such as Lustre and NFS"""
 
 
 @contextmanager
 def locked(
     folder: Path, patience: float = 0.0, say: Callable[[str], None] = lambda words: None
 ) -> Iterator[bool]:
-    """Whether the folder is this process's, perhaps after some seconds; no other can have it
-    meanwhile, where there are locks."""
+    """Lock a folder for this process, waiting up to `patience` seconds; gives whether it succeeded
+    (always, on file systems without locks)."""
     until = time.monotonic() + patience
     while True:
         with store.explained(folder):
@@ -31,10 +31,10 @@ def locked(
             except (FileExistsError, FileNotFoundError):
                 if folder.is_file() or folder.is_symlink():
                     raise
-                continue  # who held the folder has removed it since
+                continue  # its former holder has just removed it
         with file as lock:
             is_ours = is_granted(lock, fcntl.LOCK_EX, say)
-            if is_ours and not _is_in_place(lock):  # who held it has removed the folder
+            if is_ours and not _is_in_place(lock):  # its former holder has removed the folder
                 continue
             if is_ours or time.monotonic() >= until:
                 yield is_ours
@@ -43,11 +43,11 @@ def locked(
 
 
 def is_locked(folder: Path) -> bool:
-    """Does a process hold the folder? One that begins to meanwhile waits for the answer."""
+    """Whether a process holds the folder; one that tries to meanwhile waits briefly."""
     try:
         with (folder / "lock").open() as lock:
             return not is_granted(lock, fcntl.LOCK_SH, lambda words: None)
-    except (FileNotFoundError, IsADirectoryError):  # the latter is told of by who wants to hold it
+    except (FileNotFoundError, IsADirectoryError):  # `locked` reports the latter
         return False
 
 
@@ -59,7 +59,7 @@ def _is_in_place(lock: TextIO) -> bool:
 
 
 def is_granted(lock: TextIO, kind: int, say: Callable[[str], None]) -> bool:
-    """Where the file system has no locks it is, and that is said once of a model."""
+    """Whether a lock is granted; without locks it always is, with one warning per model."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,8 +70,8 @@ def is_granted(lock: TextIO, kind: int, say: Callable[[str], None]) -> bool:
         _say_once(
             say,
             f"warning: {Path(lock.name).parents[1]}: this file system has no locks "
-            f"({error.strerror}), so that two processes making the same draws are not kept apart: "
-            "start only one",
+            f"({error.strerror}), so two processes making the same draws would not notice each "
+            "other; start only one",
         )
     return True
 

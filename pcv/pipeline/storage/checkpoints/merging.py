@@ -1,6 +1,6 @@
-"""A job's folds whose blocks are in the folders of other jobs, made in other company.
+"""Reusing blocks of a job's folds from other jobs' folders, where folds were batched differently.
 
-Arrays have the fold as their first axis, so that a fold's rows can be taken from there.
+Arrays have the fold as their first axis, so that rows of single folds can be taken.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from pcv.pipeline.storage.checkpoints.checkpoint import MADE_OF, MADE_ON, Checkp
 
 
 class Rows(NamedTuple):
-    """Folds that another job's folder has blocks of."""
+    """Folds whose blocks are in another job's folder."""
 
     source: Checkpoint
     here: np.ndarray
-    """their places among the folds that are asked for"""
+    """their places among this job's folds"""
     there: np.ndarray
-    """among those of the source"""
+    """their places among the source's"""
 
 
 Make = Callable[[np.ndarray, Checkpoint, int], None]
@@ -33,14 +33,14 @@ def completed(
     make: Make,
     say: Callable[[str], None],
 ) -> Checkpoint:
-    """A job's checkpoint with the blocks that others have of its folds, where they have more.
+    """A job's checkpoint, with blocks of its folds taken from other jobs that have more of them.
 
     Args:
-        own: the job's.
+        own: the job's checkpoint.
         made_of, made_on: as for `checkpoint.held`; folds of another dtype are not used.
-        make: given places of folds, a checkpoint and a number of blocks, makes these: of the folds
-            that no other has.
-        say: tells what is found.
+        make: given places of folds, a checkpoint and a number of blocks, makes that many blocks of
+            the folds that no other job has.
+        say: reports what is found.
     """
     known = _known(own.folder, made_of, made_on, say)
     number = known[0].source.number if known else 0
@@ -69,11 +69,11 @@ def _known(
     made_on: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Rows]:
-    """Where blocks of the folder's folds are, made of the same in other company: as many blocks
-    of all as of any, each fold once."""
+    """Other jobs' blocks of the folder's folds, with the same recipe: each fold once, from the jobs
+    with the most blocks."""
 
     def skip(file: Path) -> None:
-        say(f"warning: {file}: damaged; draws that are kept beside it are not used")
+        say(f"warning: {file}: damaged; the draws beside it are not used")
 
     wanted = {fold: place for place, fold in enumerate(made_of["folds"])}
     found = []
@@ -85,7 +85,7 @@ def _known(
         if alike and not wanted.keys().isdisjoint(others["folds"]):
             dtype = others.get(MADE_ON, made_on)["dtype"]
             if dtype != made_on["dtype"]:
-                say(f"{file.parent}: its draws are in {dtype}, and are not used for those here")
+                say(f"{file.parent}: its draws are in {dtype}, and are not used here")
                 continue
             found.append((checkpoint.found(file.parent, others, made_on), others["folds"]))
     most = max((source.number for source, _ in found), default=0)
@@ -99,8 +99,8 @@ def _known(
 
 
 def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint | None:
-    """The job's checkpoint with the blocks of others; None where one has gone meanwhile: its job
-    was resumed, or removed it."""
+    """The job's checkpoint with the blocks of others; None if a file has vanished meanwhile, as its
+    job resumed or removed it."""
     number = rows[0].source.number
     for index in range(own.number, number):
         try:
@@ -119,7 +119,7 @@ def _merged(own: Checkpoint, rows: list[Rows]) -> Checkpoint | None:
 
 
 def _by_fold(parts: list[dict[str, np.ndarray]], rows: list[Rows]) -> dict[str, np.ndarray]:
-    """Arrays of all folds, in their order; numbers are the same in all parts."""
+    """Arrays of all folds, in the job's order; scalars are the same in all parts."""
     order = np.argsort(np.concatenate([part.here for part in rows]))
 
     def together(name: str) -> np.ndarray:
