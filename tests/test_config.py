@@ -207,7 +207,7 @@ BAD = [
         {"max_draws": 400, "fold_mcse": 0.1, "mcse_over_se": 0.1},
         "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)",
     ),
-    (f"{RATS}.cv.superchains", 3, "3 superchains of 8 chains: they must be of one size"),
+    (f"{RATS}.cv.superchains", 3, "3 superchains of 8 chains: must be of equal size"),
     (f"{RATS}.cv.superchains", 1, "must be at least 2 or 'auto', is 1"),
     (
         f"{RATS}.cv.superchains",

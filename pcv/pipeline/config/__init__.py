@@ -1,4 +1,4 @@
-"""The config of a run, as types: what a YAML file may say, checked before anything is computed.
+"""The config of a run as types, validated before anything is computed.
 
 config/README.md documents every key; ``python -m pcv.pipeline.config`` writes the JSON schema.
 

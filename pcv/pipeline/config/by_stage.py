@@ -1,4 +1,4 @@
-"""What of a config the result of each stage depends on."""
+"""The part of a config that each stage's result depends on."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def stage_config(
         config: the whole config.
         experiment: name of the experiment.
         stage: name of the stage, one of `STAGES`.
-        model: name of the model; `fit` needs it, the other stages' parts are common to all models.
+        model: name of the model, for `fit`; other stages' parts are common to all models.
 
     Returns:
-        Nested dicts of plain values, to be hashed or given to Snakemake as `params`.
+        Nested dicts of plain values, to be hashed or passed to Snakemake as `params`.
 
     Raises:
-        PcvError: no such experiment or model; the nearest name is suggested.
+        PcvError: no such experiment or model; suggests the nearest name.
     """
     if experiment not in config.experiments:
         raise PcvError(f"no experiment {experiment!r}; {nearest(experiment, config.experiments)}")

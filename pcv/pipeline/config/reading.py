@@ -1,4 +1,4 @@
-"""From a YAML file to a config, or to one line for each thing that is wrong with it."""
+"""Reading a config from YAML; errors are one line for each problem."""
 
 import difflib
 from collections.abc import Mapping
@@ -66,10 +66,10 @@ EXPECTED = {
 
 
 def _line(error: ErrorDetails) -> str:
-    """An error of pydantic's in plain words: key path, what is wrong, what to do."""
+    """A pydantic error in plain words: key path, what is wrong, what to do."""
     path, value, context = error["loc"], error["input"], error.get("ctx", {})
     if path[2:3] == ("folds",):
-        path = path[:3] + path[4:]  # without the scheme's name, which pydantic puts in
+        path = path[:3] + path[4:]  # without the scheme's name, which pydantic inserts
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
             known = _section(error["loc"][:-1]).model_fields
@@ -116,7 +116,7 @@ def _line(error: ErrorDetails) -> str:
 
 
 def _one_each(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Errors of a number that may also be a word, one in place of one for either."""
+    """Errors with those of a "number or word" union merged into one."""
     kept: dict[tuple[int | str, ...], ErrorDetails] = {}
     for i, error in enumerate(errors):
         tag = str(error["loc"][-1]) if error["loc"] else ""
@@ -131,7 +131,7 @@ def _one_each(errors: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key given twice in one section, of which YAML would silently take the last."""
+    """Refuses duplicate keys in a section, where YAML would silently take the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -148,11 +148,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
-    """Check a config that is read already, such as Snakemake's.
+    """Validate a config that is already read, such as Snakemake's.
 
     Args:
         mapping: the config as nested dicts and lists.
-        source: what messages call it, such as its file's name.
+        source: its name in messages, such as the file's.
 
     Raises:
         PcvError: one line per problem: source, key path, what is wrong, what to do.
@@ -171,11 +171,11 @@ def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
 
 
 def load(path: Path) -> Config:
-    """Read and check a YAML config.
+    """Read and validate a YAML config.
 
     Raises:
-        PcvError: no such file, no YAML (the line is given), a key given twice, nothing in it, or
-            the problems of `parse`.
+        PcvError: no such file, invalid YAML (with the line), a duplicate key, an empty file, or the
+            problems of `parse`.
     """
     try:
         content = yaml.load(path.read_bytes().decode("utf-8-sig"), _Loader)

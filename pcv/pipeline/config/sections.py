@@ -1,4 +1,4 @@
-"""A config from its sections: data, folds, models, fit, cross-validation, report."""
+"""The sections of a config: data, folds, models, fit, cross-validation, report."""
 
 from typing import Annotated, Any, Literal
 
@@ -59,12 +59,12 @@ class FitConfig(Section):
     warmup: Annotated[int, Field(ge=100)] = 1000
     draws: Annotated[int, Field(ge=100)] = 1000
     target_accept: Annotated[float, Field(gt=0.5, lt=1)] | None = None
-    file: Text | None = None  # of draws that there are already; {model} is the model's name
+    file: Text | None = None  # existing draws; {model} stands for the model's name
     allow_bad_fit: bool = False
 
 
 MANY_CHAINS = 32
-"""chains of a fold from which `superchains: auto` lets several start at one point"""
+"""chains per fold from which on `superchains: auto` forms superchains"""
 
 
 class CvConfig(Section):
@@ -96,7 +96,7 @@ class CvConfig(Section):
     def _equal_superchains(self) -> "CvConfig":
         if isinstance(self.superchains, int) and self.chains % self.superchains:
             raise problem(
-                f"{self.superchains} superchains of {self.chains} chains: they must be of one size",
+                f"{self.superchains} superchains of {self.chains} chains: must be of equal size",
                 "superchains",
             )
         return self
@@ -124,26 +124,26 @@ class CvConfig(Section):
 
     @property
     def most_draws(self) -> int:
-        """Draws per chain, of folds that do not end earlier."""
+        """Draws per chain of folds that do not stop earlier."""
         return self.until.max_draws if self.until else self.draws
 
     @property
     def lengths(self) -> list[int]:
-        """Draws per chain at which folds may end for themselves."""
+        """Draws per chain at which single folds may stop."""
         if self.until is None:
             return [self.draws]
         return looks(self.until.min_draws, self.until.max_draws, self.batch_size)
 
     @property
     def rounds(self) -> list[int]:
-        """Draws per chain after each round of sampling; the comparison decides who goes on."""
+        """Draws per chain after each round, where the comparison decides which folds continue."""
         if self.until is None or not self.until.of_comparison:
             return [self.most_draws]
         return doubling(self.until.min_draws, self.until.max_draws)
 
     @property
     def num_superchains(self) -> int:
-        """Sets of chains that start at one point; 0: every chain starts at a point of its own."""
+        """Number of superchains, whose chains start at one point; 0: all chains start apart."""
         if self.superchains != "auto":
             return self.superchains or 0
         most = max(4, self.chains // 16) if self.chains >= MANY_CHAINS else 0
@@ -201,7 +201,7 @@ FOLDERS = {
     "inputs": "what a Python session was given",
     "paper": "the paper's page",
 }
-"""of the results, that are no experiment's"""
+"""reserved folders of the results"""
 
 
 class Config(Section):

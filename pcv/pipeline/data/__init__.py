@@ -1,2 +1,1 @@
-"""Data from files: tables of rows laid out by unit, and registered data sets that are
-downloaded."""
+"""Data from files: tables laid out by unit, and registered data sets to download."""

@@ -1,7 +1,7 @@
-"""Data sets by name: where they may be had, what makes a table of them, and their checksums.
+"""Registered data sets: their sources, checksums, and functions that make tables of them.
 
-``PCV_DATA`` names a folder that is looked into first, for tables and for what they are made of.
-None of the data are part of this package.
+The folder in ``PCV_DATA`` is searched first, for tables and for the files that they are made of.
+The data are not part of this package.
 """
 
 import json
@@ -21,7 +21,7 @@ VARIABLE = "PCV_DATA"
 
 
 class Source(NamedTuple):
-    """Files of a data set, elsewhere or in the folder that ``PCV_DATA`` names."""
+    """Files of a data set, at their source or in the folder in ``PCV_DATA``."""
 
     file: str
     """name of the table in that folder"""
@@ -30,10 +30,10 @@ class Source(NamedTuple):
     downloads: dict[str, str]
     """address → SHA-256"""
     table: Callable[[list[Path]], pd.DataFrame]
-    """makes the table of the downloaded files"""
+    """makes the table from the downloaded files"""
     columns: list[str]
     origin: str
-    """who made the data, and under what licence they are, as far as it is stated"""
+    """who made the data, and their licence as far as it is stated"""
 
 
 POSTERIORDB = (
@@ -77,10 +77,10 @@ def _air(files: list[Path]) -> pd.DataFrame:
 
 
 def _grouped(files: list[Path]) -> pd.DataFrame:
-    """50 groups of 5: y = α_j + x_j β + noise, the parameters drawn from the priors; x has sd 10.
+    """50 groups of 5: y = α_j + x_j β + noise, with parameters drawn from the priors; x has sd 10.
 
-    The key is the first under which the fourth covariate is worth about what it is in the paper:
-    the authors' draws are not known, and under most keys it is worth up to a hundred nats.
+    The seed is the first for which the fourth covariate matters about as much as in the paper: the
+    authors' data are not known, and for most seeds it is worth up to a hundred nats.
     """
     rng = np.random.default_rng(14)
     mu, beta = rng.normal(), rng.normal(size=4)
@@ -129,16 +129,16 @@ SOURCES: dict[str, Source] = {
 
 
 def fetch(name: str, to: Path) -> None:
-    """Write a registered data set as CSV: from its table, or the files that it is made of, in the
-    folder that ``PCV_DATA`` names, else from its source.
+    """Write a registered data set as CSV, from its table or original files in the folder in
+    ``PCV_DATA``, otherwise from its source.
 
     Args:
         name: one of `SOURCES`.
         to: file to write.
 
     Raises:
-        PcvError: a local file is another one; or a file cannot be downloaded: says which, and where
-            to put a copy.
+        PcvError: a local file has another checksum; or a file cannot be downloaded (says which, and
+            where to put a copy).
     """
     source = SOURCES[name]
     local = _local(source.file, source.sha256)
@@ -150,7 +150,7 @@ def fetch(name: str, to: Path) -> None:
 
 
 def _local(file: str, sha256: str) -> Path | None:
-    """A file of the folder that ``PCV_DATA`` names, if it is there."""
+    """A file in the folder in ``PCV_DATA``, if it is there."""
     folder = os.environ.get(VARIABLE)
     if not folder or not file or not (local := Path(folder) / file).exists():
         return None
@@ -163,7 +163,7 @@ def _local(file: str, sha256: str) -> Path | None:
 
 
 def _original(name: str, address: str, sha256: str) -> Path:
-    """A file that a data set is made of: a local one, or downloaded."""
+    """An original file of a data set, local or downloaded."""
     import pooch
 
     file = address.rpartition("/")[2]
@@ -175,7 +175,7 @@ def _original(name: str, address: str, sha256: str) -> Path:
                 address, f"sha256:{sha256}", path=pooch.os_cache("pcv"), progressbar=False
             )
         )
-    except Exception as error:  # of whatever library the download goes through
+    except Exception as error:  # from whichever library downloads
         folder = os.environ.get(VARIABLE)
         lacks = "has neither" if folder and Path(folder).is_dir() else "is no folder"
         now = f" (it is {folder}, which {lacks})" if folder else ""

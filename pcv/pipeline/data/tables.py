@@ -1,8 +1,8 @@
-"""Data files: read as a table of rows, checked, and laid out by unit.
+"""Data files, read as a table of rows, checked, and laid out by unit.
 
-A *unit* is the finest thing that a model's log likelihood has a term for. By default every row is
-a unit, named by the columns that order the rows ("rat 1, day 8"); with ``units: [county]`` all
-rows of a county are one.
+A *unit* is what one term of a model's log likelihood describes. By default every row is a unit,
+named by the columns that order the rows ("rat 1, day 8"); with ``units: [county]`` all rows of a
+county form one.
 
 >>> from pathlib import Path
 >>> from pcv.pipeline.config import DataConfig
@@ -38,31 +38,30 @@ from pcv.pipeline.storage.storable import true_names
 
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
 DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")
-"""dates, of which the day or the month comes first"""
+"""dates that start with the day or month"""
 MAX_COPIES = 0.3
-"""share of rows that are copies of others from which on they are taken for coarse data"""
+"""share of duplicate rows from which on the data are taken to be coarse"""
 
 
 def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
     """Read a data file as rows, one per value of the outcome.
 
-    The variables of a NetCDF file or Zarr store become columns where they lie along the outcome's
-    dimensions (several are stacked into rows, the last one fastest; a variable along some of them
-    is repeated), and constants where they share none with it. CSV: UTF-8, fields separated by
-    commas, one header line.
+    Variables of a NetCDF file or Zarr store become columns if their dimensions are among the
+    outcome's (several dimensions are stacked into rows, the last varying fastest; a variable with
+    only some of them is repeated), and constants if they share none with it. CSV: UTF-8, separated
+    by commas, one header line.
 
     Args:
         path: a .csv, .parquet or .nc file or a .zarr directory.
-        outcome: name of the outcome, which gives NetCDF and Zarr their rows.
+        outcome: name of the outcome, which defines the rows of NetCDF and Zarr.
 
     Returns:
-        The rows as they stand in the file, for CSV indexed by their "line"; and the constants by
-        name.
+        The rows in the file's order, for CSV indexed by their "line"; and the constants by name.
 
     Raises:
-        PcvError: the file is not there, of another kind, damaged, or without the outcome; a CSV
-            line has too few or too many fields; a variable shares some dimensions with the
-            outcome and has others of its own.
+        PcvError: the file is missing, of another kind, damaged, or without the outcome; a CSV line
+            has too few or too many fields; a variable shares some of the outcome's dimensions and
+            has others of its own.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise PcvError(f"{path}: not a kind of file that pcv reads ({', '.join(SUFFIXES)})")
@@ -123,7 +122,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def stacked(
     dataset: xr.Dataset, outcome: str, source: str
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """Variables of a dataset as `read_table` gives those of a file."""
+    """The rows and constants of a dataset, as for `read_table`."""
     variables = {str(name): variable for name, variable in dataset.variables.items()}
     if outcome not in variables:
         raise PcvError(missing_column(outcome, variables, source, "data.outcome"))
@@ -152,27 +151,27 @@ def make_data(
 ) -> xr.Dataset:
     """Check a table and lay it out by unit.
 
-    Rows are sorted by ``config.order``; units that are groups of rows are sorted by their columns
+    Rows are sorted by ``config.order``; units of several rows are sorted by their columns
     ``config.units``. Numbers become float64, int64 or bool, dates datetime64; text stays text.
 
     Args:
-        table: rows as `read_table` gives them.
-        constants: arrays that do not lie along the rows.
+        table: rows from `read_table`.
+        constants: arrays that are not along the rows.
         config: the data section of an experiment.
         source: the file's name, for messages.
 
     Returns:
-        The columns along ``unit`` where each row is a unit, else along ``row`` with the index
+        The columns along ``unit`` if each row is a unit, otherwise along ``row`` with the index
         ``unit_of_row (row)``; the constants along dimensions of their own; a coordinate ``unit``
         of readable names; attributes ``outcome``, ``order``, ``unit_columns``.
 
     Raises:
-        PcvError: a column that is not there, missing or infinite values, text among numbers, an
-            outcome that is not numbers, an order by dates whose text has another, rows that the
-            ``order`` columns do not tell apart, units that the ``labels`` do not.
+        PcvError: a missing column, missing or infinite values, text among numbers, a non-numeric
+            outcome, an order by text dates that do not sort by time, rows with the same ``order``
+            columns, units with the same ``labels``.
 
     Warns:
-        UserWarning: without ``order``, rows that are copies of others.
+        UserWarning: duplicate rows, without ``order``.
     """
     if table.empty:
         raise PcvError(f"{source}: no rows")
@@ -275,12 +274,12 @@ def _kept(
 
 
 def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:
-    """Are some values measured finely enough that rows are not alike by chance?"""
+    """Whether some values are measured finely enough that duplicate rows are no coincidence."""
     return any((x % 1 != 0).any() for x in columns.values() if x.dtype.kind == "f")
 
 
 def _rows(index: pd.Index, wrong: Bool[np.ndarray, " row"]) -> str:
-    """The rows where ``wrong`` holds, in words: "rows 2 (line 3), 5 (line 6)"."""
+    """The rows where `wrong` holds, for messages: "rows 2 (line 3), 5 (line 6)"."""
     rows = np.flatnonzero(wrong)
     named = [
         f"{row + 1} (line {index[row]})" if index.name == "line" else str(row + 1)
@@ -297,7 +296,7 @@ def _named(
     rows: slice | Shaped[np.ndarray, " unit"],
     source: str,
 ) -> list[str]:
-    """Names of units by a row of each: the values of `keys`, or what labels these."""
+    """Names of units, given one row of each: the values of `keys` or of their labels."""
     shown = [labels.get(name, name) for name in keys]
     units = _names(pd.DataFrame({name: columns[name][rows] for name in shown}))
     twice = pd.Index(units).duplicated()
@@ -316,7 +315,7 @@ def _names(keys: pd.DataFrame) -> list[str]:
 
 
 def _values(series: pd.Series, where: str, is_outcome: bool = False) -> Shaped[np.ndarray, " row"]:
-    """A column as float64, int64, bool, datetime64 or text; or `PcvError`, opening by ``where``."""
+    """A column as float64, int64, bool, datetime64 or text; errors start with `where`."""
     missing = series.isna().to_numpy()
     if missing.any():
         rows = _rows(series.index, missing)

@@ -108,8 +108,8 @@ def found(
     made_on: Mapping[str, Any],
     say: Callable[[str], None] | None = None,
 ) -> Checkpoint:
-    """The sound blocks of a folder, up to the last with a state after it. Damaged or misplaced files
-    are moved aside if `say` is given; leave it out for another job's folder."""
+    """The sound blocks of a folder, up to the last with a state after it. Unsound files are moved
+    aside if `say` is given; leave it out for another job's folder."""
     recipe = {name: x for name, x in made_of.items() if name != MADE_ON}
     saved = Checkpoint(folder, 0, store.fingerprint(recipe, made_on["dtype"]))
     number, with_state = 0, 0

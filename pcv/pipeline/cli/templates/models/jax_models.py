@@ -1,7 +1,7 @@
 """Two models of data.csv, in JAX. Edit them, add others, and name them in config.yaml.
 
-A function gets the columns of the data by name and returns a model of all of them; leaving fields
-out is pcv's part. `help(pcv.Model)` tells what else a model can have.
+A function gets the columns of the data by name and returns a model of all the data; pcv leaves out
+the fields. `help(pcv.Model)` describes what else a model can have.
 """
 
 import jax
@@ -57,9 +57,9 @@ def varying(data):
 
 
 def hierarchical(prior, effects, mean, n_fields):
-    """Normal yields, from the prior, each field's effects given it, and the mean given both.
+    """Normal yields, from the prior, the distribution of each field's effects, and the mean.
 
-    Sampling is on the whole real line: `space` goes there from the parameters (`theta`) and back.
+    Sampling is unconstrained: `space` maps the parameters (`theta`) to the real line and back.
     """
     space = pcv.support({name: p.support for name, p in prior.items()})
 

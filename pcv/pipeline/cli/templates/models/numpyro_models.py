@@ -1,7 +1,7 @@
 """Two models of data.csv, in NumPyro. Edit them, add others, and name them in config.yaml.
 
-A function gets the columns of the data by name and returns a model of all of them; leaving fields
-out is pcv's part.
+A function gets the columns of the data by name and returns a model of all the data; pcv leaves out
+the fields.
 """
 
 import numpy as np
