@@ -49,9 +49,9 @@ there are two ratios: of seconds, and of seconds times MCSE², which is of the t
 same error. Loops that take long are timed on some folds, evenly spaced, and counted for all; what
 takes minutes to sample is measured once.
 
-For the rats, averages over left-out effects drawn by the chains depend on few draws: answers differ
-by more than their MCSEs say. The chains of the paper's sampler, with pcv's 50 draws of warmup, start
-where the full data placed these effects, and need longer to leave.
+For the rats, averages over left-out effects drawn by the chains depend on few draws: answers
+differ by more than their MCSEs say. The chains of the paper's sampler, with pcv's 50 draws of
+warmup, start where the full data placed these effects, and need longer to leave.
 """
 
 
