@@ -120,16 +120,16 @@ def build(
         return share
 
     return Engine(
-        _sharded(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
-        _sharded(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
-        target,
-        num_units,
-        position.size,
-        scores,
-        buffer,
-        devices * each,
-        stack,
-        partial(build, target, scores, num_units, buffer, stack=1),
+        advance=_sharded(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
+        score=_sharded(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
+        target=target,
+        num_units=num_units,
+        num_params=position.size,
+        scores=scores,
+        buffer=buffer,
+        tile=devices * each,
+        stack=stack,
+        with_tile=partial(build, target, scores, num_units, buffer, stack=1),
     )
 
 
