@@ -106,7 +106,7 @@ def test_folds_that_make_no_sense_are_refused():
     halves = [array(0, 1), array(2, 3)]
     assert message([], []) == "0 fold(s): cross-validation needs at least 2"
     assert message(["a"], [array(0)]) == "1 fold(s): cross-validation needs at least 2"
-    assert message(["a", "a"], halves) == "two folds have one name: 'a'"
+    assert message(["a", "a"], halves) == "fold names must be distinct; repeated: 'a'"
     assert message(["a", "b"], [array(0, 1, 2), array()]) == (
         "empty folds, which test no unit: 'b'"
     )
@@ -130,7 +130,8 @@ def test_many_units_are_counted_not_listed():
         "them of these 1, in the order of the data"
     )
     unsaid = folds._replace(num_units=None)
-    assert refusal(check, unsaid, ["1"], True) == "folds are of at least 2 units, the data have 1"
+    words = "folds test unit 2, but the data have only 1 units"
+    assert refusal(check, unsaid, ["1"], True) == words
 
 
 @pytest.mark.parametrize("unit", [0, 3, 5])
@@ -233,8 +234,8 @@ def test_numbers_of_folds_that_cannot_be_are_refused():
 
 def test_a_fold_misspelt_in_a_column_is_refused():
     assert refusal(from_column, np.array(["north", "south", "North ", "north"]), "part") == (
-        "column 'part': folds 'North ' and 'north' differ in case or spaces only;"
-        " write them alike, or as unlike names"
+        "column 'part': folds 'North ' and 'north' differ only in case or spaces;"
+        " make them identical or clearly distinct"
     )
 
 
@@ -285,7 +286,7 @@ def test_splitters_of_scikit_learn(splitter):
         folds = from_splitter(splitter, n, y, groups)
     splits = list(splitter.split(np.zeros((n, 1)), y, groups))
     times = np.bincount(np.concatenate([test for _, test in splits])).max()
-    told = f"{type(splitter).__name__} tests units up to {times} times: elpd adds"
+    told = f"{type(splitter).__name__} tests units up to {times} times: elpd counts"
     assert any(str(w.message).startswith(told) for w in said) == (times > 1)
     assert len(folds.id) == len(splits)
     for k, (train, test) in enumerate(splits):
@@ -402,5 +403,5 @@ def test_configs_that_do_not_fit_the_data_are_refused():
 
 
 def test_values_too_rare_to_be_in_every_fold_are_said():
-    with pytest.warns(UserWarning, match="stratify_by: 30 of 30 values are held by fewer than 10"):
+    with pytest.warns(UserWarning, match="stratify_by: 30 of 30 values occur in fewer than 10"):
         make(scheme("k_fold", k=10, stratify_by="rat"), Table(RATS, 1))

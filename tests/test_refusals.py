@@ -93,9 +93,9 @@ CALLS = {
     ),
     "text for units": (
         lambda: pcv.kfold("40", 5),
-        "units is '40'; give how many there are, or a list of their names",
+        "units is '40'; give their number, or a list of their names",
     ),
-    "no units": (lambda: pcv.leave_one_out(None), "units is None; give how many there are"),
+    "no units": (lambda: pcv.leave_one_out(None), "units is None; give their number"),
     "text for a seed": (lambda: validate(seed="a"), "seed: must be a whole number, is 'a'"),
     "text for draws": (
         lambda: validate(draws="200"),

@@ -181,13 +181,13 @@ def test_times_that_are_not_in_order():
         "(in a config: data.order)"
     )
     assert refusal(check_order, np.array([1, 2, 2]), names, "column 'year'", folds).startswith(
-        "fold 'c': column 'year': 2 is the time of 'b' and of 'c'; where order matters every unit"
+        "fold 'c': column 'year': 'b' and 'c' have the same time, 2; where order matters, times"
     )
     late = leave_future_out(["a", "b", "c", "d"], 2)
     trained = refusal(check_order, np.array([1, 1, 2, 3]), ["a", "b", "c", "d"], "time", late)
-    assert trained.startswith("fold 'c': time: 1 is the time of 'a' and of 'b'")
+    assert trained.startswith("fold 'c': time: 'a' and 'b' have the same time, 1;")
     untested = refusal(check_order, np.array([1, 1, 2]), names, "column 'year'", folds)
-    assert untested.startswith("fold 'b': column 'year': 1 is the time of 'a' and of 'b'")
+    assert untested.startswith("fold 'b': column 'year': 'a' and 'b' have the same time, 1;")
     assert refusal(check_order, months[:2], names, "time", folds) == "time: 2 times of 3 units"
 
 
@@ -213,7 +213,7 @@ def test_places_and_units_that_make_no_folds():
     assert refusal(pcv.spatial_block, far, [0.0] * 3, size=1e-14) == words
     near = pcv.leave_one_location_out([500000.0, 500000.02], [4567890.12, 4567890.1])
     assert near.id.tolist() == ["x 500000, y 4567890.12", "x 500000.02, y 4567890.1"]
-    words = "units is 3.0; give how many there are, or a list of their names"
+    words = "units is 3.0; give their number, or a list of their names"
     assert refusal(inspect.unwrap(names_of), 3.0) == words
 
 
@@ -226,8 +226,8 @@ def test_times_that_are_text():
         "fold 'c': time is not in order: 2020-09-01 ('c') comes after 2020-11-01 ('b')"
     )
     assert refusal(check_order, np.array(["Apr", "Feb", "Jan"]), names, "time", folds) == (
-        "time: 'Apr' and the others are not dates as in 2024-03-31, and text has no order in time; "
-        "give dates or numbers"
+        "time: text such as 'Apr' has no order in time unless it is a date like 2024-03-31; give "
+        "dates or numbers"
     )
 
 
@@ -247,13 +247,13 @@ def test_schemes_of_an_order_are_told_the_times(scheme):
     assert refusal(scheme, time=[2001, 2002, 2004, 2003]).startswith(
         f"fold '{scheme().id[-1]}': time is not in order: 2003 ('4') comes after 2004 ('3')"
     )
-    assert "2002 is the time of '2' and of '3'" in refusal(scheme, time=[2001, 2002, 2002, 2003])
+    assert "'2' and '3' have the same time, 2002" in refusal(scheme, time=[2001, 2002, 2002, 2003])
     assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit 2")
 
 
 def test_folds_at_random_have_no_order():
     assert refusal(pcv.kfold, 4, 2, time=[1, 2, 3, 4]) == (
-        "kfold: time is of contiguous folds; add contiguous=True, or leave it out"
+        "kfold: time is for contiguous folds; add contiguous=True, or omit it"
     )
 
 
@@ -358,13 +358,13 @@ def test_places_that_cannot_be():
     )
     places_of([50.0], [100.0], degrees=False)
     assert refusal(leave_one_location_out, [0.0] * 3, [0.0] * 3) == (
-        "all units are at one place: folds need at least 2"
+        "all units are at one location; folds need at least 2"
     )
     assert "holds all units" in refusal(spatial_block, [0.0] * 3, [0.0] * 3, 1.0)
     for scheme in (leave_one_location_out, partial(spatial_block, size=1.0)):
         assert (
             refusal(scheme, x=[0.0, 1.0], y=[0.0, 0.0], buffer=np.nan)
-            == "a buffer of nan: it must be 0 or more"
+            == "buffer is nan, must be 0 or more"
         )
 
 
@@ -467,7 +467,7 @@ def test_configs_that_do_not_fit_the_data():
     assert "column 'month' is not in order" in refusal(
         make, scheme("hv_block", v=0, h=1, time="month"), Table(shuffled, 1)
     )
-    assert "column 'site': 0 is the time of" in refusal(
+    assert " have the same time, 0" in refusal(
         make, scheme("leave_future_out", min_observations=3, time="site"), TABLE
     )
     assert "column 'month' is not in order" in refusal(
@@ -506,7 +506,7 @@ def test_configs_that_do_not_fit_the_data():
     [
         (
             scheme("spatial_block", coordinates=EARTH, size=2),
-            "folds.size: 2 is in metres where coordinates are longitude and latitude; a degree",
+            "folds.size: 2 is in metres, as coordinates are longitude and latitude; a degree",
         ),
         (
             scheme("leave_one_location_out", coordinates=EARTH, buffer=0.5),
@@ -518,7 +518,7 @@ def test_configs_that_do_not_fit_the_data():
         ),
         (
             scheme("leave_p_out", p=2, splits="all"),
-            "leave-p-out: 780 folds, each with chains of its own, take long; draw some of them",
+            "leave-p-out: 780 folds, each with chains of its own, take long; sample some of them",
         ),
     ],
 )
@@ -619,7 +619,7 @@ def test_missing_groups_are_refused(make, name):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: pcv.leave_one_out(0), "folds of no units: there is nothing to test"),
+        (lambda: pcv.leave_one_out(0), "there are no units to make folds of"),
         (lambda: pcv.leave_one_group_out([]), "group_by: 0 values, of 0 units; give one for each"),
         (lambda: pcv.kfold(6, 2, group_by=[1, 2]), "group_by: 2 values, of 6 units; give one for"),
         (
@@ -633,7 +633,7 @@ def test_missing_groups_are_refused(make, name):
         ),
         (
             lambda: pcv.hv_block(6, 1, 0, skip=-1),
-            "hv-block with skip = -1: it must not be negative",
+            "hv-block: skip is -1, must not be negative",
         ),
     ],
 )

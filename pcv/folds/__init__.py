@@ -1,8 +1,8 @@
-"""Folds: which units are tested, and which are left out of training for it.
+"""Folds: which units each tests, and which it leaves out of training.
 
-`base` has the type. A scheme is a function that returns it, in `exchangeable`, `time`, `space` or
-`splitters`, and a class in `schemes` with what a config may say of it. `checks` has what is asked
-of arguments and of folds, `columns` the data's columns and how values are written.
+`base` defines the type. A scheme is a function that returns `Folds`, in `exchangeable`, `time`,
+`space` or `splitters`, and a class in `schemes` with its config keys. `checks` validates arguments
+and folds; `columns` reads the data's columns and formats values.
 
 >>> import numpy as np
 >>> from pcv.folds.base import describe, train_mask

@@ -13,33 +13,33 @@ from jaxtyping import Bool, Int, Shaped
 from pcv.base.errors import PcvError
 
 MAX_ROWS = 60
-"""of a table in a notebook"""
+"""rows shown of a table in a notebook"""
 
 
 class Folds(NamedTuple):
     """Which units each fold tests, and which it keeps from training.
 
-    A fold trains on every unit outside its ``held_out`` ranges. Ranges take O(n) room for
+    A fold trains on every unit outside its ``held_out`` ranges. Ranges take O(n) memory for
     leave-future-out, and at most twice that of indices where test sets are scattered.
 
-    Three units, of which the first fold leaves one out as a gap:
+    Three units; the first fold leaves one out as a gap:
 
     >>> Folds(np.array(["a", "b"]), np.array([[0], [2]]), np.array([[[0, 2]], [[2, 3]]]), 3)
     2 folds of 3 units: test 1, training 1 to 2, neither tested nor trained on 0 to 1
     """
 
     id: Shaped[np.ndarray, " fold"]
-    """readable names, text"""
+    """readable names"""
     test: Int[np.ndarray, "fold slot"]
     """indices of the tested units in ascending order, padded with -1"""
     held_out: Int[np.ndarray, "fold run 2"]
-    """ranges [start, stop) of units that are not trained on, test and gap: sorted, disjoint,
-    maximal, padded with empty ranges (0, 0)"""
+    """ranges [start, stop) of the units not trained on (test and gap): sorted, disjoint, maximal,
+    padded with empty ranges (0, 0)"""
     num_units: int | None = None
-    """how many units there are, where that is known: more than folds leave out, if need be"""
+    """number of units, if known; may exceed the largest index left out"""
 
     def some(self, which: Any) -> "Folds":
-        """Those at some places, or where a mask holds."""
+        """A subset, by indices or a mask."""
         return Folds(self.id[which], self.test[which], self.held_out[which], self.num_units)
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class Folds(NamedTuple):
 
 
 def stored(dataset: xr.Dataset) -> Folds:
-    """Folds of a dataset such as folds.zarr holds: `fold`, `test` and `held_out`."""
+    """Folds from a dataset like folds.zarr: `fold`, `test` and `held_out`."""
     number = dataset.attrs.get("num_units")
     return Folds(
         dataset["fold"].values,
@@ -70,13 +70,13 @@ def stored(dataset: xr.Dataset) -> Folds:
 
 
 def from_file(path: Path) -> Folds:
-    """Folds that were laid out before: `fold`, `test` and `held_out` of a store like folds.zarr.
+    """Saved folds: `fold`, `test` and `held_out` of a store like folds.zarr.
 
     Args:
         path: of the store.
 
     Raises:
-        PcvError: it is not there, or holds something else.
+        PcvError: the store is missing, or holds something else.
     """
     if not path.exists():
         raise PcvError(f"{path}: no such file; folds.file is relative to the working directory")
@@ -96,12 +96,12 @@ def from_sets(
     gap: Sequence[Int[np.ndarray, " _"]] | None,
     num_units: int,
 ) -> Folds:
-    """Folds from the units that each tests, and those that it leaves out besides.
+    """Folds from each one's test set and gap.
 
     Args:
         ids: names of the folds.
-        test: for each fold, indices of the units that it tests, in any order.
-        gap: for each fold, indices of units that it neither tests nor trains on; None: no gaps.
+        test: for each fold, indices of the units it tests, in any order.
+        gap: for each fold, indices of units it neither tests nor trains on; None: no gaps.
         num_units: number of units, n.
 
     Raises:
@@ -145,7 +145,7 @@ def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> F
 
 
 def evenly(num_folds: int, most: int) -> Int[np.ndarray, " some"]:
-    """Indices of so many folds at most, evenly spaced from the first to the last.
+    """Indices of at most `most` folds, evenly spaced from the first to the last.
 
     >>> evenly(100, 3).tolist(), evenly(2, 3).tolist()
     ([0, 49, 99], [0, 1])
@@ -161,7 +161,7 @@ def train_mask(
     Args:
         folds: the folds.
         num_units: number of units, n.
-        which: of the folds; all, if nothing is said.
+        which: of the folds; all by default.
 
     >>> folds = from_sets(["a"], [np.array([1])], [np.array([2])], 4)
     >>> train_mask(folds, 4).tolist()
@@ -176,12 +176,12 @@ def train_mask(
 
 
 def describe(folds: Folds, num_units: int, left_out: str = "gap") -> str:
-    """One line on the folds: how many, and how many units they test, train on and leave out.
+    """The folds in one line: their number, and how many units they test, train on and leave out.
 
     Args:
         folds: the folds.
         num_units: number of units.
-        left_out: what units are called that are neither tested nor trained on.
+        left_out: name for units neither tested nor trained on.
 
     >>> describe(from_labels(np.array([0, 0, 1]), ["a", "b"]), 3)
     '2 folds, test 1 to 2, training 1 to 2, no gap'
@@ -194,7 +194,7 @@ def describe(folds: Folds, num_units: int, left_out: str = "gap") -> str:
 
 
 def _sizes(folds: Folds) -> tuple[Int[np.ndarray, " fold"], Int[np.ndarray, " fold"]]:
-    """How many units each fold tests, and how many it neither tests nor trains on."""
+    """Number of units each fold tests, and number it neither tests nor trains on."""
     test = (folds.test >= 0).sum(axis=1)
     return test, np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) - test
 
@@ -221,7 +221,7 @@ def _span(sizes: Int[np.ndarray, " fold"]) -> str:
 
 
 def foldable(text: str, title: str, table: pd.DataFrame) -> str:
-    """For notebooks: the text, whose lines wrap, and a table that opens on a click."""
+    """HTML for notebooks: wrapped text, and a table that opens on a click."""
     with pd.option_context("display.max_colwidth", None):
         cells = table.to_html(max_rows=MAX_ROWS)
     return (

@@ -1,4 +1,4 @@
-"""What is asked of the arguments of schemes, and of the folds that they make."""
+"""Checks of the arguments of schemes, and of the folds they return."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -13,16 +13,16 @@ from pcv.folds.base import Folds
 from pcv.folds.columns import label
 
 Values = Sequence[Any] | pd.Series | Shaped[np.ndarray, " unit"]
-"""a value for each unit"""
+"""one value per unit"""
 Units = int | np.integer | Sequence[str] | Shaped[np.ndarray, " unit"]
-"""how many units there are, or their names"""
+"""number of units, or their names"""
 
 
 def names_of(units: Units) -> Sequence[str]:
-    """Names of units; counted from 1 where only their number is given.
+    """Names of units, counted from 1 if only their number is given.
 
     Raises:
-        PcvError: there are none, or not a whole number.
+        PcvError: no units, or not a whole number of them.
 
     >>> names_of(2)
     ['1', '2']
@@ -30,11 +30,11 @@ def names_of(units: Units) -> Sequence[str]:
     if isinstance(units, int | np.integer) and not isinstance(units, bool) and units >= 0:
         names: Sequence[str] = [str(i + 1) for i in range(units)]
     elif isinstance(units, str) or np.ndim(units) != 1:
-        raise PcvError(f"units is {units!r}; give how many there are, or a list of their names")
+        raise PcvError(f"units is {units!r}; give their number, or a list of their names")
     else:
         names = cast(Sequence[str], units)
     if not len(names):
-        raise PcvError("folds of no units: there is nothing to test")
+        raise PcvError("there are no units to make folds of")
     return names
 
 
@@ -45,10 +45,10 @@ def generator(scheme: str, seed: int) -> np.random.Generator:
 
 
 def complete(values: Values, name: str, units: Units | None = None) -> np.ndarray:
-    """The group of each unit, as an array.
+    """One value per unit, as an array.
 
     Raises:
-        PcvError: that of a unit is missing, or there are not as many as units.
+        PcvError: a value is missing, or there are more or fewer values than units.
     """
     if isinstance(values, str):
         raise PcvError(
@@ -71,14 +71,14 @@ def complete(values: Values, name: str, units: Units | None = None) -> np.ndarra
 
 
 def whole(scheme: str, **numbers: Any) -> None:
-    """Raises PcvError for what is not a whole number."""
+    """Refuse numbers that are not whole."""
     for name, number in numbers.items():
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
             raise PcvError(f"{scheme}: {name} is {number!r}; give a whole number")
 
 
 def checked(folds: Folds, units: Units, cover: bool = False, time: Values | None = None) -> Folds:
-    """The folds, if `check` and `check_order` have nothing against them."""
+    """The folds, once `check` and `check_order` have passed them."""
     check(folds, names_of(units), cover)
     if time is not None:
         check_order(complete(time, "time", units), names_of(units), "time", folds)
@@ -86,7 +86,7 @@ def checked(folds: Folds, units: Units, cover: bool = False, time: Values | None
 
 
 def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
-    """Refuse folds that make no sense.
+    """Refuse invalid folds.
 
     Args:
         folds: the folds.
@@ -94,9 +94,9 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
         cover: every unit must be tested by exactly one fold.
 
     Raises:
-        PcvError: fewer than two folds; folds of another number of units; two folds of one name; a
-            fold that tests nothing, trains on nothing, trains on a unit that it tests, or names a
-            unit that there is not; with ``cover``, units that no fold tests or that several do.
+        PcvError: fewer than two folds; folds of another number of units; duplicate names; a fold
+            that tests nothing, trains on nothing, trains on a unit it tests, or has an index out of
+            range; with ``cover``, units tested by no fold or by several.
 
     >>> from pcv.folds.base import from_labels
     >>> check(from_labels(np.array([0, 0, 1]), ["a", "b"]), ["A", "B", "C"], cover=True)
@@ -112,14 +112,14 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
         )
     ids, times = np.unique(folds.id, return_counts=True)
     if (times > 1).any():
-        raise PcvError(f"two folds have one name: {some(ids[times > 1])}")
+        raise PcvError(f"fold names must be distinct; repeated: {some(ids[times > 1])}")
     tested = folds.test >= 0
     empty = ~tested.any(axis=1)
     if empty.any():
         raise PcvError(f"empty folds, which test no unit: {some(folds.id[empty])}")
     if folds.test.max() >= num_units:
         raise PcvError(
-            f"folds are of at least {folds.test.max() + 1} units, the data have {num_units}"
+            f"folds test unit {folds.test.max() + 1}, but the data have only {num_units} units"
         )
     untrained = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) >= num_units
     if untrained.any():
@@ -146,14 +146,14 @@ def check_order(
     """Refuse folds of units whose times do not increase.
 
     Args:
-        times: of the units, numbers, dates or text.
+        times: of the units: numbers, dates or text.
         unit_names: their names.
-        name: what the times are called: a column, or an argument.
-        folds: of the units, for the fold that is named.
+        name: of the times in messages: a column, or an argument.
+        folds: of the units.
 
     Raises:
-        PcvError: text that is not a date; two units of one time, or one that comes before its
-            predecessor, and the first fold that tests it, else the first that trains on it.
+        PcvError: text that is not a date; two units at the same time, or a unit earlier than its
+            predecessor; names the first fold that tests it, else the first that trains on it.
 
     >>> from pcv.folds.base import from_labels
     >>> folds = from_labels(np.array([0, 0, 1]), ["a", "b"])
@@ -169,9 +169,9 @@ def check_order(
         places = np.flatnonzero(times == twice)[:2].tolist()
         units = [unit_names[i] for i in places]
         raise PcvError(
-            f"{_with(places[1], folds)}{name}: {label(twice)} is the time of {units[0]!r} and of"
-            f" {units[1]!r}; where order matters every unit needs a time of its own (data.units"
-            " makes one unit of rows of one time)"
+            f"{_with(places[1], folds)}{name}: {units[0]!r} and {units[1]!r} have the same time, "
+            f"{label(twice)}; where order matters, times must be distinct (data.units merges rows "
+            "into one unit)"
         )
     if (np.diff(np.argsort(times, kind="stable")) < 0).any():
         i = int(np.flatnonzero(times[1:] < times[:-1])[0])
@@ -183,19 +183,19 @@ def check_order(
 
 
 def _dates(texts: Shaped[np.ndarray, " unit"], name: str) -> Shaped[np.ndarray, " unit"]:
-    """Text as the dates that it writes: the order of the alphabet need not be that of time."""
+    """Text parsed as dates, as alphabetical order need not be chronological."""
     try:
         dates = pd.to_datetime(texts, format="ISO8601", utc=True)
     except ValueError as error:
         raise PcvError(
-            f"{name}: {label(texts[0])!r} and the others are not dates as in 2024-03-31, and text"
-            " has no order in time; give dates or numbers"
+            f"{name}: text such as {label(texts[0])!r} has no order in time unless it is a date "
+            "like 2024-03-31; give dates or numbers"
         ) from error
     return dates.tz_localize(None).to_numpy()
 
 
 def _with(unit: int, folds: Folds) -> str:
-    """The first fold that tests a unit, else that trains on it, to begin a message with."""
+    """Prefix of a message: the first fold that tests a unit, else the first that trains on it."""
     tests_it = (folds.test == unit).any(axis=1)
     start, stop = np.moveaxis(folds.held_out, -1, 0)
     trains_on_it = ~((start <= unit) & (unit < stop)).any(axis=1)
@@ -204,7 +204,7 @@ def _with(unit: int, folds: Folds) -> str:
 
 
 def some(names: Iterable[object]) -> str:
-    """The first three names, and how many more: "'a', 'b', 'c' and 4 more"."""
+    """The first three names and the number of others: "'a', 'b', 'c' and 4 more"."""
     quoted = [repr(str(name)) for name in names]
     more = f" and {len(quoted) - 3} more" if len(quoted) > 3 else ""
     return ", ".join(quoted[:3]) + more

@@ -1,4 +1,4 @@
-"""Columns of a data set, by unit, and what its values and columns are called."""
+"""Columns of a data set by unit, and labels of its values."""
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ RESERVED = ("row", "unit", "unit_of_row")
 
 
 def refuse_twice(names: list[str], where: str) -> None:
-    """Columns of the same name, of which one would hide the other."""
+    """Refuse duplicate column names: one column would hide the other."""
     for place, name in enumerate(names):
         if name in names[:place]:
             raise PcvError(f"{where}: two columns are named {name!r}; rename one")
@@ -25,12 +25,12 @@ def unit_column(data: xr.Dataset, column: str, key: str = "") -> Shaped[np.ndarr
     """A column's value for each unit.
 
     Args:
-        data: as `make_data` gives it.
-        column: name of a column, which must be constant within each unit.
-        key: of the config that asks for it, for messages.
+        data: as `make_data` returns it.
+        column: name of a column that is constant within each unit.
+        key: config key that names it, for messages.
 
     Raises:
-        PcvError: no such column; or it differs within a unit, which is named.
+        PcvError: no such column; or it varies within a unit, which is named.
     """
     along = [
         str(name)
@@ -56,7 +56,7 @@ def unit_column(data: xr.Dataset, column: str, key: str = "") -> Shaped[np.ndarr
 
 
 def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
-    """What a model gets: columns (one value per row) and constants by name, and ``unit``.
+    """Arguments of a model: columns (one value per row), constants, and ``unit``.
 
     ``unit`` is the index of each row's unit, 0 to n - 1.
     """
@@ -71,12 +71,12 @@ def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def num_units(arrays: Mapping[str, Any]) -> int:
-    """How many units there are in what `model_data` gives."""
+    """Number of units in the result of `model_data`."""
     return int(np.asarray(arrays["unit"]).max()) + 1
 
 
 def free(dim: str, names: Collection[str]) -> str:
-    """A dimension's name that no variable has: xarray would take that for its coordinate.
+    """A dimension's name that no variable has, as xarray would take one for its coordinate.
 
     >>> free("x_dim_0", ["x", "y"]), free("x_dim_0", ["x", "x_dim_0"])
     ('x_dim_0', 'x_dim_0_')
@@ -87,7 +87,7 @@ def free(dim: str, names: Collection[str]) -> str:
 
 
 def label(value: object) -> str:
-    """A value as it is read in a name: 9.0 as "9", midnight as the day alone.
+    """A value as part of a name: 9.0 as "9", midnight as the date alone.
 
     >>> label(np.float64(9)), label(np.datetime64("2020-01-31", "ns")), label("Bo")
     ('9', '2020-01-31', 'Bo')
@@ -100,7 +100,7 @@ def label(value: object) -> str:
 
 
 def missing_column(name: str, known: Iterable[str], where: str, key: str = "") -> str:
-    """The message for a column that is not there, with the nearest one that is.
+    """The message for a missing column, with the closest match.
 
     >>> missing_column("wieght_g", ["rat", "day", "weight_g"], "rats.csv", "data.outcome")
     "rats.csv: no column 'wieght_g' (data.outcome); did you mean 'weight_g'?"

@@ -1,4 +1,4 @@
-"""What a config says of places: their columns, and distances between them in words."""
+"""Coordinates in a config: their columns, and distances in words."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pcv.folds.schemes import Table
 
 LEAST_METRES = 100
-"""on the earth, a side or buffer below it may have been meant in degrees"""
+"""on the earth, a side or buffer below this was probably meant in degrees"""
 
 
 class Coordinates(Section):
-    """Columns of places: in a plane, or on the earth in degrees."""
+    """Columns of coordinates: in a plane, or on the earth in degrees."""
 
     x: Text | None = None
     y: Text | None = None
@@ -33,10 +33,10 @@ class Coordinates(Section):
         return self
 
     def of(self, table: "Table") -> "tuple[np.ndarray, np.ndarray, bool]":
-        """The values of both, and whether they are degrees.
+        """Values of both columns, and whether they are degrees.
 
         Raises:
-            PcvError: a column that is not there, differs within a unit, or holds no numbers.
+            PcvError: a column is missing, varies within a unit, or is not numeric.
         """
         found = []
         for key, column in self:
@@ -45,7 +45,7 @@ class Coordinates(Section):
                 if values.dtype.kind not in "biuf":
                     raise PcvError(
                         f"folds.coordinates.{key}: column '{column}' holds {values[0]!s}, which is"
-                        " no number"
+                        " not a number"
                     )
                 found.append(values.astype(float))
         first, second = found
@@ -55,8 +55,8 @@ class Coordinates(Section):
         for name, distance in metres.items():
             if self.longitude and 0 < distance < LEAST_METRES:
                 yield (
-                    f"folds.{name}: {distance:g} is in metres where coordinates are longitude and"
-                    " latitude; a degree of latitude is 111,000 of them"
+                    f"folds.{name}: {distance:g} is in metres, as coordinates are longitude and"
+                    " latitude; a degree of latitude is 111,000 m"
                 )
 
     def distance(self, distance: float) -> str:

@@ -1,4 +1,4 @@
-"""Schemes for units, or groups of them, in no particular order."""
+"""Schemes for exchangeable units, or groups of them."""
 
 import difflib
 import itertools
@@ -16,7 +16,7 @@ from pcv.folds.checks import Units, Values, checked, complete, generator, names_
 from pcv.folds.columns import label
 
 MAX_SPLITS = 100_000
-"""sets that `leave_p_out` lists at most"""
+"""most sets that `leave_p_out` lists"""
 
 
 def leave_one_out(units: Units) -> Folds:
@@ -27,13 +27,13 @@ def leave_one_out(units: Units) -> Folds:
     PCV §2.2.
 
     Args:
-        units: how many there are (n), or their names.
+        units: their number (n), or their names.
 
     Returns:
         n folds, named after their units.
 
     Raises:
-        PcvError: a single unit, or two of one name.
+        PcvError: a single unit, or duplicate names.
 
     >>> leave_one_out(["A", "B", "C"]).test.tolist()
     [[0], [1], [2]]
@@ -43,27 +43,26 @@ def leave_one_out(units: Units) -> Folds:
 
 
 def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: int = 0) -> Folds:
-    r"""Sets of p units: some drawn at random, or all.
+    r"""Sets of p units: all of them, or a random sample.
 
     .. math:: |\mathrm{test}_k| = p, \qquad \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
 
-    No set is drawn twice, but sets overlap for p > 1: their scores are correlated, and errors over
-    folds that take them for independent are too small. (Shao 1993, *Journal of the American
-    Statistical Association* 88, 486–494: of all sets, and of some drawn at random.)
+    Sets are drawn without replacement, but overlap for p > 1: their scores are correlated, so that
+    standard errors over folds, which assume independence, are too small. (Shao 1993, *Journal of
+    the American Statistical Association* 88, 486–494, on all sets and on random ones.)
 
     Args:
-        units: how many there are (n), or their names.
-        p: units that a fold tests.
-        splits: how many sets are drawn, at least 2; "all": every set, which are
-            :math:`\binom{n}{p}`.
-        seed: of the draw.
+        units: their number (n), or their names.
+        p: units per test set.
+        splits: number of sets to draw, at least 2; "all": all :math:`\binom{n}{p}`.
+        seed: of the random draw.
 
     Returns:
         Folds "split 1", "split 2", ...
 
     Raises:
         PcvError: p is not whole, or leaves no unit to train on; a single split, or more splits than
-            there are sets; for "all", more than 100,000 sets; a seed that is not whole, or below 0.
+            sets; for "all", more than 100,000 sets; a seed that is not whole, or negative.
 
     >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
@@ -106,30 +105,30 @@ def kfold(
     time: Values | None = None,
     seed: int = 0,
 ) -> Folds:
-    r"""Units in k folds: at random, or by what one of the other arguments asks for.
+    r"""Units in k folds: random, grouped, stratified or contiguous.
 
     .. math:: \mathrm{test}_1 \cup … \cup \mathrm{test}_k = \{0, …, n - 1\}, \qquad
               |\mathrm{test}_j| \in \{\lfloor n / k \rfloor, \lceil n / k \rceil\}
 
-    Test sets are disjoint, and a fold trains on all units that it does not test. With `group_by`
-    it is the numbers of groups, not those of units, that differ by at most one. PCV §2.2.
+    Test sets are disjoint, and a fold trains on all units that it does not test. With `group_by`,
+    folds differ by at most one in their number of groups, not of units. PCV §2.2.
 
     Args:
-        units: how many there are (n), or their names.
+        units: their number (n), or their names.
         k: number of folds.
         group_by: group of each unit; groups stay together.
-        stratify_by: value of each unit; every fold has its share of each.
-        contiguous: runs of the units' order.
-        time: with `contiguous`, of each unit, numbers or dates that must increase; None: not
-            checked.
-        seed: of the draw.
+        stratify_by: value of each unit; every fold gets its share of each value.
+        contiguous: folds of consecutive units.
+        time: with `contiguous`, the time of each unit, as numbers or dates that must increase;
+            None: not checked.
+        seed: of the random draw.
 
     Returns:
         Folds "fold 1" to "fold k".
 
     Raises:
-        PcvError: two of these are asked for, or k is not whole, below 2 or above what there is to
-            deal out; a seed that is not whole, or below 0; a group, value or time is missing, or
+        PcvError: two of these are given; k is not whole, below 2 or above the number of units or
+            groups; a seed that is not whole, or negative; a group, value or time is missing, or
             there are more or fewer of them than units; a time that does not increase, naming the
             fold, or without `contiguous`.
 
@@ -145,7 +144,7 @@ def kfold(
     if len(given) > 1:
         raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
     if time is not None and not contiguous:
-        raise PcvError("kfold: time is of contiguous folds; add contiguous=True, or leave it out")
+        raise PcvError("kfold: time is for contiguous folds; add contiguous=True, or omit it")
     rng = generator("kfold", seed)
     if group_by is not None:
         labels, group = _grouped(complete(group_by, "group_by", units))
@@ -175,13 +174,13 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
 
     Args:
         group_by: group of each unit.
-        name: what the groups are, for the folds' names: "rat" gives "rat 9".
+        name: prefix of the folds' names: "rat" gives "rat 9".
 
     Returns:
         Folds in the order of the sorted groups.
 
     Raises:
-        PcvError: all units are of one group, or that of a unit is missing.
+        PcvError: all units are in one group, or a unit's group is missing.
 
     >>> folds = leave_one_group_out([10, 9, 10], "rat")
     >>> folds.id.tolist(), folds.test.tolist()
@@ -197,17 +196,17 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
 
 
 def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
-    r"""The user's own folds: units of one value make a fold, in the order of sorted values.
+    r"""Predefined folds: one for each value of a column, in sorted order.
 
     .. math:: \mathrm{test}_v = \{i : \mathrm{value}_i = v\}, \qquad
               \mathrm{train}_v = \{j : \mathrm{value}_j \ne v\}
 
     Args:
         values: the fold of each unit, numbers or text.
-        name: the column's name, for the folds' names: "part" gives "part north".
+        name: of the column, and prefix of the folds' names: "part" gives "part north".
 
     Raises:
-        PcvError: one fold alone; two names that differ in case or spaces only.
+        PcvError: a single fold; names that differ only in case or spaces.
 
     Warns:
         UserWarning: a small fold is spelt almost like a large one.
@@ -221,8 +220,8 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
         other = spelt.setdefault("".join(value.casefold().split()), value)
         if other != value:
             raise PcvError(
-                f"column {name!r}: folds {other!r} and {value!r} differ in case or spaces only;"
-                " write them alike, or as unlike names"
+                f"column {name!r}: folds {other!r} and {value!r} differ only in case or spaces;"
+                " make them identical or clearly distinct"
             )
     for rare, common in _almost_alike(labels, np.bincount(group)):
         warnings.warn(
@@ -234,7 +233,7 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
 
 
 def _dealt(number: int, k: int, of: str = "units") -> Int[np.ndarray, " unit"]:
-    """Folds 0 to k - 1 dealt out in turn."""
+    """Folds 0 to k - 1 in turn."""
     if not 2 <= k <= number:
         raise PcvError(f"k is {k}: it must be from 2 to {number}, the number of {of}")
     return np.arange(number) % k
@@ -244,14 +243,14 @@ def _warn_of_rare(values: np.ndarray, k: int) -> None:
     _, times = np.unique(values, return_counts=True)
     if rare := (times < k).sum():
         warnings.warn(
-            f"stratify_by: {rare} of {times.size} values are held by fewer than {k} units: not"
-            " every fold tests one of them",
+            f"stratify_by: {rare} of {times.size} values occur in fewer than {k} units, so that"
+            " not every fold tests one",
             stacklevel=3,
         )
 
 
 def _almost_alike(labels: list[str], sizes: Int[np.ndarray, " label"]) -> Iterator[tuple[str, str]]:
-    """Pairs of words, not numbers, of which the first has at most a fifth of the other's units."""
+    """Similar words (not numbers), the first with at most a fifth of the other's units."""
     words = {name: size for name, size in zip(labels, sizes.tolist()) if name.isalpha()}
     for name, size in words.items():
         larger = [other for other, its_size in words.items() if its_size >= 5 * size]
@@ -262,6 +261,6 @@ def _almost_alike(labels: list[str], sizes: Int[np.ndarray, " label"]) -> Iterat
 def _grouped(
     values: Shaped[np.ndarray, " unit"],
 ) -> tuple[list[str], Int[np.ndarray, " unit"]]:
-    """Labels of the distinct values, sorted, and each unit's place among them."""
+    """Labels of the sorted distinct values, and each unit's index among them."""
     distinct, group = np.unique(values, return_inverse=True)
     return [label(value) for value in distinct], group

@@ -1,5 +1,5 @@
-"""The schemes that a config may name: each has its keys, its title and the function that it calls,
-which is imported when folds are made, so that a config is checked without NumPy."""
+"""The schemes of a config: each has its keys, its title and the function it calls, imported only
+when folds are made, so that configs are checked without NumPy."""
 
 import importlib
 import warnings
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Table(NamedTuple):
-    """What folds are made of: units, and what is known of them."""
+    """What folds are made from: the units and their columns."""
 
     data: "xr.Dataset"
-    """as `pcv.pipeline.data.tables.make_data` gives it"""
+    """as `pcv.pipeline.data.tables.make_data` returns it"""
     seed: int = 0
     """of the config; random schemes draw from (seed, "folds") alone"""
     given: Mapping[str, Any] = {}
-    """folds that a session has laid out, by what the scheme calls their file"""
+    """folds made in a Python session, by the scheme's `file`"""
 
     @property
     def units(self) -> list[str]:
@@ -41,18 +41,18 @@ class Table(NamedTuple):
 
 
 class Scheme(Section):
-    """What every scheme can say; `scheme` is its name in a config."""
+    """Base of all schemes; `scheme` is the name in a config."""
 
     words: ClassVar[str]
-    """its title, with keys in braces"""
+    """template of the title, with keys in braces"""
     function: ClassVar[str]
-    """of `pcv.folds`, whose arguments are units and the keys"""
+    """in `pcv.folds`; its arguments are the units and the keys"""
     left_out: ClassVar[Literal["gap", "not used"]] = "gap"
-    """what units are called that are neither tested nor trained on"""
+    """name for units neither tested nor trained on"""
 
     @property
     def title(self) -> str:
-        """In words, to stand before what `describe` says of the folds."""
+        """In words, printed before `describe` of the folds."""
         return self.words.format(**dict(self))
 
     def lay_out(self, table: Table) -> "Folds":
@@ -61,11 +61,11 @@ class Scheme(Section):
         return lay_out(table.units, **self.model_dump(exclude={"scheme", "time"}))
 
     def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
-        """What the config hardly means, in words."""
+        """Warnings about settings that were probably not intended."""
         yield from ()
 
     def places(self, table: Table) -> "Places | None":
-        """Where units are, of a scheme that asks for it."""
+        """Where units are, for schemes with coordinates."""
         return None
 
 
@@ -77,7 +77,7 @@ class LeaveOneOut(Scheme):
 
 
 MANY_FOLDS = 10_000
-"""folds of `leave_p_out` that are said to take long"""
+"""folds of `leave_p_out` beyond which to warn that they take long"""
 
 
 class LeavePOut(Scheme):
@@ -96,12 +96,12 @@ class LeavePOut(Scheme):
         if len(folds.id) > MANY_FOLDS:
             yield (
                 f"leave-p-out: {len(folds.id)} folds, each with chains of its own, take long;"
-                " draw some of them with folds.splits"
+                " sample some of them with folds.splits"
             )
 
 
 class KFold(Scheme):
-    """Random folds, unless one of the other keys is given; time is that of contiguous ones."""
+    """Random folds unless another key is given; `time` is for contiguous ones."""
 
     scheme: Literal["k_fold"]
     k: Annotated[int, Field(ge=2)]
@@ -280,7 +280,7 @@ class Splitter(Scheme):
 
 
 class FixedFolds(Scheme):
-    """The user's own folds, from a column."""
+    """Predefined folds, from a column."""
 
     words = "folds of column {column}"
 
@@ -301,7 +301,7 @@ class FixedFolds(Scheme):
 
 
 class FoldsOfFile(Scheme):
-    """Folds that were laid out before, in a store like `folds.zarr`."""
+    """Saved folds, from a store like `folds.zarr`."""
 
     words = "folds of {file}"
 
@@ -339,19 +339,20 @@ SCHEMES: dict[str, type[Scheme]] = {
 
 
 def make(scheme: Scheme, table: Table) -> "Folds":
-    """The folds that a config asks for.
+    """The folds of a config.
 
     Args:
         scheme: the folds section of an experiment.
         table: the data.
 
     Raises:
-        PcvError: an unknown column, one that differs within a unit, more folds than units or
+        PcvError: an unknown column, one that varies within a unit, more folds than units or
             groups, fewer than two groups, or folds that `pcv.folds.checks.check` refuses.
 
     Warns:
-        UserWarning: some values of a stratified column are rarer than there are folds; sizes on the
-            earth that may be meant in degrees; folds of a column that are single units; very many.
+        UserWarning: values of a stratified column that occur in fewer units than there are folds;
+            sizes on the earth that may be meant in degrees; a column that makes nearly every unit
+            a fold; very many folds.
 
     >>> import xarray as xr
     >>> data = xr.Dataset(coords={"unit": ["A", "B", "C"]})
@@ -369,6 +370,6 @@ def make(scheme: Scheme, table: Table) -> "Folds":
 
 
 def headline(scheme: Scheme, described: str) -> str:
-    """A scheme in words and what `describe` says of its folds; of those in a file, which a session
-    has for folds of its own, that alone."""
+    """The scheme's title and the folds' description; the latter alone for `FoldsOfFile`, by which
+    sessions pass their own folds."""
     return described if isinstance(scheme, FoldsOfFile) else f"{scheme.title}: {described}"

@@ -1,4 +1,4 @@
-"""Schemes for units at places: blocks of a grid, or single locations, with a buffer around them."""
+"""Spatial schemes: blocks of a grid, or single locations, with a buffer around them."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Places(NamedTuple):
     .. math:: d_{ij} = \sqrt{(x_i - x_j)^2 + (y_i - y_j)^2} \quad \text{or} \quad
               R \arccos(\sin\phi_i \sin\phi_j + \cos\phi_i \cos\phi_j \cos(\lambda_i - \lambda_j))
 
-    of x and y, or of longitudes λ and latitudes φ on a sphere of the earth's mean radius R.
+    for x and y, or longitudes λ and latitudes φ on a sphere of the earth's mean radius R.
     """
 
     first: Float[np.ndarray, " unit"]
@@ -28,7 +28,7 @@ class Places(NamedTuple):
     second: Float[np.ndarray, " unit"]
     """y, or latitude in degrees"""
     on_earth: bool
-    """distances are great-circle distances in metres; else Euclidean, in the unit of x and y"""
+    """great-circle distances in metres; else Euclidean, in the unit of x and y"""
 
 
 def places_of(x: Values, y: Values, degrees: bool) -> Places:
@@ -38,14 +38,14 @@ def places_of(x: Values, y: Values, degrees: bool) -> Places:
         x, y, degrees: as for `spatial_block`.
 
     Raises:
-        PcvError: a coordinate is missing, or cannot be one: naming the value and its unit.
+        PcvError: a missing or impossible coordinate, naming the value and its unit.
 
     >>> places_of([13.4, 2.35], [52.5, 48.9], degrees=True).on_earth
     True
     """
     first, second = (complete(values, name).astype(float) for values, name in ((x, "x"), (y, "y")))
     if first.shape != second.shape:
-        raise PcvError(f"{len(first)} values of x, {len(second)} of y; give both of every unit")
+        raise PcvError(f"{len(first)} values of x, {len(second)} of y; give both for every unit")
     places = Places(first, second, degrees)
     finite = np.isfinite(places.first) & np.isfinite(places.second)
     if not finite.all():
@@ -80,25 +80,25 @@ def spatial_block(
               \mathrm{train}_c = \{j : d_{ij} > \mathrm{buffer} \text{ for all }
               i \in \mathrm{test}_c\}
 
-    with Euclidean distances d. Of longitudes and latitudes they are great-circle distances, and the
-    grid lies on the sinusoidal projection about the mean longitude: cells of equal area.
+    with Euclidean distances d. For longitudes and latitudes, distances are great-circle, and the
+    grid lies on the sinusoidal projection about the mean longitude: cells have equal area.
     (Roberts et al. 2017, *Ecography* 40, 913–929.)
 
     Args:
         x, y: coordinates of each unit, in metres or any other unit of length; or longitudes and
             latitudes.
-        size: side of a square (metres, for degrees).
-        buffer: distance around a test set within which units are not trained on (metres, for
-            degrees).
+        size: side of a square; in metres with `degrees`.
+        buffer: distance around a test set within which units are not trained on; in metres with
+            `degrees`.
         degrees: whether x and y are longitudes and latitudes.
 
     Returns:
-        A fold for every square that holds units, named after its row and column.
+        A fold for every non-empty square, named after its row and column.
 
     Raises:
-        PcvError: a coordinate that is missing or cannot be, naming the unit; a buffer that leaves
-            nothing to train on, naming the fold; a size that is not positive, a negative buffer, or
-            a single square for all units.
+        PcvError: a missing or impossible coordinate, naming the unit; a buffer that leaves nothing
+            to train on, naming the fold; a size that is not positive, a negative buffer, or a
+            single square for all units.
 
     >>> folds = spatial_block(x=[0.0, 1.0, 10.0], y=[0.0, 0.0, 0.0], size=5)
     >>> folds.id.tolist(), folds.test.tolist()
@@ -106,7 +106,7 @@ def spatial_block(
     """
     places = places_of(x, y, degrees)
     if not size > 0:
-        raise PcvError(f"spatial blocks of size {size:g}: it must be positive")
+        raise PcvError(f"spatial blocks: size is {size:g}, must be positive")
     x, y = _plane(places)
     across = max(np.ptp(x), np.ptp(y))
     if not across / size < 2**31:
@@ -114,7 +114,7 @@ def spatial_block(
     column, row = (np.floor((z - z.min()) / size).astype(int) for z in (x, y))
     cells, group = np.unique(np.stack([row, column], axis=1), axis=0, return_inverse=True)
     if len(cells) < 2:
-        raise PcvError(f"one spatial block of size {size:g} holds all units; make them smaller")
+        raise PcvError(f"one spatial block of size {size:g} holds all units; give a smaller size")
     ids = [f"row {r + 1}, column {c + 1}" for r, c in cells.tolist()]
     return _with_buffer(places, group.reshape(-1), ids, float(buffer))
 
@@ -122,12 +122,12 @@ def spatial_block(
 def leave_one_location_out(
     x: Values, y: Values, buffer: float | int = 0, degrees: bool = False
 ) -> Folds:
-    r"""A fold for every place, with the units nearby left out.
+    r"""A fold for every location, with the units nearby left out.
 
     .. math:: \mathrm{test}_a = \{i : (x_i, y_i) = a\}, \qquad
               \mathrm{train}_a = \{j : d_{aj} > \mathrm{buffer}\}
 
-    (Le Rest et al. 2014, *Global Ecology and Biogeography* 23, 811–820, of one unit at each place.)
+    (Le Rest et al. 2014, *Global Ecology and Biogeography* 23, 811–820, one unit per location.)
 
     Args:
         x, y, buffer, degrees: as for `spatial_block`.
@@ -136,7 +136,7 @@ def leave_one_location_out(
         A fold for every distinct pair of coordinates, named after it.
 
     Raises:
-        PcvError: a coordinate or a buffer as of `spatial_block`, or all units are at one place.
+        PcvError: a coordinate or buffer as for `spatial_block`, or a single location for all units.
 
     >>> folds = leave_one_location_out(x=[0, 0, 1, 9], y=[0, 0, 0, 0], buffer=2)
     >>> folds.test.tolist(), folds.held_out.tolist()
@@ -149,14 +149,14 @@ def leave_one_location_out(
     )
     distinct = at[first]
     if len(distinct) < 2:
-        raise PcvError("all units are at one place: folds need at least 2")
+        raise PcvError("all units are at one location; folds need at least 2")
     names = ("longitude", "latitude") if places.on_earth else ("x", "y")
     ids = [f"{names[0]} {a:.12g}, {names[1]} {b:.12g}" for a, b in distinct]
     return _with_buffer(places, group.reshape(-1), ids, float(buffer))
 
 
 def _on_globe(at: Float[np.ndarray, "unit 2"]) -> Float[np.ndarray, "unit 2"]:
-    """Longitudes and latitudes that are equal where places are, to a tenth of a millimetre."""
+    """Longitudes and latitudes that are equal for equal places, to a tenth of a millimetre."""
     longitude, latitude = at.T
     east = np.where(longitude >= 180, longitude - 360, longitude)
     return np.round(np.stack([np.where(abs(latitude) == 90, 0, east), latitude], axis=1), 9)
@@ -166,7 +166,7 @@ def _with_buffer(
     places: Places, group: Int[np.ndarray, " unit"], ids: list[str], buffer: float
 ) -> Folds:
     if not buffer >= 0:
-        raise PcvError(f"a buffer of {buffer:g}: it must be 0 or more")
+        raise PcvError(f"buffer is {buffer:g}, must be 0 or more")
     order = np.argsort(group, kind="stable")
     tests = np.split(order, np.cumsum(np.bincount(group))[:-1])
     if buffer == 0:
@@ -183,7 +183,7 @@ def _with_buffer(
 
 
 def _points(places: Places, distance: float) -> tuple[Float[np.ndarray, "unit axis"], float]:
-    """Points in space, and the straight distance between two that are `distance` apart."""
+    """Points in Euclidean space, and the straight-line equivalent of `distance`."""
     if not places.on_earth:
         return np.stack([places.first, places.second], axis=1), distance
     longitude, latitude = np.radians(places.first), np.radians(places.second)

@@ -1,4 +1,4 @@
-"""Folds of any object that splits as scikit-learn's do."""
+"""Folds from scikit-learn splitters."""
 
 import warnings
 from typing import Any
@@ -18,22 +18,22 @@ def from_splitter(
     group_by: Values | None = None,
     time: Values | None = None,
 ) -> Folds:
-    """Folds of any object with scikit-learn's ``split(X, y, groups)``.
+    """Folds from any object with scikit-learn's ``split(X, y, groups)``.
 
     Test and training sets are those of the splits; units in neither are the gap.
 
     Args:
         splitter: its ``split`` yields pairs of integer indices from 0, training and test.
-        units: how many there are, or their names.
-        y, group_by: what it stratifies or groups by, a value for each unit.
-        time: of each unit, numbers or dates that must increase, for a splitter that takes units in
-            their order; None: not checked.
+        units: their number, or their names.
+        y, group_by: what it stratifies or groups by, one value per unit.
+        time: of each unit, numbers or dates that must increase, for splitters that rely on the
+            order of units; None: not checked.
 
     Returns:
         Folds "fold 1", "fold 2", ... in the order of the splits.
 
     Raises:
-        PcvError: a split yields anything but indices of units, trains on units that it tests,
+        PcvError: a split yields anything but indices of units, trains on units that it tests, or
             tests or trains on nothing; a single split; a time that does not increase, naming the
             fold.
 
@@ -64,8 +64,8 @@ def from_splitter(
     most = np.bincount(np.concatenate([np.empty(0, int), *tests]), minlength=1).max()
     if most > 1:
         warnings.warn(
-            f"{type(splitter).__name__} tests units up to {most} times: elpd adds their scores up "
-            "as often, and the SE, which takes them as different ones, is too small",
+            f"{type(splitter).__name__} tests units up to {most} times: elpd counts their scores "
+            "as often, and the SE, which treats them as independent, is too small",
             stacklevel=2,
         )
     return checked(from_sets(ids, tests, gaps, num_units), units, time=time)

@@ -1,5 +1,5 @@
-"""Schemes for units in an order, such as that of time. All but `block` test units more than once,
-or not at all."""
+"""Schemes for ordered units, such as time series. All but `block` may test units several times or
+not at all."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from pcv.folds.checks import Units, Values, checked, names_of, whole
 
 
 def block(units: Units, size: int, time: Values | None = None) -> Folds:
-    r"""Runs of `size` consecutive units.
+    r"""Blocks of `size` consecutive units.
 
     .. math:: \mathrm{test}_k = \{i : \lfloor i / \mathrm{size} \rfloor = k\}, \qquad
               \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
@@ -21,16 +21,16 @@ def block(units: Units, size: int, time: Values | None = None) -> Folds:
     2017, *Ecography* 40, 913–929.)
 
     Args:
-        units: how many there are, or their names, in their order.
-        size: units of a block.
+        units: their number, or their names in order.
+        size: units per block.
         time: of each unit, numbers or dates that must increase; None: not checked.
 
     Returns:
         Folds named after their first and last unit.
 
     Raises:
-        PcvError: size is not whole or below 1, or one block holds all units; a time that does not
-            increase, naming the fold.
+        PcvError: size is not whole or below 1, or a single block holds all units; a time that does
+            not increase, naming the fold.
 
     >>> block(["A", "B", "C"], size=2).id.tolist()
     ['A to B', 'C']
@@ -46,7 +46,7 @@ def block(units: Units, size: int, time: Values | None = None) -> Folds:
 
 
 def h_block(units: Units, h: int, skip: int = 0, time: Values | None = None) -> Folds:
-    r"""Every unit alone, with the h on each side of it left out: `hv_block` with v = 0.
+    r"""Every unit alone, with h left out on each side: `hv_block` with v = 0.
 
     .. math:: \mathrm{test}_i = \{i\}, \qquad \mathrm{train}_i = \{j : |j - i| > h\}
 
@@ -59,7 +59,7 @@ def h_block(units: Units, h: int, skip: int = 0, time: Values | None = None) -> 
         A fold for every unit from `skip` on, named after it.
 
     Raises:
-        PcvError: as of `hv_block`.
+        PcvError: as for `hv_block`.
 
     >>> folds = h_block(["A", "B", "C", "D"], h=1)
     >>> folds.test.tolist(), folds.held_out.tolist()
@@ -75,23 +75,23 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = 
               \mathrm{train}_i = \{j : |j - i| > v + h\}
 
     for every unit i with v on both sides. Test sets overlap for v > 0: their scores are correlated,
-    and errors over folds that take them for independent are too small. (Racine 2000, *Journal of
-    Econometrics* 99, 39–61.)
+    so that standard errors over folds, which assume independence, are too small. (Racine 2000,
+    *Journal of Econometrics* 99, 39–61.)
 
     Args:
-        units: how many there are, or their names, in the order of time.
-        v: units on each side that are tested with the one in the middle.
-        h: units on each side of these that are neither tested nor trained on. A model whose terms
-            depend on p units before them needs h ≥ p.
-        skip: units at the start that are not tested, such as those whose lags are not there.
+        units: their number, or their names in temporal order.
+        v: units tested on each side of the centre.
+        h: gap on each side of the test set. A model whose terms depend on p units before them needs
+            h ≥ p.
+        skip: units at the start that are not tested, such as those without lags.
         time: of each unit, numbers or dates that must increase; None: not checked.
 
     Returns:
-        Folds named after the first and last unit that they test.
+        Folds named after the first and last unit they test.
 
     Raises:
         PcvError: v, h or skip is negative or not whole; fewer than two units have v on both sides;
-            a fold is left nothing to train on; a time that does not increase, naming the fold.
+            a fold has nothing left to train on; a time that does not increase, naming the fold.
 
     >>> folds = hv_block(6, v=1, h=1)
     >>> folds.test.tolist(), folds.held_out[:2].tolist()
@@ -102,7 +102,7 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = 
     n = len(names)
     for name, number in [("v", v), ("h", h), ("skip", skip)]:
         if number < 0:
-            raise PcvError(f"hv-block with {name} = {number}: it must not be negative")
+            raise PcvError(f"hv-block: {name} is {number}, must not be negative")
     if n - skip <= 2 * v:
         raise PcvError(
             f"hv-block with v = {v}: its blocks of {2 * v + 1} need more than {n - skip} units"
@@ -121,7 +121,7 @@ def leave_future_out(
     window: int | None = None,
     time: Values | None = None,
 ) -> Folds:
-    r"""Units predicted from those before them.
+    r"""Units predicted from earlier ones.
 
     .. math:: \mathrm{test}_t = \{t, …, t + \mathrm{horizon} - 1\}, \qquad
               \mathrm{train}_t = \{\max(0, t - \mathrm{window}), …, t - 1\}
@@ -131,15 +131,15 @@ def leave_future_out(
     Simulation* 90, 2499–2523.)
 
     Args:
-        units: how many there are, or their names, in the order of time.
-        min_observations: units before the first that is predicted.
-        forecast_horizon: units that a fold predicts.
+        units: their number, or their names in temporal order.
+        min_observations: units before the first test set.
+        forecast_horizon: units per test set.
         step: units between the starts of test sets.
         window: latest units that a fold trains on; None: all before its test set.
         time: of each unit, numbers or dates that must increase; None: not checked.
 
     Returns:
-        Folds named after the first and last unit that they test.
+        Folds named after the first and last unit they test.
 
     Raises:
         PcvError: a number below 1 or not whole; fewer than two test sets; a time that does not
