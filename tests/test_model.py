@@ -210,7 +210,7 @@ SHAPES = {
     ),
     "log_lik of text": (
         {"log_lik": lambda params, data: data["site"]},
-        r"model 'bad': log_lik fails .*KeyError: 'site': text reaches only the function that",
+        r"model 'bad': log_lik fails .*KeyError: 'site': only the function that builds",
     ),
     "log_lik with if": (
         {"log_lik": lambda params, data: log_lik(params, data) if params["mu"] > 0 else 0},
@@ -431,7 +431,7 @@ def test_overflow_is_no_leak():
 DIMS = {
     "no variable": (
         {"dims": {"nu": ["a"]}},
-        "dims of 'nu', which is no variable; there are mu",
+        "dims of 'nu', which is not a variable; there are mu",
     ),
     "too few": (
         {"dims": {"theta": []}},
@@ -488,7 +488,7 @@ def test_the_predictive_fits_model_and_folds(setting, model, folds, expected):
 
 def test_a_marginal_predictive_that_does_not_hold_is_refused():
     with pytest.raises(
-        PcvError, match=r"model 'rats': its marginal .* but fold 'unit 0' keeps part of a tested"
+        PcvError, match=r"model 'rats': its marginal .* but fold 'unit 0' trains on part of a"
     ):
         choose("marginal", MODEL, "rats", DATA, PARTS)
     with pytest.raises(PcvError, match=r"model 'rats': no fold leaves out a whole group that"):

@@ -1210,17 +1210,17 @@ BAD_MODELS = {
     "conversion of traced array with shape bool[]; write it with jax.numpy, and jnp.where instead "
     "of if",
     "lik_key": "log_lik fails (models.py, line #): KeyError: 'rian'",
-    "lik_text": "log_lik fails (models.py, line #): KeyError: 'field': text reaches only the "
-    "function that builds the model; recode it there",
+    "lik_text": "log_lik fails (models.py, line #): KeyError: 'field': only the function "
+    "that builds the model gets text; recode it there",
     "prior_vector": "log_prior returns an array of float64, shape (3,); it must return one number",
     "init_array": "init returns an array of float64, shape (2,), not a dict of named parameters",
     "init_integer": "init returns an array of int64, shape () for 'a'; every parameter must be a "
-    "number or an array of numbers with a decimal point (0.0, not 0)",
+    "floating-point number or array (0.0, not 0)",
     "init_name": "log_prior fails (models.py, line #): KeyError: 'sigma'",
     "constrain_key": "constrain fails (models.py, line #): KeyError: 'b'",
     "constrain_array": "constrain returns an array of float64, shape (), not a dict of variables",
-    "outcome_name": "its outcome is 'yeild_t', that of the data is 'yield_t' (data.outcome); they "
-    "must be the same",
+    "outcome_name": "its outcome is 'yeild_t', but that of the data is 'yield_t' (data.outcome); "
+    "they must be the same",
     "outcome_text": "outcome is 'yield_t', not a pcv.Outcome",
     "marginal_shape": "marginal returns an array of float64, shape (2,) and an array of float64, "
     "shape (2,) for two slots; it must return the joint score, one number, and the pointwise "

@@ -1,7 +1,7 @@
-"""What a user writes, and what is derived from it.
+"""Models, as users write them and as the sampler sees them.
 
-`model` has the records, `parameters` makes a vector of what they are functions of; `normal` makes a
-target of a mean and a covariance, `frontends` reads models of NumPyro, PyMC and Bambi, `zoo` has
-the paper's; `checks` refuses what cannot be right, `scores` has what is averaged over draws, and
-`effects` finds and integrates out what a fold leaves undetermined.
+`model` defines the records, `parameters` flattens their parameters; `normal` makes a target from a
+mean and a covariance, `frontends` converts NumPyro, PyMC and Bambi models, `zoo` has the paper's
+models; `checks` validates models, `scores` defines what is averaged over draws, and `effects` finds
+and integrates out the effects of left-out groups.
 """

@@ -1,8 +1,8 @@
-"""What a user writes, and what the sampler sees.
+"""The records `Model` and `Target`.
 
 A `Model` is written for one chain and knows nothing of folds: a prior draw, a log prior, and a
 log likelihood with one term per unit. `target` turns it into a `Target`, the pair of functions
-that cross-validation needs: the density of a fold's posterior and its predictive score.
+that cross-validation needs: the density of a fold's posterior, and its predictive score.
 
 A Bernoulli model of five units, for example, with one probability on (0, 1):
 
@@ -33,7 +33,7 @@ from numpyro.distributions.constraints import Constraint
 
 from pcv.base.programs import devices
 
-devices.setup_if_new()  # models hold arrays, and JAX adds no devices once there are any
+devices.setup_if_new()  # models hold arrays, after which JAX cannot add devices
 
 Params = dict[str, Array]
 Data = Mapping[str, Any]
@@ -41,16 +41,16 @@ Scalar = Float[Array, ""]
 
 
 class Outcome(NamedTuple):
-    """The variable whose density is scored, and the scale on which it is a density.
+    """The variable whose density is scored, and the scale of that density.
 
-    Scores of models with different outcomes are never compared: a log density of log y and one
-    of y differ by a Jacobian.
+    Scores of models with different outcomes are never compared: log densities of log y and of y
+    differ by a Jacobian.
 
     Args:
-        name: of the variable, the config's `data.outcome`.
-        scale: on which its density is one, "log" for example.
-        discrete: whether its density is a probability; None: not said, so that whole numbers are
-            refused by scores that take derivatives in it.
+        name: of the variable; `data.outcome` in a config.
+        scale: of the density, such as "log".
+        discrete: whether the density is a probability mass; None: unknown, so that scores with
+            derivatives in the outcome refuse whole numbers.
     """
 
     name: str
@@ -65,22 +65,22 @@ class Fold(NamedTuple):
     """One fold, as one chain sees it."""
 
     train: Bool[Array, " unit"]
-    """which units the posterior is conditioned on"""
+    """mask of the units that the posterior is conditioned on"""
     test: Int[Array, " slot"]
-    """indices of the units that are scored, padded with -1"""
+    """indices of the scored units, padded with -1"""
 
 
 Predictive = tuple[Scalar, Float[Array, " slot"]]
 
 
 class Observations(NamedTuple):
-    """The rows that a front-end's model was made with, one per observed value.
+    """The data of a front-end's model, one row per observed value.
 
     Args:
         columns: values by name, and arrays of other sizes.
-        order: columns that tell the rows apart, and name them, in the order of the model's terms.
-        units: columns whose values make one unit of several rows; none: each row is a unit.
-        labels: of those two, columns that others name the units by.
+        order: columns that identify and name the rows, in the order of the model's terms.
+        units: columns whose values group rows into units; none: each row is a unit.
+        labels: for columns of those two, the columns to name units by instead.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -95,35 +95,34 @@ class Model(NamedTuple):
     Args:
         init: a draw from the prior, on the unconstrained scale.
         log_prior: log prior density of the unconstrained parameters: the Jacobian is part of it.
-        log_lik: log likelihood, one term per unit. Units left out are masked after they are
+        log_lik: log likelihood, one term per unit. Left-out units are masked after they are
             computed, so every term needs a finite gradient wherever the chains of a fold may go,
-            also where its unit is impossible: `jnp.where(inside, x, safe)` before the density,
+            even where its unit is impossible: `jnp.where(inside, x, safe)` before the density,
             -inf after it.
         constrain: the named variables of the posterior.
         outcome: what is scored.
         marginal: joint and pointwise log predictive of the units in `test` (padded with -1), with
             the left-out groups' own effects integrated out analytically.
-        group: the group of each unit whose effects `marginal` integrates out: it holds only for
-            folds that leave out whole groups; without it, `marginal` is used only where the config
-            asks for it.
+        group: the group of each unit whose effects `marginal` integrates out, which is valid only
+            for folds that leave out whole groups; without it, `marginal` is used only on request.
         predict: one replicate of the outcome of every unit, for scores that need draws of it
             (CRPS, ...).
         moments: mean and variance of the outcome of every unit given the parameters, each of shape
-            (unit): scores of moments (DSS, RMSE, ...) are far less noisy with it than with
+            (unit): scores of moments (DSS, RMSE, ...) are far less noisy with them than with
             replicates.
         marginal_predict: one replicate of the units in `test` under the predictive of `marginal`:
-            the left-out groups' own effects drawn anew, given the other parameters.
+            the left-out groups' own effects redrawn, given the other parameters.
         marginal_moments: mean (slot) and covariance (slot, slot) of the units in `test` under the
             predictive of `marginal`.
-        data: what the model was made with, where a front-end made it.
+        data: of a front-end's model.
         fold_prior: log prior of a fold with these `test` units, in place of `log_prior`, under the
             marginal predictive: any function with the same marginal posterior of the parameters
             that are not integrated out.
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
-        notes: what readers of its scores must know, a line each.
-        unconstrain: the parameters at variables of the posterior, one draw of them by name: so that
-            draws of another sampler can be the full-data fit.
+        notes: caveats for readers of its scores, one line each.
+        unconstrain: the parameters for one draw of the posterior's variables, so that draws of
+            another sampler can serve as the full-data fit.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -155,28 +154,28 @@ class Target(NamedTuple):
     .. math:: \log p(\theta \mid y_\mathrm{train}) + c,\qquad
               \log p(y_\mathrm{test} \mid \theta, y_\mathrm{train})
 
-    A `Model` becomes one by `target`. Where the outcomes are not independent given the parameters
+    `target` makes one from a `Model`. Where the outcomes are not independent given the parameters
     (Gaussian processes, autoregressions with gaps), write it yourself, closed over the data; where
-    they are jointly normal, `normal_target` does.
+    they are jointly normal, use `normal_target`.
 
     Args:
         init: a draw from the prior: named parameters, or one vector after `flat_target`.
         log_density: log density of the fold's posterior on the unconstrained scale, up to a
-            constant. `fold.train` is a mask of all units; outcomes outside it must play no part.
+            constant. `fold.train` is a mask of all units; it must ignore outcomes outside it.
         log_predictive: log predictive of the fold's test set given the parameters and the
             training units: joint, and pointwise, one value per slot of `fold.test`, which is padded
             with -1; 0 in padded slots.
         outcome: what is scored.
         constrain: the named variables of the posterior.
-        observed: outcome of the test set (slot); what follows is needed only for scores other than
-            the log score.
-        density: `log_predictive` of other outcomes of the test set.
+        observed: outcome of the test set (slot); this and the next three are needed only for scores
+            other than the log score.
+        density: `log_predictive` at other outcomes of the test set.
         predict: a replicate of the test set.
         moments: mean and variance, or covariance, of the test set given the parameters.
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
-        reads_test: whether `log_density` looks at `fold.test`; where it does not, the folds' chains
-            are of the program of the full-data fit.
+        reads_test: whether `log_density` reads `fold.test`; if not, the folds share the compiled
+            program of the full-data fit.
     """
 
     init: Callable[[Key[Array, ""]], Any]
@@ -194,7 +193,7 @@ class Target(NamedTuple):
 
 
 class Support(NamedTuple):
-    """The way between unconstrained parameters and their supports, names unchanged."""
+    """Maps between unconstrained parameters and their supports, names unchanged."""
 
     constrain: Callable[[Params], Params]
     unconstrain: Callable[[Mapping[str, Array]], Params]
@@ -232,7 +231,7 @@ def support(constraints: Mapping[str, Constraint]) -> Support:
 
 
 def numeric(data: Data) -> dict[str, Array]:
-    """The part of the data that `log_lik` and `marginal` get: all but text and dates.
+    """The data that `log_lik` and `marginal` get: all but text and dates.
 
     >>> list(numeric({"day": np.array([8, 15]), "name": np.array(["a", "b"])}))
     ['day']
@@ -250,8 +249,8 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         s = \sum_{i\in\mathrm{test}} \log p(y_i\mid\theta)
 
     Args:
-        model: the model; its `log_lik` has one term per unit. A target is one already.
-        data: its data; `log_lik` gets the `numeric` part of them.
+        model: the model; a target is returned as it is.
+        data: its data; `log_lik` gets the `numeric` part.
         predictive: "plain": `s` as above; "marginal": the model's own `marginal`.
     """
     if isinstance(model, Target):

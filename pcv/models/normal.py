@@ -1,7 +1,7 @@
 r"""Outcomes that are jointly normal given the parameters, as a `pcv.Target`.
 
-Gaussian processes, autoregressions, conditional and simultaneous autoregressions over a map: what
-is left out is predicted given what is kept, by the conditional normal distribution.
+Gaussian processes, autoregressions, conditional and simultaneous autoregressions over a map:
+left-out units are predicted from the others by the conditional normal distribution.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,19 +35,18 @@ def normal_target(
         A = K_\mathrm{test,train} K_\mathrm{train,train}^{-1}
 
     (Bürkner, Gabry and Vehtari, 2021, *Efficient leave-one-out cross-validation for Bayesian
-    non-factorized normal and Student-t models*). All scores are there: log, DSS, Hyvärinen, CRPS...
-    The cost of a draw is cubic in the number of units.
+    non-factorized normal and Student-t models*). All scores are available: log, DSS, Hyvärinen,
+    CRPS... The cost of a draw is cubic in the number of units.
 
     Args:
         init: a draw from the prior, on the unconstrained scale.
         log_prior: log prior density of the unconstrained parameters, Jacobian included.
-        moments: mean and covariance of all units at parameters; the noise is part of the
-            covariance.
+        moments: mean and covariance of all units given parameters, noise included.
         constrain: the named variables of the posterior.
         outcome: what is scored.
         y: its values (unit).
 
-    A stationary autoregression, of which any part may be left out:
+    A stationary autoregression; any part may be left out:
 
     >>> import numpyro.distributions as dist
     >>> time = jnp.arange(6)
@@ -68,7 +67,7 @@ def normal_target(
     values = np.asarray(y)
 
     def factor(params: Params, fold: Fold) -> tuple[Array, Array, Array, Array]:
-        """Mean, covariance, Cholesky factor and residuals, the last two of the training units."""
+        """Mean and covariance; Cholesky factor and residuals of the training units."""
         mean, cov = moments(params)
         both = fold.train[:, None] & fold.train
         root = jnp.linalg.cholesky(jnp.where(both, cov, jnp.eye(len(values), dtype=cov.dtype)))
@@ -121,6 +120,6 @@ def normal_target(
 def _log_normal(
     residual: Float[Array, " unit"], root: Float[Array, "unit unit"], size: Array
 ) -> Scalar:
-    """Log density of residuals; what is absent has residual 0 and variance 1."""
+    """Log density of residuals; absent units have residual 0 and variance 1."""
     z = jax.scipy.linalg.solve_triangular(root, residual, lower=True)
     return -(z @ z) / 2 - jnp.sum(jnp.log(jnp.diag(root))) - size * jnp.log(2 * jnp.pi) / 2

@@ -1,4 +1,4 @@
-"""Parameters of a model: as one vector, by the names of its entries, and drawn from their prior."""
+"""Parameters of a model: as a flat vector, with names of its entries, and draws from the prior."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from pcv.base.keys import any_key
 from pcv.models.model import Data, Model, Params, Target, numeric
 
 MOST_DRAWS, MOST_NUMBERS = 1000, 2**23
-"""draws from the prior that are made at once, and what they may hold"""
+"""prior draws made at once, and the most numbers they may hold"""
 
 
 def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"]], Params]]:
-    """The same target on parameters laid out as one vector, and the way back to their names."""
+    """The target as a function of a flat parameter vector, and the inverse of the flattening."""
     unravel = unravel_of(target.init)
     density, predict, moments = target.density, target.predict, target.moments
     flat = Target(
@@ -40,7 +40,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
 def unit_log_lik(
     model: Model | Target, data: Data
 ) -> Callable[[Float[Array, " param"]], Float[Array, " unit"]] | None:
-    """The log likelihood terms at a flat parameter vector; a target has none."""
+    """The log likelihood terms as a function of the flat parameter vector; None for a target."""
     if isinstance(model, Target):
         return None
     log_lik, arrays, unravel = model.log_lik, numeric(data), unravel_of(model.init)
@@ -62,12 +62,12 @@ def param_names(target: Target) -> list[str]:
 
 
 def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Any], Params]:
-    """From the flat vector to named parameters."""
+    """Map from the flat vector to named parameters."""
     return unravel_like(programs.shapes(init, any_key()))
 
 
 def unravel_like(shapes: Any) -> Callable[[Any], Params]:
-    """The same, to parameters of these shapes."""
+    """Map from the flat vector to parameters of these shapes."""
     leaves, structure = jax.tree.flatten(shapes)
     ends = np.cumsum([x.size for x in leaves]).tolist()
 
@@ -82,7 +82,7 @@ def unravel_like(shapes: Any) -> Callable[[Any], Params]:
 
 
 def flattened(params: Mapping[str, Any]) -> Float[np.ndarray, "point param"]:
-    """Named parameters at some points as vectors, in the order of `flat_target`."""
+    """Named parameters at several points as flat vectors, ordered as in `flat_target`."""
     rows = [np.asarray(params[name]).reshape(len(params[name]), -1) for name in sorted(params)]
     return np.concatenate(rows, axis=1)
 
@@ -90,8 +90,8 @@ def flattened(params: Mapping[str, Any]) -> Float[np.ndarray, "point param"]:
 def prior_draws(
     init: Callable[[Key[Array, ""]], Params], number: int
 ) -> dict[str, Shaped[np.ndarray, "draw ..."]]:
-    """Up to `MOST_DRAWS` draws from the prior, the same in each call: samplers of priors take long
-    to compile, and are compiled once."""
+    """Up to `MOST_DRAWS` draws from the prior, the same in each call: prior samplers are slow to
+    compile, so they are compiled once."""
     size = sum(x.size for x in programs.shapes(init, any_key()).values())
     most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
     drawn = programs.once(lambda: jax.lax.map(init, jax.random.split(jax.random.key(0), most)))()
@@ -101,8 +101,8 @@ def prior_draws(
 def points(
     init: Callable[[Key[Array, ""]], Params], number: int
 ) -> dict[str, Shaped[np.ndarray, "point ..."]]:
-    """Draws from the prior, and after them as many points within 2 of 0 on the unconstrained scale,
-    where densities do not overflow under priors however vague."""
+    """Draws from the prior, then as many points within 2 of 0 on the unconstrained scale, where
+    densities do not overflow however vague the priors."""
     rng = np.random.default_rng(0)
     return {
         name: np.concatenate([x, rng.uniform(-2, 2, x.shape).astype(x.dtype)])

@@ -1,6 +1,6 @@
-"""What can be known of a model before sampling: is it what it must be, and does it fit its data?
+"""Checks of models and their data before sampling.
 
-`shapes` traces its functions without running them; `values` looks at densities and gradients at
-prior draws, `slopes` whether the gradients are derivatives; `prior` compares draws with the prior
-density, and `folds` looks at what is left out.
+`shapes` traces a model's functions without running them; `values` evaluates densities and gradients
+at prior draws, `slopes` compares gradients with finite differences; `prior` compares draws with the
+prior density, and `folds` checks gaps and left-out groups.
 """

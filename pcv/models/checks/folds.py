@@ -1,4 +1,4 @@
-"""Do a model and its folds fit together: gaps, and groups that are left out?"""
+"""Checks of a model against its folds: gaps, and left-out groups."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from pcv.models.model import Data, Fold, Model, Params, Target, numeric
 from pcv.models.parameters import points
 
 CHECKED_FOLDS = 50
-"""at which `check_marginal` looks"""
+"""folds that `check_marginal` evaluates"""
 
 
 def check_gap(
@@ -27,14 +27,13 @@ def check_gap(
     units: list[str],
     name: str,
 ) -> str:
-    """Does what a fold trains on depend on the outcomes that it tests, through lags for example?
+    """Whether a fold's training terms depend on the outcomes it tests, for example through lags.
 
-    The outcomes that the fold in the middle tests are changed; terms of its training units, or a
-    gradient of a target's log density, that change with them are conditioned on what is to be
-    predicted.
+    Changes the outcomes that the middle fold tests: training terms, or gradients of a target's log
+    density, that change with them are conditioned on what is to be predicted.
 
     Args:
-        make: makes the model of data.
+        make: makes the model from data.
         data: columns and constants, and `unit`.
         outcome: name of the outcome's column.
         folds: of the experiment.
@@ -42,7 +41,7 @@ def check_gap(
         name: of the model.
 
     Returns:
-        What to warn of; empty if there is nothing.
+        A warning, or "".
     """
     middle = len(folds.id) // 2
     values = np.unique(data[outcome])
@@ -63,9 +62,9 @@ def check_gap(
         ]
         if moved:
             return (
-                f"model '{name}': log_density of fold '{folds.id[middle]}', its gradient in "
-                f"'{moved[0]}', depends on outcomes that the fold tests: its score is too good; "
-                "let outcomes outside fold.train play no part in it"
+                f"model '{name}': log_density of fold '{folds.id[middle]}' (its gradient in "
+                f"'{moved[0]}') depends on outcomes that the fold tests: its score is too good; "
+                "make it ignore outcomes outside fold.train"
             )
     elif isinstance(one, Model) and isinstance(other, Model):
         before, after = (
@@ -80,19 +79,19 @@ def check_gap(
                 f" trains on, such as '{units[of_units[0]]}', depend on outcomes that it tests"
                 " (through lags, or a summary of all outcomes): its score is too good; leave out"
                 " a wider gap (folds.h), or make the summary a constant; other folds were not"
-                " looked at"
+                " checked"
             )
     return ""
 
 
 def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -> None:
-    """Is the model's own `marginal` finite at prior draws, for folds from first to last?
+    """Check that the model's own `marginal` is finite at prior draws and at points near zero.
 
-    And at points near zero. Where some unit is impossible, or its likelihood overflows, it may be
-    anything.
+    Evaluates folds evenly spaced from first to last. Points where a unit is impossible, or its
+    likelihood overflows, do not count.
 
     Raises:
-        PcvError: naming the fold in which it is not finite at the most of them.
+        PcvError: naming the fold with the most points at which it is not finite.
     """
     assert isinstance(model, Model)
     assert model.marginal is not None
@@ -116,11 +115,11 @@ def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -
 
 
 def check_whole_groups(model: Model, name: str, folds: Folds) -> None:
-    """The model's own `marginal` integrates over the effects of groups it has not seen: it holds
-    where every group of a test set is left out as a whole.
+    """Check that folds leave out whole groups, as the model's own `marginal` assumes: it integrates
+    over the effects of unseen groups.
 
     Raises:
-        PcvError: it is not, in a fold.
+        PcvError: a fold trains on part of a tested group.
     """
     if model.group is None:
         return
@@ -133,6 +132,6 @@ def check_whole_groups(model: Model, name: str, folds: Folds) -> None:
         if (tested & ~left_out).any():
             raise PcvError(
                 f"model '{name}': its marginal predictive is for groups that are left out as a "
-                f"whole, but fold '{fold}' keeps part of a tested group in training; leave out "
-                "whole groups, or set predictive: plain"
+                f"whole, but fold '{fold}' trains on part of a tested group; leave out whole "
+                "groups, or set predictive: plain"
             )

@@ -1,4 +1,4 @@
-"""Is a model's prior what it draws from, and which of its parameters are centred?"""
+"""Whether a model's `init` draws from its prior, and which of its parameters are centred."""
 
 import warnings
 from functools import partial
@@ -13,19 +13,19 @@ from pcv.models.model import Fold, Model, Scalar, Target
 from pcv.models.parameters import MOST_DRAWS, prior_draws
 
 MAX_PRIOR_Z = 6.0
-"""z-score that `check_prior` warns of"""
+"""z-score above which `check_prior` warns"""
 
 
 def check_prior(model: Model | Target, num_units: int, name: str) -> None:
-    r"""Does `init` draw from `log_prior`? If so, the mean of its gradient is zero:
+    r"""Check that `init` draws from `log_prior`, whose gradient then has mean zero:
 
     .. math:: E_{p(u)} \left[ \nabla_u \log p(u) \right] = 0
 
-    The prior of a target is its log density given no unit. Models of a front-end draw from their
-    priors, or these are improper.
+    The prior of a target is its log density given no units. Models of front-ends are skipped: they
+    draw from their priors unless these are improper.
 
     Warns:
-        UserWarning: naming the parameter whose mean gradient is furthest from it.
+        UserWarning: naming the parameter whose mean gradient is furthest from zero.
     """
     if isinstance(model, Target):
         density, nothing = model.log_density, Fold(jnp.zeros(num_units, bool), jnp.zeros(0, int))
@@ -52,10 +52,10 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
 
 
 def centred(model: Model | Target) -> list[str]:
-    """Parameters of several elements whose prior hangs on others: a non-centred one would not.
+    """Vector parameters whose prior depends on other parameters, as in centred parameterisations.
 
-    Where a prior is a product over parameters, exchanging one between two draws leaves the sum of
-    the two log priors as it is.
+    Where the prior is a product over parameters, swapping one between two draws leaves the sum of
+    their log priors unchanged.
     """
     if isinstance(model, Target):
         return []

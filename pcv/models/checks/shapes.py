@@ -1,4 +1,4 @@
-"""Do a model's functions fit together, and its data? Found by tracing, without running them."""
+"""Shapes of a model's functions and data, checked by tracing without running them."""
 
 import traceback
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ _TAKEN = "has the name of a dimension of the draws"
 def check_shapes(
     model: Model | Target, data: Data, num_units: int, outcome: str, name: str
 ) -> None:
-    """Do the functions of a model fit together and the data? Traces them without running them.
+    """Check the shapes of a model's functions against one another and the data, by tracing.
 
     Args:
         model, name: the model.
@@ -33,14 +33,14 @@ def check_shapes(
         outcome: the data's outcome, which must be the model's.
 
     Raises:
-        PcvError: naming the model, its function and what that returns instead.
+        PcvError: naming the model, the function and what it returns instead.
     """
     where = f"model '{name}'"
     if not isinstance(model.outcome, Outcome):
         raise PcvError(f"{where}: outcome is {model.outcome!r}, not a pcv.Outcome")
     if model.outcome.name != outcome:
         raise PcvError(
-            f"{where}: its outcome is '{model.outcome.name}', that of the data is '{outcome}' "
+            f"{where}: its outcome is '{model.outcome.name}', but that of the data is '{outcome}' "
             "(data.outcome); they must be the same"
         )
     if outcome in OF_DRAWS:
@@ -52,7 +52,7 @@ def check_shapes(
         if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)):
             raise PcvError(
                 f"{where}: init returns {_kind(x)} for '{parameter}'; every parameter must be a "
-                "number or an array of numbers with a decimal point (0.0, not 0)"
+                "floating-point number or array (0.0, not 0)"
             )
     variables = _traced(where, "constrain", model.constrain, data, params)
     if not isinstance(variables, Mapping) or not variables:
@@ -68,12 +68,12 @@ def check_shapes(
 
 
 def _check_dims(model: Model | Target, variables: Mapping[str, Any], where: str) -> None:
-    """Do the names of dimensions and of elements fit the variables of the posterior?"""
+    """Check `dims` and `coords` against the variables of the posterior."""
     lengths = {name: len(x) for name, x in model.coords.items()}
     for name, dims in model.dims.items():
         if name not in variables:
             there = ", ".join(variables)
-            raise PcvError(f"{where}: dims of '{name}', which is no variable; there are {there}")
+            raise PcvError(f"{where}: dims of '{name}', which is not a variable; there are {there}")
         shape = variables[name].shape
         if isinstance(dims, str) or len(dims) != len(shape) or len(set(dims)) != len(dims):
             raise PcvError(
@@ -83,8 +83,8 @@ def _check_dims(model: Model | Target, variables: Mapping[str, Any], where: str)
         for dim, size in zip(dims, shape):
             if dim in (*variables, *OF_DRAWS):
                 raise PcvError(
-                    f"{where}: dimension '{dim}' of '{name}' has the name of something else in the "
-                    "posterior; rename it"
+                    f"{where}: dimension '{dim}' of '{name}' has the name of another variable or "
+                    "dimension in the posterior; rename it"
                 )
             if lengths.setdefault(dim, size) != size:
                 raise PcvError(
@@ -140,7 +140,7 @@ def _check_scores(part: str, made: Any, where: str) -> None:
 def _check_replicates(
     model: Model, data: Data, num_units: int, where: str, params: Any, test: Array
 ) -> None:
-    """The shapes of replicates and moments, where a model has them."""
+    """Check the shapes of replicates and moments, where a model has them."""
     arrays = numeric(data)
     every, two = (num_units,), (2,)
     calls: list[tuple[str, Callable[[Any, Any, Params], Any], list[tuple]]] = [
@@ -164,7 +164,7 @@ def _check_replicates(
 
 
 def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *args: Any) -> Any:
-    """The shapes that one function of a model returns; its own error in one line."""
+    """The shapes that a model's function returns; its error is reduced to one line."""
     try:
         return programs.shapes(function, *args)
     except Exception as error:
@@ -176,7 +176,7 @@ def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *ar
         if isinstance(error, jax.errors.JAXTypeError):
             said += "; write it with jax.numpy, and jnp.where instead of if"
         elif isinstance(error, KeyError) and error.args[0] in data:
-            said += ": text reaches only the function that builds the model; recode it there"
+            said += ": only the function that builds the model gets text; recode it there"
         raise PcvError(f"{where}: {part} fails{at}: {said}") from error
 
 
