@@ -283,7 +283,7 @@ def test_bambi_models_that_drop_rows():
     bambi = pytest.importorskip("bambi")
     table = pd.DataFrame({"y": Y, "x": X, "s": with_a(X, 5, np.nan)})
     model = bambi.Model(bambi.Formula("y ~ x", "sigma ~ s"), table, dropna=True)
-    with pytest.raises(PcvError, match=r"dropna removes other rows for one formula than for anoth"):
+    with pytest.raises(PcvError, match=r"dropna removes different rows for different formulas"):
         pcv.from_bambi(model)
 
 

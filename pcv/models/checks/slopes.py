@@ -1,7 +1,7 @@
-"""Is the gradient of a model's log density its slope?
+"""Gradients of a model's log density, checked against finite differences.
 
-It is not where an index reaches beyond the end of an array of parameters: JAX reads the last
-element there, and leaves it out of the gradient.
+They disagree where an index goes beyond the end of a parameter array: JAX reads the last element
+there, and leaves it out of the gradient.
 """
 
 import warnings
@@ -18,13 +18,13 @@ from pcv.models.model import Data, Params, Scalar
 from pcv.models.parameters import flattened, unravel_like
 
 POINTS = 3
-"""where slopes are looked at: at the points of the highest density"""
+"""points of highest density, at which slopes are checked"""
 STEPS = 10.0 ** -np.arange(2.0, 6)
 """of central differences, in nats for each parameter"""
 TOLERANCE, ROUNDING = 1e-3, 1e4
-"""share of a slope by which the gradient must be off, and units of rounding error"""
+"""relative error tolerated in a gradient, and units of rounding error"""
 NAMED = 3
-"""parameters, at most, in a message"""
+"""most parameters named in a message"""
 
 
 def check_slopes(
@@ -36,20 +36,20 @@ def check_slopes(
     outcome: str,
     name: str,
 ) -> None:
-    """Is the gradient along a random direction the slope of central differences? In 64 bit, as no
-    step is fit for differences in 32.
+    """Check the gradient along a random direction against central differences, in 64 bit: no step
+    size suits differences in 32 bit.
 
     Args:
         density: log density of the parameters.
-        at: points, where `values` and `gradients` are those of the density; not all are finite.
+        at: points, with the density's `values` and `gradients` there; not all are finite.
         data, outcome, name: of the model, for the message.
 
     Raises:
-        PcvError: it is not, but the forward derivative is, of which JAX leaves nothing out: an
-            index reaches beyond the end of a parameter.
+        PcvError: the gradient is wrong, but the forward-mode derivative, of which JAX leaves
+            nothing out, is right: an index goes beyond the end of a parameter.
 
     Warns:
-        UserWarning: it is not for some other reason.
+        UserWarning: the gradient is wrong for some other reason.
     """
     if not jax.config.jax_enable_x64:
         with precision("float64"):
@@ -69,7 +69,7 @@ def check_slopes(
     along = programs.once(jax.vmap(lambda x: density(unravel(x))))
 
     def off(inside: Bool[np.ndarray, " param"]) -> Bool[np.ndarray, " point"]:
-        """At which points is it another along the parameters `inside`?"""
+        """Points at which the gradient is wrong along the parameters `inside`."""
         return np.array([_off(along, points[i], slopes[i], signs * inside) for i in best], bool)
 
     if not best.size or not off(np.ones_like(signs, bool)).all():
@@ -90,7 +90,7 @@ def check_slopes(
     if not in_reverse_alone:
         warnings.warn(
             f"model '{name}': its gradient in {said} is not the slope of its log density: chains "
-            "will be slow, or stuck; look for stop_gradient and derivatives of your own",
+            "will be slow, or stuck; look for stop_gradient and custom derivatives",
             stacklevel=3,
         )
         return
@@ -115,7 +115,7 @@ def _counts_from_one(x: object, sizes: set[int]) -> bool:
 
 
 def _move(gradient: Float[np.ndarray, " param"], signs: np.ndarray) -> np.ndarray:
-    """A direction in which every parameter counts, whatever its unit."""
+    """A direction in which every parameter matters, whatever its scale."""
     size = np.abs(gradient)
     usual = np.median(size[size > 0]) if (size > 0).any() else 1.0
     return signs / (size + usual / 10)
@@ -131,8 +131,8 @@ def _off(
 def _differs(
     along: Callable[..., Array], x: np.ndarray, move: np.ndarray, derivative: float
 ) -> bool:
-    """Is the slope along a move another than the derivative, beyond all error of differences? Of
-    the steps, the two next to each other that agree best tell."""
+    """Whether the slope along a move differs from the derivative by more than the error of finite
+    differences, judged by the two adjacent step sizes that agree best."""
     values = np.asarray(along(x + np.outer([*STEPS, *-STEPS], move)))
     plus, minus = values.reshape(2, -1)
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Are a model's densities and their gradients finite at prior draws?"""
+"""Checks that a model's densities and gradients are finite at prior draws."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,25 +17,24 @@ from pcv.models.model import Data, Model, Params, Scalar, Target, full_data, num
 from pcv.models.parameters import points, prior_draws
 
 CHECKED_DRAWS = 20
-"""prior draws that are looked at"""
+"""prior draws evaluated"""
 FAR, NEAR = 100, 10
-"""log density per unit below the best, from which on no fold's chains are at a point, for certain;
-and most likely"""
+"""log density per unit below the best, beyond which chains certainly, or most likely, never go"""
 
 
 def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`function` over draws, compiled for a single call."""
+    """`function` mapped over draws, compiled for a single call."""
     return programs.once(jax.vmap(function))
 
 
 class Looked(NamedTuple):
-    """A model at prior draws, then at points near zero."""
+    """A model evaluated at prior draws, then at points near zero."""
 
     at: Mapping[str, np.ndarray]
     usable: Bool[np.ndarray, " point"]
     """the point itself is finite"""
     rest: Float[np.ndarray, " point"]
-    """log density of all but the terms that are not finite"""
+    """log density without the terms that are not finite"""
     terms: Float[np.ndarray, "point unit"]
     prior: Float[np.ndarray, " point"]
     gradients: dict[str, np.ndarray]
@@ -43,18 +42,18 @@ class Looked(NamedTuple):
 
 
 def check_values(model: Model | Target, data: Data, name: str, units: list[str]) -> None:
-    """Are the log likelihood terms, the log prior and their gradient finite at prior draws?
-
-    Terms of units that are impossible at some draws may be -inf there, not their gradients. Draws
-    that the data rule out by far, of vague priors, do not count: no fold's chains go there. Of a
+    """Check that log likelihood terms, log prior and gradient are finite at prior draws; for a
     target, the log density given all units.
 
+    Terms of impossible units may be -inf, but need finite gradients. Draws from vague priors that
+    the data rule out by far do not count: no fold's chains go there.
+
     Raises:
-        PcvError: naming the unit or parameter that is not finite at the most prior draws, or the
-            unit that is impossible at the most of them where no draw makes all units possible.
+        PcvError: naming the unit or parameter that is not finite at the most prior draws; or, where
+            no draw makes all units possible, the unit that is impossible at the most of them.
 
     Warns:
-        UserWarning: at some prior draws units are impossible, or the log likelihood overflows.
+        UserWarning: units are impossible, or the log likelihood overflows, at some prior draws.
     """
     draws = CHECKED_DRAWS
     if isinstance(model, Target):
@@ -100,15 +99,15 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name)
     if impossible.any():
         warnings.warn(
-            f"{said(impossible, '-inf')}: right if it is impossible there, or all but that; else "
-            "check its data",
+            f"{said(impossible, '-inf')}: right if it is (nearly) impossible there; else check its "
+            "data",
             stacklevel=2,
         )
     vague = lost & np.isnan(at_draws.terms).any(1)
     if vague.any():
         warnings.warn(
             f"model '{name}': log_lik overflows at {vague.sum()} of {draws} prior draws: its "
-            "priors reach far beyond the data; if that is not meant, tighten them, or standardise "
+            "priors reach far beyond the data; if that is unintended, tighten them, or standardise "
             "predictors",
             stacklevel=2,
         )
@@ -124,7 +123,7 @@ def _look(model: Model, data: Data, name: str) -> Looked:
     at = points(model.init, CHECKED_DRAWS)
     try:
         found = _once(jax.value_and_grad(of_rest, has_aux=True))(at)
-    except (ValueError, NotImplementedError) as error:  # as of what JAX has no derivative of
+    except (ValueError, NotImplementedError) as error:  # JAX has no derivative of it
         raise PcvError(
             f"model '{name}': the gradient of its log_lik fails: {in_one_line(error)}"
         ) from error
@@ -138,10 +137,8 @@ def _density(model: Model, arrays: Data, params: Params) -> Scalar:
 
 
 def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:
-    """Points that the data rule out by far.
-
-    Where an overflow spares some terms, these are lower than at any draw from a fold's posterior.
-    """
+    """Points that the data rule out by far: where only some terms overflow, the others are lower
+    than at any draw from a fold's posterior."""
     reached = possible & np.isfinite(looked.rest)
     best = np.max(looked.rest, where=reached, initial=-np.inf)
     far = looked.rest < best - FAR * looked.terms.shape[1]
@@ -161,8 +158,8 @@ def _check_gradients(
     in_reach: Bool[np.ndarray, " draw"],
     name: str,
 ) -> None:
-    """Chains turn back where a gradient is not finite. That is wrong where a fold leads them there:
-    where the units that it leaves out are impossible, and the others are not (`in_reach`)."""
+    """Chains turn back where a gradient is not finite, which is wrong where a fold takes them
+    there: where only the units it leaves out are impossible (`in_reach`)."""
     bad = {k: ~np.isfinite(x).reshape(len(x), -1).all(1) & looked_at for k, x in grads.items()}
     parameter = max(bad, key=lambda k: int(bad[k].sum()))
     where = bad[parameter]

@@ -1,4 +1,4 @@
-"""Models written for NumPyro, PyMC or Bambi, as a `pcv.Model`."""
+"""Conversion of NumPyro, PyMC and Bambi models to `pcv.Model`."""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,7 @@ from pcv.models.model import Model, Target
 
 
 def as_model(made: Any) -> Model | Target | None:
-    """A model of any front-end, or None where it is something else.
+    """The `pcv.Model` or `pcv.Target` for an object, or None if it is not a model.
 
     Args:
         made: a `pcv.Model` or `pcv.Target`, or a model of PyMC or Bambi.

@@ -1,4 +1,4 @@
-"""Bambi models, as the PyMC models that they are, with the columns of their data."""
+"""Bambi models, converted through PyMC, with the columns of their data."""
 
 import sys
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from pcv.models.model import Model
 def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model:
     """A Bambi model, conditioned on its data, for cross-validation.
 
-    Columns of its data frame can be named in folds: ``{"scheme": "leave_one_group_out",
-    "group": "county"}``. Terms of its formula that are computed from all data (splines, centring,
-    priors scaled by the data) stay as in the full fit in every fold.
+    Folds can name columns of its data frame: ``{"scheme": "leave_one_group_out",
+    "group": "county"}``. Whatever the model computes from all data (splines, centring, priors
+    scaled by the data) is the same in every fold as in the full-data fit.
 
     Args:
-        model: `bambi.Model`; built if it is not yet.
+        model: `bambi.Model`; built if necessary.
         units: as for `from_pymc`.
 
     Raises:
-        PcvError: it is no Bambi model; or as for `from_pymc`.
+        PcvError: it is not a Bambi model; or as for `from_pymc`.
     """
     bambi = sys.modules.get("bambi")
     if bambi is None or not isinstance(model, bambi.Model):
@@ -36,15 +36,15 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     size = np.size(content(made.rvs_to_values[made.observed_RVs[0]]))
     response = made.observed_RVs[0].name
     rows = model.data
-    if model.dropna:  # as Bambi does it, where a column of the formula has no value
+    if model.dropna:  # drop rows as Bambi does
         kept, *others = (
             rows.dropna(subset=list(rows.columns.intersection(_named(formula))))
             for formula in (model.formula.main, *model.formula.additionals)
         )
         if any(len(other) != len(kept) for other in others):
             raise PcvError(
-                "Bambi model: dropna removes other rows for one formula than for another; remove "
-                "rows of missing values from its data first (data.dropna())"
+                "Bambi model: dropna removes different rows for different formulas; remove rows "
+                "with missing values from its data first (data.dropna())"
             )
         rows = kept
     table = {
@@ -52,7 +52,7 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
         for name, column in rows.items()
         if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
     }
-    # Bambi reports another intercept than its model has, which is that of centred predictors.
+    # Bambi reports a different intercept from its model's, which is for centred predictors.
     return from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
 
 
@@ -64,6 +64,6 @@ def _named(formula: str) -> set[str]:
 
 
 def _may_be_of_folds(name: str, column: pd.Series) -> bool:
-    """Columns that the model has no use for may hold anything."""
+    """Whether folds can use a column; those not in the formula may hold anything."""
     kind = np.asarray(column).dtype.kind
     return name not in RESERVED and kind in "biufOUM" and not column.isna().any()

@@ -1,7 +1,7 @@
-"""NumPyro models, as they are.
+"""NumPyro models.
 
-A site of a plate becomes a term per element of the plate; latent sites keep their names. Values
-that the model computes from all of its data stay as they are in every fold.
+Observed sites have a log likelihood term per element of their plates; latent sites keep their
+names. Values that the model computes from all of its data are the same in every fold.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,24 +49,24 @@ def from_numpyro(
     .. math:: \log p(y_u \mid \theta) = \sum_{s \in \mathrm{sites}} \sum_{j \in u}
               \log p(y_{s,j} \mid \theta)
 
-    Handlers work: `reparam`, `scale` (of the scored density too), `condition`, and `mask` of a part
-    of a unit, which is then not scored. Values computed from all data (standardised covariates,
-    knots of splines, priors scaled by the data) stay as in the full fit in every fold.
+    Handlers work: `reparam`, `scale` (of the scored density too), `condition`, and `mask` of parts
+    of units, which are then not scored. Values computed from all data (standardised covariates,
+    knots of splines, priors scaled by the data) are the same in every fold as in the full-data fit.
 
     Args:
         model: function of NumPyro primitives, with its observations.
         data: its keyword arguments, by name or as the columns of a table.
-        units: plate, or plates, whose elements are the units; None: every element of the observed
-            site is one or, with several observed sites, every element of the plates they share.
+        units: plate, or plates, whose elements are the units; None: the elements of the observed
+            site or, with several observed sites, of the plates they share.
         columns: more columns of the data, one value per element of the observed site, to make
             folds of by name.
         coords: names of the elements along dimensions of the posterior, as ArviZ takes them.
-        dims: names of the dimensions of its variables; sites in plates have these already.
+        dims: names of the dimensions of its variables; plates name theirs already.
 
     Raises:
         PcvError: the model does not run; it has discrete latent sites, factors, parameters
-            (`numpyro.param`), plates that subsample, missing values (`obs_mask`), or units that are
-            masked whole; no site is observed, or its elements are in no plate.
+            (`numpyro.param`), plates that subsample, missing values (`obs_mask`), or fully masked
+            units; no site is observed, or its elements are in no plate.
 
     >>> import numpyro
     >>> def coin(y):
@@ -95,11 +95,11 @@ def from_numpyro(
     argument = _argument(given, observed[single]) if single else None
     discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
 
-    # The outcome's column holds the observed values, whatever an argument of its name does.
+    # The outcome's column holds the observed values, even if an argument of that name does not.
     along = {key for key in given if key in rows.columns and key not in (argument, outcome)}
 
     def arguments(data: Data) -> dict[str, Any]:
-        """The model's arguments, those that the data have from there."""
+        """The model's arguments, taken from the data where these have them."""
         anew = {key: data[key] for key in along if key in data}
         if argument is not None and outcome in data:
             anew[argument] = data[outcome]
@@ -135,7 +135,7 @@ def from_numpyro(
     def log_lik(params: Params, data: Data) -> Array:
         kwargs = arguments(data)
         values = constrain_fn(model, (), kwargs, params)
-        with numpyro.validation_enabled(False):  # `sites_of` has looked at the observations
+        with numpyro.validation_enabled(False):  # `sites_of` has checked the observations
             terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
         if single is not None and argument is None and outcome in data:
             fn, scale = sites[single]["fn"], sites[single]["scale"]
@@ -179,8 +179,8 @@ def from_numpyro(
 
 
 def _as_array(x: Any) -> Any:
-    """Tables' columns and lists of numbers as arrays, arrays of one number as that, all else as it
-    is."""
+    """Columns of tables and lists of numbers as arrays, 0-d arrays as numbers, all else
+    unchanged."""
     if isinstance(x, str | bytes | bool | int | float | Mapping) or x is None or callable(x):
         return x
     array = np.asarray(x)
@@ -198,7 +198,7 @@ def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> str | None:
 
 
 def _works(function: Callable[[Key[Array, ""]], Any]) -> bool:
-    """Does what NumPyro may have no code for run?"""
+    """Whether a function runs: NumPyro does not implement it for all distributions."""
     try:
         jax.eval_shape(function, jax.random.key(0))
     except (NotImplementedError, TypeError, AttributeError):

@@ -1,7 +1,7 @@
-"""PyMC models, as they are, compiled to JAX.
+"""PyMC models, compiled to JAX.
 
-Variables keep their names: parameters those of the value variables (``sigma_log__``), the posterior
-those of the model (``sigma``), deterministics included.
+Parameters are named after the value variables (``sigma_log__``), variables of the posterior after
+the model's (``sigma``), deterministics included.
 """
 
 import os
@@ -37,7 +37,7 @@ from pcv.models.model import Data, Model, Outcome, Params
 
 
 def _jaxified() -> Callable[..., Any]:
-    """PyMC's; its module asks XLA for a hundred host devices as it is loaded."""
+    """PyMC's function; importing its module sets XLA_FLAGS to a hundred host devices."""
     before = os.environ.get("XLA_FLAGS")
     try:
         from pymc.sampling.jax import get_jaxified_graph
@@ -52,10 +52,10 @@ def _jaxified() -> Callable[..., Any]:
 get_jaxified_graph = _jaxified()
 
 PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000
-"""draws from the prior among which chains of the full-data fit begin: as many, or at least so many,
-found among the last number"""
+"""prior draws from which chains of the full-data fit start: how many are wanted, the fewest that
+will do, and the most attempts"""
 NEAR_ZERO = 2.0
-"""how far from zero, unconstrained, they begin where there is nothing better"""
+"""how far from zero, unconstrained, chains start for lack of anything better"""
 
 
 def from_pymc(
@@ -72,20 +72,19 @@ def from_pymc(
     .. math:: \log p(y_u \mid \theta) = \sum_{v \in \mathrm{observed}} \sum_{j \in u}
               \log p(y_{v,j} \mid \theta)
 
-    What the model computes from all data (standardised covariates, scaled priors) stays as in the
-    full fit in every fold.
+    What the model computes from all data (standardised covariates, scaled priors) is the same in
+    every fold as in the full-data fit.
 
     Args:
         model: `pm.Model`, with its observations.
-        units: dim, or dims, whose elements are the units; None: every element of the observed
-            variable is one or, with several observed variables, every element of the dims they
-            share.
+        units: dim, or dims, whose elements are the units; None: the elements of the observed
+            variable or, with several observed variables, of the dims they share.
         columns: more columns of the data, one value per element of the observed variable, to make
             folds of by name.
 
     Raises:
-        PcvError: it is no PyMC model; it has potentials, missing or minibatched data, discrete
-            free variables, or distributions that JAX has no code for; or nothing is observed.
+        PcvError: it is not a PyMC model; it has potentials, missing or minibatched data, discrete
+            free variables, or distributions without a JAX implementation; or nothing is observed.
     """
     if not isinstance(model, pm.Model):
         raise PcvError(f"from_pymc: {type(model).__name__} is not a PyMC model; give a pm.Model")
@@ -185,7 +184,7 @@ def _refuse(model: pm.Model, where: str) -> None:
 
 
 def content(value: Any) -> np.ndarray:
-    """What a constant or shared variable of PyTensor holds."""
+    """The value of a PyTensor constant or shared variable."""
     if hasattr(value, "get_value"):
         return value.get_value()
     return value.eval(mode="FAST_COMPILE")  # Numba takes a second to start
@@ -209,9 +208,8 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
     if not size:
         raise PcvError(
             f"{where}: '{rv.name}' is one observation as a whole, of shape {observed.shape}; its "
-            "likelihood does not factorise into units; outcomes that are jointly normal, as in a "
-            "Gaussian process or an autoregression, are written with pcv.normal_target, others "
-            "with pcv.Target"
+            "likelihood does not factorise into units; for jointly normal outcomes, as in a "
+            "Gaussian process or an autoregression, use pcv.normal_target, for others pcv.Target"
         )
     dims = model.named_vars_to_dims.get(rv.name) or [None] * observed.ndim
     named = [name or f"{rv.name}_dim_{axis}" for axis, name in enumerate(dims)]
@@ -225,9 +223,9 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
 
 
 def _dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
-    """Dimensions of the variables of the posterior, where the model names them.
+    """Dimensions of the posterior's variables, where the model names them.
 
-    PyMC does not look whether those of a deterministic fit its shape, and Bambi's may not.
+    PyMC does not check a deterministic's dims against its shape, and Bambi's may not fit.
     """
     taken = {*model.named_vars, "chain", "draw"}
     lengths = {name: len(x) for name, x in model.coords.items() if x is not None}
@@ -247,7 +245,7 @@ def _dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, l
 
 
 def _labels(coords: Sequence[Any] | None) -> np.ndarray:
-    """Names of a dimension's elements: numbers and dates as they are, all else as text."""
+    """Names of a dimension's elements: numbers and dates unchanged, all else as text."""
     index = pd.Index([] if coords is None else list(coords), tupleize_cols=False)
     if index.dtype.kind in "iuM" or (index.dtype.kind == "f" and np.isfinite(index).all()):
         return index.to_numpy()
@@ -267,7 +265,8 @@ def _compiled(
 def _way_back(
     model: pm.Model, shapes: Mapping[str, tuple[int, ...]]
 ) -> Callable[[Mapping[str, Array]], Params] | None:
-    """From the free variables of one draw to their values, if JAX has all their transforms."""
+    """Map from one draw of the free variables to unconstrained values, or None if JAX lacks one of
+    the transforms."""
     free = {rv: rv.type(rv.name) for rv in model.free_RVs}
     transforms = [model.rvs_to_transforms[rv] for rv in free]
     values = [
@@ -291,11 +290,11 @@ def _way_back(
 
 
 def _starts(model: pm.Model) -> dict[str, np.ndarray]:
-    """Draws from the prior of all value variables; where it is improper, or too few of them can be
-    transformed, points near its middle, or near zero.
+    """Prior draws of all value variables; where the prior is improper, or too few draws can be
+    transformed, points near its centre, or near zero.
 
-    PyMC draws without regard to transforms: of draws for an ordered variable, those that happen to
-    be in order are from its prior.
+    PyMC draws without regard to transforms: for an ordered variable, only draws that happen to be
+    in order are from its prior.
     """
     try:
         found = _finite(make_initial_point_fn(model=model, default_strategy="prior"), MOST_TRIES)
@@ -324,7 +323,7 @@ def _finite(
 def _replicates(
     model: pm.Model, at: Callable[[Params], list[Array]], example: list[np.ndarray]
 ) -> Callable[..., Array] | None:
-    """Draws of the observed variable, if JAX can draw them."""
+    """Function that draws the observed variable, or None if JAX cannot."""
     (rv,) = model.observed_RVs
     constrained = model.replace_rvs_by_values(model.free_RVs)
     (free,) = graph_replace([rv], dict(zip(model.free_RVs, constrained)), strict=False)
@@ -343,7 +342,7 @@ def _replicates(
 
     number = len(states)
     made = Traced(by_keys, jax.random.split(jax.random.key(0), number), *example)
-    try:  # some parts tell only when they are traced
+    try:  # some parts fail only when traced
         made.program()
     except NotImplementedError:
         return None
