@@ -598,7 +598,7 @@ def test_a_second_look_tells_integrals_that_are_wrong():
     how = choose("auto", model, "m", data, folds)
     gaps, said = second_look_of(how, data, folds)
     assert gaps.max() == 0
-    assert said == ["integrals of 10 of 10 folds are looked at a second time"]
+    assert said == ["checking integrals of 10 of 10 folds by a second method"]
     gaps, _ = second_look_of(as_if_normal(how), data, folds)
     assert gaps[-4:].max() > 0.1
     assert gaps[:6].max() == 0
@@ -614,10 +614,10 @@ def test_a_second_look_at_some_folds_of_two_groups_each(monkeypatch):
     monkeypatch.setattr(second_look, "MAX_TERMS", 3 * 3 * terms)
     gaps, said = second_look_of(how, data, folds)
     np.testing.assert_array_equal(gaps, [0, np.nan, 0, np.nan, 0])
-    assert said == ["integrals of 3 of 5 folds are looked at a second time"]
+    assert said == ["checking integrals of 3 of 5 folds by a second method"]
     monkeypatch.setattr(second_look, "MAX_TERMS", 5 * 2 * terms)
     gaps, said = second_look_of(as_if_normal(how), data, folds)
-    assert said == ["integrals of 5 of 5 folds are looked at a second time"]
+    assert said == ["checking integrals of 5 of 5 folds by a second method"]
     assert gaps[-2:].max() > 0.1
     assert gaps[:3].max() == 0
 

@@ -17,12 +17,12 @@ from pcv.models.model import Data, Model, Params, Target, numeric
 from pcv.models.parameters import unravel_of
 
 MUCH_WIDER = 2.0
-"""standard deviation of the prior over the posterior's, from which on chains are spared it"""
+"""ratio of prior to posterior standard deviation above which chains are decoupled"""
 
 
 def may_be_decoupled(scored: Scored) -> bool:
-    """Is the integral of a left-out group's effects known: by a `marginal` of groups, or as their
-    prior is normal?"""
+    """Whether the integral of a left-out group's effects is known: the model has a `marginal` of
+    groups, or their prior is normal."""
     if isinstance(scored.model, Target) or scored.predictive != "marginal":
         return False
     if scored.local is not None:
@@ -33,12 +33,13 @@ def may_be_decoupled(scored: Scored) -> bool:
 def much_wider(
     scored: Scored, center: Float[np.ndarray, " param"], precisions: Float[np.ndarray, " param"]
 ) -> bool:
-    """Is the prior of some group's effects, of those that are integrated out numerically, much
-    wider than their posterior, given the others?
+    """Whether some group's numerically integrated effects have a prior much wider than their
+    posterior, given the other parameters.
 
     Args:
         scored: of `choose`.
-        center, precisions: the full-data posterior's mean, and of each parameter given the others.
+        center, precisions: the full-data posterior's mean, and the precision of each parameter
+            given the others.
     """
     model, local = scored.model, scored.local
     assert isinstance(model, Model)
@@ -59,8 +60,8 @@ def much_wider(
 def is_smooth(
     scored: Scored, data: Data, center: Float[np.ndarray, " param"], folds: Folds
 ) -> bool:
-    """Has the model's own `marginal` a gradient, as chains need it, at the posterior's mean? Also
-    where slots are padded."""
+    """Whether the model's own `marginal` has a finite gradient, as chains need, at the posterior's
+    mean, padded slots included."""
     model, arrays = scored.model, numeric(data)
     assert isinstance(model, Model)
     assert model.marginal is not None
@@ -83,7 +84,7 @@ def decoupled(
     center: Float[np.ndarray, " param"],
     cov: Float[np.ndarray, "param param"],
 ) -> Scored:
-    r"""The model with chains in which left-out effects stay where the full data have them.
+    r"""The model with left-out effects kept, in its chains, where the full data put them.
 
     The posterior of the other parameters, φ, is the same whatever density q the left-out effects
     are given in place of their prior, as long as that has been integrated out:
@@ -151,7 +152,7 @@ def decoupled(
 
 
 def _given_all(model: Model, arrays: Data) -> Callable[[Params, Array], Array]:
-    """The prior of a fold whose test set is trained on, and its `marginal` taken out again."""
+    """The prior of a fold that trains on its test set and divides by its `marginal`."""
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
         assert model.marginal is not None

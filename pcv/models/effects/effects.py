@@ -24,14 +24,14 @@ from pcv.models.model import Data, Model, numeric
 from pcv.models.parameters import flattened, points, unravel_of
 
 MAX_DIM = 8
-"""effects of a group beyond which they are not integrated out"""
+"""most effects of a group that are integrated out"""
 MAX_ENTRIES = 500_000_000
-"""derivatives, parameters times units, that are looked at"""
+"""most derivatives (parameters times units) computed"""
 PRIOR_DRAWS, FAR = 8, 2.5
 """points at which derivatives are looked at, and the largest moves from these, in prior widths, by
 which a prior's shape is: across to other modes"""
 AT_ONCE = 16
-"""groups, or parameters, that are looked at side by side"""
+"""groups, or parameters, evaluated in parallel"""
 
 Position = Float[Array, " param"]
 
@@ -44,7 +44,7 @@ class Locals(NamedTuple):
     group: Int[np.ndarray, " unit"]
     """the group of each tested unit"""
     most: int
-    """groups in a test set, at most"""
+    """most groups in a test set"""
     width: Float[np.ndarray, "group dim"]
     """roughly how wide their prior is, 1 where padded"""
     normal: bool
@@ -128,7 +128,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
 
 
 def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:
-    """Where dependence is looked at: where the density is finite, of prior draws first."""
+    """Points at which to look for dependence: finite densities first, then prior draws first."""
     unravel = unravel_of(model.init)
 
     def finite(position: Position) -> Bool[Array, ""]:
@@ -155,7 +155,7 @@ def _pattern(
 
 
 def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse.csc_array]:
-    """Units that each fold holds out, and that it tests: 1 at (unit, fold)."""
+    """Units that each fold holds out, and those it tests: 1 at (unit, fold)."""
     out = [np.concatenate([np.arange(*run) for run in runs]) for runs in folds.held_out.tolist()]
     test = [row[row >= 0] for row in folds.test]
 
@@ -230,8 +230,8 @@ def _quadratic(
     positions: Float[np.ndarray, "draw param"],
     entries: Int[np.ndarray, " entry"],
 ) -> bool:
-    """Are all terms concave and quadratic in some parameters? As far as moves in random directions
-    tell: they end where the second derivatives at their beginning say."""
+    """Whether all terms are concave and quadratic in some parameters, judged by moves in random
+    directions: second derivatives at the start must predict values at the end."""
     size = 4, len(entries)
     moves = np.random.default_rng(1).normal(size=size) * _widths(positions)[entries]
 
@@ -265,6 +265,6 @@ def _quadratic(
 
 
 def _widths(positions: Float[np.ndarray, "draw param"]) -> Float[np.ndarray, " param"]:
-    """How far prior draws of each parameter spread."""
+    """Standard deviation of each parameter over prior draws."""
     spread = np.std(positions, axis=0)
     return np.where(spread > 0, spread, 1.0)

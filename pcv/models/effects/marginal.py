@@ -58,19 +58,19 @@ class Scored(NamedTuple):
 
     model: Model | Target
     predictive: Literal["plain", "marginal", "either"]
-    """either: there is nothing to integrate out, so that both are the same"""
+    """either: nothing to integrate out, so that both are the same"""
     integration: str
-    """how it is done, in words"""
+    """the method, in words"""
     local: Locals | None = None
-    """what is integrated out numerically"""
+    """effects integrated out numerically"""
     few: bool = False
     """whether its integrals evaluate the rows of the test set alone, as `sliceable` says"""
 
     @property
     def exact(self) -> bool:
-        """Whether the density of a test set is known at every draw, and not estimated there; and
-        is that by which the full data have more, which is not known of a user's `marginal` of units
-        without groups."""
+        """Whether the density of a test set is known at every draw, not estimated, and is the
+        factor by which full-data and fold posteriors differ; the latter is unknown for a user's
+        `marginal` without groups."""
         if self.local is None:
             grouped = isinstance(self.model, Model) and self.model.group is not None
             return self.predictive != "marginal" or grouped
@@ -91,8 +91,8 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         folds: of the data.
 
     Raises:
-        PcvError: "marginal" is asked for, and there is nothing to integrate out, or it does not
-            hold in a fold.
+        PcvError: "marginal" is requested, but there is nothing to integrate out, or it is not valid
+            in a fold.
     """
 
     def without(predictive: Literal["plain", "either"], why: str) -> Scored:
@@ -106,7 +106,7 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
     if isinstance(model, Target):
         return without(
             "either",
-            "predictive 'marginal' is asked for, but a pcv.Target gives its own; leave out "
+            "predictive 'marginal' is requested, but a pcv.Target gives its own; leave out "
             "`predictive`",
         )
     if model.marginal is not None and (setting == "marginal" or model.group is not None):
@@ -137,10 +137,10 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
 
 
 def sliceable(model: Model, data: Data, folds: Folds) -> bool:
-    """Does `log_lik` of the rows of each test set alone give the terms of its units?
+    """Whether `log_lik` of the rows of each test set alone gives the terms of its units.
 
-    It does not where a term depends on other rows too, as by a covariate scaled by the range of all
-    of them. Looked at in every fold, at some draws from the prior.
+    It does not where a term depends on other rows, such as through a covariate scaled by its range.
+    Checked in every fold, at a few draws from the prior.
     """
     with devices.precision("float64"):
         arrays = numeric(data)
@@ -274,7 +274,7 @@ def _filled(test: Int[Array, " slot"]) -> Int[Array, " slot"]:
 
 
 def _equal(x: Array, known: Array | None) -> bool:
-    """Is this known to hold the same values?"""
+    """Whether an array is known to hold the same values."""
     if known is None or isinstance(x, jax.core.Tracer):
         return False
     return x is known or np.array_equal(x, known)

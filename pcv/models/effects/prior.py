@@ -64,7 +64,7 @@ def over_groups(function: Callable[..., Any], *arrays: Array) -> Any:
 
 
 def get(params: Params, entries: Int[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """Some entries of the flat vector, 0 beyond its end."""
+    """Entries of the flat vector, 0 beyond its end."""
     position: Position = ravel_pytree(params)[0]
     return position.at[entries].get(mode="fill", fill_value=0.0)
 
@@ -91,7 +91,7 @@ def widths(local: Locals) -> Float[Array, "group dim"]:
 
 
 def priors(local: Locals) -> Callable[[Key[Array, ""], Function, Array, Array], Prior]:
-    """Priors of effects, by their log density, what they are now, and their group."""
+    """Function that makes the prior of effects from their log density, current values and group."""
     all_widths = widths(local)
 
     def prior_of(key: Key[Array, ""], log_prior: Function, now: Array, group: Array) -> Prior:
@@ -104,7 +104,7 @@ def priors(local: Locals) -> Callable[[Key[Array, ""], Function, Array, Array], 
 
 
 def key_of(params: Params) -> Key[Array, ""]:
-    """A key that is a function of the position: each has nodes of its own for its integrals."""
+    """A key derived from the position, so that each position has its own quadrature nodes."""
     position = ravel_pytree(params)[0]
     bits = jax.lax.bitcast_convert_type(position.astype(jnp.float32), jnp.uint32)
     odd = 2 * jnp.arange(position.size, dtype=jnp.uint32) + 1
@@ -114,7 +114,7 @@ def key_of(params: Params) -> Key[Array, ""]:
 def drawn_anew(
     model: Model, local: Locals
 ) -> Callable[[Key[Array, ""], Params, Int[Array, " slot"]], Params]:
-    """The function that draws the own effects of a test set anew, from their prior."""
+    """Function that redraws the own effects of a test set from their prior."""
     own = programs.Inner(model.log_prior)
     (all_entries, put), prior_of = entries_and_put(model, local), priors(local)
 

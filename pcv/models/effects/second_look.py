@@ -1,8 +1,8 @@
-r"""Integrals over own effects, at a few draws, by another method than that of `marginal`.
+r"""Integrals over own effects, checked at a few draws by another method than that of `marginal`.
 
 Plain importance sampling, from a mixture of a t distribution around the integrand's mode and of
 wide Cauchy distributions around the prior's, with one set of draws for numerator and denominator.
-It has its own way to the modes, needs no integral of the prior, and knows its error.
+It finds the modes independently, needs no integral of the prior, and estimates its error.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from pcv.models.parameters import unravel_of
 DRAWS = 4096
 """of effects, for every integral"""
 MAX_TERMS = 2_000_000_000
-"""terms of the log likelihood; where there were more, fewer folds are looked at"""
+"""most terms of the log likelihood; beyond that, fewer folds are checked"""
 TAIL, WIDER = 3, 10.0
 """degrees of freedom of the t distribution, and how much wider than the other a Cauchy one is"""
 NODES_PER_DIM = 256
-"""of the integrals that are looked at, where these are noisy"""
+"""of the integrals being checked, where these are noisy"""
 MAX_Z, TOLERANCE_1D, TOLERANCE = 4.0, 0.03, 0.25
-"""errors of the second look, and nats beside these, by which both may differ"""
+"""tolerated difference: errors of the second look, plus nats"""
 MAX_ERROR = 3.0
-"""tolerances beyond which the error of a second look says that it is itself no good"""
+"""error, in tolerances, above which a second look is itself unreliable"""
 OVERFLOWN = 1e-4
 """share of the prior where terms may be lost, as those of counts whose rate overflows"""
 
@@ -53,12 +53,12 @@ def gaps(
         scored: of `choose`, of these data.
         folds: to look at.
         positions: some draws of each.
-        say: tells how many folds are looked at.
+        say: reports how many folds are checked.
 
     Returns:
-        The largest of each fold's draws; 0 where they agree, NaN where a fold is not looked at, as
-        there are too many, or the second look is itself no good. None where nothing is integrated
-        numerically.
+        The largest over each fold's draws; 0 where they agree, NaN where a fold is not checked, as
+        there are too many, or the second look is itself unreliable. None where nothing is
+        integrated numerically.
     """
     model, local = scored.model, scored.local
     if isinstance(model, Target) or local is None or local.exact:
@@ -72,7 +72,7 @@ def gaps(
     cost = DRAWS * local.most * (rows + positions.shape[-1]) * (3 if of_units else 1)
     positions = positions[:, : max(MAX_TERMS // (cost * len(folds.id)), 1)]
     some = evenly(len(folds.id), max(MAX_TERMS // (cost * positions.shape[1]), 1))
-    say(f"integrals of {len(some)} of {len(folds.id)} folds are looked at a second time")
+    say(f"checking integrals of {len(some)} of {len(folds.id)} folds by a second method")
 
     def differ(at: tuple[Array, Array]) -> tuple[Array, Array]:
         params, test = unravel(at[0]), at[1]

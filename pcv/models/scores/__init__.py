@@ -34,7 +34,7 @@ SCORES = {name: _built_in(name, module) for name, module in section.SCORES.items
 CHECKED_DRAWS, CHECKED_UNITS = 5, 20
 """prior draws and units at which derivatives in the outcome are looked at"""
 MAX_DSS_SLOTS = 200
-"""units of a test set beyond which their covariance takes too much room"""
+"""units of a test set beyond which their covariance takes too much memory"""
 
 __all__ = ["SCORES", "Replicates", "Score", "across", "check", "frame", "interval", "named"]
 
@@ -117,7 +117,7 @@ def check(
     predictive: str,
     num_slots: int,
 ) -> None:
-    """Has a model what its scores need?
+    """Check that a model has what its scores need.
 
     Args:
         scores: of `named`.
@@ -186,7 +186,7 @@ def _missing(
 
 
 def _no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
-    """Why there is no Hyvärinen score, if so."""
+    """Why there is no Hyvärinen score, or ""."""
     outcome, density = whole.outcome, whole.density
     integers = bool((y == np.round(y)).all())
     if outcome.discrete or (integers and np.unique(y).size <= 2):
@@ -219,7 +219,7 @@ def _no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> st
 
 
 def _check_functions(score: Score, whole: Target, where: str) -> None:
-    """Do the functions of a score fit together? Tried on folds of two slots, one of them padded."""
+    """Check that a score's functions fit together, on folds of two slots, one padded."""
     fold = Fold(jnp.ones(1, bool), jnp.array([0, -1]))
     y = np.array([[1.0, np.nan], [2.0, np.nan]])
     wanted = (2,) if score.kind == "joint" else (2, 2)
