@@ -292,17 +292,17 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
             lambda params, data, test: jax.tree.map(lambda x: x[test], of_every(params, data))
         )
     return Target(
-        model.init,
-        log_density,
-        lambda params, fold: predictive_of(params, fold, arrays),
-        model.outcome,
-        model.constrain,
-        observed,
-        density,
-        replicate and (lambda key, params, fold: replicate(key, params, arrays, fold.test)),
-        moments and (lambda params, fold: moments(params, arrays, fold.test)),
-        model.dims,
-        model.coords,
+        init=model.init,
+        log_density=log_density,
+        log_predictive=lambda params, fold: predictive_of(params, fold, arrays),
+        outcome=model.outcome,
+        constrain=model.constrain,
+        observed=observed,
+        density=density,
+        predict=replicate and (lambda key, params, fold: replicate(key, params, arrays, fold.test)),
+        moments=moments and (lambda params, fold: moments(params, arrays, fold.test)),
+        dims=model.dims,
+        coords=model.coords,
         reads_test=of_fold is not None,
     )
 

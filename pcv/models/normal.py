@@ -104,15 +104,15 @@ def normal_target(
         return mean + jnp.linalg.cholesky(cov) @ jax.random.normal(key, mean.shape, mean.dtype)
 
     return Target(
-        init,
-        log_density,
-        lambda params, fold: density(params, fold, observed(fold)),
-        outcome,
-        constrain,
-        observed,
-        density,
-        predict,
-        conditional,
+        init=init,
+        log_density=log_density,
+        log_predictive=lambda params, fold: density(params, fold, observed(fold)),
+        outcome=outcome,
+        constrain=constrain,
+        observed=observed,
+        density=density,
+        predict=predict,
+        moments=conditional,
         reads_test=False,
     )
 

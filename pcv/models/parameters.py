@@ -21,18 +21,18 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
     unravel = unravel_of(target.init)
     density, predict, moments = target.density, target.predict, target.moments
     flat = Target(
-        lambda key: ravel_pytree(target.init(key))[0],
-        lambda position, fold: target.log_density(unravel(position), fold),
-        lambda position, fold: target.log_predictive(unravel(position), fold),
-        target.outcome,
-        lambda position: target.constrain(unravel(position)),
-        target.observed,
-        density and (lambda position, fold, y: density(unravel(position), fold, y)),
-        predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
-        moments and (lambda position, fold: moments(unravel(position), fold)),
-        target.dims,
-        target.coords,
-        target.reads_test,
+        init=lambda key: ravel_pytree(target.init(key))[0],
+        log_density=lambda position, fold: target.log_density(unravel(position), fold),
+        log_predictive=lambda position, fold: target.log_predictive(unravel(position), fold),
+        outcome=target.outcome,
+        constrain=lambda position: target.constrain(unravel(position)),
+        observed=target.observed,
+        density=density and (lambda position, fold, y: density(unravel(position), fold, y)),
+        predict=predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
+        moments=moments and (lambda position, fold: moments(unravel(position), fold)),
+        dims=target.dims,
+        coords=target.coords,
+        reads_test=target.reads_test,
     )
     return flat, unravel
 
