@@ -9,6 +9,7 @@ import pandas as pd
 
 from pcv.pipeline import config, stages
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages import inputs
 from pcv.pipeline.storage.artifacts import batches
 
 MODELS = '''
@@ -220,7 +221,8 @@ def run(job, *names, allow_bad_fit=False):
             each = [batch for part in each for batch in batches(part)]
         for part in each:
             options = {"allow_bad_fit": True} if name == "fit" and allow_bad_fit else {}
-            result = getattr(stages, name)(part, **options)
+            stage = inputs.check if name == "check" else getattr(stages, name)
+            result = stage(part, **options)
     return result
 
 

@@ -50,7 +50,7 @@ def unit_log_lik(
 def param_names(target: Target) -> list[str]:
     """Names of the entries of the flat parameter vector, in order: ``mu``, ``alpha[0]``, ...
 
-    >>> param_names(Target(lambda key: {"b": jnp.zeros(2), "a": jnp.zeros(())}, None, None))
+    >>> param_names(Target(lambda key: {"b": np.zeros(2), "a": np.zeros(())}, None, None))
     ['a', 'b[0]', 'b[1]']
     """
     shapes = programs.shapes(target.init, any_key())
