@@ -326,7 +326,7 @@ class TestComparison:
         other = pcv.cross_validate(model, pcv.kfold(N, 2, seed=1), seed=1, draws=40, **QUICK)
         with pytest.raises(PcvError, match="'folds' was scored on other folds than 'slopes'"):
             pcv.compare({"slopes": found["slopes"], "folds": other}, joint=False)
-        with pytest.raises(PcvError, match="some models show the joint score and some the pointw"):
+        with pytest.raises(PcvError, match="some models show the joint score, some the pointwise"):
             pcv.compare({"slopes": found["slopes"], "folds": other})
         with pytest.raises(PcvError, match=r"no model 'slope'; did you mean 'slopes'"):
             pcv.compare(found, reference="slope")

@@ -62,15 +62,13 @@ def test_a_new_scheme_score_and_stage(tmp_path, monkeypatch):
         cv__fold_batches=1,
     )
     write_config(project, config)
-    run = snakemake(
-        project,
-        "results/tiny/worst.zarr",
-        "--configfile",
-        "tiny.yaml",
-        snakefile=root / "Snakefile",
-    )
-    assert run.status == 0, run.err + run.out
-    assert "every unit in 3: 3 folds, test 4, training 8, no gap" in run.out + run.err
+    said = ""
+    for made in ("report.html", "worst.zarr"):
+        arguments = f"results/tiny/{made}", "--configfile", "tiny.yaml"
+        run = snakemake(project, *arguments, snakefile=root / "Snakefile")
+        assert run.status == 0, run.err + run.out
+        said += run.out + run.err
+    assert "every unit in 3: 3 folds, test 4, training 8, no gap" in said
     results = project / "results/tiny"
     diagnosed = xr.open_dataset(results / "models/a/diagnostics.zarr")
     assert (diagnosed["spherical_pointwise"] < 1).all()

@@ -76,7 +76,7 @@ def test_nothing_is_there(tmp_path, monkeypatch):
     assert set(states(job).values()) == {"to do"}
     *_, last = table(artifacts(job)).splitlines()
     assert last == (
-        "A rerun makes 16 of 16 artifacts: data, folds, fit, warmup, sample, diagnose, compare, "
+        "A rerun makes 16 of 16 artifacts: data, fit, folds, warmup, sample, diagnose, compare, "
         "report."
     )
 

@@ -7,6 +7,7 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from typer.testing import CliRunner
 
+from pcv.pipeline import graph
 from pcv.pipeline.cli import commands as cli
 
 pcv = cli.app
@@ -21,7 +22,7 @@ class Cli(Directive):
     def run(self) -> list[nodes.Node]:
         command = self.arguments[:1]
         documented.update(command)
-        for file in Path(cli.__file__).parent.glob("*.py"):
+        for file in (graph.__file__, *Path(cli.__file__).parent.glob("*.py")):
             self.state.document.settings.env.note_dependency(str(file))
         terminal = {"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH), "NO_COLOR": "1"}
         said = CliRunner(env=terminal).invoke(pcv, [*command, "--help"], prog_name="pcv")

@@ -132,6 +132,9 @@ def kfold(
             there are more or fewer of them than units; a time that does not increase, naming the
             fold, or without `contiguous`.
 
+    Warns:
+        UserWarning: some values of `stratify_by` occur too rarely to be in every fold.
+
     >>> kfold(5, k=2, contiguous=True).test.tolist()
     [[0, 1, 2], [3, 4, -1]]
     >>> kfold(4, k=2, group_by=["a", "b", "b", "a"], seed=1).test.tolist()

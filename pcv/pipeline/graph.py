@@ -2,8 +2,9 @@
 
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
-Artifacts' paths and recipes, whether they are up to date, and when Snakemake remakes them all
-follow from this table.
+and `cut` (of folds into batches) and `plan` (of a further round of sampling), where the config asks
+for them. Artifacts' paths and recipes, the order in which they are made, whether they are up to
+date, and when Snakemake remakes them all follow from this table.
 
 >>> STAGES["warmup"].inputs, path(Path("results"), "warmup", "rats", "slopes", "1-of-1").name
 (('folds', 'fit', 'cut'), '1-of-1.zarr')
@@ -60,16 +61,6 @@ STAGES = {
         keys={"data": True},
         files={"files": "table"},
     ),
-    "folds": Stage(
-        version=1,
-        path="{experiment}/folds.zarr",
-        module="inputs",
-        says="Lay out the folds, once for all models: folds.zarr.",
-        inputs=("data",),
-        keys={"folds": True},
-        common=frozenset({"seed"}),
-        files={"files": "folds"},
-    ),
     "fit": Stage(
         version=9,
         path="{experiment}/models/{model}/fit.zarr",
@@ -79,6 +70,16 @@ STAGES = {
         keys={"fit": {"chains", "warmup", "draws", "target_accept"}},
         common=frozenset({"seed", "precision"}),
         files={"files": "model", "posterior": "posterior"},
+    ),
+    "folds": Stage(
+        version=1,
+        path="{experiment}/folds.zarr",
+        module="inputs",
+        says="Lay out the folds, once for all models: folds.zarr.",
+        inputs=("data",),
+        keys={"folds": True},
+        common=frozenset({"seed"}),
+        files={"files": "folds"},
     ),
     "cut": Stage(
         version=4,

@@ -4,12 +4,14 @@ A fold's draws :math:`s_{lt}` (chain l, draw t) are split into batches of consec
 only sums per batch are stored. Regrouped, they give everything:
 
 - by fold, `merge(sums, axis=(1, 2))`: the estimate, `elpd(sums)`;
-- by batch: its Monte Carlo standard error, `mcse(sums)`, and `ess(sums)`;
+- by batch: its Monte Carlo standard error, `mcse(sums)`, and `ess(sums)`; that of other scores by
+  `jackknife`;
 - by chain, `merge(sums, axis=2)`: `rhat(sums)`;
 - by block of batches, `coarsen(sums, 5)`: the benchmark for the largest R-hat of all folds,
   `rhat_max_benchmark(rng, sums)`.
 
-Full-data draws are informative about each fold as well: `two_sided` combines both. Tail
+Full-data draws are informative about each fold as well: `two_sided` combines both, and reports use
+its estimate and error, `mcse_of`; `psis` needs full-data draws alone. Tail
 diagnostics (`pareto_khat`) need the draws themselves, or the largest of them. Folds may have
 different numbers of draws; every formula uses the fold's own.
 """

@@ -1,4 +1,5 @@
-"""The contents of diagnostics.zarr and comparison.zarr, computed from the stored sums. No JAX."""
+"""The contents of diagnostics.zarr, plan.zarr, comparison.zarr and its CSV files, from the stored
+sums; and what they say in words. No JAX."""
 
 from pcv.analysis.results.compared import Compared, below_the_joint_table, compare, trimmed
 from pcv.analysis.results.diagnosed import diagnose, with_batch_check

@@ -43,6 +43,7 @@ def typeset(x: float, error: float = np.nan) -> str:
     """
     if not np.isfinite(x):
         return "–" if np.isnan(x) else "∞" if x > 0 else "−∞"
+    error = max(error, 1e-5) if error > 0 else error  # no more than 6 decimals
     return fixed(x, error, thousands=",").replace("-", "\N{MINUS SIGN}")
 
 

@@ -28,6 +28,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from pcv.pipeline.graph import STAGES
+
 ADDRESS = "PCV_FORKSERVER"
 OF_A_JOB = ("PATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR", ADDRESS)
 """variables that differ from job to job without affecting imports; so do the numbers of threads
@@ -35,7 +37,7 @@ that Snakemake sets"""
 IMPORTED = (
     *(
         "pcv.pipeline.cli.commands",
-        "pcv.pipeline.stages",
+        *dict.fromkeys(f"pcv.pipeline.stages.{stage.module}" for stage in STAGES.values()),
         "jax.numpy",
         "scipy.stats",
         "sparse",

@@ -1,4 +1,5 @@
-"""The sections of a config: data, folds, models, fit, cross-validation, report."""
+"""The sections of a config: data, models, fit, cross-validation, comparison, report. Those of folds
+are in `pcv.folds.schemes`, that of `until` in `pcv.analysis.until`."""
 
 from typing import Annotated, Any, Literal
 

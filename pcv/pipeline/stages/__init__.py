@@ -15,4 +15,6 @@ from pcv.pipeline.graph import STAGES
 def __getattr__(name: str) -> Any:
     if name not in STAGES:
         raise AttributeError(f"no stage {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{STAGES[name].module}"), name)
+    function = getattr(importlib.import_module(f"{__name__}.{STAGES[name].module}"), name)
+    globals()[name] = function  # also in place of a module of that name
+    return function

@@ -1,4 +1,4 @@
-"""The stages after sampling, from stored sums only: diagnostics, comparison, report."""
+"""The stages that look at stored sums: diagnostics, comparison, report, and plans of rounds."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -278,7 +278,9 @@ def _origin(job: Job, started: datetime) -> dict[str, Any]:
     """The provenance of the numbers; where stages differ, all values."""
     made: dict[str, list[dict[str, Any]]] = {}
     for stage, part in places(job):
-        if stage not in ("plan", "report"):
+        if stage == "report":  # nothing of what may come after it
+            break
+        if stage != "plan":
             stamp = store.read_stamp(part.path(stage), stage)
             made.setdefault(stage, []).append(stamp.provenance)
     everything = [one for of_stage in made.values() for one in of_stage]

@@ -1,4 +1,5 @@
-"""Shared by the stages that run the folds' chains: the model as sampled, and its engine."""
+"""Shared by the stages that run the folds' chains: the model as sampled, its engine, and how an
+interrupted job resumes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The stages before sampling: the data, the folds, and checks of the whole experiment."""
+"""What a run starts from: the stages data and folds, and checks of the whole experiment."""
 
 import tempfile
 import warnings
