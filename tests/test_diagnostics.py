@@ -15,7 +15,7 @@ from scipy.stats import ttest_ind
 
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
-from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, benchmarks, tails
+from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, tails
 from tests.chains import ar1
 
 SEEDS = (1, 2, 3)
@@ -491,7 +491,7 @@ def test_one_bad_fold_does_not_hide_another(seed, monkeypatch):
     assert np.flatnonzero(diag.rhat(sums) > benchmark.limit).tolist() == [3, 9]
     assert diag.rhat(sums)[9] < np.quantile(benchmark.replicates, 0.99)
     whole = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
-    monkeypatch.setattr(benchmarks, "KEPT_APART", 3)
+    monkeypatch.setattr(rhat_max, "KEPT_APART", 3)
     found = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
     np.testing.assert_array_equal(found.replicates, whole.replicates)
     assert (found.limit, found.share_above) == (whole.limit, whole.share_above)
@@ -1049,16 +1049,16 @@ def test_the_benchmark_takes_few_folds_at_a_time(monkeypatch):
             tracemalloc.stop()
 
     told = []
-    monkeypatch.setattr(benchmarks, "EMULATED", 10**7)
+    monkeypatch.setattr(rhat_max, "EMULATED", 10**7)
     all_at_once, most = peak(diag.rhat_max_benchmark, sums, 5, 8, told.append)
     assert told[-1] == "R-hat max benchmark: 8 replicates"
-    monkeypatch.setattr(benchmarks, "EMULATED", 50 * 4 * 5)
+    monkeypatch.setattr(rhat_max, "EMULATED", 50 * 4 * 5)
     few, least = peak(diag.rhat_max_benchmark, sums, 5, 8)
     for one, other in zip(few, all_at_once):
         np.testing.assert_array_equal(one, other)
     kept = peak(lambda rng: (diag.coarsen(sums, 5), diag.rhat(sums)))[1]
-    assert least < kept + 2 * peak(benchmarks._emulated, *blocks, 1)[1]
-    assert most > kept + 20 * peak(benchmarks._emulated, *blocks, 1)[1]
+    assert least < kept + 2 * peak(rhat_max._emulated, *blocks, 1)[1]
+    assert most > kept + 20 * peak(rhat_max._emulated, *blocks, 1)[1]
 
 
 def test_integrals_that_disagree_are_flagged():

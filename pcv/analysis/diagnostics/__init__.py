@@ -16,15 +16,6 @@ diagnostics (`pareto_khat`) need the draws themselves, or the largest of them. F
 different numbers of draws; every formula uses the fold's own.
 """
 
-from pcv.analysis.diagnostics.benchmarks import (
-    BENCHMARK_LEVEL,
-    BLOCKS,
-    Benchmark,
-    benchmark_of_models,
-    mixing_benchmark,
-    nested_benchmark,
-    rhat_max_benchmark,
-)
 from pcv.analysis.diagnostics.convergence import (
     drift,
     efmi,
@@ -55,6 +46,15 @@ from pcv.analysis.diagnostics.log_sums import (
     third_moments,
 )
 from pcv.analysis.diagnostics.over_draws import Progressive, progressive
+from pcv.analysis.diagnostics.rhat_max import (
+    BENCHMARK_LEVEL,
+    BLOCKS,
+    Benchmark,
+    benchmark_of_models,
+    mixing_benchmark,
+    nested_benchmark,
+    rhat_max_benchmark,
+)
 from pcv.analysis.diagnostics.tails import (
     good_k,
     hidden_variance,
