@@ -350,7 +350,10 @@ def test_what_jax_cannot_derive_is_refused():
 
 
 def test_a_unit_that_is_impossible_at_some_draws_is_told():
-    said = r"log_lik of unit 'unit 2' is -inf at ([1-9]|1\d) of 20 prior draws: right if it is"
+    said = (
+        r"log_lik of unit 'unit 2' is -inf at ([1-9]|1\d) of 20 prior draws: right if it is "
+        r"\(nearly\) impossible"
+    )
     with pytest.warns(UserWarning, match=said):
         check_values(MODEL._replace(log_lik=infinite_at_negative_mu), DATA, "some", UNITS)
 
