@@ -22,7 +22,7 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,90 @@ class Fold(NamedTuple):
     """indices of the scored units, padded with -1"""
 
 
-Predictive = tuple[Scalar, Float[Array, " slot"]]
+Predictive = tuple[Scalar, Float[Array, " slot"]]  # joint and pointwise
+Test = Int[Array, " slot"]  # indices of the scored units, padded with -1
+
+
+class LogLik(Protocol):
+    """Log likelihood, one term per unit."""
+
+    def __call__(self, params: Params, data: Data, /) -> Float[Array, " unit"]: ...
+
+
+class Marginal(Protocol):
+    """Log predictive of the units in `test`, their groups' own effects integrated out."""
+
+    def __call__(self, params: Params, data: Data, test: Test, /) -> Predictive: ...
+
+
+class FoldPrior(Protocol):
+    """Log prior of a fold that tests the units in `test`."""
+
+    def __call__(self, params: Params, test: Test, /) -> Scalar: ...
+
+
+class Predict(Protocol):
+    """One replicate of the outcome of every unit."""
+
+    def __call__(
+        self, key: Key[Array, ""], params: Params, data: Data, /
+    ) -> Float[Array, " unit"]: ...
+
+
+class MarginalPredict(Protocol):
+    """One replicate of the units in `test`."""
+
+    def __call__(
+        self, key: Key[Array, ""], params: Params, data: Data, test: Test, /
+    ) -> Float[Array, " slot"]: ...
+
+
+class Moments(Protocol):
+    """Mean and variance of the outcome of every unit."""
+
+    def __call__(
+        self, params: Params, data: Data, /
+    ) -> tuple[Float[Array, " unit"], Float[Array, " unit"]]: ...
+
+
+class MarginalMoments(Protocol):
+    """Mean and covariance of the units in `test`."""
+
+    def __call__(
+        self, params: Params, data: Data, test: Test, /
+    ) -> tuple[Float[Array, " slot"], Float[Array, "slot slot"]]: ...
+
+
+class LogDensity(Protocol):
+    """Log density of a fold's posterior, up to a constant."""
+
+    def __call__(self, params: Any, fold: Fold, /) -> Scalar: ...
+
+
+class LogPredictive(Protocol):
+    """Log predictive of a fold's test set."""
+
+    def __call__(self, params: Any, fold: Fold, /) -> Predictive: ...
+
+
+class DensityAt(Protocol):
+    """Log predictive of a fold's test set at other outcomes."""
+
+    def __call__(self, params: Any, fold: Fold, y: Float[Array, " slot"], /) -> Predictive: ...
+
+
+class PredictTest(Protocol):
+    """One replicate of a fold's test set."""
+
+    def __call__(
+        self, key: Key[Array, ""], params: Any, fold: Fold, /
+    ) -> Float[Array, " slot"]: ...
+
+
+class MomentsOfTest(Protocol):
+    """Mean of a fold's test set, and its variance or covariance."""
+
+    def __call__(self, params: Any, fold: Fold, /) -> tuple[Array, Array]: ...
 
 
 class Observations(NamedTuple):
@@ -127,21 +210,17 @@ class Model(NamedTuple):
 
     init: Callable[[Key[Array, ""]], Params]
     log_prior: Callable[[Params], Scalar]
-    log_lik: Callable[[Params, Data], Float[Array, " unit"]]
+    log_lik: LogLik
     constrain: Callable[[Params], Mapping[str, Array]]
     outcome: Outcome
-    marginal: Callable[[Params, Data, Int[Array, " slot"]], Predictive] | None = None
+    marginal: Marginal | None = None
     group: Int[np.ndarray, " unit"] | None = None
-    predict: Callable[[Key[Array, ""], Params, Data], Float[Array, " unit"]] | None = None
-    moments: Callable[[Params, Data], tuple[Array, Array]] | None = None
-    marginal_predict: (
-        Callable[[Key[Array, ""], Params, Data, Int[Array, " slot"]], Float[Array, " slot"]] | None
-    ) = None
-    marginal_moments: Callable[[Params, Data, Int[Array, " slot"]], tuple[Array, Array]] | None = (
-        None
-    )
+    predict: Predict | None = None
+    moments: Moments | None = None
+    marginal_predict: MarginalPredict | None = None
+    marginal_moments: MarginalMoments | None = None
     data: Observations | None = None
-    fold_prior: Callable[[Params, Int[Array, " slot"]], Scalar] | None = None
+    fold_prior: FoldPrior | None = None
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
     notes: Sequence[str] = ()
@@ -179,14 +258,14 @@ class Target(NamedTuple):
     """
 
     init: Callable[[Key[Array, ""]], Any]
-    log_density: Callable[[Any, Fold], Scalar]
-    log_predictive: Callable[[Any, Fold], Predictive]
+    log_density: LogDensity
+    log_predictive: LogPredictive
     outcome: Outcome = Outcome("y")
     constrain: Callable[[Any], Mapping[str, Array]] = dict
     observed: Callable[[Fold], Float[Array, " slot"]] | None = None
-    density: Callable[[Any, Fold, Float[Array, " slot"]], Predictive] | None = None
-    predict: Callable[[Key[Array, ""], Any, Fold], Float[Array, " slot"]] | None = None
-    moments: Callable[[Any, Fold], tuple[Array, Array]] | None = None
+    density: DensityAt | None = None
+    predict: PredictTest | None = None
+    moments: MomentsOfTest | None = None
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
     reads_test: bool = True
@@ -257,8 +336,8 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         return model
     arrays = numeric(data)
     outcome = arrays.get(model.outcome.name)
-
-    of_fold = model.fold_prior if predictive == "marginal" else None
+    marginal = predictive == "marginal"
+    of_fold = model.fold_prior if marginal else None
 
     def log_density(params: Params, fold: Fold) -> Scalar:
         terms = model.log_lik(params, arrays)
@@ -268,7 +347,7 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         return model.log_prior(params) + of_train
 
     def predictive_of(params: Params, fold: Fold, arrays: Data) -> Predictive:
-        if predictive == "marginal":
+        if marginal:
             assert model.marginal is not None
             return model.marginal(params, arrays, fold.test)
         terms = model.log_lik(params, arrays)[fold.test]
@@ -284,13 +363,20 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         changed = whole.at[place].set(y, mode="drop")
         return predictive_of(params, fold, {**arrays, model.outcome.name: changed})
 
-    replicate, moments = model.marginal_predict, model.marginal_moments
-    if predictive != "marginal":
-        every, of_every = model.predict, model.moments
-        replicate = every and (lambda key, params, data, test: every(key, params, data)[test])
-        moments = of_every and (
-            lambda params, data, test: jax.tree.map(lambda x: x[test], of_every(params, data))
-        )
+    def replicate(key: Key[Array, ""], params: Params, fold: Fold) -> Float[Array, " slot"]:
+        if marginal:
+            assert model.marginal_predict is not None
+            return model.marginal_predict(key, params, arrays, fold.test)
+        assert model.predict is not None
+        return model.predict(key, params, arrays)[fold.test]
+
+    def moments(params: Params, fold: Fold) -> tuple[Array, Array]:
+        if marginal:
+            assert model.marginal_moments is not None
+            return model.marginal_moments(params, arrays, fold.test)
+        assert model.moments is not None
+        return jax.tree.map(lambda x: x[fold.test], model.moments(params, arrays))
+
     return Target(
         init=model.init,
         log_density=log_density,
@@ -299,8 +385,8 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         constrain=model.constrain,
         observed=observed,
         density=density,
-        predict=replicate and (lambda key, params, fold: replicate(key, params, arrays, fold.test)),
-        moments=moments and (lambda params, fold: moments(params, arrays, fold.test)),
+        predict=replicate if (model.marginal_predict if marginal else model.predict) else None,
+        moments=moments if (model.marginal_moments if marginal else model.moments) else None,
         dims=model.dims,
         coords=model.coords,
         reads_test=of_fold is not None,

@@ -257,7 +257,7 @@ def integrated(
     return model._replace(
         marginal=by_group(model, data, local, few, integral),
         group=local.group,
-        marginal_predict=model.predict and predict,
+        marginal_predict=None if model.predict is None else predict,
         marginal_moments=None,
     )
 
