@@ -7,7 +7,6 @@ r"""Compare models by their scores.
   limited number of draws; more draws shrink it).
 """
 
-import difflib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 
 
 class Scores(NamedTuple):
@@ -161,9 +160,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     best_first = np.argsort(-elpd, kind="stable")
     names = [scores[i].model for i in best_first]
     if reference is not None and reference not in names:
-        near = difflib.get_close_matches(reference, names, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
-        raise PcvError(f"compare.reference: no model '{reference}'; {hint}")
+        raise PcvError(f"compare.reference: no model '{reference}'; {nearest(reference, names)}")
     comparator = 0 if reference is None else names.index(reference)
     terms, mcse, is_bound, elpd = (x[best_first] for x in (terms, mcse, is_bound, elpd))
 

@@ -1,6 +1,5 @@
 """A Python session's objects (models, data, scores, folds) in the terms of a config."""
 
-import difflib
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 import pcv
-from pcv.base.errors import PcvError, in_one_line
+from pcv.base.errors import PcvError, in_one_line, nearest
 from pcv.base.programs import digests
 from pcv.folds.base import Folds
 from pcv.folds.columns import free, refuse_twice
@@ -302,9 +301,7 @@ def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, 
         return dict(folds), None
     if isinstance(folds, str):
         if folds not in SCHEMES:
-            near = difflib.get_close_matches(folds.lower(), SCHEMES, 1)
-            hint = "there are 'loo', 'kfold', pcv.kfold(...)"
-            hint = f"did you mean {near[0]!r}?" if near else hint
+            hint = nearest(folds.lower(), SCHEMES, "there are 'loo', 'kfold', pcv.kfold(...)")
             if folds in config.SCHEMES and folds in pcv.__all__:
                 hint = f"it needs more than its name: pcv.{folds}(...)"
             raise PcvError(f"folds {folds!r}; {hint}")

@@ -1,6 +1,8 @@
 """Errors meant for the user."""
 
+import difflib
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 
@@ -16,6 +18,16 @@ def in_one_line(error: BaseException) -> str:
     """
     said = str(error).splitlines()
     return f"{type(error).__name__}{f': {said[0].rstrip(".")}' if said else ''}"
+
+
+def nearest(name: str, known: Collection[str], otherwise: str = "") -> str:
+    """A hint: the closest known name, or else `otherwise`, by default all known names.
+
+    >>> nearest("loo_ic", ["loo", "waic"]), nearest("aic", ["loo"])
+    ("did you mean 'loo'?", 'known: loo')
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(known)}"
 
 
 class BadFit(PcvError):

@@ -1,7 +1,6 @@
 """Where a model comes from: ``package.module:function`` or ``file.py:function``. Loads no JAX."""
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pcv.base.errors import PcvError, in_one_line
+from pcv.base.errors import PcvError, in_one_line, nearest
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -172,9 +171,7 @@ def check(reference: str) -> None:
 
 def _has_no(reference: str, path: Path, functions: list[str]) -> PcvError:
     function = _split(reference)[1]
-    near = difflib.get_close_matches(function, functions, 1)
-    there = ", ".join(functions[:9]) or "none"
-    hint = f"did you mean '{near[0]}'?" if near else f"it has {there}"
+    hint = nearest(function, functions, f"it has {', '.join(functions[:9]) or 'none'}")
     return PcvError(f"model '{reference}': {path} has no function '{function}'; {hint}")
 
 

@@ -1,13 +1,13 @@
 """Types of config values, and errors for invalid ones."""
 
-import difflib
 import json
 import re
-from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+from pcv.base.errors import nearest
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 MODEL = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*$"
@@ -40,12 +40,6 @@ OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicate
 def problem(what: str, *at: str) -> PydanticCustomError:
     """A validation error, at a key below the one being checked."""
     return PydanticCustomError("config", "{what}", {"what": what, "at": at})
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """A suggestion: the closest known name, or all of them."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def _known_score(name: str) -> str:

@@ -1,6 +1,5 @@
 """Columns of a data set by unit, and labels of its values."""
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Shaped
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 
 RESERVED = ("row", "unit", "unit_of_row")
 
@@ -106,8 +105,7 @@ def missing_column(name: str, known: Iterable[str], where: str, key: str = "") -
     "rats.csv: no column 'wieght_g' (data.outcome); did you mean 'weight_g'?"
     """
     known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {listed(known)}"
+    hint = nearest(name, known, f"there are {listed(known)}")
     return f"{where}: no column {name!r}{f' ({key})' if key else ''}; {hint}"
 
 

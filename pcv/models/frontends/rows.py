@@ -1,6 +1,5 @@
 """Observed arrays as rows of a table, and their elements as units."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 from pcv.folds.columns import RESERVED
 from pcv.models.model import Observations
 
@@ -55,9 +54,7 @@ def common_units(
         lacking = [variable for variable, x in layouts.items() if name not in x.dims]
         if lacking:
             known = layouts[lacking[0]].dims
-            near = difflib.get_close_matches(name, known, 1)
-            there = ", ".join(known)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {there}"
+            hint = nearest(name, known, f"there are {', '.join(known)}")
             raise PcvError(f"{where}: units '{name}' is no dimension of '{lacking[0]}'; {hint}")
     if units:
         return units

@@ -1,12 +1,11 @@
 """Commands around the stages: create a project, check it, show its status, clean up."""
 
-import difflib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 from pcv.pipeline.cli import shared
 from pcv.pipeline.cli.shared import (
     ALL_CORES,
@@ -71,8 +70,7 @@ def download(
     from pcv.pipeline.storage import layout
 
     if name not in SOURCES:
-        near = difflib.get_close_matches(name, SOURCES, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(SOURCES)}"
+        hint = nearest(name, SOURCES, f"there are {', '.join(SOURCES)}")
         raise PcvError(f"no registered data set '{name}'; {hint}")
     inputs.download(name, layout.dataset(results, name), say)
 

@@ -1,6 +1,5 @@
 """New projects: what `pcv init` writes, and where they find the workflow. Loads no JAX."""
 
-import difflib
 import shlex
 import shutil
 import sys
@@ -8,7 +7,7 @@ from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 
 TEMPLATES = Path(__file__).parent / "templates"
 FRONTENDS = {"numpyro": "NumPyro", "pymc": "PyMC", "bambi": "Bambi", "jax": "JAX"}
@@ -88,8 +87,7 @@ def next_commands(folder: Path) -> list[str]:
 
 def _check_installed(frontend: str) -> None:
     if frontend not in FRONTENDS:
-        near = difflib.get_close_matches(frontend.lower(), FRONTENDS, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(FRONTENDS)}"
+        hint = nearest(frontend.lower(), FRONTENDS, f"there are {', '.join(FRONTENDS)}")
         raise PcvError(f"--frontend: no front-end '{frontend}'; {hint}")
     if find_spec(frontend) is None:
         raise PcvError(

@@ -1,13 +1,12 @@
 """Options shared by the commands, and the jobs that they select."""
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 from pcv.base.process import all_cores
 
 if TYPE_CHECKING:
@@ -81,8 +80,7 @@ def _chosen(config: Path, what: str, name: str, known: list[str]) -> list[str]:
     if not name:
         return known
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(known)}"
+        hint = nearest(name, known, f"it has {', '.join(known)}")
         raise PcvError(f"{config}: no {what} '{name}'; {hint}")
     return [name]
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from pcv.base.errors import PcvError
-from pcv.base.section import nearest
+from pcv.base.errors import PcvError, nearest
 from pcv.pipeline.config.sections import Config
 from pcv.pipeline.graph import STAGES
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pcv.analysis.until import DecideConfig, UntilConfig
-from pcv.base.errors import PcvError
-from pcv.base.section import NAME, nearest
+from pcv.base.errors import PcvError, nearest
+from pcv.base.section import NAME
 from pcv.folds.coordinates import Coordinates
 from pcv.folds.schemes import SCHEMES
 from pcv.pipeline.config.sections import Config, Experiment, ModelConfig

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from pcv.analysis.until import UntilConfig, doubling, looks
+from pcv.base.errors import nearest
 from pcv.base.section import (
     MAX_SEED,
     MODEL,
@@ -17,7 +18,6 @@ from pcv.base.section import (
     Score,
     Section,
     Text,
-    nearest,
     plain,
     problem,
 )
