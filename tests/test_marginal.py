@@ -707,7 +707,7 @@ def test_two_independent_effects_that_are_not_normal():
 def test_effects_that_a_prior_ties_are_left_to_the_chains_unless_normal():
     together = dist.MultivariateStudentT(4.0, jnp.zeros(2), jnp.linalg.cholesky(_COV))
     model, data, folds, _ = two_effects(together.log_prob)
-    assert "is not normal, and may tie a group's effects" in find(model, data, folds)
+    assert "is not normal, and may make a group's effects dependent" in find(model, data, folds)
     assert choose("auto", model, "m", data, folds).predictive == "plain"
     normal_one = dist.MultivariateNormal(jnp.zeros(2), _COV)
     assert find(*two_effects(normal_one.log_prob)[:3]).exact

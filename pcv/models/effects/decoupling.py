@@ -21,8 +21,8 @@ MUCH_WIDER = 2.0
 
 
 def may_be_decoupled(scored: Scored) -> bool:
-    """Whether the integral of a left-out group's effects is known: the model has a `marginal` of
-    groups, or their prior is normal."""
+    """Whether the integral over a left-out group's effects is known: the model has its own grouped
+    `marginal`, or their prior is normal."""
     if isinstance(scored.model, Target) or scored.predictive != "marginal":
         return False
     if scored.local is not None:
@@ -60,8 +60,8 @@ def much_wider(
 def is_smooth(
     scored: Scored, data: Data, center: Float[np.ndarray, " param"], folds: Folds
 ) -> bool:
-    """Whether the model's own `marginal` has a finite gradient, as chains need, at the posterior's
-    mean, padded slots included."""
+    """Whether the model's own `marginal` has a finite gradient at the posterior mean, as HMC needs,
+    including padded slots."""
     model, arrays = scored.model, numeric(data)
     assert isinstance(model, Model)
     assert model.marginal is not None
@@ -73,7 +73,7 @@ def is_smooth(
 
     try:
         slope = programs.once(jax.grad(joint))(jnp.asarray(center))
-    except Exception:  # of a loop without a known length, say
+    except Exception:  # for example, a loop of unknown length
         return False
     return bool(np.isfinite(slope).all())
 
@@ -84,19 +84,19 @@ def decoupled(
     center: Float[np.ndarray, " param"],
     cov: Float[np.ndarray, "param param"],
 ) -> Scored:
-    r"""The model with left-out effects kept, in its chains, where the full data put them.
+    r"""The model whose chains keep left-out effects where the full data put them.
 
-    The posterior of the other parameters, φ, is the same whatever density q the left-out effects
-    are given in place of their prior, as long as that has been integrated out:
+    Once the prior of the left-out effects λ is integrated out, they can be given any density q
+    without changing the posterior of the other parameters, φ:
 
     .. math:: p(\varphi, \lambda \mid y_\mathrm{train}) \;\to\;
               p(y_\mathrm{train} \mid \varphi) \, \int p(\varphi, \lambda') \, d\lambda' \;
               q(\lambda)
 
-    With q the full-data posterior's normal approximation a fold is to its chains as the full data
-    are. From their prior instead, which may be many times wider, effects would be drawn by a kernel
-    that was tuned for narrow ones, and all that hangs on them with it. Where the model has a
-    `marginal` of its own, q is what their own data say of them:
+    With q the normal approximation to the full-data posterior, chains of a fold see the geometry of
+    the full data. Under their prior, which may be many times wider, effects and all that depends on
+    them would be sampled by a kernel tuned to narrow ones. If the model has its own `marginal`, q
+    is the posterior of λ given φ and the test set:
 
     .. math:: p(\varphi, \lambda \mid y_\mathrm{train}) \;\to\;
               p(\varphi, \lambda \mid y) \, / \, p(y_\mathrm{test} \mid \varphi)
@@ -138,9 +138,9 @@ def decoupled(
             moved = (priors.mean + priors.scale @ offset).ravel()
             return own(put(params, entries.ravel(), moved))
 
-        # The log integral is the mean of the log prior over λ plus the entropy of λ, of which the
-        # former alone has a slope in φ where q is the prior. It is a mean over points as far out
-        # as λ is on average, as the log prior is quadratic in λ.
+        # The log integral is the mean of the log prior over λ plus the entropy of λ. Its slope in φ
+        # is that of the mean alone, with λ's distribution held fixed. As the log prior is quadratic
+        # in λ, points at the root mean square distance of λ give the mean exactly.
         apart = jnp.sqrt(1.0 * dim) * jnp.eye(dim, dtype=priors.mean.dtype)
         mean = jnp.mean(jax.vmap(log_prior)(jnp.concatenate([apart, -apart])))
         there = present < len(local.entries)
@@ -152,7 +152,7 @@ def decoupled(
 
 
 def _given_all(model: Model, arrays: Data) -> Callable[[Params, Array], Array]:
-    """The prior of a fold that trains on its test set and divides by its `marginal`."""
+    """Prior of a fold that trains on its test set and divides by its `marginal`."""
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
         assert model.marginal is not None

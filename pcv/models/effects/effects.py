@@ -1,7 +1,7 @@
-"""Which parameters a left-out group has to itself, as derivatives of the log likelihood tell.
+"""Find a left-out group's own parameters from derivatives of the log likelihood.
 
-In a fold, a parameter that no training unit depends on is a left-out group's own, a rat's slope
-for example. No names are needed: what depends on what is seen at a few draws from the prior, or
+In a fold, a parameter that no training unit depends on is a left-out group's own, such as a rat's
+slope. No names are needed: dependence is read off derivatives at a few draws from the prior, or
 near 0 where the density overflows at these.
 """
 
@@ -26,10 +26,10 @@ from pcv.models.parameters import flattened, points, unravel_of
 MAX_DIM = 8
 """most effects of a group that are integrated out"""
 MAX_ENTRIES = 500_000_000
-"""most derivatives (parameters times units) computed"""
+"""most derivatives (parameters × units) computed"""
 PRIOR_DRAWS, FAR = 8, 2.5
-"""points at which derivatives are looked at, and the largest moves from these, in prior widths, by
-which a prior's shape is: across to other modes"""
+"""points at which derivatives are taken, and the largest moves from them, in prior widths, that
+probe a prior's shape: far enough to reach other modes"""
 AT_ONCE = 16
 """groups, or parameters, evaluated in parallel"""
 
@@ -40,18 +40,18 @@ class Locals(NamedTuple):
     """Which parameters belong to which units alone."""
 
     entries: Int[np.ndarray, "group dim"]
-    """places of a group's own parameters in the flat vector, padded with its length"""
+    """indices of a group's own parameters in the flat vector, padded with its length"""
     group: Int[np.ndarray, " unit"]
     """the group of each tested unit"""
     most: int
     """most groups in a test set"""
     width: Float[np.ndarray, "group dim"]
-    """roughly how wide their prior is, 1 where padded"""
+    """rough width of their prior, 1 where padded"""
     normal: bool
-    """whether the prior of all of them given the other parameters is normal, so that its integral
-    is known; else those of a group are independent, so that it is a product"""
+    """whether their joint prior given the other parameters is normal, with a known integral; if
+    not, the effects of a group are independent, and the integral is a product"""
     exact: bool
-    """whether the outcome is normal as well, and its mean linear in them"""
+    """whether the outcome is normal as well, with a mean linear in them"""
 
 
 def find(model: Model, data: Data, folds: Folds) -> Locals | str:
@@ -62,10 +62,10 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         folds: of its units.
 
     Returns:
-        No groups where no tested unit has any. Why they are not to be integrated out: where some
-        have and some have not; where a group has more than 8, or is not left out as a whole in
-        another fold; where the log prior of any is straight, as Laplace's or an improper one; where
-        some group's is not normal and ties its effects; where there are too many to look at.
+        No groups if no tested unit has any. A reason not to integrate them out if only some units
+        have any; a group has more than 8, or is left out only in part in another fold; a log prior
+        has no curvature, as Laplace's or an improper one; a group's prior is not normal and makes
+        its effects dependent; or there are too many parameters to check.
     """
     arrays = numeric(data)
     unravel = unravel_of(model.init)
@@ -73,7 +73,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     num_units = columns.num_units(data)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
-        return "there are too many parameters to look at"
+        return "there are too many parameters to check"
     touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions)
     held_out, tested = _memberships(folds, num_units)
     inside, total = (touches @ held_out).tocsc(), touches.sum(1)
@@ -117,7 +117,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         return "their log prior has no curvature, as Laplace's or an improper one"
     normal = bool(shapes.normal.all())
     if not (normal or shapes.independent.all()):
-        return "their prior is not normal, and may tie a group's effects to one another"
+        return "their prior is not normal, and may make a group's effects dependent"
     tested_units = group >= 0
     exact = normal and _quadratic(
         lambda x: model.log_lik(unravel(x), arrays)[tested_units],
@@ -128,7 +128,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
 
 
 def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:
-    """Points at which to look for dependence: finite densities first, then prior draws first."""
+    """Points at which to look for dependence: finite densities first, prior draws before others."""
     unravel = unravel_of(model.init)
 
     def finite(position: Position) -> Bool[Array, ""]:
@@ -143,7 +143,7 @@ def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:
 def _pattern(
     function: Callable[[Position], Float[Array, " out"]], positions: Float[np.ndarray, "draw param"]
 ) -> sparse.csr_array:
-    """Which results depend on which parameters, at some of the positions: 1 at (param, out)."""
+    """Which outputs depend on which parameters at any of the positions: 1 at (param, out)."""
     size = positions.shape[1]
 
     def column(index: Int[Array, ""]) -> Bool[Array, " out"]:
@@ -155,7 +155,7 @@ def _pattern(
 
 
 def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse.csc_array]:
-    """Units that each fold holds out, and those it tests: 1 at (unit, fold)."""
+    """Held-out and test units of each fold: 1 at (unit, fold)."""
     out = [np.concatenate([np.arange(*run) for run in runs]) for runs in folds.held_out.tolist()]
     test = [row[row >= 0] for row in folds.test]
 
@@ -169,10 +169,10 @@ def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse
 
 
 class Shapes(NamedTuple):
-    """Of the priors of groups' parameters given the others, as far as some moves tell."""
+    """Shape of each group's prior given the other parameters, as probed by a few moves."""
 
     straight: Bool[np.ndarray, "group dim"]
-    """its logarithm: Laplace's, or an improper one"""
+    """whether its logarithm has no curvature: Laplace's, or an improper one"""
     normal: Bool[np.ndarray, " group"]
     independent: Bool[np.ndarray, " group"]
 
@@ -183,9 +183,9 @@ def _shapes(
     groups: Int[np.ndarray, "group dim"],
     widths: Float[np.ndarray, "group dim"],
 ) -> Shapes:
-    """Looked at in every group, from prior draws by moves of the prior's width, which reach its
-    other modes: a normal one has the same curvature everywhere, and the slopes that follow from it;
-    where parameters are independent, what moves of each alone change adds up to what all change."""
+    """Probed in every group by moves from prior draws, wide enough to reach other modes: a normal
+    prior has constant curvature and the slopes that follow from it; if parameters are independent,
+    the changes from moving each alone add up to that from moving all."""
     dim = groups.shape[1]
     near, far = np.random.default_rng(0).normal(size=(2, dim))
     far = np.where(far > 0, FAR, -FAR)
@@ -215,11 +215,11 @@ def _shapes(
             excess = jnp.abs(alone.sum(1) - (there.value - here.value))
             rounded = 100 * jnp.finfo(position.dtype).eps * jnp.abs(here.value)
             tied = excess > 1e-4 * jnp.abs(alone).sum(1) + rounded
-            told = jnp.isfinite(excess)
-            return flat, bent.all() & turned.all(), (tied & told).any(), told.any()
+            known = jnp.isfinite(excess)
+            return flat, bent.all() & turned.all(), (tied & known).any(), known.any()
 
-        flat, normal, tied, told = jax.vmap(at)(jnp.asarray(positions))
-        return flat.all(0), normal.all(), ~tied.any() & told.any()
+        flat, normal, tied, known = jax.vmap(at)(jnp.asarray(positions))
+        return flat.all(0), normal.all(), ~tied.any() & known.any()
 
     every = programs.once(lambda x: jax.lax.map(of_group, x, batch_size=AT_ONCE))
     return Shapes(*map(np.asarray, every((groups, widths))))
@@ -230,13 +230,13 @@ def _quadratic(
     positions: Float[np.ndarray, "draw param"],
     entries: Int[np.ndarray, " entry"],
 ) -> bool:
-    """Whether all terms are concave and quadratic in some parameters, judged by moves in random
-    directions: second derivatives at the start must predict values at the end."""
+    """Whether all terms are concave and quadratic in some parameters: along random directions,
+    derivatives at the start must predict those at the end."""
     size = 4, len(entries)
     moves = np.random.default_rng(1).normal(size=size) * _widths(positions)[entries]
 
     def derivatives(position: Position, move: Array) -> tuple[Array, Array, Array]:
-        """Value, slope and curvature along a move, at its beginning and at its end."""
+        """Value, slope and curvature along a move, at its start and end."""
 
         def along(t: Array) -> Float[Array, " unit"]:
             return terms(position.at[entries].add(t * move))
@@ -255,13 +255,13 @@ def _quadratic(
         np.moveaxis(np.asarray(x), 2, 0) for x in programs.once(over)(positions, moves)
     )
     scale = 1e-4 * (np.abs(value[0]) + np.abs(slope[0]) + np.abs(curvature[0]))
-    as_said = (
+    predicted = (
         np.abs(value[1] - (value[0] + slope[0] + curvature[0] / 2)) <= scale,
         np.abs(slope[1] - (slope[0] + curvature[0])) <= scale,
         np.abs(curvature[1] - curvature[0]) <= 1e-4 * np.abs(curvature[0]),
         curvature[0] <= 0,
     )
-    return bool(np.all(as_said))
+    return bool(np.all(predicted))
 
 
 def _widths(positions: Float[np.ndarray, "draw param"]) -> Float[np.ndarray, " param"]:

@@ -1,8 +1,8 @@
-r"""Nodes for means over a density of one effect, placed by what is integrated, without derivatives.
+r"""Adaptive, derivative-free quadrature for means over the density of one effect.
 
-The line is cut into bins, again and again where there is much to integrate, at high temperature
-first, so that other modes are found. The density may have any shape, wherever in it one begins. One
-set of nodes serves numerator and denominator: a mean never exceeds the largest value at a node.
+The line is repeatedly cut into bins where the integrands have mass, starting at high temperature to
+find other modes. The density may have any shape, and the start be anywhere in it. Numerator and
+denominator share their nodes, so a mean never exceeds the largest value at a node.
 """
 
 from collections.abc import Callable
@@ -14,30 +14,30 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 BINS, MORE_BINS, PER_BIN = 96, 100, 3
-"""bins, at most how many more, one for each function, and Gauss–Legendre nodes in each"""
+"""bins, most extra bins (one per function), and Gauss–Legendre nodes in each"""
 NEAREST, FURTHEST = 1e-6, 1e6
-"""distances from where it begins at which bins are first, in widths that may be wrong by as much"""
+"""distances of the first bins from the start, in widths, which may be off by the same factors"""
 TEMPERATURES = tuple(6.0 * 4.0**k for k in range(7, -1, -1))
-"""of the densities by which bins are cut; the last one above 1, so that tails have their bins"""
+"""of the densities that bins are cut by; the last exceeds 1, so that tails get bins too"""
 TO_MASS, TO_PEAKS = 0.6, 0.3
-"""shares of bins that go where the mass is, and to both sides of local maxima, which may be narrow;
-the rest go everywhere"""
+"""shares of bins allotted by mass, and to both sides of local maxima, which may be narrow; the rest
+are spread evenly"""
 NEGLIGIBLE = 80.0
-"""how far below its maximum the log of the prior's mass at a node says that nothing is there"""
+"""how far below its maximum the log prior mass at a node counts as zero"""
 BEYOND = 1e-3
 """share of the prior beyond the last nodes at which a term can be computed"""
 LOWEST = -1e8
-"""log density, from the maximum, that stands for none"""
+"""log density, relative to the maximum, that counts as zero density"""
 
 
 class Nodes(NamedTuple):
     x: Float[Array, " node"]
     log_weight: Float[Array, " node"]
-    """sums weighted by these are integrals"""
+    """log quadrature weights"""
 
 
 class Bins(NamedTuple):
-    """Edges in x, and where their coordinate s has its middle: x = center + scale sinh(s)."""
+    """Edges in x, and the centre and scale of their coordinate s: x = center + scale sinh(s)."""
 
     center: Float[Array, ""]
     scale: Float[Array, ""]
@@ -50,14 +50,14 @@ def nodes(
     start: Float[Array, ""],
     width: Float[Array, ""],
 ) -> Nodes:
-    """Points and weights for integrals of positive functions over the line.
+    """Quadrature points and weights for positive functions on the line.
 
     Args:
         key: for an offset of all edges.
-        functions: their logarithms at a point; first of them the density that is averaged over.
-            A third of the bins is for this, one for the second, and one for whichever of all has
-            the largest share of its own mass there, so that none of up to a hundred is lost.
-        start: a point at which the density is not 0.
+        functions: their logarithms at a point; the first is the density averaged over. A third of
+            the bins is for this, a third for the second, and a third for whichever has the
+            largest share of its own mass there, so that none of up to a hundred is missed.
+        start: a point of nonzero density.
         width: of the density, to within a factor of a million.
     """
     dtype = start.dtype
@@ -72,7 +72,7 @@ def nodes(
         top = jnp.max(found, axis=0)
         found = jnp.maximum(jnp.where(jnp.isfinite(top), found - top, 0.0), LOWEST)
         size = jnp.diff(s)[:, None]
-        ends = jnp.maximum(found[1:], found[:-1])  # none is empty that has a narrow peak beside it
+        ends = jnp.maximum(found[1:], found[:-1])  # no bin beside a narrow peak counts as empty
         mass = size * jnp.exp(ends / temperature)
         peak = (found[1:-1] > found[:-2]) & (found[1:-1] >= found[2:])
         beside = jnp.pad(peak, ((1, 0), (0, 0))) | jnp.pad(peak, ((0, 1), (0, 0)))
@@ -103,7 +103,7 @@ def nodes(
 
 
 def _needed(mass: Float[Array, "bin function"]) -> Float[Array, " bin"]:
-    """Shares of the bins: by the mass of the first function, of the second, and of any."""
+    """Shares of the bins: by the mass of the first function, the second, and any."""
     tiny = jnp.finfo(mass.dtype).tiny
     share = mass / jnp.maximum(mass.sum(0), tiny)
     of_any = jnp.max(share, axis=1)
@@ -111,7 +111,7 @@ def _needed(mass: Float[Array, "bin function"]) -> Float[Array, " bin"]:
 
 
 def finite(log_density: Float[Array, "*point"]) -> Float[Array, "*point"]:
-    """0 in place of a density that cannot be computed, as where both its parts overflow."""
+    """Density 0 where it is NaN, as where both its parts overflow."""
     return jnp.where(jnp.isnan(log_density), -jnp.inf, log_density)
 
 
@@ -122,7 +122,7 @@ def log_mean(
     start: Float[Array, ""],
     width: Float[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
-    """Log of the mean of exp(terms) over a prior of any shape: of their sum, and of each."""
+    """Log mean of exp(terms) over a prior of any shape: of their sum, and of each."""
 
     def functions(x: Float[Array, ""]) -> Float[Array, " function"]:
         prior, each = log_prior(x), terms(x)
@@ -134,7 +134,7 @@ def log_mean(
 
     of_node = mass[:, None]
     found = jnp.concatenate([of_node, of_node + each.sum(1)[:, None], of_node + each], axis=1)
-    # A term may overflow where there is nothing; a NaN anywhere else is the model's.
+    # A term may overflow where the prior is negligible; NaN elsewhere is the model's own.
     nowhere = jnp.isnan(found) & (of_node < jnp.max(mass) - NEGLIGIBLE)
     integrals = jax.nn.logsumexp(jnp.where(nowhere, -jnp.inf, found), axis=0)
     return integrals[1] - integrals[0], integrals[2:] - integrals[0]
@@ -143,8 +143,8 @@ def log_mean(
 def _extended(
     each: Float[Array, "node slot"], mass: Float[Array, " node"]
 ) -> Float[Array, "node slot"]:
-    """Terms that cannot be computed at an end of the line, as those of counts whose rate overflows,
-    are those of the nearest node, where next to nothing of the prior is beyond it."""
+    """Terms that are NaN at the ends of the line, as for counts whose rate overflows, replaced by
+    those of the nearest node if next to no prior mass lies beyond it."""
     known, places = ~jnp.isnan(each), jnp.arange(len(each))[:, None]
     last = len(each) - 1 - jnp.argmax(known[::-1], axis=0)
     nearest = jnp.clip(places, jnp.argmax(known, axis=0), last)

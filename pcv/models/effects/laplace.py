@@ -1,9 +1,9 @@
-r"""Integrals over a few parameters, by nodes around a Laplace approximation.
+r"""Integrals over a few parameters, with nodes around a Laplace approximation.
 
-Newton's method finds the approximation, by automatic differentiation; the integral is a sum over a
-grid with a random offset in one dimension, and importance sampling in more. Both are unbiased, as
-the integral of the prior is known, so that their error is part of the variance of whatever they are
-averaged over. Where all is normal, derivatives at one point give it exactly.
+Newton's method finds the approximation by automatic differentiation. One-dimensional integrals are
+sums over a grid with a random offset, others importance sampling estimates. Both are unbiased, as
+the integral of the prior is known, so their error is part of the variance of whatever they are
+averaged over. If everything is normal, derivatives at one point give the integral exactly.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from jaxtyping import Array, Bool, Float, Key
 from pcv.models.effects.grid import finite, nodes
 
 MAX_STEPS, CLOSE = 20, 0.01
-"""Newton steps, and the square of the last one, in standard deviations, with which they end"""
+"""most Newton steps, and the squared step length, in standard deviations, at which they stop"""
 STEP_SIZES = (1.0, 0.3, 0.05, *(10.0**-k for k in range(3, 20, 2)), 0.0)
-"""as small as that, since beside an inflection point steps are nearly boundless"""
+"""multiples of a Newton step that are tried: near an inflection point it is almost unbounded"""
 NODES_1D, SPACING, BEND = 61, 0.5, 0.4
-"""the grid: nodes, their distance in standard deviations at the middle, and how soon it widens; it
-reaches 500 of them, as single units of a large group vary over all of its wide prior"""
+"""the grid: nodes, their spacing in standard deviations at the centre, and how fast it widens; it
+reaches 500 of them, since single units of a large group vary over the whole of its wide prior"""
 NODES_PER_DIM = 16
 """of importance sampling, half around the Laplace approximation, half from the prior"""
 TAIL = 5
@@ -33,7 +33,7 @@ Function = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 
 
 class Laplace(NamedTuple):
-    """A normal approximation of a density that is not normalised."""
+    """Normal approximation to an unnormalised density."""
 
     mean: Float[Array, " dim"]
     scale: Float[Array, "dim dim"]
@@ -46,30 +46,30 @@ class Laplace(NamedTuple):
 
 
 class Newton(NamedTuple):
-    """A density at one point, as far as its second derivatives tell."""
+    """A log density at a point, with its Newton step and curvature."""
 
     value: Float[Array, ""]
     step: Float[Array, " dim"]
     """to the maximum"""
     length: Float[Array, ""]
-    """of the step, squared, in standard deviations"""
+    """squared length of the step, in standard deviations"""
     scale: Float[Array, "dim dim"]
-    """this and the rest: as in `Laplace`"""
+    """this and the remaining fields as in `Laplace`"""
     whiten: Float[Array, "dim dim"]
     log_det: Float[Array, ""]
 
 
 class Prior(NamedTuple):
-    """A density whose integral is known, and its draws."""
+    """A density with a known integral, and draws from it."""
 
     start: Float[Array, " dim"]
-    """where its density is high"""
+    """a point of high density"""
     log_integral: Float[Array, ""]
     draw: Callable[[Key[Array, ""], int], Float[Array, "draw dim"]]
 
 
 def normal_prior(function: Function, start: Float[Array, " dim"]) -> Prior:
-    """A normal one, of which a function is the logarithm."""
+    """Normal prior whose log density is `function`, up to a constant."""
     found = normal(function, start)
 
     def draw(key: Key[Array, ""], number: int) -> Float[Array, "draw dim"]:
@@ -85,7 +85,7 @@ def independent_prior(
     start: Float[Array, " dim"],
     width: Float[Array, " dim"],
 ) -> Prior:
-    """One of any shape in each dimension, whose dimensions are independent of each other."""
+    """Prior with independent dimensions, each of any shape."""
 
     def along(place: Array, x: Array) -> Float[Array, ""]:
         return function(start.at[place].set(x))
@@ -115,8 +115,8 @@ def log_mean(
     prior: Prior,
     nodes_per_dim: int = NODES_PER_DIM,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
-    """Log of the mean of exp(terms) over the prior: of their sum, and of each. In one dimension
-    for normal priors alone."""
+    """Log of the prior mean of exp(terms): of their sum, and of each. In one dimension the prior
+    must be normal."""
     posterior = laplace(lambda x: log_prior(x) + jnp.sum(terms(x)), prior.start)
 
     def log_density(x: Float[Array, "node dim"]) -> Float[Array, " node"]:
@@ -133,7 +133,7 @@ def log_mean(
 
 
 class Expansion(NamedTuple):
-    """Functions as far as their second derivatives at one point tell."""
+    """Values and first two derivatives of functions at a point."""
 
     value: Float[Array, "*function"]
     slope: Float[Array, "*function dim"]
@@ -143,7 +143,7 @@ class Expansion(NamedTuple):
 def expansion(
     functions: Callable[[Float[Array, " dim"]], Float[Array, "*function"]], x: Float[Array, " dim"]
 ) -> Expansion:
-    """In forward mode throughout: for few dimensions the smallest to compile."""
+    """In forward mode throughout: in few dimensions, the smallest program to compile."""
 
     def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
         slope, value = jax.jacfwd(lambda x: (functions(x),) * 2, has_aux=True)(x)
@@ -176,11 +176,11 @@ def normal_log_mean(
         step = jnp.linalg.solve(-found.curvature.sum(0), found.slope.sum(0))
         found = expansion(both, jax.lax.stop_gradient(start + step))
 
-    # The prior's value, which may be large, is part of both integrals.
+    # The prior's value, which may be large, cancels.
     found = found._replace(value=found.value.at[0].set(0.0))
 
     def sums(x: Float[Array, "term ..."]) -> Float[Array, "sum ..."]:
-        """The prior's, with all terms, and with each."""
+        """The prior alone, with all terms, and with each term."""
         prior, of_terms = x[:1], x[1:]
         return jnp.concatenate([prior, prior + of_terms.sum(0), prior + of_terms])
 
@@ -189,7 +189,7 @@ def normal_log_mean(
 
 
 def _log_integral(value: Array, slope: Array, curvature: Array) -> Float[Array, ""]:
-    """Of a normal density, up to a constant of its dimension."""
+    """Log integral of a normal density, up to a constant that depends on its dimension."""
     root = _root(-curvature)
     w = slope / root[0] if slope.size == 1 else solve_triangular(root, slope, lower=True)
     return value + w @ w / 2 - jnp.sum(jnp.log(jnp.diagonal(root)))
@@ -200,7 +200,7 @@ def _root(precision: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
 
 
 def normal(function: Function, start: Float[Array, " dim"]) -> Laplace:
-    """The normal density of which a function is the logarithm, by one step of Newton's method."""
+    """Normal density whose logarithm is `function`, from a single Newton step."""
     function, constants = jax.closure_convert(function, start)
     constants = jax.lax.stop_gradient(constants)
     start = jax.lax.stop_gradient(start)
@@ -209,19 +209,19 @@ def normal(function: Function, start: Float[Array, " dim"]) -> Laplace:
     scale = 1 / root if start.size == 1 else jnp.linalg.inv(root).T
     mean = start + scale @ (scale.T @ slope)
     log_det = -jnp.sum(jnp.log(jnp.diagonal(root)))
-    peak = function(mean, *constants)  # not by the step's length: leading digits would cancel
+    peak = function(mean, *constants)  # by the step's length, leading digits would cancel
     return Laplace(mean, scale, root.T, log_det, _of_normal(peak, mean, log_det))
 
 
 def _of_normal(peak: Array, mean: Array, log_det: Array) -> Float[Array, ""]:
-    """Log integral of a normal density from its logarithm at the mode."""
+    """Log integral of a normal density from its log density at the mode."""
     return peak + mean.size / 2 * jnp.log(2 * jnp.pi) + log_det
 
 
 def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
-    """Newton's method, safeguarded: curvatures by their absolute values, steps that never fall."""
+    """Safeguarded Newton: absolute eigenvalues, and steps that never decrease the function."""
     function, constants = jax.closure_convert(function, start)
-    constants = jax.lax.stop_gradient(constants)  # nodes stay where they are
+    constants = jax.lax.stop_gradient(constants)  # no gradient through nodes
     start = jax.lax.stop_gradient(start)
 
     def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
@@ -264,7 +264,7 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
     zero, far = jnp.zeros((), start.dtype), jnp.array(jnp.inf, start.dtype)
     square = jnp.eye(start.size, dtype=start.dtype)
     nowhere = Newton(zero, jnp.zeros_like(start), far, square, square, zero)
-    # The first pass stays where it is, so that `at` is compiled once.
+    # The first pass does not move, so that `at` is compiled once.
     _, mean, here = jax.lax.while_loop(unsettled, improve, (0, start, nowhere))
     log_integral = _of_normal(here.value + here.length / 2, mean, here.log_det)
     return Laplace(mean, here.scale, here.whiten, here.log_det, log_integral)
@@ -273,7 +273,7 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
 def _grid(
     key: Key[Array, ""], around: Laplace
 ) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
-    """Points, and log weights by which sums over them are integrals."""
+    """Points and log quadrature weights."""
     offset = jax.random.uniform(key, (), around.mean.dtype) - 0.5
     u = SPACING * (jnp.arange(NODES_1D) - NODES_1D // 2 + offset)
     sd = around.scale[0, 0]
@@ -288,8 +288,8 @@ def _sampled(
     log_density: Callable[[Float[Array, "node dim"]], Float[Array, " node"]],
     per_dim: int,
 ) -> tuple[Float[Array, "node dim"], Float[Array, " node"]]:
-    """Draws from a t distribution, and as many from the prior, and log weights by which sums over
-    them are means over the prior: none is more than twice its share."""
+    """Equally many draws from a t distribution and the prior, with log importance weights for prior
+    means: none exceeds twice that of equal weighting."""
     dim, dtype = around.mean.size, around.mean.dtype
     half = per_dim * dim // 2
     of_near, of_prior = jax.random.split(key)

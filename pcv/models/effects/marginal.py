@@ -1,19 +1,18 @@
 r"""A left-out group's own effects, integrated out of its predictive.
 
 In a fold, parameters λ that no training unit depends on are drawn from their prior given the
-others, φ. Their draws rarely fit what the fold predicts; its mean density is ruled by few of them.
-Here each draw's density is the mean over all of them instead:
+others, φ. Few such draws fit the test set, and these dominate its mean density. Here each draw's
+density is averaged over λ instead:
 
 .. math:: p(y_\mathrm{test} \mid \varphi) = \frac{\int p(y_\mathrm{test} \mid \varphi, \lambda)\,
           p(\varphi, \lambda) \, d\lambda}{\int p(\varphi, \lambda) \, d\lambda}
 
 which estimates the same elpd with far less noise. Where outcome and effects are normal, integrals
-are exact; else they are done numerically at every draw. Where the prior of λ is normal, or there
-are several effects, nodes lie around a Laplace approximation (`pcv.models.effects.laplace`), and
-the integral is unbiased, so that its error is part of the variance of the draws, and of the MCSE. A
-prior of any other shape is integrated one effect after the other, by nodes that it places itself
-(`pcv.models.effects.grid`). What is local is found by `pcv.models.effects.effects`; λ is on the
-unconstrained scale.
+are exact; otherwise they are computed numerically at every draw. If the prior of λ is normal, or
+there are several effects, nodes lie around a Laplace approximation (`pcv.models.effects.laplace`),
+and the integral is unbiased, so that its error is part of the variance of the draws, and of the
+MCSE. Priors of other shapes are integrated one effect at a time on adaptive nodes
+(`pcv.models.effects.grid`). `pcv.models.effects.effects` finds λ, on the unconstrained scale.
 """
 
 from collections.abc import Callable
@@ -50,7 +49,7 @@ Terms = Callable[[Float[Array, " dim"]], Float[Array, " slot"]]
 Integral = Callable[
     [Key[Array, ""], Int[Array, ""], Function, Terms, Float[Array, " dim"]], Predictive
 ]
-"""of random numbers, a group, the log prior of its effects, its terms, and what its effects are"""
+"""arguments: key, group, log prior of its effects, its terms, and current values of its effects"""
 
 
 class Scored(NamedTuple):
@@ -58,13 +57,13 @@ class Scored(NamedTuple):
 
     model: Model | Target
     predictive: Literal["plain", "marginal", "either"]
-    """either: nothing to integrate out, so that both are the same"""
+    """either: nothing to integrate out, so both coincide"""
     integration: str
     """the method, in words"""
     local: Locals | None = None
     """effects integrated out numerically"""
     few: bool = False
-    """whether its integrals evaluate the rows of the test set alone, as `sliceable` says"""
+    """whether integrals evaluate only the rows of the test set; see `sliceable`"""
 
     @property
     def exact(self) -> bool:
@@ -80,9 +79,9 @@ class Scored(NamedTuple):
 def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Folds) -> Scored:
     """Which predictive the folds of a model use, and the model with it.
 
-    "auto": the model's own `marginal` where it says what its groups are and all folds leave out
-    whole ones; else the effects that `find` finds are integrated out; plain where there are none,
-    or not of all units. A target has one predictive, its own.
+    "auto": the model's own `marginal` if it declares its groups and all folds leave out whole ones;
+    otherwise the effects that `find` returns are integrated out; plain if there are none, or not
+    for all units. A target has only its own predictive.
 
     Args:
         setting: "auto", "marginal" or "plain".
@@ -91,8 +90,8 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         folds: of the data.
 
     Raises:
-        PcvError: "marginal" is requested, but there is nothing to integrate out, or it is not valid
-            in a fold.
+        PcvError: "marginal" is requested, but there is nothing to integrate out, or it is invalid
+            in some fold.
     """
 
     def without(predictive: Literal["plain", "either"], why: str) -> Scored:
@@ -137,10 +136,10 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
 
 
 def sliceable(model: Model, data: Data, folds: Folds) -> bool:
-    """Whether `log_lik` of the rows of each test set alone gives the terms of its units.
+    """Whether `log_lik` of a test set's rows alone gives the terms of its units.
 
-    It does not where a term depends on other rows, such as through a covariate scaled by its range.
-    Checked in every fold, at a few draws from the prior.
+    It does not if a term depends on other rows, for example through a covariate scaled by its
+    range. Checked in every fold, at a few draws from the prior.
     """
     with devices.precision("float64"):
         arrays = numeric(data)
@@ -159,28 +158,28 @@ def sliceable(model: Model, data: Data, folds: Folds) -> bool:
             found, expected = terms(_rows(arrays, units, num_units)), whole[:, units]
             if found.shape != expected.shape:
                 return jnp.array(False)
-            told = jnp.isfinite(expected).any(0)  # terms that are -inf throughout tell nothing
-            return jnp.isclose(found, expected, equal_nan=True).all() & told.all()
+            finite = jnp.isfinite(expected).any(0)  # terms that are always -inf prove nothing
+            return jnp.isclose(found, expected, equal_nan=True).all() & finite.all()
 
         every = programs.once(lambda tests: jax.lax.map(right, tests))
         try:
             return bool(every(jnp.asarray(folds.test)).all())
-        except Exception:  # whatever a model's function does with data of another size
+        except Exception:  # a user's function may raise anything given fewer rows
             return False
 
 
 def by_group(
     model: Model, data: Data, local: Locals, few: bool, integral: Integral
 ) -> Callable[..., Predictive]:
-    """A predictive that is the sum of integrals over the effects of each group that is left out,
-    of some of the slots if these are given.
+    """Predictive that sums integrals over the effects of each left-out group, optionally for some
+    slots only.
 
     Args:
         model, data, local, few: as for `integrated`.
-        integral: of one group: of the sum of its terms, and of each.
+        integral: for one group: of the sum of its terms, and of each.
     """
-    # Functions of the user are traced once, however often they are called here, and data that stay
-    # as they are remain constants, of which a model may compute sizes.
+    # User functions are traced once, however often they are called here; unchanged data remain
+    # constants, from which a model may compute sizes.
     own, known = programs.Inner(model.log_prior), numeric(data)
     terms_of = programs.Inner(lambda params, changed: model.log_lik(params, {**known, **changed}))
 
@@ -222,13 +221,13 @@ def by_group(
 def integrated(
     model: Model, data: Data, local: Locals, few: bool, nodes_per_dim: int = NODES_PER_DIM
 ) -> Model:
-    """The model with a marginal predictive, of replicates too, in which `local` is integrated out.
+    """The model with `local` integrated out of its predictive, of replicates too.
 
     Args:
         model, data: the model.
         local: of `find`.
-        few: evaluate the rows of a test set alone, as `sliceable` allows.
-        nodes_per_dim: of importance sampling, where a group has two effects or more.
+        few: evaluate only the rows of a test set, if `sliceable`.
+        nodes_per_dim: of importance sampling, for groups with two or more effects.
     """
     prior_of, all_widths = priors(local), widths(local)
 
@@ -269,7 +268,7 @@ def _rows(arrays: Data, units: Int[Array, " slot"], num_units: int) -> dict[str,
 
 
 def _filled(test: Int[Array, " slot"]) -> Int[Array, " slot"]:
-    """A test set whose padding repeats its first unit, so that it holds no other's row."""
+    """A test set padded with its first unit, so that no other unit's row is read."""
     return jnp.where(test >= 0, test, test[0])
 
 

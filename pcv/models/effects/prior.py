@@ -1,4 +1,4 @@
-"""The own effects of the groups of a test set, under their prior given the other parameters."""
+"""Own effects of a test set's groups, under their prior given the other parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,8 @@ from pcv.models.parameters import unravel_of
 def entries_and_put(
     model: Model, local: Locals
 ) -> tuple[Int[Array, "group dim"], Callable[[Params, Array, Array], Params]]:
-    """The groups' entries, after them those of a group without any; and the way to parameters with
-    other values of local entries, where those that have none are left alone, so that nothing is
-    derived in them."""
+    """The groups' entries, followed by those of an empty group; and a function that replaces local
+    entries of the parameters. It leaves arrays without any alone, to spare their derivatives."""
     shapes = programs.shapes(model.init, any_key())
     total, ranges = 0, {}
     for name in sorted(shapes):
@@ -48,7 +47,7 @@ def entries_and_put(
 def groups_of(
     local: Locals, test: Int[Array, " slot"]
 ) -> tuple[Int[Array, " slot"], Int[Array, " group"]]:
-    """The group of each slot and those of the test set, both padded by the one without any."""
+    """The group of each slot, and the groups of the test set, both padded by the empty group."""
     nobody = len(local.entries)
     of_slot = jnp.where(test >= 0, jnp.asarray(local.group)[test], nobody)
     if local.most == 1:
@@ -57,7 +56,7 @@ def groups_of(
 
 
 def over_groups(function: Callable[..., Any], *arrays: Array) -> Any:
-    """`function` of each group of a test set; a single one costs no vectorisation."""
+    """Apply `function` to each group of a test set, without `vmap` for a single one."""
     if len(arrays[0]) > 1:
         return jax.vmap(function)(*arrays)
     return jax.tree.map(lambda x: x[None], function(*(x[0] for x in arrays)))
@@ -75,8 +74,8 @@ def of_entries(
     params: Params,
     entries: Int[Array, " dim"],
 ) -> tuple[Function, Float[Array, " dim"]]:
-    """Log prior as a function of a group's own parameters, padded ones standard normal, and what
-    these are now."""
+    """Log prior as a function of a group's own parameters (padded ones standard normal), and their
+    current values."""
     there = entries < ravel_pytree(params)[0].size
 
     def of_values(x: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -138,8 +137,8 @@ def started_anew(
     folds: Folds,
     positions: Float[np.ndarray, "fold chain param"],
 ) -> Float[np.ndarray, "fold chain param"]:
-    """Starts of chains, with own effects drawn anew where their prior is not normal: where the full
-    data have them, far in a tail or in one of its modes, a chain would stay for long."""
+    """Chain starts, with own effects redrawn if their prior is not normal: started at their
+    full-data values, far in a tail or in one mode of it, a chain could stay there for long."""
     if isinstance(model, Target) or local is None or local.normal:
         return positions
     anew, unravel = drawn_anew(model, local), unravel_of(model.init)

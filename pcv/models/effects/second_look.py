@@ -1,8 +1,8 @@
-r"""Integrals over own effects, checked at a few draws by another method than that of `marginal`.
+r"""Check the integrals of `marginal` over own effects at a few draws, by a second method.
 
-Plain importance sampling, from a mixture of a t distribution around the integrand's mode and of
-wide Cauchy distributions around the prior's, with one set of draws for numerator and denominator.
-It finds the modes independently, needs no integral of the prior, and estimates its error.
+Self-normalised importance sampling from a mixture of a t distribution around the integrand's mode
+and wide Cauchy distributions around the prior's. It finds the modes independently, needs no
+integral of the prior, and estimates its own error.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,19 @@ from pcv.models.model import Data, Predictive, Target, numeric
 from pcv.models.parameters import unravel_of
 
 DRAWS = 4096
-"""of effects, for every integral"""
+"""of effects, per integral"""
 MAX_TERMS = 2_000_000_000
-"""most terms of the log likelihood; beyond that, fewer folds are checked"""
+"""most log-likelihood terms evaluated; beyond that, fewer folds are checked"""
 TAIL, WIDER = 3, 10.0
-"""degrees of freedom of the t distribution, and how much wider than the other a Cauchy one is"""
+"""degrees of freedom of the t distribution, and ratio of the two Cauchy scales"""
 NODES_PER_DIM = 256
-"""of the integrals being checked, where these are noisy"""
+"""for the integrals being checked, if they are noisy"""
 MAX_Z, TOLERANCE_1D, TOLERANCE = 4.0, 0.03, 0.25
 """tolerated difference: errors of the second look, plus nats"""
 MAX_ERROR = 3.0
 """error, in tolerances, above which a second look is itself unreliable"""
 OVERFLOWN = 1e-4
-"""share of the prior where terms may be lost, as those of counts whose rate overflows"""
+"""share of the prior where terms may be NaN, as for counts whose rate overflows"""
 
 
 def gaps(
@@ -44,21 +44,21 @@ def gaps(
     positions: Float[np.ndarray, "fold draw param"],
     say: Callable[[str], None],
 ) -> Float[np.ndarray, " fold"] | None:
-    """By how many nats two methods differ in a score, where that is beyond their errors.
+    """Difference in nats between two methods' scores, where it exceeds their errors.
 
-    In the joint one; where the nodes of `pcv.models.effects.grid` serve all units, also in the
-    lowest and highest pointwise one, as of peaks that are missed, or hit by few nodes.
+    Checks the joint score; if the nodes of `pcv.models.effects.grid` serve several units, also the
+    lowest and highest pointwise scores, where peaks may be missed or hit by few nodes.
 
     Args:
         scored: of `choose`, of these data.
-        folds: to look at.
+        folds: to check.
         positions: some draws of each.
         say: reports how many folds are checked.
 
     Returns:
-        The largest over each fold's draws; 0 where they agree, NaN where a fold is not checked, as
-        there are too many, or the second look is itself unreliable. None where nothing is
-        integrated numerically.
+        The largest over each fold's draws: 0 if they agree, NaN if a fold is not checked, as
+        there are too many, or its second look is itself unreliable. None if nothing is integrated
+        numerically.
     """
     model, local = scored.model, scored.local
     if isinstance(model, Target) or local is None or local.exact:
@@ -109,7 +109,7 @@ def importance_sampling(
     terms: Terms,
     now: Float[Array, " dim"],
 ) -> Predictive:
-    """Log mean of a group's joint density over its effects; and, of every slot, the variance."""
+    """Log mean of a group's joint density over its effects, and its variance in every slot."""
     dim, half = now.size, DRAWS // 2
 
     def joint(x: Float[Array, " dim"]) -> Float[Array, ""]:
