@@ -432,7 +432,7 @@ class TestNumPyro:
             with numpyro.plate("case", len(y)):
                 numpyro.sample("y", dist.Normal(mu if mu > 0 else 0.0, 1), obs=y)
 
-        with pytest.raises(PcvError, match=r"'model': called with y it fails: .*boolean"):
+        with pytest.raises(PcvError, match=r"'model': fails when called with y: .*boolean"):
             from_numpyro(model, {"y": REAL})
 
     def test_plates_are_dimensions_of_the_posterior(self):
@@ -512,11 +512,11 @@ def masked_in_plate(mu, y, mask):
 REFUSED = {
     "discrete": (
         lambda mu, y: in_plate(mu + numpyro.sample("k", dist.Poisson(2.0)), y),
-        "latent site 'k' is discrete, which HMC cannot draw; sum it out",
+        "latent site 'k' is discrete, which HMC cannot sample; marginalise it out",
     ),
     "factor": (
         lambda mu, y: (numpyro.factor("extra", -(mu**2)), in_plate(mu, y)),
-        "numpyro.factor 'extra' cannot be told apart by units",
+        "numpyro.factor 'extra' cannot be split by unit",
     ),
     "param": (
         lambda mu, y: in_plate(mu + numpyro.param("shift", 0.0), y),
@@ -532,11 +532,11 @@ REFUSED = {
     ),
     "masked": (
         handlers.mask(in_plate, mask=np.arange(N) != 4),
-        "handlers.mask leaves nothing of 1 of 12 units (the first is unit 5), which cannot be sc",
+        "handlers.mask hides 1 of 12 units completely (the first is unit 5); they cannot be scor",
     ),
     "masked altogether": (
         lambda mu, y: masked_in_plate(mu, y, False),
-        "handlers.mask leaves nothing of 12 of 12 units",
+        "handlers.mask hides 12 of 12 units completely",
     ),
     "missing values": (
         lambda mu, y: in_plate(mu, np.where(y == y[3], np.nan, y)),
@@ -545,15 +545,15 @@ REFUSED = {
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (
         lambda mu, y: numpyro.factor("extra", -(mu**2)),
-        "numpyro.factor 'extra' cannot be told apart by units",
+        "numpyro.factor 'extra' cannot be split by unit",
     ),
     "one event": (
         lambda mu, y: numpyro.sample("y", dist.Normal(mu, 1).expand([N]).to_event(1), obs=y),
-        "observed site 'y' has shape (12,) but is one element as a whole; declare its observations "
-        "by a plate, or without to_event; outcomes that are jointly normal, as in a Gaussian "
-        "process, are written with pcv.normal_target",
+        "observed site 'y' has shape (12,) but is a single event; declare its observations with a "
+        "plate, or drop to_event; for jointly normal outcomes, as in a Gaussian process, use "
+        "pcv.normal_target",
     ),
-    "fails": (lambda mu, y: y.nothing(), "called with y it fails: AttributeError"),
+    "fails": (lambda mu, y: y.nothing(), "fails when called with y: AttributeError"),
 }
 
 
@@ -610,17 +610,17 @@ NOTES = {
     "by one": (lambda mu, y: scaled(mu, y, 1.0), []),
     "scaled": (
         lambda mu, y: scaled(mu, y, 0.5),
-        ["the scores of 'y' are of its log density times 0.5 (handlers.scale), not of its log "],
+        ["scores of 'y' are of its log density times 0.5 (handlers.scale)"],
     ),
     "scaled each": (
         lambda mu, y: scaled(mu, y, np.arange(1.0, N + 1)),
-        ["the scores of 'y' are of its log density times factors of its own (handlers.scale)"],
+        ["scores of 'y' are of its log density times varying factors (handlers.scale)"],
     ),
     "improper": (
         lambda mu, y: in_plate(
             mu + numpyro.sample("b", dist.ImproperUniform(constraints.real, (), ())), y
         ),
-        ["the prior of 'b' is improper (ImproperUniform): the posterior of a fold may be so too"],
+        ["the prior of 'b' is improper (ImproperUniform): a fold's posterior may be improper"],
     ),
 }
 
@@ -674,7 +674,7 @@ def test_numpyro_models_without_anything_to_draw_are_refused():
     def known(y):
         in_plate(0.0, y)
 
-    with pytest.raises(PcvError, match="'known': no latent site; there is nothing to draw"):
+    with pytest.raises(PcvError, match="'known': no latent site; there is nothing to sample"):
         from_numpyro(known, {"y": REAL})
 
 
@@ -687,14 +687,14 @@ def test_sites_without_a_common_plate_are_refused():
     words = r"'y' \(case\) and 'z' \(visit\) share no dimension; give them the same one"
     with pytest.raises(PcvError, match=words):
         from_numpyro(numpyro_model(two), {"y": REAL})
-    with pytest.raises(PcvError, match=r"units 'case' is no dimension of 'z'; there are visit"):
+    with pytest.raises(PcvError, match=r"units 'case' is not a dimension of 'z'; there are visit"):
         from_numpyro(numpyro_model(two), {"y": REAL}, units="case")
 
 
 def test_units_that_are_no_plate_are_refused():
-    with pytest.raises(PcvError, match=r"units 'week' is no dimension of 'y'; there are case"):
+    with pytest.raises(PcvError, match=r"units 'week' is not a dimension of 'y'; there are case"):
         from_numpyro(numpyro_model(in_plate), {"y": REAL}, units="week")
-    with pytest.raises(PcvError, match=r"units 'cases' is no dimension .* did you mean 'case'"):
+    with pytest.raises(PcvError, match=r"units 'cases' is not a dimension .* did you mean 'case'"):
         from_numpyro(numpyro_model(in_plate), {"y": REAL}, units="cases")
     with pytest.raises(PcvError, match=r"column 'site' must have a value for each of the 12"):
         from_numpyro(numpyro_model(in_plate), {"y": REAL}, columns={"site": [1, 2]})
@@ -724,7 +724,7 @@ def without_jax(x):
 PYMC_REFUSED = {
     "potential": (
         lambda mu: (pm.Potential("extra", -(mu**2)), pm.Normal("y", mu, 1, observed=REAL)),
-        "pm.Potential 'extra' cannot be told apart by units",
+        "pm.Potential 'extra' cannot be split by unit",
     ),
     "missing": (with_missing, "'y' has missing values; drop these observations"),
     "minibatch": (
@@ -741,16 +741,16 @@ PYMC_REFUSED = {
     ),
     "discrete": (
         lambda mu: pm.Normal("y", mu + pm.Poisson("k", 2), 1, observed=REAL),
-        "free variable 'k' is discrete, which HMC cannot draw",
+        "free variable 'k' is discrete, which HMC cannot sample",
     ),
     "nothing observed": (lambda mu: None, "nothing is observed; give a variable observed=..."),
     "no JAX": (
         lambda mu: pm.Normal("y", without_jax(mu), 1, observed=REAL),
-        "JAX has no code for a part of it: ",
+        "JAX does not implement part of it: ",
     ),
     "one observation": (
         lambda mu: pm.MvNormal("y", mu + np.zeros(N), cov=np.eye(N), observed=REAL),
-        "'y' is one observation as a whole, of shape (12,)",
+        "'y' is a single observation, of shape (12,)",
     ),
 }
 
@@ -771,7 +771,7 @@ def test_pymc_models_without_anything_to_draw_are_refused():
 
 def test_units_and_columns_that_pymc_models_do_not_have_are_refused():
     model = pymc_model(lambda mu: pm.Normal("y", mu, 1, observed=REAL))
-    with pytest.raises(PcvError, match="units 'week' is no dimension of 'y'; there are y_dim_0"):
+    with pytest.raises(PcvError, match="units 'week' is not a dimension of 'y'; there are y_dim_0"):
         from_pymc(model, units="week")
     with pytest.raises(PcvError, match="column 'site' must have a value for each of the 12 obs"):
         from_pymc(model, columns={"site": [1, 2]})

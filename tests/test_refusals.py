@@ -108,7 +108,7 @@ CALLS = {
     "a word for joint": (lambda: validate(joint="joint"), "joint is 'joint'; give True, False"),
     "a covariate that is missing": (
         lambda: numpyro_line(x=with_a(X, 5, np.nan)),
-        "NumPyro model 'line': called with y, x it fails: ValueError: Normal distribution got "
+        "NumPyro model 'line': fails when called with y, x: ValueError: Normal distribution got "
         "invalid loc parameter; x[5] is nan: fill it in",
     ),
     "a column that is missing": (
@@ -121,11 +121,11 @@ CALLS = {
     ),
     "an outcome of text": (
         lambda: numpyro_line(y=["a"] * N),
-        "NumPyro model 'line': site 'y' holds 'a', which is no number; recode it, for example as",
+        "NumPyro model 'line': site 'y' holds 'a', which is not a number; recode it, for example",
     ),
     "an outcome of objects": (
         lambda: numpyro_line(y=Y.astype(object)),
-        "NumPyro model 'line': site 'y' is of dtype object; make it numbers",
+        "NumPyro model 'line': site 'y' has dtype object; convert it to numbers",
     ),
     "a model without a name": (
         lambda: validate({"": numpyro_line()}),
@@ -138,7 +138,7 @@ CALLS = {
     ),
     "a column of text": (
         lambda: numpyro_line(x=np.array(["a"] * N)),
-        "NumPyro model 'line': called with y, x it fails: ",
+        "NumPyro model 'line': fails when called with y, x: ",
     ),
     "an outcome of text beside a model": (
         lambda: validate(by_hand(), data={"y": ["a"] * N, "x": X}),

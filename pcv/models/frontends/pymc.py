@@ -52,10 +52,10 @@ def _jaxified() -> Callable[..., Any]:
 get_jaxified_graph = _jaxified()
 
 PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000
-"""prior draws from which chains of the full-data fit start: how many are wanted, the fewest that
-will do, and the most attempts"""
+"""prior draws that start chains of the full-data fit: number wanted, fewest accepted, and most
+attempts"""
 NEAR_ZERO = 2.0
-"""how far from zero, unconstrained, chains start for lack of anything better"""
+"""how far from zero, unconstrained, chains may start if all else fails"""
 
 
 def from_pymc(
@@ -152,7 +152,7 @@ def from_pymc(
 def _refuse(model: pm.Model, where: str) -> None:
     if model.potentials:
         raise PcvError(
-            f"{where}: pm.Potential '{model.potentials[0].name}' cannot be told apart by units: "
+            f"{where}: pm.Potential '{model.potentials[0].name}' cannot be split by unit: "
             "write it as a distribution, pm.CustomDist(..., observed=...) if it is part of the "
             "likelihood"
         )
@@ -164,8 +164,8 @@ def _refuse(model: pm.Model, where: str) -> None:
             )
         if rv.dtype.startswith(("int", "bool")):
             raise PcvError(
-                f"{where}: free variable '{rv.name}' is discrete, which HMC cannot draw; sum it "
-                "out, for example by pm.Mixture"
+                f"{where}: free variable '{rv.name}' is discrete, which HMC cannot sample; "
+                "marginalise it out, for example with pm.Mixture"
             )
     for rv in model.observed_RVs:
         value = model.rvs_to_values[rv]
@@ -174,13 +174,13 @@ def _refuse(model: pm.Model, where: str) -> None:
         )
         if drawn or isinstance(rv.owner.op, MinibatchRandomVariable):
             raise PcvError(
-                f"{where}: '{rv.name}' is a minibatch; cross-validation needs all "
-                "data: observe them whole"
+                f"{where}: '{rv.name}' is a minibatch; cross-validation needs all the data: "
+                "observe them in full"
             )
     if not model.observed_RVs:
         raise PcvError(f"{where}: nothing is observed; give a variable observed=...")
     if not model.free_RVs:
-        raise PcvError(f"{where}: it has no free variables; there is nothing to draw")
+        raise PcvError(f"{where}: it has no free variables; there is nothing to sample")
 
 
 def content(value: Any) -> np.ndarray:
@@ -207,7 +207,7 @@ def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layou
     size = observed.ndim - rv.owner.op.ndim_supp
     if not size:
         raise PcvError(
-            f"{where}: '{rv.name}' is one observation as a whole, of shape {observed.shape}; its "
+            f"{where}: '{rv.name}' is a single observation, of shape {observed.shape}; its "
             "likelihood does not factorise into units; for jointly normal outcomes, as in a "
             "Gaussian process or an autoregression, use pcv.normal_target, for others pcv.Target"
         )
@@ -259,7 +259,7 @@ def _compiled(
         return Traced(get_jaxified_graph(inputs=inputs, outputs=outputs), *example)
     except NotImplementedError as error:
         said = re.sub(r"\{.*\}", "", in_one_line(error))  # without objects' addresses
-        raise PcvError(f"{where}: JAX has no code for a part of it: {said}") from error
+        raise PcvError(f"{where}: JAX does not implement part of it: {said}") from error
 
 
 def _way_back(

@@ -1,4 +1,4 @@
-"""Observed arrays as rows of a table, and their elements as units."""
+"""Observed arrays as table rows, and their elements as units."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,18 +16,18 @@ class Layout(NamedTuple):
     """The dimensions of an observed array."""
 
     dims: tuple[str, ...]
-    """those along which it has terms of the log likelihood"""
+    """along which it has log-likelihood terms"""
     inner: tuple[str, ...]
-    """those within a term, of outcomes that are vectors"""
+    """within a term, for vector outcomes"""
     shape: tuple[int, ...]
     """of all dimensions"""
     labels: Mapping[str, np.ndarray] = {}
-    """names of the elements along some dimensions; others are counted from 0"""
+    """element names along some dimensions; others count from 0"""
 
     def by_unit(
         self, terms: Float[Array, " *dims"], units: tuple[str, ...]
     ) -> Float[Array, " unit"]:
-        """Terms summed over all dimensions but the units', in the order of these."""
+        """Terms summed over all dimensions but the units', in unit order."""
         if self.dims == units:
             return jnp.ravel(terms)
         terms = jnp.broadcast_to(terms, self.shape[: len(self.dims)])
@@ -43,11 +43,11 @@ def common_units(
 
     Args:
         layouts: of the observed variables.
-        units: a dimension, or several; None: all of the only variable, or those that all share.
+        units: one or several dimensions; None: those that all variables share.
         where: the model, for messages.
 
     Raises:
-        PcvError: a variable does not have a dimension, or they share none.
+        PcvError: a variable lacks a dimension, or the variables share none.
     """
     units = (units,) if isinstance(units, str) else tuple(units or ())
     for name in units:
@@ -55,7 +55,7 @@ def common_units(
         if lacking:
             known = layouts[lacking[0]].dims
             hint = nearest(name, known, f"there are {', '.join(known)}")
-            raise PcvError(f"{where}: units '{name}' is no dimension of '{lacking[0]}'; {hint}")
+            raise PcvError(f"{where}: units '{name}' is not a dimension of '{lacking[0]}'; {hint}")
     if units:
         return units
     first, *others = layouts.values()
@@ -78,19 +78,18 @@ def observations(
     columns: Mapping[str, Any],
     where: str,
 ) -> Observations:
-    """The rows of observed variables: a row for every value.
+    """One row per value of the observed variables.
 
     Args:
         outcome: name of the column of values.
         observed, layouts: values of the variables, and their dimensions.
         units: dimensions whose elements are the units.
-        known: what the model was made with, of which columns of the right size are kept, and arrays
-            of as many rows.
-        columns: more columns, which must have a value per row.
+        known: arguments of the model; those with a value or a row per observed value are kept.
+        columns: further columns, with one value per row.
         where: the model, for messages.
 
     Raises:
-        PcvError: a column of another size.
+        PcvError: a column has the wrong size, or missing values.
     """
     dims = list(dict.fromkeys(name for x in layouts.values() for name in (*x.dims, *x.inner)))
     rows: dict[str, list[np.ndarray]] = {name: [] for name in dims}
@@ -147,7 +146,7 @@ def observations(
 
 
 def _column(x: Any, observed: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """An array that goes along the values of the only observed variable."""
+    """The argument as a column, if it aligns with the only observed variable."""
     first = next(iter(observed.values()))
     array = np.asarray(x)
     if len(observed) > 1 or array.shape not in (first.shape, (first.size,)):

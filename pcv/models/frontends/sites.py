@@ -1,4 +1,4 @@
-"""Sites of a NumPyro model: run once, and refused where no folds can be made of them."""
+"""Trace the sites of a NumPyro model, and refuse those that cross-validation cannot handle."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,17 +19,16 @@ Site = dict[str, Any]
 
 
 class Sites(NamedTuple):
-    """Of a model that was run once."""
+    """Sites of a traced model."""
 
     latent: dict[str, Site]
     observed: dict[str, Site]
     in_jax: bool
-    """whether its arrays must be JAX's, to be indexed by what is drawn; of NumPy's, sizes may be
-    computed"""
+    """whether its arrays must be JAX's, to be indexed by draws; NumPy's let it compute sizes"""
 
 
 def sites_of(model: Callable[..., Any], given: Mapping[str, Any], where: str) -> Sites:
-    """Which sites are latent and which observed.
+    """Trace a model and separate latent from observed sites.
 
     Raises:
         PcvError: the model does not run, or folds cannot be made of its sites.
@@ -48,7 +47,7 @@ def sites_of(model: Callable[..., Any], given: Mapping[str, Any], where: str) ->
             jax.eval_shape(partial(values, kwargs=kwargs), jax.random.key(0))
         except PcvError:
             raise
-        except Exception as error:  # whatever a model of the user does
+        except Exception as error:  # user code may raise anything
             errors.append(error)
         else:
             return _usable(sites, in_jax, where)
@@ -56,20 +55,20 @@ def sites_of(model: Callable[..., Any], given: Mapping[str, Any], where: str) ->
     first, last = errors
     said = in_one_line(last if isinstance(first, jax.errors.JAXTypeError) else first)
     hint = next((f"; {name}{wrong}" for name, x in given.items() if (wrong := _unusable(x))), "")
-    raise PcvError(f"{where}: called with {names} it fails: {said}{hint}") from first
+    raise PcvError(f"{where}: fails when called with {names}: {said}{hint}") from first
 
 
 def run(
     model: Callable[..., Any], key: Key[Array, ""] | int, kwargs: Mapping[str, Any]
 ) -> dict[str, Site]:
-    """All sites, with latent ones drawn from their prior, or uniform where that cannot be drawn."""
+    """All sites, latent ones drawn from their prior, or uniformly if it cannot be sampled."""
     start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_not_drawn)
     found: dict[str, Site] = handlers.trace(start).get_trace(**kwargs)
     return found
 
 
 def _where_not_drawn(site: Site) -> Any:
-    """A start for latent sites that cannot be drawn from their prior."""
+    """An initial value for latent sites whose prior cannot be sampled."""
     if site["type"] != "sample" or site["is_observed"]:
         return None
     try:
@@ -80,7 +79,7 @@ def _where_not_drawn(site: Site) -> Any:
 
 
 def as_jax(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays as JAX's, in the precision of the moment."""
+    """NumPy arrays converted to JAX, at the current precision."""
     with jax.ensure_compile_time_eval():
         return {
             name: jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind in "biuf" else x
@@ -94,17 +93,17 @@ def _refuse_text(sites: Mapping[str, Site], where: str) -> None:
             shown = np.ravel(np.asarray(site["value"]))[0]
             if not isinstance(shown, str | bytes):
                 raise PcvError(
-                    f"{where}: site '{name}' is of dtype object; make it numbers, as by "
+                    f"{where}: site '{name}' has dtype object; convert it to numbers, as with "
                     "np.asarray(x, float)"
                 )
             raise PcvError(
-                f"{where}: site '{name}' holds {str(shown)!r}, which is no number; recode it, for "
-                "example as 0 and 1"
+                f"{where}: site '{name}' holds {str(shown)!r}, which is not a number; recode it, "
+                "for example as 0 and 1"
             )
 
 
 def _unusable(x: Any) -> str:
-    """Why a model may fail with an argument, if that is seen at once."""
+    """An obvious reason why a model may fail with an argument, or nothing."""
     array = np.asarray(x)
     if array.dtype.kind in "OSU" and array.size and isinstance(np.ravel(array)[0], str):
         return f" holds text ({str(np.ravel(array)[0])!r}): recode it as numbers"
@@ -126,7 +125,7 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
         if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
             raise PcvError(
                 f"{where}: plate '{name}' subsamples {site['args'][1]} of {site['args'][0]} "
-                "elements; cross-validation needs them all: leave subsample_size out"
+                "elements; cross-validation needs them all: drop subsample_size"
             )
     for name, site in latent.items():
         missing = name.removesuffix("_unobserved")
@@ -136,15 +135,15 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
             )
         if site["fn"].support.is_discrete:
             raise PcvError(
-                f"{where}: latent site '{name}' is discrete, which HMC cannot draw; sum it out, "
-                "for example by numpyro.distributions.MixtureSameFamily"
+                f"{where}: latent site '{name}' is discrete, which HMC cannot sample; "
+                "marginalise it out, for example with numpyro.distributions.MixtureSameFamily"
             )
     for name, site in observed.items():
         if isinstance(site["fn"], dist.Unit):
             raise PcvError(
-                f"{where}: numpyro.factor '{name}' cannot be told apart by units: if it is part of"
-                " the likelihood, write it as an observed site of a distribution; if of the prior,"
-                " as a latent one"
+                f"{where}: numpyro.factor '{name}' cannot be split by unit: if it is part of the "
+                "likelihood, write it as an observed site with a distribution; if of the prior, as "
+                "a latent one"
             )
     for name, site in observed.items():
         missing_at = np.argwhere(np.isnan(np.asarray(site["value"], float)))
@@ -155,28 +154,25 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
                 f"the first is {name}{place}; drop these observations"
             )
     if not observed:
-        raise PcvError(f"{where}: no site is observed; give one obs=..., with its data")
+        raise PcvError(f"{where}: no site is observed; give one obs=...")
     if not latent:
-        raise PcvError(f"{where}: no latent site; there is nothing to draw")
+        raise PcvError(f"{where}: no latent site; there is nothing to sample")
     return Sites(latent, observed, in_jax)
 
 
 def notes_on(found: Sites) -> list[str]:
-    """What readers of the scores must know."""
+    """Caveats for readers of the scores."""
     notes = []
     for name, site in found.observed.items():
         by = np.unique(1.0 if site["scale"] is None else np.asarray(site["scale"]))
         if (by != 1).any():
-            times = f"times {by[0]:g}" if by.size == 1 else "times factors of its own"
-            notes.append(
-                f"the scores of '{name}' are of its log density {times} (handlers.scale), not of "
-                "its log density"
-            )
+            times = f"times {by[0]:g}" if by.size == 1 else "times varying factors"
+            notes.append(f"scores of '{name}' are of its log density {times} (handlers.scale)")
     improper = [f"'{name}'" for name, site in found.latent.items() if _improper(site["fn"])]
     if improper:
         notes.append(
-            f"the prior of {', '.join(improper)} is improper (ImproperUniform): the posterior of a "
-            "fold may be so too, where it leaves out what tells of it"
+            f"the prior of {', '.join(improper)} is improper (ImproperUniform): a fold's posterior "
+            "may be improper too, if the fold leaves out the data that inform it"
         )
     return notes
 
@@ -188,7 +184,7 @@ def _improper(fn: dist.Distribution) -> bool:
 
 
 def layout_of(site: Site, where: str) -> Layout:
-    """The dimensions of an observed site's elements, by the names of their plates."""
+    """Dimensions of an observed site, named after their plates."""
     value, event = np.shape(site["value"]), len(site["fn"].event_shape)
     expected = site["fn"].shape()
     try:
@@ -203,9 +199,9 @@ def layout_of(site: Site, where: str) -> Layout:
     batch = value[: len(value) - event]
     if not batch:
         raise PcvError(
-            f"{where}: observed site '{site['name']}' has shape {value} but is one element as a "
-            "whole; declare its observations by a plate, or without to_event; outcomes that are "
-            "jointly normal, as in a Gaussian process, are written with pcv.normal_target"
+            f"{where}: observed site '{site['name']}' has shape {value} but is a single event; "
+            "declare its observations with a plate, or drop to_event; for jointly normal outcomes, "
+            "as in a Gaussian process, use pcv.normal_target"
         )
     plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
     dims = [
@@ -216,7 +212,7 @@ def layout_of(site: Site, where: str) -> Layout:
 
 
 def dims_of(latent: Mapping[str, Site]) -> dict[str, list[str]]:
-    """The dimensions of latent sites, by the names of their plates."""
+    """Dimensions of latent sites, named after their plates."""
     found: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     for name, site in latent.items():
@@ -234,7 +230,7 @@ def dims_of(latent: Mapping[str, Site]) -> dict[str, list[str]]:
 def refuse_masked(
     observed: Mapping[str, Site], layouts: Mapping[str, Layout], units: tuple[str, ...], where: str
 ) -> None:
-    """Units of which handlers.mask leaves nothing: their scores would be 0."""
+    """Refuse units that handlers.mask hides completely: their scores would be 0."""
     present = []
     for name, site in observed.items():
         shape = layouts[name].shape[: len(layouts[name].dims)]
@@ -243,8 +239,8 @@ def refuse_masked(
     masked = np.flatnonzero(np.sum(present, axis=0) == 0)
     if masked.size:
         raise PcvError(
-            f"{where}: handlers.mask leaves nothing of {masked.size} of {present[0].size} units "
-            f"(the first is unit {masked[0] + 1}), which cannot be scored; drop their observations"
+            f"{where}: handlers.mask hides {masked.size} of {present[0].size} units completely "
+            f"(the first is unit {masked[0] + 1}); they cannot be scored: drop their observations"
         )
 
 
