@@ -652,15 +652,15 @@ CLOSED_OVER = poisson()[0]._replace(
     [
         ("crps", poisson()[0], "needs replicates of the outcome: pcv.Model(..., predict=...)"),
         ("dss", poisson()[0], "moments=...), or else pcv.Model(..., predict=...)"),
-        ("hyvarinen", poisson()[0], "'y' has whole numbers alone: if it is continuous, say so"),
+        ("hyvarinen", poisson()[0], "'y' has only whole numbers: if it is continuous, declare it"),
         ("hyvarinen", poisson(outcome=Outcome("y", discrete=True))[0], "'y' is discrete"),
         ("hyvarinen", CLOSED_OVER, "log_lik does not read 'y' from its second argument"),
         (
             "hyvarinen",
             CLOSED_OVER._replace(outcome=Outcome("y", "log", False)),
-            "its density is one of log(y)",
+            "its density is that of log(y)",
         ),
-        ("brier", poisson()[0], "it is for outcomes of 0 and 1; 'y' is 3 as well"),
+        ("brier", poisson()[0], "it needs outcomes of 0 and 1, but 'y' has a value of 3"),
     ],
 )
 def test_refusals(name, model, said):
@@ -684,7 +684,7 @@ def test_hyvarinen_of_a_marginal_that_does_not_read_the_outcome():
 
 
 def test_the_covariance_of_a_large_test_set_is_refused():
-    with pytest.raises(PcvError, match="keeps the covariance of a whole test set, of 300 units"):
+    with pytest.raises(PcvError, match="keeps the covariance of a whole test set, here 300 units"):
         scores.check(scores.named(["dss"]), MODEL, "m", PROBLEM.data, NUM_UNITS, "plain", 300)
 
 
@@ -709,7 +709,7 @@ def test_typos_in_a_score_of_ones_own(tmp_path, monkeypatch, changes, words):
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        (lambda means, y: means["q"], "it fails: KeyError: 'q'"),
+        (lambda means, y: means["q"], "fails: KeyError: 'q'"),
         (lambda means, y: means["p"].sum(), "its estimate has shape () for two folds"),
     ],
 )
@@ -789,5 +789,5 @@ def test_functions_that_do_not_return_a_score_of_ones_own(tmp_path, monkeypatch)
         scores.named(["mine.py:wrong"])
     with pytest.raises(PcvError, match="score 'mine"):
         scores.named(["mine.py:none"])
-    with pytest.raises(PcvError, match="there is a pointwise score 'heavy'"):
+    with pytest.raises(PcvError, match="there is already a pointwise score 'heavy'"):
         scores.named(["mine.py:heavy", "mine.py:heavy2"])

@@ -1,7 +1,7 @@
-"""Scores besides the log score, which every run has: by name, or a user's own.
+"""Scores other than the log score, which every run computes: by name, or a user's own.
 
-The log score is `pcv.analysis.diagnostics.elpd`. The others are records, `Score`: the module of
-each shows its `estimate` at work, on means over draws by fold and slot.
+The log score is `pcv.analysis.diagnostics.elpd`. The others are `Score` records; their modules
+show each `estimate` at work, on means over draws by fold and slot.
 
 >>> list(SCORES)
 ['dss', 'hyvarinen', 'crps', 'energy', 'interval', 'rmse', 'mae', 'brier', 'accuracy']
@@ -32,7 +32,7 @@ SCORES = {name: _built_in(name, module) for name, module in section.SCORES.items
 """scores by their name in the config, joint and pointwise where both exist"""
 
 CHECKED_DRAWS, CHECKED_UNITS = 5, 20
-"""prior draws and units at which derivatives in the outcome are looked at"""
+"""prior draws and units at which derivatives in the outcome are checked"""
 MAX_DSS_SLOTS = 200
 """units of a test set beyond which their covariance takes too much memory"""
 
@@ -51,8 +51,8 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
         Scores in the order of the names, joint before pointwise.
 
     Raises:
-        PcvError: a reference that does not load, does not return scores, or returns one whose
-            name another has, or whose name or fields cannot be.
+        PcvError: a reference does not load, or does not return scores; a name is taken; or a name
+            or field is invalid.
 
     >>> [(score.name, score.kind) for score in named(["log", "dss"])]
     [('dss', 'joint'), ('dss', 'pointwise')]
@@ -65,7 +65,8 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
             _check_fields(score, score.name if name.startswith(section.OBJECT) else name)
             if score.key in found or score.name == "log":
                 raise PcvError(
-                    f"score '{name}': there is a {score.kind} score '{score.name}'; rename one"
+                    f"score '{name}': there is already a {score.kind} score '{score.name}'; "
+                    "rename one"
                 )
             found[score.key] = score
     return tuple(found.values())
@@ -83,7 +84,7 @@ def _own(name: str) -> tuple[Score, ...]:
     except PcvError as error:
         raise PcvError(str(error).replace("model", "score", 1)) from error
     except Exception as error:
-        raise PcvError(f"score '{name}': it fails without arguments: {error}") from error
+        raise PcvError(f"score '{name}': fails when called without arguments: {error}") from error
     scores = (made,) if isinstance(made, Score) else made
     if not isinstance(scores, tuple) or not all(isinstance(x, Score) for x in scores):
         raise PcvError(
@@ -161,8 +162,8 @@ def check(
                 raise PcvError(f"{where}: {missing}")
         if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
             raise PcvError(
-                f"{where}: it keeps the covariance of a whole test set, of {num_slots} units here; "
-                f"more than {MAX_DSS_SLOTS} are too many: smaller test sets, or another score"
+                f"{where}: it keeps the covariance of a whole test set, here {num_slots} units; "
+                f"the limit is {MAX_DSS_SLOTS}: use smaller test sets, or another score"
             )
         _check_functions(score, whole, where)
 
@@ -172,8 +173,8 @@ def _missing(
 ) -> str:
     if by_front_end and need in ("predict", "moments or predict") and whole.predict is None:
         return (
-            "it needs replicates of the outcome, and the distribution observed here gives none (as "
-            "one that is censored, or pm.CustomDist): take other scores"
+            "it needs replicates of the outcome, which its distribution cannot draw (a censored "
+            "one, or pm.CustomDist): choose other scores"
         )
     if need == "predict" and whole.predict is None:
         return f"it needs replicates of the outcome: {wanted}predict=...)"
@@ -181,7 +182,7 @@ def _missing(
         return f"it needs {wanted}moments=...), or else {wanted}predict=...)"
     if need == "binary outcome" and not np.isin(y, (0, 1)).all():
         other = y[~np.isin(y, (0, 1))][0]
-        return f"it is for outcomes of 0 and 1; '{whole.outcome.name}' is {other} as well"
+        return f"it needs outcomes of 0 and 1, but '{whole.outcome.name}' has a value of {other}"
     return _no_derivatives(whole, y, wanted, reads) if need == "derivatives" else ""
 
 
@@ -190,14 +191,14 @@ def _no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> st
     outcome, density = whole.outcome, whole.density
     integers = bool((y == np.round(y)).all())
     if outcome.discrete or (integers and np.unique(y).size <= 2):
-        return f"'{outcome.name}' is discrete: it has no derivative; take log or crps instead"
+        return f"'{outcome.name}' is discrete: it has no derivative; use log or crps instead"
     if outcome.discrete is None and integers:
         return (
-            f"'{outcome.name}' has whole numbers alone: if it is continuous, say so by "
+            f"'{outcome.name}' has only whole numbers: if it is continuous, declare it as "
             f"pcv.Outcome('{outcome.name}', discrete=False); a discrete one has no derivative"
         )
     if outcome.scale != "identity":
-        return f"its density is one of {outcome}, not of '{outcome.name}' itself"
+        return f"its density is that of {outcome}, not of '{outcome.name}' itself"
     if density is None or whole.observed is None:
         return f"it needs {wanted}density=..., observed=...)"
     units = np.unique(np.linspace(0, len(y) - 1, CHECKED_UNITS).astype(int))
@@ -210,7 +211,7 @@ def _no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> st
     slopes = jax.vmap(jax.grad(joint), (None, 0))(jnp.asarray(y[units], float), params)
     if not slopes.any():
         if reads == "density":
-            return f"density does not change with the values of '{outcome.name}' that it is given"
+            return f"density ignores the values of '{outcome.name}' that it is given"
         return (
             f"{reads} does not read '{outcome.name}' from its second argument: write it with "
             f"data['{outcome.name}'] there"
@@ -235,12 +236,12 @@ def _check_functions(score: Score, whole: Target, where: str) -> None:
         with np.errstate(all="ignore"):
             shape = np.shape(score.estimate(means, y))
     except Exception as error:
-        raise PcvError(f"{where}: it fails: {in_one_line(error)}") from error
+        raise PcvError(f"{where} fails: {in_one_line(error)}") from error
     for field in means:
         if not str(field).isidentifier() or field == "log_weight":
             raise PcvError(
-                f"{where}: its statistic gives {field!r}; use letters, digits and _ for names of "
-                "fields, and not log_weight, which is pcv's"
+                f"{where}: its statistic gives {field!r}; field names must be letters, digits "
+                "and _, and log_weight is reserved"
             )
     if shape != wanted:
         raise PcvError(

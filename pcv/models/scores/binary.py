@@ -1,7 +1,7 @@
-r"""Scores of a binary outcome, from the probability :math:`p(y_i \mid y_\mathrm{train})` of what
-was observed, the mean of :math:`p(y_i \mid \theta)`.
+r"""Scores of a binary outcome, from the predictive probability of the observed value,
+:math:`p(y_i \mid y_\mathrm{train})`, the mean of :math:`p(y_i \mid \theta)`.
 
-Three units, with that probability of each:
+For three units:
 
 >>> import numpy as np
 >>> means, y = {"p": np.array([[0.8, 0.5, 0.4]])}, np.array([[1.0, 0.0, 1.0]])
@@ -39,7 +39,7 @@ brier = (
 r"""Brier score, negative: :math:`-\mathrm{mean}_i (y_i - P(y_i = 1))^2`.
 
 Pointwise, from −1 to 0: half of what Brier (1950) adds up over both outcomes. Gneiting and Raftery
-(2007, section 3) call it quadratic score as well.
+(2007, section 3) also call it the quadratic score.
 """
 
 accuracy = (

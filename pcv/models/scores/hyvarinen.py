@@ -11,7 +11,7 @@ are squared one by one, then summed. In the inverse square of the outcome's unit
 PCV eq. 38–39, which are losses: the sign is that of its table 1. Eq. 39 and algorithm 3 leave the
 scored data out of the expectation, and algorithm 3 sums first.
 
-An outcome N(θ, 1) with θ from N(0, 1), which is N(0, 2) and has the score
+An outcome N(θ, 1) with θ from N(0, 1) is marginally N(0, 2) and scores
 :math:`2 / 2 - (y / 2)^2`:
 
 >>> y, theta = 1.5, np.linspace(-9, 9, 1001)
@@ -49,10 +49,10 @@ def derivatives(
         target: with `observed` and `density`.
         params: of one draw.
         fold: whose test set is scored.
-        kind: of which log predictive, joint or pointwise.
+        kind: log predictive to differentiate: joint or pointwise.
 
     Returns:
-        Both of every slot, per unit of the outcome and per its square.
+        Both for every slot, per unit of the outcome and per unit squared.
 
     >>> target = Target(
     ...     None, None, None, observed=lambda fold: jnp.array([1.0, 2.0]),

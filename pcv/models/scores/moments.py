@@ -94,7 +94,7 @@ r"""Dawid–Sebastiani score, from the mean μ and the covariance Σ of the pred
 .. math:: -\log|\Sigma| - (y - \mu)^\top \Sigma^{-1} (y - \mu)
 
 of the test set as a whole (joint), or of each unit. NaN where Σ, estimated from fewer draws than
-units, is singular. In other units of the outcome the DSS of all models changes by one and the same
+units, is singular. Changing the outcome's units shifts the DSS of all models by the same
 constant. PCV eq. 40, with S for the S − 1 of its eq. 26; Dawid and Sebastiani (1999).
 """
 

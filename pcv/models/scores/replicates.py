@@ -1,10 +1,10 @@
-r"""Scores of replicates of all chains of a fold: CRPS, energy score and interval score.
+r"""Scores from replicates of all chains of a fold: CRPS, energy score and interval score.
 
-Computed on the host, block by block: what is kept does not grow with the draws.
+Computed on the host, block by block; storage does not grow with the number of draws.
 
-One unit, observed where its predictive N(0, 1) is centred: the CRPS is
-:math:`1/\sqrt\pi - \sqrt{2/\pi} = -0.234`, and that of one unit is its energy score; its 90%
-interval is 3.29 wide.
+One unit, observed at the centre of its predictive N(0, 1): the CRPS is
+:math:`1/\sqrt\pi - \sqrt{2/\pi} = -0.234`, for one unit also the energy score; the 90% interval
+is 3.29 wide.
 
 >>> y_rep, y = np.random.default_rng(1).normal(size=(1, 4, 25_000, 1)), np.array([[0.0]])
 >>> block = Replicates(y_rep, y, 4, *frame(y_rep))
@@ -24,17 +24,17 @@ from pcv.base.errors import PcvError
 from pcv.models.scores.score import Means, Need, Replicates, Score
 
 MAX_OFFSETS = 8
-"""how many other starts each chain's replicates are paired with, at most"""
+"""most other starts that each chain's replicates are paired with"""
 BINS = 256
 PROBABILITY = 0.9
 
 
 def pairs(y_rep: Shaped[np.ndarray, "fold chain *rest"], starts: int) -> Iterator[np.ndarray]:
-    """Differences of replicates of the same iteration whose chains have different starts.
+    """Differences between replicates of one iteration from chains with different starts.
 
     Args:
-        y_rep: replicates; the chains of a start stand together.
-        starts: number of points that the chains started from, a divisor of their number.
+        y_rep: replicates; chains that share a start are adjacent.
+        starts: number of starting points, which divides the number of chains.
 
     Yields:
         Differences to the chains of another start, for each of at most 8 ways to pair the starts.
@@ -103,7 +103,7 @@ In the units of the outcome; the score of a model is the mean over folds. Gneiti
 
 
 def _squeezed(x: np.ndarray) -> np.ndarray:
-    """The line onto (0, 1): bins of equal width there are fine in the middle, and never end."""
+    """Map the line onto (0, 1): equal bins there are fine in the centre and cover the tails."""
     with np.errstate(invalid="ignore"):
         inside = x / (1 + np.abs(x))
     return (1 + np.where(np.isinf(x), np.sign(x), inside)) / 2
@@ -129,14 +129,14 @@ def _cdf(block: Replicates) -> Means:
 
 
 def quantile(means: Means, probability: float) -> Float[np.ndarray, "*part slot"]:
-    """The predictive quantile of each slot, interpolated in the bin where its cdf is reached.
+    """Predictive quantile of each slot, interpolated within the bin where the cdf reaches it.
 
     Args:
         means: "cdf" of dims (..., slot, bin), "location" and "scale" of dims (..., slot).
         probability: of the quantile.
 
     Returns:
-        In the units of the outcome; NaN where a replicate is.
+        In the units of the outcome; NaN if any replicate is.
 
     >>> y_rep = np.random.default_rng(1).normal(size=(1, 4, 25_000, 1))
     >>> block = Replicates(y_rep, np.zeros((1, 1)), 4, *frame(y_rep))
@@ -199,7 +199,7 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
 def frame(
     y_rep: Float[np.ndarray, "fold chain draw slot"],
 ) -> tuple[Float[np.ndarray, "fold slot"], Float[np.ndarray, "fold slot"]]:
-    r"""A rough centre and scale of each slot's replicates, from the first block; any tails.
+    r"""Rough centre and scale of each slot's replicates in the first block, whatever their tails.
 
     .. math:: q_{.5}, \qquad (q_{.75} - q_{.25}) / 1.349
 
@@ -220,15 +220,15 @@ def frame(
 
 
 def across(scores: Sequence[Score], block: Replicates) -> dict[str, dict[str, np.ndarray]]:
-    """Means over a block, of the scores that see all chains of a fold at once, by their keys.
+    """Block means of the scores that need all chains of a fold at once, by score key.
 
     Args:
         scores: of any kind.
         block: the replicates of a block.
 
     Returns:
-        For every score with `per` "block": what its `statistic` gives, and the log of the number of
-        draws as "log_weight" (fold).
+        For every score with `per` "block": its `statistic`, and the log number of draws as
+        "log_weight" (fold).
 
     >>> y_rep = np.random.default_rng(1).normal(size=(1, 4, 25, 1))
     >>> found = across(crps, Replicates(y_rep, np.zeros((1, 1)), 4, *frame(y_rep)))

@@ -1,4 +1,4 @@
-"""The shape of a score: what is averaged over draws, and how averages become the score."""
+"""Definition of a score: a statistic averaged over draws, and a function of the averages."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -17,8 +17,8 @@ class Score(NamedTuple):
     .. math:: \hat S_k = g(\bar h), \qquad
               \bar h = \frac{\sum_{l,t} w_{klt} \, h(\theta_{klt})}{\sum_{l,t} w_{klt}}
 
-    Higher is better. Units of several folds' test sets, or the folds themselves, are the terms
-    that `total` puts together. PCV eq. 25–26, with any number of means, and weights w.
+    Higher is better. `total` combines terms: units of all folds' test sets, or the folds
+    themselves. PCV eq. 25–26, with any number of means, and weights w.
 
     Args:
         name: of the score.
@@ -28,15 +28,15 @@ class Score(NamedTuple):
             `Replicates` → arrays by name whose first axis is the fold, in NumPy.
         estimate: g. ``(means, y)`` → the score of folds (joint) or slots (pointwise), in NumPy; any
             leading axes; ``y`` is the outcome of the test set, NaN in padded slots.
-        log_weight: log w, arguments as for `statistic`: one number, or one per slot; None: all
-            draws alike.
+        log_weight: log w, arguments as for `statistic`: one number, or one per slot; None: equal
+            weights.
         per: what `statistic` is given.
         total: how terms become the score of a model; "root mean":
             :math:`-\sqrt{-\mathrm{mean}}`.
         needs: what the model must have.
-        smooth: whether `estimate` is smooth: one that jumps gets its MCSE by resampling batches.
+        smooth: whether `estimate` is smooth; if it jumps, its MCSE comes from resampling batches.
 
-    How often is a unit above 700 predicted to be so (a Brier score of one threshold)?
+    A Brier score for exceeding 700:
 
     >>> def above(key, target, params, fold):
     ...     return {"p": target.predict(key, params, fold) > 700}
@@ -59,14 +59,14 @@ class Score(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its sums and estimates are called in artifacts."""
+        """Name of its sums and estimates in artifacts."""
         return f"{self.name}_{self.kind}"
 
 
 class Replicates(NamedTuple):
-    """Replicates of the test sets of all folds, one for every draw of a block.
+    """Replicates of all folds' test sets, one per draw of a block.
 
-    All in the units of the outcome but `starts`. A statistic of them, how often y is exceeded:
+    All but `starts` in the units of the outcome. A statistic, how often y is exceeded:
 
     >>> def exceeded(block):
     ...     return {"p": (block.y_rep > block.y[:, None, None]).mean(axis=(1, 2))}
@@ -78,10 +78,10 @@ class Replicates(NamedTuple):
 
     y_rep: Float[np.ndarray, "fold chain draw slot"]
     y: Float[np.ndarray, "fold slot"]
-    """what was observed; NaN in padded slots"""
+    """observed values; NaN in padded slots"""
     starts: int
-    """number of points that the chains of a fold started from: the first ``chains / starts`` of
-    them share the first one"""
+    """number of starting points of a fold's chains: the first ``chains / starts`` chains share the
+    first one"""
     location: Float[np.ndarray, "fold slot"]
     """a rough centre of each slot's replicates, the same for all blocks"""
     scale: Float[np.ndarray, "fold slot"]
