@@ -91,7 +91,7 @@ def test_slopes_of_sound_models(name, dtype):
 @IN_BOTH
 @pytest.mark.parametrize(
     ("made", "parameters"),
-    [(lambda p: p["z"], "'z'"), (effects, "what is made of 'mu', 'tau', 'z'")],
+    [(lambda p: p["z"], "'z'"), (effects, "a quantity computed from 'mu', 'tau', 'z'")],
     ids=["centred", "non-centred"],
 )
 def test_an_index_that_counts_from_one(made, parameters, dtype):

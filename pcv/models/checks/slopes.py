@@ -20,7 +20,7 @@ from pcv.models.parameters import flattened, unravel_like
 POINTS = 3
 """points of highest density, at which slopes are checked"""
 STEPS = 10.0 ** -np.arange(2.0, 6)
-"""of central differences, in nats for each parameter"""
+"""of central differences, in nats per parameter"""
 TOLERANCE, ROUNDING = 1e-3, 1e4
 """relative error tolerated in a gradient, and units of rounding error"""
 NAMED = 3
@@ -100,7 +100,7 @@ def check_slopes(
     ]
     cause = " or ".join(f"column '{column}'" for column in columns)
     cause = f"{cause} counts from 1, subtract 1" if cause else "does one count from 1?"
-    said = "what is made of " * (len(wrong) > 1) + said
+    said = "a quantity computed from " * (len(wrong) > 1) + said
     raise PcvError(
         f"model '{name}': an index into {said} goes beyond its end, where JAX takes the last "
         f"element: {cause}"

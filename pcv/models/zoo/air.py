@@ -6,9 +6,9 @@ r"""Passengers leaving Australia by air, month by month (PCV, example 4).
 
 with the growth :math:`g_t = L_t / L_{t-s} - 1` of the number of passengers L: `monthly` growth
 (s = 1, 12 lags, dummies of the months) or `yearly` growth (s = 12, 3 lags). Their densities are of
-different variables; on the scale of the passengers themselves, :math:`\log p(L_t) = \log p(g_t) -
-\log L_{t-s}`, they are comparable. Units are the months, in order; the first ones, whose growth or
-lags are not there, have no term. Columns of the data: ``month`` (1 to 12), ``outbound``.
+different variables; on the scale of passengers, :math:`\log p(L_t) = \log p(g_t) -
+\log L_{t-s}`, they are comparable. Units are the months, in order; the first ones, without growth
+or lags, have no term. Columns of the data: ``month`` (1 to 12), ``outbound``.
 """
 
 from typing import Literal

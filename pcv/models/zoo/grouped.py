@@ -26,7 +26,7 @@ SCALES = {"paper": 10**0.5, "authors": 10.0}
 def regression(
     data: Data, covariates: int = 4, priors: Literal["paper", "authors"] = "paper"
 ) -> Model:
-    """The first `covariates` of x1 to x4; all four are model A, three of them model B."""
+    """Regression on the first `covariates` of x1 to x4: four in model A, three in model B."""
     prior = {
         "mu": dist.Normal(0.0, 1.0),
         "beta": dist.Normal(0.0, 1.0).expand([covariates]).to_event(1),

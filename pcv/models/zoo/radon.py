@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Key
 from pcv.models.model import Data, Model, Outcome, Params, Predictive, Scalar, support
 
 UNKNOWN = 9
-"""code of a floor that is not known"""
+"""code of an unknown floor"""
 
 
 def varying_intercepts(
@@ -32,14 +32,14 @@ def varying_intercepts(
     priors: Literal["paper", "authors"] = "paper",
     cleaned: bool = False,
 ) -> Model:
-    """Counties have their own intercepts; model A knows the floor of the measurement, B does not.
+    """Varying intercepts by county; model A knows the floor of the measurement, B does not.
 
     Args:
-        data: of the homes.
-        floor: is the floor a covariate?
+        data: one row per home.
+        floor: whether the floor is a covariate.
         priors: the paper's, or those of the authors' code, with its second covariate.
-        cleaned: leave out homes of unknown floor, and count all floors above the first as the
-            first; the paper takes the codes 2, 3 and 9 as numbers.
+        cleaned: drop homes of unknown floor, and count all floors above the first as the first;
+            the paper treats the codes 2, 3 and 9 as numbers.
     """
     gamma = {"alpha": dist.Gamma(6.0, 9.0), "y": dist.Gamma(10.0, 10.0)}
     power = 2 if priors == "paper" else 1

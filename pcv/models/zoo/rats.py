@@ -143,7 +143,7 @@ def gaussian(
     outcome: Callable[[Params, Data], dist.Distribution],
     marginal_moments: Callable[[Params, Data, Int[Array, " slot"]], Moments],
 ) -> dict[str, Any]:
-    """What a `Model` needs, from the normal distributions of its outcome.
+    """Arguments of `Model` derived from the normal distribution of its outcome.
 
     Args:
         name: of the outcome in the data.
@@ -170,7 +170,7 @@ def gaussian(
 
 
 def _normal(mean: Array | float, cov: Float[Array, "slot slot"]) -> dist.MultivariateNormal:
-    """Validating that a covariance is one would take sixty modules to compile, of arrays alone."""
+    """Unvalidated: outside `jit`, checking the covariance would compile sixty modules."""
     return dist.MultivariateNormal(mean, cov, validate_args=False)
 
 
