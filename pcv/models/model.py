@@ -163,7 +163,7 @@ class Observations(NamedTuple):
         columns: values by name, and arrays of other sizes.
         order: columns that identify and name the rows, in the order of the model's terms.
         units: columns whose values group rows into units; none: each row is a unit.
-        labels: for columns of those two, the columns to name units by instead.
+        labels: columns to name units by, in place of those in `order` and `units`.
     """
 
     columns: Mapping[str, np.ndarray]

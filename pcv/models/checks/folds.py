@@ -29,8 +29,8 @@ def check_gap(
 ) -> str:
     """Whether a fold's training terms depend on the outcomes it tests, for example through lags.
 
-    Changes the outcomes that the middle fold tests: training terms, or gradients of a target's log
-    density, that change with them are conditioned on what is to be predicted.
+    Perturbs the outcomes that the middle fold tests: training terms, or gradients of a target's log
+    density, that change with them condition on what is to be predicted.
 
     Args:
         make: makes the model from data.

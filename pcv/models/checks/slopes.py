@@ -18,7 +18,7 @@ from pcv.models.model import Data, Params, Scalar
 from pcv.models.parameters import flattened, unravel_like
 
 POINTS = 3
-"""points of highest density, at which slopes are checked"""
+"""points checked, those of highest density"""
 STEPS = 10.0 ** -np.arange(2.0, 6)
 """of central differences, in nats per parameter"""
 TOLERANCE, ROUNDING = 1e-3, 1e4
@@ -45,8 +45,8 @@ def check_slopes(
         data, outcome, name: of the model, for the message.
 
     Raises:
-        PcvError: the gradient is wrong, but the forward-mode derivative, of which JAX leaves
-            nothing out, is right: an index goes beyond the end of a parameter.
+        PcvError: the gradient is wrong, but the forward-mode derivative, from which JAX
+            drops nothing, is right: an index goes beyond the end of a parameter.
 
     Warns:
         UserWarning: the gradient is wrong for some other reason.
@@ -85,7 +85,7 @@ def check_slopes(
     try:
         forward = programs.once(lambda x, v: jax.jvp(lambda x: density(unravel(x)), (x,), (v,))[1])
         in_reverse_alone = not _differs(along, x, move, float(forward(x, move)))
-    except TypeError:  # of a custom_vjp
+    except TypeError:  # a custom_vjp has no forward mode
         in_reverse_alone = False
     if not in_reverse_alone:
         warnings.warn(

@@ -49,8 +49,8 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     the data rule out by far do not count: no fold's chains go there.
 
     Raises:
-        PcvError: naming the unit or parameter that is not finite at the most prior draws; or, where
-            no draw makes all units possible, the unit that is impossible at the most of them.
+        PcvError: naming the unit or parameter that is not finite at the most prior draws; or, if no
+            draw makes all units possible, the unit that is impossible at the most draws.
 
     Warns:
         UserWarning: units are impossible, or the log likelihood overflows, at some prior draws.
@@ -99,8 +99,8 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name)
     if impossible.any():
         warnings.warn(
-            f"{said(impossible, '-inf')}: right if it is (nearly) impossible there; else check its "
-            "data",
+            f"{said(impossible, '-inf')}: right if it is (nearly) impossible there; otherwise "
+            "check its data",
             stacklevel=2,
         )
     vague = lost & np.isnan(at_draws.terms).any(1)
@@ -154,13 +154,13 @@ def _disagree(name: str, part: str) -> str:
 
 def _check_gradients(
     grads: Mapping[str, np.ndarray],
-    looked_at: Bool[np.ndarray, " draw"],
+    checked: Bool[np.ndarray, " draw"],
     in_reach: Bool[np.ndarray, " draw"],
     name: str,
 ) -> None:
-    """Chains turn back where a gradient is not finite, which is wrong where a fold takes them
-    there: where only the units it leaves out are impossible (`in_reach`)."""
-    bad = {k: ~np.isfinite(x).reshape(len(x), -1).all(1) & looked_at for k, x in grads.items()}
+    """Chains turn back where a gradient is not finite. That is an error where a fold's posterior
+    has mass, as only units it leaves out are impossible (`in_reach`)."""
+    bad = {k: ~np.isfinite(x).reshape(len(x), -1).all(1) & checked for k, x in grads.items()}
     parameter = max(bad, key=lambda k: int(bad[k].sum()))
     where = bad[parameter]
     if not where.any():
@@ -169,7 +169,7 @@ def _check_gradients(
         f"model '{name}': the gradient in '{parameter}' is not finite at {where.sum()} of "
         f"{len(where)} prior draws"
     )
-    if (where & in_reach).any() or where.sum() > looked_at.sum() / 2:
+    if (where & in_reach).any() or where.sum() > checked.sum() / 2:
         raise PcvError(f"{said}; look for sqrt, log or division at a bound")
     warnings.warn(
         f"{said}, perhaps by overflow: chains turn back there; if that is not far from the data, "

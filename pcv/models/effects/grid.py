@@ -76,8 +76,8 @@ def nodes(
         mass = size * jnp.exp(ends / temperature)
         peak = (found[1:-1] > found[:-2]) & (found[1:-1] >= found[2:])
         beside = jnp.pad(peak, ((1, 0), (0, 0))) | jnp.pad(peak, ((0, 1), (0, 0)))
-        share = TO_MASS * _needed(mass)
-        share += TO_PEAKS * _needed(beside.astype(dtype))
+        share = TO_MASS * _bin_shares(mass)
+        share += TO_PEAKS * _bin_shares(beside.astype(dtype))
         share += (1 - share.sum()) / number
 
         def quantiles(share: Float[Array, " bin"], at: Array) -> Array:
@@ -102,7 +102,7 @@ def nodes(
     return Nodes((bins.center + bins.scale * jnp.sinh(s)).ravel(), log_weight.ravel())
 
 
-def _needed(mass: Float[Array, "bin function"]) -> Float[Array, " bin"]:
+def _bin_shares(mass: Float[Array, "bin function"]) -> Float[Array, " bin"]:
     """Shares of the bins: by the mass of the first function, the second, and any."""
     tiny = jnp.finfo(mass.dtype).tiny
     share = mass / jnp.maximum(mass.sum(0), tiny)
@@ -130,7 +130,7 @@ def log_mean(
 
     x, log_weight = nodes(key, functions, start, width)
     mass = finite(jax.vmap(log_prior)(x)) + log_weight
-    each = _extended(jax.vmap(terms)(x), jax.nn.softmax(mass))
+    each = _extrapolated(jax.vmap(terms)(x), jax.nn.softmax(mass))
 
     of_node = mass[:, None]
     found = jnp.concatenate([of_node, of_node + each.sum(1)[:, None], of_node + each], axis=1)
@@ -140,7 +140,7 @@ def log_mean(
     return integrals[1] - integrals[0], integrals[2:] - integrals[0]
 
 
-def _extended(
+def _extrapolated(
     each: Float[Array, "node slot"], mass: Float[Array, " node"]
 ) -> Float[Array, "node slot"]:
     """Terms that are NaN at the ends of the line, as for counts whose rate overflows, replaced by

@@ -93,12 +93,12 @@ def gaps(
     shape = *positions[some].shape[:2], -1
     gap, error = (np.asarray(x).reshape(shape) for x in every(flat, tests))
     tolerance = TOLERANCE_1D if local.entries.shape[1] == 1 else TOLERANCE
-    looked_at = error < MAX_ERROR * tolerance
-    beyond = looked_at & ~(gap <= MAX_Z * error + tolerance)
+    checked = error < MAX_ERROR * tolerance
+    beyond = checked & ~(gap <= MAX_Z * error + tolerance)
     found = np.full(len(folds.id), np.nan)
     worst = np.where(beyond, np.where(np.isnan(gap), np.inf, gap), 0.0).max((1, 2))
-    joint_looked_at = looked_at[..., 0].any(1)
-    found[some] = np.where(joint_looked_at | (worst > 0), worst, np.nan)
+    joint_checked = checked[..., 0].any(1)
+    found[some] = np.where(joint_checked | (worst > 0), worst, np.nan)
     return found
 
 

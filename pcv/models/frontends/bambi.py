@@ -50,7 +50,7 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     table = {
         str(name): np.asarray(column.astype(str) if column.dtype.kind == "O" else column)
         for name, column in rows.items()
-        if len(rows) == size and name != response and _may_be_of_folds(str(name), column)
+        if len(rows) == size and name != response and _usable_in_folds(str(name), column)
     }
     # Bambi reports a different intercept from its model's, which is for centred predictors.
     return from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
@@ -63,7 +63,7 @@ def _named(formula: str) -> set[str]:
     return names
 
 
-def _may_be_of_folds(name: str, column: pd.Series) -> bool:
-    """Whether folds can use a column; those not in the formula may hold anything."""
+def _usable_in_folds(name: str, column: pd.Series) -> bool:
+    """Whether folds can use a column; columns outside the formula may hold anything."""
     kind = np.asarray(column).dtype.kind
     return name not in RESERVED and kind in "biufOUM" and not column.isna().any()

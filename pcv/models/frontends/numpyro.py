@@ -58,10 +58,10 @@ def from_numpyro(
         data: its keyword arguments, by name or as the columns of a table.
         units: plate, or plates, whose elements are the units; None: the elements of the observed
             site or, with several observed sites, of the plates they share.
-        columns: more columns of the data, one value per element of the observed site, to make
-            folds of by name.
+        columns: further columns of the data, one value per element of the observed site, that
+            folds can name.
         coords: names of the elements along dimensions of the posterior, as ArviZ takes them.
-        dims: names of the dimensions of its variables; plates name theirs already.
+        dims: dimension names of its variables; plates already name theirs.
 
     Raises:
         PcvError: the model does not run; it has discrete latent sites, factors, parameters

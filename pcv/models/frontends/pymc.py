@@ -37,7 +37,7 @@ from pcv.models.model import Data, Model, Outcome, Params
 
 
 def _jaxified() -> Callable[..., Any]:
-    """PyMC's function; importing its module sets XLA_FLAGS to a hundred host devices."""
+    """PyMC's function, without its module setting XLA_FLAGS to a hundred host devices."""
     before = os.environ.get("XLA_FLAGS")
     try:
         from pymc.sampling.jax import get_jaxified_graph
@@ -79,8 +79,8 @@ def from_pymc(
         model: `pm.Model`, with its observations.
         units: dim, or dims, whose elements are the units; None: the elements of the observed
             variable or, with several observed variables, of the dims they share.
-        columns: more columns of the data, one value per element of the observed variable, to make
-            folds of by name.
+        columns: further columns of the data, one value per element of the observed variable, that
+            folds can name.
 
     Raises:
         PcvError: it is not a PyMC model; it has potentials, missing or minibatched data, discrete
@@ -145,7 +145,7 @@ def from_pymc(
         data=rows,
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
-        unconstrain=_way_back(model, shapes),
+        unconstrain=_unconstrainer(model, shapes),
     )
 
 
@@ -262,7 +262,7 @@ def _compiled(
         raise PcvError(f"{where}: JAX does not implement part of it: {said}") from error
 
 
-def _way_back(
+def _unconstrainer(
     model: pm.Model, shapes: Mapping[str, tuple[int, ...]]
 ) -> Callable[[Mapping[str, Array]], Params] | None:
     """Map from one draw of the free variables to unconstrained values, or None if JAX lacks one of

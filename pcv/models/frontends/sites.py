@@ -62,12 +62,12 @@ def run(
     model: Callable[..., Any], key: Key[Array, ""] | int, kwargs: Mapping[str, Any]
 ) -> dict[str, Site]:
     """All sites, latent ones drawn from their prior, or uniformly if it cannot be sampled."""
-    start = handlers.substitute(handlers.seed(model, key), substitute_fn=_where_not_drawn)
+    start = handlers.substitute(handlers.seed(model, key), substitute_fn=_initial_value)
     found: dict[str, Site] = handlers.trace(start).get_trace(**kwargs)
     return found
 
 
-def _where_not_drawn(site: Site) -> Any:
+def _initial_value(site: Site) -> Any:
     """An initial value for latent sites whose prior cannot be sampled."""
     if site["type"] != "sample" or site["is_observed"]:
         return None

@@ -38,7 +38,7 @@ brier = (
 )
 r"""Brier score, negative: :math:`-\mathrm{mean}_i (y_i - P(y_i = 1))^2`.
 
-Pointwise, from −1 to 0: half of what Brier (1950) adds up over both outcomes. Gneiting and Raftery
+Pointwise, from −1 to 0: half of Brier's (1950) sum over both outcomes. Gneiting and Raftery
 (2007, section 3) also call it the quadratic score.
 """
 

@@ -8,7 +8,7 @@ r"""Radon in homes, by county (PCV, example 3).
 Units are the counties (``data: {units: [county_idx]}``): a county's Gaussian likelihood needs only
 the sums of its homes, so that a gradient costs 386 terms, not 12,573. The paper has
 :math:`\sigma_\alpha^2 \sim` Gamma(6, 9) and :math:`\sigma_y^2 \sim` Gamma(10, 10); the authors'
-code has these on the deviations themselves, and ``log_uppm`` as a second covariate in both models.
+code has these on the standard deviations, and ``log_uppm`` as a second covariate in both models.
 Columns of the data: ``log_radon``, ``floor_measure``, ``log_uppm``.
 """
 
