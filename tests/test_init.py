@@ -286,7 +286,7 @@ class TestRun:
         run = snakemake(new, snakefile=new / "Snakefile")
         assert run.status == 1
         assert "Traceback" not in run.out + run.err
-        assert "fit failed; all it said is in results/yields/logs/fit-varying.log" in run.err
+        assert "fit failed; full output in results/yields/logs/fit-varying.log" in run.err
         assert "varying(data) fails (line 49): KeyError: 'doze'; the data have dose" in run.err
 
 

@@ -366,7 +366,7 @@ def test_a_failing_job_is_told_in_one_line_and_spoils_nothing(project):
     assert "Traceback" not in run.out + run.err
     assert "CalledProcessError" not in run.err
     failed, error, *last = run.err.strip().splitlines()[-4:]
-    assert failed == "fit failed; all it said is in results/tiny/logs/fit-b.log"
+    assert failed == "fit failed; full output in results/tiny/logs/fit-b.log"
     assert error.startswith("error: model 'b': log_lik ")
     assert "(12,)" in error
     assert last == ["WorkflowError:", "At least one job did not complete successfully."]

@@ -19,11 +19,11 @@ from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.pipeline.storage.recipes import check_braces, recipe_files
 
-# The `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is there for
-# `--lint`: that environment is made from the clone (envs/README.md), not by `--sdm conda`.
-# Setting a prefix drops Snakemake's own, without which a job that fails before `| tee` would count
-# as done. A cluster sends SIGTERM to the shell and `tee` too, a terminal Ctrl-C: they wait for what
-# `pcv` says of it.
+# PATH finds the `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is
+# only for `--lint`: that environment is made from the clone (envs/README.md), not by `--sdm conda`.
+# `set` restores the default that our prefix replaces: else a job that fails before `| tee` would
+# count as done. SIGTERM from a cluster and Ctrl-C also reach the shell and `tee`, which must outlive
+# them to log the last messages of `pcv`.
 shell.prefix(
     f'set -euo pipefail; export PATH="{Path(sys.executable).parent}:$PATH"; '
     "trap : TERM; tee() ( trap '' TERM INT; exec tee \"$@\" ); "
@@ -31,7 +31,7 @@ shell.prefix(
 
 
 def checked_config():
-    """The config as types; one that is a whole file is also searched for keys given twice."""
+    """The typed config; if it is exactly one file, duplicate keys are errors too."""
     files = [Path(file) for file in workflow.configfiles]
     if len(files) == 1 and yaml.safe_load(files[0].read_bytes()) == config:
         return pcv_config.load(files[0])
@@ -39,7 +39,7 @@ def checked_config():
 
 
 def check_files(checked):
-    """Snakemake itself says nothing of a missing input whose output is already there."""
+    """Snakemake does not report a missing input if the output exists."""
     for name, experiment in checked.experiments.items():
         if experiment.data.file and not Path(experiment.data.file).exists():
             raise PcvError(
@@ -63,7 +63,7 @@ def check_places(config):
             )
 
 
-# What is installed has no page of the paper.
+# The installed package lacks the paper's page.
 HAS_PAPER = not IS_MODULE and (Path(workflow.current_basedir).parent / "paper").is_dir()
 try:
     CONFIG = checked_config()
@@ -75,7 +75,7 @@ except PcvError as error:
     sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
 
 CONFIG_FILE = "results/config.yaml"
-# On a GPU, jobs run one after the other (`resources: gpu`); on CPUs they share the cores.
+# Jobs take turns on a GPU (`resources: gpu`) and share the cores of CPUs.
 JAX_FOR_GPUS = find_spec("jax_cuda13_plugin") or find_spec("jax_cuda12_plugin")
 GPU = int(bool(JAX_FOR_GPUS) and shutil.which("nvidia-smi") is not None)
 FAILED = {}
@@ -89,9 +89,9 @@ wildcard_constraints:
 
 
 def save_config():
-    """The merged config, whole and by experiment; rewritten only where it differs.
+    """Write the merged config, whole and by experiment, where it has changed.
 
-    Jobs read their experiment's: two runs of other experiments in one folder don't meet.
+    Jobs read that of their experiment, so that runs of different experiments can share a folder.
     """
     parts = {Path(CONFIG_FILE): config}
     for name, settings in config["experiments"].items():
@@ -111,7 +111,7 @@ def config_file(wildcards):
 
 
 def calm_terminal():
-    """Leave the terminal to what the stages say; the log in .snakemake/log has the rest."""
+    """Leave the terminal to the stages' output; .snakemake/log has the rest."""
     if workflow.output_settings.verbose or not workflow.local_exec:
         return
     for handler in logger.handlers:
@@ -120,16 +120,16 @@ def calm_terminal():
 
 
 def import_ahead():
-    """What jobs import, once for all of them."""
+    """Import the jobs' modules once, in a process that they fork from."""
     if workflow.local_exec:
         forkserver.start()
 
 
 def is_calm(record):
-    """Progress, warnings and errors; failed jobs are kept for the end."""
+    """Whether to show a record now: progress, warnings and errors; failed jobs come last."""
     event = getattr(record, "event", None)
     if event == LogEvent.JOB_ERROR:
-        if not record.log:  # of another project's rule, which Snakemake tells of
+        if not record.log:  # another project's rule: Snakemake reports it
             return True
         FAILED[record.log[0]] = record.rule_name
         return False
@@ -139,7 +139,7 @@ def is_calm(record):
 
 
 def said_in(log):
-    """What a job said, as far as its log was kept."""
+    """A job's log, or nothing if there is none."""
     path = Path(log)
     return path.read_text(errors="replace") if path.is_file() else ""
 
@@ -155,7 +155,7 @@ def print_tables():
 
 
 def shows_what_is_done(record):
-    """Snakemake calls no hook where nothing is to be done: the tables are shown then, too."""
+    """Show the tables also if nothing is to be done, when Snakemake calls no hook."""
     if record.getMessage() == NOTHING_TO_BE_DONE_MSG and not workflow.dryrun:
         atexit.register(print_tables)
     return True
@@ -166,21 +166,21 @@ if workflow.is_main_process:
 
 
 def print_errors():
-    """What failed jobs said, as the last that one sees."""
+    """The errors of failed jobs, as the last lines on the terminal."""
     for log, rule_name in FAILED.items():
         said = said_in(log).splitlines()
         errors = [line for line in said if line.startswith("error: ")]
         if not errors:
             errors = [
-                "error: none was said; was it interrupted or killed (memory, time limit)? Run "
-                "again: what was finished stays, and sampling goes on from its last block of draws"
+                "error: no message; was the job interrupted or killed (memory, time limit)? Run "
+                "again: finished artifacts stay, and sampling resumes from its last block of draws"
             ]
-        heading = f"\n{rule_name} failed; all it said is in {log}"
+        heading = f"\n{rule_name} failed; full output in {log}"
         print(heading, *errors, sep="\n", file=sys.stderr)
 
 
 def part(stage):
-    """The stage's version and its part of the config: what a rerun is triggered by."""
+    """The stage's version and its part of the config, which trigger reruns."""
 
     def of(wildcards):
         model = getattr(wildcards, "model", None)
@@ -191,7 +191,7 @@ def part(stage):
 
 
 def recipe(stage):
-    """The stage's part of the config as a file: newer than an artifact of another config."""
+    """The stage's part of the config as a file, newer than artifacts of another config."""
 
     def of(wildcards):
         model = getattr(wildcards, "model", "")
@@ -223,14 +223,14 @@ def score_files(wildcards):
 
 
 def batches(experiment, model):
-    """Names of a model's fold batches, after `cut` where memory decides how many there are."""
+    """Names of a model's fold batches, after `cut` with `fold_batches: auto`."""
     given = CONFIG.experiments[experiment].cv.fold_batches
     if given == "auto":
         checkpoints.cut.get(experiment=experiment, model=model)
     number = layout.num_batches(Path("results"), experiment, model, given)
     if not number:
         raise PcvError(
-            f"results/{experiment}/models/{model}/batches.zarr: not read; run again"
+            f"results/{experiment}/models/{model}/batches.zarr: not readable; run again"
         )
     return layout.batches(number)
 
@@ -274,9 +274,9 @@ def models(stage):
 
 
 def cores_per_model(wildcards):
-    """Start-up and compiling use one core: the models' jobs run side by side.
+    """Run the models' jobs side by side, since start-up and compiling use one core each.
 
-    On a cluster a job has one for each chain of the fit.
+    On a cluster, a job gets one core per chain of the fit.
     """
     settings = CONFIG.experiments[wildcards.experiment]
     if not (workflow.local_exec and workflow.is_main_process):

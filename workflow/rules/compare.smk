@@ -21,6 +21,6 @@ rule compare:
     params:
         config=config_file,
         part=part("compare"),
-    # The table goes to the log alone; it is shown at the end.
+    # The table goes to the log only; `print_tables` shows it at the end.
     shell:
         "pcv compare {params.config} --experiment {wildcards.experiment} 2>&1 >> {log} | tee -a {log}"

@@ -1,4 +1,4 @@
-# Only where memory decides how many batches of folds there are (`cv: {fold_batches: auto}`).
+# Only with `cv: {fold_batches: auto}`.
 checkpoint cut:
     input:
         data=rules.data.output,

@@ -17,7 +17,7 @@ rule paper:
         "../../envs/pcv.yaml"
     params:
         config=CONFIG_FILE,
-        # Of a clone that is moved the page need not be made again.
+        # Relative, so that moving the clone does not rerun the rule.
         paper=PAPER.relative_to(Path.cwd(), walk_up=True),
     shell:
         "python {params.paper:q} {params.config} 2>&1 | tee {log}"

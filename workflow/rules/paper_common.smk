@@ -7,13 +7,13 @@ from paper import files as paper_files
 
 
 def paper_of_what_is_there():
-    """The page says what is missing, and why."""
+    """Make the page after an error, with what is missing and why."""
     if PAPER_ASKED_FOR:
         subprocess.run([sys.executable, PAPER, CONFIG_FILE], check=False)
 
 
 def paper_input(stages):
-    """Artifacts of the paper's experiments, as far as the config has them."""
+    """Artifacts of those of the paper's experiments that the config has."""
 
     def of(wildcards):
         paths = [
