@@ -497,7 +497,7 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     assert "put radon_all.json.zip (or the table made of it, radon_us.csv) into a" in run.err
     text = (project / "results/paper/index.html").read_text()
     assert "<code>snakemake --cores all paper --configfile " in text
-    assert "The data, &#39;radon&#39;, are not there either: they are downloaded from" in text
+    assert "The data set &#39;radon&#39; is missing too: it is downloaded from" in text
     assert (
         "example4, example4_blocks were not run.</strong> the config has no such experiment" in text
     )
@@ -516,7 +516,7 @@ def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):
         " missing example3, example3_authors, example3_cleaned",
         " missing example4, example4_blocks",
     ]
-    assert all("`snakemake paper` runs what is not there." in line for line in said[:-1])
+    assert all("`snakemake paper` runs the missing ones." in line for line in said[:-1])
     text = (tmp_path / "paper/index.html").read_text()
     assert text.count("were not run.</strong>") == 4
     assert "example1, example1_authors were not run.</strong> " in text

@@ -1,4 +1,4 @@
-"""Set the paper's numbers beside those of its examples that were run: results/paper/index.html."""
+"""Compare the paper's numbers with our runs of its examples: results/paper/index.html."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from pcv.pipeline.config import load  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python workflow/paper", description=__doc__)
-    parser.add_argument("config", type=Path, help="config file, as config/paper/paper.yaml")
+    parser.add_argument("config", type=Path, help="config file, such as config/paper/paper.yaml")
     config = parser.parse_args().config
     command = f"snakemake --cores all paper --configfile {config}"
     try:

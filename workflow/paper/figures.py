@@ -19,16 +19,16 @@ from pcv.report import plots
 
 BLOCKS = 5
 SHIFT = 5.0
-"""nats that a planted chain is shifted by"""
+"""shift of the planted chain (nats)"""
 
 
 class Example(NamedTuple):
-    """An experiment as it was run: models A and B in the order of its config."""
+    """An experiment's results: models A and B in the order of its config."""
 
     name: str
     settings: Experiment
     comparison: xr.Dataset
-    """of the joint scores: kind has one entry"""
+    """joint scores only: `kind` has one entry"""
     diagnostics: Mapping[str, xr.Dataset]
     draws: Mapping[str, Float[np.ndarray, "fold chain draw"]]
     """joint log scores"""
@@ -36,14 +36,14 @@ class Example(NamedTuple):
     test: np.ndarray
     """units of each fold"""
     means: Mapping[str, xr.Dataset]
-    """of each model's full-data posterior: mean, sd, mcse by variable"""
+    """full-data posterior of each model: mean, sd, mcse by variable"""
     seconds: Mapping[str, Mapping[str, float]]
-    """of stages fit, warmup, sample, by model"""
+    """run time by model and stage (fit, warmup, sample)"""
     own_kernels: int
-    """folds of both models that had kernels of their own"""
+    """number of adapted folds, both models"""
     device: str
     marks: Sequence[str]
-    """what the artifacts say against themselves"""
+    """warnings stored in the artifacts"""
 
 
 class Pathology(NamedTuple):
@@ -53,10 +53,10 @@ class Pathology(NamedTuple):
 
 
 def stuck_chain(rng: np.random.Generator, draws: Float[np.ndarray, "fold chain draw"]) -> Pathology:
-    """One chain of a fold drawn at random stays at its first draw.
+    """One chain of a random fold stays at its first draw.
 
-    It is the chain whose first draw is farthest from the fold's mean: R-hat, which compares means,
-    cannot see one that is stuck there. (`pcv.analysis.verdicts` names any chain that never moved.)
+    It is the chain whose first draw is farthest from the fold's mean, since R-hat, which compares
+    means, cannot detect one stuck at the mean. (`pcv.analysis.verdicts` names every stuck chain.)
 
     >>> draws = np.random.default_rng(2).normal(size=(9, 4, 50))
     >>> made = stuck_chain(np.random.default_rng(1), draws)
@@ -73,7 +73,7 @@ def stuck_chain(rng: np.random.Generator, draws: Float[np.ndarray, "fold chain d
 def shifted_chain(
     rng: np.random.Generator, draws: Float[np.ndarray, "fold chain draw"]
 ) -> Pathology:
-    """All draws of one chain, drawn at random with its fold, are moved up by `SHIFT`.
+    """All draws of one random chain of a random fold are shifted up by `SHIFT`.
 
     >>> made = shifted_chain(np.random.default_rng(1), np.zeros((9, 4, 50)))
     >>> made.draws[made.fold].mean(axis=1).max(), made.draws.sum()
@@ -96,11 +96,11 @@ def mixing(
     Args:
         rng: source of the replicates.
         draws: joint log scores, by model.
-        length: draws per chain, at least 10; those beyond it are left out.
+        length: number of draws per chain to use, at least 10.
         replicates: number of replicates.
 
     Returns:
-        As `pcv.report.plots.benchmark` takes it.
+        Input of `pcv.report.plots.benchmark`.
 
     >>> draws = {"A": np.random.default_rng(1).normal(size=(9, 4, 50))}
     >>> sorted(mixing(np.random.default_rng(2), draws, 50).data_vars)
@@ -125,7 +125,7 @@ def mixing(
 
 
 def pathologies(example: Example, seed: int) -> dict[str, xr.Dataset]:
-    """Figure 5: the run as it is, and with each pathology planted in model A; by title."""
+    """Figure 5: the original run, and one with each pathology planted in model A; by title."""
     model, draws = next(iter(example.draws.items()))
     rng = np.random.default_rng([seed, name_bits("figure 5")])
     stuck, shifted = stuck_chain(rng, draws), shifted_chain(rng, draws)
@@ -142,7 +142,7 @@ def pathologies(example: Example, seed: int) -> dict[str, xr.Dataset]:
 
 
 def lengths(example: Example, wanted: Sequence[int]) -> list[int]:
-    """The paper's lengths and the whole run; of a short one, half and quarter in their place."""
+    """The paper's lengths and the whole run; of a short run, half and a quarter instead."""
     longest = next(iter(example.draws.values())).shape[2]
     chosen = {n for n in wanted if n < longest} | {longest}
     for n in (longest // 2, longest // 4):
@@ -151,13 +151,13 @@ def lengths(example: Example, wanted: Sequence[int]) -> list[int]:
 
 
 def mixing_after(example: Example, seed: int, length: int) -> xr.Dataset:
-    """R-hat max of both models and its benchmark after some of a run's draws."""
+    """R-hat max of both models and its benchmark after `length` draws of a run."""
     rng = np.random.default_rng([seed, name_bits(f"{example.name} {length}")])
     return mixing(rng, example.draws, length)
 
 
 def at_lengths(example: Example, seed: int, number: int) -> dict[str, xr.Dataset]:
-    """R-hat max and its benchmark after a few lengths, by title, for figures 4, 10, 12 and 16."""
+    """R-hat max and its benchmark at several lengths, by title: figures 4, 10, 12 and 16."""
     return {
         f"{n:,} draws": mixing_after(example, seed, n) for n in lengths(example, LENGTHS[number])
     }
@@ -197,7 +197,7 @@ def shuffling(runs: Mapping[str, xr.Dataset], seed: int) -> Figure:
     scheme.set_xlim(-0.1, 2 * BLOCKS + 2.1)
     scheme.set_ylim(0, chains)
     scheme.set_axis_off()
-    plots.titled(scheme, "Blocks of a fold's chains, drawn anew with replacement")
+    plots.titled(scheme, "Blocks of a fold's chains, resampled with replacement")
     for ax, (title, run) in zip(axes, runs.items(), strict=True):
         plots.benchmark_panel(ax, title, run)
     axes[-1].set_xlabel("R-hat max", fontsize=plots.NORMAL)
@@ -209,7 +209,7 @@ def _dates(data: xr.Dataset) -> Float[np.ndarray, " month"]:
 
 
 def series(example: Example) -> Figure:
-    """Figure 13: departures by month, and their mean over the year around it."""
+    """Figure 13: departures by month, and their centred 12-month mean."""
     figure, (ax,) = plots.stacked(1, 2.8)
     level, when = example.data["outbound"].to_numpy() / 1e6, _dates(example.data)
     window = np.r_[0.5, np.ones(11), 0.5] / 12
@@ -228,7 +228,7 @@ def series(example: Example) -> Figure:
 
 
 def spectra(example: Example) -> Figure:
-    """Figure 14: power spectra of the growth over a month and over a year."""
+    """Figure 14: power spectra of month-on-month and year-on-year growth."""
     height = 2.0
     figure, axes = plots.stacked(2, height, sharex=True)
     level = example.data["outbound"].to_numpy().astype(float)
@@ -252,7 +252,7 @@ def spectra(example: Example) -> Figure:
 
 
 LENGTHS = {4: (50, 100), 10: (50, 500), 12: (100, 1_000), 16: (100, 500)}
-"""of the figures that show R-hat max at a few lengths, in draws per chain"""
+"""draws per chain, by number of the figures that show R-hat max at several lengths"""
 
 Draw = Callable[[Example, int], Figure]
 
@@ -262,7 +262,6 @@ class Drawn(NamedTuple):
 
     experiment: str
     draw: Draw
-    """from the experiment and the seed"""
     title: str
     caption: str
 
@@ -283,9 +282,9 @@ def _lengths(number: int) -> Draw:
 
 
 _READ = (
-    "Top: the difference from the draws so far, positive where A predicts better; the band is "
-    "± 2 Monte Carlo standard errors, the bar ± 1 standard error of having these data only. "
-    "Middle: the two errors. Bottom: the probability that A predicts better."
+    "Top: the difference as draws accumulate, positive where A predicts better; the band is ± 2 "
+    "Monte Carlo standard errors, the bar ± 1 standard error from limited data. Middle: the two "
+    "errors. Bottom: the probability that A predicts better."
 )
 _RHAT = "Thin: R-hat of the log score of each fold. Bold: the largest. Dashed: 1.01."
 
@@ -295,25 +294,24 @@ FIGURES = {
         "example1",
         lambda example, seed: plots.ess(example.diagnostics, example.comparison),
         "Example 1: effective sample size over draws",
-        "Top: effective draws of the difference, over all chains of a fold. Below, thin: of each "
-        "fold; bold: of the model's elpd, the sum over its folds.",
+        "Top: ESS of the difference, over all chains of a fold. Below, thin: of each fold; bold: "
+        "of the model's elpd, the sum over its folds.",
     ),
     3: Drawn("example1", _rhat, "Example 1: R-hat over draws", _RHAT),
     4: Drawn(
         "example1",
         lambda example, seed: shuffling(at_lengths(example, seed, 4), seed),
         "Example 1: R-hat max and its benchmark",
-        "The line is R-hat max of both models; the histogram is what it is when blocks of draws "
-        "are shuffled between a fold's chains. The paper finds that chains have not mixed after 50 "
-        "draws, and have after 100.",
+        "Line: R-hat max of both models. Histogram: the same with blocks of draws shuffled between "
+        "a fold's chains. In the paper chains have not mixed after 50 draws, and have after 100.",
     ),
     5: Drawn(
         "example1",
         lambda example, seed: plots.benchmark(pathologies(example, seed), one_axis=False),
         "Example 1: two planted pathologies",
-        "A chain of one fold stays at its first draw (the chain whose first draw is farthest from "
-        "the fold's mean); a chain is shifted by 5. Fold, and chain in the second case, are drawn "
-        "by a fixed key. The benchmark has 100 replicates, as in the paper.",
+        "Stuck: the chain of a fold whose first draw is farthest from the fold's mean stays there. "
+        "Shifted: one chain is shifted by 5. Fold and shifted chain are random, with a fixed key. "
+        "The benchmark has 100 replicates, as in the paper.",
     ),
     6: Drawn("example2", _answer, "Example 2: the difference over draws", _READ),
     7: Drawn("example3", _answer, "Example 3: the difference over draws", _READ),
@@ -346,14 +344,14 @@ FIGURES = {
         "example4",
         lambda example, seed: series(example),
         "Example 4: the series",
-        "Its seasons grow with its level: both models are of growth.",
+        "Seasonal swings grow with the level, so both models are for growth.",
     ),
     14: Drawn(
         "example4",
         lambda example, seed: spectra(example),
         "Example 4: spectra of growth",
-        "Growth from month to month has its variance at whole numbers of cycles a year, seasons; "
-        "growth from year to year has not. Periodograms with a Hann window.",
+        "Month-on-month growth has its variance at whole numbers of cycles a year, the seasons; "
+        "year-on-year growth does not. Periodograms with a Hann window.",
     ),
     15: Drawn(
         "example4",

@@ -1,4 +1,4 @@
-"""Which experiments the paper's page is of, and where what it is made of lies."""
+"""Experiments, figures and tables of the paper's page, and their files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,11 +24,11 @@ FIGURES = {
     "example4": (8, 13, 14, 15, 16),
 }
 TABLES = {"example2": 2, "example3": 3, "example4": 4}
-"""the paper's numbers of what it draws and lists of an experiment"""
+"""numbers of the paper's tables; `FIGURES` has those of its figures"""
 
 
 def folder_of(results: Path) -> Path:
-    """Where the paper's page, figures and tables lie.
+    """Folder of the paper's page, figures and tables.
 
     >>> str(folder_of(Path("results")))
     'results/paper'
@@ -37,7 +37,7 @@ def folder_of(results: Path) -> Path:
 
 
 def figure(number: int) -> str:
-    """The name of the files of one of the paper's figures.
+    """File name, without suffix, of one of the paper's figures.
 
     >>> figure(6)
     'figure_06'
@@ -46,7 +46,7 @@ def figure(number: int) -> str:
 
 
 def files(experiments: Iterable[str]) -> list[str]:
-    """Figures, tables and numbers of the paper that these experiments give, beside its page.
+    """Figures, tables and numbers of the paper from these experiments, apart from its page.
 
     >>> files(["example2"])[1], len(files(["example2"]))
     ('results/paper/figures/figure_06.png', 9)

@@ -1,4 +1,4 @@
-"""What the paper has numbers of, in our runs: differences, captions, posterior means, run times."""
+"""Our counterparts of the paper's numbers: differences, captions, posterior means, run times."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ from pcv.analysis.diagnostics import BENCHMARK_LEVEL
 from pcv.report.plots import GOOD_RHAT
 
 SETTLED = 0.01
-"""how near to its last value a probability has settled"""
+"""distance from its last value within which a probability has settled"""
 
 
 class Estimate(NamedTuple):
-    """A difference of A to B."""
+    """A difference, A minus B."""
 
     value: float
     se: float
@@ -28,21 +28,21 @@ class Estimate(NamedTuple):
     mcse_se: float
     """Monte Carlo standard error of the SE"""
     mcse_is_bound: bool = False
-    """a lower one, as some fold's predictive has a heavy tail"""
+    """whether `mcse` is a lower bound, since some fold's predictive has a heavy tail"""
 
 
 def estimate(name: str, example: Example) -> Estimate:
     """The difference of joint scores, A minus B, whatever the config's comparator.
 
     Args:
-        name: of the run: `GROWTH` for example 4 as the paper adds it up.
-        example: what it is made of.
+        name: of the run, or `GROWTH` for example 4 as the paper sums it.
+        example: its results.
     """
     return growth_estimate(example) if name == GROWTH else _estimate(joint_scores(example))
 
 
 def growth_estimate(example: Example) -> Estimate:
-    r"""The difference of example 4 as the paper adds it up: of densities of growth.
+    r"""The difference of example 4 as the paper sums it, from densities of growth.
 
     .. math:: \log p(g_t) = \log p(L_t) + \log L_{t-s}
 
@@ -59,12 +59,12 @@ def growth_estimate(example: Example) -> Estimate:
 
 
 def joint_scores(example: Example) -> list[Scores]:
-    """Of models A and B."""
+    """Joint scores of models A and B."""
     return [results.scores(folds, "joint", "", "") for folds in example.diagnostics.values()]
 
 
 def _estimate(scores: Sequence[Scores]) -> Estimate:
-    r"""The difference, and by the delta method the error of its SE over T folds:
+    r"""The difference, with the error of its SE over T folds by the delta method:
 
     .. math:: \mathrm{MCSE}_{\mathrm{SE}}^2 = \left(\frac{T}{(T - 1) \, \mathrm{SE}}\right)^2
               \sum_k (\Delta_k - \bar\Delta)^2 \, \mathrm{MCSE}_k^2
@@ -81,20 +81,20 @@ def _estimate(scores: Sequence[Scores]) -> Estimate:
 
 
 class Judged(NamedTuple):
-    """R-hat max beside its benchmark."""
+    """R-hat max and its benchmark."""
 
     rhat_max: float
     share: float
-    """of the benchmark's replicates that reach it"""
+    """share of the benchmark's replicates that reach it"""
 
     @property
     def mixed(self) -> bool:
-        """Whether they say that chains have mixed."""
+        """Whether chains have mixed."""
         return self.share > BENCHMARK_LEVEL
 
 
 class Ess(NamedTuple):
-    """Of the difference, and of the folds the least and the most."""
+    """ESS of the difference, and the least and greatest ESS of folds."""
 
     difference: float
     least: float
@@ -102,27 +102,27 @@ class Ess(NamedTuple):
 
 
 class Captioned(NamedTuple):
-    """What the paper's captions speak of, in draws per chain of an example."""
+    """What the paper's captions report of an example; lengths in draws per chain."""
 
     draws: int
     above: int
-    """the last one at which the largest R-hat is above 1.01, 0 if it never is"""
+    """last length with the largest R-hat above 1.01, 0 if there is none"""
     always: bool
-    """whether it is at every point looked at"""
+    """whether it is above 1.01 at every length"""
     rhat_max: float
-    """in the end"""
+    """after all draws"""
     settled: int
-    """the first one from which on Pr(A better) stays within a point of its last value"""
+    """length after which Pr(A better) stays within a percentage point of its last value"""
     after: dict[int, Judged]
-    """at the paper's lengths, as far as ours go"""
+    """at those of the paper's lengths that our run reaches"""
     planted: dict[str, Judged]
-    """figure 5, of example 1 alone"""
+    """figure 5, example 1 only"""
     ess: Ess | None
-    """figure 2, of example 1 alone"""
+    """figure 2, example 1 only"""
 
 
 def captioned(example: Example, seed: int) -> Captioned:
-    """What is to be set beside the captions.
+    """Our counterpart of the paper's captions.
 
     Args:
         example: of an experiment that the paper has.
@@ -161,7 +161,7 @@ def _judged(run: xr.Dataset) -> Judged:
 
 
 def _p_better_at(example: Example) -> np.ndarray:
-    """Pr(A better) over draws: of whichever model is not the comparator."""
+    """Pr(A better) over draws, from whichever model is not the comparator."""
     a, b = example.settings.models
     at = example.comparison["p_better_at"].isel(kind=0)
     of_a = at.sel(model=a).to_numpy()
@@ -169,14 +169,14 @@ def _p_better_at(example: Example) -> np.ndarray:
 
 
 def flagged(example: Example) -> tuple[int, int]:
-    """Folds of both models with a bad verdict, and all of them."""
+    """Number of flagged folds of both models, and of all folds."""
     of_models = example.diagnostics.values()
     bad = sum(int((d["verdict"] != "ok").sum()) for d in of_models)
     return bad, sum(d.sizes["fold"] for d in of_models)
 
 
 class Moments(NamedTuple):
-    """Of a full-data posterior."""
+    """Moments of a parameter in a full-data posterior."""
 
     mean: float
     sd: float
@@ -186,7 +186,7 @@ class Moments(NamedTuple):
 def printed_means(
     names: Sequence[str], examples: Mapping[str, Example]
 ) -> list[tuple[Mean, Moments]]:
-    """Posterior means that the authors printed, and ours, of experiments that were run."""
+    """Posterior means printed by the authors, and ours, of experiments that were run."""
     return [
         (mean, Moments(*(float(posterior[name]) for name in Moments._fields)))
         for mean in MEANS
@@ -227,11 +227,11 @@ def summary(posterior: xr.Dataset, wanted: Sequence[str]) -> xr.Dataset:
 def as_json(
     examples: Mapping[str, Example], captions: Mapping[str, Captioned], seed: int
 ) -> dict[str, Any]:
-    """All numbers of the page, the paper's and ours, as what JSON has.
+    """All numbers of the page, the paper's and ours, for JSON.
 
     Args:
         examples: the experiments that were run, by name.
-        captions: what the paper's captions speak of, by its examples.
+        captions: our counterparts of the captions, by example.
         seed: of the runs.
     """
     times = {table.experiment: table for table in RUN_TIMES.values()}
@@ -259,7 +259,7 @@ def as_json(
 
 
 def source(name: str) -> str:
-    """The experiment that a row of the paper's differences is made of.
+    """The experiment behind a row of the paper's differences.
 
     >>> source(GROWTH), source("example2_plain")
     ('example4', 'example2_plain')
@@ -284,7 +284,7 @@ def _run(name: str, example: Example) -> dict[str, Any]:
 
 
 def _plain(x: Any) -> Any:
-    """Named tuples, also within others, as dictionaries; what is not finite as nothing."""
+    """Nested named tuples as dictionaries; non-finite numbers as None."""
     if isinstance(x, tuple) and hasattr(x, "_asdict"):
         return _plain(x._asdict())
     if isinstance(x, dict):

@@ -24,15 +24,15 @@ def html(
     mixing: Mapping[str, Table],
     about: Sequence[str],
 ) -> str:
-    """The page: for each example the paper's numbers beside ours, its figures and its table.
+    """The page: for each example the paper's numbers beside ours, figures and table.
 
     Args:
         examples: the experiments that were run, by name.
-        missing: experiments that were not, and why.
-        pictures: of figures, by their names.
+        missing: experiments that were not run, and why.
+        pictures: figures, by name.
         tables: 2 to 4, by the paper's numbers.
-        mixing: by the names of the paper's examples.
-        about: where and how it was run.
+        mixing: tables by example.
+        about: sentences on where and how it was run.
     """
     parts = [
         {
@@ -76,7 +76,7 @@ def html(
 
 
 def by_reason(missing: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Experiments that were not run, those of one reason together.
+    """Experiments that were not run, grouped by reason.
 
     >>> by_reason({"a": "no data", "b": "no such experiment", "c": "no data"})
     [(['a', 'c'], 'no data'), (['b'], 'no such experiment')]
@@ -88,7 +88,7 @@ def by_reason(missing: Mapping[str, str]) -> list[tuple[list[str], str]]:
 
 
 def coded(words: str) -> Markup:
-    """Words with the commands in them as code.
+    """Text with its commands as code.
 
     >>> coded("give `pcv data <config>` first")
     Markup('give <code>pcv data &lt;config&gt;</code> first')

@@ -1,14 +1,14 @@
-"""What Cooper, Vehtari, Forbes, Simpson and Kennedy (2024) and their code report of the examples.
+"""Results of Cooper, Vehtari, Forbes, Simpson and Kennedy (2024) and their code for the examples.
 
-Printed numbers stand in text, tables or the authors' notebooks; plotted ones were read off figures,
-and are as exact as that. Neither is exact truth.
+Printed numbers are from text, tables or the authors' notebooks; plotted ones were read off figures,
+and are only as accurate as that. Neither are exact values.
 """
 
 from typing import NamedTuple
 
 
 class Difference(NamedTuple):
-    """Of model A to model B, joint log scores, as plotted."""
+    """Difference of joint log scores, A minus B, as plotted."""
 
     value: float
     se: float
@@ -16,11 +16,11 @@ class Difference(NamedTuple):
     p_better: float
     figure: int
     text: str = ""
-    """what the text says besides"""
+    """what the text adds"""
 
 
 class Mean(NamedTuple):
-    """A full-data posterior mean that the authors printed, for the priors of their code."""
+    """A full-data posterior mean printed by the authors, for the priors of their code."""
 
     experiment: str
     model: int
@@ -44,20 +44,20 @@ class Inference(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """What the paper says in its captions of R-hat, and of when the answer has settled."""
+    """The paper's captions on R-hat, and on when the answer has settled."""
 
     rhat_figure: int
     above: str
     """how long the largest R-hat of all folds stays above 1.01"""
     above_draws: int
-    """the same as draws per chain, at least"""
+    """the same in draws per chain, at least"""
     benchmark_figure: int
     mixed: dict[int, bool]
     """draws per chain → whether the benchmark suggests that the chains have mixed"""
     settles: str
-    """when Pr(A better) does"""
+    """when Pr(A better) settles"""
     settles_by: int
-    """the same as draws per chain, at most"""
+    """the same in draws per chain, at most"""
 
 
 class RunTimes(NamedTuple):
@@ -72,7 +72,7 @@ class RunTimes(NamedTuple):
     brute_force: str
     """the paper's estimate for fitting every fold in turn"""
     text: str
-    """what the text says of all folds"""
+    """what the text says about all folds"""
 
 
 DIFFERENCES = {

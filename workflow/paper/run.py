@@ -24,13 +24,13 @@ from pcv.report import Table, drawn
 
 
 def paper(config: Config, results: Path, say: Say, command: str = "snakemake paper") -> None:
-    """Figures, tables, numbers and page of the paper, from those of its examples that were run.
+    """Write the paper's figures, tables, numbers and page from those of its examples that were run.
 
     Args:
-        config: of experiments named as in ``config/paper/paper.yaml``; others are passed over.
+        config: with experiments named as in ``config/paper/paper.yaml``; others are ignored.
         results: folder of the artifacts.
-        say: where to say what is missing.
-        command: what runs the examples, to be named where they were not run.
+        say: prints what is missing.
+        command: runs the examples; named in warnings if they were not run.
     """
     examples, missing = {}, {}
     for name in files.EXPERIMENTS:
@@ -78,9 +78,7 @@ def read(job: Job) -> Example:
     """
     where = f"experiments.{job.experiment}"
     if len(job.settings.models) != 2:
-        raise PcvError(
-            f"{where}.models: the paper compares two, here are {len(job.settings.models)}"
-        )
+        raise PcvError(f"{where}.models: must be two for the paper, not {len(job.settings.models)}")
     if job.settings.cv.until is not None:
         raise PcvError(f"{where}.cv.until: the paper's chains have a fixed length; give draws")
     diagnosed, known = diagnosed_of(job)
@@ -124,7 +122,7 @@ def read(job: Job) -> Example:
 
 
 def _csv(table: Table) -> str:
-    """A table with plain numbers, empty where there is none."""
+    """A table as CSV, with plain numbers and empty cells for missing ones."""
     frame = pd.DataFrame(table.rows, columns=["row", *table.head[1:]]).set_index("row")
     numbers = list(table.head[1:-1])
     frame[numbers] = frame[numbers].replace({",": "", "–": ""}, regex=True)
@@ -132,17 +130,17 @@ def _csv(table: Table) -> str:
 
 
 def _reason(config: Config, name: str, results: Path, error: str, command: str) -> str:
-    """Why an experiment is missing: that it was not run, and where its table comes from."""
+    """Why an experiment is missing, and where its data come from."""
     if name not in config.experiments or Job(config, name, results).path("data").exists():
         return error
-    run = f"`{command}` runs what is not there."
+    run = f"`{command}` runs the missing ones."
     source = config.experiments[name].data.dataset
     if source is None or layout.dataset(results, source).exists():
         return run
     if not (downloads := SOURCES[source].downloads):
         return run
     return (
-        f"{run} The data, '{source}', are not there either: they are downloaded from "
-        f"{' and '.join(downloads)}; where that fails, set {VARIABLE} to a folder that holds "
-        f"{SOURCES[source].file} or what is downloaded."
+        f"{run} The data set '{source}' is missing too: it is downloaded from "
+        f"{' and '.join(downloads)}; if that fails, set {VARIABLE} to a folder with "
+        f"{SOURCES[source].file} or the downloads."
     )

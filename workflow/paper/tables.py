@@ -1,4 +1,4 @@
-"""Tables that set the paper's numbers beside ours, and say where they differ and why."""
+"""Tables of the paper's numbers beside ours, with where they differ and why."""
 
 from collections.abc import Mapping
 
@@ -35,12 +35,11 @@ from pcv.report.plots import GOOD_RHAT
 ALIKE, SOONER, LATER = "as in the paper", "sooner", "not as in the paper: see the report of the run"
 MISSED = "not by R-hat, which compares means, and one chain of one fold moves its mean too little"
 READING, READING_PR = 0.5, 0.01
-"""how far a number that was read off a plot may be off: Δ and SE (nats), and a probability"""
+"""reading error of plots: Δ and SE (nats), and probabilities"""
 
 
 def refusal(example: Example) -> str:
-    """What `pcv.analysis.comparison.compare` says to models scored on their own scales of
-    growth."""
+    """The error of `pcv.analysis.comparison.compare` for models scored on their own growth."""
     scores = [
         scores._replace(outcome=f"growth over {span}")
         for scores, span in zip(joint_scores(example), ("a month", "a year"), strict=True)
@@ -53,7 +52,7 @@ def refusal(example: Example) -> str:
 
 
 def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
-    """The paper's difference above ours, of all variants of an example."""
+    """The paper's difference above ours, for all variants of an example."""
     paper = DIFFERENCES[part.experiment]
     head: Cells = (
         "",
@@ -97,18 +96,18 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
         )
         flags.append(bad > 0)
     note = (
-        "SE: what the limited data leave open. MCSE: what the limited draws add. Folds flagged: of "
-        "both models together; the report of the run says which and why. Δ, SE and Pr are judged "
-        "at twice both Monte Carlo errors (those of the paper's SE and Pr, which it does not have, "
-        f"taken to be like ours), and {READING:g} nats or {100 * READING_PR:g} percentage point "
-        "for reading its plot."
+        "SE: error from limited data. MCSE: error from limited draws. Folds flagged: of both "
+        "models together; the report of the run says which and why. Δ, SE and Pr are compared at "
+        "twice the combined Monte Carlo error (that of the paper's SE and Pr, which is not given, "
+        f"assumed equal to ours), plus {READING:g} nats or {100 * READING_PR:g} percentage point "
+        "for reading the plot."
     )
     notes = [note] + [f"The paper's text: {paper.text}."] * bool(paper.text)
     return Table("Difference in elpd, joint log score", head, rows, flags, notes)
 
 
 def against(name: str, ours: Estimate, paper: Difference, bad: int) -> str:
-    """Which numbers differ from the paper's plot by more than can be read off it, and why?
+    """Which numbers differ from the paper's plot by more than its reading error, and why.
 
     >>> ours = Estimate(value=14.2, se=8.5, mcse=0.1, p_better=0.95, mcse_se=0.1)
     >>> against("example2", ours, Difference(14.0, 8.6, 0.5, 0.95, 6), bad=0)
@@ -139,7 +138,7 @@ def against(name: str, ours: Estimate, paper: Difference, bad: int) -> str:
 
 
 def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
-    """Full-data posterior means as the authors printed them, beside ours."""
+    """Full-data posterior means printed by the authors, beside ours."""
     head = ("", "authors, printed", "ours", "posterior SD", "MCSE", "against the authors")
     rows, flags = [], []
     for mean, (value, sd, mcse) in printed_means(list(part.variants), examples):
@@ -162,18 +161,18 @@ def mean_table(part: Part, examples: Mapping[str, Example]) -> Table | None:
         flags.append(not agrees)
     if not rows:
         return None
-    note = "Compared at three Monte Carlo errors, theirs (not printed) taken to be like ours."
+    note = "Compared at three Monte Carlo errors, theirs (not printed) assumed equal to ours."
     return Table(
         "Full-data posterior means, priors of the authors' code", head, rows, flags, [note]
     )
 
 
 def mixing_table(example: Example, found: Captioned) -> Table:
-    """What the paper's captions say of R-hat, its benchmark and how soon answers settle, and ours.
+    """The paper's captions on R-hat, its benchmark and when answers settle, beside ours.
 
     Args:
         example: of an experiment that the paper has.
-        found: in its draws.
+        found: our counterpart of the captions.
     """
     said, last = MIXING[example.name], found.draws
     how_long = "never" if not found.above else f"until {found.above:,} of {last:,} draws"
@@ -230,22 +229,21 @@ def mixing_table(example: Example, found: Captioned) -> Table:
         )
     head = ("", "paper", "ours", "against the paper")
     notes = [
-        "The paper's are the words of its captions. Ours: R-hat of the joint log score; mixed: "
-        f"more than {BENCHMARK_LEVEL:.0%} of the benchmark's replicates reach R-hat max; settled: "
-        f"within {100 * SETTLED:g} percentage point of its last value."
+        "The paper: from its captions. Ours: R-hat of the joint log score; mixed: more than "
+        f"{BENCHMARK_LEVEL:.0%} of the benchmark's replicates reach R-hat max; settled: within "
+        f"{100 * SETTLED:g} percentage point of its last value."
     ]
     if any(row[-1] == SOONER for row in rows):
         notes.append(
-            "Both start at full-data draws with the full data's kernel. Ours differ from the "
-            "paper's in a dense metric, steps tuned for the score, and, but for example 4, in "
-            "integrating the left-out group's effects out of it; which of these makes R-hat fall "
-            "sooner was not looked into."
+            "Both start at full-data draws with the full-data kernel. Ours differ by a dense "
+            "metric, steps tuned for the score and, except in example 4, by integrating out the "
+            "left-out group's effects; which of these makes R-hat fall sooner is not known."
         )
     return Table("Mixing", head, rows, [row[-1] == LATER for row in rows], notes)
 
 
 def judged(found: Judged) -> str:
-    """R-hat max beside its benchmark in words.
+    """R-hat max and its benchmark in words.
 
     >>> judged(Judged(rhat_max=1.02, share=0.4))
     '1.020, reached by 40% of the benchmark'
@@ -254,10 +252,9 @@ def judged(found: Judged) -> str:
 
 
 def _planted(title: str, found: Judged) -> Cells:
-    """Figure 5: does the benchmark notice a planted pathology?
+    """Figure 5: whether the benchmark detects a planted pathology.
 
-    A chain that never moves is named by itself whatever the benchmark says
-    (`pcv.analysis.verdicts`).
+    A stuck chain is named whatever the benchmark says (`pcv.analysis.verdicts`).
     """
     said, against = "noticed", ALIKE
     if found.mixed:
@@ -268,7 +265,7 @@ def _planted(title: str, found: Judged) -> Cells:
 
 
 def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
-    """Table 2, 3 or 4: the paper's rows, and ours below each."""
+    """Table 2, 3 or 4: each row of the paper, with ours below it."""
     table = RUN_TIMES[number_]
     example = examples[table.experiment]
     (a, b), fit, cv = example.settings.models, example.settings.fit, example.settings.cv
@@ -309,16 +306,16 @@ def time_table(number_: int, examples: Mapping[str, Example]) -> Table:
         ),
     ]
     own = (
-        f"{example.own_kernels} of {2 * folds} folds had kernels of their own: some 325 further "
-        "steps a chain, and a second warmup, within the seconds of the warmup."
+        f"{example.own_kernels} of {2 * folds} folds were adapted: the seconds of the warmup "
+        "include some 325 further steps per chain, and a second warmup."
     )
     lengths = (cv.warmup, cv.draws), (table.folds.warmup, table.folds.draws)
     ours, theirs = (f"{warmup:,} + {draws:,}" for warmup, draws in lengths)
     others = f", {ours} draws per chain of a fold against {theirs}" if ours != theirs else ""
     notes = [
-        "Warmup and draws are per chain; seconds are of the wall clock and include compilation. "
-        "Ours of all folds are sums over the two models' jobs, which may run side by side.",
-        f"The seconds differ from the paper's: another device, another kernel{others}.",
+        "Warmup and draws are per chain; seconds are wall-clock time and include compilation. Ours "
+        "for all folds are sums over the two models' jobs, which may run side by side.",
+        f"Run times differ from the paper's: another device, another kernel{others}.",
         f"The paper's text: {table.text}; fitting every fold in turn would take "
         f"{table.brute_force}, by its estimate.",
         *([own] if example.own_kernels else []),
