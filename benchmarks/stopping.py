@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.analysis.stopping import Rule, finished
-from pcv.analysis.until import looks
+from pcv.analysis.stopping_config import looks
 from tests.looks import by_share
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000

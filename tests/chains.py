@@ -12,7 +12,7 @@ from scipy.signal import lfilter
 
 from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, UnitSides
 from pcv.analysis.diagnostics.jackknife import Parts
-from pcv.analysis.sums import batch_of, parts
+from pcv.analysis.samples import batch_of, parts
 from pcv.base.keys import key
 from pcv.folds.base import Folds
 from pcv.models.model import Target

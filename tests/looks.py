@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
 from pcv.analysis.stopping import Rule, finished, share_of_se
-from pcv.analysis.until import looks
+from pcv.analysis.stopping_config import looks
 from pcv.models.model import target
 from pcv.models.parameters import flat_target
 from pcv.sampling.tiles import build

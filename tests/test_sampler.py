@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pcv.analysis import sums
+from pcv.analysis import samples
 from pcv.analysis.diagnostics import largest
 from pcv.base.keys import key
 from pcv.folds.base import from_sets
@@ -312,16 +312,16 @@ def test_more_chains_than_starts_share_them():
 def test_sample_store_round_trip(engine, tmp_path, keep):
     blocks, _ = run(engine, num_draws=30)
     folder, top = tmp_path / "s.zarr", np.full((5, 13), -np.inf)
-    batches = [sums.batch_of(block, {}, keep) for block in blocks]
+    batches = [samples.batch_of(block, {}, keep) for block in blocks]
     for i, (block, batch) in enumerate(zip(blocks, batches)):
         growing.put(folder, batch, i, len(blocks))
         top = largest(top, block.draws)
     tail = None if keep else top
-    end = sums.end(FOLDS.id, np.full(5, 30), tail, {}, {"predictive": "plain"})
+    end = samples.end(FOLDS.id, np.full(5, 30), tail, {}, {"predictive": "plain"})
     store.put(folder, end, mode="a")
     stored = xr.open_dataset(folder, engine="zarr", consolidated=True)
     xr.testing.assert_identical(
-        sums.whole(batches, end, len(blocks)), stored.load().drop_encoding()
+        samples.whole(batches, end, len(blocks)), stored.load().drop_encoding()
     )
     s = draws(blocks)
     if keep:
@@ -329,7 +329,7 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
     else:
         expected = np.sort(s.reshape(5, -1))[:, -13:]
         np.testing.assert_array_equal(stored["log_joint_tail"].values, expected)
-    read = sums.log_sums([stored], "pointwise")
+    read = samples.log_sums([stored], "pointwise")
     for i, block in enumerate(blocks):
         np.testing.assert_array_equal(read.mean[:, :, i], block.sums["pointwise"]["mean"])
     assert stored["n_draws"].values.tolist() == [30] * 5

@@ -28,7 +28,7 @@ from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
 from pcv.pipeline.job import recipe
 from pcv.pipeline.stages import answers, inputs, sampling, warming_up
-from pcv.pipeline.storage import growing, layout, store
+from pcv.pipeline.storage import growing, paths, store
 from pcv.pipeline.storage.artifacts import sampled
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
@@ -542,7 +542,7 @@ ROUNDS = {"mcse_over_se": 0.025, "min_draws": 24, "max_draws": 96}
 
 def in_rounds(project, **changes):
     changes = {"cv.until": ROUNDS, **changes}
-    names = layout.batches(changes.get("cv.fold_batches", 1))
+    names = paths.batches(changes.get("cv.fold_batches", 1))
     for round in range(3):
         if round:
             stages.plan(project.job(changes)._replace(round=round))

@@ -17,7 +17,7 @@ import xarray as xr
 import yaml
 
 from pcv.pipeline import graph
-from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage import paths, store
 from tests.workflow import (
     CONFIG,
     MODEL,
@@ -62,11 +62,11 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
     for stage, model, batch in itertools.product(
         {name for name, line in graph.STAGES.items() if line.path} - {"cut"},
         "ab",
-        layout.batches(2),
+        paths.batches(2),
     ):
         assert graph.path(results, stage, "tiny", model, batch).exists()
-        assert layout.benchmark(results, stage, "tiny", model, batch).exists()
-    for name in layout.FIGURES:
+        assert paths.benchmark(results, stage, "tiny", model, batch).exists()
+    for name in paths.FIGURES:
         for suffix in ("png", "svg"):
             assert (results / f"tiny/figures/{name}.{suffix}").stat().st_size > 1000
     jobs = {job.replace(" ", "-") for job in ALL}
@@ -155,7 +155,7 @@ def test_batches_by_memory(project):
     assert number > 2
     for stage in ("warmup", "sample"):
         made = {path.stem for path in (place / stage).glob(f"*-of-{number}.zarr")}
-        assert made == set(layout.batches(number))
+        assert made == set(paths.batches(number))
     assert to_do(project) == set()
     write_config(project, changed(**by_memory, models={"a": MODEL_A, "c": C}))
     assert to_do(project) >= {"fit c", "cut c", "compare"}
@@ -490,4 +490,4 @@ def test_snakemake_report_has_every_figure(project):
     assert run.status == 0, run.err
     with zipfile.ZipFile(project / "report.zip") as archive:
         names = {Path(name).name for name in archive.namelist()}
-    assert names >= {f"{name}.svg" for name in layout.FIGURES} | {"report.html", "comparison.csv"}
+    assert names >= {f"{name}.svg" for name in paths.FIGURES} | {"report.html", "comparison.csv"}

@@ -1,7 +1,7 @@
 """From the stored sums of draws to answers: NumPy only, no JAX and no files.
 
-`sums` is the layout of what is stored; `diagnostics` has estimates, their errors and convergence
+`samples` is the layout of what is stored; `diagnostics` has estimates, their errors and convergence
 diagnostics; `results` arranges them by fold, unit and model, as numbers and in words; `comparison`,
 `weights` and `verdicts` draw conclusions, and `stopping` decides when there are enough draws, by
-the rule of the config in `until`.
+the rule in `stopping_config`.
 """

@@ -15,7 +15,7 @@ from pcv.folds.base import Folds
 from pcv.pipeline import graph
 from pcv.pipeline.config import OBJECT, Config, Experiment, ModelConfig, stage_config
 from pcv.pipeline.graph import STAGES, Files
-from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.store import Stamp
 
 Say = Callable[[str], None]
@@ -72,7 +72,7 @@ class Job(NamedTuple):
     def table(self) -> Path:
         """The data file."""
         if self.settings.data.dataset is not None:
-            return layout.dataset(self.results, self.settings.data.dataset)
+            return paths.dataset(self.results, self.settings.data.dataset)
         return Path(str(self.settings.data.file))
 
     @property
@@ -89,7 +89,7 @@ class Job(NamedTuple):
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints for the model and round."""
-        return layout.checkpoints(self.results, self.experiment, self.model) / str(self.round)
+        return paths.checkpoints(self.results, self.experiment, self.model) / str(self.round)
 
     def path(self, stage: str) -> Path:
         return graph.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
@@ -202,15 +202,15 @@ def score_files(settings: Experiment) -> list[Path]:
     return [path for name in own for path in reference.sources(name)]
 
 
-def _hashes(job: Job, paths: list[Path]) -> dict[str, str]:
+def _hashes(job: Job, files: list[Path]) -> dict[str, str]:
     """Hashes of files, as they were when the job first read them."""
-    for path in paths:
+    for path in files:
         if not path.exists():
             raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
-    folder = paths[0].parent if paths else Path()
+    folder = files[0].parent if files else Path()
 
     def of(path: Path) -> str:
         found: str = job.once(("hash", path), lambda: store.file_hash(path))
         return found
 
-    return {os.path.relpath(path, folder): of(path) for path in paths}
+    return {os.path.relpath(path, folder): of(path) for path in files}

@@ -10,7 +10,7 @@ from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.problem import active_folds, batch_of, stored_folds
-from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.artifacts import (
     Made,
     belong,
@@ -112,7 +112,7 @@ def table(found: list[Artifact]) -> str:
     """A table of an experiment's artifacts, and what a rerun would make."""
     rows = [("stage", "of", "size", "time", "state")]
     for a in found:
-        of = " ".join((a.job.model, a.job.batch if a.job.batch != layout.WHOLE else ""))
+        of = " ".join((a.job.model, a.job.batch if a.job.batch != paths.WHOLE else ""))
         of += f" round {a.job.round}" * bool(a.job.round)
         there = a.path.exists()
         size = in_bytes(size_of(a.path)) if there else ""
@@ -166,7 +166,7 @@ def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
     unfinished = {a.job.model for a in samples if a.state != "done"}
     unfinished |= set(job.settings.models) - {a.job.model for a in samples}  # batches not known
     for model in job.settings.models:
-        for folder in checkpoint.folders(layout.checkpoints(job.results, job.experiment, model)):
+        for folder in checkpoint.folders(paths.checkpoints(job.results, job.experiment, model)):
             size = size_of(folder)
             if model not in unfinished and checkpoint.remove(folder, dry_run):
                 removed, freed = removed + 1, freed + size

@@ -18,7 +18,7 @@ from pcv.pipeline.config import Config
 from pcv.pipeline.data.registry import SOURCES, VARIABLE
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.answers import diagnosed_of, write_figures
-from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.artifacts import batches, opened, require
 from pcv.report import Table, drawn
 
@@ -135,7 +135,7 @@ def _reason(config: Config, name: str, results: Path, error: str, command: str) 
         return error
     run = f"`{command}` runs the missing ones."
     source = config.experiments[name].data.dataset
-    if source is None or layout.dataset(results, source).exists():
+    if source is None or paths.dataset(results, source).exists():
         return run
     if not (downloads := SOURCES[source].downloads):
         return run

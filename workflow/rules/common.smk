@@ -14,7 +14,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from pcv.pipeline import config as pcv_config
 from pcv.pipeline import graph
 from pcv.pipeline.cli import forkserver
-from pcv.pipeline.storage import layout
+from pcv.pipeline.storage import paths
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.pipeline.storage.recipes import check_braces, recipe_files
@@ -202,7 +202,7 @@ def recipe(stage):
 
 def data_file(wildcards):
     data = CONFIG.experiments[wildcards.experiment].data
-    return data.file or str(layout.dataset(Path("results"), data.dataset))
+    return data.file or str(paths.dataset(Path("results"), data.dataset))
 
 
 def model_files(wildcards):
@@ -227,12 +227,12 @@ def batches(experiment, model):
     given = CONFIG.experiments[experiment].cv.fold_batches
     if given == "auto":
         checkpoints.cut.get(experiment=experiment, model=model)
-    number = layout.num_batches(Path("results"), experiment, model, given)
+    number = paths.num_batches(Path("results"), experiment, model, given)
     if not number:
         raise PcvError(
             f"results/{experiment}/models/{model}/batches.zarr: not readable; run again"
         )
-    return layout.batches(number)
+    return paths.batches(number)
 
 
 def samples(experiment, names, rounds):

@@ -16,7 +16,7 @@ def paper_input(stages):
     """Artifacts of those of the paper's experiments that the config has."""
 
     def of(wildcards):
-        paths = [
+        needed = [
             str(graph.path(Path("results"), stage, name, model, batch))
             for name in paper_files.EXPERIMENTS
             if name in CONFIG.experiments
@@ -24,6 +24,6 @@ def paper_input(stages):
             for model in CONFIG.experiments[name].models
             for batch in batches(name, model)
         ]
-        return list(dict.fromkeys(paths))
+        return list(dict.fromkeys(needed))
 
     return of

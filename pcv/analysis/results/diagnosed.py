@@ -13,7 +13,7 @@ from pcv.analysis.diagnostics import Benchmark, LogSums, Sides, TwoSided
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results import reading
 from pcv.analysis.results.scored import listed
-from pcv.analysis.sums import energy_sums, log_sums, sides_of
+from pcv.analysis.samples import energy_sums, log_sums, sides_of
 
 MAX_POINTS = 100
 """most points of progressive estimates: after every batch, or this many evenly spaced"""

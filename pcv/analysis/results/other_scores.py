@@ -9,7 +9,7 @@ import xarray as xr
 
 from pcv.analysis.diagnostics.jackknife import Parts, batch_bootstrap, batch_jackknife
 from pcv.analysis.results.reading import groups
-from pcv.analysis.sums import parts
+from pcv.analysis.samples import parts
 
 if TYPE_CHECKING:
     from pcv.models.scores import Score

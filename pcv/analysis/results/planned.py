@@ -10,9 +10,9 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results.diagnosed import khats
+from pcv.analysis.samples import log_sums, sides_of
 from pcv.analysis.stopping import SETTLED, Needs, Rule, finished, needs
-from pcv.analysis.sums import log_sums, sides_of
-from pcv.analysis.until import UntilConfig
+from pcv.analysis.stopping_config import UntilConfig
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
 
 

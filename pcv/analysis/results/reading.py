@@ -7,7 +7,7 @@ import xarray as xr
 from jaxtyping import Bool
 
 from pcv.analysis.diagnostics import LogSums, UnitSides
-from pcv.analysis.sums import log_sums
+from pcv.analysis.samples import log_sums
 
 GROUP_BYTES = 2**23
 """of sums in memory at a time"""

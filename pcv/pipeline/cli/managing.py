@@ -67,12 +67,12 @@ def download(
     from pcv.base.progress import say
     from pcv.pipeline.data.registry import SOURCES
     from pcv.pipeline.stages import inputs
-    from pcv.pipeline.storage import layout
+    from pcv.pipeline.storage import paths
 
     if name not in SOURCES:
         hint = nearest(name, SOURCES, f"there are {', '.join(SOURCES)}")
         raise PcvError(f"no registered data set '{name}'; {hint}")
-    inputs.download(name, layout.dataset(results, name), say)
+    inputs.download(name, paths.dataset(results, name), say)
 
 
 def show(

@@ -12,12 +12,12 @@ from pcv.base.progress import Progress
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.pipeline.job import Job, Made, Say
-from pcv.pipeline.storage import layout
+from pcv.pipeline.storage import paths
 from pcv.pipeline.storage.checkpoints import checkpoint, merging
 from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from pcv.analysis.sums import Block
+    from pcv.analysis.samples import Block
     from pcv.models.effects.marginal import Scored
     from pcv.models.model import Data, Model, Target
     from pcv.models.scores import Score
@@ -119,7 +119,7 @@ def says(job: Job, stage: str) -> Say:
 def progress(job: Job, label: str, blocks: list["Block"], draws: int) -> Progress:
     last = blocks[-1]
     accepted = last.stats["acceptance"]["total"]
-    part = f" {job.batch}" * (job.batch != layout.WHOLE)
+    part = f" {job.batch}" * (job.batch != paths.WHOLE)
     return Progress(
         f"{label} {job.model}{part}",
         accepted.size,

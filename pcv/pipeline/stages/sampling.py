@@ -22,7 +22,7 @@ from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
-    from pcv.analysis.sums import Block
+    from pcv.analysis.samples import Block
     from pcv.sampling.fit.full_data import Fit
     from pcv.sampling.folds.drawing import Begun, Drawn, Saved, Until
     from pcv.sampling.folds.moving import Standing
@@ -58,7 +58,7 @@ def sample(job: Job) -> None:
     Rounds after the first continue the folds that their plan chooses. Valid blocks of draws from an
     earlier run are taken from the job's checkpoint.
     """
-    from pcv.analysis import sums
+    from pcv.analysis import samples
     from pcv.analysis.diagnostics import largest, tail_size
     from pcv.base.programs import devices
     from pcv.pipeline.storage import idata
@@ -120,8 +120,8 @@ def sample(job: Job) -> None:
             every = drawn(np.arange(len(folds.id)), made, lengths, saved)
             for i, (block, active, standing) in enumerate(every):  # noqa: B007
                 across, frame = _across(engine, block, y[active], active, frame, cv)
-                batch = sums.batch_of(block, across, cv.store == "draws")
-                batch = sums.among_all(batch, active, len(folds.id))
+                batch = samples.batch_of(block, across, cv.store == "draws")
+                batch = samples.among_all(batch, active, len(folds.id))
                 if i == 0 and job.kept is None and number * batch.nbytes > store.IN_MEMORY:
                     folder = opening.enter_context(store.new(job.path("sample"), stamp))
                 if folder is None:
@@ -135,9 +135,9 @@ def sample(job: Job) -> None:
                 after(i + 1, block, made + int(num_draws.max()), lengths[-1])
             last = _last(job, warm, frame, standing)
             attributes = {key: warm.attrs[key] for key in INHERITED}
-            end = sums.end(folds.id, num_draws, tail, last, attributes)
+            end = samples.end(folds.id, num_draws, tail, last, attributes)
             if folder is None:
-                keep(job, sums.whole(batches, end, number), stamp())
+                keep(job, samples.whole(batches, end, number), stamp())
             else:
                 store.put(folder, end, mode="a")
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
@@ -210,11 +210,11 @@ def _last(
     frame: tuple[np.ndarray, np.ndarray] | None,
     standing: "Standing",
 ) -> dict[str, tuple]:
-    """What a sample has beside its sums: of its folds, and for a round that goes on from it."""
-    from pcv.analysis import sums
+    from pcv.analysis import samples
+
 
     last: dict[str, tuple] = {
-        name: (warm[name].dims, warm[name].values) for name in sums.OF_FOLDS if name in warm
+        name: (warm[name].dims, warm[name].values) for name in samples.OF_FOLDS if name in warm
     }
     for name, x in zip(("location", "scale"), frame or ()):
         last[f"y_rep_{name}"] = (("fold", "slot"), x)
@@ -256,7 +256,7 @@ def _begun(job: Job, engine: "Engine", fit: "Fit", task: Task, rows: np.ndarray)
 
 def _saved(own: Checkpoint) -> "Saved":
     """A checkpoint's blocks in the types of `pcv.sampling`."""
-    from pcv.analysis.sums import block_of
+    from pcv.analysis.samples import block_of
     from pcv.sampling.folds.drawing import Saved
     from pcv.sampling.folds.moving import Standing
 

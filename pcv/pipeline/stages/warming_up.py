@@ -18,7 +18,7 @@ from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require,
 from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from pcv.analysis.sums import Block
+    from pcv.analysis.samples import Block
     from pcv.sampling.folds.starting import Warm
     from pcv.sampling.tiles import Engine
 

@@ -2,6 +2,6 @@
 
 `store` reads and writes one, `growing` writes one batch by batch, `storable` makes variable names
 storable, `idata` lays a fit out in ArviZ's groups, `artifacts` finds those of a job, whose paths
-are in `pcv.pipeline.graph`, `layout` what lies beside them, `checkpoints` keep blocks of draws of a
+are in `pcv.pipeline.graph`, `paths` what lies beside them, `checkpoints` keep blocks of draws of a
 running job, and `recipes` tell Snakemake what has changed.
 """

@@ -9,7 +9,7 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Artifact, Job, recipe
-from pcv.pipeline.storage import layout, store
+from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.storable import true_names
 from pcv.pipeline.storage.store import Stamp
 
@@ -73,10 +73,10 @@ def _known_batches(job: Job) -> list[Job]:
     """The same, or none while their number is not measured."""
     number: Any = job.settings.cv.fold_batches
     if number != "auto" or job.kept is None:
-        number = layout.num_batches(job.results, job.experiment, job.model, number)
+        number = paths.num_batches(job.results, job.experiment, job.model, number)
     else:
         number = opened(job, "cut").attrs["fold_batches"]
-    return [job._replace(batch=name) for name in layout.batches(number)]
+    return [job._replace(batch=name) for name in paths.batches(number)]
 
 
 def rounds(job: Job, before: int | None = None) -> list[Job]:
@@ -165,7 +165,7 @@ def sample_name(job: Job) -> str:
 
 def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
     """The samples of each fold batch, rounds joined; lazily read."""
-    from pcv.analysis.sums import joined
+    from pcv.analysis.samples import joined
 
     lengths = job.settings.cv.rounds
     return [

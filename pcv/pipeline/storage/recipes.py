@@ -21,7 +21,7 @@ from pcv.base.errors import PcvError
 from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, stage_config
 from pcv.pipeline.graph import STAGES
-from pcv.pipeline.storage import layout
+from pcv.pipeline.storage import paths
 
 KEYS = ("stage version", "config")
 """the entries of a recipe that are compared"""
@@ -141,13 +141,13 @@ def _artifacts(
     if stage == "cut" and cv.fold_batches != "auto":
         return {}, True
     rounds = range(stage == "plan", len(cv.rounds))
-    number = layout.num_batches(results, experiment, model, cv.fold_batches) if model else 1
+    number = paths.num_batches(results, experiment, model, cv.fold_batches) if model else 1
     places = [
         (results, stage, experiment, model, name, r)
-        for name in layout.batches(number or 1)
+        for name in paths.batches(number or 1)
         for r in rounds
     ]
-    found = {graph.path(*place): layout.benchmark(*place) for place in places}
+    found = {graph.path(*place): paths.benchmark(*place) for place in places}
     return found, bool(number)
 
 
@@ -170,12 +170,12 @@ def _files(config: Config, experiment: str, model: str) -> dict[str, str] | None
     """Hashes of a model's files, as in stamps; None if they do not exist yet, for example because
     another rule makes them."""
     try:
-        paths = reference.sources(config.experiments[experiment].models[model].model)
+        files = reference.sources(config.experiments[experiment].models[model].model)
     except PcvError:
         return None
     return {
-        os.path.relpath(path, paths[0].parent): sha256(path.read_bytes()).hexdigest()
-        for path in paths
+        os.path.relpath(path, files[0].parent): sha256(path.read_bytes()).hexdigest()
+        for path in files
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv.analysis.sums import Block
+from pcv.analysis.samples import Block
 from pcv.folds.base import Folds
 from pcv.sampling.fit.draws import REFUSED, autocorrelation
 from pcv.sampling.fit.full_data import QUARTER, Fit

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from pcv.analysis import stopping
 from pcv.analysis.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
-from pcv.analysis.sums import Block
+from pcv.analysis.samples import Block
 from pcv.folds.base import Folds
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.moving import Centers, Own, Standing, chosen

@@ -10,7 +10,7 @@ from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.analysis.diagnostics import crossing
-from pcv.analysis.sums import Block
+from pcv.analysis.samples import Block
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
 from pcv.base.programs import Shared

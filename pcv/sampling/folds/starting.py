@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv.analysis.sums import Block
+from pcv.analysis.samples import Block
 from pcv.folds.base import Folds
 from pcv.models.effects.marginal import Scored
 from pcv.models.effects.prior import started_anew

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from pcv.analysis.sums import Block
+from pcv.analysis.samples import Block
 from pcv.folds.base import Folds
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import moving
