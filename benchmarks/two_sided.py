@@ -58,7 +58,7 @@ def normal_sides(dim: int, apart: float, rng: np.random.Generator) -> dict[str, 
         "gap p < .01": f"{(two.gap_p < 0.01).mean():.1%}",
     }
     for name, found in (("both sides", two), ("one side", one)):
-        error, stated = found.elpd - exact, diag.mcse_of(found)
+        error, stated = found.elpd - exact, diag.two_sided_mcse(found)
         z = error / stated
         row[f"{name}: error, stated"] = f"{_rms(error):.3f}, {_rms(stated):.3f}"
         row[f"{name}: z, sd"] = f"{z.mean():+.2f}, {z.std():.2f}"

@@ -10,7 +10,7 @@ import pytest
 
 import pcv
 from pcv import sampling
-from pcv.analysis.diagnostics import LogSums, Sides, mcse_of, two_sided
+from pcv.analysis.diagnostics import LogSums, Sides, two_sided, two_sided_mcse
 from pcv.base.keys import key
 from pcv.models.effects.marginal import choose
 from pcv.models.model import target
@@ -79,7 +79,7 @@ def test_folds_are_estimated_without_jobs_and_files(until, tmp_path, monkeypatch
             facing.shift[[fold]], crossing, facing.crossing[[fold]], int(facing.num_draws)
         )
         both = two_sided(LogSums(*fields), sides, 1.0)
-        assert abs(both.elpd[0] - exactly[fold]) < 4 * mcse_of(both)[0]
+        assert abs(both.elpd[0] - exactly[fold]) < 4 * two_sided_mcse(both)[0]
         assert len(own) == 4 or until is not None
     assert len(every) == 4 if until is None else len({len(d.active) for d in every}) > 1
     assert not list(tmp_path.iterdir())

@@ -67,7 +67,7 @@ def test_the_shift_is_where_both_sides_cross_alike():
 @pytest.mark.parametrize("variance", [0.1, 1.0, 4.0, 9.0])
 def test_exact_within_the_stated_error(seed, variance):
     found = estimate(normal_sides(np.random.default_rng(seed), variance=variance))
-    z = (found.elpd - TRUTH) / diag.mcse_of(found)
+    z = (found.elpd - TRUTH) / diag.two_sided_mcse(found)
     assert abs(z.mean()) < 4 / np.sqrt(len(z))
     assert 0.85 < z.std() < 1.2
     assert (found.gap_p < 0.01).mean() < 0.05
@@ -90,8 +90,8 @@ def test_the_side_with_more_draws_leads(seed):
     sums, shift = batch_sums(drawn.own, BATCH), np.full(len(drawn.own), TRUTH)
     sides = sides_of(drawn, shift)
     led, equal = (diag.two_sided(sums, sides._replace(full_draws=n)) for n in (1600, 16_000))
-    assert diag.mcse_of(led).mean() < 0.9 * diag.mcse_of(equal).mean()
-    z = (led.elpd - TRUTH) / diag.mcse_of(led)
+    assert diag.two_sided_mcse(led).mean() < 0.9 * diag.two_sided_mcse(equal).mean()
+    z = (led.elpd - TRUTH) / diag.two_sided_mcse(led)
     assert 0.85 < z.std() < 1.2
 
 
@@ -101,10 +101,10 @@ def test_a_fold_with_one_side_has_its_own_mean():
     found, alone = diag.two_sided(sums, sides_of(drawn, shift)), diag.two_sided(sums, None)
     own = np.isinf(shift)
     np.testing.assert_allclose(alone.elpd, diag.elpd(sums))
-    np.testing.assert_allclose(diag.mcse_of(alone), diag.mcse(sums))
+    np.testing.assert_allclose(diag.two_sided_mcse(alone), diag.mcse(sums))
     np.testing.assert_array_equal(found.elpd[own], alone.elpd[own])
-    np.testing.assert_array_equal(diag.mcse_of(found)[own], diag.mcse_of(alone)[own])
-    assert (diag.mcse_of(found)[~own] < diag.mcse_of(alone)[~own]).all()
+    np.testing.assert_array_equal(diag.two_sided_mcse(found)[own], diag.two_sided_mcse(alone)[own])
+    assert (diag.two_sided_mcse(found)[~own] < diag.two_sided_mcse(alone)[~own]).all()
     np.testing.assert_array_equal(np.isnan(found.overlap), own)
 
 
@@ -179,7 +179,7 @@ def test_units_that_few_draws_carry_are_flagged(seed):
     ordinary, outlier = np.linspace(-0.5, 1, 10), np.append(np.zeros(9), 4.0)
     for y, noise, honest in ((ordinary, 1.0, True), (outlier, 0.5, False)):
         error, found = units_of_a_group(np.random.default_rng(seed), y, noise)
-        z = error / diag.mcse_of(found)
+        z = error / diag.two_sided_mcse(found)
         least = MIN_WEIGHTS * np.sqrt(CHAINS * DRAWS)
         assert (found.carry >= least).all(axis=1).all() == honest
         if honest:
@@ -192,7 +192,7 @@ def test_units_that_few_draws_carry_are_flagged(seed):
 def test_folds_of_two_sides_end_earlier():
     drawn = normal_sides(np.random.default_rng(1), folds=20, variance=2.0)
     sums, sides = batch_sums(drawn.own, BATCH), sides_of(drawn, np.full(20, TRUTH))
-    between = (diag.mcse_of(diag.two_sided(sums, x)) for x in (None, sides))
+    between = (diag.two_sided_mcse(diag.two_sided(sums, x)) for x in (None, sides))
     rule = Rule(np.mean(list(between), axis=0), 1.05)
     khat = np.zeros(20)
     assert not finished(sums, rule, khat).any()

@@ -21,10 +21,10 @@ from pcv.analysis.diagnostics import (
     Sides,
     elpd,
     ess,
-    mcse_of,
     mixing,
     nested_limit,
     two_sided,
+    two_sided_mcse,
 )
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
 
@@ -79,7 +79,7 @@ def finished(
     unknown, estimate = np.full(len(rhat), np.nan), two_sided(sums, sides)
     heavy = heavy_tail(sums, unknown if khat is None else khat, hidden, estimate.carry)
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = mcse_of(estimate, inflation) * np.sqrt((batches - 1) / (batches - 3))
+        error = two_sided_mcse(estimate, inflation) * np.sqrt((batches - 1) / (batches - 3))
         enough = ess(sums) >= inflation * MIN_ESS
         return (error <= rule.fold_mcse) & (rhat <= limit) & enough & ~heavy
 

@@ -11,7 +11,7 @@ only sums per batch are stored. Regrouped, they give everything:
   `rhat_max_benchmark(rng, sums)`.
 
 Full-data draws are informative about each fold as well: `two_sided` combines both, and reports use
-its estimate and error, `mcse_of`; `psis` needs full-data draws alone. Tail
+its estimate and error, `two_sided_mcse`; `psis` needs full-data draws alone. Tail
 diagnostics (`pareto_khat`) need the draws themselves, or the largest of them. Folds may have
 different numbers of draws; every formula uses the fold's own.
 """
@@ -71,8 +71,8 @@ from pcv.analysis.diagnostics.two_sided import (
     balanced_shift,
     crossing,
     first_of_sides,
-    mcse_of,
     two_sided,
+    two_sided_mcse,
     two_sided_units,
 )
 
@@ -108,7 +108,6 @@ __all__ = [
     "hidden_variance",
     "largest",
     "mcse",
-    "mcse_of",
     "mcse_pointwise",
     "merge",
     "mixing",
@@ -124,5 +123,6 @@ __all__ = [
     "tail_size",
     "third_moments",
     "two_sided",
+    "two_sided_mcse",
     "two_sided_units",
 ]

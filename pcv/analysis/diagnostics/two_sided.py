@@ -138,7 +138,7 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
     ...     2000,
     ... )
     >>> found = two_sided(batch_sums(s["own"], 100), sides)
-    >>> abs(found.elpd - f) < 3 * mcse_of(found), found.overlap.round(1)
+    >>> abs(found.elpd - f) < 3 * two_sided_mcse(found), found.overlap.round(1)
     (array([ True]), array([0.8]))
     """
     values, own = _log_mean(sums)
@@ -292,7 +292,7 @@ def first_of_sides(
     return first, units._replace(own=own, own_sq=own_sq)
 
 
-def mcse_of(estimate: TwoSided, inflation: float = 1.0) -> Float[np.ndarray, " fold"]:
+def two_sided_mcse(estimate: TwoSided, inflation: float = 1.0) -> Float[np.ndarray, " fold"]:
     """Monte Carlo standard error of each fold (nats).
 
     Args:

@@ -283,7 +283,7 @@ def _fold_variables(
     fold, fold_slot, fold_point = "fold", ("fold", "slot"), ("fold", "point")
     return {
         "joint_elpd": (fold, both.elpd),
-        "joint_mcse": (fold, diag.mcse_of(both, inflation)),
+        "joint_mcse": (fold, diag.two_sided_mcse(both, inflation)),
         "own_elpd": (fold, diag.elpd(joint)),
         "own_mcse": (fold, np.sqrt(inflation) * diag.mcse(joint)),
         "overlap": (fold, both.overlap),
@@ -305,7 +305,7 @@ def _fold_variables(
         "pointwise_rhat": (fold_slot, units.rhat),
         "pointwise_verdict": (fold_slot, units.verdict.astype(str)),
         "units_verdict": (fold_slot, units.own_verdict.astype(str)),
-        "pointwise_mcse": (fold, diag.mcse_of(summed_at[-1], inflation)),
+        "pointwise_mcse": (fold, diag.two_sided_mcse(summed_at[-1], inflation)),
         "pointwise_mcse_is_bound": (fold, heavy_units > 0),
         "joint_elpd_at": (fold_point, np.stack([x.elpd for x in both_at], 1)),
         "joint_mcse_at": (fold_point, _mcse_at(both_at, inflation)),
@@ -320,7 +320,7 @@ def _fold_variables(
 
 
 def _mcse_at(estimates: list[TwoSided], inflation: float) -> Float[np.ndarray, "fold point"]:
-    return np.stack([diag.mcse_of(x, inflation) for x in estimates], axis=1)
+    return np.stack([diag.two_sided_mcse(x, inflation) for x in estimates], axis=1)
 
 
 def with_batch_check(

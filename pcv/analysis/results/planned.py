@@ -60,7 +60,7 @@ def plan(
             folds="",
             fold=ids,
             elpd=both[name].elpd,
-            mcse=diag.mcse_of(both[name], inflation[name]),
+            mcse=diag.two_sided_mcse(both[name], inflation[name]),
             fold_of_term=np.arange(len(ids)),
             term=ids,
             verdict="ok",

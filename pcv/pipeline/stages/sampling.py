@@ -212,7 +212,6 @@ def _last(
 ) -> dict[str, tuple]:
     from pcv.analysis import samples
 
-
     last: dict[str, tuple] = {
         name: (warm[name].dims, warm[name].values) for name in samples.OF_FOLDS if name in warm
     }
