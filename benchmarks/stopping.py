@@ -13,8 +13,8 @@ import pandas as pd
 from scipy.special import ndtri
 
 from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
-from pcv.analysis.stopping import Rule, finished
-from pcv.analysis.stopping_config import looks
+from pcv.analysis.stopping.config import looks
+from pcv.analysis.stopping.rule import Rule, finished
 from tests.looks import by_share
 
 FOLDS, CHAINS, BATCH, LONGEST = 4000, 4, 50, 2000

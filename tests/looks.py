@@ -8,8 +8,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, mcse
-from pcv.analysis.stopping import Rule, finished, share_of_se
-from pcv.analysis.stopping_config import looks
+from pcv.analysis.stopping.config import looks
+from pcv.analysis.stopping.rule import Rule, finished, share_of_se
 from pcv.models.model import target
 from pcv.models.parameters import flat_target
 from pcv.sampling.tiles import build

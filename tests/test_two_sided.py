@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import Sides, UnitSides, batch_sums
-from pcv.analysis.stopping import Rule, finished
+from pcv.analysis.stopping.rule import Rule, finished
 from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import kfold, leave_one_out

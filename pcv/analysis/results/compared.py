@@ -14,7 +14,7 @@ from pcv.analysis.results import frames, wording
 from pcv.analysis.results.numbers import mcse_in_words
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
-from pcv.analysis.stopping_config import UntilConfig
+from pcv.analysis.stopping.config import UntilConfig
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:

@@ -11,8 +11,8 @@ from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results.diagnosed import khats
 from pcv.analysis.samples import log_sums, sides_of
-from pcv.analysis.stopping import SETTLED, Needs, Rule, finished, needs
-from pcv.analysis.stopping_config import UntilConfig
+from pcv.analysis.stopping.config import UntilConfig
+from pcv.analysis.stopping.rule import SETTLED, Needs, Rule, finished, needs
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
 
 

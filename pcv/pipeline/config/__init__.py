@@ -10,7 +10,7 @@ config/README.md documents every key; ``python -m pcv.pipeline.config`` writes t
 {'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
 """
 
-from pcv.analysis.stopping_config import DecideConfig, UntilConfig
+from pcv.analysis.stopping.config import DecideConfig, UntilConfig
 from pcv.base.section import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
 from pcv.folds.coordinates import Coordinates
 from pcv.folds.schemes import (

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pcv.analysis.stopping_config import DecideConfig, UntilConfig
+from pcv.analysis.stopping.config import DecideConfig, UntilConfig
 from pcv.base.errors import PcvError, nearest
 from pcv.base.section import NAME
 from pcv.folds.coordinates import Coordinates

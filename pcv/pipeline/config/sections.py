@@ -1,11 +1,11 @@
 """The sections of a config: data, models, fit, cross-validation, comparison, report. Those of folds
-are in `pcv.folds.schemes`, that of `until` in `pcv.analysis.stopping_config`."""
+are in `pcv.folds.schemes`, that of `until` in `pcv.analysis.stopping.config`."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pcv.analysis.stopping_config import UntilConfig, doubling, looks
+from pcv.analysis.stopping.config import UntilConfig, doubling, looks
 from pcv.base.errors import nearest
 from pcv.base.section import (
     MAX_SEED,

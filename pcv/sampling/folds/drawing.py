@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.analysis import stopping
 from pcv.analysis.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
 from pcv.analysis.samples import Block
+from pcv.analysis.stopping import rule
 from pcv.folds.base import Folds
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.moving import Centers, Own, Standing, chosen
@@ -113,10 +113,10 @@ def sampled(
         sums = LogSums(*(found[f] for f in LogSums._fields))
         both = Sides(shift[active], found["crossing"], full_crossing[active], full_draws)
         if tolerance is None:
-            tolerance = stopping.tolerance(sums, until.fold_mcse, until.fold_mcse_over_se)
-        rule = stopping.Rule(tolerance[active], until.rhat, until.num_superchains)
+            tolerance = rule.tolerance(sums, until.fold_mcse, until.fold_mcse_over_se)
+        now = rule.Rule(tolerance[active], until.rhat, until.num_superchains)
         inflation = max(inflation, batch_inflation(autocorrelation(sums)))
-        unfinished = ~stopping.finished(sums, rule, inflation=inflation, sides=both)
+        unfinished = ~rule.finished(sums, now, inflation=inflation, sides=both)
         if not unfinished.any():
             return
         if not unfinished.all():
