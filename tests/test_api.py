@@ -28,8 +28,8 @@ import pcv
 from pcv.analysis import weights
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import psis
-from pcv.api import inputs, loo
-from pcv.api.loo import _at_least_two
+from pcv.api import inputs
+from pcv.api.exact import _at_least_two
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds.base import train_mask
@@ -856,7 +856,7 @@ def test_a_session_of_32_bit_goes_on_as_it_was():
 def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
-    monkeypatch.setattr(loo, "MAX_DRAWS", 1600)  # all of them are looked at, kept or not
+    monkeypatch.setattr("pcv.api.exact.MAX_DRAWS", 1600)  # all of them are looked at, kept or not
 
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})
