@@ -29,7 +29,7 @@ from pcv.analysis import weights
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import psis
 from pcv.api import inputs
-from pcv.api.exact import _at_least_two
+from pcv.api.leave_one_out.exact import _at_least_two
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds.base import train_mask
@@ -856,7 +856,8 @@ def test_a_session_of_32_bit_goes_on_as_it_was():
 def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
-    monkeypatch.setattr("pcv.api.exact.MAX_DRAWS", 1600)  # all of them are looked at, kept or not
+    # All of them are looked at, kept or not.
+    monkeypatch.setattr("pcv.api.leave_one_out.exact.MAX_DRAWS", 1600)
 
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})

@@ -13,7 +13,7 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv.api.exact import NODES_PER_DIM
+from pcv.api.leave_one_out.exact import NODES_PER_DIM
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out

@@ -205,6 +205,8 @@ class CV:
         by_psis = f"PSIS from the full-data fit, largest k-hat {float(d['khat'].max()):.2f}"
         if not sampled:
             return by_psis
+        if sampled == d.sizes["fold"]:
+            return "all folds sampled"
         return (
             f"PSIS from the full-data fit for {d.sizes['fold'] - sampled} folds, {sampled} sampled"
         )

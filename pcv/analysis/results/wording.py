@@ -1,4 +1,4 @@
-"""A comparison as a table and in words."""
+"""Comparisons, and sums from a subsample, as tables and in words."""
 
 import textwrap
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from scipy.special import ndtr
 
 from pcv.analysis.comparison import Comparison, noun, standard_error
 from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
+from pcv.analysis.subsampling import Sum
 
 MAX_MCSE_SHARE = 0.1
 """MCSE of a difference, as a share of its SE, above which the table asks for more draws"""
@@ -18,6 +19,9 @@ MIN_TERMS = 100
 
 MIN_FOLDS = 5
 """folds below which any single one is decisive, so none is named"""
+
+MIN_CHOSEN = 30
+"""chosen terms below which rare terms with a poor surrogate are easily missed"""
 
 WIDTH = 160
 """characters per line of prose"""
@@ -291,3 +295,48 @@ def _decided_by(comparison: Comparison, row: int) -> str:
         return ""
     left = by_error(others.sum(), c.mcse_diff[row])
     return f"One fold decides that: without '{c.fold[largest]}' the difference would be {left}. "
+
+
+def errors_apart(
+    estimates: Sequence[float], sums: Sequence[Sum], mcse: Sequence[str], names: Sequence[str]
+) -> str:
+    """Estimates with their three errors apart."""
+    heading = f"{'':12}{'Estimate':>12}{'SE':>8}{'Subsampling SE':>16}{'MCSE':>8}"
+    rows = [
+        f"{name:12}{by_error(x, s.elpd_subsampling_se):>12}{two_figures(s.se):>8}"
+        f"{two_figures(s.elpd_subsampling_se):>16}{error:>8}"
+        for name, x, s, error in zip(names, estimates, sums, mcse)
+    ]
+    return "\n".join([heading, *rows])
+
+
+def advice(found: Sum, mcse: float, chosen: int) -> list[str]:
+    """Which of the three errors dominates, and what to do about it.
+
+    >>> advice(Sum(-120.0, 0.4, 9.0, 0.2), 0.1, 400)
+    ['The SE dominates: only more data would shrink the error.']
+    >>> advice(Sum(-120.0, 4.0, 9.0, 0.2), 0.1, 400)[0]
+    'The subsampling SE is 44% of the SE: a larger m or a better surrogate would shrink it.'
+    """
+    said = []
+    if np.isnan(found.se):
+        said.append(
+            "The SE is unknown: the estimate of its square is negative; use a larger m or a better "
+            "surrogate."
+        )
+    elif found.se > 0:
+        for error, name, remedy in (
+            (found.elpd_subsampling_se, "subsampling SE", "a larger m or a better surrogate"),
+            (mcse, "MCSE", "more draws"),
+        ):
+            if error > MAX_MCSE_SHARE * found.se:
+                said.append(
+                    f"The {name} is {error / found.se:.0%} of the SE: {remedy} would shrink it."
+                )
+        said = said or ["The SE dominates: only more data would shrink the error."]
+    if chosen < MIN_CHOSEN:
+        said.append(
+            f"m is {chosen}: rare terms with a poor surrogate are easily missed; use {MIN_CHOSEN} "
+            "or more."
+        )
+    return said

@@ -40,7 +40,7 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
         grad = np.asarray(grad, np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(MOST_DRAWS))
-        worst[parameter] = float(np.nan_to_num(z, nan=0.0).max(initial=0.0))
+        worst[parameter] = float(np.nan_to_num(z, nan=0.0, posinf=np.inf).max(initial=0.0))
     parameter = max(worst, key=lambda name: worst[name])
     if worst[parameter] > MAX_PRIOR_Z:
         warnings.warn(

@@ -17,8 +17,8 @@ a slip; its table 1 has the costs of subtracting from plpd, its proposition 3 su
 A unit here is whatever has one term: a group's joint predictive serves as well.
 """
 
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,13 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from pcv.base import programs
+
 Terms = Callable[[Float[Array, " param"]], Float[Array, " unit"]]
 DELTA = ("d1waic_m", "d1waic", "d2waic")
 NAMES = ("plpd", "waic", "tis", "psis", *DELTA, *(f"plpd_{name}" for name in DELTA))
+CHUNK = 2**26
+"""bytes of the log likelihoods of a chunk of units, at all draws"""
 DRAWS_AT_ONCE = 20
 """evaluated side by side: intermediate results of a log likelihood take several times its memory"""
 MIN_TAIL = 5
@@ -83,6 +87,42 @@ def surrogates(
         for prefix, density in (("", "lpd"), ("plpd_", "plpd")):
             if prefix + name in wanted:
                 found[prefix + name] = found[density] - p_eff
+    return found
+
+
+def in_chunks(
+    log_lik: Callable[[Float[Array, " param"], Mapping[str, Any]], Float[Array, " unit"]],
+    data: Mapping[str, Any],
+    num_units: int,
+    given: Posterior,
+    names: Collection[str],
+) -> dict[str, Float[np.ndarray, " unit"]]:
+    """The surrogates of units whose terms depend on their own rows of the data alone.
+
+    Memory is bounded by a chunk: arrays as long as the units are read a slice at a time.
+
+    Args:
+        log_lik: terms of the rows that it is given.
+        data: arrays by name.
+        num_units: number of units, n.
+        given, names: as for `surrogates`.
+    """
+
+    def of_rows(given: Posterior, rows: Mapping[str, Any]) -> dict[str, Array]:
+        return surrogates(lambda position: log_lik(position, rows), given, names)
+
+    program = programs.shared(of_rows)
+    size = min(max(CHUNK // (8 * len(given.draws)), 1), num_units)
+    found: dict[str, np.ndarray] = {}
+    for first in range(0, num_units, size):
+        start = min(first, num_units - size)  # the last chunk is as long as the others
+        rows = {
+            name: x[start : start + size] if np.ndim(x) and len(x) == num_units else x
+            for name, x in data.items()
+        }
+        for name, x in program(given, rows).items():
+            whole = found.setdefault(name, np.empty(num_units))
+            whole[start : start + size] = x
     return found
 
 

@@ -8,8 +8,8 @@ import xarray as xr
 
 from pcv.api import calls, cross_validation
 from pcv.api.comparisons import check_joint
-from pcv.api.exact import exact
 from pcv.api.inputs import AnyModel
+from pcv.api.leave_one_out.exact import exact
 from pcv.api.result import CV
 from pcv.folds import exchangeable
 from pcv.pipeline import stages

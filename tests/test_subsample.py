@@ -1,0 +1,229 @@
+"""`pcv.subsample` against closed forms, its growth, comparisons of models, and refusals."""
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.special import logsumexp
+
+import pcv
+from pcv import PcvError
+from pcv.api import cross_validation
+from pcv.api.leave_one_out import subsample
+from pcv.sampling.fit import surrogates
+from tests.problems import LinearGaussian
+
+QUICK = {"chains": 8, "draws": 200, "warmup": 50, "progress": False, "seed": 1}
+NUM_UNITS, NUM_GROUPS, SD = 240, 40, 1.5
+
+
+def linear(spread=0.3, outlier=0.0, columns=slice(None)):
+    """Intercepts of 40 groups and two slopes, σ known: a design matrix of 42 columns."""
+    rng = np.random.default_rng(1)
+    group = np.sort(rng.integers(0, NUM_GROUPS, NUM_UNITS))
+    group[:NUM_GROUPS] = np.arange(NUM_GROUPS)
+    group.sort()
+    x = rng.normal(size=(NUM_UNITS, 2))
+    y = rng.normal(rng.normal(0, spread, NUM_GROUPS)[group] + x @ [1.0, -0.5], 1.0)
+    y[7] += outlier
+    x = x[:, columns]
+    design = np.column_stack([np.eye(NUM_GROUPS)[group], x])
+    sd = np.array([spread] * NUM_GROUPS + [SD] * x.shape[1])
+
+    def init(key):
+        u = jax.random.normal(key, (len(sd),)) * sd
+        return {"a": u[:NUM_GROUPS], "b": u[NUM_GROUPS:]}
+
+    def log_prior(params):
+        a, b = (
+            dist.Normal(0, spread).log_prob(params["a"]),
+            dist.Normal(0, SD).log_prob(params["b"]),
+        )
+        return a.sum() + b.sum()
+
+    def log_lik(params, data):
+        mean = params["a"][data["group"]] + data["x"] @ params["b"]
+        return dist.Normal(mean, 1.0).log_prob(data["y"])
+
+    model = pcv.Model(init, log_prior, log_lik, lambda params: params, pcv.Outcome("y"))
+    form = LinearGaussian(y, design, 1.0, np.zeros(len(sd)), np.diag(sd**2))
+    return model, {"y": y, "x": x, "group": group}, form
+
+
+def exact_terms(form, term):
+    """Closed form of each term left out, a unit or a group."""
+    whole = form.evidence(np.full(NUM_UNITS, True))
+    return np.array([whole - form.evidence(term != j) for j in np.unique(term)])
+
+
+MODEL, DATA, FORM = linear()
+EXACT = exact_terms(FORM, np.arange(NUM_UNITS))
+ONE_STRATUM = {"m": 80, "data": DATA, **QUICK}
+
+
+def near(found, truth, sds=4):
+    error = np.hypot(found.subsampling_se, found.mcse)
+    return abs(found.elpd - truth.sum()) < sds * error
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "how", "strata"),
+    [("plpd", "psis", 1), ("waic", "auto", 1), ("tis", "folds", 1), ("d1waic", "psis", 4)],
+)
+def test_is_exact_within_its_errors(surrogate, how, strata):
+    options = {"strata": strata, "by_spread": strata > 1}
+    found = pcv.subsample(MODEL, surrogate=surrogate, exact=how, **options, **ONE_STRATUM)
+    assert near(found, EXACT)
+    assert not near(found, EXACT + 5 / NUM_UNITS)
+    assert abs(found.se - np.sqrt(NUM_UNITS) * EXACT.std(ddof=1)) < 0.5
+    assert (found.folds["source"] == ("mcmc" if how == "folds" else "psis")).all()
+    np.testing.assert_array_less(abs(found.exact - EXACT[found.chosen.term]), 0.15)
+    errors = {"plpd": 0.3, "waic": 0.1, "tis": 0.1, "d1waic": 0.2}
+    assert (
+        np.std(found.exact - found.surrogates[surrogate].values[found.chosen.term])
+        < (errors[surrogate])
+    )
+
+
+def test_all_terms_are_leave_one_out():
+    found = pcv.subsample(MODEL, m=1000, data=DATA, **QUICK)
+    every = pcv.loo(MODEL, data=DATA, **QUICK)
+    assert found.subsampling_se == 0
+    np.testing.assert_allclose(found.elpd, every.elpd, atol=3 * every.mcse)
+    np.testing.assert_allclose(found.se, every.se, rtol=0.01)
+    np.testing.assert_allclose(found.mcse, found.cv.mcse)
+    assert found.folds.index.tolist() == every.folds.index.tolist()
+
+
+def test_chunks_of_units_are_as_the_whole(monkeypatch):
+    whole = pcv.subsample(MODEL, **ONE_STRATUM | {"m": 5})
+    monkeypatch.setattr(surrogates, "CHUNK", 8 * 1000 * 70)
+    chunks = pcv.subsample(MODEL, **ONE_STRATUM | {"m": 5})
+    np.testing.assert_allclose(chunks.surrogates["waic"], whole.surrogates["waic"])
+
+
+def test_groups_left_out_with_their_effects():
+    """Plain importance sampling of whole groups fails where effects are wide; the marginal does
+    not."""
+    model, data, form = linear(spread=3.0)
+    truth = exact_terms(form, data["group"])
+    settings = {"m": 20, "data": data, "group_by": "group", **QUICK}
+    found = pcv.subsample(model, surrogate="psis", **settings)
+    assert found.cv.diagnostics.attrs["predictive"] == "marginal"
+    assert near(found, truth)
+    assert found.surrogates.sizes["term"] == NUM_GROUPS
+    plain = {"predictive": "plain", **settings}
+    alone = pcv.subsample(model, surrogate="waic", exact="psis", **plain)
+    assert (alone.folds["khat"] > 0.7).mean() > 0.5
+    assert "importance sampling fails for" in alone.verdict
+    assert alone.verdict in repr(alone).replace("\n  ", " ")
+    assert not near(alone, truth)
+
+
+def test_an_outlier_needs_brute_force():
+    model, data, form = linear(outlier=16.0)
+    truth = exact_terms(form, np.arange(NUM_UNITS))
+    settings = {"m": NUM_UNITS, "data": data, **QUICK}
+    alone = pcv.subsample(model, exact="psis", **settings)
+    assert alone.folds["khat"].iloc[7] > 1
+    found = pcv.subsample(model, **settings)
+    assert (found.folds["source"] == "mcmc").sum() == 1
+    assert found.verdict == "ok"
+    one = found.folds.iloc[7]
+    off = abs(one["elpd"] - truth[7])
+    assert off < 4 * one["mcse"]
+    assert off < abs(alone.folds["elpd"].iloc[7] - truth[7])
+
+
+def test_grows_until_the_subsampling_error_is_small(monkeypatch, capsys):
+    sampled, run = [], cross_validation.run
+
+    def watched(job):
+        nonlocal sampled
+        sampled += [len(x.id) for x in job.objects.values() if isinstance(x, pcv.Folds)]
+        run(job)
+
+    monkeypatch.setattr(cross_validation, "run", watched)
+    until = {"subsampling_se_over_se": 0.02, "max_m": 120}
+    found = pcv.subsample(
+        MODEL, 30, "plpd", "folds", until, data=DATA, **QUICK | {"progress": True}
+    )
+    assert found.chosen.term.size == 120
+    assert found.subsampling_se < found.se
+    assert capsys.readouterr().err.count("it grows") == 2
+    assert sampled == [30, 30, 60]
+    assert near(found, EXACT)
+    small = pcv.subsample(MODEL, 30, "plpd", "psis", None, data=DATA, **QUICK)
+    np.testing.assert_array_equal(found.chosen.term[:30], small.chosen.term)
+    enough = pcv.subsample(
+        MODEL, 30, until={"subsampling_se_over_se": 0.9, "max_m": 120}, data=DATA, **QUICK
+    )
+    assert enough.chosen.term.size == 30
+
+
+def test_models_are_compared_on_one_subsample():
+    other, data, form = linear(columns=slice(1))
+    both = {
+        "both": pcv.subsample(MODEL, **ONE_STRATUM),
+        "one": pcv.subsample(other, **ONE_STRATUM | {"data": data}),
+    }
+    found = pcv.compare(both)
+    frame = found.frame
+    truth = exact_terms(form, np.arange(NUM_UNITS)) - EXACT
+    row = frame.loc["one"]
+    assert frame.index.tolist() == ["both", "one"]
+    assert abs(row["elpd_diff"] - truth.sum()) < 4 * np.hypot(
+        row["subsampling_dse"], row["mcse_diff"]
+    )
+    np.testing.assert_allclose(row["dse"], np.sqrt(NUM_UNITS) * truth.std(ddof=1), rtol=0.15)
+    assert row["subsampling_dse"] < np.hypot(*frame["subsampling_se"])
+    assert "subsampling_dse" in repr(found)
+    assert pcv.compare(both, reference="one").frame.loc["both", "elpd_diff"] > 0
+    others = {"a": both["both"], "b": pcv.subsample(MODEL, **ONE_STRATUM | {"seed": 2})}
+    with pytest.raises(PcvError, match="'a' and 'b' have different subsamples; give both the same"):
+        pcv.compare(others)
+    with pytest.raises(PcvError, match="'c' is CV, others come from subsample"):
+        pcv.compare({**both, "c": both["one"].cv})
+    with pytest.raises(PcvError, match="no model 'onee'; did you mean 'one'"):
+        pcv.compare(both, reference="onee")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"m": 1}, "m is 1; give a whole number of 2 or more"),
+        ({"m": True}, "m is True; give a whole number of 2 or more"),
+        ({"surrogate": "wiac"}, "surrogate 'wiac'; did you mean 'waic'?"),
+        ({"exact": "fold"}, "exact 'fold'; did you mean 'folds'?"),
+        ({"strata": 50}, "m is 80 for 50 strata; give at least 2 of each, m=100"),
+        ({"until": {"max": 9}}, "until: unknown key 'max'; did you mean 'max_m'?"),
+        ({"until": {"max_m": 9}}, "until: max_m is 9; give a whole number, at least m=80"),
+        ({"group_by": "groop"}, "the data: no column 'groop'; did you mean 'group'?"),
+        ({"group_by": [1, 2]}, "group_by has 2 values for 240 units"),
+    ],
+)
+def test_refusals_in_one_line(change, words):
+    with pytest.raises(PcvError) as refused:
+        pcv.subsample(MODEL, **ONE_STRATUM | change)
+    assert str(refused.value) == words
+
+
+def test_a_surrogate_that_is_not_finite_is_named(monkeypatch):
+    broken = np.where(np.arange(NUM_UNITS) == 3, -np.inf, -1.0)
+    monkeypatch.setattr(subsample, "in_chunks", lambda *args: {"waic": broken})
+    with pytest.raises(PcvError, match=r"surrogate 'waic' of 4 is -inf \(1 not finite\); take"):
+        pcv.subsample(MODEL, **ONE_STRATUM)
+
+
+def test_few_terms_are_told():
+    found = pcv.subsample(MODEL, **ONE_STRATUM | {"m": 10})
+    assert "m is 10: rare terms with a poor surrogate are easily missed" in repr(found)
+    assert "10 of 240 units left out, chosen at random" in repr(found)
+
+
+def test_waic_of_all_units():
+    found = pcv.subsample(MODEL, **ONE_STRATUM | {"m": 5})
+    theta = FORM.posterior(np.random.default_rng(5), 4000)
+    ll = dist.Normal(theta @ FORM.design.T, 1.0).log_prob(DATA["y"])
+    waic = logsumexp(ll, axis=0) - np.log(4000) - np.var(ll, axis=0)
+    np.testing.assert_allclose(found.surrogates["waic"], waic, atol=0.15)
