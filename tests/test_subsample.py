@@ -10,6 +10,7 @@ import pcv
 from pcv import PcvError
 from pcv.api import cross_validation
 from pcv.api.leave_one_out import subsample
+from pcv.api.leave_one_out.exact import _at_least_two
 from pcv.sampling.fit import surrogates
 from tests.problems import LinearGaussian
 
@@ -75,6 +76,8 @@ def test_is_exact_within_its_errors(surrogate, how, strata):
     found = pcv.subsample(MODEL, surrogate=surrogate, exact=how, **options, **ONE_STRATUM)
     assert near(found, EXACT)
     assert not near(found, EXACT + 5 / NUM_UNITS)
+    if strata == 1:
+        np.testing.assert_allclose(found.mcse, NUM_UNITS / 80 * found.cv.mcse)
     assert abs(found.se - np.sqrt(NUM_UNITS) * EXACT.std(ddof=1)) < 0.5
     assert (found.folds["source"] == ("mcmc" if how == "folds" else "psis")).all()
     np.testing.assert_array_less(abs(found.exact - EXACT[found.chosen.term]), 0.15)
@@ -95,10 +98,22 @@ def test_all_terms_are_leave_one_out():
     assert found.folds.index.tolist() == every.folds.index.tolist()
 
 
-def test_chunks_of_units_are_as_the_whole(monkeypatch):
-    whole = pcv.subsample(MODEL, **ONE_STRATUM | {"m": 5})
+def of_all_rows(params, data):
+    mean = params["a"][data["group"]] + (data["x"] - data["x"].mean(0)) @ params["b"]
+    return dist.Normal(mean, 1.0).log_prob(data["y"])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_chunks_of_units_are_as_the_whole(monkeypatch, alone):
+    """In chunks only where terms depend on their own rows alone."""
+    model = MODEL if alone else MODEL._replace(log_lik=of_all_rows)
+    made, settings = [], ONE_STRATUM | {"m": 5}
+    whole = pcv.subsample(model, **settings)
     monkeypatch.setattr(surrogates, "CHUNK", 8 * 1000 * 70)
-    chunks = pcv.subsample(MODEL, **ONE_STRATUM | {"m": 5})
+    in_chunks = subsample.in_chunks
+    monkeypatch.setattr(subsample, "in_chunks", lambda *x: made.append(x[-1]) or in_chunks(*x))
+    chunks = pcv.subsample(model, **settings)
+    assert made == ([["plpd"], ["waic"]] if alone else [["plpd"]])
     np.testing.assert_allclose(chunks.surrogates["waic"], whole.surrogates["waic"])
 
 
@@ -149,7 +164,6 @@ def test_grows_until_the_subsampling_error_is_small(monkeypatch, capsys):
         MODEL, 30, "plpd", "folds", until, data=DATA, **QUICK | {"progress": True}
     )
     assert found.chosen.term.size == 120
-    assert found.subsampling_se < found.se
     assert capsys.readouterr().err.count("it grows") == 2
     assert sampled == [30, 30, 60]
     assert near(found, EXACT)
@@ -159,6 +173,24 @@ def test_grows_until_the_subsampling_error_is_small(monkeypatch, capsys):
         MODEL, 30, until={"subsampling_se_over_se": 0.9, "max_m": 120}, data=DATA, **QUICK
     )
     assert enough.chosen.term.size == 30
+
+
+def test_groups_of_any_size_and_order_grow_one_by_one():
+    """4, 8 and 9 groups: the last look has a single new fold."""
+    labels = np.random.default_rng(2).permutation(NUM_GROUPS)[DATA["group"]]
+    until = {"subsampling_se_over_se": 1e-9, "max_m": 9}
+    found = pcv.subsample(MODEL, 4, "waic", "folds", until, labels, data=DATA, **QUICK)
+    assert (found.folds["source"] == "mcmc").all()
+    truth = exact_terms(FORM, labels)
+    np.testing.assert_array_less(abs(found.exact - truth[found.chosen.term]), 0.3)
+    assert near(found, truth)
+    assert found.subsampling_se < 0.1 * found.se
+
+
+def test_a_single_fold_is_sampled_with_the_worst_other():
+    khat = np.array([0.9, np.nan, 0.1, 0.8])
+    assert _at_least_two(khat, np.array([False, False, True, False])).tolist() == [1, 2]
+    assert _at_least_two(khat, np.array([True, False, True, False])).tolist() == [0, 2]
 
 
 def test_models_are_compared_on_one_subsample():
@@ -184,6 +216,8 @@ def test_models_are_compared_on_one_subsample():
         pcv.compare(others)
     with pytest.raises(PcvError, match="'c' is CV, others come from subsample"):
         pcv.compare({**both, "c": both["one"].cv})
+    with pytest.raises(PcvError, match="subsamples have one score"):
+        pcv.compare(both, joint=True)
     with pytest.raises(PcvError, match="no model 'onee'; did you mean 'one'"):
         pcv.compare(both, reference="onee")
 
@@ -199,6 +233,10 @@ def test_models_are_compared_on_one_subsample():
         ({"until": {"max": 9}}, "until: unknown key 'max'; did you mean 'max_m'?"),
         ({"until": {"max_m": 9}}, "until: max_m is 9; give a whole number, at least m=80"),
         ({"group_by": "groop"}, "the data: no column 'groop'; did you mean 'group'?"),
+        (
+            {"group_by": np.arange(NUM_UNITS)},
+            "group_by: every group is a single unit; leave group_by out",
+        ),
         ({"group_by": [1, 2]}, "group_by has 2 values for 240 units"),
     ],
 )
@@ -210,7 +248,7 @@ def test_refusals_in_one_line(change, words):
 
 def test_a_surrogate_that_is_not_finite_is_named(monkeypatch):
     broken = np.where(np.arange(NUM_UNITS) == 3, -np.inf, -1.0)
-    monkeypatch.setattr(subsample, "in_chunks", lambda *args: {"waic": broken})
+    monkeypatch.setattr(subsample, "_of_log_lik", lambda *args: {"waic": broken})
     with pytest.raises(PcvError, match=r"surrogate 'waic' of 4 is -inf \(1 not finite\); take"):
         pcv.subsample(MODEL, **ONE_STRATUM)
 

@@ -202,11 +202,13 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
     return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
 
 
-def with_folds(job: Job, folds: Folds) -> Job:
-    """The same in-memory job over other folds, reusing its data and fits."""
+def with_folds(job: Job, folds: Folds, predictive: str | None = None) -> Job:
+    """The same in-memory job over other folds, reusing its data and fits; by another predictive, if
+    one is given."""
     assert job.kept is not None
     experiment = job.settings.model_dump(mode="json")
     experiment["folds"] = {"scheme": "file", "file": _named("folds", None)}
+    experiment["predictive"] = predictive or experiment["predictive"]
     settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
     return job._replace(
         config=config.parse(settings),

@@ -126,6 +126,8 @@ def compare(
     if not isinstance(models, Mapping) or not models:
         raise PcvError("compare: no models by name; give a dict of cross-validations")
     if any(isinstance(x, Subsampled) for x in models.values()):
+        if joint is not None:
+            raise PcvError("compare: subsamples have one score, of whole terms; leave joint out")
         return subsampled.compare(models, reference)
     for name, cv in models.items():
         if not isinstance(cv, CV):

@@ -27,6 +27,8 @@ from pcv.sampling.scoring import Made, score_block
 
 MOST_CPU, MOST_GPU = 16, 4096
 """largest number of chains per device that advance side by side"""
+LEAST_CPU = 4
+"""smallest: reading large data once for several chains saves more than a full cache costs"""
 CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for their unit log likelihoods: a core's cache, or a share of a GPU's memory"""
 FASTER_TO_COMPILE = {"xla_backend_optimization_level": 1}
@@ -82,7 +84,8 @@ def build(
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
-    each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
+    least = LEAST_CPU if on_cpu else 1
+    each = max(min(room // (8 * num_units), most), least) if tile is None else -(-tile // devices)
     position = programs.shapes(target.init, any_key())
     if stack is None:
         of_tile = 8 * each * buffer * (position.size + num_units)

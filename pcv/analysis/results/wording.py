@@ -310,12 +310,17 @@ def errors_apart(
     return "\n".join([heading, *rows])
 
 
-def advice(found: Sum, mcse: float, chosen: int) -> list[str]:
+def advice(found: Sum, mcse: float, chosen: int, num_terms: int, bound: bool = False) -> list[str]:
     """Which of the three errors dominates, and what to do about it.
 
-    >>> advice(Sum(-120.0, 0.4, 9.0, 0.2), 0.1, 400)
+    Args:
+        found: an estimate.
+        mcse: its Monte Carlo standard error; if `bound`, only a lower bound.
+        chosen, num_terms: number of exact terms, and of all.
+
+    >>> advice(Sum(-120.0, 0.4, 9.0, 0.2), 0.1, 400, 10_000)
     ['The SE dominates: only more data would shrink the error.']
-    >>> advice(Sum(-120.0, 4.0, 9.0, 0.2), 0.1, 400)[0]
+    >>> advice(Sum(-120.0, 4.0, 9.0, 0.2), 0.1, 400, 10_000)[0]
     'The subsampling SE is 44% of the SE: a larger m or a better surrogate would shrink it.'
     """
     said = []
@@ -324,17 +329,19 @@ def advice(found: Sum, mcse: float, chosen: int) -> list[str]:
             "The SE is unknown: the estimate of its square is negative; use a larger m or a better "
             "surrogate."
         )
-    elif found.se > 0:
-        for error, name, remedy in (
-            (found.elpd_subsampling_se, "subsampling SE", "a larger m or a better surrogate"),
-            (mcse, "MCSE", "more draws"),
-        ):
-            if error > MAX_MCSE_SHARE * found.se:
-                said.append(
-                    f"The {name} is {error / found.se:.0%} of the SE: {remedy} would shrink it."
-                )
-        said = said or ["The SE dominates: only more data would shrink the error."]
-    if chosen < MIN_CHOSEN:
+    for error, name, remedy in (
+        (found.elpd_subsampling_se, "subsampling SE", "a larger m or a better surrogate"),
+        (mcse, "MCSE", "more draws"),
+    ):
+        if np.isnan(error):
+            said.append(f"The {name} is unknown.")
+        elif error > MAX_MCSE_SHARE * found.se:
+            share = f"{error / found.se:.0%}" if found.se > 0 else "more than all"
+            said.append(f"The {name} is {share} of the SE: {remedy} would shrink it.")
+    if bound:
+        said.append("The MCSE is only a lower bound: the weights of some terms have a heavy tail.")
+    said = said or ["The SE dominates: only more data would shrink the error."]
+    if chosen < min(MIN_CHOSEN, num_terms):
         said.append(
             f"m is {chosen}: rare terms with a poor surrogate are easily missed; use {MIN_CHOSEN} "
             "or more."

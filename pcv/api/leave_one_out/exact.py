@@ -1,12 +1,13 @@
 """Scores of folds, exact where they must be: PSIS first, brute force where it fails."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from pcv.analysis import diagnostics
 from pcv.analysis.diagnostics import Benchmark, benchmark_of_models
@@ -37,12 +38,19 @@ FOLDS_AT_ONCE = 50
 
 
 class Exact(NamedTuple):
-    """Scores of folds, and those of them that were sampled."""
+    """Scores of folds, and those of them that were sampled.
+
+    Covariances between the Monte Carlo errors of folds by PSIS and of sampled ones are left out.
+    """
 
     diagnostics: xr.Dataset
     """the content of diagnostics.zarr for all of the folds"""
-    brute: tuple[xr.Dataset, ...] = ()
+    brute: tuple[xr.Dataset, ...]
     """that of the sampled folds, one dataset for each time that some were"""
+    apart: Float[np.ndarray, "part fold"]
+    """contribution of each batch of full-data draws to the errors of folds by PSIS; 0 for others"""
+    shared: float
+    """covariance of the sampled folds' errors, through full-data draws: sum over their pairs"""
 
 
 def exact(
@@ -59,8 +67,8 @@ def exact(
         folds: to score.
         brute_force: whether to sample the folds for which importance sampling fails, or all.
         good_k: k-hat above which it fails; None: by the number of draws.
-        before: scores of some of the folds, which are not sampled again. What folds sampled at
-            different times share in Monte Carlo errors, through full-data draws, is left out.
+        before: scores of some of the folds, which are not sampled again. Folds sampled at
+            different times share as much of their errors as those sampled together.
     """
     with devices.at_work(part.config.precision):
         scored_as, draws_of = _full_data_scores(part, folds)
@@ -83,10 +91,19 @@ def exact(
         cross_validation.run(others)
         new = opened(others, "diagnose").load().sel(fold=folds.id[again & ~known])
         done = (*done, new)
-    for brute in done:
-        for kind in ("joint", "pointwise") if brute.sizes["fold"] > 1 else ():
-            diagnosed.attrs[f"{kind}_shared"] += brute.attrs[f"{kind}_shared"]
-    return Exact(_patched(diagnosed, done) if done else diagnosed, done)
+    of_brute = {kind: _shared(done, kind) for kind in ("joint", "pointwise")}
+    for kind, value in of_brute.items():
+        diagnosed.attrs[f"{kind}_shared"] += value
+    apart = np.where(again, 0.0, found.joint_apart)
+    return Exact(_patched(diagnosed, done) if done else diagnosed, done, apart, of_brute["joint"])
+
+
+def _shared(brute: Sequence[xr.Dataset], kind: str) -> float:
+    """Covariance of all pairs of sampled folds, by that of the pairs sampled together."""
+    sizes = np.array([part.sizes["fold"] for part in brute])
+    together = sum(part.attrs[f"{kind}_shared"] for part in brute if part.sizes["fold"] > 1)
+    pairs = (sizes * (sizes - 1)).sum()
+    return float(together * sizes.sum() * (sizes.sum() - 1) / pairs) if pairs else 0.0
 
 
 def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray, np.ndarray]]:
@@ -99,14 +116,17 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
     thin = -(-chains * draws // MAX_DRAWS)
     model = build(job, arrays)
     if made.predictive != "marginal" and isinstance(model, Model):
+        tested = np.unique(folds.test[folds.test >= 0])
         if "log_likelihood" in tree:
-            by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome].values
+            kept = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
+            by_unit = kept.isel(unit=tested).values
         else:
             log_lik = unit_log_lik(model, arrays)
             assert log_lik is not None
-            terms = programs.shared(lambda x: jax.lax.map(log_lik, x))
+            terms = programs.shared(lambda x: jax.lax.map(lambda at: log_lik(at)[tested], x))
             by_unit = np.stack([np.asarray(terms(x)) for x in position[:, ::thin]])
-        pointwise = np.where(folds.test >= 0, by_unit[..., folds.test], 0.0)
+        place = np.searchsorted(tested, np.maximum(folds.test, tested[0]))
+        pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
         return made, (pointwise.sum(-1), pointwise)
     if made.local is not None and isinstance(model, Model):
         model = integrated(model, arrays, made.local, made.few, NODES_PER_DIM)
@@ -128,10 +148,11 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
 
 
 def _at_least_two(khat: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """Places of the bad folds, in order; if there is only one, the next worst as well."""
+    """Places of the bad folds, in order; if there is only one, the worst other one as well."""
     if bad.sum() > 1:
         return np.flatnonzero(bad)
-    return np.sort(np.argsort(np.where(np.isnan(khat), np.inf, khat))[-2:])
+    others = np.where(np.isnan(khat), np.finfo(float).max, khat)
+    return np.sort(np.argsort(np.where(bad, np.inf, others))[-2:])
 
 
 def _diagnostics(
@@ -214,7 +235,7 @@ def _flagged(names: np.ndarray, verdict: np.ndarray) -> str:
         return "ok"
     shown = ", ".join(bad[:3]) + (f" and {bad.size - 3} more" if bad.size > 3 else "")
     said = f"importance sampling fails for {bad.size} of {names.size} folds: {shown}"
-    return f"{said}; brute_force=True samples them"
+    return f"{said}; brute_force=True (exact='auto' of subsample) samples them"
 
 
 def _patched(diagnosed: xr.Dataset, brute: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -225,7 +246,9 @@ def _patched(diagnosed: xr.Dataset, brute: Sequence[xr.Dataset]) -> xr.Dataset:
         for name, variable in list(patched.data_vars.items()):
             if name in part and "point" not in variable.dims and variable.dims[:1] == ("fold",):
                 values = variable.values.astype(object)
-                values[place] = part[name].values
+                width = part.sizes["slot"] if "slot" in variable.dims else None
+                index: Any = place if width is None else (place, slice(width))
+                values[index] = part[name].values
                 dtype = str if variable.dtype.kind == "U" else variable.dtype
                 patched[name] = (variable.dims, values.astype(dtype))
         patched["source"][place] = "mcmc"

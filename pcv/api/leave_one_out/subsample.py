@@ -1,6 +1,8 @@
 """`subsample`: leave-one-out of large data from a few exact terms."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,7 +22,7 @@ from pcv.base.errors import PcvError, nearest
 from pcv.base.programs import devices
 from pcv.folds import columns, exchangeable
 from pcv.folds.base import Folds, from_sets
-from pcv.models.effects.marginal import Scored, integrated, sliceable
+from pcv.models.effects.marginal import Scored, integrated
 from pcv.models.model import Fold, Model, target
 from pcv.models.parameters import flat_target, unit_log_lik, unravel_of
 from pcv.pipeline import stages
@@ -28,7 +30,7 @@ from pcv.pipeline.job import Job
 from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.stages.problem import scored
 from pcv.pipeline.storage.artifacts import fitted, opened
-from pcv.sampling.fit.surrogates import NAMES, Posterior, in_chunks, posterior, surrogates
+from pcv.sampling.fit.surrogates import NAMES, chunk_size, in_chunks, posterior, surrogates
 from pcv.sampling.hmc import train_mask
 
 GROWTH = 2
@@ -43,6 +45,10 @@ class Terms(NamedTuple):
     name: Shaped[np.ndarray, " term"]
     of_unit: Int[np.ndarray, " unit"]
     """index of the term of each unit"""
+
+    @property
+    def noun(self) -> str:
+        return "units" if np.array_equal(self.of_unit, np.arange(len(self.name))) else "groups"
 
     def folds(self, which: Int[np.ndarray, " chosen"]) -> Folds:
         """Folds that leave out these terms, in the order of the data."""
@@ -85,9 +91,9 @@ def subsample(
     .. math:: \widehat{\mathrm{elpd}} = \sum_{i=1}^n \tilde\pi_i +
               \frac nm \sum_{j \in \mathcal S} (\pi_j - \tilde\pi_j)
 
-    Unbiased for any surrogate; a good one makes the SE of subsampling small (Magnusson, Andersen,
-    Jonasson, Vehtari 2020, eq. 7 to 9). The subsample follows from the seed alone, so that models
-    are compared on the same one: ``pcv.compare({"a": one, "b": other})``.
+    Unbiased for any surrogate if m is fixed; a good one makes the SE of subsampling small
+    (Magnusson, Andersen, Jonasson, Vehtari 2020, eq. 7 to 9). The subsample follows from the seed
+    alone, so that models are compared on the same one: ``pcv.compare({"a": one, "b": other})``.
 
     Args:
         model, data, seed, precision, cores, progress: as for `cross_validate`.
@@ -99,7 +105,8 @@ def subsample(
             is good, brute force elsewhere.
         until: grow the subsample, doubling it: ``{"subsampling_se_over_se": 0.1, "max_m": 5000}``
             until the SE of subsampling is below that share of the SE; "max_m" is 10 m by default.
-            Terms that were sampled are kept.
+            Terms that were sampled are kept. A subsample that happens to miss rare terms with a
+            poor surrogate looks precise and stops early: begin with 100 or more.
         group_by: group of each unit, or the name of its column: leave whole groups out. None:
             units.
         strata: number of strata, between quantiles of the surrogate. With several, the subsample
@@ -129,12 +136,17 @@ def subsample(
         stages.data(part)
         terms = terms_of(part, group_by)
         n = len(terms.name)
-        some = terms.folds(subsampling.in_order(seed, np.zeros(n, int))[: min(m, n)])
-        part = calls.with_folds(part, some)
+        if strata > 1 and n < 2 * strata:
+            raise PcvError(f"{strata} strata of {n} {terms.noun}; use {n // 2} or fewer")
+        grouped = terms.noun == "groups"
+        which = np.arange(n) if grouped else subsampling.in_order(seed, np.zeros(n, int))[:m]
+        part = calls.with_folds(part, terms.folds(which))
         check(part._replace(say=calls.silent))
         stages.fit(part)
         with devices.at_work(precision):
-            values = surrogate_of(part, terms, some, surrogate, surrogate_draws)
+            made = scored(part, columns.model_data(opened(part, "data")), terms.folds(which))
+            values = surrogate_of(part, terms, made, surrogate, surrogate_draws)
+        chosen_predictive = "marginal" if made.predictive == "marginal" else "plain"
         stratum, spread = subsampling.strata_of(values[surrogate].values, strata)
         order = subsampling.in_order(seed, stratum, spread if by_spread else None)
         found: Exact | None = None
@@ -142,11 +154,13 @@ def subsample(
         while True:
             chosen = subsampling.subsample(order, stratum, size)
             folds = terms.folds(chosen.term)
-            part = calls.with_folds(part, folds)
+            part = calls.with_folds(part, folds, chosen_predictive)
             found = exact_scores(part, folds, brute_force, good_k, found)
-            stages.folds(part)
+            stages.folds(part._replace(say=calls.silent))
             cv_of_terms = cross_validation.collected(part, True, found.diagnostics)
-            result = Subsampled(cv_of_terms.renamed("model"), values, chosen, surrogate)
+            result = Subsampled(
+                cv_of_terms.renamed("model"), values, chosen, surrogate, found.apart, found.shared
+            )
             now = result.sum
             if size == min(most, n) or now.elpd_subsampling_se <= share * now.se:
                 return result
@@ -194,25 +208,38 @@ def terms_of(job: Job, group_by: str | Sequence[Any] | np.ndarray | None) -> Ter
     folds = exchangeable.leave_one_group_out(values, name)
     if folds.num_units != data.sizes["unit"]:
         raise PcvError(f"group_by has {folds.num_units} values for {data.sizes['unit']} units")
+    if folds.test.shape[1] == 1:
+        raise PcvError("group_by: every group is a single unit; leave group_by out")
     of_unit = np.empty(data.sizes["unit"], int)
     for j, units in enumerate(folds.test):
         of_unit[units[units >= 0]] = j
     return Terms(folds.id, of_unit)
 
 
-def surrogate_of(job: Job, terms: Terms, some: Folds, name: str, most: int) -> xr.Dataset:
-    """A surrogate of every term, from the draws of the full-data fit."""
+def surrogate_of(job: Job, terms: Terms, made: Scored, name: str, most: int) -> xr.Dataset:
+    """A surrogate of every term, from the draws of the full-data fit.
+
+    Args:
+        job: whose data and fit are made.
+        terms: of the data.
+        made: the model as its folds score it.
+        name: of the surrogate.
+        most: draws, at most.
+
+    Raises:
+        PcvError: it is not finite for some term, which is named.
+    """
     arrays = columns.model_data(opened(job, "data"))
     position = np.asarray(fitted(job)["unconstrained/position"].values)
     draws = position.reshape(-1, position.shape[-1])
     number = min(most, len(draws))
-    made = scored(job, arrays, some)
     if made.predictive == "marginal" or not isinstance(made.model, Model):
-        all_terms = terms.folds(np.arange(len(terms.name)))
-        made = scored(job, arrays, all_terms)
-        found = _of_folds(made, arrays, all_terms, posterior(draws, number), name)
+        folds = terms.folds(np.arange(len(terms.name)))
+        if made.local is not None:  # of all groups, where the subsample decided on some units
+            made = scored(job, arrays, folds)
+        found = _of_folds(made, arrays, folds, draws, number, name)
     else:
-        found = _of_log_lik(made.model, arrays, terms, some, draws, number, name)
+        found = _of_log_lik(made.model, arrays, terms, draws, number, name)
     dataset = xr.Dataset({key: ("term", x) for key, x in found.items()}, {"term": terms.name})
     wrong = ~np.isfinite(dataset[name].values)
     if wrong.any():
@@ -221,45 +248,50 @@ def surrogate_of(job: Job, terms: Terms, some: Folds, name: str, most: int) -> x
             f"surrogate '{name}' of {which} is {dataset[name].values[wrong][0]} ({wrong.sum()} not "
             "finite); take another surrogate, or look at that part of the data"
         )
-    noun = "units" if len(terms.name) == terms.of_unit.size else "groups"
-    return dataset.assign_attrs(terms=noun)
+    composition = hashlib.sha256(terms.of_unit.tobytes()).hexdigest()[:16]
+    return dataset.assign_attrs(terms=terms.noun, terms_print=composition)
 
 
 def _of_log_lik(
     model: Model,
     arrays: Mapping[str, np.ndarray],
     terms: Terms,
-    some: Folds,
     draws: np.ndarray,
     number: int,
     name: str,
 ) -> dict[str, np.ndarray]:
     """From the log likelihood's terms; in chunks where each depends on its own row alone."""
-    n = terms.of_unit.size
-    alone = len(terms.name) == n
-    if alone and sliceable(model, arrays, some):
-        unravel, log_lik = unravel_of(model.init), model.log_lik
-
-        def of_rows(x: Float[Array, " param"], rows: Mapping[str, Any]) -> Float[Array, " unit"]:
-            return log_lik(unravel(x), rows)
-
-        data = {key: x for key, x in arrays.items() if np.asarray(x).dtype.kind in "biuf"}
-        return in_chunks(of_rows, data, n, posterior(draws, number), [name])
+    n, unravel = terms.of_unit.size, unravel_of(model.init)
     by_unit = unit_log_lik(model, arrays)
     assert by_unit is not None
-    number = max(min(number, MAX_BYTES // (8 * n)), 2)
+    given = posterior(draws, number, [name])
+    if terms.noun == "units" and chunk_size(given, n) < n:
+        data = {key: x for key, x in arrays.items() if np.asarray(x).dtype.kind in "biuf"}
+
+        def of_rows(x: Float[Array, " param"], rows: Mapping[str, Any]) -> Float[Array, " unit"]:
+            return model.log_lik(unravel(x), rows)
+
+        with suppress(Exception):  # a user's function may raise anything given fewer rows
+            alone = in_chunks(of_rows, data, n, given, ["plpd"])["plpd"]
+            if np.allclose(alone, programs.shared(by_unit)(given.center), equal_nan=True):
+                return in_chunks(of_rows, data, n, given, [name])
+    given = posterior(draws, max(min(number, MAX_BYTES // (8 * n)), 2), [name])
 
     def of_terms(x: Float[Array, " param"]) -> Float[Array, " term"]:
         return jax.ops.segment_sum(by_unit(x), terms.of_unit, len(terms.name))
 
-    program = programs.shared(
-        lambda given: surrogates(by_unit if alone else of_terms, given, [name])
-    )
-    return {key: np.asarray(x) for key, x in program(posterior(draws, number)).items()}
+    of_all = by_unit if terms.noun == "units" else of_terms
+    program = programs.shared(lambda given: surrogates(of_all, given, [name]))
+    return {key: np.asarray(x) for key, x in program(given).items()}
 
 
 def _of_folds(
-    made: Scored, arrays: dict[str, np.ndarray], folds: Folds, given: Posterior, name: str
+    made: Scored,
+    arrays: dict[str, np.ndarray],
+    folds: Folds,
+    draws: np.ndarray,
+    number: int,
+    name: str,
 ) -> dict[str, np.ndarray]:
     """From the log predictive of each fold, with left-out effects integrated out."""
     model = made.model
@@ -277,4 +309,5 @@ def _of_folds(
         return jax.lax.map(of_fold, every_fold, batch_size=FOLDS_AT_ONCE)
 
     program = programs.shared(lambda given: surrogates(of_terms, given, [name]))
+    given = posterior(draws, max(min(number, MAX_BYTES // (8 * len(folds.id))), 2), [name])
     return {key: np.asarray(x) for key, x in program(given).items()}

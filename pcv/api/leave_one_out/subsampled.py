@@ -26,12 +26,17 @@ class Subsampled:
         surrogates: of all terms (term; nats), what they are computed from, and k-hat with "psis".
         chosen: which terms are exact, in the order in which they were chosen.
         surrogate: name of the one that the estimate uses.
+        apart: contribution of each batch of full-data draws to the Monte Carlo errors of the terms
+            by PSIS (part, fold; nats); 0 for sampled ones.
+        shared: covariance of the sampled terms' Monte Carlo errors, summed over their pairs.
     """
 
     cv: CV
     surrogates: xr.Dataset
     chosen: Subsample
     surrogate: str
+    apart: np.ndarray
+    shared: float
 
     @property
     def exact(self) -> np.ndarray:
@@ -71,9 +76,12 @@ class Subsampled:
     @property
     def mcse(self) -> float:
         """Monte Carlo standard error of `elpd`: due to limited draws for the exact terms."""
-        scores, weight = self.cv.scores, self.chosen.weight
-        own = (weight * np.asarray(scores.mcse)[self._place]) ** 2
-        return float(np.sqrt(own.sum() + weight.mean() ** 2 * scores.shared))
+        weight = self.chosen.weight[np.argsort(self._place)]
+        by_psis = ((self.apart * weight).sum(1) ** 2).sum()
+        sampled = np.asarray(self.cv.folds["source"]) == "mcmc"
+        own = ((weight * np.asarray(self.cv.scores.mcse))[sampled] ** 2).sum()
+        between = self.shared * weight[sampled].mean() ** 2 if sampled.any() else 0.0
+        return float(np.sqrt(by_psis + max(own + between, 0.0)))
 
     @property
     def verdict(self) -> str:
@@ -101,12 +109,16 @@ class Subsampled:
         trust = "all folds are ok" if self.verdict == "ok" else self.verdict
         words = [
             f"Exact terms: {trust}",
-            *wording.advice(self.sum, self.mcse, self.chosen.term.size),
+            *wording.advice(self.sum, self.mcse, self.chosen.term.size, n, self._is_bound),
         ]
         return "\n".join([*lines, "", *map(wording.wrapped, words)])
 
     def _mcse_in_words(self) -> str:
-        return mcse_in_words(self.mcse, bool(np.any(self.cv.scores.mcse_is_bound)))
+        return mcse_in_words(self.mcse, self._is_bound)
+
+    @property
+    def _is_bound(self) -> bool:
+        return bool(np.any(self.cv.scores.mcse_is_bound))
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "exact terms", self.folds)
@@ -125,10 +137,11 @@ class SubsampledComparison:
     reference: str
 
     def difference(self, name: str) -> Sum:
-        """The sum of a model's terms minus those of the reference."""
+        """The sum of a model's terms minus those of the reference, from the exact terms of both."""
         one, other = self.models[name], self.models[self.reference]
-        surrogate = one._values - other._values
-        return difference_estimator(one.chosen, one.exact - other.exact, surrogate)
+        both = min(one.chosen, other.chosen, key=lambda chosen: chosen.term.size)
+        exact = one.exact[: both.term.size] - other.exact[: both.term.size]
+        return difference_estimator(both, exact, one._values - other._values)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -160,7 +173,7 @@ class SubsampledComparison:
 
     def __repr__(self) -> str:
         first = self.models[self.reference]
-        m, n = first.chosen.term.size, first._values.size
+        m, n = min(x.chosen.term.size for x in self.models.values()), first._values.size
         names = sorted({x.surrogate for x in self.models.values()})
         frame = self.frame
         error = np.hypot(frame["mcse_diff"], frame["subsampling_dse"])
@@ -185,7 +198,8 @@ class SubsampledComparison:
         for name in self.models:
             if name != self.reference:
                 found = self.difference(name)
-                said = wording.advice(found, float(frame["mcse_diff"][name]), m)
+                bound = first._is_bound or self.models[name]._is_bound
+                said = wording.advice(found, float(frame["mcse_diff"][name]), m, n, bound)
                 words += [f"{name} against {self.reference}: {line}" for line in said]
         heading = (
             f"Log score of {first.cv.diagnostics.attrs['outcome']}: {m} of {n} "
@@ -214,24 +228,21 @@ def compare(models: Mapping[str, object], reference: str | None = None) -> Subsa
     (first, one), *others = given.items()
     for name, other in others:
         a, b = one.cv, other.cv
-        for what, same in (
-            ("data", a.tree.attrs["outcome_print"] == b.tree.attrs["outcome_print"]),
-            ("outcomes", a.scores.outcome == b.scores.outcome),
-            (
-                "predictives",
-                "either" in (p := (a.scores.predictive, b.scores.predictive)) or p[0] == p[1],
-            ),
-            ("numbers of terms", one._values.size == other._values.size),
-            (
-                "subsamples",
-                np.array_equal(one.chosen.term, other.chosen.term)
-                and np.array_equal(one.chosen.stratum, other.chosen.stratum),
-            ),
-        ):
+        m = min(one.chosen.term.size, other.chosen.term.size)
+        either = {a.scores.predictive, b.scores.predictive} - {"either"}
+        alike = {
+            "data": a.tree.attrs["outcome_print"] == b.tree.attrs["outcome_print"],
+            "outcomes": a.scores.outcome == b.scores.outcome,
+            "predictives": len(either) < 2,
+            "groups": one.surrogates.attrs["terms_print"] == other.surrogates.attrs["terms_print"],
+            "subsamples": np.array_equal(one.chosen.term[:m], other.chosen.term[:m])
+            and np.array_equal(one.chosen.sizes, other.chosen.sizes),
+        }
+        for what, same in alike.items():
             if not same:
                 raise PcvError(
                     f"compare: '{first}' and '{name}' have different {what}; give both the same "
-                    "data, m, seed and group_by, and one stratum"
+                    "data, seed, predictive and group_by, and one stratum"
                 )
     if reference is not None and reference not in given:
         raise PcvError(f"compare: no model '{reference}'; {nearest(reference, list(given))}")

@@ -51,12 +51,18 @@ class Posterior(NamedTuple):
     sd: Float[Array, " param"]
 
 
-def posterior(draws: Float[np.ndarray, "draw param"], number: int | None = None) -> Posterior:
-    """Draws with their moments; of the draws, `number` are kept, evenly spaced."""
-    centered = draws - draws.mean(0)
-    covariance = np.atleast_2d(centered.T @ centered / (len(draws) - 1))
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.clip(values, 0, None))
+def posterior(
+    draws: Float[np.ndarray, "draw param"],
+    number: int | None = None,
+    names: Collection[str] = NAMES,
+) -> Posterior:
+    """Draws with the moments that surrogates of these names need; of the draws, `number` are kept,
+    evenly spaced."""
+    root = np.zeros((draws.shape[1], 0))
+    if any(name.endswith(("d1waic", "d2waic")) for name in names):
+        centered = draws - draws.mean(0)
+        values, vectors = np.linalg.eigh(np.atleast_2d(centered.T @ centered / (len(draws) - 1)))
+        root = vectors * np.sqrt(np.clip(values, 0, None))
     kept = draws[np.linspace(0, len(draws) - 1, number or len(draws)).round().astype(int)]
     weight = np.zeros(len(kept))
     return Posterior(*map(jnp.asarray, (kept, weight, draws.mean(0), root, draws.std(0, ddof=1))))
@@ -108,22 +114,26 @@ def in_chunks(
         given, names: as for `surrogates`.
     """
 
+    by_unit = {name: x for name, x in data.items() if np.ndim(x) and len(x) == num_units}
+    rest = {name: x for name, x in data.items() if name not in by_unit}
+
     def of_rows(given: Posterior, rows: Mapping[str, Any]) -> dict[str, Array]:
-        return surrogates(lambda position: log_lik(position, rows), given, names)
+        return surrogates(lambda position: log_lik(position, {**rest, **rows}), given, names)
 
     program = programs.shared(of_rows)
-    size = min(max(CHUNK // (8 * len(given.draws)), 1), num_units)
+    size = chunk_size(given, num_units)
     found: dict[str, np.ndarray] = {}
     for first in range(0, num_units, size):
         start = min(first, num_units - size)  # the last chunk is as long as the others
-        rows = {
-            name: x[start : start + size] if np.ndim(x) and len(x) == num_units else x
-            for name, x in data.items()
-        }
+        rows = {name: x[start : start + size] for name, x in by_unit.items()}
         for name, x in program(given, rows).items():
             whole = found.setdefault(name, np.empty(num_units))
             whole[start : start + size] = x
     return found
+
+
+def chunk_size(given: Posterior, num_units: int) -> int:
+    return min(max(CHUNK // (8 * len(given.draws)), 1), num_units)
 
 
 def _of_draws(terms: Terms, given: Posterior, names: set[str]) -> dict[str, Array]:
