@@ -19,7 +19,7 @@ from pcv.base.names import name_bits
 from pcv.base.programs import Shared
 from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, shard_mapped, sharded
 from pcv.base.programs.packing import Packed, bytes_of_one, pack, unpack
-from pcv.models.model import Target
+from pcv.models.model import Target, full_data
 from pcv.models.scores import Score
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
 from pcv.sampling.kernel import Kernel, plain
@@ -27,8 +27,9 @@ from pcv.sampling.scoring import Made, score_block
 
 MOST_CPU, MOST_GPU = 16, 4096
 """largest number of chains per device that advance side by side"""
-LEAST_CPU = 4
-"""smallest: reading large data once for several chains saves more than a full cache costs"""
+WIDE, LEAST_WIDE = 16, 4
+"""values of data per unit above which it pays to read them once for as many chains, even if these
+do not fit the cache"""
 CPU_ROOM, GPU_ROOM = 2**20, 2**31
 """bytes for their unit log likelihoods: a core's cache, or a share of a GPU's memory"""
 FASTER_TO_COMPILE = {"xla_backend_optimization_level": 1}
@@ -84,9 +85,11 @@ def build(
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
-    least = LEAST_CPU if on_cpu else 1
-    each = max(min(room // (8 * num_units), most), least) if tile is None else -(-tile // devices)
     position = programs.shapes(target.init, any_key())
+    each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
+    few = tile is None and on_cpu and each < LEAST_WIDE
+    if few and log_density.bytes_held(position, full_data(num_units)) > WIDE * 8 * num_units:
+        each = LEAST_WIDE
     if stack is None:
         of_tile = 8 * each * buffer * (position.size + num_units)
         stack = max(min(STACK_ROOM // of_tile, STACK), 1) if on_cpu else 1

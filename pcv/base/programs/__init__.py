@@ -318,6 +318,11 @@ class Inner:
         run, held = self.known[kind]
         return run(_at_hand(held), *args)
 
+    def bytes_held(self, *args: Any) -> int:
+        """The size of all closed-over arrays, once it is traced."""
+        jax.eval_shape(self, *args)
+        return sum(x.nbytes for _, held in self.known.values() for x in _at_hand(held))
+
     def as_read(self) -> Any:
         """What `pcv.base.programs.digests` reads: unaffected by calls."""
         return self.function
