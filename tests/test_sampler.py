@@ -333,3 +333,19 @@ def test_sample_store_round_trip(engine, tmp_path, keep):
     for i, block in enumerate(blocks):
         np.testing.assert_array_equal(read.mean[:, :, i], block.sums["pointwise"]["mean"])
     assert stored["n_draws"].values.tolist() == [30] * 5
+
+
+@pytest.mark.parametrize(("columns", "tile"), [(20, 2 * tiles.LEAST_WIDE), (1, 2)])
+def test_wide_data_are_read_once_for_several_chains(columns, tile):
+    units = 200_000
+    x = np.ones((units, columns))
+
+    def log_density(position, fold):
+        return jnp.sum(jnp.where(fold.train, -((x @ position) ** 2), 0.0))
+
+    target = Target(
+        init=lambda key: jax.random.normal(key, (columns,)),
+        log_density=log_density,
+        log_predictive=lambda position, fold: (jnp.zeros(()), jnp.zeros(fold.test.shape)),
+    )
+    assert tiles.build(target, (), units, 50).tile == tile
