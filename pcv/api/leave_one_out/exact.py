@@ -1,6 +1,6 @@
 """Scores of folds, exact where they must be: PSIS first, brute force where it fails."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -128,6 +128,18 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
         place = np.searchsorted(tested, np.maximum(folds.test, tested[0]))
         pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
         return made, (pointwise.sum(-1), pointwise)
+    at = predictive_of_folds(made, arrays, folds)
+    every = programs.shared(lambda x: jax.lax.map(at, x))
+    found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
+    joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
+    return made, (joint, pointwise)
+
+
+def predictive_of_folds(
+    made: Scored, arrays: dict[str, np.ndarray], folds: Folds
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Joint (fold) and pointwise (fold, slot) log predictive of all folds at a draw."""
+    model = made.model
     if made.local is not None and isinstance(model, Model):
         model = integrated(model, arrays, made.local, made.few, NODES_PER_DIM)
     flat, _ = flat_target(target(model, arrays, made.predictive))
@@ -141,10 +153,7 @@ def _full_data_scores(job: Job, folds: Folds) -> tuple[Scored, tuple[np.ndarray,
 
         return jax.lax.map(of_fold, every_fold, batch_size=FOLDS_AT_ONCE)
 
-    every = programs.shared(lambda x: jax.lax.map(at, x))
-    found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
-    joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
-    return made, (joint, pointwise)
+    return at
 
 
 def _at_least_two(khat: np.ndarray, bad: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, Int, Shaped
@@ -14,7 +13,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from pcv.analysis import subsampling
 from pcv.api import calls, cross_validation
 from pcv.api.inputs import AnyModel
-from pcv.api.leave_one_out.exact import FOLDS_AT_ONCE, NODES_PER_DIM, Exact
+from pcv.api.leave_one_out.exact import Exact, predictive_of_folds
 from pcv.api.leave_one_out.exact import exact as exact_scores
 from pcv.api.leave_one_out.subsampled import Subsampled
 from pcv.base import programs
@@ -22,16 +21,15 @@ from pcv.base.errors import PcvError, nearest
 from pcv.base.programs import devices
 from pcv.folds import columns, exchangeable
 from pcv.folds.base import Folds, from_sets
-from pcv.models.effects.marginal import Scored, integrated
-from pcv.models.model import Fold, Model, target
-from pcv.models.parameters import flat_target, unit_log_lik, unravel_of
+from pcv.models.effects.marginal import Scored
+from pcv.models.model import Model
+from pcv.models.parameters import unit_log_lik, unravel_of
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.stages.problem import scored
 from pcv.pipeline.storage.artifacts import fitted, opened
 from pcv.sampling.fit.surrogates import NAMES, chunk_size, in_chunks, posterior, surrogates
-from pcv.sampling.hmc import train_mask
 
 GROWTH = 2
 """factor by which a subsample grows between looks"""
@@ -294,20 +292,7 @@ def _of_folds(
     name: str,
 ) -> dict[str, np.ndarray]:
     """From the log predictive of each fold, with left-out effects integrated out."""
-    model = made.model
-    if made.local is not None and isinstance(model, Model):
-        model = integrated(model, arrays, made.local, made.few, NODES_PER_DIM)
-    flat, _ = flat_target(target(model, arrays, made.predictive))
-    num_units = columns.num_units(arrays)
-    every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)
-
-    def of_terms(x: Float[Array, " param"]) -> Float[Array, " term"]:
-        def of_fold(fold: tuple[Array, Array]) -> Float[Array, ""]:
-            test, held_out = fold
-            return flat.log_predictive(x, Fold(train_mask(held_out, num_units), test))[0]
-
-        return jax.lax.map(of_fold, every_fold, batch_size=FOLDS_AT_ONCE)
-
-    program = programs.shared(lambda given: surrogates(of_terms, given, [name]))
+    at = predictive_of_folds(made, arrays, folds)
+    program = programs.shared(lambda given: surrogates(lambda x: at(x)[0], given, [name]))
     given = posterior(draws, max(min(number, MAX_BYTES // (8 * len(folds.id))), 2), [name])
     return {key: np.asarray(x) for key, x in program(given).items()}
