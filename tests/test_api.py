@@ -29,7 +29,6 @@ from pcv.analysis import weights
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import psis
 from pcv.api import inputs
-from pcv.api.leave_one_out.exact import _at_least_two
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds.base import train_mask
@@ -480,7 +479,8 @@ class TestPsisFirst:
         assert mixed.elpd == pytest.approx(elpd.sum(), rel=1e-12)
         np.testing.assert_allclose(mixed.pointwise, elpd, rtol=1e-12)
         sampled = diagnosed(np.random.default_rng(1).normal(size=(3, 4, 400, 2)))
-        assert mixed.diagnostics.data_vars.keys() - {"source"} <= sampled.data_vars.keys()
+        of_stages = {"source", "batch_check"}
+        assert mixed.diagnostics.data_vars.keys() - of_stages <= sampled.data_vars.keys()
         shared_ones = {f"{kind}_shared" for kind in ("joint", "pointwise")}
         assert mixed.diagnostics.attrs.keys() - shared_ones <= sampled.attrs.keys()
         mixed.save(tmp_path / "cv.zarr")
@@ -488,13 +488,6 @@ class TestPsisFirst:
         assert repr(loaded) == repr(mixed)
         for name in mixed.tree.children:
             xr.testing.assert_identical(loaded.tree[name].dataset, mixed.tree[name].dataset)
-
-    def test_a_single_fold_is_sampled_with_the_next_worst(self):
-        khat = np.array([0.1, 0.9, 0.3, 0.6])
-        assert _at_least_two(khat, khat > 0.7).tolist() == [1, 3]
-        assert _at_least_two(khat, khat > 0.2).tolist() == [1, 2, 3]
-        khat[2] = np.nan
-        assert _at_least_two(khat, np.isnan(khat)).tolist() == [1, 2]
 
     @pytest.mark.slow
     def test_brute_force_where_weights_are_heavy(self, found):
@@ -545,13 +538,12 @@ class TestPsisFirst:
         assert np.abs(z).max() < 4.5
 
     def test_groups_that_fail_are_sampled_alone(self, monkeypatch):
-        """Groups given as a vector, whose folds are laid out in a file."""
         model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
         sampled, as_it_is = [], stages.sample
 
         def watched(job):
             as_it_is(job)
-            sampled.extend(opened(job, "folds")["fold"].values.tolist())
+            sampled.extend(opened(job, "sample")["fold"].values.tolist())
 
         monkeypatch.setattr(stages, "sample", watched)
         khat = pcv.loo(model, group_by=GROUP, brute_force=False, seed=1, **QUICK).folds["khat"]
@@ -857,7 +849,7 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
     # All of them are looked at, kept or not.
-    monkeypatch.setattr("pcv.api.leave_one_out.exact.MAX_DRAWS", 1600)
+    monkeypatch.setattr("pcv.pipeline.stages.from_full_data.MAX_DRAWS", 1600)
 
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})

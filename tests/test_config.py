@@ -312,7 +312,7 @@ def test_an_experiment_named_like_a_scheme_keeps_its_place():
     where = "my.yaml: experiments.column.folds.k"
     assert (
         message({"seed": 1, "experiments": {"column": rats}})
-        == f"{where}: unknown key; known: scheme, group"
+        == f"{where}: unknown key; known: exact, good_k, scheme, group"
     )
 
 
@@ -391,12 +391,12 @@ def test_unreadable_files(tmp_path):
 
 DEPENDENTS = {
     "seed": {"fit", "folds", "warmup", "diagnose"},
-    "precision": {"fit", "warmup"},
+    "precision": {"fit", "surrogates", "warmup"},
     f"{RATS}.data.order": {"data"},
-    f"{RATS}.folds": {"folds"},
+    f"{RATS}.folds": {"folds", "surrogates", "subsample"},
     f"{RATS}.models.slopes.args": {"fit"},
     f"{RATS}.models.common.args": set(),
-    f"{RATS}.predictive": {"cut", "warmup"},
+    f"{RATS}.predictive": {"surrogates", "cut", "warmup"},
     f"{RATS}.fit.draws": {"fit"},
     f"{RATS}.fit.allow_bad_fit": set(),
     f"{RATS}.cv.chains": {"cut", "warmup"},
@@ -411,7 +411,7 @@ DEPENDENTS = {
     f"{RATS}.cv.until": {"sample", "plan"},
     f"{RATS}.scores": {"cut", "sample"},
     f"{RATS}.cv.store": {"sample"},
-    f"{RATS}.compare.reference": {"compare", "plan"},
+    f"{RATS}.compare.reference": {"subsample", "compare", "plan"},
     f"{RATS}.report.title": {"report"},
 }
 OTHER = {

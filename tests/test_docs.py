@@ -123,7 +123,7 @@ def test_python_blocks_run_one_after_the_other(folder, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "elpd " in said
     assert "SE    MCSE" in said
-    assert said.count("Joint log score of weight, plain predictive") == 3
+    assert said.count("Joint log score of weight, plain predictive") == 5
     assert "Pointwise log score of weight" in said
     assert pcv.load("memory://bucket/rats.zarr").name == "slopes"
     score = names["heavy"]()

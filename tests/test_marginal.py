@@ -13,7 +13,6 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
-from pcv.api.leave_one_out.exact import NODES_PER_DIM
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
@@ -24,6 +23,7 @@ from pcv.models.effects.marginal import choose, sliceable
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.model import Fold, Model, Outcome, numeric, support, target
 from pcv.models.zoo import rats
+from pcv.pipeline.stages.from_full_data import NODES_PER_DIM
 from tests.problems import GROUP_OF_UNIT, hierarchy, narrow_effects, regression
 
 UNITS = [str(i) for i in range(14)]

@@ -9,8 +9,9 @@ from scipy.stats import f
 
 from pcv.analysis.comparison import Comparison, Scores, compare
 from pcv.analysis.diagnostics import LogSums, batch_sums, elpd, ess, mcse, nested_limit, nested_rhat
-from pcv.analysis.stopping.config import doubling, looks
+from pcv.analysis.stopping.config import looks
 from pcv.analysis.stopping.rule import MIN_ESS, Rule, finished, needs, share_of_se
+from pcv.base.section import doubling
 from tests.chains import ar1
 from tests.looks import (
     BATCH_SIZE,

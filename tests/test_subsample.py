@@ -1,5 +1,7 @@
 """`pcv.subsample` against closed forms, its growth, comparisons of models, and refusals."""
 
+import re
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -8,9 +10,8 @@ from scipy.special import logsumexp
 
 import pcv
 from pcv import PcvError
-from pcv.api import cross_validation
-from pcv.api.leave_one_out import subsample
-from pcv.api.leave_one_out.exact import _at_least_two
+from pcv.analysis import comparison
+from pcv.pipeline.stages import from_full_data
 from pcv.sampling.fit import surrogates
 from tests.problems import LinearGaussian
 
@@ -62,6 +63,14 @@ EXACT = exact_terms(FORM, np.arange(NUM_UNITS))
 ONE_STRATUM = {"m": 80, "data": DATA, **QUICK}
 
 
+def terms(found):
+    return found.folds["elpd"].to_numpy()
+
+
+def chosen(found):
+    return found.diagnostics["chosen"].values
+
+
 def near(found, truth, sds=4):
     error = np.hypot(found.subsampling_se, found.mcse)
     return abs(found.elpd - truth.sum()) < sds * error
@@ -77,13 +86,15 @@ def test_is_exact_within_its_errors(surrogate, how, strata):
     assert near(found, EXACT)
     assert not near(found, EXACT + 5 / NUM_UNITS)
     if strata == 1:
-        np.testing.assert_allclose(found.mcse, NUM_UNITS / 80 * found.cv.mcse)
+        alone = found.scores._replace(chosen=None, shared=0.0)
+        own = NUM_UNITS / 80 * comparison.total_mcse(alone)
+        assert 0.8 * own < found.mcse < 2 * own
     assert abs(found.se - np.sqrt(NUM_UNITS) * EXACT.std(ddof=1)) < 0.5
     assert (found.folds["source"] == ("mcmc" if how == "folds" else "psis")).all()
-    np.testing.assert_array_less(abs(found.exact - EXACT[found.chosen.term]), 0.15)
+    np.testing.assert_array_less(abs(terms(found) - EXACT[chosen(found)]), 0.15)
     errors = {"plpd": 0.3, "waic": 0.1, "tis": 0.1, "d1waic": 0.2}
     assert (
-        np.std(found.exact - found.surrogates[surrogate].values[found.chosen.term])
+        np.std(terms(found) - found.surrogates[surrogate].values[chosen(found)])
         < (errors[surrogate])
     )
 
@@ -94,7 +105,7 @@ def test_all_terms_are_leave_one_out():
     assert found.subsampling_se == 0
     np.testing.assert_allclose(found.elpd, every.elpd, atol=3 * every.mcse)
     np.testing.assert_allclose(found.se, every.se, rtol=0.01)
-    np.testing.assert_allclose(found.mcse, found.cv.mcse)
+    np.testing.assert_allclose(found.mcse, every.mcse)
     assert found.folds.index.tolist() == every.folds.index.tolist()
 
 
@@ -110,8 +121,8 @@ def test_chunks_of_units_are_as_the_whole(monkeypatch, alone):
     made, settings = [], ONE_STRATUM | {"m": 5}
     whole = pcv.subsample(model, **settings)
     monkeypatch.setattr(surrogates, "CHUNK", 8 * 1000 * 70)
-    in_chunks = subsample.in_chunks
-    monkeypatch.setattr(subsample, "in_chunks", lambda *x: made.append(x[-1]) or in_chunks(*x))
+    in_chunks = surrogates.in_chunks
+    monkeypatch.setattr(surrogates, "in_chunks", lambda *x: made.append(x[-1]) or in_chunks(*x))
     chunks = pcv.subsample(model, **settings)
     assert made == ([["plpd"], ["waic"]] if alone else [["plpd"]])
     np.testing.assert_allclose(chunks.surrogates["waic"], whole.surrogates["waic"])
@@ -124,9 +135,10 @@ def test_groups_left_out_with_their_effects():
     truth = exact_terms(form, data["group"])
     settings = {"m": 20, "data": data, "group_by": "group", **QUICK}
     found = pcv.subsample(model, surrogate="psis", **settings)
-    assert found.cv.diagnostics.attrs["predictive"] == "marginal"
+    assert found.diagnostics.attrs["predictive"] == "marginal"
     assert near(found, truth)
     assert found.surrogates.sizes["term"] == NUM_GROUPS
+    assert found.pointwise.size > 20
     plain = {"predictive": "plain", **settings}
     alone = pcv.subsample(model, surrogate="waic", exact="psis", **plain)
     assert (alone.folds["khat"] > 0.7).mean() > 0.5
@@ -150,29 +162,42 @@ def test_an_outlier_needs_brute_force():
     assert off < abs(alone.folds["elpd"].iloc[7] - truth[7])
 
 
-def test_grows_until_the_subsampling_error_is_small(monkeypatch, capsys):
-    sampled, run = [], cross_validation.run
-
-    def watched(job):
-        nonlocal sampled
-        sampled += [len(x.id) for x in job.objects.values() if isinstance(x, pcv.Folds)]
-        run(job)
-
-    monkeypatch.setattr(cross_validation, "run", watched)
+def test_grows_until_the_subsampling_error_is_small(capsys):
+    """Folds are sampled once, when the size is known."""
     until = {"subsampling_se_over_se": 0.02, "max_m": 120}
     found = pcv.subsample(
         MODEL, 30, "plpd", "folds", until, data=DATA, **QUICK | {"progress": True}
     )
-    assert found.chosen.term.size == 120
-    assert capsys.readouterr().err.count("it grows") == 2
-    assert sampled == [30, 30, 60]
+    said = capsys.readouterr().err
+    assert re.findall(r"subsample of (\d+): not settled \(model: subsampling SE", said) == [
+        "30",
+        "60",
+        "120",
+    ]
+    assert said.count("sample model: 960 chains") == 1
+    assert len(found.folds) == 120
     assert near(found, EXACT)
-    small = pcv.subsample(MODEL, 30, "plpd", "psis", None, data=DATA, **QUICK)
-    np.testing.assert_array_equal(found.chosen.term[:30], small.chosen.term)
+    small = pcv.subsample(MODEL, 30, "plpd", "psis", data=DATA, **QUICK)
+    assert set(chosen(small)) < set(chosen(found))
     enough = pcv.subsample(
         MODEL, 30, until={"subsampling_se_over_se": 0.9, "max_m": 120}, data=DATA, **QUICK
     )
-    assert enough.chosen.term.size == 30
+    assert len(enough.folds) == 30
+
+
+def test_grows_until_the_order_of_models_is_clear():
+    other, _, form = linear(columns=slice(1))
+    truth = exact_terms(form, np.arange(NUM_UNITS)) - EXACT
+    one = other._replace(
+        log_lik=lambda params, data: other.log_lik(params, {**data, "x": data["x"][:, :1]})
+    )
+    both, until = {"both": MODEL, "one": one}, {"decide": {"probability": 0.9}}
+    found = pcv.subsample(both, 10, "plpd", "psis", until, data=DATA, **QUICK)
+    compared = pcv.compare(found).frame.loc["one"]
+    error = compared["subsampling_dse"]
+    assert abs(compared["elpd_diff"]) - 1.28 * compared["dse"] > 2 * error
+    assert abs(compared["elpd_diff"] - truth.sum()) < 4 * error
+    assert len(found["both"].folds) == len(found["one"].folds) < NUM_UNITS
 
 
 def test_groups_of_any_size_and_order_grow_one_by_one():
@@ -182,15 +207,9 @@ def test_groups_of_any_size_and_order_grow_one_by_one():
     found = pcv.subsample(MODEL, 4, "waic", "folds", until, labels, data=DATA, **QUICK)
     assert (found.folds["source"] == "mcmc").all()
     truth = exact_terms(FORM, labels)
-    np.testing.assert_array_less(abs(found.exact - truth[found.chosen.term]), 0.3)
+    np.testing.assert_array_less(abs(terms(found) - truth[chosen(found)]), 0.3)
     assert near(found, truth)
     assert found.subsampling_se < 0.1 * found.se
-
-
-def test_a_single_fold_is_sampled_with_the_worst_other():
-    khat = np.array([0.9, np.nan, 0.1, 0.8])
-    assert _at_least_two(khat, np.array([False, False, True, False])).tolist() == [1, 2]
-    assert _at_least_two(khat, np.array([True, False, True, False])).tolist() == [0, 2]
 
 
 def test_models_are_compared_on_one_subsample():
@@ -212,12 +231,15 @@ def test_models_are_compared_on_one_subsample():
     assert "subsampling_dse" in repr(found)
     assert pcv.compare(both, reference="one").frame.loc["both", "elpd_diff"] > 0
     others = {"a": both["both"], "b": pcv.subsample(MODEL, **ONE_STRATUM | {"seed": 2})}
-    with pytest.raises(PcvError, match="'a' and 'b' have different subsamples; give both the same"):
+    with pytest.raises(PcvError, match="compare: 'b' was scored on other folds than 'a'"):
         pcv.compare(others)
-    with pytest.raises(PcvError, match="'c' is CV, others come from subsample"):
-        pcv.compare({**both, "c": both["one"].cv})
-    with pytest.raises(PcvError, match="subsamples have one score"):
-        pcv.compare(both, joint=True)
+    in_strata = pcv.subsample(MODEL, strata=2, **ONE_STRATUM | {"m": NUM_UNITS})
+    every = pcv.subsample(MODEL, **ONE_STRATUM | {"m": NUM_UNITS})
+    with pytest.raises(PcvError, match="with 'b': different subsamples; give both the"):
+        pcv.compare({"a": every, "b": in_strata})
+    with pytest.raises(PcvError, match="both: it scores a subsample of the terms, so that"):
+        both["both"].renamed("both").to_arviz()
+    assert np.isnan(both["both"].p)
     with pytest.raises(PcvError, match="no model 'onee'; did you mean 'one'"):
         pcv.compare(both, reference="onee")
 
@@ -225,19 +247,32 @@ def test_models_are_compared_on_one_subsample():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"m": 1}, "m is 1; give a whole number of 2 or more"),
-        ({"m": True}, "m is True; give a whole number of 2 or more"),
-        ({"surrogate": "wiac"}, "surrogate 'wiac'; did you mean 'waic'?"),
-        ({"exact": "fold"}, "exact 'fold'; did you mean 'folds'?"),
+        ({"m": 1}, "m: must be at least 2, is 1"),
+        ({"m": True}, "m: must be a whole number, is true"),
+        ({"surrogate": "wiac"}, "surrogate[0]: unknown surrogate 'wiac'; did you mean 'waic'?"),
+        ({"exact": "fold"}, "exact: must be 'auto', 'psis' or 'folds', is 'fold'"),
         ({"strata": 50}, "m is 80 for 50 strata; give at least 2 of each, m=100"),
-        ({"until": {"max": 9}}, "until: unknown key 'max'; did you mean 'max_m'?"),
-        ({"until": {"max_m": 9}}, "until: max_m is 9; give a whole number, at least m=80"),
+        (
+            {"until": {"decide": {}, "maxm": 9}},
+            "until.maxm: unknown key; did you mean 'max_m'?",
+        ),
+        ({"until": {"max_m": 9}}, "until: name a rule: subsampling_se_over_se and/or decide"),
+        (
+            {"until": {"subsampling_se_over_se": 0.1, "max_m": 9}},
+            "until.max_m: must be at least m, 80",
+        ),
+        ({"until": {"decide": {}}}, "until.decide: needs another model to decide against"),
+        ({"by_spread": True}, "by_spread: there is one stratum; give strata=5, say"),
+        (
+            {"strata": 2, "results": "kept"},
+            "strata: they follow from one model's draws, in memory; leave strata out",
+        ),
         ({"group_by": "groop"}, "the data: no column 'groop'; did you mean 'group'?"),
         (
             {"group_by": np.arange(NUM_UNITS)},
-            "group_by: every group is a single unit; leave group_by out",
+            "group_by: every 'group' is a single unit; leave units out, without it",
         ),
-        ({"group_by": [1, 2]}, "group_by has 2 values for 240 units"),
+        ({"group_by": [1, 2]}, "group_by has 2 values; give one for each of the 240 units"),
     ],
 )
 def test_refusals_in_one_line(change, words):
@@ -248,7 +283,7 @@ def test_refusals_in_one_line(change, words):
 
 def test_a_surrogate_that_is_not_finite_is_named(monkeypatch):
     broken = np.where(np.arange(NUM_UNITS) == 3, -np.inf, -1.0)
-    monkeypatch.setattr(subsample, "_of_log_lik", lambda *args: {"waic": broken})
+    monkeypatch.setattr(from_full_data, "_of_log_lik", lambda *args: {"waic": broken})
     with pytest.raises(PcvError, match=r"surrogate 'waic' of 4 is -inf \(1 not finite\); take"):
         pcv.subsample(MODEL, **ONE_STRATUM)
 

@@ -9,10 +9,9 @@ from pcv.analysis.subsampling import (
     Subsample,
     difference_estimator,
     hansen_hurwitz,
-    in_order,
     strata_of,
-    subsample,
 )
+from pcv.folds.exchangeable import in_order
 
 N = 2000
 NAMES = ("elpd", "se")
@@ -23,6 +22,11 @@ def terms_of(seed, n=N):
     rng = np.random.default_rng(seed)
     exact = -1 - rng.gamma(0.7, 1.0, n)
     return exact, exact + 0.05 * exact**2 * rng.normal(1, 1, n)
+
+
+def subsample(order, strata, m):
+    """The first m terms of an order."""
+    return Subsample(order[:m], strata[order[:m]], np.bincount(strata))
 
 
 def every_subsample(strata, numbers):

@@ -7,7 +7,8 @@ from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from pcv.sampling.fit.surrogates import NAMES, Posterior, posterior, smoothed, surrogates
+from pcv.base.section import SURROGATES
+from pcv.sampling.fit.surrogates import Posterior, posterior, smoothed, surrogates
 
 UNITS, WIDTH, S = 40, 3, 4000
 RNG = np.random.default_rng(1)
@@ -43,7 +44,7 @@ LPD = logsumexp(LL, axis=0) - np.log(S)
 
 @pytest.fixture
 def found():
-    return {k: np.asarray(v) for k, v in surrogates(terms, posterior(DRAWS), NAMES).items()}
+    return {k: np.asarray(v) for k, v in surrogates(terms, posterior(DRAWS), SURROGATES).items()}
 
 
 def test_of_draws_by_loops(found):
@@ -104,7 +105,7 @@ def test_the_second_order_is_exact_where_terms_are_quadratic():
 
 def test_near_the_exact_terms_in_the_order_of_their_cost(found):
     exact = exact_terms()
-    off = {name: np.sqrt(np.mean((found[name] - exact) ** 2)) for name in NAMES}
+    off = {name: np.sqrt(np.mean((found[name] - exact) ** 2)) for name in SURROGATES}
     assert off["psis"] < 0.02
     assert off["psis"] < off["waic"] < off["plpd"] / 2
     assert off["tis"] < off["waic"]

@@ -4,7 +4,9 @@ r"""Compare models by their scores.
 - every model is compared with one other, the *comparator*: the best model, or a named reference;
 - each difference has two errors, never combined: its standard error over terms (SE, `dse`:
   epistemic, from the limited data) and its Monte Carlo standard error (MCSE, `mcse_diff`: from the
-  limited number of draws; more draws shrink it).
+  limited number of draws; more draws shrink it);
+- where only some of the terms were scored, at random, their sum is estimated
+  (`pcv.analysis.subsampling`), with a third error, the SE of subsampling.
 """
 
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr
 
+from pcv.analysis.subsampling import Subsample, Sum, difference_estimator
 from pcv.base.errors import PcvError, nearest
 
 
@@ -48,6 +51,10 @@ class Scores(NamedTuple):
     """whether a fold's MCSE is only a lower bound, because of a heavy tail (k-hat)"""
     shared: float = 0.0
     """covariance of folds that share draws, added to the variance of the sum of all terms"""
+    chosen: Subsample | None = None
+    """which of all terms these are, in this order; None: all"""
+    surrogate: Float[np.ndarray, " any_term"] | None = None
+    """of all terms, if only some were scored (nats)"""
 
 
 class Comparison(NamedTuple):
@@ -68,9 +75,11 @@ class Comparison(NamedTuple):
     rank: Int[np.ndarray, " model"]
     """0 is best"""
     elpd: Float[np.ndarray, " model"]
-    """sum of the terms"""
+    """sum of all terms"""
     se: Float[np.ndarray, " model"]
     """SE of `elpd`, NaN with a single term"""
+    subsampling_se: Float[np.ndarray, " model"]
+    """SE of `elpd` over subsamples of the terms, 0 if all were scored"""
     mcse: Float[np.ndarray, " model"]
     """MCSE of `elpd`"""
     mcse_is_bound: Bool[np.ndarray, " model"]
@@ -80,6 +89,8 @@ class Comparison(NamedTuple):
     """SE of `elpd_diff` over terms, NaN with a single term"""
     dse_folds: Float[np.ndarray, " model"]
     """SE of `elpd_diff` over the folds' sums, NaN with a single fold"""
+    subsampling_dse: Float[np.ndarray, " model"]
+    """SE of `elpd_diff` over subsamples of the terms"""
     mcse_diff: Float[np.ndarray, " model"]
     """MCSE of `elpd_diff`"""
     mcse_diff_is_bound: Bool[np.ndarray, " model"]
@@ -93,8 +104,15 @@ class Comparison(NamedTuple):
     elpd_diff_folds: Float[np.ndarray, "model fold"]
     """differences summed over the terms of each fold"""
     n_folds: int
+    num_terms: int
+    """number of all terms, scored or not"""
     verdict: list[str]
     """per model: "ok", or why its numbers cannot be trusted"""
+
+    @property
+    def is_subsample(self) -> bool:
+        """Whether only some of the terms were scored, at random."""
+        return self.num_terms > len(self.term)
 
 
 def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model"]:
@@ -156,20 +174,22 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     terms = np.array([s.elpd[_order(first, s)] for s in scores])
     mcse = np.array([total_mcse(s) for s in scores])
     is_bound = np.array([np.any(s.mcse_is_bound) for s in scores])
-    elpd = terms.sum(axis=1)
-    best_first = np.argsort(-elpd, kind="stable")
+    surrogate = np.array([s.surrogate for s in scores if s.surrogate is not None])
+    best_first = np.argsort(-_sums(first, terms, surrogate).elpd, kind="stable")
     names = [scores[i].model for i in best_first]
     if reference is not None and reference not in names:
         raise PcvError(f"compare.reference: no model '{reference}'; {nearest(reference, names)}")
     comparator = 0 if reference is None else names.index(reference)
-    terms, mcse, is_bound, elpd = (x[best_first] for x in (terms, mcse, is_bound, elpd))
+    terms, mcse, is_bound = (x[best_first] for x in (terms, mcse, is_bound))
+    surrogate = surrogate[best_first] if surrogate.size else surrogate
+    sums = _sums(first, terms, surrogate)
 
     is_other = np.arange(len(names)) != comparator
     with np.errstate(invalid="ignore", divide="ignore"):
         diff_terms = np.where(is_other[:, None], terms - terms[comparator], 0.0)
-        elpd_diff = diff_terms.sum(axis=1)
-        dse = np.where(is_other, standard_error(diff_terms), 0.0)
-        p_better = np.where(is_other, ndtr(elpd_diff / dse), np.nan)
+        of_diff = _sums(first, diff_terms, surrogate - surrogate[comparator : comparator + 1])
+        dse = np.where(is_other, of_diff.se, 0.0)
+        p_better = np.where(is_other, ndtr(of_diff.elpd / dse), np.nan)
     diff_folds = np.array(
         [np.bincount(first.fold_of_term, x, minlength=len(first.fold)) for x in diff_terms]
     )
@@ -181,13 +201,17 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         reference=names[comparator],
         models=names,
         rank=np.arange(len(names)),
-        elpd=elpd,
-        se=standard_error(terms),
+        elpd=sums.elpd,
+        se=sums.se,
+        subsampling_se=sums.elpd_subsampling_se,
         mcse=mcse,
         mcse_is_bound=is_bound,
-        elpd_diff=elpd_diff,
+        elpd_diff=of_diff.elpd,
         dse=dse,
-        dse_folds=np.where(is_other, standard_error(diff_folds), 0.0),
+        dse_folds=np.where(is_other, standard_error(diff_folds), 0.0)
+        if first.chosen is None
+        else dse,
+        subsampling_dse=of_diff.elpd_subsampling_se,
         mcse_diff=np.where(is_other, np.hypot(mcse, mcse[comparator]), 0.0),
         mcse_diff_is_bound=is_other & (is_bound | is_bound[comparator]),
         p_better=p_better,
@@ -196,13 +220,46 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         fold=list(first.fold),
         elpd_diff_folds=diff_folds,
         n_folds=len(first.fold),
+        num_terms=len(first.term) if first.chosen is None else int(first.chosen.sizes.sum()),
         verdict=[_verdict(scores[i]) for i in best_first],
     )
 
 
+class Sums(NamedTuple):
+    """`pcv.analysis.subsampling.Sum` of several models."""
+
+    elpd: Float[np.ndarray, " model"]
+    elpd_subsampling_se: Float[np.ndarray, " model"]
+    se: Float[np.ndarray, " model"]
+
+
+def _sums(
+    first: Scores,
+    terms: Float[np.ndarray, "model term"],
+    surrogate: Float[np.ndarray, "model any_term"] | Float[np.ndarray, "0"],
+) -> Sums:
+    """Sums of all terms, which are these or, where they are a subsample, many more."""
+    if first.chosen is None:
+        return Sums(terms.sum(axis=1), np.zeros(len(terms)), standard_error(terms))
+    every = surrogate if surrogate.size else [None] * len(terms)
+    found = [difference_estimator(first.chosen, x, y) for x, y in zip(terms, every, strict=True)]
+    return Sums(*(np.array([getattr(x, name) for x in found]) for name in Sums._fields))
+
+
+def total(scores: Scores) -> Sum:
+    """The sum of all terms of one model, and its variability."""
+    terms = np.asarray(scores.elpd)
+    if scores.chosen is not None:
+        return difference_estimator(scores.chosen, terms, scores.surrogate)
+    return Sum(float(terms.sum()), 0.0, float(standard_error(terms[None])[0]), 0.0)
+
+
 def total_mcse(scores: Scores) -> float:
     """Monte Carlo standard error of the sum of all terms."""
-    return float(np.sqrt(np.sum(scores.mcse**2) + scores.shared))
+    mcse = scores.mcse
+    if scores.chosen is not None:
+        mcse = mcse * scores.chosen.weight
+    return float(np.sqrt(np.sum(mcse**2) + scores.shared))
 
 
 def _check(scores: Sequence[Scores]) -> None:
@@ -230,6 +287,19 @@ def _check(scores: Sequence[Scores]) -> None:
                     f"cannot compare '{first.model}' with '{s.model}': different {field}"
                     f" ({a}, {b}); {what_to_do}"
                 )
+        if not _one_subsample(first.chosen, s.chosen):
+            raise PcvError(
+                f"cannot compare '{first.model}' with '{s.model}': different subsamples; give both "
+                "the same seed, m and group_by, and one stratum"
+            )
+
+
+def _one_subsample(one: Subsample | None, other: Subsample | None) -> bool:
+    """Whether both are subsamples of the same number of terms, chosen alike."""
+    if one is None or other is None:
+        return one is other
+    a, b = ((np.sort(x.term), x.stratum[np.argsort(x.term)], x.sizes) for x in (one, other))
+    return all(map(np.array_equal, a, b))
 
 
 def noun(scores: Scores | Comparison) -> str:

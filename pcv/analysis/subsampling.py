@@ -59,39 +59,6 @@ def strata_of(
     return strata, np.array([surrogate[strata == h].std() for h in range(number)])
 
 
-def in_order(
-    seed: int,
-    strata: Int[np.ndarray, " term"],
-    spread: Float[np.ndarray, " stratum"] | None = None,
-) -> Int[np.ndarray, " term"]:
-    """All terms in the order in which they are chosen: the first m are a subsample of size m, so a
-    larger one contains the smaller.
-
-    Within a stratum the order is random. Strata take turns in proportion to their size times their
-    spread (Neyman's allocation, by Webster's method), after two terms of each.
-
-    Args:
-        seed: of the order.
-        strata: stratum of each term, numbered from 0; all 0 for simple random sampling.
-        spread: expected standard deviation within each stratum; None: all alike.
-    """
-    shuffled = np.random.default_rng(seed).permutation(strata.size)
-    sizes = np.bincount(strata)
-    share = sizes * (np.ones(sizes.size) if spread is None else spread)
-    share = np.maximum(share, share.max() * 1e-6 if share.max() > 0 else 1.0)
-    by_stratum = shuffled[np.argsort(strata[shuffled], kind="stable")]
-    place = np.arange(strata.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    turn = np.where(place < 2, place - 2.0, (place + 0.5) / np.repeat(share, sizes))
-    return by_stratum[np.argsort(turn, kind="stable")]
-
-
-def subsample(
-    order: Int[np.ndarray, " term"], strata: Int[np.ndarray, " term"], m: int
-) -> Subsample:
-    """The first m terms of an order."""
-    return Subsample(order[:m], strata[order[:m]], np.bincount(strata))
-
-
 def difference_estimator(
     chosen: Subsample,
     exact: Float[np.ndarray, " chosen"],
@@ -126,7 +93,8 @@ def difference_estimator(
     >>> terms = np.random.default_rng(1).normal(-3, 1, 1000)
     >>> near = terms + 0.01 * np.random.default_rng(2).normal(size=1000)
     >>> one = np.zeros(1000, int)
-    >>> some = subsample(in_order(3, one), one, 50)
+    >>> first = np.random.default_rng(3).permutation(1000)[:50]
+    >>> some = Subsample(first, one[first], np.array([1000]))
     >>> found = difference_estimator(some, terms[some.term], near)
     >>> abs(found.elpd - terms.sum()) < 3 * found.elpd_subsampling_se < 6
     True

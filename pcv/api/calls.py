@@ -36,6 +36,8 @@ OF_YAML = {
     r"\b(fit|cv)\.(\w+): (auto|always|true)\b": r"\1={'\2': \3}",
     r"\b(predictive|precision): (plain|float32|float64)\b": r"\1='\2'",
     r"choose another( folder)? with --results": r"choose another\1",
+    r"\bfolds\.(m|exact|good_k|until|surrogate(?:_draws)?)\b": r"\1",
+    r"\bfolds\.group\b": "group_by",
     r"'(\w+)': true\b": r"'\1': True",
     r"'(\w+)': (auto|always)\b": r"'\1': '\2'",
 }
@@ -200,21 +202,6 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
     if until is not None:
         section["until"] = until
     return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
-
-
-def with_folds(job: Job, folds: Folds, predictive: str | None = None) -> Job:
-    """The same in-memory job over other folds, reusing its data and fits; by another predictive, if
-    one is given."""
-    assert job.kept is not None
-    experiment = job.settings.model_dump(mode="json")
-    experiment["folds"] = {"scheme": "file", "file": _named("folds", None)}
-    experiment["predictive"] = predictive or experiment["predictive"]
-    settings = job.config.model_dump(mode="json") | {"experiments": {EXPERIMENT: experiment}}
-    return job._replace(
-        config=config.parse(settings),
-        objects={**job.objects, **_stored({"folds": folds}, None)},
-        kept={path: x for path, x in job.kept.items() if x[0].stage in ("data", "fit")},
-    )
 
 
 def silent(what: Any) -> None:

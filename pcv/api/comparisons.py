@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import xarray as xr
@@ -10,8 +10,6 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, frames, wording
-from pcv.api.leave_one_out import subsampled
-from pcv.api.leave_one_out.subsampled import Subsampled, SubsampledComparison
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
@@ -89,21 +87,9 @@ class Comparisons:
         return plots.fold_differences(self.dataset)
 
 
-@overload
 def compare(
     models: Mapping[str, CV], *, reference: str | None = None, joint: bool | None = None
-) -> Comparisons: ...
-
-
-@overload
-def compare(
-    models: Mapping[str, Subsampled], *, reference: str | None = None, joint: bool | None = None
-) -> SubsampledComparison: ...
-
-
-def compare(
-    models: Mapping[str, Any], *, reference: str | None = None, joint: bool | None = None
-) -> Comparisons | SubsampledComparison:
+) -> Comparisons:
     r"""Which model predicts better, and how sure that is.
 
     .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
@@ -112,9 +98,8 @@ def compare(
     Of the scores besides the log score, those that all models have are compared.
 
     Args:
-        models: cross-validations by the models' names, over the same folds of the same data; or
-            results of `subsample` from the same subsample, whose differences are estimated by the
-            difference estimator.
+        models: cross-validations by the models' names, over the same folds of the same data; of
+            the same subsample, differences are estimated by the difference estimator.
         reference: the model that the others are compared with; None: the best by the joint score.
         joint: the joint or the pointwise score; None: what the models show.
 
@@ -125,10 +110,6 @@ def compare(
     check_joint(joint)
     if not isinstance(models, Mapping) or not models:
         raise PcvError("compare: no models by name; give a dict of cross-validations")
-    if any(isinstance(x, Subsampled) for x in models.values()):
-        if joint is not None:
-            raise PcvError("compare: subsamples have one score, of whole terms; leave joint out")
-        return subsampled.compare(models, reference)
     for name, cv in models.items():
         if not isinstance(cv, CV):
             raise PcvError(

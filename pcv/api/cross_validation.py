@@ -70,8 +70,8 @@ def cross_validate(
         until: a stopping rule for folds, in place of `draws`, as in a config:
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
-            allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as an ArviZ
-            DataTree, or a dict of one per model. Existing draws are checked.
+            allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as
+            an ArviZ DataTree, or a dict of one per model. Existing draws are checked.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that an interrupted call can resume.
@@ -122,12 +122,15 @@ def run(job: Job) -> None:
         made.append(Made(stage, part, require(part, stage, known)))
 
 
-def collected(job: Job, joint: bool | None, diagnosed: xr.Dataset | None = None) -> CV:
-    """A model's artifacts as a `CV`; `diagnosed`, if given, replaces its stored diagnostics."""
-    folds, data = (opened(job, x).load() for x in ("folds", "data"))
-    diagnosed = opened(job, "diagnose").load() if diagnosed is None else diagnosed
+def collected(job: Job, joint: bool | None) -> CV:
+    """A model's artifacts as a `CV`."""
+    folds, data, diagnosed = (opened(job, x).load() for x in ("folds", "data", "diagnose"))
+    folds = folds.sel(fold=diagnosed["fold"].values)  # all but those of a larger subsample
     outcome = job.settings.data.outcome
-    tree = xr.DataTree.from_dict({**_groups(job), "folds": folds, "diagnostics": diagnosed})
+    groups = {**_groups(job), "folds": folds, "diagnostics": diagnosed}
+    if job.settings.makes("subsample"):
+        groups["surrogates"] = opened(job, "surrogates", "terms").load()
+    tree = xr.DataTree.from_dict(groups)
     said = describe(stored(folds), data.sizes["unit"])
     stamp = require(job, "fit", {})
     rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]

@@ -65,13 +65,21 @@ class CV:
 
     @property
     def elpd(self) -> float:
-        """Expected log predictive density, summed over folds (joint) or units (nats)."""
-        return float(self.scores.elpd.sum())
+        """Expected log predictive density, summed over folds (joint) or units (nats): all of them,
+        of a subsample by the difference estimator."""
+        return comparing.total(self.scores).elpd
 
     @property
     def se(self) -> float:
-        """Standard error of `elpd`: epistemic, due to limited data."""
-        return float(comparing.standard_error(self.scores.elpd[None])[0])
+        """Standard error of `elpd`: epistemic, due to limited data. NaN where a subsample's
+        estimate of its square is negative."""
+        return comparing.total(self.scores).se
+
+    @property
+    def subsampling_se(self) -> float:
+        """Standard error of `elpd` over subsamples, due to limited m; 0 where all terms are
+        scored."""
+        return comparing.total(self.scores).elpd_subsampling_se
 
     @property
     def mcse(self) -> float:
@@ -82,15 +90,18 @@ class CV:
     def p(self) -> float:
         r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
         log predictive density of the same terms under the full-data posterior. NaN for targets,
-        where log likelihoods exceed 512 MiB and are not stored, and under the marginal predictive,
-        which has no full-data counterpart."""
+        where log likelihoods exceed 512 MiB and are not stored, under the marginal predictive,
+        which has no full-data counterpart, and of a subsample."""
+        if self._is_subsample:
+            return np.nan
         return float(np.sum(self._lpd() - self.scores.elpd))
 
     @property
     def pointwise(self) -> xr.DataArray:
         """elpd of each tested unit, in the order of the data, whichever score is shown (unit;
         nats)."""
-        scores, order = replace(self, joint=False).scores, self._order
+        whole = self.diagnostics.drop_vars("chosen", errors="ignore")
+        scores, order = results.scores(whole, "pointwise", "", ""), self._order
         return xr.DataArray(
             scores.elpd[order],
             {
@@ -123,6 +134,8 @@ class CV:
         }
         if not self.joint:
             of_kind["elpd"] = of_kind["elpd"].sum("slot")
+        if self._is_subsample:
+            of_kind["surrogate"] = diagnostics["surrogate"][diagnostics["chosen"].values]
         return pd.DataFrame(
             {name: x.values for name, x in of_kind.items()}
             | {name: diagnostics[name].values for name in names},
@@ -133,6 +146,29 @@ class CV:
     def verdict(self) -> str:
         """The verdict: "ok", or which folds cannot be trusted, why, and what to do."""
         return self.scores.verdict
+
+    @property
+    def surrogates(self) -> xr.Dataset:
+        """Of a subsample: the surrogates of all terms (term; nats), and what they are computed
+        from."""
+        self._check_subsample(True)
+        return true_names(self.tree["surrogates"].to_dataset())
+
+    @property
+    def by_surrogate(self) -> pd.DataFrame:
+        """Of a subsample: the estimate with each surrogate that was asked for, and with none, which
+        is plain expansion of the exact terms."""
+        self._check_subsample(True)
+        return results.by_surrogate(self.diagnostics)
+
+    @property
+    def _is_subsample(self) -> bool:
+        return "chosen" in self.diagnostics
+
+    def _check_subsample(self, wanted: bool) -> None:
+        if self._is_subsample != wanted:
+            what = "scores every term" if wanted else "scores a subsample of the terms"
+            raise PcvError(f"{self.name}: it {what}, so that there is no such thing of it")
 
     def score(self, name: str, kind: Kind = "pointwise") -> pd.Series:
         """Estimate, SE and MCSE of a score besides the log score.
@@ -160,23 +196,38 @@ class CV:
             return np.full(len(self.scores.elpd), np.nan)
         draws = true_names(self.tree["log_likelihood"].to_dataset())[self.tree.attrs["outcome"]]
         by_unit = draws.stack(draw_of=("chain", "draw")).values
+        stats = self.tree["sample_stats"].dataset
+        weight = np.zeros(by_unit.shape[1])
+        if "log_weight" in stats:
+            weight = stats["log_weight"].stack(draw_of=("chain", "draw")).values
         test = self.tree["folds"].dataset["test"].values
         if self.joint:
             terms = np.stack([by_unit[units[units >= 0]].sum(0) for units in test])
         else:
             terms = by_unit[test[test >= 0]]
-        return logsumexp(terms, axis=1) - np.log(terms.shape[1])
+        return logsumexp(terms + weight, axis=1) - logsumexp(weight)
 
     def __repr__(self) -> str:
         d, attrs = self.diagnostics, self.tree.attrs
+        title = attrs["title"]
+        if self._is_subsample:
+            n, strata = (d.sizes[dim] for dim in ("any_term", "any_stratum"))
+            title = f"{d.sizes['fold']} of {n} {d.attrs['terms']} left out, chosen at random"
+            title += f" in {strata} strata" * (strata > 1)
         lines = [
-            f"{self.name}: {attrs['title']}",
+            f"{self.name}: {title}",
             f"{self.kind.capitalize()} log score of {d.attrs['outcome']}, {self._predictive()}, "
             f"{self._drawn()}",
             "",
-            f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
-            f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self._mcse_in_words():>8}",
         ]
+        if self._is_subsample:
+            lines[1] += f"; surrogate {d.attrs['surrogate']}"
+            lines.append(wording.errors_apart(comparing.total(self.scores), self._mcse_in_words()))
+        else:
+            lines += [
+                f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
+                f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self._mcse_in_words():>8}",
+            ]
         if not np.isnan(p := self.p):
             lines.append(f"{'p':12}{p:10.1f}")
         for key in results.listed(d.attrs.get("scores", [])):
@@ -188,6 +239,9 @@ class CV:
             rhat = results.rhat_max_in_words(d)
             trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
         words = [trust, *(f"Warning: {mark}" for mark in self._marks())]
+        if self._is_subsample:
+            notes = wording.error_notes(comparing.compare([self.scores]))
+            words = [f"Exact terms: {words[0]}", *words[1:], *notes]
         return "\n".join([*lines, "", *map(wording.wrapped, words)])
 
     def _mcse_in_words(self) -> str:
@@ -233,6 +287,7 @@ class CV:
         from arviz_stats.utils import ELPDDataLOOKFold
 
         scores = self.scores
+        self._check_subsample(False)
         order = np.arange(len(scores.elpd)) if self.joint else self._order
         terms, dim = np.asarray(scores.elpd)[order], "fold" if self.joint else "unit"
         coords = {dim: np.array(scores.term)[order]}

@@ -33,6 +33,9 @@ SCORES = {
     "accuracy": "binary",
 }
 """names of scores → their modules in `pcv.models.scores`"""
+DELTA = ("d1waic_m", "d1waic", "d2waic")
+SURROGATES = ("plpd", "waic", "tis", "psis", *DELTA, *(f"plpd_{name}" for name in DELTA))
+"""names of surrogates of leave-one-out terms, see `pcv.sampling.fit.surrogates`"""
 OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
 """scores computed from stored replicates, so that adding one takes no new draws"""
 
@@ -50,7 +53,14 @@ def _known_score(name: str) -> str:
     return name
 
 
+def _known_surrogate(name: str) -> str:
+    if name not in SURROGATES:
+        raise problem(f"unknown surrogate {name!r}; {nearest(name, SURROGATES)}")
+    return name
+
+
 Score = Annotated[str, AfterValidator(_known_score)]
+Surrogate = Annotated[str, AfterValidator(_known_surrogate)]
 
 
 def plain(args: dict[str, Any]) -> dict[str, Any]:
@@ -67,3 +77,21 @@ def plain(args: dict[str, Any]) -> dict[str, Any]:
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DecideConfig(Section):
+    """That a difference is clear, in rules of when to stop."""
+
+    probability: Annotated[float, Field(gt=0.5, lt=1)] = 0.99
+
+
+def doubling(first: int, last: int) -> list[int]:
+    """Sizes from the first to the last, each twice the one before.
+
+    >>> doubling(200, 1000)
+    [200, 400, 800, 1000]
+    """
+    found = [first]
+    while found[-1] < last:
+        found.append(min(2 * found[-1], last))
+    return found

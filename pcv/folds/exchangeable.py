@@ -1,14 +1,15 @@
 """Schemes for exchangeable units, or groups of them."""
 
 import difflib
+import hashlib
 import itertools
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_labels, from_sets
@@ -267,3 +268,81 @@ def _grouped(
     """Labels of the sorted distinct values, and each unit's index among them."""
     distinct, group = np.unique(values, return_inverse=True)
     return [label(value) for value in distinct], group
+
+
+class Terms(NamedTuple):
+    """What a leave-one-out score sums over: units, or groups of them."""
+
+    name: Shaped[np.ndarray, " term"]
+    of_unit: Int[np.ndarray, " unit"]
+    """index of the term of each unit"""
+
+    @property
+    def noun(self) -> str:
+        return "units" if np.array_equal(self.of_unit, np.arange(len(self.name))) else "groups"
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of which units each term consists of."""
+        return hashlib.sha256(self.of_unit.astype(np.int64).tobytes()).hexdigest()[:16]
+
+    def folds(self, which: Int[np.ndarray, " chosen"]) -> Folds:
+        """Folds that leave out these terms, in the order of the data."""
+        chosen = np.sort(which)
+        place = np.full(len(self.name), -1)
+        place[chosen] = np.arange(chosen.size)
+        units = np.flatnonzero(place[self.of_unit] >= 0)
+        by_fold = units[np.argsort(place[self.of_unit[units]], kind="stable")]
+        sizes = np.bincount(place[self.of_unit[units]], minlength=chosen.size)
+        tests = np.split(by_fold, np.cumsum(sizes)[:-1])
+        return from_sets([str(self.name[j]) for j in chosen], tests, None, self.of_unit.size)
+
+
+def terms_of(
+    units: Shaped[np.ndarray, " unit"], group: Shaped[np.ndarray, " unit"] | None, name: str = ""
+) -> Terms:
+    """The terms of data: their units or, if each has a group, the groups.
+
+    Args:
+        units: their names.
+        group: of each unit; None: units are left out alone.
+        name: of the groups' column.
+
+    Raises:
+        PcvError: there are fewer than two groups, or every one is a single unit.
+    """
+    if group is None:
+        return Terms(units, np.arange(len(units)))
+    folds = leave_one_group_out(group, name)
+    if folds.test.shape[1] == 1:
+        raise PcvError(f"folds.group: every {name!r} is a single unit; leave units out, without it")
+    of_unit = np.empty(len(units), int)
+    for j, of_group in enumerate(folds.test):
+        of_unit[of_group[of_group >= 0]] = j
+    return Terms(folds.id, of_unit)
+
+
+def in_order(
+    seed: int,
+    strata: Int[np.ndarray, " term"],
+    spread: Float[np.ndarray, " stratum"] | None = None,
+) -> Int[np.ndarray, " term"]:
+    """All terms in the order in which they are chosen: the first m are a subsample of size m, so a
+    larger one contains the smaller.
+
+    Within a stratum the order is random. Strata take turns in proportion to their size times their
+    spread (Neyman's allocation, by Webster's method), after two terms of each.
+
+    Args:
+        seed: of the order.
+        strata: stratum of each term, numbered from 0; all 0 for simple random sampling.
+        spread: expected standard deviation within each stratum; None: all alike.
+    """
+    shuffled = np.random.default_rng(seed).permutation(strata.size)
+    sizes = np.bincount(strata)
+    share = sizes * (np.ones(sizes.size) if spread is None else spread)
+    share = np.maximum(share, share.max() * 1e-6 if share.max() > 0 else 1.0)
+    by_stratum = shuffled[np.argsort(strata[shuffled], kind="stable")]
+    place = np.arange(strata.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    turn = np.where(place < 2, place - 2.0, (place + 0.5) / np.repeat(share, sizes))
+    return by_stratum[np.argsort(turn, kind="stable")]

@@ -1,79 +1,32 @@
 """The schemes of a config: each has its keys, its title and the function it calls, imported only
 when folds are made, so that configs are checked without NumPy."""
 
-import importlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 
-from pcv.base.section import MODEL, Section, Text, plain, problem
-from pcv.folds.coordinates import Coordinates
+from pcv.base.section import MODEL, Text, plain, problem
+from pcv.folds.sections.coordinates import Coordinates
+from pcv.folds.sections.scheme import FromFullData, Scheme, Table, shown
+from pcv.folds.sections.subsampling import Subsampling
 
 if TYPE_CHECKING:
-    import numpy as np
-    import xarray as xr
-
     from pcv.folds.base import Folds
     from pcv.folds.space import Places
 
 
-class Table(NamedTuple):
-    """What folds are made from: the units and their columns."""
-
-    data: "xr.Dataset"
-    """as `pcv.pipeline.data.tables.make_data` returns it"""
-    seed: int = 0
-    """of the config; random schemes draw from (seed, "folds") alone"""
-    given: Mapping[str, Any] = {}
-    """folds made in a Python session, by the scheme's `file`"""
-
-    @property
-    def units(self) -> list[str]:
-        return self.data["unit"].values.tolist()
-
-    def column(self, key: str, name: str) -> "np.ndarray":
-        from pcv.folds.columns import unit_column
-
-        return unit_column(self.data, name, f"folds.{key}")
-
-
-class Scheme(Section):
-    """Base of all schemes; `scheme` is the name in a config."""
-
-    words: ClassVar[str]
-    """template of the title, with keys in braces"""
-    function: ClassVar[str]
-    """in `pcv.folds`; its arguments are the units and the keys"""
-    left_out: ClassVar[Literal["gap", "not used"]] = "gap"
-    """name for units neither tested nor trained on"""
-
-    @property
-    def title(self) -> str:
-        """In words, printed before `describe` of the folds."""
-        return self.words.format(**dict(self))
-
-    def lay_out(self, table: Table) -> "Folds":
-        module, name = self.function.split(".")
-        lay_out = getattr(importlib.import_module(f"pcv.folds.{module}"), name)
-        return lay_out(table.units, **self.model_dump(exclude={"scheme", "time"}))
-
-    def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
-        """Warnings about settings that were probably not intended."""
-        yield from ()
-
-    def places(self, table: Table) -> "Places | None":
-        """Where units are, for schemes with coordinates."""
-        return None
-
-
-class LeaveOneOut(Scheme):
+class LeaveOneOut(FromFullData):
     words = "leave-one-out"
-    function = "exchangeable.leave_one_out"
 
     scheme: Literal["leave_one_out"]
+
+    def lay_out(self, table: Table) -> "Folds":
+        from pcv.folds.exchangeable import leave_one_out
+
+        return leave_one_out(table.units)
 
 
 MANY_FOLDS = 10_000
@@ -142,17 +95,19 @@ def _group_or_group_by(schema: dict[str, Any]) -> None:
     schema["oneOf"] = [{"required": ["group"]}, {"required": ["group_by"]}]
 
 
-class LeaveOneGroupOut(Scheme):
+class LeaveOneGroupOut(FromFullData):
     model_config = ConfigDict(json_schema_extra=_group_or_group_by)
-    words = "leave-one-group-out over {group}"
-
     scheme: Literal["leave_one_group_out"]
     group: Annotated[Text, Field(validation_alias=AliasChoices("group", "group_by"))]
+
+    @property
+    def title(self) -> str:
+        return f"leave-one-group-out over {shown(self.group)}"
 
     def lay_out(self, table: Table) -> "Folds":
         from pcv.folds.exchangeable import leave_one_group_out
 
-        return leave_one_group_out(table.column("group", self.group), self.group)
+        return leave_one_group_out(table.column("group", self.group), shown(self.group))
 
 
 class Blocks(Scheme):
@@ -322,6 +277,7 @@ Known = (
     | LeavePOut
     | KFold
     | LeaveOneGroupOut
+    | Subsampling
     | Blocks
     | HBlock
     | HVBlock

@@ -2,12 +2,13 @@
 
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
-and `cut` (of folds into batches) and `plan` (of a further round of sampling), where the config asks
-for them. Artifacts' paths and recipes, the order in which they are made, whether they are up to
-date, and when Snakemake remakes them all follow from this table.
+and, where the config asks for them, `surrogates` and `subsample` (leave-one-out from the full-data
+fit), `cut` (of folds into batches) and `plan` (of a further round of sampling). Artifacts' paths
+and recipes, the order in which they are made, whether they are up to date, and when Snakemake
+remakes them all follow from this table.
 
 >>> STAGES["warmup"].inputs, path(Path("results"), "warmup", "rats", "slopes", "1-of-1").name
-(('folds', 'fit', 'cut'), '1-of-1.zarr')
+(('folds', 'fit', 'surrogates', 'subsample', 'cut'), '1-of-1.zarr')
 """
 
 from collections.abc import Mapping
@@ -81,12 +82,31 @@ STAGES = {
         common=frozenset({"seed"}),
         files={"files": "folds"},
     ),
+    "surrogates": Stage(
+        version=1,
+        path="{experiment}/models/{model}/surrogates.zarr",
+        module="from_full_data",
+        says="Approximate leave-one-out terms from the full-data fit (folds.exact, scheme: "
+        "subsample): surrogates.zarr.",
+        inputs=("folds", "fit"),
+        keys={"folds": True, "predictive": True},
+        common=frozenset({"precision"}),
+        files={"files": "model"},
+    ),
+    "subsample": Stage(
+        version=1,
+        path="{experiment}/subsample.zarr",
+        module="from_full_data",
+        says="Choose how many terms are computed exactly (scheme: subsample): subsample.zarr.",
+        inputs=("folds", "surrogates"),
+        keys={"folds": True, "compare": True},
+    ),
     "cut": Stage(
         version=4,
         path="{experiment}/models/{model}/batches.zarr",
         module="batching",
         says="Cut the folds into batches that fit in memory (cv.fold_batches: auto): batches.zarr.",
-        inputs=("folds", "fit"),
+        inputs=("folds", "fit", "surrogates", "subsample"),
         keys={
             "predictive": True,
             "scores": True,
@@ -98,7 +118,7 @@ STAGES = {
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
         module="warming_up",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",
-        inputs=("folds", "fit", "cut"),
+        inputs=("folds", "fit", "surrogates", "subsample", "cut"),
         keys={
             "predictive": True,
             "cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"},
@@ -132,7 +152,7 @@ STAGES = {
         module="answers",
         says="Compute estimates and diagnostics of every fold from the stored sums: "
         "diagnostics.zarr.",
-        inputs=("cut", "sample"),
+        inputs=("surrogates", "subsample", "cut", "sample"),
         common=frozenset({"seed"}),
     ),
     "compare": Stage(

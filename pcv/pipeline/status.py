@@ -9,7 +9,7 @@ from tqdm import tqdm
 from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, draws_of
-from pcv.pipeline.stages.problem import active_folds, batch_of, stored_folds
+from pcv.pipeline.stages.problem import active_folds, batch_of, sampled_folds, stored_folds
 from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.artifacts import (
     Made,
@@ -97,7 +97,7 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
     if job.round:
         before = sample_name(job._replace(round=job.round - 1))
         inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
-    folds = batch_of(job, stored_folds(job))
+    folds = batch_of(job, sampled_folds(job, stored_folds(job)))
     which = active_folds(job, folds)
     made_of = draws_of(job, inputs, folds.some(which), opened(job, "warmup").isel(fold=which))
     number = checkpoint.count(job.checkpoints, made_of)

@@ -25,6 +25,7 @@ from pcv.report.drawing import (
     drawn,
     figures,
     inline,
+    missing,
     models_of,
     svg,
 )
@@ -39,6 +40,7 @@ from pcv.report.tables import (
     fold_table,
     other_scores,
     score_table,
+    subsample_table,
 )
 
 __all__ = [
@@ -114,10 +116,11 @@ def html(
         figures={
             name: Markup(inline(picture.svg, name))
             for name, picture in pictures.items()
-            if not (single and name == "probability")
+            if name not in missing(diagnostics)
         },
         captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),
         chains=chain_table([diagnostics[name] for name in names], names),
+        subsample=subsample_table({name: diagnostics[name] for name in names}),
         batches=batch_table({name: diagnostics[name] for name in names}),
         flagged=flagged_table(diagnostics, names),
         flagged_units=flagged_units(diagnostics, names),

@@ -112,6 +112,11 @@ NESTED_CAPTIONS = {
 """for runs with superchains"""
 
 
+OVER_DRAWS = ("uncertainty", "probability")
+OF_CHAINS = ("rhat", "benchmark", "ess", "overlap")
+"""figures that need the progress of all folds over draws, and their chains"""
+
+
 def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
     """All figures of an experiment by name, the same names for every experiment.
 
@@ -120,6 +125,17 @@ def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> di
         diagnostics: the contents of each model's diagnostics.zarr, by model name.
     """
     ordered = {name: diagnostics[name] for name in models_of(comparison)}
+    if not all("rhat_at" in d for d in ordered.values()):
+        return {
+            **{
+                name: plots.none("no progress over draws to show")
+                for name in ("difference", *OVER_DRAWS)
+            },
+            **{name: plots.none("folds of the full-data fit have no chains") for name in OF_CHAINS},
+            "fold_differences": plots.fold_differences(comparison),
+            "khat": plots.khat(ordered),
+            "full_data": plots.full_data(ordered),
+        }
     runs = {"all models": comparison, **ordered} if len(ordered) > 1 else ordered
     return {
         "difference": plots.difference(comparison),
@@ -133,6 +149,13 @@ def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> di
         "overlap": plots.overlap(ordered),
         "full_data": plots.full_data(ordered),
     }
+
+
+def missing(diagnostics: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
+    """Names of figures that say only that there is nothing to show."""
+    if all("rhat_at" in d for d in diagnostics.values()):
+        return ("probability",) * (len(diagnostics) == 1)
+    return ("difference", *OVER_DRAWS, *OF_CHAINS)
 
 
 class Picture(NamedTuple):

@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
+from pcv.analysis.results import by_surrogate
 from pcv.analysis.results.numbers import percent, typeset
 from pcv.analysis.results.wording import predictive_in_words, units_of
 from pcv.analysis.verdicts import FOLD_FLAGGED
@@ -38,6 +39,8 @@ def score_table(
     single = len(rows) == 1
     predictive = predictive_in_words(rows["model"].tolist(), rows["predictive"].tolist())
     count = f"{rows['n_folds'].max()} folds"
+    if "num_terms" in rows:
+        count = f"{rows['n_folds'].max()} of {rows['num_terms'].max():,} folds, chosen at random"
     if kind == "pointwise":
         count = f"{units_of(comparison['unit'].values.tolist())} in {count}"
     caption = f"{kind.capitalize()} scores: {count}, {predictive} predictive"
@@ -51,22 +54,30 @@ def score_table(
     ]
     if over:
         notes = [f"SE of the difference over folds instead of units: {', '.join(over)}.", *notes]
+    third: Cells = ("subsampling SE",) if "num_terms" in rows else ()
     elpd = [
-        (typeset(row["elpd"], row["se"]), _error(row["se"]), _mcse(row, "mcse"))
+        (
+            typeset(row["elpd"], row["se"]),
+            _error(row["se"]),
+            *(_error(row["subsampling_se"]) for _ in third),
+            _mcse(row, "mcse"),
+        )
         for _, row in rows.iterrows()
     ]
     if single:
-        head: Cells = ("model", "elpd", "SE", "MCSE", "verdict")
+        head: Cells = ("model", "elpd", "SE", *third, "MCSE", "verdict")
         differences: list[Cells] = [()]
     else:
-        head = ("model", "difference", "SE", "MCSE", f"Pr(beats {comparator})")
-        head += ("elpd", "SE of elpd", "MCSE of elpd", "verdict")
+        head = ("model", "difference", "SE", *third, "MCSE", f"Pr(beats {comparator})")
+        head += ("elpd", "SE of elpd", *(f"{name} of elpd" for name in third), "MCSE of elpd")
+        head += ("verdict",)
         differences = [
-            ("0", "–", "–", "–")
+            ("0", "–", *("–" for _ in third), "–", "–")
             if row["model"] == comparator
             else (
                 typeset(row["elpd_diff"], row["dse"]),
                 _error(row["dse"]),
+                *(_error(row["subsampling_dse"]) for _ in third),
                 _mcse(row, "mcse_diff"),
                 percent(row["p_better"]),
             )
@@ -125,9 +136,9 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             name,
             f"{folds.attrs['num_chains']} × {_range(folds['n_draws'])}",
             _at(folds["rhat"], "max", ".3f"),
-            percent(float(folds["benchmark_share"])),
+            percent(_only(folds, "benchmark_share")),
             _at(folds["joint_ess"], "min", ",.0f"),
-            f"{float(folds['joint_ess_total']):,.0f}".replace("nan", "–"),
+            f"{_only(folds, 'joint_ess_total'):,.0f}".replace("nan", "–"),
             _at(folds["khat"], "max", ".2f"),
             _at(folds["overlap"], "min", ".2f"),
             f"{int(folds['divergences'].sum()):,}",
@@ -136,7 +147,7 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         for name, folds in zip(names, models, strict=True)
     ]
     flagged = [
-        bool((folds["verdict"] != "ok").any() or not folds["benchmark_share"] > BENCHMARK_LEVEL)
+        bool((folds["verdict"] != "ok").any() or _only(folds, "benchmark_share") <= BENCHMARK_LEVEL)
         for folds in models
     ]
     note = (
@@ -144,6 +155,32 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         f"value; {BENCHMARK_LEVEL:.0%} or less means that the chains have not mixed."
     )
     return Table("Chains of all folds", head, rows, flagged, [note])
+
+
+def subsample_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
+    """Estimates by surrogate; None if every term was scored."""
+    if not all("chosen" in d for d in diagnostics.values()):
+        return None
+    rows = [
+        (
+            name,
+            str(surrogate),
+            typeset(row["elpd"], row["se"]),
+            _error(row["se"]),
+            _error(row["subsampling_se"]),
+            "used" * (surrogate == d.attrs["surrogate"]),
+        )
+        for name, d in diagnostics.items()
+        for surrogate, row in by_surrogate(d).iterrows()
+    ]
+    first = next(iter(diagnostics.values()))
+    size = f"{first.sizes['fold']:,} of {first.sizes['any_term']:,} {first.attrs['terms']}"
+    note = (
+        "None: plain expansion of the exact terms, as if nothing were known of the others. The SE "
+        "of subsampling is that of the elpd over subsamples of this size."
+    )
+    head = ("model", "surrogate", "elpd", "SE", "subsampling SE", "")
+    return Table(f"Exact terms of {size}", head, rows, [False] * len(rows), [note])
 
 
 def batch_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
@@ -190,7 +227,9 @@ def fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
 
 def fold_table(name: str, folds: xr.Dataset) -> Table:
     differ = len(np.unique(folds["n_draws"])) > 1
-    head: Cells = ("fold", *("draws",) * differ, "joint elpd", "MCSE", "ESS")
+    by = {"psis": "PSIS", "mcmc": "sampled"}
+    head: Cells = ("fold", *("by",) * ("source" in folds), *("draws",) * differ)
+    head += ("joint elpd", "MCSE", "ESS")
     head += (plots.rhat_name(folds), "k-hat", "overlap", "divergences", "acceptance", "E-FMI")
     head += ("pointwise elpd, summed", "its MCSE", "verdict")
     summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
@@ -198,20 +237,22 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
         ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
         + ["efmi", "n_draws", "pointwise_mcse", "verdict", "overlap"]
         + ["joint_mcse_is_bound", "pointwise_mcse_is_bound"]
+        + ["source"] * ("source" in folds)
     ].to_dataframe()
     rows = [
         (
             str(fold),
+            *(by[x] for x in [row.get("source")] if x),
             *(f"{row['n_draws']:,}",) * differ,
             typeset(row["joint_elpd"], row["joint_mcse"]),
             _mcse(row, "joint_mcse"),
-            f"{row['joint_ess']:,.0f}",
-            f"{row['rhat']:.3f}",
+            _fixed(row["joint_ess"], ",.0f"),
+            _fixed(row["rhat"], ".3f"),
             _fixed(row["khat"], ".2f"),
-            _fixed(row["overlap"], ".2f").replace("nan", "–"),
+            _fixed(row["overlap"], ".2f"),
             f"{row['divergences']:,.0f}",
-            f"{row['acceptance']:.2f}",
-            f"{row['efmi']:.2f}",
+            _fixed(row["acceptance"], ".2f"),
+            _fixed(row["efmi"], ".2f"),
             typeset(pointwise, row["pointwise_mcse"]),
             _mcse(row, "pointwise_mcse"),
             "ok" if row["verdict"] == "ok" else "flagged",
@@ -264,6 +305,11 @@ def _mcse(row: pd.Series, name: str) -> str:
     return "> " * bool(row[f"{name}_is_bound"]) + _error(row[name])
 
 
+def _only(folds: xr.Dataset, name: str) -> float:
+    """A number on all sampled folds, NaN if there are none."""
+    return float(folds.get(name, np.nan))
+
+
 def _range(values: xr.DataArray) -> str:
     low, high = int(values.min()), int(values.max())
     return f"{low}" if low == high else f"{low} to {high}"
@@ -279,4 +325,4 @@ def _at(values: xr.DataArray, which: Literal["max", "min"], form: str) -> str:
 
 
 def _fixed(value: float, form: str) -> str:
-    return format(value, form).replace("-", "\N{MINUS SIGN}")
+    return format(value, form).replace("-", "\N{MINUS SIGN}").replace("nan", "–")

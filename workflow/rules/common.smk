@@ -222,8 +222,21 @@ def score_files(wildcards):
     return [str(path) for name in own for path in reference.sources(name)]
 
 
+def approximated(wildcards):
+    """What is computed from the full-data fit, where the config asks for it."""
+    makes = CONFIG.experiments[wildcards.experiment].makes
+    place = wildcards.experiment, wildcards.model
+    return [
+        str(graph.path(Path("results"), stage, *place))
+        for stage in ("surrogates", "subsample")
+        if makes(stage)
+    ]
+
+
 def batches(experiment, model):
     """Names of a model's fold batches, after `cut` with `fold_batches: auto`."""
+    if not CONFIG.experiments[experiment].makes("sample"):
+        return []
     given = CONFIG.experiments[experiment].cv.fold_batches
     if given == "auto":
         checkpoints.cut.get(experiment=experiment, model=model)

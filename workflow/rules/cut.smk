@@ -4,6 +4,7 @@ checkpoint cut:
         data=rules.data.output,
         fit=rules.fit.output,
         folds=rules.folds.output,
+        approximated=approximated,
         scores=score_files,
         recipe=recipe("cut"),
     output:

@@ -2,6 +2,7 @@ rule diagnose:
     input:
         folds=rules.folds.output,
         fit=rules.fit.output,
+        approximated=approximated,
         sample=all_samples,
         recipe=recipe("diagnose"),
     output:

@@ -2,6 +2,7 @@ rule sample:
     input:
         data=rules.data.output,
         folds=rules.folds.output,
+        approximated=approximated,
         warmup=rules.warmup.output,
         scores=score_files,
         recipe=recipe("sample"),
@@ -49,6 +50,7 @@ rule sample_more:
     input:
         data=rules.data.output,
         folds=rules.folds.output,
+        approximated=approximated,
         warmup=rules.warmup.output,
         plan=rules.plan.output,
         before=sample_before,

@@ -3,6 +3,7 @@ rule warmup:
         data=rules.data.output,
         fit=rules.fit.output,
         folds=rules.folds.output,
+        approximated=approximated,
         recipe=recipe("warmup"),
     output:
         directory("results/{experiment}/models/{model}/warmup/{batch}.zarr"),

@@ -40,13 +40,16 @@ def psis(
     joint: Float[np.ndarray, "chain draw fold"],
     pointwise: Float[np.ndarray, "chain draw fold slot"],
     test: Int[np.ndarray, "fold slot"],
+    log_weight: Float[np.ndarray, "chain draw"] | None = None,
 ) -> Psis:
-    """Estimates of all folds from log scores at draws of the full-data posterior.
+    r"""Estimates of all folds from log scores at draws of the full-data posterior.
 
     Args:
         joint: log score of each fold's test set as a whole (nats).
         pointwise: log scores of its units.
         test: test units, padded with -1.
+        log_weight: of draws of an approximation q, :math:`\log p(\theta \mid y) / q(\theta)` up to
+            a constant; None: draws of the posterior.
 
     Returns:
         Estimates, with MCSEs by the batch jackknife. k-hat is NaN where the tail of the weights
@@ -60,10 +63,11 @@ def psis(
     present = test >= 0
     scores = np.moveaxis(joint[:, :used].reshape(-1, folds), 1, 0)
     units = np.moveaxis(pointwise[:, :used].reshape(-1, *test.shape), 0, 1)
+    ratio = -scores if log_weight is None else log_weight[:, :used].ravel() - scores
     with np.errstate(all="ignore"):
-        log_weight, khat = array_stats.psislw(scores)
+        smooth, khat = array_stats.psislw(-ratio)
     batches = (folds, chains * used // size, size)
-    weight = log_weight.reshape(batches)
+    weight = smooth.reshape(batches)
     of_part = logsumexp(weight, axis=2)
 
     def mean(x: np.ndarray, center: np.ndarray) -> np.ndarray:

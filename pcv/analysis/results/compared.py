@@ -15,6 +15,8 @@ from pcv.analysis.results.numbers import mcse_in_words
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
 from pcv.analysis.stopping.config import UntilConfig
+from pcv.analysis.stopping.rule import needs_terms
+from pcv.folds.sections.subsampling import GrowConfig
 
 
 def trimmed(diagnostics: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -53,6 +55,7 @@ def compare(
     reference: str | None,
     experiment: str,
     until: UntilConfig | None = None,
+    grow: GrowConfig | None = None,
 ) -> Compared:
     """Compare the models of an experiment, jointly and pointwise, and over draws.
 
@@ -62,6 +65,7 @@ def compare(
         reference: the comparator, or None for the best model by the joint score.
         experiment: its name.
         until: the stopping rule, or None.
+        grow: the rule by which a subsample grows, or None.
 
     Returns:
         The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
@@ -87,6 +91,7 @@ def compare(
         by_model = [result.models.index(name) for name in models]
         columns = ["rank", "elpd", "se", "mcse", "mcse_is_bound", "elpd_diff", "dse", "dse_folds"]
         columns += ["mcse_diff", "mcse_diff_is_bound", "p_better"]
+        columns += ["subsampling_se", "subsampling_dse"]
         by_kind.append(
             xr.Dataset(
                 {
@@ -134,6 +139,8 @@ def compare(
         "until": _stopping(comparisons["joint"], diagnostics, until) if until else "",
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
     }
+    if grow:
+        dataset.attrs["until"] = _grown(comparisons["joint"], grow)
     others = [
         comparing.compare(
             [scores(d, kind, data, folds, score) for d in diagnostics.values()], reference
@@ -235,6 +242,13 @@ def _stopping(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: U
     if words != "settled" and any(stopped.values()):
         words += f", stopped by max_draws, {until.max_draws}"
     return f"cv.until: {words}. {draws}"
+
+
+def _grown(joint: Comparison, grow: GrowConfig) -> str:
+    """Whether a subsample is large enough, by its rule."""
+    decide = grow.decide.probability if grow.decide else None
+    words = needs_terms(joint, grow.subsampling_se_over_se, decide)
+    return f"folds.until: {words}, with {joint.n_folds} terms."
 
 
 def _progressive(

@@ -118,7 +118,6 @@ def diagnose(
         superchains,
         ids[np.nonzero(present)[0]],
     )
-    problems, warnings = (listed(checks.attrs[name]) for name in ("problems", "warnings"))
     attributes = {
         "model": model,
         "predictive": predictive,
@@ -133,14 +132,22 @@ def diagnose(
         "batch_size": batch_size,
         "batch_inflation": inflation,
         "good_k": float(diag.good_k(int(chains * num_draws.max()))),
-        "fit_verdict": "; ".join(problems + warnings) or "ok",
-        "fit_divergences": int(checks["divergences"]),
-        "fit_efmi": checks["efmi"].values.tolist(),
-        "bad_fit": bool(problems),
+        **about_fit(checks),
         **shared_by,
     }
     coords = {"fold": ids, "point": points * batch_size, "param": checks["param"].values}
     return xr.Dataset(variables, coords, attributes)
+
+
+def about_fit(checks: xr.Dataset) -> dict[str, Any]:
+    """What attributes of the diagnostics say of the full-data fit."""
+    problems, warnings = (listed(checks.attrs[name]) for name in ("problems", "warnings"))
+    return {
+        "fit_verdict": "; ".join(problems + warnings) or "ok",
+        "fit_divergences": int(checks["divergences"]),
+        "fit_efmi": checks["efmi"].values.tolist(),
+        "bad_fit": bool(problems),
+    }
 
 
 def _blocks(

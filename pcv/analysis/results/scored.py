@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 
 from pcv.analysis.comparison import Scores
+from pcv.analysis.subsampling import Subsample
 
 Kind = Literal["joint", "pointwise"]
 KINDS: tuple[Kind, ...] = ("joint", "pointwise")
@@ -22,6 +23,8 @@ def scores(
 ) -> Scores:
     """A model's scores, as input to `pcv.analysis.comparison.compare`.
 
+    Terms of a subsample are scored as a whole, so that both kinds are joint.
+
     Args:
         diagnostics: the contents of a diagnostics artifact.
         kind: joint or pointwise.
@@ -31,9 +34,11 @@ def scores(
     names = diagnostics["fold"].values
     units = diagnostics["unit_name"].values
     present = units != ""
-    joint = kind == "joint"
-    variable = diagnostics[f"{kind}_elpd" if score == "log" else f"{score}_{kind}"]
-    mcse = diagnostics[f"{kind}_mcse" if score == "log" else f"{score}_{kind}_mcse"].values
+    chosen, surrogate = _subsample(diagnostics)
+    joint = kind == "joint" or chosen is not None
+    of = "joint" if joint else kind
+    variable = diagnostics[f"{of}_elpd" if score == "log" else f"{score}_{of}"]
+    mcse = diagnostics[f"{of}_mcse" if score == "log" else f"{score}_{of}_mcse"].values
     terms = variable.values if joint else variable.values[present]
     slope, constant = _linearise(terms, str(variable.attrs.get("total", "sum")))
     return Scores(
@@ -49,10 +54,21 @@ def scores(
         mcse=slope * mcse,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
-        verdict=_verdict(diagnostics, kind) if score == "log" else _note(diagnostics, score, kind),
-        mcse_is_bound=diagnostics[f"{kind}_mcse_is_bound"].values if score == "log" else False,
-        shared=float(diagnostics.attrs.get(f"{kind}_shared", 0.0)) if score == "log" else 0.0,
+        verdict=_verdict(diagnostics, of) if score == "log" else _note(diagnostics, score, of),
+        mcse_is_bound=diagnostics[f"{of}_mcse_is_bound"].values if score == "log" else False,
+        shared=float(diagnostics.attrs.get(f"{of}_shared", 0.0)) if score == "log" else 0.0,
+        chosen=chosen,
+        surrogate=surrogate,
     )
+
+
+def _subsample(diagnostics: xr.Dataset) -> tuple[Subsample | None, np.ndarray | None]:
+    """Which of all terms the folds score, and the surrogate of all; None if they score all."""
+    if "chosen" not in diagnostics:
+        return None, None
+    d = diagnostics
+    chosen = Subsample(*(d[name].values for name in ("chosen", "stratum", "stratum_size")))
+    return chosen, d["surrogate"].values
 
 
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
@@ -100,5 +116,7 @@ def rhat_max_in_words(diagnostics: xr.Dataset) -> str:
 
 
 def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:
-    """The kinds of scores that differ: joint only, if every fold leaves out one unit."""
-    return ["joint"] if all(d.sizes["slot"] == 1 for d in diagnostics.values()) else list(KINDS)
+    """The kinds of scores that differ: joint only, if every fold leaves out one unit, and of
+    subsamples."""
+    alike = all(d.sizes["slot"] == 1 or "chosen" in d for d in diagnostics.values())
+    return ["joint"] if alike else list(KINDS)

@@ -125,39 +125,55 @@ def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
     common: the MCSE of its difference is 28% of the SE: more draws would shrink it
     """
     c = comparison
+    of_subsample = {
+        name: [two_figures(x) for x in getattr(c, name)] if c.is_subsample else None
+        for name in ("subsampling_dse", "subsampling_se")
+    }
     errors = {
         "se": [two_figures(x) for x in c.se],
+        "subsampling_se": of_subsample["subsampling_se"],
         "mcse": [mcse_in_words(x, bound) for x, bound in zip(c.mcse, c.mcse_is_bound)],
     }
+    of_diff, of_elpd = _computed(c)
     printed = pd.DataFrame(
         {
             "rank": c.rank,
-            "elpd_diff": [by_error(x, e) for x, e in zip(c.elpd_diff, c.mcse_diff)],
+            "elpd_diff": [by_error(x, e) for x, e in zip(c.elpd_diff, of_diff)],
             "dse": [two_figures(x) for x in c.dse],
+            "subsampling_dse": of_subsample["subsampling_dse"],
             "mcse_diff": [
                 mcse_in_words(x, bound) for x, bound in zip(c.mcse_diff, c.mcse_diff_is_bound)
             ],
             "p_better": ["" if np.isnan(p) else f"{p:.2f}" for p in c.p_better],
             "diag_diff": diag_diff(c),
-            "elpd": [by_error(x, e) for x, e in zip(c.elpd, c.mcse)],
+            "elpd": [by_error(x, e) for x, e in zip(c.elpd, of_elpd)],
             **errors,
         },
         index=c.models,
     )
+    printed = printed.drop(columns=[] if c.is_subsample else list(of_subsample))
     folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
     size = folds if c.kind == "joint" else f"{units_of(c.term)} in {folds}"
+    if c.is_subsample:
+        size = f"{c.n_folds} of {c.num_terms:,} folds, chosen at random"
     heading = (
         f"{c.kind.capitalize()} {c.score} score of {c.outcome},"
         f" {predictive_in_words(c.models, c.predictive)} predictive: {size}"
     )
     if len(c.models) == 1:
-        printed = printed[["elpd", *errors]]
+        printed = printed[[name for name in ("elpd", *errors) if name in printed]]
     else:
         heading += f"; differences from {c.reference}"
     said = c.verdict if verdict is None else verdict
     flagged = [f"{m}: {words}" for m, words in zip(c.models, said) if words != "ok"]
-    notes = [wrapped(line) for line in (*mcse_notes(c), *flagged)]
+    notes = [wrapped(line) for line in (*error_notes(c), *flagged)]
     return "\n".join([heading, printed.to_string(), *notes])
+
+
+def _computed(c: Comparison) -> tuple[np.ndarray, np.ndarray]:
+    """By model, the size of errors from computing less than everything, of differences and elpds:
+    what digits they allow."""
+    return np.hypot(c.mcse_diff, c.subsampling_dse), np.hypot(c.mcse, c.subsampling_se)
 
 
 def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str:
@@ -179,7 +195,7 @@ def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str
 def diag_diff(comparison: Comparison) -> list[str]:
     """Per model, why its `p_better` is rough; empty where it is not."""
     c = comparison
-    few = len(c.term) < MIN_TERMS
+    few = c.num_terms < MIN_TERMS
     why = f"N < {MIN_TERMS}" if few else "|elpd_diff| < 4"
     rough = few | (np.abs(c.elpd_diff) < 4)
     return [why if x and not np.isnan(p) else "" for x, p in zip(rough, c.p_better)]
@@ -200,8 +216,26 @@ def mcse_notes(comparison: Comparison) -> list[str]:
     ]
 
 
+def error_notes(comparison: Comparison) -> list[str]:
+    """`mcse_notes`; of a subsample, which of the three errors dominates, and what to do."""
+    c = comparison
+    if not c.is_subsample:
+        return mcse_notes(c)
+    if len(c.models) == 1:
+        found = Sum(c.elpd[0], c.subsampling_se[0], c.se[0], np.nan)
+        return advice(found, c.mcse[0], len(c.term), c.num_terms, bool(c.mcse_is_bound[0]))
+    errors = zip(c.elpd_diff, c.subsampling_dse, c.dse)
+    return [
+        f"{name} against {c.reference}: {line[0].lower()}{line[1:]}"
+        for name, of_diff, mcse, bound in zip(c.models, errors, c.mcse_diff, c.mcse_diff_is_bound)
+        for line in advice(Sum(*of_diff, np.nan), mcse, len(c.term), c.num_terms, bool(bound))
+        if name != c.reference
+    ]
+
+
 def caveats(comparison: Comparison) -> list[str]:
-    """A line for each reason why `p_better` is rough, and for each model that needs more draws."""
+    """A line for each reason why `p_better` is rough, and on errors that more computing would
+    shrink."""
     rough = {
         f"N < {MIN_TERMS}": f"from fewer than {MIN_TERMS} {noun(comparison)}s",
         "|elpd_diff| < 4": "of a difference below 4",
@@ -213,7 +247,7 @@ def caveats(comparison: Comparison) -> list[str]:
     found = [
         f"{', '.join(names)}: Pr is a rough figure, {rough[why]}." for why, names in of_why.items()
     ]
-    return [*found, *(f"{line}." for line in mcse_notes(comparison))]
+    return [*found, *(f"{line.removesuffix('.')}." for line in error_notes(comparison))]
 
 
 def in_words(comparison: Comparison) -> str:
@@ -222,7 +256,7 @@ def in_words(comparison: Comparison) -> str:
     The best model is compared with the comparator or, if it is the comparator, with the next best.
     They are indistinguishable given the data if the difference plus two MCSEs is below its SE;
     otherwise, given the draws, if the difference is within two MCSEs or, where the MCSE exceeds
-    half the SE, within twice the larger of both.
+    half the SE, within twice the larger of both. Of a subsample, its SE counts with the MCSE.
 
     Args:
         comparison: of `compare`.
@@ -246,7 +280,12 @@ def in_words(comparison: Comparison) -> str:
     diff, dse, mcse = c.elpd_diff[0] - c.elpd_diff[other], c.dse[row], c.mcse_diff[row]
     best, next_best = _quoted([c.models[0]]), _quoted([c.models[other]])
     error = mcse_in_words(mcse, c.mcse_diff_is_bound[row])
-    size = f"(by {by_error(diff, mcse)}, SE {two_figures(dse)}, MCSE {error})"
+    of_subsample = f"subsampling SE {two_figures(c.subsampling_dse[row])}, " * c.is_subsample
+    lacking = ("so few draws", "Monte Carlo")
+    if c.subsampling_dse[row] > mcse:
+        lacking = ("so small a subsample", "subsampling")
+    mcse = _computed(c)[0][row]
+    size = f"(by {by_error(diff, mcse)}, SE {two_figures(dse)}, {of_subsample}MCSE {error})"
     if c.mcse_diff_is_bound[row]:
         trust += " The MCSE is a lower bound: the predictive of some folds has a heavy tail."
     if not np.isfinite(diff):
@@ -260,7 +299,7 @@ def in_words(comparison: Comparison) -> str:
         )
     probability = ndtr(diff / dse)
     certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
-    few = "" if len(c.term) >= MIN_TERMS else f", a rough figure from {len(c.term)} {noun(c)}s"
+    few = "" if c.num_terms >= MIN_TERMS else f", a rough figure from {c.num_terms} {noun(c)}s"
     if abs(diff) + 2 * mcse < dse:
         return (
             f"The data do not tell {best} and {next_best} apart: their difference is small compared"
@@ -269,8 +308,8 @@ def in_words(comparison: Comparison) -> str:
         )
     if abs(diff) < 2 * (max(dse, mcse) if mcse > dse / 2 else mcse):
         return (
-            f"{best} and {next_best} cannot be told apart with so few draws {size}: the Monte Carlo"
-            f" error is too large to distinguish their difference from 0. {trust}"
+            f"{best} and {next_best} cannot be told apart with {lacking[0]} {size}: the"
+            f" {lacking[1]} error is too large to distinguish their difference from 0. {trust}"
         )
     return (
         f"{best} predicts left-out {noun(c)}s better than {next_best}, with probability"
@@ -287,7 +326,7 @@ def _decided_by(comparison: Comparison, row: int) -> str:
     difference, and the difference over the other folds is within its SE."""
     c = comparison
     folds = c.elpd_diff_folds[row] * np.sign(c.elpd_diff[row])
-    if len(folds) < MIN_FOLDS:
+    if len(folds) < MIN_FOLDS or c.is_subsample:
         return ""
     largest = int(np.argmax(folds))
     others = np.delete(folds, largest)
@@ -297,17 +336,13 @@ def _decided_by(comparison: Comparison, row: int) -> str:
     return f"One fold decides that: without '{c.fold[largest]}' the difference would be {left}. "
 
 
-def errors_apart(
-    estimates: Sequence[float], sums: Sequence[Sum], mcse: Sequence[str], names: Sequence[str]
-) -> str:
-    """Estimates with their three errors apart."""
-    heading = f"{'':12}{'Estimate':>12}{'SE':>8}{'Subsampling SE':>16}{'MCSE':>8}"
-    rows = [
-        f"{name:12}{by_error(x, s.elpd_subsampling_se):>12}{two_figures(s.se):>8}"
-        f"{two_figures(s.elpd_subsampling_se):>16}{error:>8}"
-        for name, x, s, error in zip(names, estimates, sums, mcse)
-    ]
-    return "\n".join([heading, *rows])
+def errors_apart(found: Sum, mcse: str) -> str:
+    """An elpd with its three errors apart."""
+    return (
+        f"{'':12}{'Estimate':>12}{'SE':>8}{'Subsampling SE':>16}{'MCSE':>8}\n"
+        f"{'elpd':12}{by_error(found.elpd, found.elpd_subsampling_se):>12}"
+        f"{two_figures(found.se):>8}{two_figures(found.elpd_subsampling_se):>16}{mcse:>8}"
+    )
 
 
 def advice(found: Sum, mcse: float, chosen: int, num_terms: int, bound: bool = False) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from pcv.base.section import Count, Section, problem
+from pcv.base.section import Count, DecideConfig, Section, problem
 
 GROWTH = 1.5
 
@@ -20,22 +20,6 @@ def looks(min_draws: int, max_draws: int, batch_size: int) -> list[int]:
         further = max(int(found[-1] * GROWTH) // batch_size * batch_size, found[-1] + batch_size)
         found.append(min(further, max_draws))
     return found
-
-
-def doubling(min_draws: int, max_draws: int) -> list[int]:
-    """Draws per chain after each round of sampling.
-
-    >>> doubling(200, 1000)
-    [200, 400, 800, 1000]
-    """
-    found = [min_draws]
-    while found[-1] < max_draws:
-        found.append(min(2 * found[-1], max_draws))
-    return found
-
-
-class DecideConfig(Section):
-    probability: Annotated[float, Field(gt=0.5, lt=1)] = 0.99
 
 
 class UntilConfig(Section):

@@ -145,16 +145,8 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     """
     alone = len(comparison.models) == 1
     c = comparison
-    diff, se, mcse_, bound = (
-        (c.elpd, c.se, c.mcse, c.mcse_is_bound)
-        if alone
-        else (c.elpd_diff, c.dse, c.mcse_diff, c.mcse_diff_is_bound)
-    )
-    allowed = np.zeros(len(se))
-    if mcse_over_se is not None:
-        allowed = mcse_over_se * se
-    if probability is not None and not alone:
-        allowed = np.fmax(allowed, (np.abs(diff) - ndtri(probability) * se) / 2)
+    mcse_, bound = (c.mcse, c.mcse_is_bound) if alone else (c.mcse_diff, c.mcse_diff_is_bound)
+    allowed = _allowed(c, mcse_over_se, probability)
     comparator = c.models.index(c.reference)
     wide = ~(mcse_ <= allowed)
     wide[comparator] &= alone
@@ -172,3 +164,38 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
         if wide[i] or bound[i]
     )
     return Needs(each, f"not settled ({listed})" if listed else SETTLED)
+
+
+def _allowed(
+    c: Comparison, share: float | None, probability: float | None
+) -> Float[np.ndarray, " model"]:
+    """The largest error, besides the SE, with which each model's difference (a single model's
+    elpd) is settled."""
+    alone = len(c.models) == 1
+    diff, se = (c.elpd, c.se) if alone else (c.elpd_diff, c.dse)
+    allowed = np.zeros(len(se))
+    if share is not None:
+        allowed = share * se
+    if probability is not None and not alone:
+        allowed = np.fmax(allowed, (np.abs(diff) - ndtri(probability) * se) / 2)
+    return allowed
+
+
+def needs_terms(c: Comparison, share: float | None, probability: float | None) -> str:
+    """`SETTLED`, or whose SE of subsampling is too large by the rule of `needs`, with that SE in
+    place of the MCSE; and the m that would do."""
+    alone, m, n = len(c.models) == 1, len(c.term), c.num_terms
+    error = c.subsampling_se if alone else c.subsampling_dse
+    allowed = _allowed(c, share, probability)
+    listed = ", ".join(
+        f"{name}: subsampling SE {error[i]:.2g}, "
+        + (f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide")
+        for i, name in enumerate(c.models)
+        if (alone or name != c.reference) and not error[i] <= allowed[i]
+    )
+    if not listed:
+        return SETTLED
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share_left = np.where(error > allowed, (allowed / error) ** 2, 1.0).min()
+    wanted = np.ceil(1 / (share_left * (1 / m - 1 / n) + 1 / n))
+    return f"not settled ({listed}; m = {wanted:.0f} would do)"

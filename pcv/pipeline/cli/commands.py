@@ -19,6 +19,8 @@ EXAMPLES = {
     "data": "config/config.yaml --experiment rats",
     "folds": "config/config.yaml --plot",
     "fit": "config/config.yaml --model slopes --cores 4",
+    "surrogates": "my_config.yaml --model slopes --cores 4",
+    "subsample": "my_config.yaml",
     "cut": "my_config.yaml --model slopes",
     "warmup": "config/config.yaml --model slopes --cores 4",
     "sample": "config/config.yaml --model slopes --cores 4",
@@ -35,7 +37,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bayesian cross-validation: which model predicts better, how certain that is, and whether "
     "the computation can be trusted. Start with `pcv init DIR`, which writes a working project. "
-    "Stages, in order: data, fit, folds, (cut,) warmup, sample, diagnose, compare, report.",
+    "Stages, in order: data, fit, folds, (surrogates, subsample, cut,) warmup, sample, diagnose, "
+    "compare, report.",
     epilog="Example: pcv check config/config.yaml",
 )
 

@@ -48,6 +48,18 @@ def folds(
     _run("folds", shared.jobs_of(config, experiment, results), plot)
 
 
+def surrogates(
+    config: ConfigFile,
+    experiment: Experiment = "",
+    model: Model = "",
+    results: Results = HERE,
+    cores: Cores = ALL_CORES,
+    debug: Debug = False,
+) -> None:
+    shared.prepare(cores)
+    _run("surrogates", shared.jobs_of(config, experiment, results, model, per="model"))
+
+
 def cut(
     config: ConfigFile,
     experiment: Experiment = "",
@@ -110,7 +122,7 @@ def compare(
     shared.print_each(shared.jobs_of(config, experiment, results), stages.compare)
 
 
-WITH_OPTIONS = (fit, folds, cut, warmup, sample, plan, compare)
+WITH_OPTIONS = (fit, folds, surrogates, cut, warmup, sample, plan, compare)
 
 
 def command(stage: str) -> Callable[..., None]:

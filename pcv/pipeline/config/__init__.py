@@ -10,9 +10,8 @@ config/README.md documents every key; ``python -m pcv.pipeline.config`` writes t
 {'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
 """
 
-from pcv.analysis.stopping.config import DecideConfig, UntilConfig
-from pcv.base.section import MAX_SEED, MODEL, OBJECT, SCORES, Score, Section
-from pcv.folds.coordinates import Coordinates
+from pcv.analysis.stopping.config import UntilConfig
+from pcv.base.section import MAX_SEED, MODEL, OBJECT, SCORES, DecideConfig, Score, Section
 from pcv.folds.schemes import (
     SCHEMES,
     Blocks,
@@ -30,6 +29,8 @@ from pcv.folds.schemes import (
     SpatialBlocks,
     Splitter,
 )
+from pcv.folds.sections.coordinates import Coordinates
+from pcv.folds.sections.subsampling import GrowConfig, Subsampling
 from pcv.pipeline.config.by_stage import stage_config
 from pcv.pipeline.config.reading import load, parse
 from pcv.pipeline.config.schema import SCHEMA, json_schema
@@ -65,6 +66,7 @@ __all__ = [
     "FixedFolds",
     "FoldScheme",
     "FoldsOfFile",
+    "GrowConfig",
     "HBlock",
     "HVBlock",
     "KFold",
@@ -79,6 +81,7 @@ __all__ = [
     "Section",
     "SpatialBlocks",
     "Splitter",
+    "Subsampling",
     "UntilConfig",
     "json_schema",
     "load",

@@ -9,11 +9,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pcv.analysis.stopping.config import DecideConfig, UntilConfig
+from pcv.analysis.stopping.config import UntilConfig
 from pcv.base.errors import PcvError, nearest
-from pcv.base.section import NAME
-from pcv.folds.coordinates import Coordinates
+from pcv.base.section import NAME, DecideConfig
 from pcv.folds.schemes import SCHEMES
+from pcv.folds.sections.coordinates import Coordinates
+from pcv.folds.sections.subsampling import GrowConfig
 from pcv.pipeline.config.sections import Config, Experiment, ModelConfig
 
 
@@ -37,9 +38,11 @@ def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
             return SCHEMES[scheme]
         case ("experiments", _, "folds", _, "coordinates"):
             return Coordinates
+        case ("experiments", _, "folds", _, "until"):
+            return GrowConfig
         case ("experiments", _, "cv", "until"):
             return UntilConfig
-        case ("experiments", _, "cv", "until", "decide"):
+        case ("experiments", _, *_, "until", "decide"):
             return DecideConfig
         case ("experiments", _, str(key)):
             return Experiment.model_fields[key].annotation  # type: ignore[return-value]

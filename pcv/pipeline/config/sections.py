@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pcv.analysis.stopping.config import UntilConfig, doubling, looks
+from pcv.analysis.stopping.config import UntilConfig, looks
 from pcv.base.errors import nearest
 from pcv.base.section import (
     MAX_SEED,
@@ -18,10 +18,12 @@ from pcv.base.section import (
     Score,
     Section,
     Text,
+    doubling,
     plain,
     problem,
 )
 from pcv.folds.schemes import FoldScheme
+from pcv.folds.sections.subsampling import Subsampling
 
 Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
 """registered data sets, see `pcv.pipeline.data.registry`"""
@@ -170,6 +172,19 @@ class Experiment(Section):
     compare: CompareConfig = CompareConfig()
     report: ReportConfig = ReportConfig()
 
+    def makes(self, stage: str) -> bool:
+        """Whether the config asks for a stage."""
+        match stage:
+            case "surrogates":
+                return self.folds.from_full_data
+            case "subsample":
+                return isinstance(self.folds, Subsampling)
+            case "cut":
+                return self.folds.samples and self.cv.fold_batches == "auto"
+            case "warmup" | "sample":
+                return self.folds.samples
+        return True
+
     @model_validator(mode="after")
     def _known_reference(self) -> "Experiment":
         name = self.compare.reference
@@ -183,6 +198,21 @@ class Experiment(Section):
         until = self.cv.until
         if until and until.decide and not until.mcse_over_se and len(self.models) == 1:
             raise problem("needs another model to decide against", "cv", "until", "decide")
+        return self
+
+    @model_validator(mode="after")
+    def _sampled_all(self) -> "Experiment":
+        if not self.folds.from_full_data:
+            return self
+        if set(self.scores) != {"log"}:
+            raise problem("only the log score is available without sampling every fold", "scores")
+        if self.cv.until and self.cv.until.of_comparison:
+            raise problem(
+                "not every fold is sampled, so none can be chosen; take fold_mcse", "cv", "until"
+            )
+        grow = self.folds.until if isinstance(self.folds, Subsampling) else None
+        if grow and grow.decide and len(self.models) == 1:
+            raise problem("needs another model to decide against", "folds", "until", "decide")
         return self
 
     @model_validator(mode="after")

@@ -12,12 +12,14 @@ from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
 from pcv.base.progress import now_and_then
 from pcv.folds import columns
-from pcv.folds.base import evenly
+from pcv.folds.base import Folds, evenly
+from pcv.folds.sections.subsampling import Subsampling
 from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.stages.chains import says
-from pcv.pipeline.stages.problem import observed, stored_folds
+from pcv.pipeline.stages.problem import folds_of, observed, sampled_folds
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import (
+    approximated,
     batches,
     begin,
     keep,
@@ -83,28 +85,59 @@ def plan(job: Job) -> None:
 
 def diagnose(job: Job) -> None:
     """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
-    from pcv.analysis import results
+    from pcv.analysis import comparison, results
 
     making = begin(job, "diagnose")
     known = {"data": require(job, "data", {})}
-    known["folds"] = require(job, "folds", known)
     known["fit"] = require(job, "fit", known)
+    folds, stamps = folds_of(job, known)
+    known |= stamps
     known |= sampled(job, known)
-    drawn = samples(job)
+    folds = sampled_folds(job, folds)
+    dataset = _diagnosed(job, folds) if len(folds.id) else None
+    if job.settings.folds.from_full_data:
+        dataset = _with_the_rest(job, dataset)
+    assert dataset is not None
+    keep(job, dataset, stamp_of(job, making, known))
+    flagged = int((dataset["verdict"].values != "ok").sum())
+    elpd = comparison.total(results.scores(dataset, "joint", "", "")).elpd
+    job.say(
+        f"diagnose {job.model}: elpd {elpd:.1f} (joint), "
+        f"{results.rhat_max_in_words(dataset)}, {flagged} of {dataset.sizes['fold']} folds flagged"
+    )
+
+
+def _diagnosed(job: Job, folds: Folds) -> xr.Dataset:
+    """Estimates and diagnostics of the folds that the model samples."""
+    from pcv.analysis import results
+
+    drawn = [sample for sample in samples(job) if sample.sizes["fold"]]
+    of_folds = opened(job, "folds").sel(fold=folds.id)
     checks = opened(job, "fit", "checks")
     rng = np.random.default_rng([job.config.seed, name_bits("diagnose"), name_bits(job.model)])
     units = opened(job, "data")["unit"].values
     tell = now_and_then(says(job, "diagnose"))
-    dataset = results.diagnose(drawn, opened(job, "folds"), units, checks, rng, job.model, tell)
-    dataset = results.with_scores(dataset, drawn, *_scored(job), rng)
-    dataset = results.with_batch_check(dataset, _of_some_folds(job))
+    dataset = results.diagnose(drawn, of_folds, units, checks, rng, job.model, tell)
+    dataset = results.with_scores(dataset, drawn, *_scored(job, folds), rng)
+    dataset = results.with_batch_check(dataset, _of_some_folds(job, of_folds["test"].values))
     _warn_of_short_batches(job, dataset)
-    keep(job, dataset, stamp_of(job, making, known))
-    flagged = int((dataset["verdict"].values != "ok").sum())
-    job.say(
-        f"diagnose {job.model}: elpd {float(dataset['joint_elpd'].sum()):.1f} (joint), "
-        f"{results.rhat_max_in_words(dataset)}, {flagged} of {dataset.sizes['fold']} folds flagged"
-    )
+    return dataset
+
+
+def _with_the_rest(job: Job, sampled: xr.Dataset | None) -> xr.Dataset:
+    """The diagnostics of the sampled folds among those scored from the full-data fit."""
+    from pcv.analysis.results.by_psis import merged
+    from pcv.analysis.subsampling import Subsample
+    from pcv.pipeline.stages.from_full_data import with_subsample
+
+    scheme = job.settings.folds
+    estimated = opened(job, "surrogates", "folds").load()
+    if not isinstance(scheme, Subsampling):
+        return merged(estimated, sampled)
+    chosen = opened(job, "subsample").load()
+    of_terms = Subsample(*(chosen[name].values for name in ("chosen", "stratum", "stratum_size")))
+    estimated = estimated.sel(fold=chosen["fold"].values)
+    return with_subsample(job, merged(estimated, sampled, of_terms), scheme, chosen)
 
 
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
@@ -133,14 +166,13 @@ def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
         )
 
 
-def _of_some_folds(job: Job) -> np.ndarray:
+def _of_some_folds(job: Job, test: np.ndarray) -> np.ndarray:
     """Scores of some folds' test sets at full-data draws (fold, chain, draw), from the warmup or
     from the fit's log likelihood."""
     first = opened(batches(job)[0], "warmup")
     if "log_score_full" in first:
         return first["log_score_full"].values
     fit = opened(job, "fit", "log_likelihood")
-    test = opened(job, "folds")["test"].values
     some = test[evenly(len(test), CHECKED_FOLDS)]
     units, place = np.unique(some[some >= 0], return_inverse=True)
     by_unit = fit[job.settings.data.outcome].isel(unit=units)
@@ -152,14 +184,14 @@ def _of_some_folds(job: Job) -> np.ndarray:
     return np.stack(found, axis=1)
 
 
-def _scored(job: Job) -> "tuple[tuple[Score, ...], np.ndarray]":
+def _scored(job: Job, folds: Folds) -> "tuple[tuple[Score, ...], np.ndarray]":
     """The scores besides the log score, and the outcome that they refer to."""
     if set(job.scores) == {"log"}:
         return (), np.empty(0)
     from pcv.models import scores
 
     arrays = columns.model_data(opened(job, "data"))
-    return scores.named(job.scores, job.objects), observed(job, arrays, stored_folds(job))
+    return scores.named(job.scores, job.objects), observed(job, arrays, folds)
 
 
 def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
@@ -170,6 +202,7 @@ def diagnosed_of(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
     for name in job.settings.models:
         part = job._replace(model=name)
         inputs = known | {"fit": require(part, "fit", known)}
+        inputs |= approximated(part, inputs)
         inputs |= sampled(part, inputs)
         stamps[f"diagnose {name}"] = require(part, "diagnose", inputs)
         datasets_[name] = opened(part, "diagnose").load()
@@ -186,6 +219,7 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
         job.settings.compare.reference,
         job.experiment,
         job.settings.cv.until,
+        scheme.until if isinstance(scheme := job.settings.folds, Subsampling) else None,
     )
 
 
@@ -299,7 +333,7 @@ def _origin(job: Job, started: datetime) -> dict[str, Any]:
         "seed": job.config.seed,
         "device": all_of("device"),
         "platform": all_of("platform"),
-        "draws made": made["sample"][-1]["started"],
+        "draws made": (made.get("sample") or made["fit"])[-1]["started"],
         "report made": store.provenance(started)["started"],
         "git commit": all_of("git_commit") or "not in a repository",
         "time by stage": {

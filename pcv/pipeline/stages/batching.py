@@ -5,7 +5,7 @@ import xarray as xr
 from pcv.folds import columns
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.chains import engine_of, in_chains
-from pcv.pipeline.stages.problem import folds_of, scored
+from pcv.pipeline.stages.problem import folds_of, sampled_folds, scored
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
 
@@ -28,12 +28,18 @@ def cut(job: Job) -> None:
     making = begin(job, "cut")
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
-    folds, known["folds"] = folds_of(job, known)
+    all_folds, stamps = folds_of(job, known)
+    known |= stamps
+    folds = sampled_folds(job, all_folds)
+    if not len(folds.id):
+        keep(job, xr.Dataset(attrs={"fold_batches": 1}), stamp_of(job, making, known))
+        job.say(f"cut {job.model}: the full-data fit suffices, no fold is sampled")
+        return
     with devices.at_work(job.config.precision):
         arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
-        how = scored(job, arrays, folds)
-        model, predictive, *_ = in_chains(job, how, arrays, folds, fitted)
+        how = scored(job, arrays, all_folds)
+        model, predictive, *_ = in_chains(job, how, arrays, all_folds, fitted)
         scores = scoring.named(job.scores, job.objects)
         num_units = columns.num_units(arrays)
         scoring.check(scores, model, job.model, arrays, num_units, predictive, folds.test.shape[1])

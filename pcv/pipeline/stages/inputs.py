@@ -12,7 +12,7 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds import columns
 from pcv.folds.base import Folds, describe
-from pcv.folds.schemes import Table, headline, make
+from pcv.folds.schemes import Subsampling, Table, headline, make
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.problem import build, scored_alike
@@ -70,7 +70,10 @@ def folds(job: Job, plot: bool = False) -> None:
     data_set = opened(job, "data").load()
     scheme, table = job.settings.folds, Table(data_set, job.config.seed, job.objects)
     result = make(scheme, table)
-    keep(job, folds_dataset(result), stamp_of(job, making, known), follows=True)
+    laid_out = folds_dataset(result)
+    if isinstance(scheme, Subsampling):
+        laid_out = laid_out.merge(scheme.described(table))
+    keep(job, laid_out, stamp_of(job, making, known), follows=True)
     described = describe(result, data_set.sizes["unit"], scheme.left_out)
     job.say(headline(scheme, described))
     if plot:

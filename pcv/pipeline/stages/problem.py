@@ -12,7 +12,7 @@ from pcv.folds import columns
 from pcv.folds.base import Folds, stored
 from pcv.pipeline.config import OBJECT
 from pcv.pipeline.job import Job
-from pcv.pipeline.storage.artifacts import batches, command, opened, require
+from pcv.pipeline.storage.artifacts import approximated, batches, command, opened, require
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column:
     return model._replace(log_lik=renamed, outcome=model.outcome._replace(name=column))
 
 
-def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, Stamp]:
-    """All folds of the experiment, and the stamp of their artifact."""
-    stamp = require(job, "folds", known)
-    return stored_folds(job), stamp
+def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, dict[str, Stamp]]:
+    """All folds of the experiment, and the stamps of the artifacts that say which are sampled."""
+    stamps = {"folds": require(job, "folds", known)}
+    return stored_folds(job), stamps | approximated(job, {**known, **stamps})
 
 
 def stored_folds(job: Job) -> Folds:
@@ -81,13 +81,31 @@ def stored_folds(job: Job) -> Folds:
     return stored(opened(job, "folds"))
 
 
+def chosen_folds(job: Job, folds: Folds) -> Folds:
+    """The folds that are scored: all, unless the scheme is a subsample that may grow."""
+    if not job.settings.makes("subsample"):
+        return folds
+    return folds.some(np.isin(folds.id, opened(job, "subsample")["fold"].values))
+
+
+def sampled_folds(job: Job, folds: Folds) -> Folds:
+    """The folds that the job's model samples: all that are scored, except where the full-data fit
+    suffices."""
+    scored = chosen_folds(job, folds)
+    if not job.settings.folds.from_full_data:
+        return scored
+    again = opened(job, "surrogates", "folds")["again"]
+    return scored.some(again.sel(fold=scored.id).values)
+
+
 def batch_of(job: Job, folds: Folds) -> Folds:
-    """The folds of the job's batch."""
+    """Those of the job's batch, of the folds that its model samples; perhaps none where the
+    full-data fit suffices."""
     names = [part.batch for part in batches(job)]
     if job.batch not in names:
         raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
     places = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
-    if places.size == 0:
+    if places.size == 0 and not job.settings.folds.from_full_data:
         advice = "use fewer"
         if job.settings.cv.fold_batches == "auto":
             advice = f"run `{command(job, 'cut')}` again"

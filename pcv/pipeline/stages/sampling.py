@@ -15,7 +15,14 @@ from pcv.folds.base import Folds
 from pcv.pipeline.config import CvConfig
 from pcv.pipeline.job import Job, draws_of
 from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
-from pcv.pipeline.stages.problem import active_folds, batch_of, folds_of, observed, scored
+from pcv.pipeline.stages.problem import (
+    active_folds,
+    batch_of,
+    folds_of,
+    observed,
+    sampled_folds,
+    scored,
+)
 from pcv.pipeline.storage import growing, store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, sample_name, stamp_of
 from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
@@ -151,11 +158,14 @@ def sample(job: Job) -> None:
 def _task(job: Job) -> Task:
     """What is there to sample, after a look at all that it is made from."""
     known = {"data": require(job, "data", {})}
-    all_folds, known["folds"] = folds_of(job, known)
-    folds = batch_of(job, all_folds)
+    all_folds, stamps = folds_of(job, known)
+    known |= stamps
+    folds = batch_of(job, sampled_folds(job, all_folds))
     fit = require(job, "fit", known)
     known["warmup"] = require(job, "warmup", {**known, "fit": fit})
     warm = opened(job, "warmup")
+    if not len(folds.id):
+        return Task(all_folds, folds, warm, np.empty((0, 0, 0)), None, 0, known, fit)
     state, frame, made, these = warm["state"].values, None, 0, np.arange(len(folds.id))
     if job.round:
         before = job._replace(round=job.round - 1)

@@ -13,7 +13,7 @@ from pcv.folds.base import Folds, evenly
 from pcv.pipeline.job import Job, starts_of
 from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
 from pcv.pipeline.stages.inputs import warn_of_leaks
-from pcv.pipeline.stages.problem import batch_of, folds_of, scored_alike
+from pcv.pipeline.stages.problem import batch_of, folds_of, sampled_folds, scored_alike
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 
@@ -47,8 +47,13 @@ def warmup(job: Job) -> None:
     making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}
     known["fit"] = require(job, "fit", known)
-    all_folds, known["folds"] = folds_of(job, known)
-    folds = batch_of(job, all_folds)
+    all_folds, stamps = folds_of(job, known)
+    known |= stamps
+    sampled = sampled_folds(job, all_folds)
+    folds = batch_of(job, sampled)
+    if not len(folds.id):
+        keep(job, xr.Dataset(coords={"fold": folds.id}), stamp_of(job, making, known))
+        return
     tree = fitted(job)
     by_chain = tree["unconstrained/position"].transpose("chain", "draw", ...).values
     full_draws = by_chain.reshape(-1, by_chain.shape[-1])
@@ -57,6 +62,7 @@ def warmup(job: Job) -> None:
         fit = idata.fit(tree["kernel"].dataset)
         checks = tree["checks"]
         bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
+        bad |= "log_weight" in tree["sample_stats"]  # not draws of the posterior
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, *_ = how = in_chains(job, chosen, arrays, all_folds, fit)
         decoupled = int(how.model is not chosen.model)
@@ -65,10 +71,11 @@ def warmup(job: Job) -> None:
         if predictive != "marginal" and "log_likelihood" in tree:
             by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
             terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(full_draws), -1)
-        if folds.id[0] == all_folds.id[0]:
-            leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
+        if folds.id[0] == sampled.id[0]:
+            if not job.settings.folds.from_full_data:  # else checked with the surrogates
+                leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in tree:
-                checked = _at_full_data(engine, all_folds, by_chain, job.say)
+                checked = _at_full_data(engine, sampled, by_chain, job.say)
         say, full = says(job, "warmup"), starting.FullData(full_draws, terms, bad)
         root = partial(key, job.config.seed, job.model)
         look = partial(process.look, f"warmup {job.model}")

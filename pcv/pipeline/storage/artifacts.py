@@ -64,13 +64,15 @@ def batches(job: Job) -> list[Job]:
     Raises:
         PcvError: their number must be measured first, or again.
     """
-    if job.settings.cv.fold_batches == "auto":
+    if job.settings.makes("cut"):
         require(job, "cut", {})
     return _known_batches(job)
 
 
 def _known_batches(job: Job) -> list[Job]:
     """The same, or none while their number is not measured."""
+    if not job.settings.makes("sample"):
+        return []
     number: Any = job.settings.cv.fold_batches
     if number != "auto" or job.kept is None:
         number = paths.num_batches(job.results, job.experiment, job.model, number)
@@ -102,10 +104,25 @@ def places(job: Job) -> Iterator[tuple[str, Job]]:
                 )
         elif line.has("batch"):
             yield from ((stage, batch) for part in parts for batch in _known_batches(part))
-        elif line.has("model") and (stage != "cut" or job.settings.cv.fold_batches == "auto"):
+        elif line.has("model") and job.settings.makes(stage):
             yield from ((stage, part) for part in parts)
-        elif line.path and not line.has("model"):
+        elif line.path and job.settings.makes(stage):
             yield stage, job
+
+
+def approximated(job: Job, known: Mapping[str, Stamp]) -> dict[str, Stamp]:
+    """The stamps of what is computed from the full-data fit, where the config asks for it.
+
+    Args:
+        job: of a model.
+        known: stamps of data, folds and perhaps the fit.
+    """
+    stamps = {}
+    if job.settings.makes("surrogates"):
+        stamps[f"surrogates {job.model}"] = require(job, "surrogates", known)
+    if job.settings.makes("subsample"):
+        stamps["subsample"] = require(job, "subsample", {**known, **stamps})
+    return stamps
 
 
 class Made(NamedTuple):
@@ -120,7 +137,8 @@ class Made(NamedTuple):
         """Its name among the inputs of other artifacts."""
         if self.stage == "sample":
             return sample_name(self.job)
-        of = {"plan": f" {self.job.round}", "diagnose": f" {self.job.model}"}
+        of = {"plan": f" {self.job.round}"}
+        of |= dict.fromkeys(("surrogates", "diagnose"), f" {self.job.model}")
         return self.stage + of.get(self.stage, "")
 
 

@@ -75,7 +75,11 @@ def tree(
             index | {name: x for name, x in target.coords.items() if name in named},
         ),
         "sample_stats": xr.Dataset(
-            {name: (chain_draw, x) for name, x in draws._asdict().items() if name != "position"},
+            {
+                name: (chain_draw, x)
+                for name, x in (draws._asdict() | {"log_weight": fit.log_weight}).items()
+                if name != "position" and x is not None
+            },
             index,
         ),
         "observed_data": dataset[[target.outcome.name]].drop_attrs(),

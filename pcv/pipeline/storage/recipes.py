@@ -138,7 +138,7 @@ def _artifacts(
     """A stage's artifacts of all batches and rounds, with their jobs' benchmarks; and whether the
     number of batches is known."""
     cv = config.experiments[experiment].cv
-    if stage == "cut" and cv.fold_batches != "auto":
+    if not config.experiments[experiment].makes(stage):
         return {}, True
     rounds = range(stage == "plan", len(cv.rounds))
     number = paths.num_batches(results, experiment, model, cv.fold_batches) if model else 1

@@ -23,6 +23,7 @@ from pcv.report.plots.comparison import (
     answer,
     difference,
     fold_differences,
+    none,
     probability,
     uncertainty,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "full_data",
     "khat",
     "label_right",
+    "none",
     "overlap",
     "probability",
     "rhat",

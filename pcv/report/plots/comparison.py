@@ -181,6 +181,14 @@ def _uncertainty_panel(ax: Axes, shown: Shown, height: float) -> None:
     titled(ax, f"{shown.kind}: errors of the {what}")
 
 
+def none(why: str) -> Figure:
+    """A figure that says why there is nothing to show."""
+    figure, axes = stacked(1, 0.7)
+    axes[0].set_axis_off()
+    add_note(axes[0], why)
+    return figure
+
+
 def probability(comparison: xr.Dataset) -> Figure:
     """Progressive probability that a model predicts better than the comparator.
 
@@ -189,10 +197,7 @@ def probability(comparison: xr.Dataset) -> Figure:
             single model, the figure says that there is none.
     """
     if comparison.sizes["model"] == 1:
-        figure, axes = stacked(1, 0.7)
-        axes[0].set_axis_off()
-        add_note(axes[0], "one model: nothing to compare it with")
-        return figure
+        return none("one model: nothing to compare it with")
     panels, height = _shown(comparison), 2.1
     figure, axes = stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):

@@ -59,6 +59,8 @@ class Fit(NamedTuple):
     target_accept: float
     mixing: Mixing | None = None
     """of the draws, if sufficient"""
+    log_weight: Float[np.ndarray, "chain draw"] | None = None
+    """of draws of an approximation; None: all alike"""
 
 
 def engine_of(target: Target, num_units: int, total: int) -> Engine:

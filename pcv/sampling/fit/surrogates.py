@@ -27,10 +27,9 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from pcv.base import programs
+from pcv.base.section import DELTA, SURROGATES
 
 Terms = Callable[[Float[Array, " param"]], Float[Array, " unit"]]
-DELTA = ("d1waic_m", "d1waic", "d2waic")
-NAMES = ("plpd", "waic", "tis", "psis", *DELTA, *(f"plpd_{name}" for name in DELTA))
 CHUNK = 2**26
 """bytes of the log likelihoods of a chunk of units, at all draws"""
 DRAWS_AT_ONCE = 20
@@ -54,18 +53,23 @@ class Posterior(NamedTuple):
 def posterior(
     draws: Float[np.ndarray, "draw param"],
     number: int | None = None,
-    names: Collection[str] = NAMES,
+    names: Collection[str] = SURROGATES,
+    log_weight: Float[np.ndarray, " draw"] | None = None,
 ) -> Posterior:
     """Draws with the moments that surrogates of these names need; of the draws, `number` are kept,
-    evenly spaced."""
+    evenly spaced. `log_weight` is None for draws of the posterior itself."""
+    weight = np.zeros(len(draws)) if log_weight is None else log_weight
+    share = np.exp(weight - weight.max())
+    share /= share.sum()
+    center = share @ draws
+    centered = (draws - center) * np.sqrt(share / (1 - np.sum(share**2)))[:, None]
     root = np.zeros((draws.shape[1], 0))
     if any(name.endswith(("d1waic", "d2waic")) for name in names):
-        centered = draws - draws.mean(0)
-        values, vectors = np.linalg.eigh(np.atleast_2d(centered.T @ centered / (len(draws) - 1)))
+        values, vectors = np.linalg.eigh(np.atleast_2d(centered.T @ centered))
         root = vectors * np.sqrt(np.clip(values, 0, None))
-    kept = draws[np.linspace(0, len(draws) - 1, number or len(draws)).round().astype(int)]
-    weight = np.zeros(len(kept))
-    return Posterior(*map(jnp.asarray, (kept, weight, draws.mean(0), root, draws.std(0, ddof=1))))
+    kept = np.linspace(0, len(draws) - 1, number or len(draws)).round().astype(int)
+    sd = np.sqrt((centered**2).sum(0))
+    return Posterior(*map(jnp.asarray, (draws[kept], weight[kept], center, root, sd)))
 
 
 def surrogates(
@@ -76,7 +80,7 @@ def surrogates(
     Args:
         terms: log likelihood of each unit, given flat parameters.
         given: the posterior.
-        names: of `NAMES`.
+        names: of `pcv.base.section.SURROGATES`.
 
     Returns:
         By name (nats); and "lpd" where it was needed, "khat" with "psis".

@@ -11,7 +11,7 @@ from pcv.base.section import Section, Text, problem
 if TYPE_CHECKING:
     import numpy as np
 
-    from pcv.folds.schemes import Table
+    from pcv.folds.sections.scheme import Table
 
 LEAST_METRES = 100
 """on the earth, a side or buffer below this was probably meant in degrees"""

@@ -1,0 +1,227 @@
+"""Leave-one-out from the full-data fit where it suffices: `loo` of all terms, and `subsample`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pcv.analysis.subsampling import strata_of
+from pcv.api import calls, cross_validation
+from pcv.api.comparisons import check_joint
+from pcv.api.inputs import AnyModel
+from pcv.api.result import CV
+from pcv.base.errors import PcvError
+from pcv.base.programs import devices
+from pcv.folds import columns
+from pcv.folds.exchangeable import in_order
+from pcv.folds.sections.scheme import GROUPS, ORDER, Table
+from pcv.folds.sections.subsampling import Subsampling
+from pcv.pipeline import stages
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.from_full_data import of_terms
+from pcv.pipeline.stages.inputs import check
+from pcv.pipeline.stages.problem import scored
+from pcv.pipeline.storage.artifacts import opened
+
+Groups = str | Sequence[Any] | np.ndarray | None
+
+
+def loo(
+    model: AnyModel,
+    *,
+    group_by: Groups = None,
+    brute_force: bool = True,
+    good_k: float | None = None,
+    data: Any = None,
+    joint: bool | None = None,
+    predictive: str = "auto",
+    seed: int = 0,
+    chains: int = 8,
+    draws: int = 200,
+    warmup: int = 50,
+    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    cv: Mapping[str, Any] | None = None,
+    precision: str = "float64",
+    cores: int | None = None,
+    progress: bool = True,
+) -> CV:
+    r"""Leave-one-out, or leave-one-group-out, from the full-data fit where its draws suffice.
+
+    Folds whose importance weights have a light tail come from PSIS; those with k-hat above `good_k`
+    are sampled, all at once. The column "source" of `CV.folds` tells which is which. At most 1,000
+    full-data draws are used where effects are integrated out, for targets, and where the log
+    likelihoods exceed the 512 MiB that a fit stores. Only the log score is available.
+
+    Args:
+        model, data, joint, seed, precision, cores, progress: as for `cross_validate`.
+        group_by: group of each unit, or the name of its column; None: units are left out alone.
+        brute_force: whether to sample the folds for which importance sampling fails.
+        good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
+        predictive: "auto" integrates out effects of the left-out unit or group alone, so that
+            weights depend on the other parameters only.
+        chains, draws, warmup, cv: of the folds sampled.
+        fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
+
+    Raises:
+        PcvError: what is wrong, where, and what to do.
+    """
+    check_joint(joint)
+    exact = {"exact": "auto" if brute_force else "psis", "good_k": good_k}
+    folds: dict[str, Any] = {"scheme": "leave_one_out", **exact}
+    if group_by is not None:
+        group = group_by if isinstance(group_by, str) else GROUPS
+        folds = {"scheme": "leave_one_group_out", "group": group, **exact}
+    sections = {
+        "predictive": predictive,
+        "fit": {} if fit is None else fit,
+        "cv": calls.cv_section(chains, draws, warmup, None, cv),
+    }
+    with calls.prepared(
+        model, folds, data, sections, seed, precision, None, cores, progress
+    ) as job:
+        job = _grouped(job, group_by)
+        check(job._replace(say=calls.silent), leaks=False)
+        cross_validation.run(job)
+        (part,) = (job._replace(model=name) for name in job.settings.models)
+        return cross_validation.collected(part, joint).renamed("model")
+
+
+def subsample(
+    model: AnyModel | Mapping[str, AnyModel],
+    m: int = 400,
+    surrogate: str | Sequence[str] = "waic",
+    exact: str = "auto",
+    until: Mapping[str, Any] | None = None,
+    group_by: Groups = None,
+    *,
+    strata: int = 1,
+    by_spread: bool = False,
+    surrogate_draws: int = 1000,
+    good_k: float | None = None,
+    data: Any = None,
+    predictive: str = "auto",
+    seed: int = 0,
+    chains: int = 8,
+    draws: int = 200,
+    warmup: int = 50,
+    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    cv: Mapping[str, Any] | None = None,
+    precision: str = "float64",
+    results: str | None = None,
+    cores: int | None = None,
+    progress: bool = True,
+) -> Any:
+    r"""Leave-one-out of large data: exact terms of m units, and a surrogate for all n.
+
+    .. math:: \widehat{\mathrm{elpd}} = \sum_{i=1}^n \tilde\pi_i +
+              \frac nm \sum_{j \in \mathcal S} (\pi_j - \tilde\pi_j)
+
+    Unbiased for any surrogate if m is fixed; a good one makes the SE of subsampling small
+    (Magnusson, Andersen, Jonasson, Vehtari 2020, eq. 7 to 9). The subsample follows from the seed
+    alone, so that models are compared on the same one: ``pcv.compare({"a": one, "b": other})``.
+
+    Args:
+        model: as for `cross_validate`; of a dict, all models share the subsample.
+        data, seed, precision, results, cores, progress: as for `cross_validate`.
+        m: number of terms computed exactly, at least 2; of all, if there are fewer.
+        surrogate: "plpd", good and cheapest where n is large and effects are few; "waic", "tis" or
+            "psis", for hierarchical models; "d1waic_m", "d1waic" or "d2waic", variances by the
+            delta method, or these with "plpd\_" in front. Of several, the first is used, and
+            `CV.by_surrogate` shows the others.
+        exact: of the chosen terms: "psis", "folds" (brute force), or "auto": PSIS where its k-hat
+            is good, brute force elsewhere.
+        until: let m double, up to "max_m" (10 m by default), until the SE of subsampling, with the
+            chosen terms by PSIS, is below a share of the SE,
+            ``{"subsampling_se_over_se": 0.1}``, or all differences between models are clear
+            (`docs/stopping.md`), ``{"decide": {"probability": 0.99}}``. A subsample that happens
+            to miss rare terms with a poor surrogate looks precise and stops early: begin with 100
+            or more.
+        group_by: group of each unit, or the name of its column: leave whole groups out. None:
+            units.
+        strata: number of strata, between quantiles of the surrogate. With several, the subsample
+            depends on the model, and models cannot be compared.
+        by_spread: allocate m to strata in proportion to their size times the surrogate's spread
+            within; otherwise to their size.
+        surrogate_draws: full-data draws from which surrogates are computed, at most.
+        good_k: k-hat above which PSIS fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
+        predictive: as for `loo`.
+        chains, draws, warmup, cv: of the folds sampled.
+        fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
+
+    Returns:
+        `CV`, whose `elpd` and errors are of all terms and whose `folds` are the chosen ones; of a
+        dict, by the models' names.
+
+    Raises:
+        PcvError: what is wrong, where, and what to do.
+    """
+    folds = {
+        "scheme": "subsample",
+        "m": m,
+        "group": group_by if isinstance(group_by, str | None) else GROUPS,
+        "surrogate": surrogate if isinstance(surrogate, str) else list(surrogate),
+        "surrogate_draws": surrogate_draws,
+        "exact": exact,
+        "good_k": good_k,
+        "until": None if until is None else dict(until),
+    }
+    several = isinstance(model, Mapping)
+    _check_strata(strata, by_spread, m, several or results is not None)
+    sections = {
+        "predictive": predictive,
+        "fit": {} if fit is None else fit,
+        "cv": calls.cv_section(chains, draws, warmup, None, cv),
+    }
+    with calls.prepared(
+        model, folds, data, sections, seed, precision, results, cores, progress
+    ) as job:
+        job = _grouped(job, group_by)
+        check(job._replace(say=calls.silent), leaks=False)
+        parts = {name: job._replace(model=name) for name in job.settings.models}
+        if strata > 1:
+            (part,) = parts.values()
+            job = job._replace(objects={**job.objects, ORDER: _in_strata(part, strata, by_spread)})
+            parts = {name: job._replace(model=name) for name in parts}
+        cross_validation.run(job)
+        found = {name: cross_validation.collected(x, True) for name, x in parts.items()}
+        return found if several else next(iter(found.values())).renamed("model")
+
+
+def _grouped(job: Job, group_by: Groups) -> Job:
+    """The job with groups that are given as an array."""
+    if group_by is None or isinstance(group_by, str):
+        return job
+    if job.kept is None:
+        raise PcvError("group_by: an array cannot be kept in `results`; name a column of the data")
+    return job._replace(objects={**job.objects, GROUPS: np.asarray(group_by)})
+
+
+def _check_strata(strata: int, by_spread: bool, m: int, shared: bool) -> None:
+    if not isinstance(strata, int | np.integer) or isinstance(strata, bool) or strata < 1:
+        raise PcvError(f"strata is {strata!r}; give a whole number of 1 or more")
+    if by_spread and strata == 1:
+        raise PcvError("by_spread: there is one stratum; give strata=5, say")
+    if strata > 1 and shared:
+        raise PcvError("strata: they follow from one model's draws, in memory; leave strata out")
+    if strata > 1 and m < 2 * strata:
+        raise PcvError(f"m is {m} for {strata} strata; give at least 2 of each, m={2 * strata}")
+
+
+def _in_strata(job: Job, number: int, by_spread: bool) -> xr.Dataset:
+    """An order of all terms with strata between quantiles of their surrogate."""
+    for stage in (stages.data, stages.fit):
+        stage(job)
+    scheme = job.settings.folds
+    assert isinstance(scheme, Subsampling)
+    data = opened(job, "data")
+    table = Table(data.load(), job.config.seed, job.objects)
+    n = len(scheme.terms(table).name)
+    if n < 2 * number:
+        raise PcvError(f"{number} strata of {n} terms; use {n // 2} or fewer")
+    with devices.at_work(job.config.precision):
+        made = scored(job, columns.model_data(data), scheme.lay_out(table))
+        every = of_terms(job, scheme, made)[scheme.surrogate[0]].values
+    stratum, spread = strata_of(every, number)
+    order = in_order(job.config.seed, stratum, spread if by_spread else None)
+    return xr.Dataset({"order": ("term", order), "stratum": ("term", stratum)})

@@ -1,0 +1,1 @@
+"""Parts of the schemes in `pcv.folds.schemes`: the base of all, coordinates, and subsamples."""

@@ -1,0 +1,110 @@
+"""The base of all schemes of a config: what they have in common, and what folds are made from."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from pcv.base.errors import PcvError
+from pcv.base.section import Section
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+
+    from pcv.folds.base import Folds
+    from pcv.folds.space import Places
+
+ORDER, GROUPS = "python order", "python group"
+"""keys in `Table.given` of an order of all terms, and of groups of units, of a Python session"""
+
+
+def shown(name: str) -> str:
+    """A column's name in words: groups of a Python session have none of their own."""
+    return "group" if name == GROUPS else name
+
+
+class Table(NamedTuple):
+    """What folds are made from: the units and their columns."""
+
+    data: "xr.Dataset"
+    """as `pcv.pipeline.data.tables.make_data` returns it"""
+    seed: int = 0
+    """of the config; random schemes draw from (seed, "folds") alone"""
+    given: Mapping[str, Any] = {}
+    """folds made in a Python session, by the scheme's `file`; and by `ORDER`, `GROUPS`"""
+
+    @property
+    def units(self) -> list[str]:
+        return self.data["unit"].values.tolist()
+
+    def column(self, key: str, name: str) -> "np.ndarray":
+        from pcv.folds.columns import unit_column
+
+        if name in self.given:
+            return self._given(key, name)
+        return unit_column(self.data, name, f"folds.{key}")
+
+    def _given(self, key: str, name: str) -> "np.ndarray":
+        values: np.ndarray = self.given[name]
+        if len(values) != len(self.units):
+            raise PcvError(
+                f"folds.{key} has {len(values)} values; give one for each of the {len(self.units)} "
+                "units"
+            )
+        return values
+
+
+class Scheme(Section):
+    """Base of all schemes; `scheme` is the name in a config."""
+
+    words: ClassVar[str]
+    """template of the title, with keys in braces"""
+    function: ClassVar[str]
+    """in `pcv.folds`; its arguments are the units and the keys"""
+    left_out: ClassVar[Literal["gap", "not used"]] = "gap"
+    """name for units neither tested nor trained on"""
+
+    @property
+    def from_full_data(self) -> bool:
+        """Whether folds are scored from the full-data fit, at least where that is good."""
+        return False
+
+    @property
+    def samples(self) -> bool:
+        """Whether any folds may be sampled."""
+        return True
+
+    @property
+    def title(self) -> str:
+        """In words, printed before `describe` of the folds."""
+        return self.words.format(**dict(self))
+
+    def lay_out(self, table: Table) -> "Folds":
+        module, name = self.function.split(".")
+        lay_out = getattr(importlib.import_module(f"pcv.folds.{module}"), name)
+        return lay_out(table.units, **self.model_dump(exclude={"scheme", "time"}))
+
+    def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
+        """Warnings about settings that were probably not intended."""
+        yield from ()
+
+    def places(self, table: Table) -> "Places | None":
+        """Where units are, for schemes with coordinates."""
+        return None
+
+
+class FromFullData(Scheme):
+    """Base of schemes whose folds may be scored from the full-data fit alone."""
+
+    exact: Literal["auto", "psis", "folds"] = "folds"  # PSIS where it is good, everywhere, nowhere
+    good_k: Annotated[float, Field(gt=0)] | None = None  # None: by the number of draws
+
+    @property
+    def from_full_data(self) -> bool:
+        return self.exact != "folds"
+
+    @property
+    def samples(self) -> bool:
+        return self.exact != "psis"

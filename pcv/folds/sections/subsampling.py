@@ -1,0 +1,112 @@
+"""The scheme of a random subsample of all leave-one-out folds."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from pcv.base.section import SURROGATES, DecideConfig, Section, Surrogate, Text, doubling, problem
+from pcv.folds.sections.scheme import ORDER, FromFullData, Table, shown
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from pcv.folds.base import Folds
+    from pcv.folds.exchangeable import Terms
+
+
+class GrowConfig(Section):
+    """A subsample doubles until an estimate of it by PSIS satisfies this."""
+
+    subsampling_se_over_se: Annotated[float, Field(gt=0)] | None = None
+    decide: DecideConfig | None = None
+    max_m: Annotated[int, Field(ge=2)] | None = None  # None: 10 m
+
+    @model_validator(mode="after")
+    def _a_rule(self) -> "GrowConfig":
+        if self.subsampling_se_over_se is None and self.decide is None:
+            raise problem("name a rule: subsampling_se_over_se and/or decide")
+        return self
+
+
+def _listed(names: Any) -> Any:
+    return [names] if isinstance(names, str) else names
+
+
+NAME = {"type": "string", "enum": [*SURROGATES]}
+SCHEMA = {"anyOf": [NAME, {"type": "array", "minItems": 1, "items": NAME}]}
+Names = Annotated[
+    list[Surrogate], Field(min_length=1), BeforeValidator(_listed), WithJsonSchema(SCHEMA)
+]
+
+
+class Subsampling(FromFullData):
+    """Leave-one-out of some units, or groups, chosen at random."""
+
+    scheme: Literal["subsample"]
+    m: Annotated[int, Field(ge=2)]
+    group: Text | None = None
+    surrogate: Names = ["waic"]  # the first is used
+    surrogate_draws: Annotated[int, Field(ge=2)] = 1000
+    exact: Literal["auto", "psis", "folds"] = "auto"
+    until: GrowConfig | None = None
+
+    @model_validator(mode="after")
+    def _grows(self) -> "Subsampling":
+        if self.until and self.until.max_m is not None and self.until.max_m < self.m:
+            raise problem(f"must be at least m, {self.m}", "until", "max_m")
+        return self
+
+    @property
+    def from_full_data(self) -> bool:
+        return True
+
+    @property
+    def title(self) -> str:
+        return f"subsample of {f'groups of {shown(self.group)}' if self.group else 'units'}"
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of terms at which to see whether they suffice."""
+        most = (self.until.max_m or 10 * self.m) if self.until else self.m
+        return doubling(self.m, most)
+
+    def terms(self, table: Table) -> "Terms":
+        """All terms of the data."""
+        from pcv.folds.exchangeable import terms_of
+
+        group = None if self.group is None else table.column("group", self.group)
+        return terms_of(table.data["unit"].values, group, shown(self.group or ""))
+
+    def order(self, table: Table) -> "xr.Dataset":
+        """All terms in the order in which they are chosen, and their strata."""
+        import numpy as np
+        import xarray as xr
+
+        from pcv.folds.exchangeable import in_order
+
+        if ORDER in table.given:
+            given: xr.Dataset = table.given[ORDER]
+            return given
+        one = np.zeros(len(self.terms(table).name), int)
+        return xr.Dataset({"order": ("term", in_order(table.seed, one)), "stratum": ("term", one)})
+
+    def lay_out(self, table: Table) -> "Folds":
+        terms, first = self.terms(table), self.order(table)["order"].values[: self.sizes[-1]]
+        return terms.folds(first)
+
+    def described(self, table: Table) -> "xr.Dataset":
+        """Term, place in the order and stratum of each fold; and the strata's sizes."""
+        import numpy as np
+        import xarray as xr
+
+        order, stratum = (self.order(table)[name].values for name in ("order", "stratum"))
+        first = order[: self.sizes[-1]]
+        by_data = np.argsort(first)
+        return xr.Dataset(
+            {
+                "chosen": ("fold", first[by_data]),
+                "place": ("fold", by_data),
+                "stratum": ("fold", stratum[first[by_data]]),
+                "stratum_size": ("any_stratum", np.bincount(stratum)),
+            }
+        )

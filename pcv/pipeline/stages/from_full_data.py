@@ -1,0 +1,328 @@
+"""Leave-one-out from the full-data fit: surrogates of all terms, importance sampling of the folds,
+and the subsample of terms that are computed exactly."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pcv.analysis.subsampling import Sum
+from pcv.base.errors import PcvError
+from pcv.folds import columns
+from pcv.folds.base import Folds
+from pcv.folds.exchangeable import Terms
+from pcv.folds.sections.scheme import FromFullData, Table
+from pcv.folds.sections.subsampling import Subsampling
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.inputs import warn_of_leaks
+from pcv.pipeline.stages.problem import build, scored_alike, stored_folds
+from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from pcv.analysis.comparison import Scores
+    from pcv.models.effects.marginal import Scored
+    from pcv.models.model import Model
+
+MAX_DRAWS = 1000
+"""full-data draws at which to evaluate a predictive that the fit does not store"""
+MAX_BYTES = 2**29
+"""of log likelihoods at all draws, where terms cannot be evaluated in chunks"""
+NODES_PER_DIM = 256
+"""of integrals over a group's own effects: many, as their noise biases the importance weights,
+which are their reciprocals"""
+FOLDS_AT_ONCE = 50
+"""evaluated in parallel"""
+
+
+def surrogates(job: Job) -> None:
+    """Surrogates of all terms, and importance sampling of the folds: ``surrogates.zarr``."""
+    from pcv.analysis import diagnostics
+    from pcv.analysis.diagnostics.psis import psis
+    from pcv.analysis.results.by_psis import by_psis
+    from pcv.base.programs import devices
+
+    scheme = job.settings.folds
+    if not job.settings.makes("surrogates"):
+        job.say(f"surrogates {job.model}: nothing to do, every fold is sampled")
+        return
+    assert isinstance(scheme, FromFullData)
+    making = begin(job, "surrogates")
+    known = {"data": require(job, "data", {})}
+    known |= {stage: require(job, stage, known) for stage in ("folds", "fit")}
+    folds, data, groups = stored_folds(job), opened(job, "data"), {}
+    with devices.at_work(job.config.precision):
+        arrays = columns.model_data(data)
+        made = scored_alike(job, arrays, folds)[job.model]
+        if isinstance(scheme, Subsampling):
+            groups["terms"] = of_terms(job, scheme, made)
+        draws_of = _at_full_data(job, made, arrays, folds)
+        leaks = warn_of_leaks(job, data, folds)
+        on = devices.describe()
+    found = psis(*draws_of[:2], folds.test, draws_of[2])
+    number = draws_of[0].shape[0] * draws_of[0].shape[1]
+    limit = scheme.good_k or float(diagnostics.good_k(number))
+    names = np.where(folds.test >= 0, data["unit"].values[folds.test], "").astype(str)
+    about = {
+        "model": job.model,
+        "predictive": made.predictive,
+        "integration": made.integration,
+        "outcome": str(made.model.outcome),
+    }
+    checks = opened(job, "fit", "checks")
+    folds_ = by_psis(found, folds.id.astype(str), names, checks, limit, number, about)
+    fails = ~(found.khat <= limit)
+    again = np.full(fails.shape, True) if scheme.exact == "folds" else fails
+    folds_["again"] = ("fold", again & (scheme.exact != "psis"))
+    groups["folds"] = folds_
+    keep(job, xr.DataTree.from_dict(groups), stamp_of(job, making, known, leaks, on))
+    job.say(
+        f"surrogates {job.model}: PSIS: k-hat above {limit:.2f} in {fails.sum()} of {fails.size} "
+        "folds"
+    )
+
+
+def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
+    """Surrogates of every term, from the draws of the full-data fit.
+
+    Args:
+        job: whose data and fit are made.
+        scheme: of the folds.
+        made: the model as its folds score it.
+
+    Raises:
+        PcvError: one is not finite for some term, which is named.
+    """
+    from pcv.models.model import Model
+    from pcv.pipeline.stages.problem import scored
+
+    data = opened(job, "data")
+    terms, arrays = scheme.terms(Table(data.load(), job.config.seed, job.objects)), None
+    arrays = columns.model_data(data)
+    position, log_weight = _draws(job)
+    draws = (
+        position.reshape(-1, position.shape[-1]),
+        None if log_weight is None else log_weight.ravel(),
+    )
+    number = min(scheme.surrogate_draws, len(draws[0]))
+    if made.predictive == "marginal" or not isinstance(made.model, Model):
+        folds = terms.folds(np.arange(len(terms.name)))
+        if made.local is not None:  # of all groups, where the subsample decided on some units
+            made = scored(job, arrays, folds)
+        found = _of_folds(made, arrays, folds, draws, number, scheme.surrogate)
+    else:
+        found = _of_log_lik(made.model, arrays, terms, draws, number, scheme.surrogate)
+    dataset = xr.Dataset({key: ("term", x) for key, x in found.items()}, {"term": terms.name})
+    for name in scheme.surrogate:
+        wrong = ~np.isfinite(found[name])
+        if wrong.any():
+            which = terms.name[int(wrong.argmax())]
+            raise PcvError(
+                f"surrogate '{name}' of {which} is {found[name][wrong][0]} ({wrong.sum()} not "
+                "finite); take another surrogate, or look at that part of the data"
+            )
+    return dataset.assign_attrs(terms=terms.noun, terms_print=terms.fingerprint)
+
+
+def _of_log_lik(
+    model: "Model",
+    arrays: Mapping[str, np.ndarray],
+    terms: Terms,
+    draws: tuple[np.ndarray, np.ndarray | None],
+    number: int,
+    names: list[str],
+) -> dict[str, np.ndarray]:
+    """From the log likelihood's terms; in chunks where each depends on its own row alone."""
+    import jax
+
+    from pcv.base import programs
+    from pcv.models.parameters import unit_log_lik, unravel_of
+    from pcv.sampling.fit import surrogates as by_unit
+
+    n, unravel = terms.of_unit.size, unravel_of(model.init)
+    log_lik = unit_log_lik(model, arrays)
+    assert log_lik is not None
+    given = by_unit.posterior(draws[0], number, names, draws[1])
+    if terms.noun == "units" and by_unit.chunk_size(given, n) < n:
+        data = {key: x for key, x in arrays.items() if np.asarray(x).dtype.kind in "biuf"}
+
+        def of_rows(x: "Float[Array, ' param']", rows: Mapping[str, Any]) -> "Array":
+            return model.log_lik(unravel(x), rows)
+
+        with suppress(Exception):  # a user's function may raise anything given fewer rows
+            alone = by_unit.in_chunks(of_rows, data, n, given, ["plpd"])["plpd"]
+            if np.allclose(alone, programs.shared(log_lik)(given.center), equal_nan=True):
+                return by_unit.in_chunks(of_rows, data, n, given, names)
+    given = by_unit.posterior(draws[0], max(min(number, MAX_BYTES // (8 * n)), 2), names, draws[1])
+
+    def of_terms(x: "Float[Array, ' param']") -> "Array":
+        return jax.ops.segment_sum(log_lik(x), terms.of_unit, len(terms.name))
+
+    of_all = log_lik if terms.noun == "units" else of_terms
+    program = programs.shared(lambda given: by_unit.surrogates(of_all, given, names))
+    return {key: np.asarray(x) for key, x in program(given).items()}
+
+
+def _of_folds(
+    made: "Scored",
+    arrays: dict[str, np.ndarray],
+    folds: Folds,
+    draws: tuple[np.ndarray, np.ndarray | None],
+    number: int,
+    names: list[str],
+) -> dict[str, np.ndarray]:
+    """From the log predictive of each fold, with left-out effects integrated out."""
+    from pcv.base import programs
+    from pcv.sampling.fit import surrogates as by_fold
+
+    at = _predictive_of(made, arrays, folds)
+    program = programs.shared(lambda given: by_fold.surrogates(lambda x: at(x)[0], given, names))
+    most = max(min(number, MAX_BYTES // (8 * len(folds.id))), 2)
+    found = program(by_fold.posterior(draws[0], most, names, draws[1]))
+    return {key: np.asarray(x) for key, x in found.items()}
+
+
+def _at_full_data(
+    job: Job, made: "Scored", arrays: dict[str, np.ndarray], folds: Folds
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Log scores of all folds at the draws of the full-data fit, (chain, draw, fold[, slot]); and
+    the draws' log weights, None where they are of the posterior."""
+    import jax
+    import jax.numpy as jnp
+
+    from pcv.base import programs
+    from pcv.models.model import Model
+    from pcv.models.parameters import unit_log_lik
+
+    tree = fitted(job)
+    position, log_weight = _draws(job)
+    chains, draws, _ = position.shape
+    thin = -(-chains * draws // MAX_DRAWS)
+    model = build(job, arrays)
+    if made.predictive != "marginal" and isinstance(model, Model):
+        tested = np.unique(folds.test[folds.test >= 0])
+        if "log_likelihood" in tree:
+            kept = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
+            by_unit = kept.isel(unit=tested).transpose("chain", "draw", ...).values
+        else:
+            log_lik = unit_log_lik(model, arrays)
+            assert log_lik is not None
+            terms = programs.shared(lambda x: jax.lax.map(lambda at: log_lik(at)[tested], x))
+            by_unit = np.stack([np.asarray(terms(x)) for x in position[:, ::thin]])
+        place = np.searchsorted(tested, np.maximum(folds.test, tested[0]))
+        pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
+        step = 1 if "log_likelihood" in tree else thin
+        return pointwise.sum(-1), pointwise, None if log_weight is None else log_weight[:, ::step]
+    at = _predictive_of(made, arrays, folds)
+    every = programs.shared(lambda x: jax.lax.map(at, x))
+    found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
+    joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
+    return joint, pointwise, None if log_weight is None else log_weight[:, ::thin]
+
+
+def _draws(job: Job) -> tuple[np.ndarray, np.ndarray | None]:
+    """Flat parameters of the full-data fit (chain, draw, param), and log weights (chain, draw) of
+    an approximation's."""
+    tree = fitted(job)
+    stats = tree["sample_stats"]
+    weight = np.asarray(stats["log_weight"].values) if "log_weight" in stats else None
+    return np.asarray(tree["unconstrained/position"].values), weight
+
+
+def _predictive_of(
+    made: "Scored", arrays: dict[str, np.ndarray], folds: Folds
+) -> "Callable[[Array], tuple[Array, Array]]":
+    """Joint (fold) and pointwise (fold, slot) log predictive of all folds at a draw."""
+    import jax
+    import jax.numpy as jnp
+
+    from pcv.models.effects.marginal import integrated
+    from pcv.models.model import Fold, Model, target
+    from pcv.models.parameters import flat_target
+    from pcv.sampling.hmc import train_mask
+
+    model = made.model
+    if made.local is not None and isinstance(model, Model):
+        model = integrated(model, arrays, made.local, made.few, NODES_PER_DIM)
+    flat, _ = flat_target(target(model, arrays, made.predictive))
+    num_units = columns.num_units(arrays)
+    every_fold = jnp.asarray(folds.test), jnp.asarray(folds.held_out)
+
+    def at(position: "Array") -> "tuple[Array, Array]":
+        def of_fold(fold: "tuple[Array, Array]") -> "tuple[Array, Array]":
+            test, held_out = fold
+            return flat.log_predictive(position, Fold(train_mask(held_out, num_units), test))
+
+        return jax.lax.map(of_fold, every_fold, batch_size=FOLDS_AT_ONCE)
+
+    return at
+
+
+def subsample(job: Job) -> None:
+    """Which terms are computed exactly, the same for all models: ``subsample.zarr``.
+
+    It grows until the estimates by PSIS satisfy the scheme's rule; a larger subsample contains the
+    smaller.
+    """
+    from pcv.analysis import comparison
+    from pcv.analysis.stopping.rule import SETTLED, needs_terms
+
+    scheme = job.settings.folds
+    if not isinstance(scheme, Subsampling):
+        job.say("subsample: nothing to do, folds.scheme is not subsample")
+        return
+    making = begin(job, "subsample")
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    inputs, parts = dict(known), [job._replace(model=name) for name in job.settings.models]
+    for part in parts:
+        stamps = known | {"fit": require(part, "fit", known)}
+        inputs[f"surrogates {part.model}"] = require(part, "surrogates", stamps)
+    ordered = opened(job, "folds").load()
+    number = ordered.sizes["fold"]
+    until = scheme.until
+    for size in (min(m, number) for m in scheme.sizes):
+        found = ordered.sel(fold=ordered["place"] < size)
+        if until is None:
+            break
+        scores = [_by_psis(part, scheme, found) for part in parts]
+        compared = comparison.compare(scores, job.settings.compare.reference)
+        decide = until.decide.probability if until.decide else None
+        words = needs_terms(compared, until.subsampling_se_over_se, decide)
+        job.say(f"subsample of {size}: {words}")
+        if words == SETTLED:
+            break
+    keep(job, found[["chosen", "stratum", "stratum_size"]], stamp_of(job, making, inputs))
+
+
+def _by_psis(job: Job, scheme: Subsampling, chosen: xr.Dataset) -> "Scores":
+    """The scores of a model's chosen terms by PSIS."""
+    from pcv.analysis.results import scores
+    from pcv.analysis.results.by_psis import merged
+
+    estimated = opened(job, "surrogates", "folds").sel(fold=chosen["fold"].values)
+    return scores(with_subsample(job, merged(estimated, None), scheme, chosen), "joint", "", "")
+
+
+def with_subsample(
+    job: Job, diagnosed: xr.Dataset, scheme: Subsampling, chosen: xr.Dataset
+) -> xr.Dataset:
+    """A model's diagnostics with what the sum over all terms is estimated from, and its estimates
+    by each surrogate that the config names, and by none."""
+    from pcv.analysis.comparison import total
+    from pcv.analysis.results import scores
+
+    every = opened(job, "surrogates", "terms").load()
+    used = scheme.surrogate[0]
+    of_terms = {name: chosen[name].variable for name in ("chosen", "stratum", "stratum_size")}
+    found = diagnosed.assign({**of_terms, "surrogate": ("any_term", every[used].values)})
+    found.attrs |= {**every.attrs, "surrogate": used}
+    known = scores(found, "joint", "", "")
+    each = [every[name].values for name in scheme.surrogate]
+    sums = [total(known._replace(surrogate=x)) for x in (*each, None)]
+    return found.assign(
+        {f"{name}_by": ("by", [getattr(x, name) for x in sums]) for name in Sum._fields}
+    ).assign_coords(by=[*scheme.surrogate, "none"])
