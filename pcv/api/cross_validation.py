@@ -70,7 +70,7 @@ def cross_validate(
         until: a stopping rule for folds, in place of `draws`, as in a config:
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
-            allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as
+            approximation, allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as
             an ArviZ DataTree, or a dict of one per model. Existing draws are checked.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".

@@ -147,7 +147,8 @@ def subsample(
         good_k: k-hat above which PSIS fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
         predictive: as for `loo`.
         chains, draws, warmup, cv: of the folds sampled.
-        fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
+        fit: settings of the full-data fit, or draws of it, as for `cross_validate`; for very large
+            data perhaps ``{"approximation": "laplace"}``.
 
     Returns:
         `CV`, whose `elpd` and errors are of all terms and whose `folds` are the chosen ones; of a

@@ -68,7 +68,7 @@ STAGES = {
         module="full_data",
         says="Fit the models to the full data and adapt the folds' kernel: fit.zarr.",
         inputs=("data",),
-        keys={"fit": {"chains", "warmup", "draws", "target_accept"}},
+        keys={"fit": {"chains", "warmup", "draws", "target_accept", "approximation"}},
         common=frozenset({"seed", "precision"}),
         files={"files": "model", "posterior": "posterior"},
     ),

@@ -63,7 +63,14 @@ class FitConfig(Section):
     draws: Annotated[int, Field(ge=100)] = 1000
     target_accept: Annotated[float, Field(gt=0.5, lt=1)] | None = None
     file: Text | None = None  # existing draws; {model} stands for the model's name
+    approximation: Literal["laplace", "normal", "pathfinder", "multipathfinder"] | None = None
     allow_bad_fit: bool = False
+
+    @model_validator(mode="after")
+    def _one_posterior(self) -> "FitConfig":
+        if self.file and self.approximation:
+            raise problem("existing draws and approximation exclude each other; keep one", "file")
+        return self
 
 
 MANY_CHAINS = 32

@@ -68,7 +68,13 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
         say, accept = says(job, "fit"), settings.target_accept
         with _naming(f"fit {job.model}"):
-            if job.posterior is None:
+            if settings.approximation:
+                from pcv.sampling.fit.approximate import approximate
+
+                total = settings.chains * settings.draws
+                how = settings.approximation
+                found = approximate(flat, num_units, names, root("fit"), how, total)
+            elif job.posterior is None:
                 asked = settings.chains, settings.warmup, settings.draws, accept
                 found = posterior.fit(flat, num_units, names, root, *asked, say, after)
             else:
@@ -78,7 +84,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 found = given.posterior(flat, back, *of_model)
         fitted, checks = found
         draws = fitted.draws
-        if checks.problems:
+        if checks.problems and not settings.approximation:
             checks = fit_checks.check(draws, names, fitted.target_accept, centred(model))
             units = data_set["unit"].values.tolist()
             checks.problems[:0] = _cause(model, arrays, job.model, units)
