@@ -18,13 +18,18 @@ from pcv.models.parameters import points, prior_draws
 
 CHECKED_DRAWS = 20
 """prior draws evaluated"""
+MOST = 2_000_000
+"""units of all draws evaluated in parallel, at most"""
 FAR, NEAR = 100, 10
 """log density per unit below the best, beyond which chains certainly, or most likely, never go"""
 
 
-def _once(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _once(function: Callable[[Any], Any], num_units: int = 1) -> Callable[[Any], Any]:
     """`function` mapped over draws, compiled for a single call."""
-    return programs.once(jax.vmap(function))
+    size = MOST // num_units
+    if size >= 2 * CHECKED_DRAWS:
+        return programs.once(jax.vmap(function))
+    return programs.once(partial(jax.lax.map, function, batch_size=max(size, 1)))
 
 
 class Looked(NamedTuple):
@@ -122,7 +127,8 @@ def _look(model: Model, data: Data, name: str) -> Looked:
 
     at = points(model.init, CHECKED_DRAWS)
     try:
-        found = _once(jax.value_and_grad(of_rest, has_aux=True))(at)
+        num_units = len(arrays[model.outcome.name])
+        found = _once(jax.value_and_grad(of_rest, has_aux=True), num_units)(at)
     except (ValueError, NotImplementedError) as error:  # JAX has no derivative of it
         raise PcvError(
             f"model '{name}': the gradient of its log_lik fails: {in_one_line(error)}"

@@ -32,6 +32,9 @@ PRIOR_DRAWS, FAR = 8, 2.5
 probe a prior's shape: far enough to reach other modes"""
 AT_ONCE = 16
 """groups, or parameters, evaluated in parallel"""
+MOST, MANY = 2_000_000, 10_000_000
+"""units of all parameters evaluated in parallel, at most; and derivatives beyond which the first
+point is looked at alone"""
 
 Position = Float[Array, " param"]
 
@@ -74,7 +77,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
         return "there are too many parameters to check"
-    touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions)
+    touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions, of_some=True)
     held_out, tested = _memberships(folds, num_units)
     inside, total = (touches @ held_out).tocsc(), touches.sum(1)
     own_of, units_of, of_unit_of = [], [], []
@@ -141,17 +144,32 @@ def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:
 
 
 def _pattern(
-    function: Callable[[Position], Float[Array, " out"]], positions: Float[np.ndarray, "draw param"]
+    function: Callable[[Position], Float[Array, " out"]],
+    positions: Float[np.ndarray, "draw param"],
+    of_some: bool = False,
 ) -> sparse.csr_array:
-    """Which outputs depend on which parameters at any of the positions: 1 at (param, out)."""
+    """Which outputs depend on which parameters at any of the positions: 1 at (param, out). With
+    `of_some`, parameters on which all depend are left out."""
     size = positions.shape[1]
+    (outs,) = programs.shapes(function, positions[0]).shape
+    at_once = int(np.clip(MOST // outs, 1, AT_ONCE))
 
-    def column(index: Int[Array, ""]) -> Bool[Array, " out"]:
-        one = jnp.zeros(size, positions.dtype).at[index].set(1)
-        return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
+    def columns(indices: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        def column(index: Int[Array, ""]) -> Bool[Array, " out"]:
+            one = jnp.zeros(size, positions.dtype).at[index].set(1)
+            return jax.vmap(lambda x: jax.jvp(function, (x,), (one,))[1] != 0)(positions).any(0)
 
-    columns = programs.once(lambda indices: jax.lax.map(column, indices, batch_size=AT_ONCE))
-    return sparse.csr_array(np.asarray(columns(np.arange(size))).astype(np.int64))
+        every = programs.once(lambda indices: jax.lax.map(column, indices, batch_size=at_once))
+        return np.array(every(indices))
+
+    first = 1 if size * outs > MANY else len(positions)
+    found = columns(np.arange(size), positions[:first])
+    rest = np.flatnonzero(~found.all(1))
+    if rest.size and first < len(positions):
+        found[rest] |= columns(rest, positions[first:])
+    if of_some:
+        found[found.all(1)] = False
+    return sparse.csr_array(found).astype(np.int64)
 
 
 def _memberships(folds: Folds, num_units: int) -> tuple[sparse.csc_array, sparse.csc_array]:

@@ -114,7 +114,7 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
             made = scored(job, arrays, folds)
         found = _of_folds(made, arrays, folds, draws, number, scheme.surrogate)
     else:
-        found = _of_log_lik(made.model, arrays, terms, draws, number, scheme.surrogate)
+        found = _of_log_lik(job, made.model, arrays, terms, draws, number, scheme.surrogate)
     dataset = xr.Dataset({key: ("term", x) for key, x in found.items()}, {"term": terms.name})
     for name in scheme.surrogate:
         wrong = ~np.isfinite(found[name])
@@ -128,6 +128,7 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
 
 
 def _of_log_lik(
+    job: Job,
     model: "Model",
     arrays: Mapping[str, np.ndarray],
     terms: Terms,
@@ -139,23 +140,17 @@ def _of_log_lik(
     import jax
 
     from pcv.base import programs
-    from pcv.models.parameters import unit_log_lik, unravel_of
+    from pcv.models.parameters import unit_log_lik
     from pcv.sampling.fit import surrogates as by_unit
 
-    n, unravel = terms.of_unit.size, unravel_of(model.init)
+    n = terms.of_unit.size
     log_lik = unit_log_lik(model, arrays)
     assert log_lik is not None
     given = by_unit.posterior(draws[0], number, names, draws[1])
     if terms.noun == "units" and by_unit.chunk_size(given, n) < n:
-        data = {key: x for key, x in arrays.items() if np.asarray(x).dtype.kind in "biuf"}
-
-        def of_rows(x: "Float[Array, ' param']", rows: Mapping[str, Any]) -> "Array":
-            return model.log_lik(unravel(x), rows)
-
-        with suppress(Exception):  # a user's function may raise anything given fewer rows
-            alone = by_unit.in_chunks(of_rows, data, n, given, ["plpd"])["plpd"]
-            if np.allclose(alone, programs.shared(log_lik)(given.center), equal_nan=True):
-                return by_unit.in_chunks(of_rows, data, n, given, names)
+        of_rows = _of_rows(job, model, arrays, given.center)
+        if of_rows is not None:
+            return by_unit.in_chunks(of_rows, _numbers(arrays), n, given, names)
     given = by_unit.posterior(draws[0], max(min(number, MAX_BYTES // (8 * n)), 2), names, draws[1])
 
     def of_terms(x: "Float[Array, ' param']") -> "Array":
@@ -164,6 +159,36 @@ def _of_log_lik(
     of_all = log_lik if terms.noun == "units" else of_terms
     program = programs.shared(lambda given: by_unit.surrogates(of_all, given, names))
     return {key: np.asarray(x) for key, x in program(given).items()}
+
+
+def _numbers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {key: x for key, x in arrays.items() if np.asarray(x).dtype.kind in "biuf"}
+
+
+def _of_rows(
+    job: Job, model: "Model", arrays: Mapping[str, np.ndarray], at: "Array"
+) -> "Callable[[Array, Mapping[str, Any]], Array] | None":
+    """The log likelihood of some rows, given these alone; None if its terms depend on others, as
+    seen at a position by reading all in parts."""
+    from pcv.base import programs
+    from pcv.models.parameters import unit_log_lik, unravel_of
+    from pcv.sampling.fit import surrogates as by_unit
+
+    unravel, n = unravel_of(model.init), columns.num_units(arrays)
+    log_lik = unit_log_lik(model, arrays)
+    assert log_lik is not None
+
+    def of_rows(x: "Array", rows: Mapping[str, Any]) -> "Array":
+        return model.log_lik(unravel(x), rows)
+
+    def alone() -> bool:
+        given = by_unit.posterior(np.asarray(at)[None].repeat(2, 0))
+        with suppress(Exception):  # a user's function may raise anything given fewer rows
+            parts = by_unit.in_chunks(of_rows, _numbers(arrays), n, given, ["plpd"], -(-n // 3))
+            return np.allclose(parts["plpd"], programs.shared(log_lik)(at), equal_nan=True)
+        return False
+
+    return of_rows if job.once(("rows alone", id(model)), alone) else None
 
 
 def _of_folds(
@@ -195,7 +220,6 @@ def _at_full_data(
 
     from pcv.base import programs
     from pcv.models.model import Model
-    from pcv.models.parameters import unit_log_lik
 
     tree = fitted(job)
     position, log_weight = _draws(job)
@@ -208,10 +232,7 @@ def _at_full_data(
             kept = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
             by_unit = kept.isel(unit=tested).transpose("chain", "draw", ...).values
         else:
-            log_lik = unit_log_lik(model, arrays)
-            assert log_lik is not None
-            terms = programs.shared(lambda x: jax.lax.map(lambda at: log_lik(at)[tested], x))
-            by_unit = np.stack([np.asarray(terms(x)) for x in position[:, ::thin]])
+            by_unit = _of_tested(job, model, arrays, position[:, ::thin], tested)
         place = np.searchsorted(tested, np.maximum(folds.test, tested[0]))
         pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
         step = 1 if "log_likelihood" in tree else thin
@@ -221,6 +242,33 @@ def _at_full_data(
     found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
     joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
     return joint, pointwise, None if log_weight is None else log_weight[:, ::thin]
+
+
+def _of_tested(
+    job: Job,
+    model: "Model",
+    arrays: Mapping[str, np.ndarray],
+    position: np.ndarray,
+    tested: np.ndarray,
+) -> np.ndarray:
+    """Log likelihood of the tested units (chain, draw, unit), from their rows alone if these
+    suffice."""
+    import jax
+    import jax.numpy as jnp
+
+    from pcv.base import programs
+    from pcv.models.parameters import unit_log_lik
+
+    of_rows = _of_rows(job, model, arrays, jnp.asarray(position.mean((0, 1))))
+    if of_rows is not None:
+        n = columns.num_units(arrays)
+        rows = {k: x[tested] if np.shape(x)[:1] == (n,) else x for k, x in _numbers(arrays).items()}
+        terms = programs.shared(lambda x, rows: jax.lax.map(lambda at: of_rows(at, rows), x))
+        return np.stack([np.asarray(terms(x, rows)) for x in position])
+    log_lik = unit_log_lik(model, arrays)
+    assert log_lik is not None
+    every = programs.shared(lambda x: jax.lax.map(lambda at: log_lik(at)[tested], x))
+    return np.stack([np.asarray(every(x)) for x in position])
 
 
 def _draws(job: Job) -> tuple[np.ndarray, np.ndarray | None]:

@@ -106,6 +106,7 @@ def in_chunks(
     num_units: int,
     given: Posterior,
     names: Collection[str],
+    size: int | None = None,
 ) -> dict[str, Float[np.ndarray, " unit"]]:
     """The surrogates of units whose terms depend on their own rows of the data alone.
 
@@ -116,6 +117,7 @@ def in_chunks(
         data: arrays by name.
         num_units: number of units, n.
         given, names: as for `surrogates`.
+        size: units of a chunk; None: `chunk_size`.
     """
 
     by_unit = {name: x for name, x in data.items() if np.ndim(x) and len(x) == num_units}
@@ -125,7 +127,7 @@ def in_chunks(
         return surrogates(lambda position: log_lik(position, {**rest, **rows}), given, names)
 
     program = programs.shared(of_rows)
-    size = chunk_size(given, num_units)
+    size = size or chunk_size(given, num_units)
     found: dict[str, np.ndarray] = {}
     for first in range(0, num_units, size):
         start = min(first, num_units - size)  # the last chunk is as long as the others
