@@ -152,6 +152,42 @@ def test_a_posterior_without_a_mode_is_refused():
         pcv.subsample(model, 2, data={"y": np.arange(5.0)}, fit=fit, **QUICK)
 
 
+def identity(params, data):
+    return dist.Poisson(params["a"] + params["b"] * data["x"]).log_prob(data["y"])
+
+
+def test_draws_without_a_density_have_no_weight():
+    """A mean near 0, below which the likelihood is not defined."""
+    x = np.linspace(0, 1, 60)
+    data = {"x": x, "y": np.random.default_rng(3).poisson(0.3 + 3 * x).astype(float)}
+    model = model_of(identity, sd=3.0)._replace(
+        init=lambda key: {"a": jnp.array(1.0), "b": jnp.array(1.0)}
+    )
+    found = made(model, data, "laplace")
+    weight = np.exp(found.fit.log_weight - found.fit.log_weight.max())
+    lost = weight < 1e-30
+    assert 0 < lost.sum() < 400
+    draws = found.fit.draws.position.reshape(-1, 2)
+    terms = jax.vmap(lambda p: identity({"a": p[0], "b": p[1]}, data))(jnp.asarray(draws))
+    assert np.isfinite(terms).all()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_columns_of_any_scale(scale):
+    rng = np.random.default_rng(1)
+    x = scale * rng.normal(size=200)
+    data = {"x": x, "y": 0.5 + x / scale + rng.normal(size=200)}
+
+    def log_lik(params, data):
+        return dist.Normal(params["a"] + params["b"] * data["x"], 1.0).log_prob(data["y"])
+
+    found = made(model_of(log_lik, sd=10 / scale), data, "laplace")
+    assert not found.checks.problems
+    slope = found.fit.draws.position[..., 1]
+    np.testing.assert_allclose(slope.mean() * scale, 1.0, atol=0.4)
+    np.testing.assert_allclose(slope.std() * scale, 1 / np.sqrt(200), rtol=0.2)
+
+
 def test_draws_and_an_approximation_exclude_each_other():
     config = {
         "seed": 1,

@@ -11,6 +11,10 @@ from scipy.special import logsumexp
 import pcv
 from pcv import PcvError
 from pcv.analysis import comparison
+from pcv.analysis.comparison import Scores
+from pcv.analysis.stopping.rule import SETTLED, UNDECIDED, needs_terms
+from pcv.analysis.subsampling import Subsample
+from pcv.folds.exchangeable import Terms
 from pcv.pipeline.stages import from_full_data
 from pcv.sampling.fit import surrogates
 from tests.problems import LinearGaussian
@@ -240,6 +244,10 @@ def test_models_are_compared_on_one_subsample():
     with pytest.raises(PcvError, match="both: it scores a subsample of the terms, so that"):
         both["both"].renamed("both").to_arviz()
     assert np.isnan(both["both"].p)
+    with pytest.raises(PcvError, match="weights need the scores of all terms"):
+        found.weights()
+    with pytest.raises(PcvError, match="subsamples have one score, of whole terms"):
+        pcv.compare(both, joint=False)
     with pytest.raises(PcvError, match="no model 'onee'; did you mean 'one'"):
         pcv.compare(both, reference="onee")
 
@@ -286,6 +294,34 @@ def test_a_surrogate_that_is_not_finite_is_named(monkeypatch):
     monkeypatch.setattr(from_full_data, "_of_log_lik", lambda *args: {"waic": broken})
     with pytest.raises(PcvError, match=r"surrogate 'waic' of 4 is -inf \(1 not finite\); take"):
         pcv.subsample(MODEL, **ONE_STRATUM)
+
+
+def test_slots_do_not_depend_on_m():
+    """Draws of folds are kept among more folds, some of them larger."""
+    of_unit = np.repeat(np.arange(20), [5] * 19 + [50])
+    terms = Terms(np.array([f"g{j}" for j in range(20)]), of_unit)
+    few, all_of_them = terms.folds(np.arange(3)), terms.folds(np.arange(20))
+    assert few.test.shape[1] == all_of_them.test.shape[1] == 50
+    assert (few.test >= 0).sum(1).tolist() == [5, 5, 5]
+
+
+def test_a_rule_that_no_m_can_meet():
+    rng, n = np.random.default_rng(2), 1000
+    chosen = Subsample(np.arange(50), np.zeros(50, int), np.array([n]))
+    x = rng.normal(size=(2, n))
+    scores = [
+        Scores(
+            *(name, "joint", "log", "y", "plain", "", "", [str(i) for i in range(50)]),
+            *(row[:50], np.zeros(50), np.arange(50), [str(i) for i in range(50)], "ok"),
+            chosen=chosen,
+            surrogate=row + 0.01 * rng.normal(size=n),
+        )
+        for name, row in zip("ab", x - x.mean(1, keepdims=True))
+    ]
+    compared = comparison.compare(scores)
+    assert needs_terms(compared, None, 0.99) == UNDECIDED
+    assert needs_terms(compared, 0.5, None) == SETTLED
+    assert re.search(r"wanted .*; m = \d+ would do\)$", needs_terms(compared, 1e-4, None))
 
 
 def test_few_terms_are_told():

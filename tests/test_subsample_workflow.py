@@ -86,6 +86,11 @@ def test_a_larger_subsample_keeps_what_was_sampled(project):
         many["joint_elpd"].sel(fold=few["fold"].values), few["joint_elpd"], rtol=1e-6
     )
     assert planned(run(folder, "--dry-run", names="a", exact="folds", m=40)) <= {"all"}
+    config = settings(names="a", exact="folds", m=40)
+    config["experiments"]["tiny"]["compare"] = {"reference": "a"}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    after = planned(snakemake(folder, "--dry-run", "--configfile", "tiny.yaml"))
+    assert after <= {"compare", "report", "all"}
     table = (folder / "results/tiny/comparison.csv").read_text()
     assert table.splitlines()[0].endswith("subsampling_dse,subsampling_se,num_terms")
     assert many.attrs["terms"] == "units"
@@ -124,7 +129,7 @@ def test_leave_one_out_from_the_full_data_fit(project):
         ({"scores": ["crps"]}, "scores: only the log score is available without sampling every"),
         (
             {"cv": {"until": {"mcse_over_se": 0.1, "max_draws": 400}}},
-            "cv.until: not every fold is sampled, so none can be chosen; take fold_mcse",
+            "cv.until: not every fold is sampled, so the rule must be fold_mcse",
         ),
         ({"folds": {"scheme": "subsample"}}, "folds.m: missing; add it"),
         (

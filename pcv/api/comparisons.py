@@ -54,9 +54,11 @@ class Comparisons:
             seed: of the Bayesian bootstrap of pseudo-BMA+.
 
         Raises:
-            PcvError: another method.
+            PcvError: another method, or a subsample.
         """
         c = self.shown
+        if c.is_subsample:
+            raise PcvError("weights need the scores of all terms, and these are of a subsample")
         return pd.Series(weights.weights(c.elpd_diff_terms, method, seed), c.models, name="weight")
 
     def __repr__(self) -> str:
@@ -115,6 +117,8 @@ def compare(
             raise PcvError(
                 f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives"
             )
+    if joint is False and any("chosen" in cv.diagnostics for cv in models.values()):
+        raise PcvError("compare: subsamples have one score, of whole terms; leave joint out")
     shown = {cv.joint for cv in models.values()} if joint is None else {joint}
     if len(shown) > 1:
         raise PcvError("compare: some models show the joint score, some the pointwise; give joint=")

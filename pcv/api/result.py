@@ -346,8 +346,8 @@ class CV:
     def _check_sampled(self) -> None:
         if "source" in self.diagnostics:
             raise PcvError(
-                f"{self.name}: all or most of its folds come from PSIS, which has no chains to "
-                "compare; see plot_khat"
+                f"{self.name}: its folds may come from PSIS, which has no chains to compare; see "
+                "plot_khat"
             )
 
     def plot_ess(self) -> "Figure":

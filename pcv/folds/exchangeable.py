@@ -287,7 +287,8 @@ class Terms(NamedTuple):
         return hashlib.sha256(self.of_unit.astype(np.int64).tobytes()).hexdigest()[:16]
 
     def folds(self, which: Int[np.ndarray, " chosen"]) -> Folds:
-        """Folds that leave out these terms, in the order of the data."""
+        """Folds that leave out these terms, in the order of the data; with slots for the largest
+        of all, so that draws stay valid among more folds."""
         chosen = np.sort(which)
         place = np.full(len(self.name), -1)
         place[chosen] = np.arange(chosen.size)
@@ -295,7 +296,9 @@ class Terms(NamedTuple):
         by_fold = units[np.argsort(place[self.of_unit[units]], kind="stable")]
         sizes = np.bincount(place[self.of_unit[units]], minlength=chosen.size)
         tests = np.split(by_fold, np.cumsum(sizes)[:-1])
-        return from_sets([str(self.name[j]) for j in chosen], tests, None, self.of_unit.size)
+        made = from_sets([str(self.name[j]) for j in chosen], tests, None, self.of_unit.size)
+        lacking = int(np.bincount(self.of_unit).max()) - made.test.shape[1]
+        return made._replace(test=np.pad(made.test, ((0, 0), (0, lacking)), constant_values=-1))
 
 
 def terms_of(

@@ -165,7 +165,8 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Data
         made_of["config"]["round"] = cv.until.min_draws * 2**job.round
     elif cv.until:
         made_of["config"]["until"] = cv.until.model_dump(exclude={"max_draws"})
-        inputs = {name: stamp.fingerprint for name, stamp in known.items()}
+        which = ("surrogates", "subsample")  # of folds, which are named below
+        inputs = {k: x.fingerprint for k, x in known.items() if not k.startswith(which)}
     how = [warmup.attrs[name] for name in ("predictive", "integration", "decoupled")]
     of_folds = _of_folds(folds)
     of_folds["folds"] = [f"{x} {c:.4f}" for x, c in zip(of_folds["folds"], warmup["shift"].values)]

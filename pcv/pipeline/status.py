@@ -128,7 +128,9 @@ def table(found: list[Artifact]) -> str:
     number = sum(a.state != "done" for a in found)
     left = f"A rerun makes {number} of {len(found)} artifacts: {', '.join(again)}."
     known = {a.job.model for a in found if a.stage == "sample"}
-    if unknown := [name for name in found[0].job.settings.models if name not in known]:
+    settings = found[0].job.settings
+    unknown = [name for name in settings.models if name not in known]
+    if unknown and settings.makes("sample"):
         left += f" Fold batches of {', '.join(unknown)} are added, as many as `cut` finds."
     damaged = [str(a.path) for a in found if a.state.startswith(DAMAGED)]
     if damaged:
@@ -164,7 +166,8 @@ def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
     removed, freed, kept = 0, 0, 0
     samples = [a for a in artifacts(job) if a.stage == "sample"]
     unfinished = {a.job.model for a in samples if a.state != "done"}
-    unfinished |= set(job.settings.models) - {a.job.model for a in samples}  # batches not known
+    if job.settings.makes("sample"):  # batches not known
+        unfinished |= set(job.settings.models) - {a.job.model for a in samples}
     for model in job.settings.models:
         for folder in checkpoint.folders(paths.checkpoints(job.results, job.experiment, model)):
             size = size_of(folder)

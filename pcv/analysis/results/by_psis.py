@@ -132,7 +132,8 @@ def _put_in(estimated: xr.Dataset, sampled: xr.Dataset, place: np.ndarray) -> xr
     found["source"][place] = "mcmc"
     others = sampled.drop_dims(["fold", "point"])
     found = found.drop_vars(set(others.data_vars) & set(found.data_vars)).merge(others)
-    return found.assign_attrs(sampled.attrs | estimated.attrs)
+    of_chains = {name: sampled.attrs[name] for name in ("num_chains", "superchains")}
+    return found.assign_attrs(sampled.attrs | estimated.attrs | of_chains)
 
 
 def _fails(names: np.ndarray, verdict: np.ndarray) -> str:

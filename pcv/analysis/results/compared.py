@@ -11,7 +11,7 @@ from pcv.analysis import comparison as comparing
 from pcv.analysis import diagnostics as diag
 from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.results import frames, wording
-from pcv.analysis.results.numbers import mcse_in_words
+from pcv.analysis.results.numbers import mcse_in_words, two_figures
 from pcv.analysis.results.planned import needed
 from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
 from pcv.analysis.stopping.config import UntilConfig
@@ -147,7 +147,8 @@ def compare(
         )
         for score, kind in _shared_scores(diagnostics)
     ]
-    return Compared(comparisons, dataset, frames.frame(list(comparisons.values())), others)
+    rows = [x for x in comparisons.values() if x.kind == "joint" or not x.is_subsample]
+    return Compared(comparisons, dataset, frames.frame(rows), others)
 
 
 def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:
@@ -206,7 +207,8 @@ def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, x
         mcse = mcse_in_words(joint.mcse[0], joint.mcse_is_bound[0])
         words = (
             f"The elpd of '{joint.models[0]}' is {joint.elpd[0]:.1f} (SE {joint.se[0]:.1f}, "
-            f"MCSE {mcse}). "
+            + f"subsampling SE {two_figures(joint.subsampling_se[0])}, " * joint.is_subsample
+            + f"MCSE {mcse}). "
             + (
                 "No fold is flagged."
                 if joint.verdict == ["ok"]

@@ -29,6 +29,7 @@ from pcv.analysis.diagnostics import (
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
 
 SETTLED = "settled"
+UNDECIDED = "the data at hand do not decide, whatever m"
 
 
 class Rule(NamedTuple):
@@ -182,8 +183,8 @@ def _allowed(
 
 
 def needs_terms(c: Comparison, share: float | None, probability: float | None) -> str:
-    """`SETTLED`, or whose SE of subsampling is too large by the rule of `needs`, with that SE in
-    place of the MCSE; and the m that would do."""
+    """`SETTLED`, `UNDECIDED` however large m, or whose SE of subsampling is too large by the rule
+    of `needs`, with that SE in place of the MCSE; and the m that would do."""
     alone, m, n = len(c.models) == 1, len(c.term), c.num_terms
     error = c.subsampling_se if alone else c.subsampling_dse
     allowed = _allowed(c, share, probability)
@@ -195,7 +196,13 @@ def needs_terms(c: Comparison, share: float | None, probability: float | None) -
     )
     if not listed:
         return SETTLED
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share_left = np.where(error > allowed, (allowed / error) ** 2, 1.0).min()
-    wanted = np.ceil(1 / (share_left * (1 / m - 1 / n) + 1 / n))
+    others = np.array([alone or name != c.reference for name in c.models])
+    short = others & ~(error <= allowed)
+    if share is None and probability is not None:
+        most = np.abs(c.elpd_diff[short]) + 2 * error[short]
+        if (most < ndtri(probability) * c.dse[short]).all():
+            return UNDECIDED
+    if not (allowed[short] > 0).all():
+        return f"not settled ({listed})"
+    wanted = np.ceil(1 / ((allowed[short] / error[short]) ** 2 * (1 / m - 1 / n) + 1 / n).min())
     return f"not settled ({listed}; m = {wanted:.0f} would do)"

@@ -69,6 +69,12 @@ def jobs_of(
             if name in wanted
         ]
     if per == "batch":
+        for job in jobs:
+            if not job.settings.makes("sample"):
+                say(f"{job.experiment} {job.model}: no fold is sampled (folds.exact: psis)")
+        jobs = [job for job in jobs if job.settings.makes("sample")]
+        if not jobs:
+            return []
         parts = [part for job in jobs for part in batches(job)]
         known = list(dict.fromkeys(part.batch for part in parts))
         wanted = _chosen(config, "fold batch", batch, known)

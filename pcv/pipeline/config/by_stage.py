@@ -35,6 +35,8 @@ def stage_config(
     result |= chosen.model_dump(include=dict(line.keys))
     if stage == "sample" and chosen.cv.until is not None:
         del result["cv"]["draws"]
+    if stage == "subsample" and getattr(chosen.folds, "until", None) is None:
+        del result["compare"]
     if stage == "fit":
         result["model"] = chosen.models[str(model)].model_dump()
     return result

@@ -213,10 +213,8 @@ class Experiment(Section):
             return self
         if set(self.scores) != {"log"}:
             raise problem("only the log score is available without sampling every fold", "scores")
-        if self.cv.until and self.cv.until.of_comparison:
-            raise problem(
-                "not every fold is sampled, so none can be chosen; take fold_mcse", "cv", "until"
-            )
+        if self.cv.until and self.cv.until.fold_mcse is None:
+            raise problem("not every fold is sampled, so the rule must be fold_mcse", "cv", "until")
         grow = self.folds.until if isinstance(self.folds, Subsampling) else None
         if grow and grow.decide and len(self.models) == 1:
             raise problem("needs another model to decide against", "folds", "until", "decide")

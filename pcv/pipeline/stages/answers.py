@@ -22,6 +22,7 @@ from pcv.pipeline.storage.artifacts import (
     approximated,
     batches,
     begin,
+    fitted,
     keep,
     opened,
     places,
@@ -119,6 +120,8 @@ def _diagnosed(job: Job, folds: Folds) -> xr.Dataset:
     tell = now_and_then(says(job, "diagnose"))
     dataset = results.diagnose(drawn, of_folds, units, checks, rng, job.model, tell)
     dataset = results.with_scores(dataset, drawn, *_scored(job, folds), rng)
+    if "log_weight" in fitted(job)["sample_stats"]:  # independent draws: nothing to learn of chains
+        return dataset
     dataset = results.with_batch_check(dataset, _of_some_folds(job, of_folds["test"].values))
     _warn_of_short_batches(job, dataset)
     return dataset

@@ -316,7 +316,7 @@ def subsample(job: Job) -> None:
     smaller.
     """
     from pcv.analysis import comparison
-    from pcv.analysis.stopping.rule import SETTLED, needs_terms
+    from pcv.analysis.stopping.rule import SETTLED, UNDECIDED, needs_terms
 
     scheme = job.settings.folds
     if not isinstance(scheme, Subsampling):
@@ -341,7 +341,7 @@ def subsample(job: Job) -> None:
         decide = until.decide.probability if until.decide else None
         words = needs_terms(compared, until.subsampling_se_over_se, decide)
         job.say(f"subsample of {size}: {words}")
-        if words == SETTLED:
+        if words in (SETTLED, UNDECIDED):
             break
     keep(job, found[["chosen", "stratum", "stratum_size"]], stamp_of(job, making, inputs))
 

@@ -39,6 +39,8 @@ NEWTON, SMALL = 20, 1e-4
 """most Newton steps after L-BFGS; and the step, in posterior standard deviations, that ends them"""
 STEPS, RATE, SAMPLES = 1000, 0.01, 10
 """of the nearest normal distribution: gradient steps, their size, and draws for each"""
+MAX_LOST = 0.1
+"""share of draws without a finite density that is tolerated"""
 WIDER = 0.5
 """by which its variances are raised, over the square root of the number of parameters, as KL(q‖p)
 finds what is too narrow, and its weights have a heavy tail; costs an eighth of the draws"""
@@ -99,16 +101,16 @@ def approximate(
     log_p = programs.shared(lambda x: jax.lax.map(log_density, x, batch_size=AT_ONCE))
     lp = np.asarray(log_p(found.position), float)
     mixed = np.random.default_rng(0).permutation(total)  # draws of several ways
-    position, lp = np.asarray(found.position)[mixed], lp[mixed]
+    position, lp = np.array(found.position)[mixed], lp[mixed]
     ratio = lp - np.asarray(found.log_q)[mixed]
-    lost = ~np.isfinite(ratio)
-    if lost.mean() > 0.5:
+    lost = ~np.isfinite(ratio) | ~np.isfinite(position).all(1)
+    if lost.mean() > MAX_LOST:
         raise PcvError(
             f"{how}: the density is not finite at {lost.sum()} of {lost.size} draws of the "
             "approximation; leave fit.approximation out"
         )
-    floor = ratio[~lost].min() - 100.0  # weightless
-    ratio = np.where(lost, floor, ratio)
+    position[lost], lp[lost] = position[~lost][0], lp[~lost][0]  # weightless
+    ratio = np.where(lost, ratio[~lost].min() - 100.0, ratio)
     log_weight, khat = (np.asarray(x)[..., 0] for x in smoothed(jnp.asarray(ratio)[:, None]))
     return _posterior(position, lp, log_weight, float(khat), how, names)
 
@@ -198,15 +200,17 @@ def _at_mode(
     for _ in range(NEWTON):
         value, gradient = objective(x)
         curvature = np.asarray(hessian(jnp.asarray(x)), float)
-        values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
+        scale = np.sqrt(np.maximum(np.abs(np.diagonal(curvature)), 1e-300))
+        even = (curvature + curvature.T) / 2 / scale / scale[:, None]
+        values, vectors = np.linalg.eigh(even)
         worst = int(np.argmax(np.abs(vectors[:, 0])))
-        if not values[0] > 1e-10 * values[-1]:
+        if not values[0] > 1e-10:
             raise PcvError(
                 f"the posterior has no normal approximation at its mode: it is flat or rising in "
                 f"'{names[worst]}'; leave fit.approximation out"
             )
-        along = vectors.T @ gradient
-        step = vectors @ (along / values)
+        along = vectors.T @ (gradient / scale)
+        step = vectors @ (along / values) / scale
         if float(np.sqrt(np.sum(along**2 / values))) < SMALL:
             break
         length = 1.0
@@ -218,7 +222,7 @@ def _at_mode(
             f"no mode of the posterior was found, perhaps as it has none (at the last, "
             f"'{names[worst]}' was {x[worst]:.3g}); leave fit.approximation out"
         )
-    return jnp.asarray(x), jnp.asarray(vectors / np.sqrt(values))
+    return jnp.asarray(x), jnp.asarray(vectors / np.sqrt(values) / scale[:, None])
 
 
 def _usable(
