@@ -80,7 +80,7 @@ def surrogates(
     Args:
         terms: log likelihood of each unit, given flat parameters.
         given: the posterior.
-        names: of `pcv.base.section.SURROGATES`.
+        names: of the key `surrogate` in a config.
 
     Returns:
         By name (nats); and "lpd" where it was needed, "khat" with "psis".
