@@ -411,7 +411,7 @@ DEPENDENTS = {
     f"{RATS}.cv.until": {"sample", "plan"},
     f"{RATS}.scores": {"cut", "sample"},
     f"{RATS}.cv.store": {"sample"},
-    f"{RATS}.compare.reference": {"subsample", "compare", "plan"},
+    f"{RATS}.compare.reference": {"compare", "plan"},
     f"{RATS}.report.title": {"report"},
 }
 OTHER = {
