@@ -48,30 +48,6 @@ def folds(
     _run("folds", shared.jobs_of(config, experiment, results), plot)
 
 
-def surrogates(
-    config: ConfigFile,
-    experiment: Experiment = "",
-    model: Model = "",
-    results: Results = HERE,
-    cores: Cores = ALL_CORES,
-    debug: Debug = False,
-) -> None:
-    shared.prepare(cores)
-    _run("surrogates", shared.jobs_of(config, experiment, results, model, per="model"))
-
-
-def cut(
-    config: ConfigFile,
-    experiment: Experiment = "",
-    model: Model = "",
-    results: Results = HERE,
-    cores: Cores = ALL_CORES,
-    debug: Debug = False,
-) -> None:
-    shared.prepare(cores)
-    _run("cut", shared.jobs_of(config, experiment, results, model, per="model"))
-
-
 def warmup(
     config: ConfigFile,
     experiment: Experiment = "",
@@ -122,7 +98,9 @@ def compare(
     shared.print_each(shared.jobs_of(config, experiment, results), stages.compare)
 
 
-WITH_OPTIONS = (fit, folds, surrogates, cut, warmup, sample, plan, compare)
+WITH_OPTIONS = (fit, folds, warmup, sample, plan, compare)
+ON_DEVICES = ("surrogates", "cut")
+"""other stages that compute with JAX"""
 
 
 def command(stage: str) -> Callable[..., None]:
@@ -145,7 +123,19 @@ def command(stage: str) -> Callable[..., None]:
     ) -> None:
         _run(stage, shared.jobs_of(config, experiment, results, model, per="model"))
 
-    known = {function.__name__: function for function in WITH_OPTIONS}
+    def of_model_on(
+        config: ConfigFile,
+        experiment: Experiment = "",
+        model: Model = "",
+        results: Results = HERE,
+        cores: Cores = ALL_CORES,
+        debug: Debug = False,
+    ) -> None:
+        shared.prepare(cores)
+        of_model(config, experiment, model, results)
+
+    known: dict[str, Callable[..., None]] = {x.__name__: x for x in WITH_OPTIONS}
+    known |= dict.fromkeys(ON_DEVICES, of_model_on)
     return known.get(stage, of_model if STAGES[stage].has("model") else of_experiment)
 
 

@@ -100,7 +100,7 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
     from pcv.pipeline.stages.problem import scored
 
     data = opened(job, "data")
-    terms, arrays = scheme.terms(Table(data.load(), job.config.seed, job.objects)), None
+    terms = scheme.terms(Table(data.load(), job.config.seed, job.objects))
     arrays = columns.model_data(data)
     position, log_weight = _draws(job)
     draws = (
