@@ -130,15 +130,25 @@ def test_weights_count_as_repetitions():
     np.testing.assert_allclose(weighted["plpd_d1waic"], repeated["plpd_d1waic"], rtol=0.05)
 
 
-def few(params, data):
-    """Of a scale that two observations hardly bound."""
-    return dist.Normal(params["a"], jnp.exp(params["b"])).log_prob(data["y"])
+def hardly(params, data):
+    return dist.Normal(sum(params.values()), 100.0).log_prob(data["y"])
+
+
+CAUCHY = model_of(hardly, names="abcdefgh")._replace(
+    log_prior=lambda params: sum(dist.Cauchy().log_prob(x) for x in params.values())
+)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_heavy_tails_have_a_bad_khat(seed):
+    (problem,) = made(CAUCHY, {"y": np.array([-1.0, 1.0])}, "laplace", seed).checks.problems
+    assert problem.startswith("k-hat of the approximation (laplace) is ")
 
 
 def test_a_posterior_unlike_a_normal_is_refused():
-    data, fit = {"y": np.array([-0.1, 0.1])}, {"approximation": "laplace"}
+    data, fit = {"y": np.array([-1.0, 1.0])}, {"approximation": "laplace"}
     with pytest.raises(PcvError, match=r"k-hat of the approximation \(laplace\) is .*: it is too"):
-        pcv.subsample(model_of(few, sd=5.0), 2, data=data, fit=fit, **QUICK)
+        pcv.subsample(CAUCHY, 2, data=data, fit=fit, **QUICK)
 
 
 def flat_in_b(params, data):

@@ -86,6 +86,11 @@ def test_a_larger_subsample_keeps_what_was_sampled(project):
         many["joint_elpd"].sel(fold=few["fold"].values), few["joint_elpd"], rtol=1e-6
     )
     assert planned(run(folder, "--dry-run", names="a", exact="folds", m=40)) <= {"all"}
+    config = settings(names="a", exact="folds", m=40)
+    config["experiments"]["tiny"]["compare"] = {"reference": "a"}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    after = planned(snakemake(folder, "--dry-run", "--configfile", "tiny.yaml"))
+    assert after <= {"compare", "report", "all"}
     table = (folder / "results/tiny/comparison.csv").read_text()
     assert table.splitlines()[0].endswith("subsampling_dse,subsampling_se,num_terms")
     assert many.attrs["terms"] == "units"
