@@ -65,7 +65,7 @@ CALLS = {
     ),
     "groups of fewer units": (
         lambda: pcv.loo(numpyro_line(), group_by=GROUP[:9]),
-        "folds of 9 units, but the data have 12; make them of these 12",
+        "group_by has 9 values; give one for each of the 12 units",
     ),
     "pairs of fewer units": (
         lambda: validate(folds=[(np.arange(4), np.arange(4, 8)), (np.arange(4, 8), np.arange(4))]),

@@ -36,8 +36,6 @@ OF_YAML = {
     r"\b(fit|cv)\.(\w+): (auto|always|true)\b": r"\1={'\2': \3}",
     r"\b(predictive|precision): (plain|float32|float64)\b": r"\1='\2'",
     r"choose another( folder)? with --results": r"choose another\1",
-    r"\bfolds\.(m|exact|good_k|until|surrogate(?:_draws)?)\b": r"\1",
-    r"\bfolds\.group\b": "group_by",
     r"'(\w+)': true\b": r"'\1': True",
     r"'(\w+)': (auto|always)\b": r"'\1': '\2'",
 }

@@ -1,6 +1,8 @@
 """Leave-one-out from the full-data fit where it suffices: `loo` of all terms, and `subsample`."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -77,9 +79,8 @@ def loo(
         "fit": {} if fit is None else fit,
         "cv": calls.cv_section(chains, draws, warmup, None, cv),
     }
-    with calls.prepared(
-        model, folds, data, sections, seed, precision, None, cores, progress
-    ) as job:
+    prepared = calls.prepared(model, folds, data, sections, seed, precision, None, cores, progress)
+    with _keys_as_arguments(), prepared as job:
         job = _grouped(job, group_by)
         check(job._replace(say=calls.silent), leaks=False)
         cross_validation.run(job)
@@ -174,9 +175,10 @@ def subsample(
         "fit": {} if fit is None else fit,
         "cv": calls.cv_section(chains, draws, warmup, None, cv),
     }
-    with calls.prepared(
+    prepared = calls.prepared(
         model, folds, data, sections, seed, precision, results, cores, progress
-    ) as job:
+    )
+    with _keys_as_arguments(), prepared as job:
         job = _grouped(job, group_by)
         check(job._replace(say=calls.silent), leaks=False)
         parts = {name: job._replace(model=name) for name in job.settings.models}
@@ -187,6 +189,17 @@ def subsample(
         cross_validation.run(job)
         found = {name: cross_validation.collected(x, True) for name, x in parts.items()}
         return found if several else next(iter(found.values())).renamed("model")
+
+
+@contextmanager
+def _keys_as_arguments() -> Iterator[None]:
+    """Errors that name a key of `folds` name the argument that it came from instead."""
+    try:
+        yield
+    except PcvError as error:
+        said = re.sub(r"\bfolds\.group\b", "group_by", str(error))
+        error.args = (re.sub(r"\bfolds\.(\w+)\b", r"\1", said),)
+        raise
 
 
 def _grouped(job: Job, group_by: Groups) -> Job:
