@@ -7,8 +7,8 @@ from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from pcv.base.section import SURROGATES
-from pcv.sampling.fit.surrogates import Posterior, posterior, smoothed, surrogates
+from pcv.base.section import OF_DRAWS, SURROGATES
+from pcv.sampling.fit.surrogates import Posterior, evenly, posterior, smoothed, surrogates
 
 UNITS, WIDTH, S = 40, 3, 4000
 RNG = np.random.default_rng(1)
@@ -44,7 +44,10 @@ LPD = logsumexp(LL, axis=0) - np.log(S)
 
 @pytest.fixture
 def found():
-    return {k: np.asarray(v) for k, v in surrogates(terms, posterior(DRAWS), SURROGATES).items()}
+    """Of all draws, by their names without the number."""
+    names = [f"{name}_{S}" if name in OF_DRAWS else name for name in SURROGATES]
+    of_all = surrogates(terms, posterior(DRAWS), names)
+    return {name.removesuffix(f"_{S}"): np.asarray(x) for name, x in of_all.items()}
 
 
 def test_of_draws_by_loops(found):
@@ -60,6 +63,16 @@ def test_of_draws_by_loops(found):
     weight, khat = array_stats.psislw(LL.T)
     np.testing.assert_allclose(found["psis"], logsumexp(weight + LL.T, axis=1))
     np.testing.assert_allclose(found["khat"], khat)
+
+
+def test_a_number_in_the_name_is_of_draws():
+    some = surrogates(terms, posterior(DRAWS), ["waic_100", "tis_100", "tis"])
+    for number, name in ((100, "tis_100"), (1000, "tis")):
+        of_few = surrogates(terms, posterior(DRAWS[evenly(S, number)]), ["tis"])
+        np.testing.assert_allclose(some[name], of_few["tis"])
+    ll = LL[evenly(S, 100)]
+    waic = logsumexp(ll, axis=0) - np.log(100) - ll.var(axis=0, ddof=1)
+    np.testing.assert_allclose(some["waic_100"], waic)
 
 
 def test_by_the_delta_method_from_finite_differences(found):

@@ -98,7 +98,6 @@ def subsample(
     *,
     strata: int = 1,
     by_spread: bool = False,
-    surrogate_draws: int = 1000,
     good_k: float | None = None,
     data: Any = None,
     predictive: str = "auto",
@@ -128,8 +127,9 @@ def subsample(
         m: number of terms computed exactly, at least 2; of all, if there are fewer.
         surrogate: "plpd", good and cheapest where n is large and effects are few; "waic", "tis" or
             "psis", for hierarchical models; "d1waic_m", "d1waic" or "d2waic", variances by the
-            delta method, or these with "plpd\_" in front. Of several, the first is used, and
-            `CV.by_surrogate` shows the others.
+            delta method, or these with "plpd\_" in front. "waic_100" is from 100 full-data draws;
+            1,000 is the default. Of several, the first is used, and `CV.by_surrogate` shows the
+            others.
         exact: of the chosen terms: "psis", "folds" (brute force), or "auto": PSIS where its k-hat
             is good, brute force elsewhere.
         until: let m double, up to "max_m" (10 m by default), until the SE of subsampling, with the
@@ -144,7 +144,6 @@ def subsample(
             depends on the model, and models cannot be compared.
         by_spread: allocate m to strata in proportion to their size times the surrogate's spread
             within; otherwise to their size.
-        surrogate_draws: full-data draws from which surrogates are computed, at most.
         good_k: k-hat above which PSIS fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
         predictive: as for `loo`.
         chains, draws, warmup, cv: of the folds sampled.
@@ -163,7 +162,6 @@ def subsample(
         "m": m,
         "group": group_by if isinstance(group_by, str | None) else GROUPS,
         "surrogate": surrogate if isinstance(surrogate, str) else list(surrogate),
-        "surrogate_draws": surrogate_draws,
         "exact": exact,
         "good_k": good_k,
         "until": None if until is None else dict(until),

@@ -34,8 +34,13 @@ SCORES = {
 }
 """names of scores → their modules in `pcv.models.scores`"""
 DELTA = ("d1waic_m", "d1waic", "d2waic")
-SURROGATES = ("plpd", "waic", "tis", "psis", *DELTA, *(f"plpd_{name}" for name in DELTA))
-"""names of surrogates of leave-one-out terms, see `pcv.sampling.fit.surrogates`"""
+OF_DRAWS = ("waic", "tis", "psis")
+SURROGATES = ("plpd", *OF_DRAWS, *DELTA, *(f"plpd_{name}" for name in DELTA))
+"""names of surrogates of leave-one-out terms, see `pcv.sampling.fit.surrogates`; those `OF_DRAWS`
+may have a number of draws behind them, ``waic_100``"""
+SURROGATE = rf"^({'|'.join(SURROGATES)}|({'|'.join(OF_DRAWS)})_([2-9]|[1-9]\d+))$"
+SURROGATE_DRAWS = 1000
+"""full-data draws that a surrogate is computed from, where its name does not say"""
 OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
 """scores computed from stored replicates, so that adding one takes no new draws"""
 
@@ -54,7 +59,7 @@ def _known_score(name: str) -> str:
 
 
 def _known_surrogate(name: str) -> str:
-    if name not in SURROGATES:
+    if not re.match(SURROGATE, name):
         raise problem(f"unknown surrogate {name!r}; {nearest(name, SURROGATES)}")
     return name
 
@@ -73,6 +78,16 @@ def plain(args: dict[str, Any]) -> dict[str, Any]:
     if number := re.search(r'"[-+]?[0-9.]+[eE][-+]?[0-9]+"', text):
         raise problem(f"YAML reads {number[0]} as text; write numbers like 1.0e-3")
     return args
+
+
+def draws_of_surrogate(name: str) -> int:
+    """The number of full-data draws that a surrogate is computed from, at most.
+
+    >>> draws_of_surrogate("tis_100"), draws_of_surrogate("d1waic")
+    (100, 1000)
+    """
+    number = name.rpartition("_")[2]
+    return int(number) if number.isdigit() else SURROGATE_DRAWS
 
 
 class Section(BaseModel):

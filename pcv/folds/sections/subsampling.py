@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pcv.base.section import SURROGATES, DecideConfig, Section, Surrogate, Text, doubling, problem
+from pcv.base.section import SURROGATE, DecideConfig, Section, Surrogate, Text, doubling, problem
 from pcv.folds.sections.scheme import ORDER, FromFullData, Table, shown
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _listed(names: Any) -> Any:
     return [names] if isinstance(names, str) else names
 
 
-NAME = {"type": "string", "enum": [*SURROGATES]}
+NAME = {"type": "string", "pattern": SURROGATE}
 SCHEMA = {"anyOf": [NAME, {"type": "array", "minItems": 1, "items": NAME}]}
 Names = Annotated[
     list[Surrogate], Field(min_length=1), BeforeValidator(_listed), WithJsonSchema(SCHEMA)
@@ -46,7 +46,6 @@ class Subsampling(FromFullData):
     m: Annotated[int, Field(ge=2)]
     group: Text | None = None
     surrogate: Names = ["waic"]  # the first is used
-    surrogate_draws: Annotated[int, Field(ge=2)] = 1000
     exact: Literal["auto", "psis", "folds"] = "auto"
     until: GrowConfig | None = None
 

@@ -10,6 +10,7 @@ import xarray as xr
 
 from pcv.analysis.subsampling import Sum
 from pcv.base.errors import PcvError
+from pcv.base.section import draws_of_surrogate
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.folds.exchangeable import Terms
@@ -107,7 +108,7 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
         position.reshape(-1, position.shape[-1]),
         None if log_weight is None else log_weight.ravel(),
     )
-    number = min(scheme.surrogate_draws, len(draws[0]))
+    number = min(max(map(draws_of_surrogate, scheme.surrogate)), len(draws[0]))
     if made.predictive == "marginal" or not isinstance(made.model, Model):
         folds = terms.folds(np.arange(len(terms.name)))
         if made.local is not None:  # of all groups, where the subsample decided on some units

@@ -12,6 +12,7 @@ With ll the log likelihood of a unit at S draws, θ̂ their mean and Σ their co
   :math:`g^\top \Sigma g + \tfrac12 \mathrm{tr}(H \Sigma H \Sigma)`;
 - plpd_d1waic_m, plpd_d1waic, plpd_d2waic: the same, subtracted from plpd instead of lpd.
 
+waic_100, tis_100 and psis_100 are from 100 of the draws, evenly spaced.
 (Magnusson, Andersen, Jonasson, Vehtari 2020, section 2.2. Its proposition 3 (b) adds the variance,
 a slip; its table 1 has the costs of subtracting from plpd, its proposition 3 subtracts from lpd.)
 A unit here is whatever has one term: a group's joint predictive serves as well.
@@ -24,10 +25,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pcv.base import programs
-from pcv.base.section import DELTA, SURROGATES
+from pcv.base.section import DELTA, OF_DRAWS, SURROGATES, draws_of_surrogate
 
 Terms = Callable[[Float[Array, " param"]], Float[Array, " unit"]]
 CHUNK = 2**26
@@ -67,7 +68,7 @@ def posterior(
     if any(name.endswith(("d1waic", "d2waic")) for name in names):
         values, vectors = np.linalg.eigh(np.atleast_2d(centered.T @ centered))
         root = vectors * np.sqrt(np.clip(values, 0, None))
-    kept = np.linspace(0, len(draws) - 1, number or len(draws)).round().astype(int)
+    kept = evenly(len(draws), number or len(draws))
     sd = np.sqrt((centered**2).sum(0))
     return Posterior(*map(jnp.asarray, (draws[kept], weight[kept], center, root, sd)))
 
@@ -83,7 +84,8 @@ def surrogates(
         names: of the key `surrogate` in a config.
 
     Returns:
-        By name (nats); and "lpd" where it was needed, "khat" with "psis".
+        By name (nats); and "lpd" where it was needed, "khat" with "psis" ("khat_100" with
+        "psis_100").
     """
     found: dict[str, Array] = {}
     wanted = set(names)
@@ -145,19 +147,38 @@ def chunk_size(given: Posterior, num_units: int) -> int:
 def _of_draws(terms: Terms, given: Posterior, names: set[str]) -> dict[str, Array]:
     ll = jax.lax.map(terms, given.draws, batch_size=DRAWS_AT_ONCE)
     log_weight = (given.log_weight - logsumexp(given.log_weight))[:, None]
-    lpd = logsumexp(ll + log_weight, axis=0)
-    found = {"lpd": lpd}
-    if "waic" in names:
-        weight, number = jnp.exp(log_weight), len(given.draws)
-        mean = (weight * ll).sum(0)
-        found["waic"] = lpd - (weight * (ll - mean) ** 2).sum(0) * number / (number - 1)
-    ratio = given.log_weight[:, None] - ll
-    if "tis" in names:
-        found["tis"] = _importance(truncated(ratio), ll)
-    if "psis" in names:
-        smooth, found["khat"] = smoothed(ratio)
-        found["psis"] = _importance(smooth, ll)
+    found = {"lpd": logsumexp(ll + log_weight, axis=0)}
+    for name in names:
+        kind = name.partition("_")[0]
+        if kind in OF_DRAWS:
+            some = evenly(len(ll), draws_of_surrogate(name))
+            found |= _of_some_draws(name, kind, ll[some], given.log_weight[some])
     return found
+
+
+def _of_some_draws(
+    name: str, kind: str, ll: Float[Array, "draw unit"], log_weight: Float[Array, " draw"]
+) -> dict[str, Float[Array, " unit"]]:
+    if kind == "waic":
+        number, log_share = len(ll), (log_weight - logsumexp(log_weight))[:, None]
+        share = jnp.exp(log_share)
+        mean = (share * ll).sum(0)
+        variance = (share * (ll - mean) ** 2).sum(0) * number / (number - 1)
+        return {name: logsumexp(ll + log_share, axis=0) - variance}
+    ratio = log_weight[:, None] - ll
+    if kind == "tis":
+        return {name: _importance(truncated(ratio), ll)}
+    smooth, khat = smoothed(ratio)
+    return {name: _importance(smooth, ll), name.replace("psis", "khat"): khat}
+
+
+def evenly(draws: int, number: int) -> Int[np.ndarray, " some"]:
+    """Places of a number of draws, evenly spaced, or of all if there are fewer.
+
+    >>> evenly(9, 3).tolist(), evenly(3, 9).tolist()
+    ([0, 4, 8], [0, 1, 2])
+    """
+    return np.linspace(0, draws - 1, min(number, draws)).round().astype(int)
 
 
 def _importance(log_weight: Array, ll: Array) -> Float[Array, " unit"]:
