@@ -79,21 +79,23 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         return "there are too many parameters to check"
     touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions, of_some=True)
     held_out, tested = _memberships(folds, num_units)
-    inside, total = (touches @ held_out).tocsc(), touches.sum(1)
+    inside = (touches @ held_out).tocoo()
+    left_out = inside.data == touches.sum(1)[inside.row]
+    pairs = inside.row[left_out], inside.col[left_out]
+    left_out_of = sparse.csc_array((np.ones(len(pairs[0]), np.int64), pairs), inside.shape)
+    with_own = (touches.T @ left_out_of).multiply(tested).nnz
+    group = np.full(num_units, -1)
+    if not with_own:
+        return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
+    if with_own < tested.nnz:
+        return "some tested units have no parameters of their own"
     own_of, units_of, of_unit_of = [], [], []
     for k in range(len(folds.id)):
-        touched, units = inside[:, [k]].tocoo(), tested[:, [k]].tocoo().row
-        own = touched.row[touched.data == total[touched.row]]
+        own, units = left_out_of[:, [k]].tocoo().row, tested[:, [k]].tocoo().row
         of_unit = touches[own][:, units].toarray() > 0
         own_of.append(own[of_unit.any(1)])
         units_of.append(units)
         of_unit_of.append(of_unit[of_unit.any(1)])
-    with_own = np.concatenate([of_unit.any(0) for of_unit in of_unit_of])
-    group = np.full(num_units, -1)
-    if not with_own.any():
-        return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
-    if not with_own.all():
-        return "some tested units have no parameters of their own"
     linked = _pattern(jax.grad(lambda x: model.log_prior(unravel(x))), positions)
     groups: dict[tuple[int, ...], int] = {}
     most = 0
