@@ -10,6 +10,7 @@ With a group's own effects integrated out, weights depend on shared parameters o
 lighter tails.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +37,30 @@ class Psis(NamedTuple):
     """contribution of each batch of draws to the errors (`jackknife.Estimate`)"""
 
 
+Smooth = Callable[
+    [Float[np.ndarray, "fold draw"]],
+    tuple[Float[np.ndarray, "fold draw"], Float[np.ndarray, " fold"]],
+]
+"""from log ratios to smoothed log weights, up to a constant of each fold, and k-hat"""
+
+
+def psislw(
+    log_ratio: Float[np.ndarray, "fold draw"],
+) -> tuple[Float[np.ndarray, "fold draw"], Float[np.ndarray, " fold"]]:
+    """Fold after fold by ArviZ."""
+    from arviz_stats.base import array_stats
+
+    with np.errstate(all="ignore"):
+        weight, khat = array_stats.psislw(-log_ratio)
+    return weight, np.asarray(khat)
+
+
 def psis(
     joint: Float[np.ndarray, "chain draw fold"],
     pointwise: Float[np.ndarray, "chain draw fold slot"],
     test: Int[np.ndarray, "fold slot"],
     log_weight: Float[np.ndarray, "chain draw"] | None = None,
+    smooth: Smooth = psislw,
 ) -> Psis:
     r"""Estimates of all folds from log scores at draws of the full-data posterior.
 
@@ -50,13 +70,12 @@ def psis(
         test: test units, padded with -1.
         log_weight: of draws of an approximation q, :math:`\log p(\theta \mid y) / q(\theta)` up to
             a constant; None: draws of the posterior.
+        smooth: Pareto smoothing.
 
     Returns:
         Estimates, with MCSEs by the batch jackknife. k-hat is NaN where the tail of the weights
         is too short or constant.
     """
-    from arviz_stats.base import array_stats
-
     chains, draws, folds = joint.shape
     size = min(BATCH_SIZE, draws)
     used = draws - draws % size
@@ -64,10 +83,9 @@ def psis(
     scores = np.moveaxis(joint[:, :used].reshape(-1, folds), 1, 0)
     units = np.moveaxis(pointwise[:, :used].reshape(-1, *test.shape), 0, 1)
     ratio = -scores if log_weight is None else log_weight[:, :used].ravel() - scores
-    with np.errstate(all="ignore"):
-        smooth, khat = array_stats.psislw(-ratio)
     batches = (folds, chains * used // size, size)
-    weight = smooth.reshape(batches)
+    smoothed, khat = smooth(ratio)
+    weight = smoothed.reshape(batches)
     of_part = logsumexp(weight, axis=2)
 
     def mean(x: np.ndarray, center: np.ndarray) -> np.ndarray:
@@ -91,7 +109,7 @@ def psis(
         whole.mcse,
         np.where(present, each.value, np.nan),
         each.mcse,
-        np.asarray(khat),
+        khat,
         whole.left_out,
         each.left_out,
     )

@@ -45,6 +45,7 @@ def surrogates(job: Job) -> None:
     from pcv.analysis.diagnostics.psis import psis
     from pcv.analysis.results.by_psis import by_psis
     from pcv.base.programs import devices
+    from pcv.sampling.fit.surrogates import smoothed_in_chunks
 
     scheme = job.settings.folds
     if not job.settings.makes("surrogates"):
@@ -63,7 +64,7 @@ def surrogates(job: Job) -> None:
         draws_of = _at_full_data(job, made, arrays, folds)
         leaks = warn_of_leaks(job, data, folds)
         on = devices.describe()
-    found = psis(*draws_of[:2], folds.test, draws_of[2])
+        found = psis(*draws_of[:2], folds.test, draws_of[2], smoothed_in_chunks)
     number = draws_of[0].shape[0] * draws_of[0].shape[1]
     limit = scheme.good_k or float(diagnostics.good_k(number))
     names = np.where(folds.test >= 0, data["unit"].values[folds.test], "").astype(str)

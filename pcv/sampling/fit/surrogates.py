@@ -12,7 +12,7 @@ With ll the log likelihood of a unit at S draws, θ̂ their mean and Σ their co
   :math:`g^\top \Sigma g + \tfrac12 \mathrm{tr}(H \Sigma H \Sigma)`;
 - plpd_d1waic_m, plpd_d1waic, plpd_d2waic: the same, subtracted from plpd instead of lpd.
 
-waic_100, tis_100 and psis_100 are from 100 of the draws, evenly spaced.
+waic_100, tis_100 and psis_100 are from at most 100 of the draws, every k-th.
 (Magnusson, Andersen, Jonasson, Vehtari 2020, section 2.2. Its proposition 3 (b) adds the variance,
 a slip; its table 1 has the costs of subtracting from plpd, its proposition 3 subtracts from lpd.)
 A unit here is whatever has one term: a group's joint predictive serves as well.
@@ -173,12 +173,13 @@ def _of_some_draws(
 
 
 def evenly(draws: int, number: int) -> Int[np.ndarray, " some"]:
-    """Places of a number of draws, evenly spaced, or of all if there are fewer.
+    """Places of at most a number of draws, every k-th: those of importance sampling too, where it
+    thins them, since noise that a surrogate and an exact term share cancels.
 
-    >>> evenly(9, 3).tolist(), evenly(3, 9).tolist()
-    ([0, 4, 8], [0, 1, 2])
+    >>> evenly(9, 4).tolist(), evenly(3, 9).tolist()
+    ([0, 3, 6], [0, 1, 2])
     """
-    return np.linspace(0, draws - 1, min(number, draws)).round().astype(int)
+    return np.arange(0, draws, -(-draws // number))
 
 
 def _importance(log_weight: Array, ll: Array) -> Float[Array, " unit"]:
@@ -206,9 +207,8 @@ def smoothed(
     ratio = log_ratio - log_ratio.max(0)
     if size < MIN_TAIL:
         return ratio, jnp.full(ratio.shape[1], jnp.nan)
-    rank = jnp.argsort(ratio, axis=0)
-    ordered = jnp.take_along_axis(ratio, rank[-size - 1 :], axis=0)
-    log_cutoff, tail = ordered[0], ordered[1:]
+    largest, place = (x[:, ::-1].T for x in jax.lax.top_k(ratio.T, size + 1))
+    log_cutoff, tail = largest[0], largest[1:]
     cutoff = jnp.exp(log_cutoff)
     khat, scale = _fitted(jnp.exp(tail) - cutoff)
     p = jnp.log1p(-(jnp.arange(size) + 0.5) / size)[:, None]
@@ -216,7 +216,22 @@ def smoothed(
     smooth = jnp.minimum(jnp.log(cutoff + excess), tail[-1])
     usable = jnp.isfinite(khat) & (scale > 0)
     smooth = jnp.where(usable, smooth, tail)
-    return jnp.put_along_axis(ratio, rank[-size:], smooth, axis=0, inplace=False), khat
+    return jnp.put_along_axis(ratio, place[1:], smooth, axis=0, inplace=False), khat
+
+
+def smoothed_in_chunks(
+    log_ratio: Float[np.ndarray, "fold draw"],
+) -> tuple[Float[np.ndarray, "fold draw"], Float[np.ndarray, " fold"]]:
+    """`smoothed`, of a slice of the folds at a time."""
+    number, draws = log_ratio.shape
+    size = min(max(CHUNK // (8 * draws), 1), number)
+    program = programs.shared(lambda ratio: smoothed(ratio.T))
+    weight, khat = np.empty_like(log_ratio), np.empty(number)
+    for first in range(0, number, size):
+        start = min(first, number - size)  # the last chunk is as long as the others
+        some, khat[start : start + size] = program(log_ratio[start : start + size])
+        weight[start : start + size] = np.asarray(some).T
+    return weight, khat
 
 
 def _fitted(excess: Float[Array, "tail unit"]) -> tuple[Array, Array]:
@@ -255,9 +270,7 @@ def _by_delta(terms: Terms, given: Posterior, names: set[str]) -> dict[str, Arra
         def along(center: Float[Array, " param"]) -> Float[Array, " unit"]:
             return jax.jvp(terms, (center,), (one,))[1]
 
-        def twice(other: Float[Array, " param"]) -> Float[Array, " unit"]:
-            return jax.jvp(along, (given.center,), (other,))[1]
-
+        _, twice = jax.linearize(along, given.center)
         return jnp.sum(jax.lax.map(twice, given.root.T, batch_size=DRAWS_AT_ONCE) ** 2, axis=0)
 
     found = {}
