@@ -81,7 +81,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
                 drawn, stats = _given(job, job.posterior)
                 back, accept = _way_back(model), accept or fit_checks.TARGETS[0]
                 of_model = drawn, stats, num_units, names, root, accept, say, after
-                found = given.posterior(flat, back, *of_model)
+                found = given.posterior(flat, back, *of_model, job.settings.folds.samples)
         fitted, checks = found
         draws = fitted.draws
         if checks.problems and not settings.approximation:

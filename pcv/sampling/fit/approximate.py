@@ -24,10 +24,9 @@ from pcv.base.errors import PcvError
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.draws import MIN_ESS, Draws, mixing
-from pcv.sampling.fit.full_data import QUARTER, Fit
+from pcv.sampling.fit.full_data import untuned
 from pcv.sampling.fit.posterior import Posterior
 from pcv.sampling.fit.surrogates import smoothed
-from pcv.sampling.kernel import learn
 
 CHAINS = 4
 """into which independent draws are divided"""
@@ -46,9 +45,6 @@ WIDER = 0.5
 finds what is too narrow, and its weights have a heavy tail; costs an eighth of the draws"""
 PATHS, ITERATIONS, FOR_ELBO = 8, 200, 50
 """of Pathfinder: ways, L-BFGS steps of each, and draws by which approximations are judged"""
-STEP = 1.6
-"""step size of the folds' chains times the fourth root of the number of parameters, which gives
-acceptance rates of about .8 where the posterior is near normal"""
 
 
 class _From(NamedTuple):
@@ -147,14 +143,14 @@ def _posterior(
     if size < MIN_ESS:
         warnings.append(f"the weights of the approximation leave {size:.0f} effective draws")
     rng = np.random.default_rng(0)
-    kernel = learn(position[rng.choice(lp.size, lp.size, p=share)], size)
-    step = STEP / len(names) ** 0.25
+    equal = position[rng.choice(lp.size, lp.size, p=share)]
     ess = np.full(len(names), size)
     efmi = np.full(CHAINS, np.nan)
     checks = fit_checks.Checks(mixing(draws.position).rhat, ess, efmi, 0, problems, warnings)
     accept = fit_checks.TARGETS[0]
-    fit = Fit(draws, kernel, step, QUARTER / step, accept, None, log_weight.reshape(by_chain))
-    return Posterior(fit, checks)
+    return Posterior(
+        untuned(draws, equal, size, accept, log_weight.reshape(by_chain)), checks
+    )
 
 
 def _laplace(

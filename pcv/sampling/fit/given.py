@@ -22,7 +22,7 @@ from pcv.base.progress import Progress
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.draws import Draws
-from pcv.sampling.fit.full_data import after_nuts, engine_of, num_chains
+from pcv.sampling.fit.full_data import after_nuts, engine_of, num_chains, untuned
 from pcv.sampling.fit.posterior import Posterior, shown
 
 MAX_Z = 6.0
@@ -44,6 +44,7 @@ def posterior(
     target_accept: float,
     say: Callable[[str], None],
     after: Callable[[Progress], None],
+    tune: bool,
 ) -> Posterior:
     """The posterior of existing draws, and the kernel for its folds.
 
@@ -58,6 +59,7 @@ def posterior(
         target_accept: target acceptance rate of the folds.
         say: prints a message.
         after: called with the progress after every block.
+        tune: whether folds will be sampled; finding their kernel takes longer than all else.
 
     Raises:
         PcvError: a variable is missing or has another shape, a draw lies outside its support, or
@@ -89,6 +91,10 @@ def posterior(
     if not checks.problems:
         _check_identities(position, gradient, names)
     say(f"given posterior, {lp.shape[0]} chains x {lp.shape[1]} draws, {len(names)} parameters")
+    if not tune:
+        size = float(np.nanmin(checks.ess))
+        equal = position.reshape(-1, position.shape[-1])
+        return Posterior(untuned(draws, equal, size, target_accept), checks)
     engine = engine_of(target, num_units, lp.size)
     report = shown(after, num_chains(engine), target_accept, target_accept)
     fit = after_nuts(engine, root("fit"), draws, target_accept, report)
