@@ -29,6 +29,15 @@ def test_radon_is_read_from_its_archive(tmp_path):
     assert table.shape == (2, 4)
 
 
+def test_wells_are_read_from_their_archive(tmp_path):
+    content = {name: [1, 0] for name in ["switched", *registry.WELLS[1:]]} | {"N": 2}
+    with zipfile.ZipFile(tmp_path / "wells_data.json.zip", "w") as archive:
+        archive.writestr("wells_data.json", json.dumps(content))
+    table = registry._wells([tmp_path / "wells_data.json.zip"])
+    assert table.columns.tolist() == registry.WELLS
+    assert table.shape == (2, 5)
+
+
 def test_the_air_series_is_two_releases(tmp_path):
     counts = "Int_Pax_In,Int_Pax_Out,Int_Pax_Total"
     (tmp_path / "first.csv").write_text(
@@ -56,7 +65,7 @@ def test_the_simulated_data_never_change(tmp_path):
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["radon", "air_passengers"])
+@pytest.mark.parametrize("name", ["radon", "wells", "air_passengers"])
 def test_the_local_folder_comes_first(name, tmp_path, monkeypatch):
     monkeypatch.setattr(pooch, "retrieve", lambda *_, **__: pytest.fail("a download"))
     registry.fetch(name, tmp_path / "a.csv")

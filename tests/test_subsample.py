@@ -1,10 +1,13 @@
 """`pcv.subsample` against closed forms, its growth, comparisons of models, and refusals."""
 
 import re
+from pathlib import Path
 
 import jax
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy.special import logsumexp
 
@@ -17,6 +20,8 @@ from pcv.analysis.subsampling import Subsample
 from pcv.folds.exchangeable import Terms
 from pcv.pipeline.stages import from_full_data
 from pcv.sampling.fit import surrogates
+from tests.data import DATA as FOLDER
+from tests.data import needs_data
 from tests.problems import LinearGaussian
 
 QUICK = {"chains": 8, "draws": 200, "warmup": 50, "progress": False, "seed": 1}
@@ -54,6 +59,49 @@ def linear(spread=0.3, outlier=0.0, columns=slice(None)):
     model = pcv.Model(init, log_prior, log_lik, lambda params: params, pcv.Outcome("y"))
     form = LinearGaussian(y, design, 1.0, np.zeros(len(sd)), np.diag(sd**2))
     return model, {"y": y, "x": x, "group": group}, form
+
+
+R_LOO = {
+    "arsenic": ((-1968.4, 15.6), (-1968.5, 15.6, 0.3)),
+    "log_arsenic": (None, (-1952.0, 16.2, 0.2)),
+}
+"""printed by R's loo for wells (`vignette("loo2-large-data")`): elpd and SE
+from all terms; elpd, SE and subsampling SE with m = 100 and plpd"""
+R_DIFFERENCE = (-16.3, 4.4, 0.1)
+"""elpd of the first less that of the second on the same subsample, SE, subsampling SE"""
+
+
+def switching(table, arsenic):
+    """The vignette's model of wells."""
+
+    def model(x, switch):
+        beta = numpyro.sample("beta", dist.Normal(0, 1).expand((3,)))
+        with numpyro.plate("household", len(switch)):
+            numpyro.sample("switch", dist.Bernoulli(logits=x @ beta), obs=switch)
+
+    x = np.column_stack([np.ones(len(table)), table["dist"] / 100, arsenic])
+    return pcv.from_numpyro(model, {"x": x, "switch": table["switch"].to_numpy()})
+
+
+@needs_data
+def test_agrees_with_r_loo_on_wells():
+    table = pd.read_csv(Path(FOLDER) / "wells.csv")
+    forms = {"arsenic": table["arsenic"], "log_arsenic": np.log(table["arsenic"])}
+    models = {name: switching(table, x) for name, x in forms.items()}
+    found = pcv.subsample(models, 100, "plpd", "psis", seed=1, progress=False)
+    for name, (whole, (elpd, se, subsampling_se)) in R_LOO.items():
+        ours = found[name]
+        assert ours.subsampling_se == pytest.approx(subsampling_se, abs=0.2)
+        error = np.hypot(ours.subsampling_se, subsampling_se)
+        assert ours.elpd == pytest.approx(elpd, abs=3 * error + 0.05)
+        assert ours.se == pytest.approx(se, abs=0.15)
+        if whole is not None:
+            assert ours.elpd == pytest.approx(whole[0], abs=3 * ours.subsampling_se + 0.05)
+    row = pcv.compare(found, reference="log_arsenic").frame.loc["arsenic"]
+    value, se, subsampling_se = R_DIFFERENCE
+    error = np.hypot(row["subsampling_dse"], subsampling_se)
+    assert row["elpd_diff"] == pytest.approx(value, abs=3 * error + 0.05)
+    assert row["dse"] == pytest.approx(se, abs=0.15)
 
 
 def exact_terms(form, term):

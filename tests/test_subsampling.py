@@ -2,8 +2,11 @@
 
 from itertools import combinations, product
 
+import arviz_base as az
+import arviz_stats
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from pcv.analysis.subsampling import (
     Subsample,
@@ -35,6 +38,24 @@ def every_subsample(strata, numbers):
     for parts in product(*(combinations(x, m) for x, m in zip(members, numbers))):
         term = np.array([j for part in parts for j in part])
         yield Subsample(term, strata[term], np.bincount(strata))
+
+
+def test_is_what_arviz_computes():
+    """But for the SE, which ArviZ takes over n terms, and the field over n - 1."""
+    rng = np.random.default_rng(1)
+    n, draws = 60, 500
+    mu = rng.normal(0, 0.3, (4, draws, 1))
+    y = rng.standard_t(4, n)
+    ll = -0.5 * (y - mu) ** 2 - 0.5 * np.log(2 * np.pi)
+    data = az.from_dict({"posterior": {"mu": mu[..., 0]}, "log_likelihood": {"y": ll}})
+    which = rng.permutation(n)[:20]
+    theirs = arviz_stats.loo_subsample(data, which, pointwise=True, reff=1.0, method="lpd")
+    lpd = logsumexp(ll.reshape(-1, n), axis=0) - np.log(4 * draws)
+    exact = theirs.elpd_i.values[which]
+    ours = difference_estimator(subsample(which, np.zeros(n, int), 20), exact, lpd)
+    assert ours.elpd == pytest.approx(theirs.elpd)
+    assert ours.elpd_subsampling_se == pytest.approx(theirs.subsampling_se)
+    assert ours.se == pytest.approx(theirs.se * np.sqrt(n / (n - 1)))
 
 
 SMALL = np.array([0, 1, 0, 0, 1, 0, 1, 0])

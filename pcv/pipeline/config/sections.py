@@ -25,7 +25,7 @@ from pcv.base.section import (
 from pcv.folds.schemes import FoldScheme
 from pcv.folds.sections.subsampling import Subsampling
 
-Dataset = Literal["grouped_gaussian", "radon", "air_passengers"]
+Dataset = Literal["grouped_gaussian", "radon", "wells", "air_passengers"]
 """registered data sets, see `pcv.pipeline.data.registry`"""
 
 
@@ -236,6 +236,7 @@ FOLDERS = {
     "datasets": "downloaded data",
     "inputs": "what a Python session was given",
     "paper": "the paper's page",
+    "loo_subsampling": "the LOO-SS paper's page",
 }
 """reserved folders of the results"""
 

@@ -95,6 +95,15 @@ def _grouped(files: list[Path]) -> pd.DataFrame:
     return table
 
 
+def _wells(files: list[Path]) -> pd.DataFrame:
+    with zipfile.ZipFile(files[0]) as archive:
+        content = json.loads(archive.read("wells_data.json"))
+    return pd.DataFrame({name: content[name] for name in ["switched", *WELLS[1:]]}).rename(
+        columns={"switched": "switch"}
+    )
+
+
+WELLS = ["switch", "arsenic", "dist", "assoc", "educ"]
 RADON = ["log_radon", "floor_measure", "county_idx", "log_uppm"]
 SOURCES: dict[str, Source] = {
     "grouped_gaussian": Source(
@@ -111,6 +120,19 @@ SOURCES: dict[str, Source] = {
         _radon,
         RADON,
         "State Residential Radon Survey, in posteriordb; BSD-3-Clause (of the repository)",
+    ),
+    "wells": Source(
+        "wells.csv",
+        "23f1d5e413eb17a3f5f7dca63c35613142d7505305d063b54d5ad3f8ffc57405",
+        {
+            f"{POSTERIORDB}wells_data.json.zip": (
+                "0ecd7efe3e64c63d849c562e61658fe322509942a882bc515176e016cc57c969"
+            )
+        },
+        _wells,
+        WELLS,
+        "arsenic in wells in Bangladesh (Gelman and Hill 2007), in posteriordb; BSD-3-Clause (of "
+        "the repository)",
     ),
     "air_passengers": Source(
         "air_passengers_au.csv",
