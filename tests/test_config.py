@@ -297,7 +297,7 @@ def test_bad_values(path, value, what):
                 {"seed": 1, "experiments": {name: quickstart()["experiments"]["rats"]}},
                 f"experiments.{name}: results/{name} is the folder of ",
             )
-            for name in ("datasets", "inputs", "paper")
+            for name in ("datasets", "inputs", "paper", "loo_subsampling")
         ),
         ({**quickstart(), 3: 4}, "3: unknown key; known: seed, precision, experiments"),
     ],

@@ -39,9 +39,10 @@ def checked_config():
 
 
 def check_files(checked):
-    """Snakemake does not report a missing input if the output exists."""
+    """Snakemake does not report a missing input if the output exists; it makes those in results."""
     for name, experiment in checked.experiments.items():
-        if experiment.data.file and not Path(experiment.data.file).exists():
+        file = Path(experiment.data.file or ".")
+        if file.parts[:1] != ("results",) and not file.exists():
             raise PcvError(
                 f"experiments.{name}.data.file: no file '{experiment.data.file}'"
                 f" (paths are relative to {Path.cwd()})"
@@ -63,8 +64,8 @@ def check_places(config):
             )
 
 
-# The installed package lacks the paper's page.
-HAS_PAPER = not IS_MODULE and (Path(workflow.current_basedir).parent / "paper").is_dir()
+# The installed package lacks the papers' pages.
+HAS_PAGES = not IS_MODULE and (Path(workflow.current_basedir).parent / "paper").is_dir()
 try:
     CONFIG = checked_config()
     check_places(CONFIG)
@@ -150,8 +151,8 @@ def print_tables():
         if page.exists():
             print(said_in(f"results/{experiment}/logs/compare.log"))
             print(f"Report: {page}", flush=True)
-    if PAPER_ASKED_FOR:
-        print("Paper: results/paper/index.html", flush=True)
+    if PAGE:
+        print(f"Page: results/{PAGE}/index.html", flush=True)
 
 
 def shows_what_is_done(record):

@@ -1,6 +1,6 @@
 rule paper:
     input:
-        paper_input(["sample", "diagnose", "compare", "report"]),
+        page_input(paper_files.EXPERIMENTS, ["sample", "diagnose", "compare", "report"]),
     output:
         page=report(
             "results/paper/index.html",
@@ -17,7 +17,6 @@ rule paper:
         "../../envs/pcv.yaml"
     params:
         config=CONFIG_FILE,
-        # Relative, so that moving the clone does not rerun the rule.
-        paper=PAPER.relative_to(Path.cwd(), walk_up=True),
+        code=code_of_page("paper"),
     shell:
-        "python {params.paper:q} {params.config} 2>&1 | tee {log}"
+        "python {params.code:q} {params.config} 2>&1 | tee {log}"

@@ -1,0 +1,106 @@
+"""From the artifacts of the experiments to the page of the LOO-SS paper, its tables and figure."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from loo_subsampling import files
+from loo_subsampling.estimates import Run, Terms
+from loo_subsampling.figure import CAPTION, figure_1
+from loo_subsampling.tables import tables
+from paper.page import by_reason, coded, table_html
+from pcv.base.errors import PcvError
+from pcv.pipeline.config import Config
+from pcv.pipeline.job import Job, Say
+from pcv.pipeline.stages.answers import diagnosed_of, write_figures
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import opened, require
+from pcv.report import Table, drawn, inline, template
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def page(config: Config, results: Path, say: Say, command: str) -> None:
+    """Write the tables, the figure and the page of those experiments that were run.
+
+    Args:
+        config: with experiments named as in ``config/loo_subsampling/loo_subsampling.yaml``;
+            others are ignored.
+        results: folder of the artifacts.
+        say: prints what is missing.
+        command: runs the experiments.
+    """
+    runs, missing = {}, {}
+    for name in files.EXPERIMENTS:
+        try:
+            if name not in config.experiments:
+                raise PcvError("the config has no such experiment")
+            runs[name] = read(Job(config, name, results))
+        except PcvError as error:
+            known = name in config.experiments
+            missing[name] = f"`{command}` runs it." if known else str(error)
+    for names, why in by_reason(missing):
+        say(f"warning: loo_subsampling: missing {', '.join(names)}: {why}")
+    folder = files.folder_of(results)
+    for stale in ("figures", "tables"):
+        shutil.rmtree(folder / stale, ignore_errors=True)
+    pictures = {}
+    if files.FIGURE in runs:
+        model = runs[files.FIGURE].models["both"]
+        pictures = drawn({"figure_1": figure_1(model, config.seed)})
+        write_figures(pictures, folder / "figures")
+    found = tables(runs, config.seed)
+    for n, table in found.items():
+        store.write_text(folder / "tables" / f"table_{n}.csv", _csv(table))
+        store.write_text(folder / "tables" / f"table_{n}.html", table_html(table))
+    text = template("loo_subsampling.html.j2", TEMPLATES).render(
+        tables=found,
+        figure={n: Markup(inline(x.svg, n)) for n, x in pictures.items()}.get("figure_1"),
+        caption=CAPTION,
+        runs=runs,
+        seed=config.seed,
+        missing=[(names, coded(why)) for names, why in by_reason(missing)],
+        marks={name: run.marks for name, run in runs.items() if run.marks},
+    )
+    store.write_text(folder / "index.html", text)
+    say(f"loo_subsampling: {folder / 'index.html'}")
+
+
+def read(job: Job) -> Run:
+    """An experiment's results.
+
+    Raises:
+        PcvError: an artifact is missing or out of date.
+    """
+    diagnosed, known = diagnosed_of(job)
+    marks = require(job, "compare", known).marks
+    place, models, draws = opened(job, "folds")["place"].load(), {}, set()
+    for name, found in diagnosed.items():
+        first = found.isel(fold=np.argsort(place.sel(fold=found["fold"].values).values))
+        every = opened(job._replace(model=name), "surrogates", "terms").load()
+        surrogates = {str(key): x.values for key, x in every.items()}
+        chosen, exact, khat = (first[key].values for key in ("chosen", "joint_elpd", "khat"))
+        models[name] = Terms(chosen, exact, khat, surrogates)
+        draws.add(int(found.attrs["num_chains"] * found["n_draws"].values[0]))
+    return Run(models, max(draws), float(found.attrs["good_k"]), marks)
+
+
+def _csv(table: Table) -> str:
+    """A table as CSV, ours and the paper's in columns of their own."""
+    columns: dict[str, list[str]] = {"row": [row[0] for row in table.rows]}
+    for place, name in enumerate(table.head[1:], 1):
+        cells = [re.fullmatch(r"(.*?)(?: \((.*)\))?", row[place]) for row in table.rows]
+        ours, paper = zip(*(cell.groups() if cell else ("", "") for cell in cells))
+        columns[name] = [_plain(x) for x in ours]
+        if any(paper):
+            columns[f"{name}, paper"] = [_plain(x) for x in paper]
+    return pd.DataFrame(columns).set_index("row").to_csv()
+
+
+def _plain(text: str | None) -> str:
+    """A number as a computer reads it; nothing for a missing one."""
+    return (text or "").replace("\N{MINUS SIGN}", "-").replace(",", "").replace("\N{EN DASH}", "")

@@ -1,0 +1,40 @@
+import sys
+
+PACKAGES = Path(workflow.current_basedir).resolve().parent
+sys.path.append(str(PACKAGES))
+
+from loo_subsampling import files as loo_subsampling_files
+from paper import files as paper_files
+
+
+def code_of_page(name):
+    """The folder of a page's code, relative, so that moving the clone does not rerun its rule."""
+    return (PACKAGES / name).relative_to(Path.cwd(), walk_up=True)
+
+
+def page_of_what_is_there():
+    """Make the page after an error, with what is missing and why."""
+    if PAGE:
+        command = [sys.executable, PACKAGES / PAGE, CONFIG_FILE]
+        subprocess.run(command, check=False)
+
+
+def draws_of_fit(wildcards):
+    return CONFIG.experiments[wildcards.dataset].fit.draws
+
+
+def page_input(experiments, stages):
+    """Artifacts of those of a page's experiments that the config has."""
+
+    def of(wildcards):
+        needed = [
+            str(graph.path(Path("results"), stage, name, model, batch))
+            for name in experiments
+            if name in CONFIG.experiments
+            for stage in stages
+            for model in CONFIG.experiments[name].models
+            for batch in batches(name, model) or [""]
+        ]
+        return list(dict.fromkeys(needed))
+
+    return of
