@@ -148,9 +148,7 @@ def _posterior(
     efmi = np.full(CHAINS, np.nan)
     checks = fit_checks.Checks(mixing(draws.position).rhat, ess, efmi, 0, problems, warnings)
     accept = fit_checks.TARGETS[0]
-    return Posterior(
-        untuned(draws, equal, size, accept, log_weight.reshape(by_chain)), checks
-    )
+    return Posterior(untuned(draws, equal, size, accept, log_weight.reshape(by_chain)), checks)
 
 
 def _laplace(
