@@ -99,9 +99,14 @@ def lifted(function: Callable[..., Any], given: list[Given], *args: Any) -> Prog
     open_one = program.replace(
         constvars=[], invars=[*program.constvars, *program.invars], debug_info=_unnamed(program)
     )
-    # copied, as JAX remembers the conversion of an array in another precision while it is alive
-    held = [np.array(x) if isinstance(x, np.ndarray) else x for x in closed.consts]
-    return Program(open_one, [*held, *given], shape)
+    return Program(open_one, [*map(_unconverted, closed.consts), *given], shape)
+
+
+def _unconverted(x: Any) -> Any:
+    """A copy of an array that JAX has to convert to another precision: it remembers the conversion
+    while the array is alive."""
+    converted = isinstance(x, np.ndarray) and jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype
+    return np.array(x) if converted else x
 
 
 def _run(program: Program) -> Callable[..., Any]:

@@ -240,7 +240,9 @@ def make_data(
     for name in constants:
         if name in kept:
             constant = constants[name]
-            values = _values(pd.Series(constant.ravel()), f"{source}: constant {name!r}")
+            values = _values(
+                pd.Series(constant.ravel(), copy=False), f"{source}: constant {name!r}"
+            )
             dims = tuple(free(f"{name}_dim_{axis}", kept) for axis in range(constant.ndim))
             variables[name] = (dims, values.reshape(constant.shape))
     return xr.Dataset(
