@@ -1,25 +1,32 @@
-"""Large data: surrogates of a million units, and how many chains should read the data at once.
+"""Large data: surrogates of a million units, a whole `pcv.subsample`, one beside ArviZ's, and the
+number of chains that should read the data at once. Each part in a process of its own.
 
-python -m benchmarks.large
+python -m benchmarks.large [surrogates] [whole] [arviz] [chains]
 """
 
 import resource
+import subprocess
+import sys
 import time
 
 from pcv.base.programs import devices
 
 devices.setup(2)
 
+import arviz_base as az  # noqa: E402
+import arviz_stats  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import numpyro.distributions as dist  # noqa: E402
 
+import pcv  # noqa: E402
 from pcv.sampling.fit.surrogates import in_chunks, posterior  # noqa: E402
 
 UNITS, WIDTH, DRAWS = 1_000_000, 100, 100
 NAMES = ("plpd", "waic", "tis", "psis", "d1waic_m", "d1waic")
 CHAINS = 16
+M, FEWER, MANY_DRAWS = 400, 100_000, 1_000
 
 
 def log_lik(position, data):
@@ -46,8 +53,79 @@ def of_surrogates():
             before = time.perf_counter()
             in_chunks(log_lik, rows, units, given, names)
         print(f"{', '.join(names):45}{time.perf_counter() - before:8.1f}")
+    say_peak()
+
+
+def say_peak():
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory, data included: {peak:.1f} GiB")
+
+
+def regression(width):
+    normal = dist.Normal(0.0, 1.0)
+    return pcv.Model(
+        init=lambda key: {"theta": normal.sample(key, (width + 1,))},
+        log_prior=lambda params: normal.log_prob(params["theta"]).sum(),
+        log_lik=lambda params, data: log_lik(params["theta"], data),
+        constrain=lambda params: params,
+        unconstrain=lambda variables: variables,
+        outcome=pcv.Outcome("y"),
+    )
+
+
+def of_whole():
+    print(f"pcv.subsample of {UNITS:,} units, m = {M}, Laplace, PSIS")
+    data, _ = simulated(UNITS, WIDTH)
+    before = time.perf_counter()
+    found = pcv.subsample(
+        regression(WIDTH),
+        M,
+        ["plpd", "waic_100", "tis_100"],
+        "psis",
+        data=data,
+        fit={"approximation": "laplace", "draws": 250},
+        progress=False,
+    )
+    print(f"{time.perf_counter() - before:.1f} s")
+    say_peak()
+    print(found, found.by_surrogate, sep="\n")
+
+
+def posterior_draws(data):
+    """Of `regression`, normal to a good approximation."""
+    precision = np.eye(WIDTH) + data["x"].T @ data["x"]
+    mean = np.linalg.solve(precision, data["x"].T @ data["y"])
+    sigma = np.linalg.norm(data["y"] - data["x"] @ mean) / np.sqrt(FEWER - WIDTH)
+    noise = np.random.default_rng(2).normal(size=(4, MANY_DRAWS // 4, WIDTH + 1))
+    root = sigma * np.linalg.inv(np.linalg.cholesky(precision))
+    beta = mean + noise[..., :-1] @ root
+    log_sigma = np.log(sigma) + noise[..., -1:] / np.sqrt(2 * FEWER)
+    return np.concatenate([beta, log_sigma], -1)
+
+
+def of_arviz():
+    print(f"{FEWER:,} units at {MANY_DRAWS} draws, m = {M}: whole calls")
+    data, _ = simulated(FEWER, WIDTH)
+    theta = posterior_draws(data)
+    before = time.perf_counter()
+    flat = theta.reshape(-1, WIDTH + 1)
+    ll = np.stack([np.asarray(log_lik(x, data)) for x in flat]).reshape(*theta.shape[:2], FEWER)
+    tree = az.from_dict({"posterior": {"theta": theta}, "log_likelihood": {"y": ll}})
+    evaluated = time.perf_counter() - before
+    found = arviz_stats.loo_subsample(tree, M, method="lpd")
+    theirs = time.perf_counter() - before
+    print(f"ArviZ {theirs:.1f} s, of which {evaluated:.1f} s are log likelihoods")
+    print(f"{found.elpd:.1f}, SE {found.se:.1f}, subsampling SE {found.subsampling_se:.2f}")
+    say_peak()
+    del ll, tree, found
+    before = time.perf_counter()
+    given = az.from_dict({"posterior": {"theta": theta}})
+    quick = {"fit": given, "progress": False}
+    with np.errstate(all="ignore"):
+        mine = pcv.subsample(regression(WIDTH), M, "waic", "psis", data=data, **quick)
+    ours = time.perf_counter() - before
+    print(f"pcv {ours:.1f} s, {theirs / ours:.2f} times as fast")
+    print(f"{mine.elpd:.1f}, SE {mine.se:.1f}, subsampling SE {mine.subsampling_se:.2f}")
 
 
 def of_chains():
@@ -68,7 +146,13 @@ def of_chains():
         print(f"{units:9,} units, {width:3} columns:", *(f"{x:7.2f}" for x in times))
 
 
+PARTS = {"surrogates": of_surrogates, "whole": of_whole, "arviz": of_arviz, "chains": of_chains}
+
 if __name__ == "__main__":
-    with jax.enable_x64(True):
-        of_surrogates()
-        of_chains()
+    asked = sys.argv[1:] or list(PARTS)
+    if len(asked) == 1:
+        with jax.enable_x64(True):
+            PARTS[asked[0]]()
+    else:
+        for part in asked:
+            subprocess.run([sys.executable, "-m", "benchmarks.large", part], check=True)
