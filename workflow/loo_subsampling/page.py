@@ -16,7 +16,7 @@ from paper.page import by_reason, coded, table_html
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.answers import diagnosed_of, write_figures
+from pcv.pipeline.stages.answers import write_figures
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import opened, require
 from pcv.report import Table, drawn, inline, template
@@ -76,17 +76,25 @@ def read(job: Job) -> Run:
     Raises:
         PcvError: an artifact is missing or out of date.
     """
-    diagnosed, known = diagnosed_of(job)
-    marks = require(job, "compare", known).marks
-    place, models, draws = opened(job, "folds")["place"].load(), {}, set()
-    for name, found in diagnosed.items():
-        first = found.isel(fold=np.argsort(place.sel(fold=found["fold"].values).values))
-        every = opened(job._replace(model=name), "surrogates", "terms").load()
-        surrogates = {str(key): x.values for key, x in every.items()}
-        chosen, exact, khat = (first[key].values for key in ("chosen", "joint_elpd", "khat"))
-        models[name] = Terms(chosen, exact, khat, surrogates)
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    layout = opened(job, "folds").load()
+    in_order = np.argsort(layout["place"].values)
+    models, draws, marks = {}, set(), []
+    for name in job.settings.models:
+        part = job._replace(model=name)
+        stamps = known | {"fit": require(part, "fit", known)}
+        marks += require(part, "surrogates", stamps).marks
+        found = opened(part, "surrogates", "folds").load()
+        every = opened(part, "surrogates", "terms").load()
+        models[name] = Terms(
+            layout["chosen"].values[in_order],
+            found["joint_elpd"].values[in_order],
+            found["khat"].values[in_order],
+            {str(key): x.values for key, x in every.items()},
+        )
         draws.add(int(found.attrs["num_chains"] * found["n_draws"].values[0]))
-    return Run(models, max(draws), float(found.attrs["good_k"]), marks)
+    return Run(models, max(draws), float(found.attrs["good_k"]), list(dict.fromkeys(marks)))
 
 
 def _csv(table: Table) -> str:

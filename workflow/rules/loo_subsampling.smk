@@ -35,7 +35,7 @@ rule regression_draws:
 
 rule loo_subsampling:
     input:
-        page_input(loo_subsampling_files.EXPERIMENTS, ["surrogates", "compare"]),
+        page_input(loo_subsampling_files.EXPERIMENTS, ["surrogates"]),
     output:
         page=report(
             "results/loo_subsampling/index.html",

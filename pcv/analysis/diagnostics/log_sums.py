@@ -102,12 +102,12 @@ def merge(sums: LogSums, axis: int | tuple[int, ...]) -> LogSums:
     count, mean, m2 = merge_moments(sums.count, sums.mean, sums.m2, axis)
     present = of_slots(sums.count, sums.mean) > 0
     log_sum, log_sum_sq = (
-        _log_sum(np.where(present, x, -np.inf), axis) for x in (sums.log_sum, sums.log_sum_sq)
+        log_sum_exp(np.where(present, x, -np.inf), axis) for x in (sums.log_sum, sums.log_sum_sq)
     )
     return LogSums(count, mean, m2, log_sum, log_sum_sq)
 
 
-def _log_sum(x: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
+def log_sum_exp(x: np.ndarray, axis: int | tuple[int, ...]) -> np.ndarray:
     """log Σ exp(x), at least twice as fast as `np.logaddexp.reduce` and SciPy's `logsumexp`."""
     largest = x.max(axis=axis, keepdims=True)
     largest[~np.isfinite(largest)] = 0

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pcv.analysis.diagnostics.jackknife import Parts, batch_jackknife
+from pcv.analysis.diagnostics.log_sums import log_sum_exp
 
 BATCH_SIZE = 50
 """draws per batch, for Monte Carlo errors"""
@@ -54,14 +55,6 @@ def psislw(
     return weight, np.asarray(khat)
 
 
-def _log_sum(x: Float[np.ndarray, "fold batch draw ..."]) -> Float[np.ndarray, "fold batch ..."]:
-    """Log of the sum of exponentials over draws; SciPy's takes five times as long."""
-    top = x.max(2, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        return np.log(np.exp(x - top).sum(2)) + top[:, :, 0]
-
-
 def psis(
     joint: Float[np.ndarray, "chain draw fold"],
     pointwise: Float[np.ndarray, "chain draw fold slot"],
@@ -93,13 +86,13 @@ def psis(
     batches = (folds, chains * used // size, size)
     smoothed, khat = smooth(ratio)
     weight = smoothed.reshape(batches)
-    of_part = _log_sum(weight)
+    of_part = log_sum_exp(weight, 2)
 
     def mean(x: np.ndarray, center: np.ndarray) -> np.ndarray:
         in_batches = (x - center[:, None]).reshape(*batches, *x.shape[2:])
         w = weight.reshape(*batches, *(1,) * (x.ndim - 2))
         total = of_part.reshape(*batches[:2], *(1,) * (x.ndim - 2))
-        return np.exp(_log_sum(in_batches + w) - total)
+        return np.exp(log_sum_exp(in_batches + w, 2) - total)
 
     center, unit_center = scores.max(1), units.max(1)
     parts = Parts(
