@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from pcv.analysis.comparison import standard_error
 from pcv.analysis.subsampling import Subsample, Sum, difference_estimator, hansen_hurwitz
 
 SUBSETS, M = 100, 100
@@ -87,8 +88,7 @@ def hansen_hurwitz_from(terms: Terms, surrogate: str) -> Callable[[np.random.Gen
 
 def sigma(terms: Terms) -> float:
     """σ_loo, the SE of elpd over terms."""
-    exact = terms.in_order
-    return float(np.sqrt(exact.size) * exact.std(ddof=1))
+    return float(standard_error(terms.exact[None])[0])
 
 
 def _subsample(which: Int[np.ndarray, " chosen"], n: int) -> Subsample:

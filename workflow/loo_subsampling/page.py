@@ -36,13 +36,13 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
     """
     runs, missing = {}, {}
     for name in files.EXPERIMENTS:
+        if name not in config.experiments:
+            missing[name] = "the config has no such experiment"
+            continue
         try:
-            if name not in config.experiments:
-                raise PcvError("the config has no such experiment")
             runs[name] = read(Job(config, name, results))
-        except PcvError as error:
-            known = name in config.experiments
-            missing[name] = f"`{command}` runs it." if known else str(error)
+        except PcvError:
+            missing[name] = f"`{command}` runs it."
     for names, why in by_reason(missing):
         say(f"warning: loo_subsampling: missing {', '.join(names)}: {why}")
     folder = files.folder_of(results)

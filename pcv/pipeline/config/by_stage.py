@@ -37,8 +37,8 @@ def stage_config(
         del result["cv"]["draws"]
     if stage == "subsample" and getattr(chosen.folds, "until", None) is None:
         del result["compare"]
-    if stage == "fit" and chosen.fit.file is not None and not chosen.folds.samples:
-        result["folds"] = "none"  # to be sampled, so that their kernel is not tuned
     if stage == "fit":
         result["model"] = chosen.models[str(model)].model_dump()
+        if chosen.fit.file is not None and not chosen.folds.samples:
+            result["folds"] = "none"  # to be sampled, so that their kernel is not tuned
     return result

@@ -149,7 +149,7 @@ def _of_log_lik(
     log_lik = unit_log_lik(model, arrays)
     assert log_lik is not None
     given = by_unit.posterior(draws[0], number, names, draws[1])
-    if terms.noun == "units" and by_unit.chunk_size(given, n) < n:
+    if terms.noun == "units" and by_unit.chunk_size(len(given.draws), n) < n:
         of_rows = _of_rows(job, model, arrays, given.center)
         if of_rows is not None:
             return by_unit.in_chunks(of_rows, _numbers(arrays), n, given, names)

@@ -13,12 +13,13 @@ With ll the log likelihood of a unit at S draws, θ̂ their mean and Σ their co
 - plpd_d1waic_m, plpd_d1waic, plpd_d2waic: the same, subtracted from plpd instead of lpd.
 
 waic_100, tis_100 and psis_100 are from at most 100 of the draws, every k-th.
+
 (Magnusson, Andersen, Jonasson, Vehtari 2020, section 2.2. Its proposition 3 (b) adds the variance,
 a slip; its table 1 has the costs of subtracting from plpd, its proposition 3 subtracts from lpd.)
 A unit here is whatever has one term: a group's joint predictive serves as well.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -129,19 +130,24 @@ def in_chunks(
         return surrogates(lambda position: log_lik(position, {**rest, **rows}), given, names)
 
     program = programs.shared(of_rows)
-    size = size or chunk_size(given, num_units)
     found: dict[str, np.ndarray] = {}
-    for first in range(0, num_units, size):
-        start = min(first, num_units - size)  # the last chunk is as long as the others
-        rows = {name: x[start : start + size] for name, x in by_unit.items()}
+    for some in _slices(num_units, size or chunk_size(len(given.draws), num_units)):
+        rows = {name: x[some] for name, x in by_unit.items()}
         for name, x in program(given, rows).items():
-            whole = found.setdefault(name, np.empty(num_units))
-            whole[start : start + size] = x
+            found.setdefault(name, np.empty(num_units))[some] = x
     return found
 
 
-def chunk_size(given: Posterior, num_units: int) -> int:
-    return min(max(CHUNK // (8 * len(given.draws)), 1), num_units)
+def chunk_size(num_draws: int, number: int) -> int:
+    """Units, or folds, at a time."""
+    return min(max(CHUNK // (8 * num_draws), 1), number)
+
+
+def _slices(number: int, size: int) -> Iterator[slice]:
+    """All of a number of units; the last slice is as long as the others, and overlaps."""
+    for first in range(0, number, size):
+        start = min(first, number - size)
+        yield slice(start, start + size)
 
 
 def _of_draws(terms: Terms, given: Posterior, names: set[str]) -> dict[str, Array]:
@@ -224,13 +230,11 @@ def smoothed_in_chunks(
 ) -> tuple[Float[np.ndarray, "fold draw"], Float[np.ndarray, " fold"]]:
     """`smoothed`, of a slice of the folds at a time."""
     number, draws = log_ratio.shape
-    size = min(max(CHUNK // (8 * draws), 1), number)
     program = programs.shared(lambda ratio: smoothed(ratio.T))
     weight, khat = np.empty_like(log_ratio), np.empty(number)
-    for first in range(0, number, size):
-        start = min(first, number - size)  # the last chunk is as long as the others
-        some, khat[start : start + size] = program(log_ratio[start : start + size])
-        weight[start : start + size] = np.asarray(some).T
+    for some in _slices(number, chunk_size(draws, number)):
+        found, khat[some] = program(log_ratio[some])
+        weight[some] = np.asarray(found).T
     return weight, khat
 
 
