@@ -10,6 +10,7 @@ REPLACED = {
     "config/README.md": {
         "](config.yaml)": "](../../config/config.yaml)",
         "](paper/": "](../../config/paper/",
+        "](loo_subsampling/": "](../../config/loo_subsampling/",
         "](../workflow/": "](../../workflow/",
         "](../pcv/models/zoo)": "](api.md#models-of-the-examples)",
         "](../docs/stopping.md)": "](../stopping.md)",
