@@ -12,14 +12,19 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds.columns import label, model_data, unit_column
 from pcv.pipeline.config import DataConfig
-from pcv.pipeline.data.tables import make_data, read_table
+from pcv.pipeline.data.tables import make_data, read_table, stacked
 
 RATS = Path(__file__).parents[1] / "resources" / "rats.csv"
 
 
 def data_of(table: pd.DataFrame, outcome: str = "y", constants: dict | None = None, **config):
     made = DataConfig(file="data.csv", outcome=outcome, **config)
-    return make_data(table, constants or {}, made, "data.csv")
+    arrays = {name: as_variable(x) for name, x in (constants or {}).items()}
+    return make_data(table, arrays, made, "data.csv")
+
+
+def as_variable(x: np.ndarray | xr.Variable) -> xr.Variable:
+    return xr.as_variable(x if isinstance(x, xr.Variable) else (["d", "e"][: x.ndim], x))
 
 
 def refusal(table: pd.DataFrame, outcome: str = "y", **config) -> str:
@@ -178,8 +183,42 @@ def test_grids_without_rows_to_speak_of_are_refused(tmp_path):
     grid.to_netcdf(path, engine="scipy")
     assert read_refusal(path, "yy").endswith("no column 'yy' (data.outcome); did you mean 'y'?")
     assert read_refusal(path, "mean").endswith("the outcome 'mean' is a single number")
-    grid.assign(X=(("unit", "k"), np.ones((2, 3)))).to_netcdf(path, engine="scipy")
-    assert "variable 'X' has dimensions 'unit', 'k', of which the outcome 'y'" in read_refusal(path)
+    with pytest.warns(UserWarning, match="Duplicate dimension names"):
+        square = grid.assign(distance=(("unit", "unit"), np.ones((2, 2))))
+    with pytest.raises(PcvError, match="'distance' has dimension 'unit' twice; rename one"):
+        stacked(square, "y", "data")
+
+
+def test_arrays_along_the_rows(tmp_path):
+    day, x = np.array([2, 1, 3]), np.arange(6.0).reshape(3, 2)
+    stored = xr.Dataset(
+        {"y": ("row", [1.5, 2.5, 3.5]), "day": ("row", day), "x": (("k", "row"), x.T)}
+    )
+    stored["row_of_x"] = "row", day
+    stored["grid"] = "row_2", np.arange(3)  # as many, but not along the rows
+    stored.to_netcdf(tmp_path / "data.nc", engine="scipy")
+    table, arrays = read_table(tmp_path / "data.nc", "y")
+    assert set(table) == {"y", "day", "row_of_x"}
+    data = data_of(table, constants=arrays, order=["day"])
+    assert data["x"].dims == ("unit", "x_dim_0")
+    given = model_data(data)
+    np.testing.assert_array_equal(given["x"], x[[1, 0, 2]])
+    np.testing.assert_array_equal(given["grid"], [0, 1, 2])
+    in_units = data_of(table, constants=arrays, order=["day"], units=["row_of_x"])
+    assert in_units["x"].dims == ("row", "x_dim_0")
+    assert data_of(table, constants=arrays, columns=["day"]).data_vars.keys() == {"y", "day"}
+    arrays["x"].values[2, 1] = np.nan
+    with pytest.raises(PcvError, match="array 'x': missing value in row 3; fill or drop it"):
+        data_of(table, constants=arrays)
+    with pytest.raises(PcvError, match=r"no column 'x' \(data.order\)"):
+        data_of(table, constants=arrays, order=["x"])
+
+
+def test_arrays_of_grids_are_repeated_where_they_lack_a_dimension():
+    slope = xr.DataArray([[1.0, 2.0], [3.0, 4.0]], dims=["rat", "k"])
+    table, arrays = stacked(GRID.assign(slope=slope), "y", "grid")
+    assert len(table) == 6
+    np.testing.assert_array_equal(arrays["slope"], slope.values[[0, 0, 0, 1, 1, 1]])
 
 
 # What stands in the table
@@ -337,6 +376,8 @@ def test_copies_of_rows_are_told(units):
     with pytest.warns(UserWarning, match=r"data.csv: copies of other rows: row 2; remove them if"):
         data_of(table, units=units)
     data_of(table.drop_duplicates(), units=units)
+    x = xr.Variable(["row", "k"], [[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]])
+    data_of(table, constants={"x": x}, units=units)
     data_of(table.assign(y=[1, 1, 0, 1]), units=units)
 
 

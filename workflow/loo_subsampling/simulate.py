@@ -39,7 +39,7 @@ def simulated(name: str) -> xr.Dataset:
         n, columns, relevant, sigma = int(float(size)), 100, 1, 1.0
     x = rng.standard_normal((n, columns))
     y = x[:, :relevant].sum(1) + sigma * rng.standard_normal(n)
-    return xr.Dataset({"x": (("row_of_x", "column"), x), "y": ("row", y)})
+    return xr.Dataset({"x": (("row", "column"), x), "y": ("row", y)})
 
 
 class Sums(NamedTuple):

@@ -7,8 +7,8 @@ county form one.
 >>> from pathlib import Path
 >>> from pcv.pipeline.config import DataConfig
 >>> config = DataConfig(file="resources/rats.csv", outcome="weight_g", order=["rat", "day"])
->>> table, constants = read_table(Path(config.file), config.outcome)
->>> data = make_data(table, constants, config, config.file)
+>>> table, arrays = read_table(Path(config.file), config.outcome)
+>>> data = make_data(table, arrays, config, config.file)
 >>> data.sizes["unit"], str(data["unit"].values[0])
 (150, 'rat 1, day 8')
 """
@@ -16,7 +16,7 @@ county form one.
 import csv
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,6 @@ from pcv.folds.columns import (
     RESERVED,
     free,
     label,
-    listed,
     missing_column,
     refuse_twice,
 )
@@ -43,25 +42,25 @@ MAX_COPIES = 0.3
 """share of duplicate rows from which on the data are taken to be coarse"""
 
 
-def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, xr.Variable]]:
     """Read a data file as rows, one per value of the outcome.
 
     Variables of a NetCDF file or Zarr store become columns if their dimensions are among the
     outcome's (several dimensions are stacked into rows, the last varying fastest; a variable with
-    only some of them is repeated), and constants if they share none with it. CSV: UTF-8, separated
-    by commas, one header line.
+    only some of them is repeated), arrays along the rows if they have others besides, and constants
+    if they share none with it. CSV: UTF-8, separated by commas, one header line.
 
     Args:
         path: a .csv, .parquet or .nc file or a .zarr directory.
         outcome: name of the outcome, which defines the rows of NetCDF and Zarr.
 
     Returns:
-        The rows in the file's order, for CSV indexed by their "line"; and the constants by name.
+        The rows in the file's order, for CSV indexed by their "line"; and arrays by name, whose
+        first dimension is "row" where they are along the rows.
 
     Raises:
         PcvError: the file is missing, of another kind, damaged, or without the outcome; a CSV line
-            has too few or too many fields; a variable shares some of the outcome's dimensions and
-            has others of its own.
+            has too few or too many fields; a variable has a dimension twice.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise PcvError(f"{path}: not a kind of file that pcv reads ({', '.join(SUFFIXES)})")
@@ -113,7 +112,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    table = pd.read_parquet(path)
+    by_column = {"split_blocks": True, "self_destruct": True}  # never all of them twice in memory
+    table = pd.read_parquet(path, engine="pyarrow", to_pandas_kwargs=by_column)
     if any(name is not None for name in table.index.names):
         table = table.reset_index()
     return table.reset_index(drop=True).rename(columns=str)
@@ -121,33 +121,41 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def stacked(
     dataset: xr.Dataset, outcome: str, source: str
-) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """The rows and constants of a dataset, as for `read_table`."""
+) -> tuple[pd.DataFrame, dict[str, xr.Variable]]:
+    """The rows and arrays of a dataset, as for `read_table`."""
     variables = {str(name): variable for name, variable in dataset.variables.items()}
     if outcome not in variables:
         raise PcvError(missing_column(outcome, variables, source, "data.outcome"))
     dims = variables[outcome].dims
     if not dims:
         raise PcvError(f"{source}: the outcome {outcome!r} is a single number")
-    columns, constants = [], {}
+    if len(dims) > 1:
+        places = {dim: xr.Variable(dim, range(dataset.sizes[dim])) for dim in dims}
+        variables = {str(dim): x for dim, x in places.items()} | variables
+    columns, arrays = {}, {}
     for name, variable in variables.items():
         if not set(variable.dims) & set(dims):
-            constants[name] = np.asarray(variable.values)
-        elif set(variable.dims) <= set(dims):
-            columns.append(name)
+            arrays[name] = xr.Variable(_own_dims(name, variable.ndim), variable.values)
+            continue
+        for dim in {dim for dim in variable.dims if variable.dims.count(dim) > 1}:
+            raise PcvError(f"{source}: variable {name!r} has dimension {dim!r} twice; rename one")
+        own = [dim for dim in variable.dims if dim not in dims]
+        sizes = {dim: dataset.sizes[dim] for dim in (*dims, *own)}
+        of_rows = variable.set_dims(sizes).transpose(*sizes).values
+        of_rows = of_rows.reshape(-1, *of_rows.shape[len(dims) :])
+        if own:
+            arrays[name] = xr.Variable(["row", *_own_dims(name, len(own))], of_rows)
         else:
-            raise PcvError(
-                f"{source}: variable {name!r} has dimensions {listed(variable.dims)}, of which the"
-                f" outcome {outcome!r} has only some: store it as one variable per column"
-            )
-    table = dataset.reset_coords()[columns].to_dataframe(dim_order=dims).reset_index()
-    if len(dims) == 1 and dims[0] not in variables:
-        table = table.drop(columns=dims[0])
-    return table, constants
+            columns[name] = of_rows
+    return pd.DataFrame(columns, copy=False), arrays
+
+
+def _own_dims(name: str, number: int) -> list[str]:
+    return [f"{name}_dim_{axis}" for axis in range(number)]
 
 
 def make_data(
-    table: pd.DataFrame, constants: Mapping[str, np.ndarray], config: DataConfig, source: str
+    table: pd.DataFrame, arrays: Mapping[str, xr.Variable], config: DataConfig, source: str
 ) -> xr.Dataset:
     """Check a table and lay it out by unit.
 
@@ -156,14 +164,14 @@ def make_data(
 
     Args:
         table: rows from `read_table`.
-        constants: arrays that are not along the rows.
+        arrays: of more dimensions than the rows, or constants.
         config: the data section of an experiment.
         source: the file's name, for messages.
 
     Returns:
         The columns along ``unit`` if each row is a unit, otherwise along ``row`` with the index
-        ``unit_of_row (row)``; the constants along dimensions of their own; a coordinate ``unit``
-        of readable names; attributes ``outcome``, ``order``, ``unit_columns``.
+        ``unit_of_row (row)``; arrays along it and dimensions of their own; a coordinate ``unit`` of
+        readable names; attributes ``outcome``, ``order``, ``unit_columns``.
 
     Raises:
         PcvError: a missing column, missing or infinite values, text among numbers, a non-numeric
@@ -175,7 +183,7 @@ def make_data(
     """
     if table.empty:
         raise PcvError(f"{source}: no rows")
-    kept = _kept(table, constants, config, source)
+    kept = _kept(table, arrays, config, source)
     for name in RESERVED:
         if name in kept:
             raise PcvError(
@@ -203,8 +211,18 @@ def make_data(
                 f"{source}: data.order: column {name!r} holds dates as text ({str(texts[0])!r}),"
                 " which sort by their first digits, not by time; write them as in 2024-03-31"
             )
-    repeated = pd.DataFrame(columns).duplicated().to_numpy()
-    if not config.order and 0 < repeated.mean() < MAX_COPIES and _has_fractions(columns):
+    others, rows = {}, dict(columns)
+    for name, x in arrays.items():
+        if name in kept:
+            along = x.dims[:1] == ("row",)
+            index = table.index if along else pd.RangeIndex(x.shape[0] if x.shape else 1)
+            where = f"{source}: {'array' if along else 'constant'} {name!r}"
+            values = _values(pd.Series(x.values.ravel(), copy=False), where, index=index)
+            others[name] = values.reshape(x.shape)
+            if along:
+                rows[name] = others[name]
+    repeated = _copies(rows)
+    if not config.order and 0 < repeated.mean() < MAX_COPIES and _has_fractions(rows):
         warnings.warn(
             f"{source}: copies of other rows: {_rows(table.index, repeated)}; remove them if "
             "they are not observations of their own",
@@ -221,30 +239,27 @@ def make_data(
                 f" stands in {_rows(table.index, group == group[first])}"
             )
         sorting = np.lexsort([columns[name] for name in reversed(config.order)])
-        columns = {name: values[sorting] for name, values in columns.items()}
+        if (np.diff(sorting) != 1).any():
+            rows = {name: values[sorting] for name, values in rows.items()}
+            columns = {name: rows[name] for name in columns}
 
     dim = "row" if config.units else "unit"
-    variables: dict[str, tuple[str | tuple[str, ...], np.ndarray]] = {
-        name: (dim, values) for name, values in columns.items()
+    variables: dict[str, tuple[Sequence[str], np.ndarray]] = {
+        name: ([dim], values) for name, values in columns.items()
     }
+    for name, values in others.items():
+        dims = [dim if x == "row" else free(str(x), kept) for x in arrays[name].dims]
+        variables[name] = (dims, rows.get(name, values))
     if config.units:
         keys = pd.DataFrame({name: columns[name] for name in config.units})
         unit_of_row = keys.groupby(config.units).ngroup().to_numpy(np.int64)
-        variables["unit_of_row"] = (dim, unit_of_row)
+        variables["unit_of_row"] = ([dim], unit_of_row)
         one_row = np.unique(unit_of_row, return_index=True)[1]
         units = _named(columns, config.units, config.labels, one_row, source)
     elif config.order:
         units = _named(columns, config.order, config.labels, slice(None), source)
     else:
         units = [str(row + 1) for row in range(len(table))]
-    for name in constants:
-        if name in kept:
-            constant = constants[name]
-            values = _values(
-                pd.Series(constant.ravel(), copy=False), f"{source}: constant {name!r}"
-            )
-            dims = tuple(free(f"{name}_dim_{axis}", kept) for axis in range(constant.ndim))
-            variables[name] = (dims, values.reshape(constant.shape))
     return xr.Dataset(
         variables,
         coords={"unit": ("unit", np.array(units))},
@@ -257,22 +272,40 @@ def make_data(
 
 
 def _kept(
-    table: pd.DataFrame, constants: Mapping[str, np.ndarray], config: DataConfig, source: str
+    table: pd.DataFrame, arrays: Mapping[str, xr.Variable], config: DataConfig, source: str
 ) -> set[str]:
     for key, names in [
         ("outcome", [config.outcome]),
         ("order", config.order),
         ("units", config.units),
         ("labels", list(config.labels.values())),
-        ("columns", [name for name in config.columns or [] if name not in constants]),
+        ("columns", [name for name in config.columns or [] if name not in arrays]),
     ]:
         for name in names:
             if name not in table.columns:
                 raise PcvError(missing_column(name, table.columns, source, f"data.{key}"))
     if config.columns is None:
-        return {*table.columns, *constants}
+        return {*table.columns, *arrays}
     named = {config.outcome, *config.order, *config.units, *config.labels.values()}
     return {*named, *config.columns}
+
+
+def _copies(columns: Mapping[str, np.ndarray]) -> Bool[np.ndarray, " row"]:
+    """Whether each row is a copy of one before it, looking at further columns only where all so far
+    are alike."""
+    number = len(next(iter(columns.values())))
+    rows, group = np.arange(number), np.zeros(number, int)
+    parts = (part for x in columns.values() for part in x.reshape(number, -1).T)
+    for x in parts:
+        keys = pd.DataFrame({"x": x[rows], "group": group})
+        group = keys.groupby(["x", "group"], sort=False).ngroup().to_numpy()
+        shared = np.bincount(group)[group] > 1
+        rows, group = rows[shared], group[shared]
+        if not rows.size:
+            break
+    found = np.full(number, False)
+    found[rows[pd.Series(group).duplicated()]] = True
+    return found
 
 
 def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:
@@ -280,9 +313,9 @@ def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:
     return any((x % 1 != 0).any() for x in columns.values() if x.dtype.kind == "f")
 
 
-def _rows(index: pd.Index, wrong: Bool[np.ndarray, " row"]) -> str:
-    """The rows where `wrong` holds, for messages: "rows 2 (line 3), 5 (line 6)"."""
-    rows = np.flatnonzero(wrong)
+def _rows(index: pd.Index, wrong: Bool[np.ndarray, " value"]) -> str:
+    """The rows that hold a wrong value, for messages: "rows 2 (line 3), 5 (line 6)"."""
+    rows = np.flatnonzero(wrong.reshape(len(index), -1).any(1))
     named = [
         f"{row + 1} (line {index[row]})" if index.name == "line" else str(row + 1)
         for row in rows[:3]
@@ -316,11 +349,15 @@ def _names(keys: pd.DataFrame) -> list[str]:
     return [", ".join(words) for words in zip(*parts, strict=True)]
 
 
-def _values(series: pd.Series, where: str, is_outcome: bool = False) -> Shaped[np.ndarray, " row"]:
-    """A column as float64, int64, bool, datetime64 or text; errors start with `where`."""
+def _values(
+    series: pd.Series, where: str, is_outcome: bool = False, index: pd.Index | None = None
+) -> Shaped[np.ndarray, " value"]:
+    """Values as float64, int64, bool, datetime64 or text; errors start with `where`, and name rows
+    of `index`, each of which has equally many."""
+    index = series.index if index is None else index
     missing = series.isna().to_numpy()
     if missing.any():
-        rows = _rows(series.index, missing)
+        rows = _rows(index, missing)
         leave = "" if is_outcome else ", or leave the column out (data.columns)"
         raise PcvError(f"{where}: missing value in {rows}; fill or drop it{leave}")
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -334,17 +371,17 @@ def _values(series: pd.Series, where: str, is_outcome: bool = False) -> Shaped[n
             numbers = series.to_numpy(np.float64)
             infinite = np.isinf(numbers)
             if infinite.any():
-                raise PcvError(f"{where}: infinite value in {_rows(series.index, infinite)}")
+                raise PcvError(f"{where}: infinite value in {_rows(index, infinite)}")
             return numbers
         case "datetime64" | "datetime" | "date":
             return pd.to_datetime(series).to_numpy("datetime64[ns]")
         case "string":
             text = series.to_numpy(str)
             wrong = pd.to_numeric(series, errors="coerce").isna().to_numpy()
-            if series.index.name == "line" and 0 < wrong.mean() < 0.5:  # CSV knows no types
+            if index.name == "line" and 0 < wrong.mean() < 0.5:  # CSV knows no types
                 raise PcvError(
                     f"{where}: text among numbers: {str(text[wrong.argmax()])!r} in"
-                    f" {_rows(series.index, wrong)}; correct it, or write all values as text"
+                    f" {_rows(index, wrong)}; correct it, or write all values as text"
                 )
             return text
         case kind:

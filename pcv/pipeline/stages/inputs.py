@@ -48,11 +48,11 @@ def _units(job: Job) -> xr.Dataset:
     """The job's table as checked units."""
     settings = job.settings.data
     if job.kept is None:
-        table, constants = tables.read_table(job.table, settings.outcome)
+        table, arrays = tables.read_table(job.table, settings.outcome)
     else:
         known = job.objects[str(settings.file)]
-        table, constants = tables.stacked(known, settings.outcome, job.source)
-    return tables.make_data(table, constants, settings, job.source)
+        table, arrays = tables.stacked(known, settings.outcome, job.source)
+    return tables.make_data(table, arrays, settings, job.source)
 
 
 def _as_read(job: Job, data_set: xr.Dataset) -> xr.Dataset:
