@@ -1,13 +1,16 @@
-"""Large data: surrogates of a million units, a whole `pcv.subsample`, one beside ArviZ's, and the
-number of chains that should read the data at once. Each part in a process of its own.
+"""Large data: surrogates of a million units, a whole `pcv.subsample`, the stages of a workflow that
+reads a file, one beside ArviZ's, and the number of chains that should read the data at once. Each
+part in a process of its own.
 
-python -m benchmarks.large [surrogates] [whole] [arviz] [chains]
+python -m benchmarks.large [surrogates] [whole] [files] [arviz] [chains]
 """
 
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 from pcv.base.programs import devices
 
@@ -19,8 +22,13 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import numpyro.distributions as dist  # noqa: E402
+import pandas as pd  # noqa: E402
+import xarray as xr  # noqa: E402
+import yaml  # noqa: E402
 
 import pcv  # noqa: E402
+from benchmarks.memory import peak  # noqa: E402
+from pcv.pipeline.storage import store  # noqa: E402
 from pcv.sampling.fit.surrogates import in_chunks, posterior  # noqa: E402
 
 UNITS, WIDTH, DRAWS = 1_000_000, 100, 100
@@ -91,6 +99,41 @@ def of_whole():
     print(found, found.by_surrogate, sep="\n")
 
 
+def built(data):
+    return regression(np.shape(data["x"])[1])
+
+
+def of_files():
+    print(f"stages of a subsample of {UNITS:,} units, read from a file: seconds, peak MiB")
+    data, _ = simulated(UNITS, WIDTH)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        pd.DataFrame(data["x"]).assign(y=data["y"]).rename(columns=str).to_parquet(
+            folder / "data.parquet"
+        )
+        matrix = xr.Dataset({"x": (("row", "column"), data["x"]), "y": ("row", data["y"])})
+        store.put(folder / "data.zarr", matrix)
+        del data, matrix
+        of_matrix = ("data", "folds", "fit", "surrogates", "subsample", "diagnose", "compare")
+        for file, stages in (("data.parquet", ("data",)), ("data.zarr", of_matrix)):
+            experiment = {
+                "data": {"file": file, "outcome": "y"},
+                "folds": {
+                    "scheme": "subsample",
+                    "m": M,
+                    "surrogate": ["plpd", "waic_100", "tis_100"],
+                    "exact": "psis",
+                },
+                "models": {"regression": {"model": "benchmarks.large:built"}},
+                "fit": {"approximation": "laplace", "draws": 250},
+            }
+            settings = {"seed": 1, "experiments": {"large": experiment}}
+            (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+            for stage in stages:
+                size, seconds = peak(folder, stage, "config.yaml")
+                print(f"{file:13} {stage:11}{seconds:8.1f}{size:8.0f}")
+
+
 def posterior_draws(data):
     """Of `regression`, normal to a good approximation."""
     precision = np.eye(WIDTH) + data["x"].T @ data["x"]
@@ -146,7 +189,13 @@ def of_chains():
         print(f"{units:9,} units, {width:3} columns:", *(f"{x:7.2f}" for x in times))
 
 
-PARTS = {"surrogates": of_surrogates, "whole": of_whole, "arviz": of_arviz, "chains": of_chains}
+PARTS = {
+    "surrogates": of_surrogates,
+    "whole": of_whole,
+    "files": of_files,
+    "arviz": of_arviz,
+    "chains": of_chains,
+}
 
 if __name__ == "__main__":
     asked = sys.argv[1:] or list(PARTS)

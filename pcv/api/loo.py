@@ -124,7 +124,7 @@ def subsample(
     Args:
         model: as for `cross_validate`; of a dict, all models share the subsample.
         data, seed, precision, results, cores, progress: as for `cross_validate`.
-        m: number of terms computed exactly, at least 2; of all, if there are fewer.
+        m: number of terms computed exactly, from 2 to all of them.
         surrogate: "plpd", good and cheapest where n is large and effects are few; "waic", "tis" or
             "psis", for hierarchical models; "d1waic_m", "d1waic" or "d2waic", variances by the
             delta method, or these with "plpd\_" in front. "waic_100" is from 100 full-data draws;

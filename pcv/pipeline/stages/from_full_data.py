@@ -60,7 +60,7 @@ def surrogates(job: Job) -> None:
         arrays = columns.model_data(data)
         made = scored_alike(job, arrays, folds)[job.model]
         if isinstance(scheme, Subsampling):
-            groups["terms"] = of_terms(job, scheme, made)
+            groups["terms"] = of_terms(job, scheme, made, data)
         draws_of = _at_full_data(job, made, arrays, folds)
         leaks = warn_of_leaks(job, data, folds)
         on = devices.describe()
@@ -87,13 +87,14 @@ def surrogates(job: Job) -> None:
     )
 
 
-def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
+def of_terms(job: Job, scheme: Subsampling, made: "Scored", data: xr.Dataset) -> xr.Dataset:
     """Surrogates of every term, from the draws of the full-data fit.
 
     Args:
         job: whose data and fit are made.
         scheme: of the folds.
         made: the model as its folds score it.
+        data: of the job.
 
     Raises:
         PcvError: one is not finite for some term, which is named.
@@ -101,8 +102,7 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored") -> xr.Dataset:
     from pcv.models.model import Model
     from pcv.pipeline.stages.problem import scored
 
-    data = opened(job, "data")
-    terms = scheme.terms(Table(data.load(), job.config.seed, job.objects))
+    terms = scheme.terms(Table(data, job.config.seed, job.objects))
     arrays = columns.model_data(data)
     position, log_weight = _draws(job)
     draws = (
