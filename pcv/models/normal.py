@@ -68,7 +68,7 @@ def normal_target(
 
     def factor(params: Params, fold: Fold) -> tuple[Array, Array, Array, Array]:
         """Mean and covariance; Cholesky factor and residuals of the training units."""
-        mean, cov = moments(params)
+        mean, cov = map(jnp.asarray, moments(params))  # NumPy arrays cannot be indexed by a fold
         both = fold.train[:, None] & fold.train
         root = jnp.linalg.cholesky(jnp.where(both, cov, jnp.eye(len(values), dtype=cov.dtype)))
         residual = jnp.where(fold.train, jnp.asarray(values, mean.dtype) - mean, 0.0)
