@@ -106,7 +106,7 @@ def test_agrees_with_r_loo_on_wells():
 
 def exact_terms(form, term):
     """Closed form of each term left out, a unit or a group."""
-    whole = form.evidence(np.full(NUM_UNITS, True))
+    whole = form.evidence(np.full(len(form.y), True))
     return np.array([whole - form.evidence(term != j) for j in np.unique(term)])
 
 
@@ -152,7 +152,7 @@ def test_is_exact_within_its_errors(surrogate, how, strata):
 
 
 def test_all_terms_are_leave_one_out():
-    found = pcv.subsample(MODEL, m=1000, data=DATA, **QUICK)
+    found = pcv.subsample(MODEL, m=NUM_UNITS, data=DATA, **QUICK)
     every = pcv.loo(MODEL, data=DATA, **QUICK)
     assert found.subsampling_se == 0
     np.testing.assert_allclose(found.elpd, every.elpd, atol=3 * every.mcse)
@@ -197,6 +197,50 @@ def test_groups_left_out_with_their_effects():
     assert "importance sampling fails for" in alone.verdict
     assert alone.verdict in repr(alone).replace("\n  ", " ")
     assert not near(alone, truth)
+
+
+@pytest.mark.parametrize("how", ["psis", "folds"])
+def test_units_of_several_rows(how):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(60, 4, 2))
+    y = rng.normal(x @ [1.0, -0.5], 1.0)
+
+    def model(x, y):
+        b = numpyro.sample("b", dist.Normal(0, SD).expand((2,)))
+        with numpyro.plate("site", 60, dim=-2), numpyro.plate("visit", 4):
+            numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+    made = pcv.from_numpyro(model, {"x": x, "y": y}, units="site")
+    rows = LinearGaussian(y.ravel(), x.reshape(-1, 2), 1.0, np.zeros(2), SD**2 * np.eye(2))
+    truth = exact_terms(rows, np.repeat(np.arange(60), 4))
+    found = pcv.subsample(made, 30, ["d2waic", "plpd"], how, **QUICK)
+    assert found.surrogates.sizes["term"] == 60
+    assert near(found, truth)
+    assert found.subsampling_se < 0.02 * found.se
+    np.testing.assert_allclose(terms(found), truth[chosen(found)], atol=0.05)
+
+
+@pytest.mark.parametrize("how", ["psis", "folds"])
+def test_a_target_of_correlated_outcomes(how):
+    """A level with an autoregression around it: terms are conditional on all other units."""
+    n = 60
+    covariance = 0.8 ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    y = np.random.default_rng(4).multivariate_normal(np.full(n, 1.5), covariance)
+    target = pcv.normal_target(
+        init=lambda key: {"level": jax.random.normal(key)},
+        log_prior=lambda params: dist.Normal(0, 1).log_prob(params["level"]),
+        moments=lambda params: (np.ones(n) * params["level"], covariance),
+        constrain=lambda params: params,
+        outcome=pcv.Outcome("y"),
+        y=y,
+    )
+    precision = np.linalg.inv(covariance + 1)
+    variance = 1 / np.diag(precision)
+    truth = -0.5 * (np.log(2 * np.pi * variance) + variance * (precision @ y) ** 2)
+    found = pcv.subsample(target, 20, ["waic", "plpd"], how, data={"y": y}, **QUICK)
+    assert near(found, truth)
+    assert found.subsampling_se < 0.02 * found.se
+    np.testing.assert_allclose(terms(found), truth[chosen(found)], atol=0.05)
 
 
 def test_an_outlier_needs_brute_force():
@@ -304,6 +348,10 @@ def test_models_are_compared_on_one_subsample():
     ("change", "words"),
     [
         ({"m": 1}, "m: must be at least 2, is 1"),
+        (
+            {"m": 400},
+            "m is 400, but there are 240 units; take fewer of them, or leave each out in turn",
+        ),
         ({"m": True}, "m: must be a whole number, is true"),
         ({"surrogate": "wiac"}, "surrogate[0]: unknown surrogate 'wiac'; did you mean 'waic'?"),
         ({"exact": "fold"}, "exact: must be 'auto', 'psis' or 'folds', is 'fold'"),

@@ -233,7 +233,7 @@ def _in_strata(job: Job, number: int, by_spread: bool) -> xr.Dataset:
         raise PcvError(f"{number} strata of {n} terms; use {n // 2} or fewer")
     with devices.at_work(job.config.precision):
         made = scored(job, columns.model_data(data), scheme.lay_out(table))
-        every = of_terms(job, scheme, made)[scheme.surrogate[0]].values
+        every = of_terms(job, scheme, made, data)[scheme.surrogate[0]].values
     stratum, spread = strata_of(every, number)
     order = in_order(job.config.seed, stratum, spread if by_spread else None)
     return xr.Dataset({"order": ("term", order), "stratum": ("term", stratum)})

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from pcv.base.errors import PcvError
 from pcv.base.section import SURROGATE, DecideConfig, Section, Surrogate, Text, doubling, problem
 from pcv.folds.sections.scheme import ORDER, FromFullData, Table, shown
 
@@ -90,8 +91,11 @@ class Subsampling(FromFullData):
         return xr.Dataset({"order": ("term", in_order(table.seed, one)), "stratum": ("term", one)})
 
     def lay_out(self, table: Table) -> "Folds":
-        terms, first = self.terms(table), self.order(table)["order"].values[: self.sizes[-1]]
-        return terms.folds(first)
+        terms = self.terms(table)
+        if self.m > len(terms.name):
+            which = f"m is {self.m}, but there are {len(terms.name)} {terms.noun}"
+            raise PcvError(f"folds.{which}; take fewer of them, or leave each out in turn")
+        return terms.folds(self.order(table)["order"].values[: self.sizes[-1]])
 
     def described(self, table: Table) -> "xr.Dataset":
         """Term, place in the order and stratum of each fold; and the strata's sizes."""
