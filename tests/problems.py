@@ -202,6 +202,9 @@ def autoregression() -> Problem:
     schemes = {
         "one step ahead": leave_future_out(names, 6),
         "three steps ahead": leave_future_out(names, 6, forecast_horizon=3, step=3),
+        "each year's two steps ahead": leave_future_out(
+            names, 2, forecast_horizon=2, step=2, by=np.repeat(["2001", "2002", "2003"], 6)
+        ),
         "hv-block": hv_block(names, v=1, h=2),
     }
     return Problem(
@@ -424,6 +427,48 @@ def kriging(noise: float = 0.3) -> Problem:
     return Problem(target, data, schemes, evidence, posterior)
 
 
+def panel() -> Problem:
+    """Local levels of three patients around an unknown one: μ ~ N(1, 2), and y of a patient is
+    N(μ, K), a random walk seen with noise, K known.
+
+    Patients take turns in the data, and have different numbers of visits.
+    """
+    rng = np.random.default_rng(9)
+    visits = np.array([6, 5, 4])
+    patient = np.argsort(np.concatenate([np.arange(k) for k in visits]), kind="stable")
+    patient = np.repeat(np.arange(3), visits)[patient]
+    time = np.array([np.sum(patient[:i] == patient[i]) for i in range(patient.size)])
+    walk = 1.0 + np.minimum(time[:, None], time)
+    cov = np.where(patient[:, None] == patient, walk, 0.0) + 0.2 * np.eye(patient.size)
+    data = {"y": rng.multivariate_normal(np.full(patient.size, 2.0), cov)}
+    prior = dist.Normal(1.0, 2.0)
+    target = normal_target(
+        init=lambda key: {"mu": prior.sample(key)},
+        log_prior=lambda params: prior.log_prob(params["mu"]),
+        moments=lambda params: (jnp.full(patient.size, params["mu"]), cov),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+        y=data["y"],
+    )
+
+    def evidence(units):
+        within = cov[np.ix_(units, units)] + 4.0
+        return multivariate_normal(np.full(units.sum(), 1.0), within).logpdf(data["y"][units])
+
+    def posterior(rng, size):
+        weights = np.linalg.solve(cov, np.ones(patient.size))
+        precision = 1 / 4 + weights.sum()
+        mean = (1 / 4 + weights @ data["y"]) / precision
+        return {"mu": rng.normal(mean, precision**-0.5, size)}
+
+    names = [f"patient {who + 1}, visit {when + 1}" for who, when in zip(patient, time)]
+    schemes = {
+        "one visit ahead": leave_future_out(names, 2, by=patient, time=time),
+        "two visits ahead": leave_future_out(names, 2, 2, 2, window=2, by=patient, time=time),
+    }
+    return Problem(target, data, schemes, evidence, posterior)
+
+
 def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:
     """Schemes by name, for units in groups of several sizes."""
     n = len(group)
@@ -449,4 +494,5 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "variance": variance,
     "coin": coin,
     "kriging": kriging,
+    "panel": panel,
 }

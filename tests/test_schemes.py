@@ -153,6 +153,56 @@ def test_leave_future_out_by_enumeration(n, first, horizon, step, window):
         well_formed(folds)
 
 
+@quick
+@given(
+    st.lists(st.sampled_from("abc"), min_size=2, max_size=25),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.none() | st.integers(1, 4),
+)
+def test_futures_of_each_series_by_enumeration(by, first, horizon, step, window):
+    n = len(by)
+    arguments = {"min_observations": first, "forecast_horizon": horizon, "step": step}
+    arguments |= {"window": window, "by": by}
+    expected = []
+    for name in sorted(set(by)):
+        own = [i for i in range(n) if by[i] == name]
+        starts = [t for t in range(first, len(own), step) if t + horizon <= len(own)]
+        if not starts:
+            said = refusal(leave_future_out, names(n), **arguments)
+            assert said.startswith(f"leave-future-out: series '{name}' has {len(own)} unit(s), too")
+            return
+        for t in starts:
+            past = own[:t] if window is None else own[max(0, t - window) : t]
+            others = [i for i in range(n) if by[i] != name]
+            expected.append((own[t : t + horizon], sorted(past + others)))
+    if len(expected) < 2:
+        assert "at least 2" in refusal(leave_future_out, names(n), **arguments)
+        return
+    folds = leave_future_out(names(n), **arguments)
+    assert scored(folds) == [test for test, _ in expected]
+    assert trained(folds, n) == [train for _, train in expected]
+    well_formed(folds)
+
+
+def test_times_of_each_series_increase():
+    by = ["a", "a", "b", "b", "b"]
+    names = ["a 1", "a 2", "b 1", "b 2", "b 3"]
+    made = leave_future_out(names, 1, by=by, time=[1, 2, 1, 2, 3])
+    assert made.id.tolist() == ["a 2", "b 2", "b 3"]
+    assert refusal(leave_future_out, names, 1, by=by, time=[1, 2, 1, 3, 2]) == (
+        "fold 'b 3': time is not in order: 2 ('b 3') comes after 3 ('b 2'); sort the data by it "
+        "(in a config: data.order)"
+    )
+    assert refusal(leave_future_out, names, 1, by=by, time=[1, 2, 1, 2, 2]).startswith(
+        "fold 'b 3': time: 'b 2' and 'b 3' have the same time, 2;"
+    )
+    assert refusal(leave_future_out, names, 1, by=by[:4]) == (
+        "by: 4 values, of 5 units; give one for each unit"
+    )
+
+
 def test_folds_of_time_are_named_by_their_ends():
     months = ["May", "June", "July", "August"]
     assert leave_future_out(months, 2).id.tolist() == ["July", "August"]
@@ -413,6 +463,11 @@ EARTH = {"longitude": "lon", "latitude": "lat"}
         (
             scheme("leave_future_out", min_observations=12, window=12, forecast_horizon=3, step=3),
             "leave-future-out, 3 ahead, window of 12: 9 folds, test 3, training 12, not used 25",
+        ),
+        (
+            scheme("leave_future_out", by="site", min_observations=2, horizon=2, time="month"),
+            "leave-future-out of each site, 2 ahead, expanding window: 19 folds, test 2, training"
+            " 36 to 38, not used 0 to 2",
         ),
         (
             scheme("spatial_block", coordinates=PLANE, size=500),

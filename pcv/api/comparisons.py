@@ -25,10 +25,12 @@ class Comparisons:
     Attributes:
         compared: comparisons by joint, pointwise and other scores.
         joint: whether the joint score is shown, or the pointwise one.
+        diagnostics: of each model, by name.
     """
 
     compared: Compared
     joint: bool
+    diagnostics: Mapping[str, xr.Dataset]
 
     @property
     def shown(self) -> comparing.Comparison:
@@ -45,6 +47,19 @@ class Comparisons:
     def dataset(self) -> xr.Dataset:
         """The content of comparison.zarr: differences by fold and unit, and over draws."""
         return self.compared.dataset
+
+    @property
+    def by_step(self) -> pd.DataFrame:
+        """Pointwise log scores by a unit's place in its test set: in leave-future-out, by steps
+        ahead. One row per step and model, with the comparator of the joint score.
+
+        Raises:
+            PcvError: scores come from the full-data fit, whose folds have one unit or no order.
+        """
+        if any("pointwise_own_mcse" not in d for d in self.diagnostics.values()):
+            raise PcvError("by_step: only of folds that are sampled, such as leave-future-out")
+        reference = self.compared.comparisons["joint"].reference
+        return frames.by_step(self.diagnostics, reference)
 
     def weights(self, method: str = "stacking", seed: int = 0) -> pd.Series:
         """Weights of the models' predictions in a mixture.
@@ -144,7 +159,7 @@ def compare(
         for name, cv in models.items()
     }
     compared = results.compare(named, data, folds, reference, "")
-    return Comparisons(compared, shown.pop())
+    return Comparisons(compared, shown.pop(), named)
 
 
 def check_joint(joint: object) -> None:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
@@ -77,11 +77,28 @@ def whole(scheme: str, **numbers: Any) -> None:
             raise PcvError(f"{scheme}: {name} is {number!r}; give a whole number")
 
 
-def checked(folds: Folds, units: Units, cover: bool = False, time: Values | None = None) -> Folds:
+def series_of(by: Shaped[np.ndarray, " unit"]) -> dict[str, Int[np.ndarray, " unit_of_series"]]:
+    """The indices of each series' units, series sorted.
+
+    >>> series_of(np.array([10, 9, 10]))
+    {'9': array([1]), '10': array([0, 2])}
+    """
+    distinct, number = np.unique(by, return_inverse=True)
+    return {label(value): np.flatnonzero(number == j) for j, value in enumerate(distinct)}
+
+
+def checked(
+    folds: Folds,
+    units: Units,
+    cover: bool = False,
+    time: Values | None = None,
+    by: Values | None = None,
+) -> Folds:
     """The folds, once `check` and `check_order` have passed them."""
     check(folds, names_of(units), cover)
     if time is not None:
-        check_order(complete(time, "time", units), names_of(units), "time", folds)
+        series = None if by is None else complete(by, "by", units)
+        check_order(complete(time, "time", units), names_of(units), "time", folds, series)
     return folds
 
 
@@ -141,7 +158,11 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
 
 
 def check_order(
-    times: Shaped[np.ndarray, " unit"], unit_names: Sequence[str], name: str, folds: Folds
+    times: Shaped[np.ndarray, " unit"],
+    unit_names: Sequence[str],
+    name: str,
+    folds: Folds,
+    by: Shaped[np.ndarray, " unit"] | None = None,
 ) -> None:
     """Refuse folds of units whose times do not increase.
 
@@ -150,6 +171,7 @@ def check_order(
         unit_names: their names.
         name: of the times in messages: a column, or an argument.
         folds: of the units.
+        by: series of each unit, in each of which times must increase; None: all are one.
 
     Raises:
         PcvError: text that is not a date; two units at the same time, or a unit earlier than its
@@ -163,21 +185,34 @@ def check_order(
         raise PcvError(f"{name}: {len(times)} times of {len(unit_names)} units")
     if isinstance(times[0], str):
         times = _dates(times, name)
-    distinct, count = np.unique(times, return_counts=True)
+    for units in [np.arange(len(times))] if by is None else series_of(by).values():
+        _check_order_of(units, times, unit_names, name, folds)
+
+
+def _check_order_of(
+    units: Int[np.ndarray, " some"],
+    times: Shaped[np.ndarray, " unit"],
+    unit_names: Sequence[str],
+    name: str,
+    folds: Folds,
+) -> None:
+    """Refuse units of one series whose times do not increase."""
+    own = times[units]
+    distinct, count = np.unique(own, return_counts=True)
     if (count > 1).any():
         twice = distinct[count > 1][0]
-        places = np.flatnonzero(times == twice)[:2].tolist()
-        units = [unit_names[i] for i in places]
+        places = units[np.flatnonzero(own == twice)[:2]].tolist()
+        names = [unit_names[i] for i in places]
         raise PcvError(
-            f"{_with(places[1], folds)}{name}: {units[0]!r} and {units[1]!r} have the same time, "
+            f"{_with(places[1], folds)}{name}: {names[0]!r} and {names[1]!r} have the same time, "
             f"{label(twice)}; where order matters, times must be distinct (data.units merges rows "
             "into one unit)"
         )
-    if (np.diff(np.argsort(times, kind="stable")) < 0).any():
-        i = int(np.flatnonzero(times[1:] < times[:-1])[0])
+    if (np.diff(np.argsort(own, kind="stable")) < 0).any():
+        i, j = units[np.flatnonzero(own[1:] < own[:-1])[0] + np.arange(2)].tolist()
         raise PcvError(
-            f"{_with(i + 1, folds)}{name} is not in order: {label(times[i + 1])} "
-            f"({unit_names[i + 1]!r}) comes after {label(times[i])} ({unit_names[i]!r}); sort the "
+            f"{_with(j, folds)}{name} is not in order: {label(times[j])} "
+            f"({unit_names[j]!r}) comes after {label(times[i])} ({unit_names[i]!r}); sort the "
             "data by it (in a config: data.order)"
         )
 

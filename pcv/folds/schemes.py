@@ -140,21 +140,35 @@ class HVBlock(Scheme):
     time: Text | None = None
 
 
+def _or_horizon(schema: dict[str, Any]) -> None:
+    schema["properties"]["horizon"] = schema["properties"]["forecast_horizon"]
+
+
 class LeaveFutureOut(Scheme):
-    function = "time.leave_future_out"
+    model_config = ConfigDict(json_schema_extra=_or_horizon)
     left_out = "not used"  # after the test set, or before the window
 
     scheme: Literal["leave_future_out"]
     min_observations: Annotated[int, Field(ge=1)]
-    forecast_horizon: Annotated[int, Field(ge=1)] = 1
+    forecast_horizon: Annotated[
+        int, Field(ge=1, validation_alias=AliasChoices("forecast_horizon", "horizon"))
+    ] = 1
     step: Annotated[int, Field(ge=1)] = 1
     window: Annotated[int, Field(ge=1)] | None = None
     time: Text | None = None
+    by: Text | None = None
 
     @property
     def title(self) -> str:
         window = f"window of {self.window}" if self.window else "expanding window"
-        return f"leave-future-out, {self.forecast_horizon} ahead, {window}"
+        series = f" of each {self.by}" if self.by else ""
+        return f"leave-future-out{series}, {self.forecast_horizon} ahead, {window}"
+
+    def lay_out(self, table: Table) -> "Folds":
+        from pcv.folds.time import leave_future_out
+
+        keys = self.model_dump(exclude={"scheme", "time", "by"})
+        return leave_future_out(table.units, **keys, by=table.optional("by", self.by))
 
 
 class SpatialBlocks(Scheme):
@@ -225,10 +239,7 @@ class Splitter(Scheme):
         from pcv.base import reference
         from pcv.folds.splitters import from_splitter
 
-        y, groups = (
-            table.column(key, column) if column else None
-            for key, column in (("y", self.y), ("groups", self.groups))
-        )
+        y, groups = table.optional("y", self.y), table.optional("groups", self.groups)
         splitter = reference.call(self.splitter, self.args)
         with reference.naming(self.splitter, "split"):
             return from_splitter(splitter, table.units, y, groups)
@@ -319,7 +330,8 @@ def make(scheme: Scheme, table: Table) -> "Folds":
 
     folds = scheme.lay_out(table)
     if time := getattr(scheme, "time", None):
-        check_order(table.column("time", time), table.units, f"column {time!r}", folds)
+        by = table.optional("by", getattr(scheme, "by", None))
+        check_order(table.column("time", time), table.units, f"column {time!r}", folds, by)
     for said in scheme.doubts(folds, len(table.units)):
         warnings.warn(said, stacklevel=2)
     return folds

@@ -1,14 +1,14 @@
 """Schemes for ordered units, such as time series. All but `block` may test units several times or
 not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int
 
 from pcv.base.errors import PcvError
-from pcv.folds.base import Folds, from_labels
-from pcv.folds.checks import Units, Values, checked, names_of, whole
+from pcv.folds.base import Folds, from_labels, from_sets
+from pcv.folds.checks import Units, Values, checked, complete, names_of, series_of, whole
 
 
 def block(units: Units, size: int, time: Values | None = None) -> Folds:
@@ -120,34 +120,41 @@ def leave_future_out(
     step: int = 1,
     window: int | None = None,
     time: Values | None = None,
+    by: Values | None = None,
 ) -> Folds:
-    r"""Units predicted from earlier ones.
+    r"""Units predicted from earlier ones, of one series or of many.
 
     .. math:: \mathrm{test}_t = \{t, …, t + \mathrm{horizon} - 1\}, \qquad
               \mathrm{train}_t = \{\max(0, t - \mathrm{window}), …, t - 1\}
 
     for t = min_observations, min_observations + step, … (units counted from 0) as long as the test
-    set is whole. (Bürkner, Gabry and Vehtari 2020, *Journal of Statistical Computation and
-    Simulation* 90, 2499–2523.)
+    set is whole. Of many series (`by`), such as patients, units of each are counted apart, and a
+    fold trains on all units of the other series besides. (Bürkner, Gabry and Vehtari 2020, *Journal
+    of Statistical Computation and Simulation* 90, 2499–2523; Tarek, Francis and Panagiotelis, for
+    patients.)
 
     Args:
-        units: their number, or their names in temporal order.
-        min_observations: units before the first test set.
+        units: their number, or their names; in temporal order, of each series.
+        min_observations: units of a series before its first test set.
         forecast_horizon: units per test set.
         step: units between the starts of test sets.
-        window: latest units that a fold trains on; None: all before its test set.
+        window: latest units of its series that a fold trains on; None: all before its test set.
         time: of each unit, numbers or dates that must increase; None: not checked.
+        by: series of each unit; None: all are one.
 
     Returns:
         Folds named after the first and last unit they test.
 
     Raises:
-        PcvError: a number below 1 or not whole; fewer than two test sets; a time that does not
-            increase, naming the fold.
+        PcvError: a number below 1 or not whole; fewer than two test sets; a series too short for
+            one; a time that does not increase, naming the fold.
 
     >>> folds = leave_future_out(["A", "B", "C", "D"], min_observations=2)
     >>> folds.test.tolist(), folds.held_out.tolist()
     ([[2], [3]], [[[2, 4]], [[3, 4]]])
+    >>> folds = leave_future_out(6, min_observations=2, by=["Ann", "Ann", "Ann", "Bo", "Bo", "Bo"])
+    >>> folds.test.tolist(), folds.held_out.tolist()
+    ([[2], [5]], [[[2, 3]], [[5, 6]]])
     """
     numbers = {
         "min_observations": min_observations,
@@ -161,6 +168,10 @@ def leave_future_out(
     for name, number in numbers.items():
         if number < 1:
             raise PcvError(f"leave-future-out: {name} is {number}, must be at least 1")
+    if by is not None:
+        series = series_of(complete(by, "by", units))
+        folds = _of_series(names, series, min_observations, forecast_horizon, step, window or n)
+        return checked(folds, units, time=time, by=by)
     start = np.arange(min_observations, n - forecast_horizon + 1, step)
     if start.size < 2:
         raise PcvError(
@@ -176,6 +187,31 @@ def leave_future_out(
         ranges = ranges[:, :1]
     tested = np.stack([start, start + forecast_horizon], axis=1)
     return checked(_of_ranges(names, tested, ranges), units, time=time)
+
+
+def _of_series(
+    unit_names: Sequence[str],
+    series: Mapping[str, Int[np.ndarray, " unit"]],
+    min_observations: int,
+    horizon: int,
+    step: int,
+    window: int,
+) -> Folds:
+    """Leave-future-out of each series, given the indices of its units."""
+    ids, tests, gaps = [], [], []
+    for name, units in series.items():
+        starts = range(min_observations, len(units) - horizon + 1, step)
+        if not starts:
+            raise PcvError(
+                f"leave-future-out: series {name!r} has {len(units)} unit(s), too few for a test "
+                f"set of {horizon} after the first {min_observations}; leave it out, or lower them"
+            )
+        for start in starts:
+            test = units[start : start + horizon]
+            tests.append(test)
+            gaps.append(np.append(units[: max(start - window, 0)], units[start + horizon :]))
+            ids += _spans(unit_names, np.array([[test[0], test[-1] + 1]]))
+    return from_sets(ids, tests, gaps, len(unit_names))
 
 
 def _of_ranges(

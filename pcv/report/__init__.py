@@ -40,6 +40,7 @@ from pcv.report.tables import (
     fold_table,
     other_scores,
     score_table,
+    step_table,
     subsample_table,
 )
 
@@ -75,6 +76,7 @@ def html(
     caveats: Mapping[str, Sequence[str]],
     scores: pd.DataFrame | None = None,
     score_notes: Sequence[str] = (),
+    steps: pd.DataFrame | None = None,
     made_of: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as one self-contained HTML page: no network, scripts or fonts.
@@ -91,6 +93,7 @@ def html(
         caveats: by kind, notes on its numbers besides the verdicts.
         scores: the rows of scores.csv, if there are scores other than the log score.
         score_notes: notes on these.
+        steps: the rows of steps.csv, if folds test several steps ahead.
         made_of: the recipe of the page, stored in its head.
     """
     names = models_of(comparison)
@@ -113,6 +116,7 @@ def html(
         others=None
         if scores is None
         else other_scores(scores.query("score != 'log'"), single, score_notes),
+        steps=None if steps is None else step_table(steps, single),
         figures={
             name: Markup(inline(picture.svg, name))
             for name, picture in pictures.items()

@@ -127,6 +127,36 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
     return Table(caption, head, cells, [False] * len(cells), notes)
 
 
+def step_table(rows: pd.DataFrame, single: bool) -> Table:
+    differences: Cells = () if single else ("difference", "SE", "MCSE")
+    head: Cells = ("steps ahead", "model", *differences, "elpd", "SE of elpd", "MCSE of elpd")
+    head += ("units",)
+    cells = [
+        (
+            str(row["step"]),
+            row["model"],
+            *(
+                ()
+                if single
+                else ("0", "–", "–")
+                if row["mcse_diff"] == 0
+                else (
+                    typeset(row["elpd_diff"], row["dse"]),
+                    _error(row["dse"]),
+                    _error(row["mcse_diff"]),
+                )
+            ),
+            typeset(row["elpd"], row["se"]),
+            _error(row["se"]),
+            _error(row["mcse"]),
+            f"{row['n_units']:,}",
+        )
+        for _, row in rows.iterrows()
+    ]
+    caption = "Pointwise scores of the units that are the first, second, ... after the training set"
+    return Table(caption, head, cells, [False] * len(cells))
+
+
 def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     rhat = plots.rhat_name(models[0])
     head: Cells = ("model", "chains × draws", f"{rhat} max", "benchmark share", "min ESS")

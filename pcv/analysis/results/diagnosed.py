@@ -165,6 +165,7 @@ class _UnitVariables(NamedTuple):
     elpd: Float[np.ndarray, "fold slot"]
     ess: Float[np.ndarray, "fold slot"]
     rhat: Float[np.ndarray, "fold slot"]
+    own_mcse: Float[np.ndarray, "fold slot"]
     elpd_at: Float[np.ndarray, "fold slot point"]
     verdict: np.ndarray
     own_verdict: np.ndarray
@@ -219,7 +220,10 @@ def _unit_variables(
         heavy += np.bincount(fold[is_heavy], minlength=len(heavy))
         elpd_at = np.stack([x.elpd for x in at], axis=-1)
         ess, rhat = diag.ess(sums), diag.mixing(sums, superchains)
-        found.append(_UnitVariables(at[-1].elpd, ess / inflation, rhat, elpd_at, verdict, own))
+        own_mcse = np.sqrt(inflation) * diag.mcse(sums)
+        found.append(
+            _UnitVariables(at[-1].elpd, ess / inflation, rhat, own_mcse, elpd_at, verdict, own)
+        )
         by_slots.append(at)
     summed = [
         x[0]._replace(
@@ -310,6 +314,7 @@ def _fold_variables(
         "pointwise_elpd": (fold_slot, units.elpd),
         "pointwise_ess": (fold_slot, units.ess),
         "pointwise_rhat": (fold_slot, units.rhat),
+        "pointwise_own_mcse": (fold_slot, units.own_mcse),
         "pointwise_verdict": (fold_slot, units.verdict.astype(str)),
         "units_verdict": (fold_slot, units.own_verdict.astype(str)),
         "pointwise_mcse": (fold, diag.two_sided_mcse(summed_at[-1], inflation)),

@@ -1,11 +1,13 @@
-"""Comparisons as rows of comparison.csv and scores.csv, in full precision."""
+"""Comparisons as rows of comparison.csv, scores.csv and steps.csv, in full precision."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv.analysis.comparison import Comparison
+from pcv.analysis.comparison import Comparison, compare
+from pcv.analysis.results.scored import scores
 from pcv.analysis.results.wording import diag_diff
 
 COLUMNS = (
@@ -20,6 +22,8 @@ SCORE_COLUMNS = (
     *("p_better", "estimate", "se", "mcse", "mcse_is_bound", "n_folds", "predictive", "verdict"),
 )
 """of scores.csv"""
+STEP_COLUMNS = ("model", "elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se", "mcse")
+"""of steps.csv, after the step and its number of units"""
 
 
 def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -43,6 +47,42 @@ def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
         One row per score, kind and model, best first: the columns `SCORE_COLUMNS`.
     """
     return pd.concat([_rows(c, SCORE_COLUMNS) for c in comparisons], ignore_index=True)
+
+
+def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.DataFrame:
+    """Pointwise log scores by a unit's place in its test set: in leave-future-out, by steps ahead.
+
+    Args:
+        diagnostics: contents of each model's diagnostics artifact, by model name.
+        reference: the comparator, or None for the best model at each step.
+
+    Returns:
+        For each step, from 1, a row per model, best first: ``step``, ``n_units``, which is the
+        number of units at that place, and `STEP_COLUMNS`. MCSEs are of a fold's own draws.
+    """
+    first = next(iter(diagnostics.values()))
+    fold, slot = np.nonzero(first["unit_name"].values != "")
+    found = []
+    for step in np.unique(slot):
+        at = slot == step
+        some = [
+            own._replace(
+                elpd=own.elpd[at],
+                mcse=d["pointwise_own_mcse"].values[fold[at], step],
+                term=[own.term[i] for i in np.flatnonzero(at).tolist()],
+                fold=[own.fold[i] for i in fold[at].tolist()],
+                fold_of_term=np.arange(at.sum()),
+                mcse_is_bound=d["pointwise_mcse_is_bound"].values[fold[at]],
+                shared=0.0,
+            )
+            for d in diagnostics.values()
+            for own in [scores(d, "pointwise", "", "")]
+        ]
+        rows = _rows(compare(some, reference), STEP_COLUMNS)
+        rows.insert(0, "step", step + 1)
+        rows.insert(1, "n_units", at.sum())
+        found.append(rows)
+    return pd.concat(found, ignore_index=True)
 
 
 def by_surrogate(diagnostics: xr.Dataset) -> pd.DataFrame:

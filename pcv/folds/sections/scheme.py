@@ -46,6 +46,9 @@ class Table(NamedTuple):
             return self._given(key, name)
         return unit_column(self.data, name, f"folds.{key}")
 
+    def optional(self, key: str, name: str | None) -> "np.ndarray | None":
+        return None if name is None else self.column(key, name)
+
     def _given(self, key: str, name: str) -> "np.ndarray":
         values: np.ndarray = self.given[name]
         if len(values) != len(self.units):

@@ -13,7 +13,7 @@ from pcv.base.names import name_bits
 from pcv.base.progress import now_and_then
 from pcv.folds import columns
 from pcv.folds.base import Folds, evenly
-from pcv.folds.sections.subsampling import Subsampling
+from pcv.folds.schemes import LeaveFutureOut, Subsampling
 from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.stages.chains import says
 from pcv.pipeline.stages.problem import folds_of, observed, sampled_folds
@@ -34,6 +34,8 @@ from pcv.pipeline.storage.artifacts import (
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pcv.analysis.results import Compared
     from pcv.models.scores import Score
     from pcv.report import Picture
@@ -239,7 +241,21 @@ def compare(job: Job) -> str:
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
     file = job.path("compare").with_name("scores.csv")
     store.write_text(file, scores.to_csv(index=False))
+    if (steps := _by_step(job, compared, diagnosed)) is not None:
+        store.write_text(file.with_name("steps.csv"), steps.to_csv(index=False))
     return _in_words(compared, diagnosed, stamp)
+
+
+def _by_step(
+    job: Job, compared: "Compared", diagnosed: dict[str, xr.Dataset]
+) -> "pd.DataFrame | None":
+    """Scores by steps ahead, where folds test several."""
+    from pcv.analysis.results.frames import by_step
+
+    scheme = job.settings.folds
+    if not isinstance(scheme, LeaveFutureOut) or scheme.forecast_horizon == 1:
+        return None
+    return by_step(diagnosed, compared.comparisons["joint"].reference)
 
 
 def show(job: Job) -> str:
@@ -305,6 +321,7 @@ def report(job: Job) -> None:
         {kind: caveats(compared.comparisons[kind]) for kind in kinds},
         scores_frame(compared.others) if compared.others else None,
         scores_notes(compared.others),
+        _by_step(job, compared, diagnosed),
         recipe(job, "report"),
     )
     store.write_text(job.path("report"), page)
