@@ -122,8 +122,8 @@ def test_weights_count_as_repetitions():
         return jnp.array([x[0] - 0.5 * x[1] ** 2, -jnp.abs(x).sum()])
 
     names = ["waic", "tis", "plpd", "plpd_d1waic"]
-    weighted = surrogates(terms, posterior(draws, None, names, np.log(times)), names)
-    repeated = surrogates(terms, posterior(np.repeat(draws, times, 0), None, names), names)
+    weighted = surrogates(terms, posterior(draws, names, np.log(times)), names)
+    repeated = surrogates(terms, posterior(np.repeat(draws, times, 0), names), names)
     for name in ("lpd", "plpd"):
         np.testing.assert_allclose(weighted[name], repeated[name])
     np.testing.assert_allclose(weighted["waic"], repeated["waic"], rtol=0.05)

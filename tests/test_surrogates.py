@@ -1,5 +1,8 @@
 """Surrogates against loops, finite differences, and a regression whose exact terms are known."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -67,7 +70,7 @@ def test_of_draws_by_loops(found):
 
 def test_a_number_in_the_name_is_of_draws():
     some = surrogates(terms, posterior(DRAWS), ["waic_100", "tis_100", "tis"])
-    for number, name in ((100, "tis_100"), (1000, "tis")):
+    for number, name in ((100, "tis_100"), (S, "tis")):
         of_few = surrogates(terms, posterior(DRAWS[evenly(S, number)]), ["tis"])
         np.testing.assert_allclose(some[name], of_few["tis"])
     ll = LL[evenly(S, 100)]
@@ -113,7 +116,18 @@ def test_the_second_order_is_exact_where_terms_are_quadratic():
     np.testing.assert_allclose(found["plpd"] - found["plpd_d2waic"], variance)
     error = LL.var(axis=0, ddof=1) - variance
     assert (abs(error) < 5 * variance * np.sqrt(10 / S)).all()
-    assert list(found) == ["plpd", "plpd_d2waic"]
+    assert list(found) == ["influence", "plpd", "plpd_d2waic"]
+
+
+def test_the_influence_of_draws_is_the_error_of_the_sum():
+    """Of importance sampling: its spread over replicates, which an expansion of ten terms, without
+    the others that offset them, exaggerates."""
+    rng, run = np.random.default_rng(6), jax.jit(partial(surrogates, terms, names=["tis"]))
+    found = [run(posterior(rng.multivariate_normal(MEAN, COVARIANCE, 500))) for _ in range(400)]
+    tis = np.array([x["tis"] for x in found])
+    mcse = [np.sqrt(np.sum(np.asarray(x["influence"]) ** 2)) for x in found]
+    assert np.mean(mcse) == pytest.approx(tis.sum(1).std(), rel=0.12)
+    assert (UNITS / 10 * tis[:, :10].sum(1)).std() > 1.5 * np.mean(mcse)
 
 
 def test_near_the_exact_terms_in_the_order_of_their_cost(found):
@@ -162,7 +176,7 @@ def test_tails_too_short_or_constant_are_left_as_they_are(draws):
 
 
 def test_draws_are_thinned_and_moments_are_of_all():
-    given = posterior(DRAWS, 100)
+    given = posterior(DRAWS, kept=evenly(S, 100))
     assert given.draws.shape == (100, WIDTH)
     np.testing.assert_array_equal(np.asarray(given.draws), DRAWS[:: S // 100])
     np.testing.assert_allclose(given.root @ given.root.T, np.cov(DRAWS.T), atol=1e-12)

@@ -7,7 +7,10 @@ unbiased however poor the surrogate; a good one only makes it precise. Differenc
 are estimated in the same way, from differences of terms and of surrogates.
 
 Three errors of such an estimate are kept apart: its SE over terms (limited data), the SE of
-subsampling (limited m), and the MCSE of the exact terms (limited draws).
+subsampling (limited m), and the MCSE (limited draws). Where all terms are from the same draws, the
+estimate is, given these, unbiased for the sum of all terms by them: the MCSE is that of this sum,
+and what the draws add to the spread of errors between terms is part of the SE of subsampling. The
+draws of brute-force folds are their own: their MCSEs are expanded like the terms.
 """
 
 from typing import NamedTuple
@@ -102,14 +105,17 @@ def difference_estimator(
     True
     """
     n = int(chosen.sizes.sum())
-    base = np.zeros(n) if surrogate is None else surrogate
+    center = float(np.mean(exact, dtype=float))  # changes no estimate; squares lose no digits
+    term = exact.astype(float) - center
+    base = (np.zeros(n) if surrogate is None else surrogate.astype(float)) - center
     there = base[chosen.term]
-    error, of_squares = exact - there, exact**2 - there**2
-    elpd = base.sum() + chosen.weight @ error
+    error, of_squares = term - there, term**2 - there**2
+    off = base.sum() + chosen.weight @ error
+    elpd = n * center + off
     variance = _variance(chosen, error)
-    squared = (base @ base) + chosen.weight @ of_squares - (elpd**2 - variance) / n
+    squared = (base @ base) + chosen.weight @ of_squares - (off**2 - variance) / n
     spread = np.sqrt(squared * n / (n - 1)) if squared >= 0 and n > 1 else np.nan
-    linear = _variance(chosen, of_squares - 2 * elpd / n * error)
+    linear = _variance(chosen, of_squares - 2 * off / n * error)
     with np.errstate(divide="ignore", invalid="ignore"):
         of_spread = np.sqrt(linear) * n / (n - 1) / (2 * spread) if n > 1 else np.nan
     return Sum(float(elpd), float(np.sqrt(variance)), float(spread), float(of_spread))

@@ -39,8 +39,6 @@ SURROGATES = ("plpd", *OF_DRAWS, *DELTA, *(f"plpd_{name}" for name in DELTA))
 """names of surrogates of leave-one-out terms, see `pcv.sampling.fit.surrogates`; those `OF_DRAWS`
 may have a number of draws behind them, ``waic_100``"""
 SURROGATE = rf"^({'|'.join(SURROGATES)}|({'|'.join(OF_DRAWS)})_([2-9]|[1-9]\d+))$"
-SURROGATE_DRAWS = 1000
-"""full-data draws that a surrogate is computed from, where its name does not say"""
 OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
 """scores computed from stored replicates, so that adding one takes no new draws"""
 
@@ -80,14 +78,15 @@ def plain(args: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
-def draws_of_surrogate(name: str) -> int:
-    """The number of full-data draws that a surrogate is computed from, at most.
+def draws_of_surrogate(name: str) -> int | None:
+    """The number of full-data draws that a surrogate is computed from, at most; None: those of the
+    exact terms.
 
-    >>> draws_of_surrogate("tis_100"), draws_of_surrogate("d1waic")
-    (100, 1000)
+    >>> draws_of_surrogate("tis_100"), draws_of_surrogate("tis")
+    (100, None)
     """
     number = name.rpartition("_")[2]
-    return int(number) if number.isdigit() else SURROGATE_DRAWS
+    return int(number) if number.isdigit() else None
 
 
 class Section(BaseModel):

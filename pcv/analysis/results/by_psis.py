@@ -80,7 +80,10 @@ def by_psis(
 
 
 def merged(
-    estimated: xr.Dataset, sampled: xr.Dataset | None, chosen: Subsample | None = None
+    estimated: xr.Dataset,
+    sampled: xr.Dataset | None,
+    chosen: Subsample | None = None,
+    whole_mcse: float | None = None,
 ) -> xr.Dataset:
     """Diagnostics of folds by PSIS, with those of the sampled folds put in.
 
@@ -90,6 +93,9 @@ def merged(
         estimated: of all folds, from `by_psis`.
         sampled: of the sampled ones; None: there are none.
         chosen: which terms the folds score, if they are a subsample.
+        whole_mcse: Monte Carlo standard error of the sum of all terms by PSIS, which a subsample
+            takes over: given the draws its estimate is unbiased for that sum, and what they add to
+            the spread between terms is part of its SE of subsampling.
     """
     found = estimated.drop_vars(["again", "joint_apart", "pointwise_apart"])
     weight = np.ones(found.sizes["fold"]) if chosen is None else chosen.weight
@@ -98,6 +104,9 @@ def merged(
     for kind in ("joint", "pointwise"):
         apart = (estimated[f"{kind}_apart"].values * weight)[:, of_psis]
         found.attrs[f"{kind}_shared"] = shared(apart)
+    if whole_mcse is not None and of_psis.size:
+        own = (weight * found["joint_mcse"].values)[of_psis]
+        found.attrs["joint_shared"] = whole_mcse**2 - np.sum(own**2)
     if sampled is None:
         of_folds = _fails(found["fold"].values, found["verdict"].values)
     else:

@@ -142,7 +142,10 @@ def _with_the_rest(job: Job, sampled: xr.Dataset | None) -> xr.Dataset:
     chosen = opened(job, "subsample").load()
     of_terms = Subsample(*(chosen[name].values for name in ("chosen", "stratum", "stratum_size")))
     estimated = estimated.sel(fold=chosen["fold"].values)
-    return with_subsample(job, merged(estimated, sampled, of_terms), scheme, chosen)
+    mcse = None
+    if of_terms.term.size < of_terms.sizes.sum():
+        mcse = float(opened(job, "surrogates", "terms").attrs["mcse"])
+    return with_subsample(job, merged(estimated, sampled, of_terms, mcse), scheme, chosen)
 
 
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:

@@ -10,13 +10,13 @@ import xarray as xr
 
 from pcv.analysis.subsampling import Sum
 from pcv.base.errors import PcvError
-from pcv.base.section import draws_of_surrogate
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.folds.exchangeable import Terms
 from pcv.folds.sections.scheme import FromFullData, Table
 from pcv.folds.sections.subsampling import Subsampling
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.full_data import MAX_BYTES, Drawn, drawn_for, draws_of, thinning
 from pcv.pipeline.stages.inputs import warn_of_leaks
 from pcv.pipeline.stages.problem import build, scored_alike, stored_folds
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from pcv.models.effects.marginal import Scored
     from pcv.models.model import Model
 
-MAX_DRAWS = 1000
-"""full-data draws at which to evaluate a predictive that the fit does not store"""
-MAX_BYTES = 2**29
-"""of log likelihoods at all draws, where terms cannot be evaluated in chunks"""
 NODES_PER_DIM = 256
 """of integrals over a group's own effects: many, as their noise biases the importance weights,
 which are their reciprocals"""
@@ -61,11 +57,11 @@ def surrogates(job: Job) -> None:
         made = scored_alike(job, arrays, folds)[job.model]
         if isinstance(scheme, Subsampling):
             groups["terms"] = of_terms(job, scheme, made, data)
-        draws_of = _at_full_data(job, made, arrays, folds)
+        joint, pointwise, log_weight = _at_full_data(job, made, arrays, folds)
         leaks = warn_of_leaks(job, data, folds)
         on = devices.describe()
-        found = psis(*draws_of[:2], folds.test, draws_of[2], smoothed_in_chunks)
-    number = draws_of[0].shape[0] * draws_of[0].shape[1]
+        found = psis(joint, pointwise, folds.test, log_weight, smoothed_in_chunks)
+    number = joint.shape[0] * joint.shape[1]
     limit = scheme.good_k or float(diagnostics.good_k(number))
     names = np.where(folds.test >= 0, data["unit"].values[folds.test], "").astype(str)
     about = {
@@ -104,19 +100,15 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored", data: xr.Dataset) ->
 
     terms = scheme.terms(Table(data, job.config.seed, job.objects))
     arrays = columns.model_data(data)
-    position, log_weight = _draws(job)
-    draws = (
-        position.reshape(-1, position.shape[-1]),
-        None if log_weight is None else log_weight.ravel(),
-    )
-    number = min(max(map(draws_of_surrogate, scheme.surrogate)), len(draws[0]))
+    drawn = drawn_for(job, made, arrays, scheme.surrogate)
     if made.predictive == "marginal" or not isinstance(made.model, Model):
         folds = terms.folds(np.arange(len(terms.name)))
         if made.local is not None:  # of all groups, where the subsample decided on some units
             made = scored(job, arrays, folds)
-        found = _of_folds(made, arrays, folds, draws, number, scheme.surrogate)
+        found = _of_folds(job, made, arrays, folds, drawn, scheme.surrogate)
     else:
-        found = _of_log_lik(job, made.model, arrays, terms, draws, number, scheme.surrogate)
+        found = _of_log_lik(job, made.model, arrays, terms, drawn, scheme.surrogate)
+    influence = found.pop("influence")
     dataset = xr.Dataset({key: ("term", x) for key, x in found.items()}, {"term": terms.name})
     for name in scheme.surrogate:
         wrong = ~np.isfinite(found[name])
@@ -126,7 +118,8 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored", data: xr.Dataset) ->
                 f"surrogate '{name}' of {which} is {found[name][wrong][0]} ({wrong.sum()} not "
                 "finite); take another surrogate, or look at that part of the data"
             )
-    return dataset.assign_attrs(terms=terms.noun, terms_print=terms.fingerprint)
+    mcse = float(np.sqrt(np.sum(influence**2) * influence.size / drawn.ess))
+    return dataset.assign_attrs(terms=terms.noun, terms_print=terms.fingerprint, mcse=mcse)
 
 
 def _of_log_lik(
@@ -134,8 +127,7 @@ def _of_log_lik(
     model: "Model",
     arrays: Mapping[str, np.ndarray],
     terms: Terms,
-    draws: tuple[np.ndarray, np.ndarray | None],
-    number: int,
+    drawn: Drawn,
     names: list[str],
 ) -> dict[str, np.ndarray]:
     """From the log likelihood's terms; in chunks where each depends on its own row alone."""
@@ -148,12 +140,12 @@ def _of_log_lik(
     n = terms.of_unit.size
     log_lik = unit_log_lik(model, arrays)
     assert log_lik is not None
-    given = by_unit.posterior(draws[0], number, names, draws[1])
-    if terms.noun == "units" and by_unit.chunk_size(len(given.draws), n) < n:
+    if terms.noun == "units" and by_unit.chunk_size(drawn.kept.size, n) < n:
+        given = drawn.posterior(job, names)
         of_rows = _of_rows(job, model, arrays, given.center)
         if of_rows is not None:
             return by_unit.in_chunks(of_rows, _numbers(arrays), n, given, names)
-    given = by_unit.posterior(draws[0], max(min(number, MAX_BYTES // (8 * n)), 2), names, draws[1])
+    given = drawn.posterior(job, names, MAX_BYTES // (8 * n))
 
     def of_terms(x: "Float[Array, ' param']") -> "Array":
         return jax.ops.segment_sum(log_lik(x), terms.of_unit, len(terms.name))
@@ -194,11 +186,11 @@ def _of_rows(
 
 
 def _of_folds(
+    job: Job,
     made: "Scored",
     arrays: dict[str, np.ndarray],
     folds: Folds,
-    draws: tuple[np.ndarray, np.ndarray | None],
-    number: int,
+    drawn: Drawn,
     names: list[str],
 ) -> dict[str, np.ndarray]:
     """From the log predictive of each fold, with left-out effects integrated out."""
@@ -207,8 +199,7 @@ def _of_folds(
 
     at = _predictive_of(made, arrays, folds)
     program = programs.shared(lambda given: by_fold.surrogates(lambda x: at(x)[0], given, names))
-    most = max(min(number, MAX_BYTES // (8 * len(folds.id))), 2)
-    found = program(by_fold.posterior(draws[0], most, names, draws[1]))
+    found = program(drawn.posterior(job, names, MAX_BYTES // (8 * len(folds.id))))
     return {key: np.asarray(x) for key, x in found.items()}
 
 
@@ -223,27 +214,24 @@ def _at_full_data(
     from pcv.base import programs
     from pcv.models.model import Model
 
-    tree = fitted(job)
-    position, log_weight = _draws(job)
-    chains, draws, _ = position.shape
-    thin = -(-chains * draws // MAX_DRAWS)
+    position, log_weight = draws_of(job, thinning(job, made, arrays))
+    chains, _, width = position.shape
     model = build(job, arrays)
     if made.predictive != "marginal" and isinstance(model, Model):
         tested = np.unique(folds.test[folds.test >= 0])
-        if "log_likelihood" in tree:
+        if "log_likelihood" in fitted(job):
             kept = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
             by_unit = kept.isel(unit=tested).transpose("chain", "draw", ...).values
         else:
-            by_unit = _of_tested(job, model, arrays, position[:, ::thin], tested)
+            by_unit = _of_tested(job, model, arrays, position, tested)
         place = np.searchsorted(tested, np.maximum(folds.test, tested[0]))
         pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
-        step = 1 if "log_likelihood" in tree else thin
-        return pointwise.sum(-1), pointwise, None if log_weight is None else log_weight[:, ::step]
+        return pointwise.sum(-1), pointwise, log_weight
     at = _predictive_of(made, arrays, folds)
     every = programs.shared(lambda x: jax.lax.map(at, x))
-    found = every(jnp.asarray(position[:, ::thin].reshape(-1, position.shape[-1])))
+    found = every(jnp.asarray(position.reshape(-1, width)))
     joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
-    return joint, pointwise, None if log_weight is None else log_weight[:, ::thin]
+    return joint, pointwise, log_weight
 
 
 def _of_tested(
@@ -271,15 +259,6 @@ def _of_tested(
     assert log_lik is not None
     every = programs.shared(lambda x: jax.lax.map(lambda at: log_lik(at)[tested], x))
     return np.stack([np.asarray(every(x)) for x in position])
-
-
-def _draws(job: Job) -> tuple[np.ndarray, np.ndarray | None]:
-    """Flat parameters of the full-data fit (chain, draw, param), and log weights (chain, draw) of
-    an approximation's."""
-    tree = fitted(job)
-    stats = tree["sample_stats"]
-    weight = np.asarray(stats["log_weight"].values) if "log_weight" in stats else None
-    return np.asarray(tree["unconstrained/position"].values), weight
 
 
 def _predictive_of(

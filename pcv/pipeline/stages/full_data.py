@@ -1,4 +1,4 @@
-"""The stage of the full-data posterior: ``fit.zarr``."""
+"""The stage of the full-data posterior: ``fit.zarr``; and its draws, for stages that score them."""
 
 import shutil
 import warnings
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -14,19 +14,28 @@ import xarray as xr
 from pcv.base import process
 from pcv.base.errors import BadFit, PcvError, in_one_line
 from pcv.base.progress import Progress
+from pcv.base.section import draws_of_surrogate
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.chains import says
-from pcv.pipeline.stages.problem import model_of
+from pcv.pipeline.stages.problem import build, model_of
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
+from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Array
+    from jaxtyping import Array, Float, Int
 
+    from pcv.models.effects.marginal import Scored
     from pcv.models.model import Model, Target
+    from pcv.sampling.fit.surrogates import Posterior
 
 LOG_LIK_BYTES = 2**29
 """maximum size of stored log likelihoods: 16,777 units at 4,000 draws"""
+MAX_DRAWS = 1000
+"""full-data draws at which to evaluate a predictive that the fit does not store"""
+INFLUENCE_DRAWS = 100
+"""at which to evaluate all terms for their sum's Monte Carlo error, where surrogates need none"""
+MAX_BYTES = 2**29
+"""of log likelihoods at all draws, where terms cannot be evaluated in chunks"""
 
 
 def fit(job: Job, allow_bad_fit: bool = False) -> None:
@@ -196,3 +205,70 @@ def _naming(what: str) -> Iterator[None]:
         yield
     except PcvError as error:
         raise PcvError(f"{what}: {error}") from error
+
+
+class Drawn(NamedTuple):
+    """Draws of the full-data fit, all chains in one."""
+
+    position: "Float[np.ndarray, 'draw param']"
+    log_weight: "Float[np.ndarray, ' draw'] | None"
+    """of an approximation's"""
+    kept: "Int[np.ndarray, ' kept']"
+    """places of those that surrogates evaluate terms at"""
+    ess: float
+    """of those that the exact terms are from, for log densities"""
+
+    def posterior(self, job: Job, names: list[str], most: int | None = None) -> "Posterior":
+        """Those to evaluate terms at, of which memory allows `most`."""
+        from pcv.sampling.fit.surrogates import evenly, posterior
+
+        kept = self.kept
+        if most is not None and kept.size > most:
+            kept = kept[evenly(kept.size, max(most, 2))]
+            job.say(
+                f"warning: surrogates {job.model}: from {kept.size} of {self.kept.size} draws, as "
+                f"all terms at more do not fit in {MAX_BYTES // 2**20} MiB"
+            )
+        return posterior(self.position, names, self.log_weight, kept)
+
+
+def drawn_for(
+    job: Job, made: "Scored", arrays: dict[str, np.ndarray], surrogates: list[str]
+) -> Drawn:
+    """Those that the exact terms are from, or as many of them as surrogates need."""
+    from pcv.sampling.fit.draws import mixing
+    from pcv.sampling.fit.surrogates import evenly, needs_draws
+
+    position, log_weight = draws_of(job)
+    chains, draws, width = position.shape
+    step = thinning(job, made, arrays)
+    used = np.arange(chains * draws).reshape(chains, draws)[:, ::step].ravel()
+    number = INFLUENCE_DRAWS
+    if needs_draws(surrogates):
+        number = max(draws_of_surrogate(name) or used.size for name in surrogates)
+    ess = used.size
+    if log_weight is None:
+        lp = fitted(job)["sample_stats"].to_dataset()["lp"].values
+        ess = np.fmin(mixing(lp[..., None]).ess[0], used.size)
+    flat = None if log_weight is None else log_weight.ravel()
+    return Drawn(position.reshape(-1, width), flat, used[evenly(used.size, number)], float(ess))
+
+
+def thinning(job: Job, made: "Scored", arrays: dict[str, np.ndarray]) -> int:
+    """Exact terms are from every so-manieth draw: all, where the fit stores their log
+    likelihoods."""
+    from pcv.models.model import Model
+
+    plain = made.predictive != "marginal" and isinstance(build(job, arrays), Model)
+    if plain and "log_likelihood" in fitted(job):
+        return 1
+    return -(-fitted(job)["sample_stats"].to_dataset()["lp"].size // MAX_DRAWS)
+
+
+def draws_of(job: Job, step: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
+    """Every `step`-th of the full-data fit's draws: flat parameters (chain, draw, param), and log
+    weights (chain, draw) of an approximation's."""
+    tree = fitted(job)
+    stats = tree["sample_stats"].to_dataset()
+    weight = stats["log_weight"].values[:, ::step] if "log_weight" in stats else None
+    return np.asarray(tree["unconstrained/position"].values)[:, ::step], weight

@@ -14,6 +14,10 @@ With ll the log likelihood of a unit at S draws, θ̂ their mean and Σ their co
 
 waic_100, tis_100 and psis_100 are from at most 100 of the draws, every k-th.
 
+Besides, the *influence* of each draw on the sum of all terms by importance sampling, with truncated
+weights w: :math:`\sum_i w_{is} p_{is} / \sum_s w_{is} p_{is} - w_{is} / \sum_s w_{is}`. The sum of
+its squares is the Monte Carlo variance of that sum, were the draws independent.
+
 (Magnusson, Andersen, Jonasson, Vehtari 2020, section 2.2. Its proposition 3 (b) adds the variance,
 a slip; its table 1 has the costs of subtracting from plpd, its proposition 3 subtracts from lpd.)
 A unit here is whatever has one term: a group's joint predictive serves as well.
@@ -54,12 +58,18 @@ class Posterior(NamedTuple):
 
 def posterior(
     draws: Float[np.ndarray, "draw param"],
-    number: int | None = None,
     names: Collection[str] = SURROGATES,
     log_weight: Float[np.ndarray, " draw"] | None = None,
+    kept: Int[np.ndarray, " kept"] | None = None,
 ) -> Posterior:
-    """Draws with the moments that surrogates of these names need; of the draws, `number` are kept,
-    evenly spaced. `log_weight` is None for draws of the posterior itself."""
+    """Some draws, with the moments of all that surrogates of these names need.
+
+    Args:
+        draws: flat parameters.
+        names: of surrogates.
+        log_weight: of draws of an approximation; None: they are of the posterior itself.
+        kept: indices of the draws to evaluate terms at; None: all.
+    """
     weight = np.zeros(len(draws)) if log_weight is None else log_weight
     share = np.exp(weight - weight.max())
     share /= share.sum()
@@ -69,29 +79,34 @@ def posterior(
     if any(name.endswith(("d1waic", "d2waic")) for name in names):
         values, vectors = np.linalg.eigh(np.atleast_2d(centered.T @ centered))
         root = vectors * np.sqrt(np.clip(values, 0, None))
-    kept = evenly(len(draws), number or len(draws))
+    some = slice(None) if kept is None else kept
     sd = np.sqrt((centered**2).sum(0))
-    return Posterior(*map(jnp.asarray, (draws[kept], weight[kept], center, root, sd)))
+    return Posterior(*map(jnp.asarray, (draws[some], weight[some], center, root, sd)))
 
 
 def surrogates(
-    terms: Terms, given: Posterior, names: Collection[str]
-) -> dict[str, Float[Array, " unit"]]:
+    terms: Terms,
+    given: Posterior,
+    names: Collection[str],
+    counted: Float[Array, " unit"] | None = None,
+) -> dict[str, Float[Array, " _"]]:
     """The surrogates of these names, all from one evaluation of the terms at every draw.
 
     Args:
         terms: log likelihood of each unit, given flat parameters.
         given: the posterior.
         names: of the key `surrogate` in a config.
+        counted: 0 for units that "influence" leaves out, 1 for others; None: all count.
 
     Returns:
-        By name (nats); and "lpd" where it was needed, "khat" with "psis" ("khat_100" with
-        "psis_100").
+        By name (unit; nats); "lpd" where it was needed, "khat" with "psis" ("khat_100" with
+        "psis_100"); and "influence" (draw).
     """
-    found: dict[str, Array] = {}
+    ll = jax.lax.map(terms, given.draws, batch_size=DRAWS_AT_ONCE)
+    found = {"influence": _influence(ll, given.log_weight, counted)}
     wanted = set(names)
-    if wanted - {"plpd", *(f"plpd_{name}" for name in DELTA)}:
-        found |= _of_draws(terms, given, wanted)
+    if needs_draws(wanted):
+        found |= _of_draws(ll, given, wanted)
     if any(name.startswith("plpd") for name in wanted):
         found["plpd"] = terms(given.center)
     order = {name.removeprefix("plpd_") for name in wanted}
@@ -110,7 +125,7 @@ def in_chunks(
     given: Posterior,
     names: Collection[str],
     size: int | None = None,
-) -> dict[str, Float[np.ndarray, " unit"]]:
+) -> dict[str, Float[np.ndarray, " _"]]:
     """The surrogates of units whose terms depend on their own rows of the data alone.
 
     Memory is bounded by a chunk: arrays as long as the units are read a slice at a time.
@@ -126,14 +141,21 @@ def in_chunks(
     by_unit = {name: x for name, x in data.items() if np.ndim(x) and len(x) == num_units}
     rest = {name: x for name, x in data.items() if name not in by_unit}
 
-    def of_rows(given: Posterior, rows: Mapping[str, Any]) -> dict[str, Array]:
-        return surrogates(lambda position: log_lik(position, {**rest, **rows}), given, names)
+    def of_rows(
+        given: Posterior, rows: Mapping[str, Any], counted: Float[Array, " unit"]
+    ) -> dict[str, Array]:
+        terms = lambda position: log_lik(position, {**rest, **rows})  # noqa: E731
+        return surrogates(terms, given, names, counted)
 
     program = programs.shared(of_rows)
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {"influence": np.zeros(len(given.draws))}
+    counted = np.ones(num_units)
     for some in _slices(num_units, size or chunk_size(len(given.draws), num_units)):
         rows = {name: x[some] for name, x in by_unit.items()}
-        for name, x in program(given, rows).items():
+        of_chunk = program(given, rows, counted[some].copy())  # JAX may read it later
+        counted[some] = 0.0
+        found["influence"] += np.asarray(of_chunk.pop("influence"))
+        for name, x in of_chunk.items():
             found.setdefault(name, np.empty(num_units))[some] = x
     return found
 
@@ -150,14 +172,18 @@ def _slices(number: int, size: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def _of_draws(terms: Terms, given: Posterior, names: set[str]) -> dict[str, Array]:
-    ll = jax.lax.map(terms, given.draws, batch_size=DRAWS_AT_ONCE)
+def needs_draws(names: Collection[str]) -> bool:
+    """Whether some of these surrogates are from more than the moments of the draws."""
+    return bool(set(names) - {"plpd", *(f"plpd_{name}" for name in DELTA)})
+
+
+def _of_draws(ll: Float[Array, "draw unit"], given: Posterior, names: set[str]) -> dict[str, Array]:
     log_weight = (given.log_weight - logsumexp(given.log_weight))[:, None]
     found = {"lpd": logsumexp(ll + log_weight, axis=0)}
     for name in names:
         kind = name.partition("_")[0]
         if kind in OF_DRAWS:
-            some = evenly(len(ll), draws_of_surrogate(name))
+            some = evenly(len(ll), draws_of_surrogate(name) or len(ll))
             found |= _of_some_draws(name, kind, ll[some], given.log_weight[some])
     return found
 
@@ -179,13 +205,22 @@ def _of_some_draws(
 
 
 def evenly(draws: int, number: int) -> Int[np.ndarray, " some"]:
-    """Places of at most a number of draws, every k-th: those of importance sampling too, where it
-    thins them, since noise that a surrogate and an exact term share cancels.
+    """Places of at most a number of draws, every k-th.
 
     >>> evenly(9, 4).tolist(), evenly(3, 9).tolist()
     ([0, 3, 6], [0, 1, 2])
     """
     return np.arange(0, draws, -(-draws // number))
+
+
+def _influence(
+    ll: Float[Array, "draw unit"],
+    log_weight: Float[Array, " draw"],
+    counted: Float[Array, " unit"] | None,
+) -> Float[Array, " draw"]:
+    weight = truncated(log_weight[:, None] - ll)
+    each = jax.nn.softmax(weight + ll, axis=0) - jax.nn.softmax(weight, axis=0)
+    return each.sum(1) if counted is None else each @ counted
 
 
 def _importance(log_weight: Array, ll: Array) -> Float[Array, " unit"]:
