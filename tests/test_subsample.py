@@ -1,5 +1,6 @@
 """`pcv.subsample` against closed forms, its growth, comparisons of models, and refusals."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -137,10 +138,13 @@ def test_is_exact_within_its_errors(surrogate, how, strata):
     found = pcv.subsample(MODEL, surrogate=surrogate, exact=how, **options, **ONE_STRATUM)
     assert near(found, EXACT)
     assert not near(found, EXACT + 5 / NUM_UNITS)
-    if strata == 1:
+    if how == "folds":
         alone = found.scores._replace(chosen=None, shared=0.0)
         own = NUM_UNITS / 80 * comparison.total_mcse(alone)
         assert 0.8 * own < found.mcse < 2 * own
+    else:
+        every = pcv.loo(MODEL, brute_force=False, data=DATA, **QUICK)
+        assert found.mcse == pytest.approx(every.mcse, rel=0.5)
     assert abs(found.se - np.sqrt(NUM_UNITS) * EXACT.std(ddof=1)) < 0.5
     assert (found.folds["source"] == ("mcmc" if how == "folds" else "psis")).all()
     np.testing.assert_array_less(abs(terms(found) - EXACT[chosen(found)]), 0.15)
@@ -178,6 +182,7 @@ def test_chunks_of_units_are_as_the_whole(monkeypatch, alone):
     chunks = pcv.subsample(model, **settings)
     assert made == ([["plpd"], ["waic"]] if alone else [["plpd"]])
     np.testing.assert_allclose(chunks.surrogates["waic"], whole.surrogates["waic"])
+    np.testing.assert_allclose(chunks.mcse, whole.mcse)
 
 
 def test_groups_left_out_with_their_effects():
@@ -354,6 +359,15 @@ def test_models_are_compared_on_one_subsample():
         ),
         ({"m": True}, "m: must be a whole number, is true"),
         ({"surrogate": "wiac"}, "surrogate[0]: unknown surrogate 'wiac'; did you mean 'waic'?"),
+        (
+            {"surrogate": ["waic", "plpd", "waic"]},
+            "surrogate: 'waic' is named twice; name each surrogate once",
+        ),
+        (
+            {"until": {"subsampling_se_over_se": 0.1}, "surrogate": "psis", "exact": "folds"},
+            "until: PSIS estimates hardly differ from surrogate 'psis', and would stop at once; "
+            "take 'waic', or exact: psis",
+        ),
         ({"exact": "fold"}, "exact: must be 'auto', 'psis' or 'folds', is 'fold'"),
         ({"strata": 50}, "m is 80 for 50 strata; give at least 2 of each, m=100"),
         (
@@ -385,9 +399,25 @@ def test_refusals_in_one_line(change, words):
     assert str(refused.value) == words
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"surrogate": None}, "surrogate: "),
+        ({"until": 0.1}, "until: "),
+        ({"strata": 5, "m": "40"}, "m: must be a whole number, is '40'"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(change, words):
+    """By the function that users call, which has no types checked around it as here."""
+    with pytest.raises(PcvError) as refused:
+        inspect.unwrap(pcv.subsample)(MODEL, **ONE_STRATUM | change)
+    assert str(refused.value).startswith(words)
+
+
 def test_a_surrogate_that_is_not_finite_is_named(monkeypatch):
     broken = np.where(np.arange(NUM_UNITS) == 3, -np.inf, -1.0)
-    monkeypatch.setattr(from_full_data, "_of_log_lik", lambda *args: {"waic": broken})
+    found = {"waic": broken, "influence": np.zeros(9)}
+    monkeypatch.setattr(from_full_data, "_of_log_lik", lambda *_: found)
     with pytest.raises(PcvError, match=r"surrogate 'waic' of 4 is -inf \(1 not finite\); take"):
         pcv.subsample(MODEL, **ONE_STRATUM)
 
@@ -416,6 +446,14 @@ def test_a_rule_that_no_m_can_meet():
     ]
     compared = comparison.compare(scores)
     assert needs_terms(compared, None, 0.99) == UNDECIDED
+    exact = [s._replace(surrogate=row) for s, row in zip(scores, x - x.mean(1, keepdims=True))]
+    without_error = comparison.compare(exact)
+    assert without_error.subsampling_dse.max() < 1e-9
+    assert needs_terms(without_error, None, 0.99) == UNDECIDED
+    noisy = compared._replace(dse_subsampling_se=compared.dse)
+    assert "the data at hand do not decide" in needs_terms(noisy, None, 0.99)
+    unknown = compared._replace(dse=np.array([0.0, np.nan]))
+    assert "its SE is unknown" in needs_terms(unknown, None, 0.99)
     assert needs_terms(compared, 0.5, None) == SETTLED
     assert re.search(r"wanted .*; m = \d+ would do\)$", needs_terms(compared, 1e-4, None))
 

@@ -91,6 +91,8 @@ class Comparison(NamedTuple):
     """SE of `elpd_diff` over the folds' sums, NaN with a single fold"""
     subsampling_dse: Float[np.ndarray, " model"]
     """SE of `elpd_diff` over subsamples of the terms"""
+    dse_subsampling_se: Float[np.ndarray, " model"]
+    """SE of `dse` over subsamples of the terms"""
     mcse_diff: Float[np.ndarray, " model"]
     """MCSE of `elpd_diff`"""
     mcse_diff_is_bound: Bool[np.ndarray, " model"]
@@ -212,6 +214,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         if first.chosen is None
         else dse,
         subsampling_dse=of_diff.elpd_subsampling_se,
+        dse_subsampling_se=of_diff.se_subsampling_se,
         mcse_diff=np.where(is_other, np.hypot(mcse, mcse[comparator]), 0.0),
         mcse_diff_is_bound=is_other & (is_bound | is_bound[comparator]),
         p_better=p_better,
@@ -231,6 +234,7 @@ class Sums(NamedTuple):
     elpd: Float[np.ndarray, " model"]
     elpd_subsampling_se: Float[np.ndarray, " model"]
     se: Float[np.ndarray, " model"]
+    se_subsampling_se: Float[np.ndarray, " model"]
 
 
 def _sums(
@@ -240,7 +244,8 @@ def _sums(
 ) -> Sums:
     """Sums of all terms, which are these or, where they are a subsample, many more."""
     if first.chosen is None:
-        return Sums(terms.sum(axis=1), np.zeros(len(terms)), standard_error(terms))
+        exact = np.zeros(len(terms))
+        return Sums(terms.sum(axis=1), exact, standard_error(terms), exact)
     every = surrogate if surrogate.size else [None] * len(terms)
     found = [difference_estimator(first.chosen, x, y) for x, y in zip(terms, every, strict=True)]
     return Sums(*(np.array([getattr(x, name) for x in found]) for name in Sums._fields))

@@ -127,9 +127,9 @@ def subsample(
         m: number of terms computed exactly, from 2 to all of them.
         surrogate: "plpd", good and cheapest where n is large and effects are few; "waic", "tis" or
             "psis", for hierarchical models; "d1waic_m", "d1waic" or "d2waic", variances by the
-            delta method, or these with "plpd\_" in front. "waic_100" is from 100 full-data draws;
-            1,000 is the default. Of several, the first is used, and `CV.by_surrogate` shows the
-            others.
+            delta method, or these with "plpd\_" in front. "waic_100" is from 100 full-data draws,
+            "waic" from those of the exact terms. Of several, the first is used, and
+            `CV.by_surrogate` shows the others.
         exact: of the chosen terms: "psis", "folds" (brute force), or "auto": PSIS where its k-hat
             is good, brute force elsewhere.
         until: let m double, up to "max_m" (10 m by default), until the SE of subsampling, with the
@@ -161,10 +161,10 @@ def subsample(
         "scheme": "subsample",
         "m": m,
         "group": group_by if isinstance(group_by, str | None) else GROUPS,
-        "surrogate": surrogate if isinstance(surrogate, str) else list(surrogate),
+        "surrogate": list(surrogate) if isinstance(surrogate, tuple) else surrogate,
         "exact": exact,
         "good_k": good_k,
-        "until": None if until is None else dict(until),
+        "until": dict(until) if isinstance(until, Mapping) else until,
     }
     several = isinstance(model, Mapping)
     _check_strata(strata, by_spread, m, several or results is not None)
@@ -195,8 +195,8 @@ def _keys_as_arguments() -> Iterator[None]:
     try:
         yield
     except PcvError as error:
-        said = re.sub(r"\bfolds\.group\b", "group_by", str(error))
-        error.args = (re.sub(r"\bfolds\.(\w+)\b", r"\1", said),)
+        said = re.sub(r"(?<![\w/\\.])folds\.group\b", "group_by", str(error))
+        error.args = (re.sub(r"(?<![\w/\\.])folds\.(\w+)\b", r"\1", said),)
         raise
 
 
@@ -209,14 +209,14 @@ def _grouped(job: Job, group_by: Groups) -> Job:
     return job._replace(objects={**job.objects, GROUPS: np.asarray(group_by)})
 
 
-def _check_strata(strata: int, by_spread: bool, m: int, shared: bool) -> None:
+def _check_strata(strata: int, by_spread: bool, m: object, shared: bool) -> None:
     if not isinstance(strata, int | np.integer) or isinstance(strata, bool) or strata < 1:
         raise PcvError(f"strata is {strata!r}; give a whole number of 1 or more")
     if by_spread and strata == 1:
         raise PcvError("by_spread: there is one stratum; give strata=5, say")
     if strata > 1 and shared:
         raise PcvError("strata: they follow from one model's draws, in memory; leave strata out")
-    if strata > 1 and m < 2 * strata:
+    if strata > 1 and isinstance(m, int | np.integer) and m < 2 * strata:
         raise PcvError(f"m is {m} for {strata} strata; give at least 2 of each, m={2 * strata}")
 
 

@@ -359,6 +359,7 @@ def advice(found: Sum, mcse: float, chosen: int, num_terms: int, bound: bool = F
     'The subsampling SE is 44% of the SE: a larger m or a better surrogate would shrink it.'
     """
     said = []
+    largest = np.nanmax([found.se, found.elpd_subsampling_se, mcse, 0.0])
     if np.isnan(found.se):
         said.append(
             "The SE is unknown: the estimate of its square is negative; use a larger m or a better "
@@ -371,11 +372,15 @@ def advice(found: Sum, mcse: float, chosen: int, num_terms: int, bound: bool = F
         if np.isnan(error):
             said.append(f"The {name} is unknown.")
         elif error > MAX_MCSE_SHARE * found.se:
-            share = f"{error / found.se:.0%}" if found.se > 0 else "more than all"
-            said.append(f"The {name} is {share} of the SE: {remedy} would shrink it.")
+            share = f"is {error / found.se:.0%} of the SE" if found.se > 0 else "exceeds the SE, 0"
+            dominates = " and dominates" * bool(error == largest)
+            said.append(f"The {name} {share}{dominates}: {remedy} would shrink it.")
     if bound:
         said.append("The MCSE is only a lower bound: the weights of some terms have a heavy tail.")
-    said = said or ["The SE dominates: only more data would shrink the error."]
+    if not said:
+        said = ["The SE dominates: only more data would shrink the error."]
+    elif found.se == largest:
+        said.append("The SE dominates all the same.")
     if chosen < min(MIN_CHOSEN, num_terms):
         said.append(
             f"m is {chosen}: rare terms with a poor surrogate are easily missed; use {MIN_CHOSEN} "

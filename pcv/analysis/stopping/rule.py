@@ -151,13 +151,11 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     comparator = c.models.index(c.reference)
     wide = ~(mcse_ <= allowed)
     wide[comparator] &= alone
-    each = np.where(wide, allowed / np.sqrt((1 if alone else 2) * c.n_folds), np.inf)
+    each = np.where(wide, np.fmax(allowed, 0.0) / np.sqrt((1 if alone else 2) * c.n_folds), np.inf)
     each[comparator] = each.min()
 
     def lacking(i: int) -> str:
-        if not wide[i]:
-            return "only a lower bound"
-        return f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide"
+        return _wanted(allowed[i]) if wide[i] else "only a lower bound"
 
     listed = ", ".join(
         f"{name}: MCSE {'> ' * bool(bound[i])}{mcse_[i]:.2g}, {lacking(i)}"
@@ -167,6 +165,12 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     return Needs(each, f"not settled ({listed})" if listed else SETTLED)
 
 
+def _wanted(allowed: float) -> str:
+    if np.isnan(allowed):
+        return "its SE is unknown"
+    return f"wanted {allowed:.2g}" if allowed > 0 else "the data at hand do not decide"
+
+
 def _allowed(
     c: Comparison, share: float | None, probability: float | None
 ) -> Float[np.ndarray, " model"]:
@@ -174,11 +178,10 @@ def _allowed(
     elpd) is settled."""
     alone = len(c.models) == 1
     diff, se = (c.elpd, c.se) if alone else (c.elpd_diff, c.dse)
-    allowed = np.zeros(len(se))
-    if share is not None:
-        allowed = share * se
+    allowed = np.zeros(len(se)) if share is None else share * se
     if probability is not None and not alone:
-        allowed = np.fmax(allowed, (np.abs(diff) - ndtri(probability) * se) / 2)
+        room = (np.abs(diff) - ndtri(probability) * se) / 2
+        allowed = np.fmax(allowed, room) if share is not None else room
     return allowed
 
 
@@ -189,8 +192,7 @@ def needs_terms(c: Comparison, share: float | None, probability: float | None) -
     error = c.subsampling_se if alone else c.subsampling_dse
     allowed = _allowed(c, share, probability)
     listed = ", ".join(
-        f"{name}: subsampling SE {error[i]:.2g}, "
-        + (f"wanted {allowed[i]:.2g}" if allowed[i] > 0 else "the data at hand do not decide")
+        f"{name}: subsampling SE {error[i]:.2g}, {_wanted(allowed[i])}"
         for i, name in enumerate(c.models)
         if (alone or name != c.reference) and not error[i] <= allowed[i]
     )
@@ -200,7 +202,8 @@ def needs_terms(c: Comparison, share: float | None, probability: float | None) -
     short = others & ~(error <= allowed)
     if share is None and probability is not None:
         most = np.abs(c.elpd_diff[short]) + 2 * error[short]
-        if (most < ndtri(probability) * c.dse[short]).all():
+        least = c.dse[short] - 2 * c.dse_subsampling_se[short]
+        if (most < ndtri(probability) * least).all():
             return UNDECIDED
     if not (allowed[short] > 0).all():
         return f"not settled ({listed})"

@@ -51,7 +51,18 @@ class Subsampling(FromFullData):
     until: GrowConfig | None = None
 
     @model_validator(mode="after")
+    def _once_each(self) -> "Subsampling":
+        for name in self.surrogate:
+            if self.surrogate.count(name) > 1:
+                raise problem(f"{name!r} is named twice; name each surrogate once", "surrogate")
+        return self
+
+    @model_validator(mode="after")
     def _grows(self) -> "Subsampling":
+        used = self.surrogate[0]
+        if self.until and self.exact != "psis" and used in ("psis", "tis"):
+            what = f"PSIS estimates hardly differ from surrogate {used!r}, and would stop at once"
+            raise problem(f"{what}; take 'waic', or exact: psis", "until")
         if self.until and self.until.max_m is not None and self.until.max_m < self.m:
             raise problem(f"must be at least m, {self.m}", "until", "max_m")
         return self
