@@ -119,10 +119,8 @@ def _table_5(runs: Runs, seed: int) -> Table:
         for surrogate, name in TABLE_5.items():
             if experiment in runs:
                 pair = "normal", "horseshoe"
-                paper = published.PRIORS.get((experiment, surrogate), (np.nan, np.nan))
-                rows.append(
-                    _row(f"{words}, {name}", runs[experiment], *pair, surrogate, M, (*paper, 9))
-                )
+                paper = published.PRIORS.get((experiment, surrogate), (np.nan,) * 3)
+                rows.append(_row(f"{words}, {name}", runs[experiment], *pair, surrogate, M, paper))
     caption = f"Table 5: normal prior against regularised horseshoe, m = {M}. {BRACKETS}"
     return Table(caption, HEAD, rows, [False] * len(rows), NOTES[5])
 
