@@ -849,7 +849,7 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
     # All of them are looked at, kept or not.
-    monkeypatch.setattr("pcv.pipeline.stages.from_full_data.MAX_DRAWS", 1600)
+    monkeypatch.setattr("pcv.pipeline.stages.full_data.MAX_DRAWS", 1600)
 
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})
