@@ -389,7 +389,7 @@ def coin(jacobian: bool = True) -> Problem:
 
 
 def kriging(noise: float = 0.3) -> Problem:
-    """A Gaussian process with an unknown mean: μ ~ N(1, 2), y ~ N(μ, K), with K known.
+    """A Gaussian process around an unknown mean.
 
     Args:
         noise: variance of it that the model has; the data's is 0.3.
@@ -398,38 +398,14 @@ def kriging(noise: float = 0.3) -> Problem:
     x = np.sort(rng.uniform(0, 5, 14))
     smooth = np.exp(-((x[:, None] - x) ** 2) / 2)
     cov = smooth + 0.3 * np.eye(14)
-    data = {"y": rng.multivariate_normal(np.full(14, 2.0), cov), "x": x}
-    prior = dist.Normal(1.0, 2.0)
-
-    target = normal_target(
-        init=lambda key: {"mu": prior.sample(key)},
-        log_prior=lambda params: prior.log_prob(params["mu"]),
-        moments=lambda params: (
-            jnp.full(14, params["mu"]),
-            jnp.asarray(smooth) + noise * jnp.eye(14),
-        ),
-        constrain=lambda params: params,
-        outcome=Outcome("y"),
-        y=data["y"],
-    )
-
-    def evidence(units):
-        within = cov[np.ix_(units, units)] + 4.0
-        return multivariate_normal(np.full(units.sum(), 1.0), within).logpdf(data["y"][units])
-
-    def posterior(rng, size):
-        weights = np.linalg.solve(cov, np.ones(14))
-        precision = 1 / 4 + weights.sum()
-        mean = (1 / 4 + weights @ data["y"]) / precision
-        return {"mu": rng.normal(mean, precision**-0.5, size)}
-
+    y = rng.multivariate_normal(np.full(14, 2.0), cov)
     schemes = schemes_of(GROUP_OF_UNIT, "leave one out", "groups", "gaps")
-    return Problem(target, data, schemes, evidence, posterior)
+    found = _around_a_mean(y, cov, smooth + noise * np.eye(14), schemes)
+    return found._replace(data={"y": y, "x": x})
 
 
 def panel() -> Problem:
-    """Local levels of three patients around an unknown one: μ ~ N(1, 2), and y of a patient is
-    N(μ, K), a random walk seen with noise, K known.
+    """Local levels of three patients around an unknown one: random walks seen with noise.
 
     Patients take turns in the data, and have different numbers of visits.
     """
@@ -440,33 +416,40 @@ def panel() -> Problem:
     time = np.array([np.sum(patient[:i] == patient[i]) for i in range(patient.size)])
     walk = 1.0 + np.minimum(time[:, None], time)
     cov = np.where(patient[:, None] == patient, walk, 0.0) + 0.2 * np.eye(patient.size)
-    data = {"y": rng.multivariate_normal(np.full(patient.size, 2.0), cov)}
-    prior = dist.Normal(1.0, 2.0)
-    target = normal_target(
-        init=lambda key: {"mu": prior.sample(key)},
-        log_prior=lambda params: prior.log_prob(params["mu"]),
-        moments=lambda params: (jnp.full(patient.size, params["mu"]), cov),
-        constrain=lambda params: params,
-        outcome=Outcome("y"),
-        y=data["y"],
-    )
-
-    def evidence(units):
-        within = cov[np.ix_(units, units)] + 4.0
-        return multivariate_normal(np.full(units.sum(), 1.0), within).logpdf(data["y"][units])
-
-    def posterior(rng, size):
-        weights = np.linalg.solve(cov, np.ones(patient.size))
-        precision = 1 / 4 + weights.sum()
-        mean = (1 / 4 + weights @ data["y"]) / precision
-        return {"mu": rng.normal(mean, precision**-0.5, size)}
-
+    y = rng.multivariate_normal(np.full(patient.size, 2.0), cov)
     names = [f"patient {who + 1}, visit {when + 1}" for who, when in zip(patient, time)]
     schemes = {
         "one visit ahead": leave_future_out(names, 2, by=patient, time=time),
         "two visits ahead": leave_future_out(names, 2, 2, 2, window=2, by=patient, time=time),
     }
-    return Problem(target, data, schemes, evidence, posterior)
+    return _around_a_mean(y, cov, cov, schemes)
+
+
+def _around_a_mean(
+    y: np.ndarray, cov: np.ndarray, model_cov: np.ndarray, schemes: dict[str, Folds]
+) -> Problem:
+    """μ ~ N(1, 2), y ~ N(μ, K), with K known; the model may have another than the truth."""
+    prior, n = dist.Normal(1.0, 2.0), len(y)
+    target = normal_target(
+        init=lambda key: {"mu": prior.sample(key)},
+        log_prior=lambda params: prior.log_prob(params["mu"]),
+        moments=lambda params: (jnp.full(n, params["mu"]), model_cov),
+        constrain=lambda params: params,
+        outcome=Outcome("y"),
+        y=y,
+    )
+
+    def evidence(units):
+        within = cov[np.ix_(units, units)] + 4.0
+        return multivariate_normal(np.full(units.sum(), 1.0), within).logpdf(y[units])
+
+    def posterior(rng, size):
+        weights = np.linalg.solve(cov, np.ones(n))
+        precision = 1 / 4 + weights.sum()
+        mean = (1 / 4 + weights @ y) / precision
+        return {"mu": rng.normal(mean, precision**-0.5, size)}
+
+    return Problem(target, {"y": y}, schemes, evidence, posterior)
 
 
 def schemes_of(group: np.ndarray, *chosen: str) -> dict[str, Folds]:

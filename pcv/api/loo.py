@@ -195,8 +195,10 @@ def _keys_as_arguments() -> Iterator[None]:
     try:
         yield
     except PcvError as error:
-        said = re.sub(r"(?<![\w/\\.])folds\.group\b", "group_by", str(error))
-        error.args = (re.sub(r"(?<![\w/\\.])folds\.(\w+)\b", r"\1", said),)
+        renamed = {"group": "group_by"}
+        key = r"(?<![\w/\\.])folds\.(\w+)\b"  # and no file, such as results/folds.zarr
+        said = re.sub(key, lambda found: renamed.get(found[1], found[1]), str(error))
+        error.args = (said,)
         raise
 
 

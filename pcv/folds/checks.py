@@ -77,14 +77,22 @@ def whole(scheme: str, **numbers: Any) -> None:
             raise PcvError(f"{scheme}: {name} is {number!r}; give a whole number")
 
 
+def grouped(
+    values: Shaped[np.ndarray, " unit"],
+) -> tuple[list[str], Int[np.ndarray, " unit"]]:
+    """Labels of the sorted distinct values, and each unit's index among them."""
+    distinct, group = np.unique(values, return_inverse=True)
+    return [label(value) for value in distinct], group
+
+
 def series_of(by: Shaped[np.ndarray, " unit"]) -> dict[str, Int[np.ndarray, " unit_of_series"]]:
     """The indices of each series' units, series sorted.
 
     >>> series_of(np.array([10, 9, 10]))
     {'9': array([1]), '10': array([0, 2])}
     """
-    distinct, number = np.unique(by, return_inverse=True)
-    return {label(value): np.flatnonzero(number == j) for j, value in enumerate(distinct)}
+    labels, number = grouped(by)
+    return {name: np.flatnonzero(number == j) for j, name in enumerate(labels)}
 
 
 def checked(

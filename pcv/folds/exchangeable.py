@@ -13,8 +13,7 @@ from jaxtyping import Float, Int, Shaped
 
 from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, from_labels, from_sets
-from pcv.folds.checks import Units, Values, checked, complete, generator, names_of, whole
-from pcv.folds.columns import label
+from pcv.folds.checks import Units, Values, checked, complete, generator, grouped, names_of, whole
 
 MAX_SPLITS = 100_000
 """most sets that `leave_p_out` lists"""
@@ -151,7 +150,7 @@ def kfold(
         raise PcvError("kfold: time is for contiguous folds; add contiguous=True, or omit it")
     rng = generator("kfold", seed)
     if group_by is not None:
-        labels, group = _grouped(complete(group_by, "group_by", units))
+        labels, group = grouped(complete(group_by, "group_by", units))
         fold_of_unit = rng.permutation(_dealt(len(labels), k, "groups"))[group]
     elif stratify_by is not None:
         values = complete(stratify_by, "stratify_by", units)
@@ -190,7 +189,7 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
     >>> folds.id.tolist(), folds.test.tolist()
     (['rat 9', 'rat 10'], [[1, -1], [0, 2]])
     """
-    labels, group = _grouped(complete(group_by, "group_by"))
+    labels, group = grouped(complete(group_by, "group_by"))
     if len(labels) < 2:
         raise PcvError(
             f"{name!r} has one value for all units, {labels[0]!r}: folds need at least 2 groups"
@@ -218,7 +217,7 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
     >>> from_column(np.array(["south", "north", "south"]), "part").id.tolist()
     ['part north', 'part south']
     """
-    labels, group = _grouped(values)
+    labels, group = grouped(values)
     spelt: dict[str, str] = {}
     for value in labels:
         other = spelt.setdefault("".join(value.casefold().split()), value)
@@ -260,14 +259,6 @@ def _almost_alike(labels: list[str], sizes: Int[np.ndarray, " label"]) -> Iterat
         larger = [other for other, its_size in words.items() if its_size >= 5 * size]
         if near := difflib.get_close_matches(name, larger, n=1, cutoff=0.8):
             yield name, near[0]
-
-
-def _grouped(
-    values: Shaped[np.ndarray, " unit"],
-) -> tuple[list[str], Int[np.ndarray, " unit"]]:
-    """Labels of the sorted distinct values, and each unit's index among them."""
-    distinct, group = np.unique(values, return_inverse=True)
-    return [label(value) for value in distinct], group
 
 
 class Terms(NamedTuple):

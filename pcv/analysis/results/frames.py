@@ -62,6 +62,7 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
     """
     first = next(iter(diagnostics.values()))
     fold, slot = np.nonzero(first["unit_name"].values != "")
+    each = [(d, scores(d, "pointwise", "", "")) for d in diagnostics.values()]
     found = []
     for step in np.unique(slot):
         at = slot == step
@@ -75,8 +76,7 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
                 mcse_is_bound=d["pointwise_mcse_is_bound"].values[fold[at]],
                 shared=0.0,
             )
-            for d in diagnostics.values()
-            for own in [scores(d, "pointwise", "", "")]
+            for d, own in each
         ]
         rows = _rows(compare(some, reference), STEP_COLUMNS)
         rows.insert(0, "step", step + 1)
