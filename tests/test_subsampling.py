@@ -4,9 +4,11 @@ from itertools import combinations, product
 
 import arviz_base as az
 import arviz_stats
+import jax
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from scipy.stats import norm
 
 from pcv.analysis.subsampling import (
     Subsample,
@@ -14,7 +16,9 @@ from pcv.analysis.subsampling import (
     hansen_hurwitz,
     strata_of,
 )
+from pcv.base.section import SURROGATES
 from pcv.folds.exchangeable import in_order
+from pcv.sampling.fit.surrogates import posterior, surrogates
 
 N = 2000
 NAMES = ("elpd", "se")
@@ -160,6 +164,36 @@ def test_intervals_of_95_percent():
     assert 0.93 < repeated(lambda seed: inside(drawn(seed, 400)), 2000).mean() < 0.97
     with_replacement = 1 / np.sqrt(1 - 1000 / N)
     assert repeated(lambda seed: inside(drawn(seed, 1000), with_replacement)).mean() > 0.98
+
+
+def regression(x, y):
+    """Exact leave-one-out terms of a conjugate regression, and their surrogates."""
+    covariance = np.linalg.inv(np.eye(x.shape[1]) + x.T @ x)
+    mean, h = covariance @ x.T @ y, np.einsum("ij,jk,ik->i", x, covariance, x)
+    exact = norm.logpdf(y, (x @ mean - h * y) / (1 - h), np.sqrt(1 / (1 - h)))
+    draws = np.random.default_rng(2).multivariate_normal(mean, covariance, 500)
+    found = surrogates(
+        lambda b: jax.scipy.stats.norm.logpdf(y, x @ b), posterior(draws), SURROGATES
+    )
+    return exact, {name: np.asarray(x) for name, x in found.items()}
+
+
+def test_every_surrogate_is_unbiased_and_covers():
+    """Of a regression, and of its difference from one without the last column."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(N, 5))
+    y = x @ [0.5, -1.0, 0.2, 0.0, 0.3] + rng.normal(size=N)
+    (a, of_a), (b, of_b) = regression(x, y), regression(x[:, :4], y)
+    chosen = [drawn(seed, 800) for seed in range(1000)]
+    for name in SURROGATES:
+        for exact, near in ((a, of_a[name]), (a - b, of_a[name] - of_b[name])):
+            found = np.array([difference_estimator(c, exact[c.term], near) for c in chosen])
+            elpd, error, squares = found[:, 0], found[:, 1], found[:, 2] ** 2
+            assert mean_is(elpd, exact.sum()), name
+            assert mean_is(squares, N * exact.var(ddof=1)), name
+            inside = abs(elpd - exact.sum()) < 1.96 * error
+            assert 0.93 < inside.mean() < 0.97, name
+            assert not mean_is(elpd - near.sum(), exact.sum()), name
 
 
 def test_differences_of_models_are_terms_as_any():
