@@ -91,7 +91,7 @@ def loo(
 def subsample(
     model: AnyModel | Mapping[str, AnyModel],
     m: int = 400,
-    surrogate: str | Sequence[str] = "waic",
+    surrogate: str | Sequence[str] = "auto",
     exact: str = "auto",
     until: Mapping[str, Any] | None = None,
     group_by: Groups = None,
@@ -127,7 +127,8 @@ def subsample(
         m: number of terms computed exactly, from 2 to all of them.
         surrogate: "plpd", good and cheapest where n is large and effects are few; "waic", "tis" or
             "psis", for hierarchical models; "d1waic_m", "d1waic" or "d2waic", variances by the
-            delta method, or these with "plpd\_" in front. "waic_100" is from 100 full-data draws,
+            delta method, or these with "plpd\_" in front. "auto" is plpd if there are 1,000 terms
+            or more per parameter, waic otherwise. "waic_100" is from 100 full-data draws,
             "waic" from those of the exact terms. Of several, the first is used, and
             `CV.by_surrogate` shows the others.
         exact: of the chosen terms: "psis", "folds" (brute force), or "auto": PSIS where its k-hat
@@ -235,7 +236,8 @@ def _in_strata(job: Job, number: int, by_spread: bool) -> xr.Dataset:
         raise PcvError(f"{number} strata of {n} terms; use {n // 2} or fewer")
     with devices.at_work(job.config.precision):
         made = scored(job, columns.model_data(data), scheme.lay_out(table))
-        every = of_terms(job, scheme, made, data)[scheme.surrogate[0]].values
+        found = of_terms(job, scheme, made, data)
+    every = found[found.attrs["surrogates"][0]].values
     stratum, spread = strata_of(every, number)
     order = in_order(job.config.seed, stratum, spread if by_spread else None)
     return xr.Dataset({"order": ("term", order), "stratum": ("term", stratum)})

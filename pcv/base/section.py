@@ -38,7 +38,7 @@ OF_DRAWS = ("waic", "tis", "psis")
 SURROGATES = ("plpd", *OF_DRAWS, *DELTA, *(f"plpd_{name}" for name in DELTA))
 """names of surrogates of leave-one-out terms, see `pcv.sampling.fit.surrogates`; those `OF_DRAWS`
 may have a number of draws behind them, ``waic_100``"""
-SURROGATE = rf"^({'|'.join(SURROGATES)}|({'|'.join(OF_DRAWS)})_([2-9]|[1-9]\d+))$"
+SURROGATE = rf"^(auto|{'|'.join(SURROGATES)}|({'|'.join(OF_DRAWS)})_([2-9]|[1-9]\d+))$"
 OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
 """scores computed from stored replicates, so that adding one takes no new draws"""
 
@@ -58,7 +58,7 @@ def _known_score(name: str) -> str:
 
 def _known_surrogate(name: str) -> str:
     if not re.match(SURROGATE, name):
-        raise problem(f"unknown surrogate {name!r}; {nearest(name, SURROGATES)}")
+        raise problem(f"unknown surrogate {name!r}; {nearest(name, ['auto', *SURROGATES])}")
     return name
 
 

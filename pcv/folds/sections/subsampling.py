@@ -29,6 +29,10 @@ class GrowConfig(Section):
         return self
 
 
+FEW_EFFECTS = 1000
+"""terms per parameter"""
+
+
 def _listed(names: Any) -> Any:
     return [names] if isinstance(names, str) else names
 
@@ -46,7 +50,7 @@ class Subsampling(FromFullData):
     scheme: Literal["subsample"]
     m: Annotated[int, Field(ge=2)]
     group: Text | None = None
-    surrogate: Names = ["waic"]  # the first is used
+    surrogate: Names = ["auto"]  # the first is used
     exact: Literal["auto", "psis", "folds"] = "auto"
     until: GrowConfig | None = None
 
@@ -70,6 +74,17 @@ class Subsampling(FromFullData):
     @property
     def from_full_data(self) -> bool:
         return True
+
+    def surrogates(self, num_terms: int, num_parameters: int) -> list[str]:
+        """Their names, with "auto" as Magnusson et al. (2020) advise: the errors of plpd, about p/n
+        nats per term, are small where effects are few and terms are many.
+
+        >>> scheme = Subsampling(scheme="subsample", m=400, surrogate=["auto", "waic"])
+        >>> scheme.surrogates(1_000_000, 100), scheme.surrogates(12_573, 390)
+        (['plpd', 'waic'], ['waic'])
+        """
+        auto = "plpd" if num_terms >= FEW_EFFECTS * num_parameters else "waic"
+        return list(dict.fromkeys(auto if name == "auto" else name for name in self.surrogate))
 
     @property
     def title(self) -> str:

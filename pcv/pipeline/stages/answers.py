@@ -145,7 +145,7 @@ def _with_the_rest(job: Job, sampled: xr.Dataset | None) -> xr.Dataset:
     mcse = None
     if of_terms.term.size < of_terms.sizes.sum():
         mcse = float(opened(job, "surrogates", "terms").attrs["mcse"])
-    return with_subsample(job, merged(estimated, sampled, of_terms, mcse), scheme, chosen)
+    return with_subsample(job, merged(estimated, sampled, of_terms, mcse), chosen)
 
 
 def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:

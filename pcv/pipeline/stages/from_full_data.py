@@ -100,17 +100,18 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored", data: xr.Dataset) ->
 
     terms = scheme.terms(Table(data, job.config.seed, job.objects))
     arrays = columns.model_data(data)
-    drawn = drawn_for(job, made, arrays, scheme.surrogate)
+    names = scheme.surrogates(len(terms.name), draws_of(job)[0].shape[-1])
+    drawn = drawn_for(job, made, arrays, names)
     if made.predictive == "marginal" or not isinstance(made.model, Model):
         folds = terms.folds(np.arange(len(terms.name)))
         if made.local is not None:  # of all groups, where the subsample decided on some units
             made = scored(job, arrays, folds)
-        found = _of_folds(job, made, arrays, folds, drawn, scheme.surrogate)
+        found = _of_folds(job, made, arrays, folds, drawn, names)
     else:
-        found = _of_log_lik(job, made.model, arrays, terms, drawn, scheme.surrogate)
+        found = _of_log_lik(job, made.model, arrays, terms, drawn, names)
     influence = found.pop("influence")
     dataset = xr.Dataset({key: ("term", x) for key, x in found.items()}, {"term": terms.name})
-    for name in scheme.surrogate:
+    for name in names:
         wrong = ~np.isfinite(found[name])
         if wrong.any():
             which = terms.name[int(wrong.argmax())]
@@ -119,7 +120,8 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored", data: xr.Dataset) ->
                 "finite); take another surrogate, or look at that part of the data"
             )
     mcse = float(np.sqrt(np.sum(influence**2) * influence.size / drawn.ess))
-    return dataset.assign_attrs(terms=terms.noun, terms_print=terms.fingerprint, mcse=mcse)
+    about = {"terms": terms.noun, "terms_print": terms.fingerprint, "mcse": mcse}
+    return dataset.assign_attrs(about, surrogates=names)
 
 
 def _of_log_lik(
@@ -317,7 +319,7 @@ def subsample(job: Job) -> None:
         found = ordered.sel(fold=ordered["place"] < size)
         if until is None:
             break
-        scores = [_by_psis(part, scheme, found) for part in parts]
+        scores = [_by_psis(part, found) for part in parts]
         compared = comparison.compare(scores, job.settings.compare.reference)
         decide = until.decide.probability if until.decide else None
         words = needs_terms(compared, until.subsampling_se_over_se, decide)
@@ -327,31 +329,29 @@ def subsample(job: Job) -> None:
     keep(job, found[["chosen", "stratum", "stratum_size"]], stamp_of(job, making, inputs))
 
 
-def _by_psis(job: Job, scheme: Subsampling, chosen: xr.Dataset) -> "Scores":
+def _by_psis(job: Job, chosen: xr.Dataset) -> "Scores":
     """The scores of a model's chosen terms by PSIS."""
     from pcv.analysis.results import scores
     from pcv.analysis.results.by_psis import merged
 
     estimated = opened(job, "surrogates", "folds").sel(fold=chosen["fold"].values)
-    return scores(with_subsample(job, merged(estimated, None), scheme, chosen), "joint", "", "")
+    return scores(with_subsample(job, merged(estimated, None), chosen), "joint", "", "")
 
 
-def with_subsample(
-    job: Job, diagnosed: xr.Dataset, scheme: Subsampling, chosen: xr.Dataset
-) -> xr.Dataset:
+def with_subsample(job: Job, diagnosed: xr.Dataset, chosen: xr.Dataset) -> xr.Dataset:
     """A model's diagnostics with what the sum over all terms is estimated from, and its estimates
     by each surrogate that the config names, and by none."""
     from pcv.analysis.comparison import total
     from pcv.analysis.results import scores
 
     every = opened(job, "surrogates", "terms").load()
-    used = scheme.surrogate[0]
+    names = every.attrs["surrogates"]
     of_terms = {name: chosen[name].variable for name in ("chosen", "stratum", "stratum_size")}
-    found = diagnosed.assign({**of_terms, "surrogate": ("any_term", every[used].values)})
-    found.attrs |= {**every.attrs, "surrogate": used}
+    found = diagnosed.assign({**of_terms, "surrogate": ("any_term", every[names[0]].values)})
+    found.attrs |= {**every.attrs, "surrogate": names[0]}
     known = scores(found, "joint", "", "")
-    each = [every[name].values for name in scheme.surrogate]
+    each = [every[name].values for name in names]
     sums = [total(known._replace(surrogate=x)) for x in (*each, None)]
     return found.assign(
         {f"{name}_by": ("by", [getattr(x, name) for x in sums]) for name in Sum._fields}
-    ).assign_coords(by=[*scheme.surrogate, "none"])
+    ).assign_coords(by=[*names, "none"])
