@@ -134,7 +134,7 @@ def hardly(params, data):
     return dist.Normal(sum(params.values()), 100.0).log_prob(data["y"])
 
 
-CAUCHY = model_of(hardly, names="abcdefgh")._replace(
+CAUCHY = model_of(hardly, names="abcdefghijkl")._replace(
     log_prior=lambda params: sum(dist.Cauchy().log_prob(x) for x in params.values())
 )
 

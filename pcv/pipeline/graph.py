@@ -83,7 +83,7 @@ STAGES = {
         files={"files": "folds"},
     ),
     "surrogates": Stage(
-        version=1,
+        version=2,
         path="{experiment}/models/{model}/surrogates.zarr",
         module="from_full_data",
         says="Approximate leave-one-out terms from the full-data fit (folds.exact, scheme: "
