@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.analysis.diagnostics import good_k
+from pcv.analysis.evidence import Evidence, evidence
 from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.models.model import Target, full_data
@@ -81,6 +82,32 @@ def approximate(
     Raises:
         PcvError: the posterior has no mode that can be found, or none with a normal approximation.
     """
+    position, lp, ratio = _weighted(target, num_units, names, root, how, total)
+    lost = ~np.isfinite(ratio)
+    if lost.mean() > MAX_LOST:
+        raise PcvError(
+            f"{how}: the density is not finite at {lost.sum()} of {lost.size} draws of the "
+            "approximation; leave fit.approximation out"
+        )
+    position[lost], lp[lost] = position[~lost][0], lp[~lost][0]
+    log_weight, khat = _smoothed(ratio)
+    return _posterior(position, lp, log_weight, khat, how, names)
+
+
+def laplace_evidence(
+    target: Target, num_units: int, names: list[str], root: Key[Array, ""], total: int
+) -> tuple[Evidence, float]:
+    r"""Log of the mean of Pareto-smoothed weights :math:`p(\theta, y) / q(\theta)` of draws from
+    the Laplace approximation q, and their k-hat; arguments as for `approximate`."""
+    *_, ratio = _weighted(target, num_units, names, root, "laplace", total)
+    log_weight, khat = _smoothed(ratio)
+    return evidence(log_weight + ratio[np.isfinite(ratio)].max()), khat
+
+
+def _weighted(
+    target: Target, num_units: int, names: list[str], root: Key[Array, ""], how: str, total: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws of an approximation, the posterior's log density there, and the log ratio of both."""
     everything = full_data(num_units)
 
     def log_density(x: Float[Array, " param"]) -> Float[Array, ""]:
@@ -97,18 +124,18 @@ def approximate(
     log_p = programs.shared(lambda x: jax.lax.map(log_density, x, batch_size=AT_ONCE))
     lp = np.asarray(log_p(found.position), float)
     mixed = np.random.default_rng(0).permutation(total)  # draws of several ways
-    position, lp = np.array(found.position)[mixed], lp[mixed]
-    ratio = lp - np.asarray(found.log_q)[mixed]
-    lost = ~np.isfinite(ratio) | ~np.isfinite(position).all(1)
-    if lost.mean() > MAX_LOST:
-        raise PcvError(
-            f"{how}: the density is not finite at {lost.sum()} of {lost.size} draws of the "
-            "approximation; leave fit.approximation out"
-        )
-    position[lost], lp[lost] = position[~lost][0], lp[~lost][0]  # weightless
-    ratio = np.where(lost, ratio[~lost].min() - 100.0, ratio)
-    log_weight, khat = (np.asarray(x)[..., 0] for x in smoothed(jnp.asarray(ratio)[:, None]))
-    return _posterior(position, lp, log_weight, float(khat), how, names)
+    position = np.array(found.position)
+    ratio = np.where(np.isfinite(position).all(1), lp - np.asarray(found.log_q), np.nan)
+    return position[mixed], lp[mixed], ratio[mixed]
+
+
+def _smoothed(ratio: np.ndarray) -> tuple[np.ndarray, float]:
+    """Pareto-smoothed log weights, below 0 by the largest ratio, and k-hat; of draws without a
+    finite density, weights of 0."""
+    lost = ~np.isfinite(ratio)
+    finite = np.where(lost, ratio[~lost].min() - 100.0, ratio)
+    log_weight, khat = (np.asarray(x)[..., 0] for x in smoothed(jnp.asarray(finite)[:, None]))
+    return log_weight, float(khat)
 
 
 def _posterior(
@@ -162,7 +189,8 @@ def _of_normal(
     center: Float[Array, " param"], root: Float[Array, "param param"], draw: Array, total: int
 ) -> _From:
     z = jax.random.normal(draw, (total, len(center)), center.dtype)
-    log_q = -0.5 * jnp.sum(z**2, axis=1) - jnp.linalg.slogdet(root)[1]
+    log_normal = -0.5 * jnp.sum(z**2 + np.log(2 * np.pi), axis=1)
+    log_q = log_normal - jnp.linalg.slogdet(root)[1]
     return _From(center + z @ root.T, log_q)
 
 

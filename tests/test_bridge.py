@@ -1,0 +1,80 @@
+"""Evidence from draws of the posterior, and from Laplace's approximation, against closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.stats import norm as normal
+from scipy.special import betaln
+
+from pcv.models.model import Target
+from pcv.sampling.fit.approximate import laplace_evidence
+from pcv.sampling.fit.bridge import bridge
+from tests.test_path import HEADS, SD, UNITS, X, Y, evidence_of
+
+COVARIANCE = np.linalg.inv(np.diag(1 / SD**2) + X.T @ X)
+
+
+def regression(b):
+    return normal.logpdf(b, 0, SD).sum() + normal.logpdf(Y, X @ b).sum()
+
+
+def of_regression(rng, size):
+    return rng.multivariate_normal(COVARIANCE @ X.T @ Y, COVARIANCE, size)
+
+
+def coins(u):
+    both = jax.nn.log_sigmoid(u[0]), jax.nn.log_sigmoid(-u[0])
+    return (2 + HEADS) * both[0] + (3 + UNITS - HEADS) * both[1] - betaln(2, 3)
+
+
+def of_coins(rng, size):
+    p = rng.beta(2 + HEADS, 3 + UNITS - HEADS, size)
+    return (np.log(p) - np.log1p(-p))[..., None]
+
+
+CASES = {
+    "regression": (regression, of_regression, evidence_of(np.arange(UNITS))),
+    "coins": (coins, of_coins, betaln(2 + HEADS, 3 + UNITS - HEADS) - betaln(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bridge_is_exact_within_honest_errors(name):
+    """Over 200 samples of four chains."""
+    log_density, draw, exact = CASES[name]
+    found = [bridge(log_density, draw(np.random.default_rng(i), (4, 200)), i) for i in range(200)]
+    z = np.array([(x.value - exact) / x.mcse for x in found])
+    assert abs(z.mean()) < 4 / np.sqrt(200)
+    assert 0.85 < z.std(ddof=1) < 1.15
+    assert max(x.mcse for x in found) < 0.01
+
+
+def test_correlated_chains_have_larger_errors():
+    """As large as the spread over samples: autoregressions with ρ = .9 on the posterior."""
+    log_density, draw, exact = CASES["coins"]
+
+    def chains(rng):
+        z = rng.normal(size=(4, 400))
+        for t in range(1, 400):
+            z[:, t] = 0.9 * z[:, t - 1] + np.sqrt(1 - 0.81) * z[:, t]
+        known = np.sort(draw(rng, 20000).ravel())
+        share = np.searchsorted(np.sort(rng.normal(size=20000)), z) / 20001
+        return np.quantile(known, share)[..., None]
+
+    found = [bridge(log_density, chains(np.random.default_rng(i)), i) for i in range(60)]
+    spread = np.std([x.value - exact for x in found])
+    assert 0.6 < np.mean([x.mcse for x in found]) / spread < 1.6
+    alone = bridge(log_density, draw(np.random.default_rng(0), (4, 400)), 0)
+    assert alone.mcse < 0.8 * spread
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_laplace(name):
+    log_density, _, exact = CASES[name]
+    width = 3 if name == "regression" else 1
+    target = Target(lambda key: jnp.zeros(width), lambda x, fold: log_density(x), lambda x, fold: x)
+    found, khat = laplace_evidence(target, UNITS, ["x"] * width, jax.random.key(1), 4000)
+    assert abs(found.value - exact) < 4 * found.mcse + 1e-6
+    assert found.mcse < 0.01
+    assert khat < 0.7

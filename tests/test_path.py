@@ -1,0 +1,226 @@
+"""Evidence along random orders against closed forms, and a path that is biased."""
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from blackjax.smc import resampling
+from blackjax.smc.partial_posteriors_path import build_kernel, init
+from jax.scipy.stats import norm as normal
+from scipy.special import betaln
+from scipy.stats import multivariate_normal, norm
+
+from pcv.analysis.evidence import evidence, gained, minus, over_orders
+from pcv.sampling.path import from_normal, from_prior, paths
+
+UNITS = 30
+RNG = np.random.default_rng(1)
+X = np.column_stack([np.ones(UNITS), RNG.normal(size=(UNITS, 2))])
+Y = X @ [1.0, 0.5, -0.3] + RNG.normal(size=UNITS)
+SD = np.array([10.0, 1.0, 1.0])
+
+
+def orders_of(seed, number, units=UNITS):
+    rng = np.random.default_rng(seed)
+    return np.array([rng.permutation(units) for _ in range(number)])
+
+
+def along(densities, seed, number, particles=64, sizes=(0,), units=UNITS):
+    keys = jax.random.split(jax.random.key(seed), number)
+    orders = orders_of(seed, number, units)
+    return orders, paths(densities, particles, np.array(sizes), keys, orders)
+
+
+def regression(width=3, sd=SD, y=Y):
+    """Coefficients with independent normal priors; the noise has variance 1."""
+    x = X[:, :width]
+    return from_prior(
+        lambda key: sd[:width] * jax.random.normal(key, (width,)),
+        lambda b: normal.logpdf(b, 0, sd[:width]).sum(),
+        lambda b: normal.logpdf(y, x @ b),
+    )
+
+
+def evidence_of(rows, width=3, sd=SD):
+    x = X[rows, :width]
+    covariance = (x * sd[:width] ** 2) @ x.T + np.eye(len(rows))
+    return multivariate_normal.logpdf(Y[rows], np.zeros(len(rows)), covariance)
+
+
+def predictive(train, test, width=3, sd=SD):
+    """Mean log predictive density of the test units, each alone."""
+    x = X[train, :width]
+    covariance = np.linalg.inv(np.diag(1 / sd[:width] ** 2) + x.T @ x)
+    mean, ahead = covariance @ x.T @ Y[train], X[test, :width]
+    scale = np.sqrt(1 + np.einsum("ij,jk,ik->i", ahead, covariance, ahead))
+    return norm.logpdf(Y[test], ahead @ mean, scale).mean()
+
+
+COINS = np.array([1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0] * 2 + [1] * 6)
+
+
+def coins():
+    """A probability with a Beta(2, 3) prior, on the logit scale."""
+
+    def log_prior(u):
+        return (2 * jax.nn.log_sigmoid(u) + 3 * jax.nn.log_sigmoid(-u)).sum()
+
+    def draw(key):
+        p = jax.random.beta(key, 2.0, 3.0, (1,))
+        return jnp.log(p) - jnp.log1p(-p)
+
+    return from_prior(draw, log_prior, lambda u: jax.nn.log_sigmoid(jnp.where(COINS, u, -u)))
+
+
+HEADS = COINS.sum()
+EXACT = {
+    "mean": (regression(1), evidence_of(np.arange(UNITS), 1)),
+    "regression": (regression(), evidence_of(np.arange(UNITS))),
+    "coins": (coins(), betaln(2 + HEADS, 3 + UNITS - HEADS) - betaln(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_log_evidence_is_unbiased_with_honest_errors(name):
+    """Over 200 estimates of 16 orders each."""
+    densities, exact = EXACT[name]
+    _, found = along(densities, 1, 16 * 200, 128)
+    ends = found.log_evidence[..., -1].reshape(200, -1)
+    each = [evidence(x) for x in ends]
+    z = np.array([(x.value - exact) / x.mcse for x in each])
+    assert abs(z.mean()) < 4 / np.sqrt(200)
+    assert 0.9 < z.std(ddof=1) < 1.1
+    assert max(x.mcse for x in each) < 0.15
+    whole = evidence(ends)
+    assert abs(whole.value - exact) < 4 * whole.mcse < 0.03
+    assert abs(ends.mean() - exact) > 4 * whole.mcse  # without half the variance
+
+
+def test_the_two_sets_are_independent():
+    """Though each takes its metric from the other."""
+    _, found = along(regression(), 2, 1000)
+    one, other = found.log_evidence[..., -1].T
+    assert abs(np.corrcoef(one, other)[0, 1]) < 4 / np.sqrt(1000)
+
+
+@pytest.fixture(scope="module")
+def followed():
+    sizes = np.arange(UNITS)
+    with jax.enable_x64(True):
+        orders, found = along(regression(), 3, 200, 256, sizes)
+    return orders, sizes, found
+
+
+def test_cumulative_scores_of_the_same_orders(followed):
+    """At every P, so that they differ by Monte Carlo error alone."""
+    orders, sizes, found = followed
+    whole = np.full(UNITS, UNITS)
+    exact = np.array([[evidence_of(order[:size]) for size in sizes[1:]] for order in orders])
+    all_ = evidence_of(np.arange(UNITS))
+    ccv = gained(found.log_evidence, sizes, whole)
+    pcv = gained(found.log_evidence, 0 * sizes, sizes)
+    error = ccv.value[1:] - (all_ - exact).mean(0)
+    assert (abs(error) < 4 * ccv.mcse[1:]).all()
+    assert (ccv.mcse[5:] < 0.03).all()
+    error = pcv.value[1:] - exact.mean(0)
+    assert (abs(error) < 4 * pcv.mcse[1:]).all()
+    np.testing.assert_allclose(ccv.value + pcv.value, ccv.value[0], atol=1e-9)
+    assert abs(ccv.value[0] - all_) < 4 * ccv.mcse[0]
+    spread = (all_ - exact).std(0, ddof=1) / np.sqrt(len(orders))
+    np.testing.assert_allclose(ccv.se[5:], spread[4:], rtol=0.15)
+
+
+def test_leave_p_out_scores_of_the_same_orders(followed):
+    orders, sizes, found = followed
+    curve = over_orders(found.score)
+    exact = np.array([[predictive(o[:m], o[m:]) for m in sizes] for o in orders])
+    assert (abs(curve.value - exact.mean(0)) < 4 * curve.mcse + 2e-3).all()
+    ccv = gained(found.log_evidence, sizes, np.full(UNITS, UNITS))
+    summed = np.cumsum(curve.value[::-1])[::-1]
+    error = np.hypot(np.hypot(ccv.se, ccv.mcse), 0.01)
+    assert (abs(summed - ccv.value) < 4 * error).all()
+
+
+def test_differences_are_paired_by_order():
+    (_, one), (_, other) = (along(regression(width), 4, 100, 256) for width in (3, 2))
+    first, last = np.array([6]), np.array([UNITS])
+    a, b = (gained(x.log_evidence, first, last) for x in (one, other))
+    apart = minus(a, b)
+    exact = [
+        [evidence_of(np.arange(UNITS), w) - evidence_of(o[:6], w) for w in (3, 2)]
+        for o in orders_of(4, 100)
+    ]
+    assert abs(apart.value[0] - np.subtract(*np.transpose(exact)).mean()) < 4 * apart.mcse[0]
+    assert apart.se[0] < np.hypot(a.se, b.se)[0]
+
+
+def test_a_prior_without_draws():
+    """Flat: from a normal to the posterior of the first ten units, and on."""
+    whole = np.linalg.inv(X.T @ X)
+    root = np.linalg.cholesky(3 * whole)
+    densities = from_normal(
+        jnp.asarray(whole @ X.T @ Y),
+        jnp.asarray(root),
+        lambda b: jnp.zeros(()),
+        lambda b: normal.logpdf(Y, X @ b),
+        10,
+    )
+    orders, found = along(densities, 5, 100, 256)
+    sd = np.full(3, 1e3)
+    first = np.arange(1, UNITS - 9)
+    ccv = gained(found.log_evidence, first, np.full(first.size, UNITS - 9))
+    exact = np.array(
+        [
+            [
+                evidence_of(np.arange(UNITS), sd=sd) - evidence_of(order[: 9 + i], sd=sd)
+                for i in first
+            ]
+            for order in orders
+        ]
+    )
+    assert (abs(ccv.value - exact.mean(0)) < 4 * ccv.mcse + 1e-4).all()
+
+
+def test_what_is_impossible_in_most_of_the_prior():
+    """Uniform outcomes on (0, θ), of which the largest decides, wherever it comes."""
+    y = np.array([0.2, 0.9, 0.5, 3.9])
+
+    def log_lik(u):
+        return jnp.where(y < jnp.exp(u[0]), -u[0], -jnp.inf)
+
+    densities = from_prior(
+        lambda key: jax.random.exponential(key, (1,)),
+        lambda u: jnp.where(u[0] > 0, -u[0], -jnp.inf),
+        log_lik,
+    )
+    _, found = along(densities, 6, 200, 256, units=4)
+    whole = evidence(found.log_evidence[..., -1])
+    exact = -np.log(5) - 5 * np.log(3.9)  # ∫ exp(-5 u) from log 3.9
+    assert abs(whole.value - exact) < 4 * whole.mcse < 0.3
+
+
+def test_moving_before_weighing_is_biased():
+    """One datum at 0 from N(θ, 1), θ from N(0, 1): p(y) = .282, and not that of BlackJAX 1.7."""
+    densities = from_prior(
+        lambda key: jax.random.normal(key, (1,)),
+        lambda b: normal.logpdf(b).sum(),
+        lambda b: normal.logpdf(jnp.zeros(1), b),
+    )
+    _, found = along(densities, 7, 400, 256, units=1)
+    whole, exact = evidence(found.log_evidence[..., -1]), norm.logpdf(0, 0, np.sqrt(2))
+    assert abs(whole.value - exact) < 4 * whole.mcse < 0.03
+
+    def posterior(mask):
+        return lambda x: normal.logpdf(x) + mask[0] * normal.logpdf(0.0, x)
+
+    def moved(key, state, log_density, step_size):
+        return blackjax.rmh.build_kernel()(
+            key, state, log_density, lambda key, x: x + step_size * jax.random.normal(key)
+        )
+
+    settings = {"step_size": jnp.full((1,), 2.0)}
+    kernel = build_kernel(moved, blackjax.rmh.init, resampling.systematic, 50, settings, posterior)
+    start = jax.random.normal(jax.random.key(0), (2000,))
+    _, info = kernel(jax.random.key(1), init(start, 1), jnp.ones(1))
+    assert info.log_likelihood_increment - exact > 0.05
