@@ -30,7 +30,7 @@ from pcv.models.frontends.pymc import from_pymc
 from pcv.models.model import Model, numeric, support
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data.tables import make_data
-from pcv.pipeline.stages.problem import _of_column
+from pcv.pipeline.stages.common.problem import _of_column
 
 N, J = 12, 4
 RNG = np.random.default_rng(8)

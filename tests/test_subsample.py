@@ -157,7 +157,7 @@ def test_is_exact_within_its_errors(surrogate, how, strata):
 
 def test_all_terms_are_leave_one_out():
     found = pcv.subsample(MODEL, m=NUM_UNITS, data=DATA, **QUICK)
-    every = pcv.loo(MODEL, data=DATA, **QUICK)
+    every = pcv.loo({"all": MODEL}, data=DATA, **QUICK)["all"]
     assert found.subsampling_se == 0
     assert found.diagnostics.attrs["surrogate"] == "waic"  # 42 parameters
     np.testing.assert_allclose(found.elpd, every.elpd, atol=3 * every.mcse)
@@ -279,10 +279,11 @@ def test_grows_until_the_subsampling_error_is_small(capsys):
     assert said.count("sample model: 960 chains") == 1
     assert len(found.folds) == 120
     assert near(found, EXACT)
+    assert re.search(r"until: not settled \(.*\), with 120 terms\.", " ".join(str(found).split()))
     small = pcv.subsample(MODEL, 30, "plpd", "psis", data=DATA, **QUICK)
     assert set(chosen(small)) < set(chosen(found))
     enough = pcv.subsample(
-        MODEL, 30, until={"subsampling_se_over_se": 0.9, "max_m": 120}, data=DATA, **QUICK
+        MODEL, np.int64(30), until={"subsampling_se_over_se": 0.9, "max_m": 120}, data=DATA, **QUICK
     )
     assert len(enough.folds) == 30
 

@@ -95,6 +95,22 @@ def test_the_side_with_more_draws_leads(seed):
     assert 0.85 < z.std() < 1.2
 
 
+def test_sides_that_never_meet():
+    """As of an outlier that decides the full posterior: the fold's own draws remain, flagged."""
+    rng = np.random.default_rng(1)
+    own, full = rng.normal(-3000, 1, (2, CHAINS, DRAWS)), rng.normal(-50, 1, (2, 1600))
+    own[1], full[1] = normal_sides(rng, folds=1)
+    shift = np.array([-1500.0, TRUTH])
+    sides_, sums = sides_of(Drawn(own, full), shift), batch_sums(own, BATCH)
+    found, alone = diag.two_sided(sums, sides_), diag.two_sided(sums, None)
+    np.testing.assert_allclose(found.elpd[0], alone.elpd[0])
+    assert abs(found.elpd[1] - TRUTH) < 0.1
+    assert diag.two_sided_mcse(found)[0] == diag.two_sided_mcse(alone)[0]
+    assert found.carry[0] == found.overlap[0] == 0
+    assert np.isfinite(found.elpd).all()
+    assert heavy_tail(sums, np.zeros(2), np.zeros(2, bool), found.carry).tolist() == [True, False]
+
+
 def test_a_fold_with_one_side_has_its_own_mean():
     drawn = normal_sides(np.random.default_rng(1), folds=4)
     sums, shift = batch_sums(drawn.own, BATCH), np.array([TRUTH, np.inf, TRUTH, np.inf])

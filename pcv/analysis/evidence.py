@@ -20,13 +20,28 @@ Carlo error, and what remains of the spread over orders is that of the orders. A
 are unbiased, those of log p(y) are too low, by half their variance; this is made up for.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from jaxtyping import Float, Int
+from scipy.stats import trim_mean
+
+from pcv.analysis.results.wording import wrapped
+
+TRIMMED = 0.1
+"""share of orders left out at each end of a trimmed mean"""
+MOST_SIZES = 100
+"""sizes of the training set at which all other units are scored"""
+CLEAR = 2.0
+"""standard errors beyond which a difference counts"""
+PER_PARAMETER = 10
+"""units that train per parameter, for the least training set besides shares of all units"""
 
 
-class Evidence(NamedTuple):
+class Estimate(NamedTuple):
     """An estimate of log p(y) (nats)."""
 
     value: float
@@ -44,7 +59,7 @@ class Curve(NamedTuple):
     """of which it is the mean"""
 
 
-def evidence(log_evidence: Float[np.ndarray, "*estimate"]) -> Evidence:
+def evidence(log_evidence: Float[np.ndarray, "*estimate"]) -> Estimate:
     """Log of the mean of unbiased estimates of p(y), with its MCSE by the delta method.
 
     >>> rng = np.random.default_rng(1)
@@ -55,7 +70,7 @@ def evidence(log_evidence: Float[np.ndarray, "*estimate"]) -> Evidence:
     highest = log_evidence.max()
     share = np.exp(log_evidence - highest).ravel()
     mean, sd = share.mean(), share.std(ddof=1)
-    return Evidence(float(np.log(mean) + highest), float(sd / mean / np.sqrt(share.size)))
+    return Estimate(float(np.log(mean) + highest), float(sd / mean / np.sqrt(share.size)))
 
 
 def gained(
@@ -97,3 +112,245 @@ def _curve(each: Float[np.ndarray, "order size"], noise: Float[np.ndarray, " siz
     """With the variance of the mean over orders that is not Monte Carlo noise."""
     rest = np.maximum(each.var(0, ddof=1) / len(each) - noise, 0.0)
     return Curve(each.mean(0), np.sqrt(rest), np.sqrt(noise), each)
+
+
+def left_out(num_units: int, num_params: int) -> list[int]:
+    """Numbers of units left out, P, at which to show cumulative scores.
+
+    >>> left_out(100, 3), left_out(332, 4)
+    ([50, 70, 90], [166, 292, 299])
+    """
+    some = {round(0.9 * num_units), round(0.5 * num_units), num_units - PER_PARAMETER * num_params}
+    return sorted(p for p in some if 1 <= p < num_units)
+
+
+def sizes(num_units: int, num_params: int, first: int, prepared: int) -> Int[np.ndarray, " size"]:
+    """Sizes of the training set at which all other units are scored, from `first` on; `prepared`
+    is one of them."""
+    even = np.linspace(first, num_units - 1, min(num_units - first, MOST_SIZES)).astype(int)
+    shown = np.append(num_units - np.array(left_out(num_units, num_params), int), prepared)
+    return np.union1d(even, shown[shown >= first])
+
+
+def curves(path: xr.Dataset) -> dict[str, Curve]:
+    """S_CV(p), S_CCV(P) and S_PCV(P) at the sizes of ``evidence.zarr``."""
+    log_evidence, trained = path["log_evidence"].values, path["trained"].values
+    all_ = np.full(trained.size, log_evidence.shape[2] - 1)
+    found = {
+        "s_cv": over_orders(path["score"].values),
+        "s_ccv": gained(log_evidence, trained, all_),
+    }
+    if not path.attrs["improper"]:
+        found["s_pcv"] = gained(log_evidence, 0 * trained, trained)
+    return found
+
+
+def frame(path: xr.Dataset) -> pd.DataFrame:
+    """The curves by the number of units left out."""
+    found, n = curves(path), path.sizes["trained_units"] - 1
+    columns = {
+        f"{name}{end}": getattr(curve, field)
+        for name, curve in found.items()
+        for end, field in (("", "value"), ("_se", "se"), ("_mcse", "mcse"))
+    }
+    out = n - path["trained"].values
+    each = found["s_ccv"].each
+    columns |= {
+        "s_ccv_per_n": found["s_ccv"].value * n / out,
+        "s_ccv_median": np.median(each, axis=0),
+        "s_ccv_trimmed": trim_mean(each, TRIMMED),
+    }
+    return pd.DataFrame(columns, pd.Index(out, name="left_out")).sort_index()
+
+
+def of_path(path: xr.Dataset) -> Estimate:
+    """log p(y) of a model; NaN where its prior is improper."""
+    if path.attrs["improper"]:
+        return Estimate(np.nan, np.nan)
+    return evidence(path["log_evidence"].values[:, :, -1])
+
+
+MAX_APART, LEAST_APART = 4.0, 0.05
+"""MCSEs, and nats, by which two ways to the evidence may differ"""
+GOOD_K = 0.7
+"""k-hat up to which Laplace's approximation counts"""
+
+
+def in_words(path: xr.Dataset) -> str:
+    """log p(y) by each way, in a line."""
+    if wrong := path.attrs["improper"]:
+        return (
+            f"no evidence, as the prior of '{wrong}' is improper, or `init` does not draw from it"
+        )
+    found = of_path(path)
+    words = [f"log p(y) {found.value:.3f} (MCSE {found.mcse:.2g})"]
+    for way in path["way"].values:
+        of_way = path.sel(way=way)
+        khat = float(of_way["khat"])
+        tail = f", k-hat {khat:.2f}" if np.isfinite(khat) else ""
+        value, mcse = float(of_way["log_evidence_by"]), float(of_way["mcse_by"])
+        said = f"{value:.3f} ({mcse:.2g}{tail})" if np.isfinite(value) else "unknown"
+        words.append(f"by {way} {said}")
+    return ", ".join(words)
+
+
+def disagreement(path: xr.Dataset) -> str:
+    """In words, where bridge sampling, or a good Laplace approximation, differs; else nothing."""
+    found = of_path(path)
+    for way in path["way"].values if "way" in path else []:
+        at = path.sel(way=way)
+        apart = float(at["log_evidence_by"]) - found.value
+        error = float(np.hypot(found.mcse, at["mcse_by"]))
+        if abs(apart) > max(MAX_APART * error, LEAST_APART) and not at["khat"] > GOOD_K:
+            return (
+                f"log p(y) by {way} differs by {apart:.2f} nats (MCSE {error:.2g}): `log_prior` "
+                "lacks a constant, or one of both did not reach all of the posterior"
+            )
+    return ""
+
+
+class Difference(NamedTuple):
+    """A model's differences from another (nats)."""
+
+    bayes_factor: Estimate
+    """log of it"""
+    s_ccv: Curve
+    """at the sizes shown"""
+    s_cv_1: float
+    """of the leave-one-out score per unit"""
+    words: str
+    """where the Bayes factor and the cumulative score disagree"""
+
+
+def difference(one: xr.Dataset, other: xr.Dataset) -> Difference:
+    """Of a model's ``evidence.zarr`` and that of the model it is compared with."""
+    a, b = of_path(one), of_path(other)
+    factor = Estimate(a.value - b.value, float(np.hypot(a.mcse, b.mcse)))
+    ccv = minus(*(curves(x)["s_ccv"] for x in (one, other)))
+    cv = minus(*(curves(x)["s_cv"] for x in (one, other)))
+    at = prepared(one)
+    names = one.attrs["model"], other.attrs["model"]
+    n = one.sizes["trained_units"] - 1
+    words = _disagree(names, factor, ccv, at, n, int(one["trained"][at]), float(cv.value[-1]))
+    return Difference(factor, ccv, float(cv.value[-1]), words)
+
+
+def _disagree(
+    names: tuple[str, str],
+    factor: Estimate,
+    ccv: Curve,
+    at: int,
+    num_units: int,
+    prepared: int,
+    per_unit: float,
+) -> str:
+    value, error = float(ccv.value[at]), float(np.hypot(ccv.se[at], ccv.mcse[at]))
+    clear = abs(factor.value) > CLEAR * factor.mcse and abs(value) > CLEAR * error
+    if not clear or np.sign(factor.value) == np.sign(value):
+        return ""
+    by_factor, by_score = (
+        names if factor.value > 0 else names[::-1],
+        names if value > 0 else names[::-1],
+    )
+    paid = abs(factor.value - value)
+    words = (
+        f"The Bayes factor prefers '{by_factor[0]}' (by {abs(factor.value):.1f} nats), cumulative "
+        f"cross-validation '{by_score[0]}' (by {abs(value):.1f}). The prior decides: for the first "
+        f"{prepared} of {num_units} units '{by_score[0]}' pays {paid:.1f} nats (S_PCV), which says "
+        "how vague its prior is rather than how it predicts."
+    )
+    if per_unit * value > 0:
+        more = int(np.ceil(abs(factor.value / per_unit)))
+        words += (
+            f" As a unit more brings {abs(per_unit):.2g} nats (S_CV(1)), they would agree after "
+            f"about {num_units + more} units."
+        )
+    return words
+
+
+def prepared(path: xr.Dataset) -> int:
+    """Place among the sizes of the training set after which scores are cumulated."""
+    return int(np.argmin(np.abs(path["trained"].values - path.attrs["prepared"])))
+
+
+def best(paths: Mapping[str, xr.Dataset]) -> str:
+    """The model with the highest cumulative score."""
+    each = {name: curves(path)["s_ccv"].value[prepared(path)] for name, path in paths.items()}
+    return max(each, key=lambda name: each[name])
+
+
+def extent(path: xr.Dataset) -> tuple[int, int]:
+    """Numbers of all units, and of those whose score is cumulated."""
+    n = path.sizes["trained_units"] - 1
+    return n, n - int(path["trained"].values[prepared(path)])
+
+
+def about(paths: Mapping[str, xr.Dataset], reference: str) -> str:
+    """What was followed, in a line."""
+    one = paths[reference]
+    n, left_out = extent(one)
+    return (
+        f"Cumulative score of {left_out} units after {n - left_out} that prepare: "
+        f"{one.sizes['order']} random orders, 2 × {one.attrs['particles']} particles along each"
+    )
+
+
+def verdict(paths: Mapping[str, xr.Dataset], reference: str) -> list[str]:
+    """Which model predicts better, and what does not fit together, in sentences."""
+    rows, (n, left_out) = table(paths, reference), extent(paths[reference])
+    said = []
+    for name, row in rows.drop(reference).iterrows():
+        apart, error = row["s_ccv_diff"], np.hypot(row["diff_se"], row["diff_mcse"])
+        better, worse = (name, reference) if apart > 0 else (reference, name)
+        words = f"'{better}' predicts better than '{worse}'"
+        if abs(apart) < CLEAR * error:
+            words = f"'{better}' and '{worse}' cannot be told apart"
+        said.append(
+            f"{words} once {n - left_out} units have prepared: difference {abs(apart):.2f} nats "
+            f"(SE {row['diff_se']:.2g} over orders, MCSE {row['diff_mcse']:.2g}); log Bayes factor "
+            f"{row['log_bf'] * (1 if better == name else -1):.2f} (MCSE {row['log_bf_mcse']:.2g})."
+        )
+    said += [difference(path, paths[reference]).words for path in paths.values()]
+    said += [f"'{name}': {words}." for name, path in paths.items() if (words := disagreement(path))]
+    for name, path in paths.items():
+        if wrong := path.attrs["improper"]:
+            said.append(
+                f"'{name}' has no evidence: the prior of '{wrong}' is improper, or `init` does not "
+                "draw from it."
+            )
+    return [words for words in said if words]
+
+
+def in_table(paths: Mapping[str, xr.Dataset], reference: str) -> str:
+    """The comparison as text."""
+    frame_ = table(paths, reference).rename_axis(index=None, columns="model")
+    rows = frame_.to_string(float_format="{:.2f}".format)
+    heading = f"{about(paths, reference)}; differences from {reference}"
+    return "\n".join([wrapped(heading), rows, "", *map(wrapped, verdict(paths, reference))])
+
+
+def table(paths: Mapping[str, xr.Dataset], reference: str) -> pd.DataFrame:
+    """Models by cumulative score, best first, and their differences from one of them.
+
+    Args:
+        paths: ``evidence.zarr`` of each model, over the same orders.
+        reference: the model that others are compared with.
+    """
+    rows = {}
+    for name, path in paths.items():
+        ccv, found, place = curves(path)["s_ccv"], of_path(path), prepared(path)
+        apart, (n, left_out) = difference(path, paths[reference]), extent(path)
+        own = name != reference
+        rows[name] = {
+            "log_evidence": found.value,
+            "mcse": found.mcse,
+            "log_bf": apart.bayes_factor.value,
+            "log_bf_mcse": apart.bayes_factor.mcse * own,
+            "s_ccv": ccv.value[place],
+            "s_ccv_per_n": ccv.value[place] * n / left_out,
+            "s_ccv_diff": apart.s_ccv.value[place],
+            "diff_se": apart.s_ccv.se[place] * own,
+            "diff_mcse": apart.s_ccv.mcse[place] * own,
+        }
+    frame_ = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+    return frame_.sort_values("s_ccv", ascending=False)

@@ -125,7 +125,7 @@ def prepared(
             "experiments": {EXPERIMENT: experiment},
         }
         yield Job(
-            config.parse(settings),
+            config.parse(_of_python(settings)),
             EXPERIMENT,
             kept or Path(),
             say=say if progress else silent,
@@ -134,6 +134,15 @@ def prepared(
             made={},
             kept={} if kept is None else None,
         )
+
+
+def _of_python(x: Any) -> Any:
+    """Settings with NumPy's numbers as Python's."""
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, Mapping):
+        return {key: _of_python(value) for key, value in x.items()}
+    return [_of_python(value) for value in x] if isinstance(x, list) else x
 
 
 def _stored(
@@ -194,12 +203,25 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
     """The config's `cv` section from a call's arguments, not yet validated."""
     fewest = until.get("min_draws", 200) if isinstance(until, Mapping) else draws
     section = {"chains": chains, "draws": draws, "warmup": warmup}
-    if isinstance(fewest, int):
-        batches = range(min(50, max(fewest // 2, 1)), 0, -1)
+    if isinstance(fewest, int | np.integer):
+        batches = range(min(50, max(int(fewest) // 2, 1)), 0, -1)
         section["batch_size"] = next(b for b in batches if fewest % b == 0)
     if until is not None:
         section["until"] = until
     return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
+
+
+@contextmanager
+def keys_as_arguments() -> Iterator[None]:
+    """Errors that name a key of `folds` name the argument that it came from instead."""
+    try:
+        yield
+    except PcvError as error:
+        renamed = {"group": "group_by"}
+        key = r"(?<![\w/\\.])folds\.(\w+)\b"  # and no file, such as results/folds.zarr
+        said = re.sub(key, lambda found: renamed.get(found[1], found[1]), str(error))
+        error.args = (said,)
+        raise
 
 
 def silent(what: Any) -> None:

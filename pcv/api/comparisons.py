@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
@@ -10,6 +10,8 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, frames, wording
+from pcv.api import cumulative
+from pcv.api.cumulative import CumulativeCV
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
@@ -105,8 +107,11 @@ class Comparisons:
 
 
 def compare(
-    models: Mapping[str, CV], *, reference: str | None = None, joint: bool | None = None
-) -> Comparisons:
+    models: Mapping[str, CV] | Mapping[str, CumulativeCV],
+    *,
+    reference: str | None = None,
+    joint: bool | None = None,
+) -> Any:
     r"""Which model predicts better, and how sure that is.
 
     .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
@@ -116,9 +121,13 @@ def compare(
 
     Args:
         models: cross-validations by the models' names, over the same folds of the same data; of
-            the same subsample, differences are estimated by the difference estimator.
+            the same subsample, differences are estimated by the difference estimator. Or results of
+            `evidence` and `cumulative`, over the same orders.
         reference: the model that the others are compared with; None: the best by the joint score.
         joint: the joint or the pointwise score; None: what the models show.
+
+    Returns:
+        `Comparisons`; of evidence and cumulative scores, `pcv.api.cumulative.CumulativeComparison`.
 
     Raises:
         PcvError: they differ in data, folds, outcome or predictive, so that their difference would
@@ -127,13 +136,26 @@ def compare(
     check_joint(joint)
     if not isinstance(models, Mapping) or not models:
         raise PcvError("compare: no models by name; give a dict of cross-validations")
+    along = {name: cv for name, cv in models.items() if isinstance(cv, CumulativeCV)}
+    if len(along) == len(models):
+        return cumulative.compared(along, reference)
+    scored = {name: cv for name, cv in models.items() if isinstance(cv, CV)}
     for name, cv in models.items():
-        if not isinstance(cv, CV):
+        if name not in scored:
             raise PcvError(
                 f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives"
             )
+    return _scored(scored, reference, joint)
+
+
+def _scored(models: Mapping[str, CV], reference: str | None, joint: bool | None) -> Comparisons:
     if joint is False and any("chosen" in cv.diagnostics for cv in models.values()):
         raise PcvError("compare: subsamples have one score, of whole terms; leave joint out")
+    if len({"chosen" in cv.diagnostics for cv in models.values()}) > 1:
+        raise PcvError(
+            "compare: some score all terms, others a subsample; score all models alike, "
+            "subsamples with the same m and seed"
+        )
     shown = {cv.joint for cv in models.values()} if joint is None else {joint}
     if len(shown) > 1:
         raise PcvError("compare: some models show the joint score, some the pointwise; give joint=")
@@ -145,9 +167,12 @@ def compare(
         if len(set(made_of[key].values())) > 1:
             first, *others = made_of[key]
             other = next(name for name in others if made_of[key][name] != made_of[key][first])
+            alike = "the same folds of the same outcome"
+            if "chosen" in models[first].diagnostics:
+                alike = "one subsample, of the same m and seed"
             raise PcvError(
                 f"compare: '{other}' was scored on other {what} than '{first}'; compare models "
-                "over the same folds of the same outcome"
+                f"over {alike}"
             )
     data, folds = (next(iter(made_of[key].values())) for key in made_of)
     # Front-ends name units by their own dimensions; they are in the same order.

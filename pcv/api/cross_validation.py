@@ -98,10 +98,7 @@ def cross_validate(
     ) as job:
         check(job._replace(say=calls.silent), leaks=False)
         run(job)
-        if not isinstance(model, Mapping):
-            (name,) = job.settings.models
-            return collected(job._replace(model=name), joint).renamed("model")
-        return {n: collected(job._replace(model=n), joint) for n in job.settings.models}
+        return of_models(job, joint, isinstance(model, Mapping))
 
 
 def run(job: Job) -> None:
@@ -122,6 +119,12 @@ def run(job: Job) -> None:
         made.append(Made(stage, part, require(part, stage, known)))
 
 
+def of_models(job: Job, joint: bool | None, several: bool) -> Any:
+    """A `CV`, or several of them by the models' names."""
+    found = {name: collected(job._replace(model=name), joint) for name in job.settings.models}
+    return found if several else next(iter(found.values())).renamed("model")
+
+
 def collected(job: Job, joint: bool | None) -> CV:
     """A model's artifacts as a `CV`."""
     folds, data, diagnosed = (opened(job, x).load() for x in ("folds", "data", "diagnose"))
@@ -133,16 +136,21 @@ def collected(job: Job, joint: bool | None) -> CV:
     tree = xr.DataTree.from_dict(groups)
     said = describe(stored(folds), data.sizes["unit"])
     stamp = require(job, "fit", {})
-    rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
     tree.attrs = {
         "title": headline(job.settings.folds, said),
         "outcome": outcome,
         "seed": job.config.seed,
         "marks": stamp.marks,
-        "outcome_print": _hash(*rows),
-        "folds_print": _hash(folds["test"].values, folds["held_out"].values),
+        **prints(data, outcome, folds),
     }
     return CV(tree, bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint)
+
+
+def prints(data: xr.Dataset, outcome: str, folds: xr.Dataset) -> dict[str, str]:
+    """Hashes of what models must share to be compared."""
+    rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
+    of_folds = [folds[name].values for name in ("test", "held_out", "order") if name in folds]
+    return {"outcome_print": _hash(*rows), "folds_print": _hash(*of_folds)}
 
 
 def _groups(job: Job) -> dict[str, xr.Dataset]:

@@ -208,9 +208,10 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
         own = models[name]
         holds_its_own = isinstance(own, Model) and own.data is not None and outcome in given
         if holds_its_own and not np.array_equal(np.ravel(given[outcome]), part.columns[outcome]):
+            sizes = len(part.columns[outcome]), np.size(given[outcome])
             raise PcvError(
-                f"model '{name}' was made with its own values of '{outcome}', and data=... has "
-                "others; make the model of these data"
+                f"model '{name}' was made with {sizes[0]} values of '{outcome}', and data=... has "
+                f"{'others' if sizes[0] == sizes[1] else sizes[1]}; make the model of these data"
             )
         if name == first:
             continue

@@ -1,8 +1,6 @@
 """Leave-one-out from the full-data fit where it suffices: `loo` of all terms, and `subsample`."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ from pcv.analysis.subsampling import strata_of
 from pcv.api import calls, cross_validation
 from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
-from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.base.programs import devices
 from pcv.folds import columns
@@ -21,16 +18,16 @@ from pcv.folds.sections.scheme import GROUPS, ORDER, Table
 from pcv.folds.sections.subsampling import Subsampling
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.common.problem import scored
 from pcv.pipeline.stages.from_full_data import of_terms
 from pcv.pipeline.stages.inputs import check
-from pcv.pipeline.stages.problem import scored
 from pcv.pipeline.storage.artifacts import opened
 
 Groups = str | Sequence[Any] | np.ndarray | None
 
 
 def loo(
-    model: AnyModel,
+    model: AnyModel | Mapping[str, AnyModel],
     *,
     group_by: Groups = None,
     brute_force: bool = True,
@@ -47,7 +44,7 @@ def loo(
     precision: str = "float64",
     cores: int | None = None,
     progress: bool = True,
-) -> CV:
+) -> Any:
     r"""Leave-one-out, or leave-one-group-out, from the full-data fit where its draws suffice.
 
     Folds whose importance weights have a light tail come from PSIS; those with k-hat above `good_k`
@@ -65,6 +62,9 @@ def loo(
         chains, draws, warmup, cv: of the folds sampled.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
 
+    Returns:
+        `CV`, or a dict of them by the models' names.
+
     Raises:
         PcvError: what is wrong, where, and what to do.
     """
@@ -80,12 +80,11 @@ def loo(
         "cv": calls.cv_section(chains, draws, warmup, None, cv),
     }
     prepared = calls.prepared(model, folds, data, sections, seed, precision, None, cores, progress)
-    with _keys_as_arguments(), prepared as job:
+    with calls.keys_as_arguments(), prepared as job:
         job = _grouped(job, group_by)
         check(job._replace(say=calls.silent), leaks=False)
         cross_validation.run(job)
-        (part,) = (job._replace(model=name) for name in job.settings.models)
-        return cross_validation.collected(part, joint).renamed("model")
+        return cross_validation.of_models(job, joint, isinstance(model, Mapping))
 
 
 def subsample(
@@ -177,30 +176,14 @@ def subsample(
     prepared = calls.prepared(
         model, folds, data, sections, seed, precision, results, cores, progress
     )
-    with _keys_as_arguments(), prepared as job:
+    with calls.keys_as_arguments(), prepared as job:
         job = _grouped(job, group_by)
         check(job._replace(say=calls.silent), leaks=False)
-        parts = {name: job._replace(model=name) for name in job.settings.models}
         if strata > 1:
-            (part,) = parts.values()
+            (part,) = (job._replace(model=name) for name in job.settings.models)
             job = job._replace(objects={**job.objects, ORDER: _in_strata(part, strata, by_spread)})
-            parts = {name: job._replace(model=name) for name in parts}
         cross_validation.run(job)
-        found = {name: cross_validation.collected(x, True) for name, x in parts.items()}
-        return found if several else next(iter(found.values())).renamed("model")
-
-
-@contextmanager
-def _keys_as_arguments() -> Iterator[None]:
-    """Errors that name a key of `folds` name the argument that it came from instead."""
-    try:
-        yield
-    except PcvError as error:
-        renamed = {"group": "group_by"}
-        key = r"(?<![\w/\\.])folds\.(\w+)\b"  # and no file, such as results/folds.zarr
-        said = re.sub(key, lambda found: renamed.get(found[1], found[1]), str(error))
-        error.args = (said,)
-        raise
+        return cross_validation.of_models(job, True, several)
 
 
 def _grouped(job: Job, group_by: Groups) -> Job:

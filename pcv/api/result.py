@@ -166,9 +166,12 @@ class CV:
         return "chosen" in self.diagnostics
 
     def _check_subsample(self, wanted: bool) -> None:
-        if self._is_subsample != wanted:
-            what = "scores every term" if wanted else "scores a subsample of the terms"
-            raise PcvError(f"{self.name}: it {what}, so that there is no such thing of it")
+        if wanted and not self._is_subsample:
+            raise PcvError(f"{self.name}: it scores every term, so that it has no surrogates")
+        if self._is_subsample and not wanted:
+            raise PcvError(
+                f"{self.name}: ArviZ has no scores of subsamples; compare them by pcv.compare"
+            )
 
     def score(self, name: str, kind: Kind = "pointwise") -> pd.Series:
         """Estimate, SE and MCSE of a score besides the log score.
@@ -226,7 +229,7 @@ class CV:
         else:
             lines += [
                 f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
-                f"{'elpd':12}{self.elpd:10.1f}{self.se:8.1f}{self._mcse_in_words():>8}",
+                f"{'elpd':12}{self.elpd:10.1f} {self.se:7.1f} {self._mcse_in_words():>7}",
             ]
         if not np.isnan(p := self.p):
             lines.append(f"{'p':12}{p:10.1f}")
@@ -241,7 +244,8 @@ class CV:
         words = [trust, *(f"Warning: {mark}" for mark in self._marks())]
         if self._is_subsample:
             notes = wording.error_notes(comparing.compare([self.scores]))
-            words = [f"Exact terms: {words[0]}", *words[1:], *notes]
+            grown = [f"{d.attrs['until']}."] if "until" in d.attrs else []
+            words = [f"Exact terms: {words[0]}", *words[1:], *grown, *notes]
         return "\n".join([*lines, "", *map(wording.wrapped, words)])
 
     def _mcse_in_words(self) -> str:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_vali
 
 from pcv.base.section import MODEL, Text, plain, problem
 from pcv.folds.sections.coordinates import Coordinates
+from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.scheme import FromFullData, Scheme, Table, shown
 from pcv.folds.sections.subsampling import Subsampling
 
@@ -289,6 +290,7 @@ Known = (
     | KFold
     | LeaveOneGroupOut
     | Subsampling
+    | Cumulative
     | Blocks
     | HBlock
     | HVBlock

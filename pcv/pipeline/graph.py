@@ -3,7 +3,8 @@
     data ─▶ fit ─▶ folds ─▶ warmup ─▶ sample ─▶ diagnose ─▶ compare ─▶ report
 
 and, where the config asks for them, `surrogates` and `subsample` (leave-one-out from the full-data
-fit), `cut` (of folds into batches) and `plan` (of a further round of sampling). Artifacts' paths
+fit), `evidence` (cumulative cross-validation), `cut` (of folds into batches) and `plan` (of a
+further round of sampling). Artifacts' paths
 and recipes, the order in which they are made, whether they are up to date, and when Snakemake
 remakes them all follow from this table.
 
@@ -101,6 +102,16 @@ STAGES = {
         inputs=("folds", "surrogates"),
         keys={"folds": True, "compare": True},
     ),
+    "evidence": Stage(
+        version=1,
+        path="{experiment}/models/{model}/evidence.zarr",
+        module="along_orders",
+        says="Follow the evidence of growing training sets (scheme: cumulative): evidence.zarr.",
+        inputs=("folds", "fit"),
+        keys={"folds": True},
+        common=frozenset({"seed", "precision"}),
+        files={"files": "model"},
+    ),
     "cut": Stage(
         version=4,
         path="{experiment}/models/{model}/batches.zarr",
@@ -160,7 +171,7 @@ STAGES = {
         path="{experiment}/comparison.zarr",
         module="answers",
         says="Compare the models and print the tables: comparison.zarr, comparison.csv.",
-        inputs=("diagnose",),
+        inputs=("diagnose", "evidence"),
         keys={"compare": True},
     ),
     "report": Stage(

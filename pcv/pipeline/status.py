@@ -9,7 +9,7 @@ from tqdm import tqdm
 from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, draws_of
-from pcv.pipeline.stages.problem import active_folds, batch_of, sampled_folds, stored_folds
+from pcv.pipeline.stages.common.problem import active_folds, batch_of, sampled_folds, stored_folds
 from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.artifacts import (
     Made,

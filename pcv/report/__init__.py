@@ -18,6 +18,8 @@ from jinja2 import (
 )
 from markupsafe import Markup
 
+from pcv.analysis.evidence import about, verdict
+from pcv.report.cumulative import cumulative_table, size_table, ways_table
 from pcv.report.drawing import (
     CAPTIONS,
     NESTED_CAPTIONS,
@@ -49,6 +51,7 @@ __all__ = [
     "Cells",
     "Picture",
     "Table",
+    "cumulative_html",
     "drawn",
     "figures",
     "html",
@@ -99,7 +102,6 @@ def html(
     names = models_of(comparison)
     single = len(names) == 1
     folds = {name: fold_table(name, diagnostics[name]) for name in names}
-    config = provenance.get("config", {})
     return template("report.html.j2").render(
         title=title,
         made_of=json.dumps(made_of),
@@ -130,15 +132,53 @@ def html(
         flagged_units=flagged_units(diagnostics, names),
         folds=folds,
         fits=fit_table([diagnostics[name] for name in names], names),
-        origin={
+        **_origin(provenance),
+    )
+
+
+def cumulative_html(
+    paths: Mapping[str, xr.Dataset],
+    reference: str,
+    provenance: Mapping[str, Any],
+    picture: Picture,
+    title: str,
+    marks: Sequence[str],
+    made_of: Mapping[str, Any] | None = None,
+) -> str:
+    """The report of cumulative cross-validation as one self-contained HTML page.
+
+    Args:
+        paths: the contents of each model's evidence.zarr, by model name.
+        reference: the model that the others are compared with.
+        picture: `plots.cumulative`, as `drawn`.
+        provenance, title, marks, made_of: as for `html`.
+    """
+    return template("cumulative.html.j2").render(
+        title=title,
+        made_of=json.dumps(made_of),
+        marks=marks,
+        about=about(paths, reference),
+        verdict=verdict(paths, reference),
+        scores=cumulative_table(paths, reference),
+        ways=ways_table(paths),
+        sizes={name: size_table(name, path) for name, path in paths.items()},
+        figure=Markup(inline(picture.svg, "cumulative")),
+        **_origin(provenance),
+    )
+
+
+def _origin(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    config = provenance.get("config", {})
+    return {
+        "origin": {
             key: {name: _words(item) for name, item in value.items()}
             if isinstance(value, Mapping)
             else _words(value)
             for key, value in provenance.items()
             if key != "config"
         },
-        config=config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False),
-    )
+        "config": config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False),
+    }
 
 
 def template(name: str, *folders: Path) -> Template:

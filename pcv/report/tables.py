@@ -46,7 +46,7 @@ def score_table(
     caption = f"{kind.capitalize()} scores: {count}, {predictive} predictive"
     errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
     over = [
-        f"{model} {_error(over_folds)}"
+        f"{model} {error(over_folds)}"
         for model, over_units, over_folds in zip(
             errors.index, errors["dse"], errors["dse_folds"], strict=True
         )
@@ -58,8 +58,8 @@ def score_table(
     elpd = [
         (
             typeset(row["elpd"], row["se"]),
-            _error(row["se"]),
-            *(_error(row["subsampling_se"]) for _ in third),
+            error(row["se"]),
+            *(error(row["subsampling_se"]) for _ in third),
             _mcse(row, "mcse"),
         )
         for _, row in rows.iterrows()
@@ -76,8 +76,8 @@ def score_table(
             if row["model"] == comparator
             else (
                 typeset(row["elpd_diff"], row["dse"]),
-                _error(row["dse"]),
-                *(_error(row["subsampling_dse"]) for _ in third),
+                error(row["dse"]),
+                *(error(row["subsampling_dse"]) for _ in third),
                 _mcse(row, "mcse_diff"),
                 percent(row["p_better"]),
             )
@@ -107,13 +107,13 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
                 if row["score_diff"] == 0 and row["dse"] == 0
                 else (
                     typeset(row["score_diff"], row["dse"]),
-                    _error(row["dse"]),
+                    error(row["dse"]),
                     _mcse(row, "mcse_diff"),
                     percent(row["p_better"]),
                 )
             ),
             typeset(row["estimate"], row["se"]),
-            _error(row["se"]),
+            error(row["se"]),
             _mcse(row, "mcse"),
             row["kind"],
         )
@@ -142,13 +142,13 @@ def step_table(rows: pd.DataFrame, single: bool) -> Table:
                 if row["mcse_diff"] == 0
                 else (
                     typeset(row["elpd_diff"], row["dse"]),
-                    _error(row["dse"]),
-                    _error(row["mcse_diff"]),
+                    error(row["dse"]),
+                    error(row["mcse_diff"]),
                 )
             ),
             typeset(row["elpd"], row["se"]),
-            _error(row["se"]),
-            _error(row["mcse"]),
+            error(row["se"]),
+            error(row["mcse"]),
             f"{row['n_units']:,}",
         )
         for _, row in rows.iterrows()
@@ -196,8 +196,8 @@ def subsample_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:
             name,
             str(surrogate),
             typeset(row["elpd"], row["se"]),
-            _error(row["se"]),
-            _error(row["subsampling_se"]),
+            error(row["se"]),
+            error(row["subsampling_se"]),
             "used" * (surrogate == d.attrs["surrogate"]),
         )
         for name, d in diagnostics.items()
@@ -326,13 +326,13 @@ def _flagged(what: str, rows: Sequence[Cells], elsewhere: str) -> Table:
     )
 
 
-def _error(error: float) -> str:
+def error(error: float) -> str:
     return typeset(error, error)
 
 
 def _mcse(row: pd.Series, name: str) -> str:
     """With ">" if it is only a lower bound."""
-    return "> " * bool(row[f"{name}_is_bound"]) + _error(row[name])
+    return "> " * bool(row[f"{name}_is_bound"]) + error(row[name])
 
 
 def _only(folds: xr.Dataset, name: str) -> float:

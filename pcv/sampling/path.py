@@ -34,7 +34,7 @@ import numpy as np
 from blackjax.smc.resampling import systematic
 from blackjax.smc.solver import dichotomy
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.base import programs
 from pcv.base.programs.devices import BY_CHAIN, in_use, shard_mapped
@@ -45,9 +45,10 @@ LENGTH = 16
 """states of each chain, all of which become particles"""
 MIN_SHARE = 0.5
 """conditional effective sample size of a step, per particle"""
-TARGET_ACCEPT = 0.8
+TARGET_ACCEPT, LEAST_ACCEPT = 0.8, 0.4
+"""of the step size; and the rate below which particles move once more before the next step"""
 STEPS_AT_REST = 5
-"""at the start, so that chains and step size suit it however few its draws"""
+"""at the start, so that particles and step size suit it however few its draws"""
 MAX_LEAPFROGS = 32.0
 MOST_STEPS = 10_000
 LOWEST = -1e10
@@ -148,7 +149,7 @@ def paths(
         All results with a leading axis of paths; NaN from where a path got stuck.
     """
     devices = in_use()
-    at_once = 1  # on a CPU chains of one path fill the cache, and none waits for another
+    at_once = None  # on a CPU chains of one path fill the cache, and none waits for another
     if devices[0].platform != "cpu":
         at_once = max(GPU_ROOM // (16 * number * orders.shape[1]), 1)
     one = partial(follow, densities, number, jnp.asarray(sizes))
@@ -196,7 +197,7 @@ def follow(
         passed = (knots > now.place) & (knots <= place) | (knots == 0) & (now.place == 0)
         of_knots = sums - here[:, :, None]
         evidence = now.evidence[:, None] + _log_mean(of_knots)
-        scored = _scores(each, of_knots[:, :, sizes], sizes)
+        scored = _scores(each, of_knots[:, :, sizes], sizes, passed[sizes])
         path = now.path._replace(
             log_evidence=jnp.where(passed, evidence, now.path.log_evidence),
             score=jnp.where(passed[sizes], scored, now.path.score),
@@ -208,7 +209,6 @@ def follow(
             lambda by: _share_left(up_to(place + by) - there, weight) - MIN_SHARE, 0.0, last - place
         )
         at_rest = path.steps < STEPS_AT_REST
-        then = jnp.where(at_rest, place, jnp.minimum(place + ahead, last))
         choosing, moving = jax.random.split(jax.random.fold_in(key, path.steps))
         chosen = jax.vmap(lambda key, weight: systematic(key, weight, chains))(
             jax.random.split(choosing), weight
@@ -218,6 +218,8 @@ def follow(
         particles, accepted = _moved(
             partial(log_density, place), moving, some, covariance[::-1], now.log_step
         )
+        stays = at_rest | (accepted < LEAST_ACCEPT)
+        then = jnp.where(stays, place, jnp.minimum(place + ahead, last))
         path = path._replace(acceptance=jnp.minimum(path.acceptance, accepted))
         evidence = now.evidence + _log_mean(log_weight)
         log_step = jnp.clip(now.log_step + accepted - TARGET_ACCEPT, MIN_LOG_STEP, MAX_LOG_STEP)
@@ -264,14 +266,14 @@ def _moved(
 def _covariance(
     particles: Float[Array, "particle param"], weight: Float[Array, " particle"]
 ) -> Float[Array, "param ..."]:
-    """Of the particles, with correlations shrunk as by as many draws as there are parameters;
-    variances alone if there are many."""
+    """Of the particles, with correlations shrunk where they are few; variances alone if there are
+    many parameters."""
     apart = (particles - weight @ particles) * jnp.sqrt(weight)[:, None]
     variance = (apart**2).sum(0)
     if variance.size > DENSE:
         return variance
-    number = 1 / jnp.sum(weight**2)
-    kept = number / (number + variance.size)
+    per_draw = variance.size * jnp.sum(weight**2)
+    kept = 1 / (1 + per_draw**2)
     return kept * apart.T @ apart + (1 - kept) * jnp.diag(variance)
 
 
@@ -291,16 +293,25 @@ def _scores(
     each: Float[Array, "set particle increment"],
     log_weight: Float[Array, "set particle size"],
     sizes: Int[Array, " size"],
+    wanted: Bool[Array, " size"],
 ) -> Float[Array, "set size"]:
-    """Mean log predictive density of the increments beyond each size.
+    """Mean log predictive density of the increments beyond each size, where wanted.
 
     The logs of means over each set are too low, by twice as much as those over both: their mean is
     raised accordingly, the sets' difference stays.
     """
-    weight = jax.nn.softmax(log_weight, axis=1)
-    highest = each.max((0, 1))
-    density = jnp.einsum("spi,spk->sik", jnp.exp(each - highest), weight)
-    both = jnp.concatenate([density, density.mean(0)[None]])
-    to_come = jnp.arange(each.shape[2])[:, None] >= sizes
-    logs = jnp.where(to_come, jnp.log(both) + highest[:, None], 0.0).sum(1) / to_come.sum(0)
-    return logs[:2] + 2 * (logs[2] - logs[:2].mean(0))
+    places = jnp.arange(each.shape[2])
+
+    def at(of_size: tuple[Array, Array]) -> Float[Array, " set"]:
+        size, log_weight = of_size
+        weighted = each + jax.nn.log_softmax(log_weight, axis=1)[:, :, None]
+        apart = logsumexp(weighted, axis=1)
+        both = jnp.concatenate([apart, logsumexp(apart, axis=0)[None] - np.log(2)])
+        means = jnp.where(places >= size, both, 0.0).sum(1) / (len(places) - size)
+        return means[:2] + 2 * (means[2] - means[:2].mean())
+
+    def one(x: tuple[Array, Array, Array]) -> Float[Array, " set"]:
+        wanted, *of_size = x
+        return jax.lax.cond(wanted, at, lambda _: jnp.zeros(2, each.dtype), tuple(of_size))
+
+    return jax.lax.map(one, (wanted, sizes, jnp.moveaxis(log_weight, 2, 0))).T

@@ -16,7 +16,7 @@ from paper.page import by_reason, coded, table_html
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.answers import write_figures
+from pcv.pipeline.stages.common.pages import write_figures
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import opened, require
 from pcv.report import Table, drawn, inline, template

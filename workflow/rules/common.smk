@@ -82,6 +82,15 @@ GPU = int(bool(JAX_FOR_GPUS) and shutil.which("nvidia-smi") is not None)
 FAILED = {}
 
 
+CUMULATIVE = [name for name, e in CONFIG.experiments.items() if e.makes("evidence")]
+BY_FOLD = [name for name in CONFIG.experiments if name not in CUMULATIVE]
+
+
+def any_of(names):
+    """A pattern of these names; of none, if there are none."""
+    return "|".join(names) or "(?!)"
+
+
 wildcard_constraints:
     experiment="|".join(CONFIG.experiments),
     model="|".join({m for e in CONFIG.experiments.values() for m in e.models}),

@@ -16,6 +16,8 @@ rule compare:
         "results/{experiment}/logs/compare.log",
     benchmark:
         "results/{experiment}/benchmarks/compare.tsv"
+    wildcard_constraints:
+        experiment=any_of(BY_FOLD),
     conda:
         "../../envs/pcv.yaml"
     params:

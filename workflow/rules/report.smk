@@ -27,6 +27,8 @@ rule report:
         "results/{experiment}/logs/report.log",
     benchmark:
         "results/{experiment}/benchmarks/report.tsv"
+    wildcard_constraints:
+        experiment=any_of(BY_FOLD),
     conda:
         "../../envs/pcv.yaml"
     params:

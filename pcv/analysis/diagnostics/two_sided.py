@@ -120,7 +120,8 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
     with the mean crossings :math:`\hat C` of both sides and those of their B batches: the jackknife
     over the batches of both sides, to first order. PCV eq. 13–15 for one side. The estimate uses
     the offset closest to :math:`\log n_1 / n_0`, with the numbers of draws, and so leans on the
-    side with more draws, whose error is smaller.
+    side with more draws, whose error is smaller. Where not even a rounding error of a draw crosses,
+    it is from the fold's own draws, and `carry` is 0.
 
     Args:
         sums: joint sums, dims (fold, chain, batch).
@@ -147,7 +148,7 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
         return TwoSided(values, own, np.zeros((len(own), 1)), nan, nan, nan, nan)
     log_mean, of_own = _log_mean(sums, _log_sum(sums, sides.own))
     full_mean, of_full = _full_mean(sides.full)
-    both = np.isfinite(sides.shift)
+    both, crossed = np.isfinite(sides.shift), _crossed(sides)
     number = sums.count.sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         each = sides.shift[:, None] - OFFSETS + log_mean - np.log(full_mean)
@@ -159,16 +160,22 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
         gap_p = 2 * stdtr(np.maximum(batches - 1, 1), -np.abs(gap / gap_error))
     fold, best = np.arange(len(number)), np.argmin(np.abs(OFFSETS - lean), axis=1)
     mean, full_mean, each = np.exp(log_mean)[fold, best], full_mean[fold, best], each[fold, best]
-    there, nan = both[:, None, None], np.where(both, 0.0, np.nan)
+    there, nan = crossed[:, None, None], np.where(both, 0.0, np.nan)
     return TwoSided(
-        np.where(both, each, values),
+        np.where(crossed, each, values),
         np.where(there, of_own[fold, ..., best], own),
         np.where(there[:, 0], -of_full[fold, ..., best], 0.0),
         np.minimum(number * mean, sides.full_draws * full_mean) + nan,
         mean + full_mean + nan,
-        gap + nan,
-        gap_p + nan,
+        np.where(crossed, gap, np.nan),
+        np.where(crossed, gap_p, np.nan),
     )
+
+
+def _crossed(sides: Sides) -> Bool[np.ndarray, " fold"]:
+    """Whether draws of both sides cross, be it ever so seldom."""
+    own, full = np.nansum(sides.own, axis=(1, 2)), sides.full.sum(1)
+    return np.isfinite(sides.shift) & ((own > 0) & (full > 0)).all(1)
 
 
 def _log_sum(
@@ -245,7 +252,7 @@ def two_sided_units(
     full = np.zeros((*joint.full_deviation.shape, values.shape[1]))
     carry = np.full(values.shape, np.nan)
     if units is not None:
-        both = np.isfinite(sides.shift)[:, None]
+        both, crossed = np.isfinite(sides.shift)[:, None], _crossed(sides)[:, None]
         (log_mean, of_own), (log_own, own_units) = (
             _log_mean(sums, x) for x in (_log_sum(sums, sides.own[..., [BALANCED]]), units.own)
         )
@@ -265,10 +272,11 @@ def two_sided_units(
                 own_sq - np.log(sums.count.sum(axis=(1, 2)))[:, None],
                 full_sq - np.log(sides.full_draws) + 2 * log_ratio,
             )
-            carry = np.where(both, np.exp(2 * either - squares), np.nan)
-        values = np.where(both, either, values)
-        own = np.where(both[:, None, None], own_both, own)
-        full = np.where(both[:, None], full_both, full)
+            found = np.where(crossed, np.exp(2 * either - squares), 0.0)
+        carry = np.where(both, found, np.nan)
+        values = np.where(crossed, either, values)
+        own = np.where(crossed[:, None, None], own_both, own)
+        full = np.where(crossed[:, None], full_both, full)
     single = alone[:, None] & there
     values = np.where(single, joint.elpd[:, None], values)
     own = np.where(single[:, None, None], joint.own_deviation[..., None], own)

@@ -341,7 +341,7 @@ def errors_apart(found: Sum, mcse: str) -> str:
     return (
         f"{'':12}{'Estimate':>12}{'SE':>8}{'Subsampling SE':>16}{'MCSE':>8}\n"
         f"{'elpd':12}{by_error(found.elpd, found.elpd_subsampling_se):>12}"
-        f"{two_figures(found.se):>8}{two_figures(found.elpd_subsampling_se):>16}{mcse:>8}"
+        f" {two_figures(found.se):>7} {two_figures(found.elpd_subsampling_se):>15} {mcse:>7}"
     )
 
 

@@ -89,6 +89,10 @@ class Scheme(Section):
         lay_out = getattr(importlib.import_module(f"pcv.folds.{module}"), name)
         return lay_out(table.units, **self.model_dump(exclude={"scheme", "time"}))
 
+    def described(self, table: Table) -> "xr.Dataset | None":
+        """What else ``folds.zarr`` has of each fold."""
+        return None
+
     def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
         """Warnings about settings that were probably not intended."""
         yield from ()

@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from pcv.base.errors import PcvError
 from pcv.base.section import SURROGATE, DecideConfig, Section, Surrogate, Text, doubling, problem
@@ -44,12 +51,17 @@ Names = Annotated[
 ]
 
 
+def _or_group_by(schema: dict[str, Any]) -> None:
+    schema["properties"]["group_by"] = schema["properties"]["group"]
+
+
 class Subsampling(FromFullData):
     """Leave-one-out of some units, or groups, chosen at random."""
 
+    model_config = ConfigDict(json_schema_extra=_or_group_by)
     scheme: Literal["subsample"]
     m: Annotated[int, Field(ge=2)]
-    group: Text | None = None
+    group: Annotated[Text | None, Field(validation_alias=AliasChoices("group", "group_by"))] = None
     surrogate: Names = ["auto"]  # the first is used
     exact: Literal["auto", "psis", "folds"] = "auto"
     until: GrowConfig | None = None

@@ -51,6 +51,25 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
         )
 
 
+def strayed(model: Model) -> str | None:
+    r"""The parameter whose draws by `init` follow another density than `log_prior`, if any; as
+    where the prior is improper. By Stein's identity for the functions 1 and u,
+
+    .. math:: E \left[ \nabla_u \log p(u) \right] = 0, \qquad
+              E \left[ u \, \partial_u \log p(u) \right] = -1
+    """
+    gradients = programs.once(partial(jax.lax.map, jax.grad(model.log_prior)))
+    draws = prior_draws(model.init, MOST_DRAWS)
+    for name, slope in gradients(draws).items():
+        g, u = (np.asarray(x, float).reshape(MOST_DRAWS, -1) for x in (slope, draws[name]))
+        for zero in (g, (u - u.mean(0)) * g + 1):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                z = np.abs(zero.mean(0)) / (zero.std(0) / np.sqrt(MOST_DRAWS))
+            if np.nan_to_num(z, nan=0.0, posinf=np.inf).max(initial=0.0) > MAX_PRIOR_Z:
+                return name
+    return None
+
+
 def centred(model: Model | Target) -> list[str]:
     """Vector parameters whose prior depends on other parameters, as in centred parameterisations.
 

@@ -99,7 +99,7 @@ def compare(
 
 
 WITH_OPTIONS = (fit, folds, warmup, sample, plan, compare)
-ON_DEVICES = ("surrogates", "cut")
+ON_DEVICES = ("surrogates", "evidence", "cut")
 """other stages that compute with JAX"""
 
 

@@ -63,6 +63,7 @@ EXPECTED = {
     "less_than_equal": "at most {le}",
     "greater_than": "above {gt}",
     "less_than": "below {lt}",
+    "multiple_of": "a multiple of {multiple_of}",
     "literal_error": "{expected}",
     "string_pattern_mismatch": "package.module:function or file.py:function",
 }

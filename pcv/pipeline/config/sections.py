@@ -23,6 +23,7 @@ from pcv.base.section import (
     problem,
 )
 from pcv.folds.schemes import FoldScheme
+from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
 
 Dataset = Literal["grouped_gaussian", "radon", "wells", "air_passengers"]
@@ -186,6 +187,10 @@ class Experiment(Section):
                 return self.folds.from_full_data
             case "subsample":
                 return isinstance(self.folds, Subsampling)
+            case "evidence":
+                return isinstance(self.folds, Cumulative)
+            case "diagnose":
+                return not isinstance(self.folds, Cumulative)
             case "cut":
                 return self.folds.samples and self.cv.fold_batches == "auto"
             case "warmup" | "sample":
@@ -218,6 +223,12 @@ class Experiment(Section):
         grow = self.folds.until if isinstance(self.folds, Subsampling) else None
         if grow and grow.decide and len(self.models) == 1:
             raise problem("needs another model to decide against", "folds", "until", "decide")
+        return self
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "Experiment":
+        if isinstance(self.folds, Cumulative) and set(self.scores) != {"log"}:
+            raise problem("only the log score adds up to the evidence; leave scores out", "scores")
         return self
 
     @model_validator(mode="after")

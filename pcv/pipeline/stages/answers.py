@@ -1,9 +1,7 @@
 """The stages that look at stored sums: diagnostics, comparison, report, and plans of rounds."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -15,8 +13,10 @@ from pcv.folds import columns
 from pcv.folds.base import Folds, evenly
 from pcv.folds.schemes import LeaveFutureOut, Subsampling
 from pcv.pipeline.job import Job, recipe
-from pcv.pipeline.stages.chains import says
-from pcv.pipeline.stages.problem import folds_of, observed, sampled_folds
+from pcv.pipeline.stages import along_orders
+from pcv.pipeline.stages.common.chains import says
+from pcv.pipeline.stages.common.pages import origin, write_figures
+from pcv.pipeline.stages.common.problem import folds_of, observed, sampled_folds
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import (
     approximated,
@@ -25,7 +25,6 @@ from pcv.pipeline.storage.artifacts import (
     fitted,
     keep,
     opened,
-    places,
     require,
     sampled,
     samples,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from pcv.analysis.results import Compared
     from pcv.models.scores import Score
-    from pcv.report import Picture
 
 
 CHECKED_FOLDS = 100
@@ -233,6 +231,8 @@ def _compared(job: Job, diagnosed: dict[str, xr.Dataset], known: dict[str, Stamp
 
 def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
+    if job.settings.makes("evidence"):
+        return along_orders.compare(job)
     from pcv.analysis.results.frames import scores_frame
 
     making = begin(job, "compare")
@@ -269,11 +269,17 @@ def show(job: Job) -> str:
     """
     if not job.path("compare").exists():
         raise PcvError(f"no comparison yet ({job.path('compare')}): run `snakemake --cores all`")
-    diagnosed, known = diagnosed_of(job)
-    stamp = require(job, "compare", known)
     page = job.path("report")
     report = f"Report: {page}" if page.exists() else f"No report yet: run `pcv report{job.given}`"
-    return f"{_in_words(_compared(job, diagnosed, known), diagnosed, stamp)}\n\n{report}"
+    if job.settings.makes("evidence"):
+        paths, known = along_orders.followed(job)
+        reference = along_orders.reference_of(job, paths)
+        words = along_orders.in_words(paths, reference, require(job, "compare", known))
+    else:
+        diagnosed, known = diagnosed_of(job)
+        stamp = require(job, "compare", known)
+        words = _in_words(_compared(job, diagnosed, known), diagnosed, stamp)
+    return f"{words}\n\n{report}"
 
 
 def _in_words(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Stamp) -> str:
@@ -304,6 +310,8 @@ def report(job: Job) -> None:
     from pcv.analysis.results.wording import caveats, scores_notes
 
     started = datetime.now(UTC)
+    if job.settings.makes("evidence"):
+        return along_orders.report(job, started)
     diagnosed, known = diagnosed_of(job)
     kinds = results.distinct_kinds(diagnosed)
     compared = _compared(job, diagnosed, known)
@@ -317,7 +325,7 @@ def report(job: Job) -> None:
         comparison,
         diagnosed,
         frame,
-        _origin(job, started),
+        origin(job, started),
         pictures,
         job.settings.report.title or f"Cross-validation of {job.experiment}",
         known["compare"].marks,
@@ -329,56 +337,3 @@ def report(job: Job) -> None:
     )
     store.write_text(job.path("report"), page)
     job.say(f"report: {job.path('report')}")
-
-
-def _origin(job: Job, started: datetime) -> dict[str, Any]:
-    """The provenance of the numbers; where stages differ, all values."""
-    made: dict[str, list[dict[str, Any]]] = {}
-    for stage, part in places(job):
-        if stage == "report":  # nothing of what may come after it
-            break
-        if stage != "plan":
-            stamp = store.read_stamp(part.path(stage), stage)
-            made.setdefault(stage, []).append(stamp.provenance)
-    everything = [one for of_stage in made.values() for one in of_stage]
-
-    def all_of(key: str) -> str:
-        return ", ".join(dict.fromkeys(str(one[key]) for one in everything if one[key]))
-
-    names = sorted({name for one in everything for name in one["versions"]})
-    versions = {
-        name: ", ".join(dict.fromkeys(one["versions"].get(name, "none") for one in everything))
-        for name in names
-    }
-    own = job.config.model_copy(update={"experiments": {job.experiment: job.settings}})
-    return {
-        "config": own.model_dump(mode="json"),
-        "seed": job.config.seed,
-        "device": all_of("device"),
-        "platform": all_of("platform"),
-        "draws made": (made.get("sample") or made["fit"])[-1]["started"],
-        "report made": store.provenance(started)["started"],
-        "git commit": all_of("git_commit") or "not in a repository",
-        "time by stage": {
-            stage: f"{sum(one['seconds'] for one in of_stage):.1f} s"
-            for stage, of_stage in made.items()
-        },
-        "versions": {"python": all_of("python"), **versions},
-    }
-
-
-def write_figures(pictures: Mapping[str, "Picture"], folder: Path) -> list[Path]:
-    """Write each as PNG and SVG into a folder, created if need be.
-
-    Returns:
-        The paths written.
-
-    Raises:
-        PcvError: the folder or a file cannot be written.
-    """
-    paths = []
-    for name, picture in pictures.items():
-        for content, suffix in [(picture.png, "png"), (picture.svg.encode(), "svg")]:
-            paths.append(folder / f"{name}.{suffix}")
-            store.write_bytes(paths[-1], content)
-    return paths

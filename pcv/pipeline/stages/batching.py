@@ -4,8 +4,8 @@ import xarray as xr
 
 from pcv.folds import columns
 from pcv.pipeline.job import Job
-from pcv.pipeline.stages.chains import engine_of, in_chains
-from pcv.pipeline.stages.problem import folds_of, sampled_folds, scored
+from pcv.pipeline.stages.common.chains import engine_of, in_chains
+from pcv.pipeline.stages.common.problem import folds_of, sampled_folds, scored
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
 

@@ -16,9 +16,9 @@ from pcv.folds.exchangeable import Terms
 from pcv.folds.sections.scheme import FromFullData, Table
 from pcv.folds.sections.subsampling import Subsampling
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.common.problem import build, scored_alike, stored_folds
 from pcv.pipeline.stages.full_data import MAX_BYTES, Drawn, drawn_for, draws_of, thinning
 from pcv.pipeline.stages.inputs import warn_of_leaks
-from pcv.pipeline.stages.problem import build, scored_alike, stored_folds
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def of_terms(job: Job, scheme: Subsampling, made: "Scored", data: xr.Dataset) ->
         PcvError: one is not finite for some term, which is named.
     """
     from pcv.models.model import Model
-    from pcv.pipeline.stages.problem import scored
+    from pcv.pipeline.stages.common.problem import scored
 
     terms = scheme.terms(Table(data, job.config.seed, job.objects))
     arrays = columns.model_data(data)
@@ -314,7 +314,7 @@ def subsample(job: Job) -> None:
         inputs[f"surrogates {part.model}"] = require(part, "surrogates", stamps)
     ordered = opened(job, "folds").load()
     number = ordered.sizes["fold"]
-    until = scheme.until
+    until, about = scheme.until, {}
     for size in (min(m, number) for m in scheme.sizes):
         found = ordered.sel(fold=ordered["place"] < size)
         if until is None:
@@ -324,9 +324,11 @@ def subsample(job: Job) -> None:
         decide = until.decide.probability if until.decide else None
         words = needs_terms(compared, until.subsampling_se_over_se, decide)
         job.say(f"subsample of {size}: {words}")
+        about = {"until": f"until: {words}, with {size} terms"}
         if words in (SETTLED, UNDECIDED):
             break
-    keep(job, found[["chosen", "stratum", "stratum_size"]], stamp_of(job, making, inputs))
+    chosen = found[["chosen", "stratum", "stratum_size"]].assign_attrs(about)
+    keep(job, chosen, stamp_of(job, making, inputs))
 
 
 def _by_psis(job: Job, chosen: xr.Dataset) -> "Scores":
@@ -348,7 +350,8 @@ def with_subsample(job: Job, diagnosed: xr.Dataset, chosen: xr.Dataset) -> xr.Da
     names = every.attrs["surrogates"]
     of_terms = {name: chosen[name].variable for name in ("chosen", "stratum", "stratum_size")}
     found = diagnosed.assign({**of_terms, "surrogate": ("any_term", every[names[0]].values)})
-    found.attrs |= {**every.attrs, "surrogate": names[0]}
+    grown = {key: x for key, x in chosen.attrs.items() if key == "until"}
+    found.attrs |= {**every.attrs, "surrogate": names[0], **grown}
     known = scores(found, "joint", "", "")
     each = [every[name].values for name in names]
     sums = [total(known._replace(surrogate=x)) for x in (*each, None)]

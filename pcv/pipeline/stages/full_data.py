@@ -16,8 +16,8 @@ from pcv.base.errors import BadFit, PcvError, in_one_line
 from pcv.base.progress import Progress
 from pcv.base.section import draws_of_surrogate
 from pcv.pipeline.job import Job
-from pcv.pipeline.stages.chains import says
-from pcv.pipeline.stages.problem import build, model_of
+from pcv.pipeline.stages.common.chains import says
+from pcv.pipeline.stages.common.problem import build, model_of
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 

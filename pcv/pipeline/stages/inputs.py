@@ -12,10 +12,10 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds import columns
 from pcv.folds.base import Folds, describe
-from pcv.folds.schemes import Subsampling, Table, headline, make
+from pcv.folds.schemes import Table, headline, make
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.problem import build, scored_alike
+from pcv.pipeline.stages.common.problem import build, scored_alike
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
@@ -71,13 +71,13 @@ def folds(job: Job, plot: bool = False) -> None:
     scheme, table = job.settings.folds, Table(data_set, job.config.seed, job.objects)
     result = make(scheme, table)
     laid_out = folds_dataset(result)
-    if isinstance(scheme, Subsampling):
-        laid_out = laid_out.merge(scheme.described(table))
+    if (more := scheme.described(table)) is not None:
+        laid_out = laid_out.merge(more)
     keep(job, laid_out, stamp_of(job, making, known), follows=True)
     described = describe(result, data_set.sizes["unit"], scheme.left_out)
     job.say(headline(scheme, described))
     if plot:
-        from pcv.pipeline.stages.answers import write_figures
+        from pcv.pipeline.stages.common.pages import write_figures
         from pcv.report import drawn
         from pcv.report.plots import folds as drawing
 

@@ -14,8 +14,8 @@ from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.pipeline.config import CvConfig
 from pcv.pipeline.job import Job, draws_of
-from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
-from pcv.pipeline.stages.problem import (
+from pcv.pipeline.stages.common.chains import engine_of, in_chains, progress, resumed, says
+from pcv.pipeline.stages.common.problem import (
     active_folds,
     batch_of,
     folds_of,

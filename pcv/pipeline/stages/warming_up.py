@@ -11,9 +11,9 @@ from pcv.base import process
 from pcv.folds import columns
 from pcv.folds.base import Folds, evenly
 from pcv.pipeline.job import Job, starts_of
-from pcv.pipeline.stages.chains import engine_of, in_chains, progress, resumed, says
+from pcv.pipeline.stages.common.chains import engine_of, in_chains, progress, resumed, says
+from pcv.pipeline.stages.common.problem import batch_of, folds_of, sampled_folds, scored_alike
 from pcv.pipeline.stages.inputs import warn_of_leaks
-from pcv.pipeline.stages.problem import batch_of, folds_of, sampled_folds, scored_alike
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 

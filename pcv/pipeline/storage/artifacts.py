@@ -138,7 +138,7 @@ class Made(NamedTuple):
         if self.stage == "sample":
             return sample_name(self.job)
         of = {"plan": f" {self.job.round}"}
-        of |= dict.fromkeys(("surrogates", "diagnose"), f" {self.job.model}")
+        of |= dict.fromkeys(("surrogates", "evidence", "diagnose"), f" {self.job.model}")
         return self.stage + of.get(self.stage, "")
 
 

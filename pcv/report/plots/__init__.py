@@ -39,6 +39,7 @@ from pcv.report.plots.computation import (
     rhat,
     rhat_name,
 )
+from pcv.report.plots.cumulative import cumulative
 from pcv.report.plots.shared import (
     COLOURS,
     FAINT,
@@ -68,6 +69,7 @@ __all__ = [
     "answer",
     "benchmark",
     "benchmark_panel",
+    "cumulative",
     "difference",
     "ess",
     "fold_differences",

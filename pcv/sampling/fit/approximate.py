@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.analysis.diagnostics import good_k
-from pcv.analysis.evidence import Evidence, evidence
+from pcv.analysis.evidence import Estimate, evidence
 from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.models.model import Target, full_data
@@ -96,7 +96,7 @@ def approximate(
 
 def laplace_evidence(
     target: Target, num_units: int, names: list[str], root: Key[Array, ""], total: int
-) -> tuple[Evidence, float]:
+) -> tuple[Estimate, float]:
     r"""Log of the mean of Pareto-smoothed weights :math:`p(\theta, y) / q(\theta)` of draws from
     the Laplace approximation q, and their k-hat; arguments as for `approximate`."""
     *_, ratio = _weighted(target, num_units, names, root, "laplace", total)

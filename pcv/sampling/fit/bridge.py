@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pcv.analysis.evidence import Evidence
+from pcv.analysis.evidence import Estimate
 from pcv.base import programs
 from pcv.sampling.fit.draws import mixing
 
@@ -35,7 +35,7 @@ def bridge(
     log_density: Callable[[Float[Array, " param"]], Float[Array, ""]],
     draws: Float[np.ndarray, "chain draw param"],
     seed: int,
-) -> Evidence:
+) -> Estimate:
     """The log of a density's integral, from draws of it.
 
     Args:
@@ -63,7 +63,7 @@ def bridge(
 
 def _solved(
     of_draws: Float[np.ndarray, "chain draw"], of_proposals: Float[np.ndarray, " proposal"]
-) -> Evidence:
+) -> Estimate:
     """From the log ratios of both densities at draws of each."""
     shift = np.median(of_draws)
     at_draws, at_proposals = of_draws - shift, of_proposals - shift
@@ -81,8 +81,8 @@ def _solved(
         if abs(log_r - before) < TOLERANCE:
             break
     else:
-        return Evidence(np.nan, np.nan)
+        return Estimate(np.nan, np.nan)
     ess = float(mixing(below[..., None]).ess[0])
     of_above = above.var() / above.mean() ** 2 / above.size
     of_below = below.var() / below.mean() ** 2 / ess
-    return Evidence(float(log_r + shift), float(np.sqrt(of_above + of_below)))
+    return Estimate(float(log_r + shift), float(np.sqrt(of_above + of_below)))

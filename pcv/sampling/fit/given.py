@@ -115,6 +115,11 @@ def _unconstrained(
                 f"the given posterior has '{name}' with shape {x.shape[2:]}, the model with shape "
                 f"{shapes[name].shape}: it is from another model or other data"
             )
+        if x.dtype.kind == "f" and np.isnan(x).any():
+            lost = int(np.isnan(x).reshape(*x.shape[:2], -1).any(2).sum())
+            raise PcvError(
+                f"the given posterior has NaN in {lost} draws of '{name}'; give it without them"
+            )
     there = ", ".join(f"'{name}'" for name in variables)
     if not known:
         raise PcvError(f"the given posterior has none of the model's variables, only {there}")

@@ -1,0 +1,132 @@
+"""What `pcv.evidence` and `pcv.cumulative` give, and models compared by it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import xarray as xr
+
+from pcv.analysis import evidence as estimates
+from pcv.analysis.results.wording import wrapped
+from pcv.base.errors import PcvError
+from pcv.folds.base import foldable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class CumulativeCV:
+    """The evidence of a model, and the path to it: from `evidence` and `cumulative`.
+
+    Attributes:
+        name: of the model.
+        path: ``evidence.zarr``, by order, set of particles and number of training units.
+    """
+
+    def __init__(self, path: xr.Dataset, name: str) -> None:
+        self.path, self.name = path, name
+
+    @property
+    def log_evidence(self) -> float:
+        """log p(y) (nats), the log marginal likelihood; NaN where the prior is improper."""
+        return estimates.of_path(self.path).value
+
+    @property
+    def mcse(self) -> float:
+        """Monte Carlo standard error of `log_evidence`."""
+        return estimates.of_path(self.path).mcse
+
+    @property
+    def ways(self) -> pd.DataFrame:
+        """log p(y) by bridge sampling from the full-data fit, and by importance sampling from its
+        Laplace approximation, with MCSE and k-hat."""
+        if "way" not in self.path:
+            raise PcvError(f"{self.name}: {estimates.in_words(self.path)}")
+        columns = {"log_evidence": "log_evidence_by", "mcse": "mcse_by", "khat": "khat"}
+        found = {name: self.path[x].values for name, x in columns.items()}
+        return pd.DataFrame(found, pd.Index(self.path["way"].values, name="way"))
+
+    @property
+    def curve(self) -> pd.DataFrame:
+        """By the number P of units left out: S_CV(P) per unit, S_CCV(P) and S_PCV(P) (nats), each
+        with its SE over orders and MCSE; S_CCV(P) n/P, and the median and the trimmed mean of
+        S_CCV(P) over orders."""
+        return estimates.frame(self.path)
+
+    def __repr__(self) -> str:
+        path, n = self.path, self.path.sizes["trained_units"] - 1
+        out = [p for p in estimates.left_out(n, path.attrs["num_params"]) if p in self.curve.index]
+        columns = ["s_ccv", "s_ccv_se", "s_ccv_mcse", "s_ccv_per_n", "s_ccv_trimmed", "s_cv"]
+        rows = self.curve.loc[out, columns].rename_axis(index=None, columns="left out")
+        shown = rows.to_string(float_format="{:.2f}".format)
+        words = [estimates.in_words(path), estimates.disagreement(path)]
+        first, *rest = (word for word in words if word)
+        return "\n".join(
+            [
+                f"{self.name}: {path.sizes['order']} random orders of {n} units, "
+                f"2 x {path.attrs['particles']} particles along each",
+                *map(wrapped, (f"{first}.", *(f"Warning: {word}." for word in rest))),
+                "",
+                shown,
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        return foldable(repr(self), "by the number of units left out", self.curve)
+
+    def to_datatree(self) -> xr.DataTree:
+        """The whole result, for xarray."""
+        return xr.DataTree(self.path)
+
+
+@dataclass(frozen=True, repr=False)
+class CumulativeComparison:
+    """Models side by side, by cumulative score and by evidence; best first by the former.
+
+    Attributes:
+        paths: ``evidence.zarr`` of each model, by name.
+        reference: the model that the others are compared with.
+    """
+
+    paths: Mapping[str, xr.Dataset]
+    reference: str
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """log p(y) with MCSE, the log Bayes factor over the reference, S_CCV(P) after the
+        preparatory units, n/P of it, and its difference from the reference, with its SE over
+        orders and MCSE (nats)."""
+        return estimates.table(self.paths, self.reference)
+
+    def __repr__(self) -> str:
+        return estimates.in_table(self.paths, self.reference)
+
+    def plot(self) -> "Figure":
+        """Scores over the size of the training set."""
+        from pcv.report import plots
+
+        return plots.cumulative(self.paths)
+
+    def _repr_html_(self) -> str:
+        return foldable(repr(self), "in numbers", self.frame)
+
+
+def compared(models: Mapping[str, CumulativeCV], reference: str | None) -> CumulativeComparison:
+    """Models that were followed along the same orders.
+
+    Raises:
+        PcvError: they have other data, orders or shares that prepare.
+    """
+    paths = {name: one.path.assign_attrs(model=name) for name, one in models.items()}
+    first = next(iter(paths))
+    for key, what in (("outcome_print", "data"), ("folds_print", "orders"), ("prepared", "share")):
+        for name, path in paths.items():
+            if path.attrs[key] != paths[first].attrs[key]:
+                raise PcvError(
+                    f"compare: '{name}' has other {what} than '{first}'; give the same data, "
+                    "splits, prepare and seed"
+                )
+    if reference is not None and reference not in paths:
+        raise PcvError(f"compare: no model '{reference}'; there are {', '.join(paths)}")
+    return CumulativeComparison(paths, reference or estimates.best(paths))

@@ -1,0 +1,131 @@
+"""Evidence and cumulative cross-validation from Python."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+
+from pcv.api import calls, cross_validation
+from pcv.api.cumulative import CumulativeCV
+from pcv.api.inputs import AnyModel
+from pcv.base.errors import PcvError
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.inputs import check
+from pcv.pipeline.storage.artifacts import opened
+
+
+def evidence(
+    model: AnyModel | Mapping[str, AnyModel],
+    splits: int = 64,
+    *,
+    particles: int = 512,
+    data: Any = None,
+    seed: int = 0,
+    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    precision: str = "float64",
+    results: str | None = None,
+    cores: int | None = None,
+    progress: bool = True,
+) -> Any:
+    r"""The log evidence of a model, its log marginal likelihood, and the path to it.
+
+    .. math:: \log p(y) = \log \int p(y \mid \theta) \, p(\theta) \, d\theta
+              = \sum_{i=1}^n \log p(y_i \mid y_1, \dots, y_{i-1})
+
+    By sequential Monte Carlo along training sets that grow from none to all units, in random
+    orders (`pcv.sampling.path`); and by bridge sampling and importance sampling besides
+    (`CumulativeCV.ways`). Differences between models are log Bayes factors: ``pcv.compare``.
+
+    Args:
+        model, data, seed, precision, results, cores, progress: as for `cross_validate`. Draws of
+            the model's `init` must be of its prior, which must be proper.
+        splits: number of random orders.
+        particles: in each of the two sets that follow each order; a multiple of 16.
+        fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
+
+    Returns:
+        `CumulativeCV`, or a dict of them by the models' names.
+
+    Raises:
+        PcvError: the prior is improper, or what else is wrong, where, and what to do.
+    """
+    call = data, seed, fit, precision, results, cores, progress
+    found = _followed(model, {"splits": splits, "particles": particles}, *call)
+    for one in found.values() if isinstance(model, Mapping) else [found]:
+        if wrong := one.path.attrs["improper"]:
+            raise PcvError(
+                f"{one.name}: the prior of '{wrong}' is improper, or `init` does not draw from it, "
+                "so that there is no evidence; give it a proper prior, or use pcv.cumulative"
+            )
+    return found
+
+
+def cumulative(
+    model: AnyModel | Mapping[str, AnyModel],
+    prepare: float = 0.1,
+    splits: int = 64,
+    *,
+    particles: int = 512,
+    data: Any = None,
+    seed: int = 0,
+    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    precision: str = "float64",
+    results: str | None = None,
+    cores: int | None = None,
+    progress: bool = True,
+) -> Any:
+    r"""Cumulative cross-validation: the evidence after a preparatory training set.
+
+    .. math:: S_\mathrm{CCV}(P) = \mathrm E \log p(y_\mathrm{test} \mid y_\mathrm{train})
+              = \sum_{p=1}^P S_\mathrm{CV}(p), \qquad |\mathrm{test}| = P = (1 - q)\, n
+
+    over random test sets of P units (Fong and Holmes 2020, corollary 2). Unlike the evidence,
+    which adds the score of training sets that are smaller still, it hardly depends on how vague the
+    prior is, which may be improper. See `pcv.analysis.evidence`.
+
+    Args:
+        model, data, seed, precision, results, cores, progress: as for `cross_validate`.
+        prepare: q, the share of units that train first, between 0 and 1.
+        splits, particles, fit: as for `evidence`.
+
+    Returns:
+        `CumulativeCV`, or a dict of them by the models' names. Their `curve` has all P.
+
+    Raises:
+        PcvError: what is wrong, where, and what to do.
+    """
+    settings = {"prepare": prepare, "splits": splits, "particles": particles}
+    return _followed(model, settings, data, seed, fit, precision, results, cores, progress)
+
+
+def _followed(
+    model: AnyModel | Mapping[str, AnyModel],
+    settings: Mapping[str, Any],
+    data: Any,
+    seed: int,
+    fit: Any,
+    precision: str,
+    results: str | None,
+    cores: int | None,
+    progress: bool,
+) -> Any:
+    folds = {"scheme": "cumulative", **settings}
+    sections = {"fit": {} if fit is None else fit}
+    prepared = calls.prepared(
+        model, folds, data, sections, seed, precision, results, cores, progress
+    )
+    with calls.keys_as_arguments(), prepared as job:
+        check(job._replace(say=calls.silent), leaks=False)
+        cross_validation.run(job)
+        several = isinstance(model, Mapping)
+        found = {
+            name: _collected(job._replace(model=name), name if several else "model")
+            for name in job.settings.models
+        }
+        return found if several else next(iter(found.values()))
+
+
+def _collected(job: Job, name: str) -> CumulativeCV:
+    data, folds = opened(job, "data"), opened(job, "folds")
+    made_of = cross_validation.prints(data, job.settings.data.outcome, folds)
+    return CumulativeCV(opened(job, "evidence").load().assign_attrs(made_of), name)

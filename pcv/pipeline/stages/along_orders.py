@@ -1,0 +1,263 @@
+"""The stage of evidence and cumulative cross-validation: ``evidence.zarr``."""
+
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from pcv.base.errors import PcvError
+from pcv.base.progress import now_and_then
+from pcv.folds.schemes import Cumulative
+from pcv.pipeline.job import Job, recipe
+from pcv.pipeline.stages.common.chains import says
+from pcv.pipeline.stages.common.pages import origin, write_figures
+from pcv.pipeline.stages.common.problem import model_of
+from pcv.pipeline.stages.full_data import draws_of
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
+from pcv.pipeline.storage.store import Stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pcv.models.model import Model
+    from pcv.sampling.path import Densities, Path
+
+PER_DEVICE = 4
+"""orders between two looks at the progress"""
+LAPLACE_DRAWS = 4000
+
+
+def evidence(job: Job) -> None:
+    """Evidence of growing training sets, in random orders of the units: ``evidence.zarr``.
+
+    Raises:
+        PcvError: the model has no log likelihood by unit, or a path got stuck.
+    """
+    from pcv.analysis import evidence as estimates
+    from pcv.base.programs import devices
+    from pcv.models.checks.prior import strayed
+    from pcv.models.model import Model
+
+    scheme = job.settings.folds
+    if not isinstance(scheme, Cumulative):
+        job.say(f"evidence {job.model}: nothing to do, folds.scheme is not cumulative")
+        return
+    making = begin(job, "evidence")
+    known = {"data": require(job, "data", {})}
+    known |= {stage: require(job, stage, known) for stage in ("folds", "fit")}
+    with devices.at_work(job.config.precision):
+        arrays, model = model_of(job)
+        if not isinstance(model, Model):
+            raise PcvError(
+                f"model '{job.model}': a pcv.Target has no log likelihood of each unit, by which "
+                "training sets could grow; make it a pcv.Model, or take other folds"
+            )
+        improper = strayed(model)
+        orders = opened(job, "folds")["order"].values
+        n, width = orders.shape[1], draws_of(job)[0].shape[-1]
+        first = scheme.first(n) if improper else 0
+        sizes = estimates.sizes(n, width, first, scheme.first(n))
+        densities = _densities(job, model, arrays, first)
+        found = _followed(job, densities, scheme.particles, orders, sizes, first)
+        dataset = _by_units(found, sizes, first, n)
+        if not improper:
+            dataset = dataset.merge(_other_ways(job, model, arrays))
+        on = devices.describe()
+    dataset = dataset.assign_attrs(
+        model=job.model,
+        num_params=width,
+        particles=scheme.particles,
+        prepared=scheme.first(n),
+        improper=improper or "",
+    )
+    keep(job, dataset, stamp_of(job, making, known, on=on))
+    job.say(f"evidence {job.model}: {estimates.in_words(dataset)}")
+
+
+def _densities(
+    job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]", first: int
+) -> "Densities":
+    """From the prior on; or to the posterior of the `first` units, and on from there, where it
+    cannot be drawn from."""
+    import jax.numpy as jnp
+    from jax.flatten_util import ravel_pytree
+
+    from pcv.models.parameters import unit_log_lik, unravel_of
+    from pcv.sampling.path import from_normal, from_prior
+
+    log_lik, unravel = unit_log_lik(model, arrays), unravel_of(model.init)
+    assert log_lik is not None
+    log_prior = lambda x: model.log_prior(unravel(x))  # noqa: E731
+    if not first:
+        return from_prior(lambda key: ravel_pytree(model.init(key))[0], log_prior, log_lik)
+    position, _ = draws_of(job)
+    draws = position.reshape(-1, position.shape[-1])
+    wider = opened(job, "data").sizes["unit"] / first
+    root = np.linalg.cholesky(wider * np.atleast_2d(np.cov(draws.T)))
+    return from_normal(jnp.asarray(draws.mean(0)), jnp.asarray(root), log_prior, log_lik, first)
+
+
+def _followed(
+    job: Job,
+    densities: "Densities",
+    particles: int,
+    orders: np.ndarray,
+    sizes: np.ndarray,
+    first: int,
+) -> "Path":
+    """The paths of all orders, some at a time.
+
+    Raises:
+        PcvError: one got stuck.
+    """
+    import jax
+
+    from pcv.base.keys import key
+    from pcv.base.programs import devices
+    from pcv.sampling.path import Path, paths
+
+    tell = now_and_then(says(job, "evidence"))
+    at_once = PER_DEVICE * len(devices.in_use())
+    root = key(job.config.seed, job.model, "evidence")
+    knots = sizes - max(first - 1, 0)
+    parts = []
+    for begin_ in range(0, len(orders), at_once):
+        which = np.minimum(np.arange(begin_, begin_ + at_once), len(orders) - 1)
+        keys = jax.vmap(partial(jax.random.fold_in, root))(which)
+        parts.append(paths(densities, particles, knots, keys, orders[which]))
+        tell(f"{min(begin_ + at_once, len(orders))} of {len(orders)} orders")
+    found = Path(*(np.concatenate(x)[: len(orders)] for x in zip(*parts)))
+    stuck = ~np.isfinite(found.log_evidence).all((1, 2))
+    if stuck.any():
+        order = int(stuck.argmax())
+        passed = int(np.isfinite(found.log_evidence[order]).all(0).sum()) - 1 + max(first - 1, 0)
+        unit = opened(job, "data")["unit"].values[orders[order][passed]]
+        raise PcvError(
+            f"evidence {job.model}: {stuck.sum()} of {stuck.size} orders got stuck, order "
+            f"{order + 1} at unit '{unit}': its likelihood given {passed} other units is 0, or not "
+            "finite, almost everywhere; look at this unit, and at priors that hardly allow it"
+        )
+    return found
+
+
+def _by_units(found: "Path", sizes: np.ndarray, first: int, num_units: int) -> xr.Dataset:
+    """Paths as a dataset, with the evidence of 0 to n units; NaN before the `first`."""
+    whole = np.full((*found.log_evidence.shape[:2], num_units + 1), np.nan)
+    whole[:, :, first:] = found.log_evidence[:, :, bool(first) :]
+    return xr.Dataset(
+        {
+            "log_evidence": (("order", "set", "trained_units"), whole),
+            "score": (("order", "set", "size"), found.score),
+            "trained": ("size", sizes),
+            "steps": ("order", found.steps),
+            "acceptance": ("order", found.acceptance),
+        }
+    )
+
+
+def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> xr.Dataset:
+    """log p(y) from the draws of the full-data fit, and from Laplace's approximation."""
+    from pcv.analysis.evidence import Estimate
+    from pcv.base.keys import key
+    from pcv.models.model import full_data, target
+    from pcv.models.parameters import flat_target, param_names
+    from pcv.sampling.fit.approximate import laplace_evidence
+    from pcv.sampling.fit.bridge import bridge
+
+    named, n = target(model, arrays, "plain"), opened(job, "data").sizes["unit"]
+    flat, _ = flat_target(named)
+    unknown = Estimate(np.nan, np.nan)
+    by_bridge, by_laplace, khat = unknown, unknown, np.nan
+    draws, log_weight = draws_of(job)
+    if log_weight is None:  # of the posterior itself
+        by_bridge = bridge(lambda x: flat.log_density(x, full_data(n)), draws, job.config.seed)
+    with suppress(PcvError):  # there is no mode, or it is not like a normal
+        root = key(job.config.seed, job.model, "laplace")
+        by_laplace, khat = laplace_evidence(flat, n, param_names(named), root, LAPLACE_DRAWS)
+    ways = by_bridge, by_laplace
+    return xr.Dataset(
+        {
+            "log_evidence_by": ("way", [x.value for x in ways]),
+            "mcse_by": ("way", [x.mcse for x in ways]),
+            "khat": ("way", [np.nan, khat]),
+        },
+        {"way": ["bridge sampling", "Laplace"]},
+    )
+
+
+def followed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
+    """``evidence.zarr`` of all models of an experiment, and the stamps of their inputs."""
+    known = {"data": require(job, "data", {})}
+    known["folds"] = require(job, "folds", known)
+    paths, stamps = {}, dict(known)
+    for name in job.settings.models:
+        part = job._replace(model=name)
+        inputs = known | {"fit": require(part, "fit", known)}
+        stamps[f"evidence {name}"] = require(part, "evidence", inputs)
+        paths[name] = opened(part, "evidence").load()
+    return paths, stamps
+
+
+def reference_of(job: Job, paths: "Mapping[str, xr.Dataset]") -> str:
+    from pcv.analysis import evidence as estimates
+
+    return job.settings.compare.reference or estimates.best(paths)
+
+
+def compare(job: Job) -> str:
+    """Compare the models: ``comparison.zarr``, ``comparison.csv`` and ``cumulative.csv``, scores by
+    the number of units left out; returns the table."""
+    import pandas as pd
+
+    from pcv.analysis import evidence as estimates
+
+    making = begin(job, "compare")
+    paths, known = followed(job)
+    reference = reference_of(job, paths)
+    frame = estimates.table(paths, reference)
+    words = estimates.verdict(paths, reference)
+    dataset = xr.Dataset.from_dataframe(frame).assign_attrs(
+        reference=reference, outcome=job.settings.data.outcome, verdict=" ".join(words)
+    )
+    stamp = stamp_of(job, making, known)
+    keep(job, dataset, stamp, follows=True)
+    store.write_text(job.path("compare").with_suffix(".csv"), frame.to_csv())
+    every = pd.concat(
+        {name: estimates.frame(path) for name, path in paths.items()}, names=["model"]
+    )
+    store.write_text(job.path("compare").with_name("cumulative.csv"), every.to_csv())
+    return in_words(paths, reference, stamp)
+
+
+def in_words(paths: "Mapping[str, xr.Dataset]", reference: str, stamp: Stamp) -> str:
+    from pcv.analysis import evidence as estimates
+    from pcv.analysis.results.wording import wrapped
+
+    marks = [wrapped(f"Warning: {mark}") for mark in stamp.marks]
+    return "\n\n".join([estimates.in_table(paths, reference), *marks])
+
+
+def report(job: Job, started: datetime) -> None:
+    """The figure, and the page that shows it: ``figures/``, ``report.html``."""
+    from pcv import report as reporting
+    from pcv.report import plots
+
+    paths, known = followed(job)
+    marks = require(job, "compare", known).marks
+    pictures = reporting.drawn({"cumulative": plots.cumulative(paths)})
+    write_figures(pictures, job.path("report").parent / "figures")
+    page = reporting.cumulative_html(
+        paths,
+        reference_of(job, paths),
+        origin(job, started),
+        pictures["cumulative"],
+        job.settings.report.title or f"Cumulative cross-validation of {job.experiment}",
+        marks,
+        recipe(job, "report"),
+    )
+    store.write_text(job.path("report"), page)
+    job.say(f"report: {job.path('report')}")

@@ -1,0 +1,1 @@
+"""What several stages share: the problem they work on, and their chains."""

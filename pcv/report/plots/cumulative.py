@@ -1,0 +1,57 @@
+"""The figure of cumulative cross-validation: scores over the size of the training set."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from pcv.analysis.evidence import curves, prepared
+from pcv.report.plots.shared import (
+    DASHED,
+    GREY,
+    NORMAL,
+    Label,
+    label_right,
+    line_of,
+    stacked,
+    styles_of,
+    titled,
+)
+
+FAR = 5.0
+"""times the range of later scores beyond which the first ones are cut off"""
+
+
+def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
+    """S_CV(p), and S_CCV(P) n/P, ± 2 MCSE, over the number of units that train.
+
+    Args:
+        paths: ``evidence.zarr`` of each model.
+    """
+    height, styles = 2.7, styles_of(paths)
+    figure, axes = stacked(2, height, sharex=True)
+    for ax, name, title in zip(
+        axes, ("s_cv", "s_ccv"), ("score of a unit more, S_CV", "cumulative score, S_CCV × n/P")
+    ):
+        labels, shown = [], []
+        for model, path in paths.items():
+            trained, n = path["trained"].values, path.sizes["trained_units"] - 1
+            factor = 1.0 if name == "s_cv" else n / (n - trained)
+            curve = curves(path)[name]
+            value, band = curve.value * factor, 2 * curve.mcse * factor
+            style = styles[model]
+            ax.fill_between(trained, value - band, value + band, color=style.colour, alpha=0.3)
+            ax.plot(trained, value, **line_of(style, trained.size))
+            labels.append(Label(value[-1], style.label, style.colour))
+            shown.append(value[prepared(path) :])
+        low, high = np.min(np.concatenate(shown)), np.max(np.concatenate(shown))
+        margin = 0.07 * (high - low) or 1.0
+        ax.set_ylim(low - FAR * margin, high + margin)
+        first = next(iter(paths.values()))
+        ax.axvline(first.attrs["prepared"], color=GREY, ls=DASHED, lw=1.0)
+        titled(ax, title)
+        ax.set_ylabel("nats", fontsize=NORMAL)
+        label_right(ax, labels, height)
+    axes[-1].set_xlabel("units that train", fontsize=NORMAL)
+    return figure

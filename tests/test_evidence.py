@@ -1,0 +1,233 @@
+"""`pcv.evidence` and `pcv.cumulative` against closed forms, their comparison, and refusals."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+import yaml
+from scipy.stats import multivariate_normal
+
+import pcv
+from pcv import PcvError
+from pcv.sampling import path
+from tests.workflow import snakemake
+
+UNITS = 60
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=UNITS)
+Y = 1.0 + 0.35 * X + RNG.normal(size=UNITS)
+QUICK = {"splits": 16, "particles": 256, "seed": 1, "progress": False}
+WIDE = 100.0
+
+
+def polynomial(x, y, degree, scale):
+    mean = numpyro.sample("a", dist.Normal(0, 10.0))
+    for k in range(1, degree + 1):
+        mean = mean + numpyro.sample(f"b{k}", dist.Normal(0, scale)) * x**k
+    with numpyro.plate("unit", len(x)):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def model(degree, scale=WIDE):
+    return pcv.from_numpyro(polynomial, {"x": X, "y": Y, "degree": degree, "scale": scale})
+
+
+def exact(degree, rows=slice(None), scale=WIDE):
+    x = np.stack([X[rows] ** k for k in range(degree + 1)], axis=1)
+    sd = np.array([10.0] + [scale] * degree)
+    covariance = (x * sd**2) @ x.T + np.eye(len(x))
+    return multivariate_normal.logpdf(Y[rows], np.zeros(len(x)), covariance)
+
+
+@pytest.fixture(scope="module")
+def followed():
+    with jax.enable_x64(True):
+        models = {"r0": model(0), "r1": model(1)}
+        return pcv.cumulative(models, **QUICK), pcv.fit(models["r1"], progress=False)
+
+
+def test_evidence_by_three_ways(followed):
+    for degree, found in enumerate(followed[0].values()):
+        truth = exact(degree)
+        assert abs(found.log_evidence - truth) < 4 * found.mcse < 0.3
+        apart = abs(found.ways["log_evidence"] - truth)
+        assert (apart < 4 * found.ways["mcse"] + 1e-6).all()
+        assert found.ways["mcse"].max() < 0.01
+        assert f"log p(y) {found.log_evidence:.3f}" in str(found)
+        assert "Warning" not in str(found)
+
+
+def test_cumulative_scores_of_its_orders(followed):
+    found = followed[0]["r1"]
+    truth = exact(1)
+    orders = pcv.cumulative(model(1), **QUICK | {"particles": 64})  # of the seed alone
+    attrs = found.path.attrs
+    assert (attrs["folds_print"], attrs["prepared"]) == (
+        orders.path.attrs["folds_print"],
+        6,
+    )
+    curve = found.curve
+    assert curve.index.tolist() == list(range(1, UNITS + 1))
+    np.testing.assert_allclose(curve["s_ccv"] + curve["s_pcv"], curve["s_ccv"][UNITS], atol=1e-8)
+    assert abs(curve["s_ccv"][UNITS] - truth) < 4 * curve["s_ccv_mcse"][UNITS]
+    assert (curve["s_ccv_mcse"] < 0.1).all()
+    np.testing.assert_allclose(curve["s_ccv_per_n"], curve["s_ccv"] * UNITS / curve.index)
+
+
+def test_where_the_prior_decides(followed):
+    """The Bayes factor prefers the model without a slope, as the prior of the slope is vague."""
+    compared = pcv.compare(followed[0])
+    frame = compared.frame
+    assert frame.index.tolist() == ["r1", "r0"]
+    factor = exact(0) - exact(1)
+    assert factor > 0
+    assert abs(frame.loc["r0", "log_bf"] - factor) < 4 * frame.loc["r0", "log_bf_mcse"]
+    assert frame.loc["r0", "s_ccv_diff"] < -2 * frame.loc["r0", "diff_se"]
+    said = " ".join(str(compared).split())
+    assert "The Bayes factor prefers 'r0' (by " in said
+    assert "cumulative cross-validation 'r1' (by " in said
+    assert "for the first 6 of 60 units 'r1' pays " in said
+    assert "they would agree after about " in said
+    narrow = {"r0": model(0), "r1": model(1, scale=1.0)}
+    assert "The prior decides" not in str(pcv.compare(pcv.cumulative(narrow, **QUICK)))
+
+
+def test_an_improper_prior_has_cumulative_scores_alone():
+    def flat(x, y):
+        a = numpyro.sample("a", dist.Normal(0, 10.0))
+        b = numpyro.sample("b", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("unit", len(x)):
+            numpyro.sample("y", dist.Normal(a + b * x, 1.0), obs=y)
+
+    improper = pcv.from_numpyro(flat, {"x": X, "y": Y})
+    with pytest.raises(PcvError, match=r"^model: the prior of 'b' is improper, or `init` does not"):
+        pcv.evidence(improper, **QUICK)
+    found = pcv.cumulative(improper, **QUICK)
+    proper = pcv.cumulative(model(1, scale=1e4), **QUICK)
+    assert np.isnan(found.log_evidence)
+    assert "s_pcv" not in found.curve
+    assert found.curve.index.max() == UNITS - 6
+    one, other = (x.curve.loc[UNITS - 6] for x in (found, proper))
+    error = np.hypot(one["s_ccv_mcse"], other["s_ccv_mcse"])
+    assert abs(one["s_ccv"] - other["s_ccv"]) < 4 * error < 0.3
+    with pytest.raises(PcvError, match=r"no evidence, as the prior of 'b' is improper"):
+        _ = found.ways
+
+
+def normal(constant=0.0):
+    """A normal mean with a prior that lacks a constant."""
+    return pcv.Model(
+        lambda key: {"mu": jax.random.normal(key)},
+        lambda params: dist.Normal(0, 1).log_prob(params["mu"]) - constant,
+        lambda params, data: dist.Normal(params["mu"], 1.0).log_prob(data["y"]),
+        lambda params: params,
+        pcv.Outcome("y"),
+    )
+
+
+def test_a_prior_without_its_constant_is_told():
+    """It does not matter along the path, whose start is drawn from, but for bridge sampling."""
+    found = pcv.evidence(normal(constant=1.5), data={"y": Y}, **QUICK)
+    truth = multivariate_normal.logpdf(Y, np.zeros(UNITS), np.eye(UNITS) + 1)
+    assert abs(found.log_evidence - truth) < 4 * found.mcse
+    said = " ".join(str(found).split())
+    assert re.search(r"log p\(y\) by bridge sampling differs by -1\.[45]\d nats", said)
+    assert "`log_prior` lacks a constant" in said
+
+
+def test_draws_of_another_density_than_the_prior_are_refused():
+    off = normal()._replace(init=lambda key: {"mu": 3 * jax.random.normal(key)})
+    with pytest.raises(
+        PcvError, match=r"^model: the prior of 'mu' is improper, or `init` does not"
+    ):
+        pcv.evidence(off, data={"y": Y}, **QUICK)
+
+
+def test_a_path_that_gets_stuck_names_the_unit(monkeypatch):
+    monkeypatch.setattr(path, "MOST_STEPS", 8)
+    said = r"evidence model: 16 of 16 orders got stuck, order 1 at unit 'obs \d+': its likelihood"
+    with pytest.raises(PcvError, match=said):
+        pcv.evidence(normal(), data={"y": Y}, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"splits": 1}, "splits: must be at least 2, is 1"),
+        ({"particles": 100}, "particles: must be a multiple of 16, is 100"),
+        ({"prepare": 1.0}, "prepare: must be below 1.0, is 1.0"),
+        ({"prepare": 0.0}, "prepare: must be above 0.0, is 0.0"),
+    ],
+)
+def test_refusals_in_one_line(settings, said):
+    with pytest.raises(PcvError) as error:
+        pcv.cumulative(normal(), **QUICK | {"data": {"y": Y}} | settings)
+    assert str(error.value) == said
+
+
+def test_targets_and_other_orders_are_refused(followed):
+    target = pcv.normal_target(
+        lambda key: {"mu": jax.random.normal(key)},
+        lambda params: dist.Normal(0, 1).log_prob(params["mu"]),
+        lambda params: (jnp.full(UNITS, params["mu"]), jnp.eye(UNITS)),
+        lambda params: params,
+        pcv.Outcome("y"),
+        Y,
+    )
+    with pytest.raises(PcvError, match=r"a pcv\.Target has no log likelihood of each unit"):
+        pcv.cumulative(target, data={"y": Y}, **QUICK)
+    other = pcv.cumulative(model(0), **QUICK | {"seed": 2, "particles": 64})
+    with pytest.raises(PcvError, match="compare: 'b' has other orders than 'a'; give the same"):
+        pcv.compare({"a": followed[0]["r0"], "b": other})
+    with pytest.raises(PcvError, match="compare: 'r0' is CumulativeCV, not what cross_validate"):
+        pcv.compare({"r0": other, "a": pcv.loo(normal(), data={"y": Y}, progress=False)})
+
+
+MODELS = """
+import numpyro, numpyro.distributions as dist, pcv
+
+def mean(data, sd):
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0, sd))
+        with numpyro.plate("unit", len(y)):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+    return pcv.from_numpyro(model, {"y": data["y"]})
+"""
+
+
+def test_as_an_experiment_of_the_workflow(tmp_path):
+    pd.DataFrame({"y": Y}).to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "models.py").write_text(MODELS)
+    scheme = {"scheme": "cumulative", "splits": 4, "particles": 64}
+    models = {
+        name: {"model": "models.py:mean", "args": {"sd": sd}}
+        for name, sd in {"narrow": 1.0, "wide": 50.0}.items()
+    }
+    data = {"file": "data.csv", "outcome": "y"}
+    config = {
+        "seed": 1,
+        "experiments": {"means": {"data": data, "folds": scheme, "models": models}},
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    done = snakemake(tmp_path, "--configfile", "c.yaml")
+    assert done.status == 0, done.err + done.out
+    folder = tmp_path / "results/means"
+    table = pd.read_csv(folder / "comparison.csv", index_col="model")
+    covariance = {name: np.eye(UNITS) + x**2 for name, x in {"narrow": 1.0, "wide": 50.0}.items()}
+    for name, row in table.iterrows():
+        truth = multivariate_normal.logpdf(Y, np.zeros(UNITS), covariance[name])
+        assert abs(row["log_evidence"] - truth) < 5 * row["mcse"]
+    sizes = pd.read_csv(folder / "cumulative.csv", index_col=["model", "left_out"])
+    assert sizes.loc["wide"].index.tolist() == list(range(1, UNITS + 1))
+    page = (folder / "report.html").read_text()
+    assert "Cumulative score of 54 units after 6 that prepare" in page
+    assert "bridge sampling" in page
+    assert (folder / "figures/cumulative.svg").exists()
+    assert "Cumulative score of 54 units" in done.out + done.err
+    again = snakemake(tmp_path, "--configfile", "c.yaml")
+    assert "Nothing to be done" in again.out + again.err
