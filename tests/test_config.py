@@ -390,10 +390,10 @@ def test_unreadable_files(tmp_path):
 
 
 DEPENDENTS = {
-    "seed": {"fit", "folds", "warmup", "diagnose"},
-    "precision": {"fit", "surrogates", "warmup"},
+    "seed": {"evidence", "fit", "folds", "warmup", "diagnose"},
+    "precision": {"fit", "surrogates", "evidence", "warmup"},
     f"{RATS}.data.order": {"data"},
-    f"{RATS}.folds": {"folds", "surrogates", "subsample"},
+    f"{RATS}.folds": {"folds", "surrogates", "subsample", "evidence"},
     f"{RATS}.models.slopes.args": {"fit"},
     f"{RATS}.models.common.args": set(),
     f"{RATS}.predictive": {"surrogates", "cut", "warmup"},

@@ -25,8 +25,8 @@ from pcv.models.model import Observations
 from pcv.pipeline import config, stages
 from pcv.pipeline.data.tables import make_data, read_table
 from pcv.pipeline.job import Job
-from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.stages.common.problem import model_of
+from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.storable import ATTRIBUTE, storable, true_names
 

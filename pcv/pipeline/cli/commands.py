@@ -21,6 +21,7 @@ EXAMPLES = {
     "fit": "config/config.yaml --model slopes --cores 4",
     "surrogates": "my_config.yaml --model slopes --cores 4",
     "subsample": "my_config.yaml",
+    "evidence": "my_config.yaml --model slopes --cores 4",
     "cut": "my_config.yaml --model slopes",
     "warmup": "config/config.yaml --model slopes --cores 4",
     "sample": "config/config.yaml --model slopes --cores 4",
@@ -37,8 +38,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bayesian cross-validation: which model predicts better, how certain that is, and whether "
     "the computation can be trusted. Start with `pcv init DIR`, which writes a working project. "
-    "Stages, in order: data, fit, folds, (surrogates, subsample, cut,) warmup, sample, diagnose, "
-    "compare, report.",
+    "Stages, in order: data, fit, folds, (surrogates, subsample, evidence, cut,) warmup, sample, "
+    "diagnose, compare, report.",
     epilog="Example: pcv check config/config.yaml",
 )
 
