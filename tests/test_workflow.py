@@ -61,7 +61,7 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
     results = finished[0] / "results"
     for stage, model, batch in itertools.product(
         {name for name, line in graph.STAGES.items() if line.path}
-        - {"surrogates", "subsample", "cut"},
+        - {"surrogates", "subsample", "evidence", "cut"},
         "ab",
         paths.batches(2),
     ):

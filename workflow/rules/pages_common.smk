@@ -3,6 +3,7 @@ import sys
 PACKAGES = Path(workflow.current_basedir).resolve().parent
 sys.path.append(str(PACKAGES))
 
+from cumulative import files as cumulative_files
 from loo_subsampling import files as loo_subsampling_files
 from paper import files as paper_files
 

@@ -26,7 +26,7 @@ from pcv.folds.schemes import FoldScheme
 from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
 
-Dataset = Literal["grouped_gaussian", "radon", "wells", "air_passengers"]
+Dataset = Literal["grouped_gaussian", "polynomial", "radon", "wells", "pima", "air_passengers"]
 """registered data sets, see `pcv.pipeline.data.registry`"""
 
 
@@ -248,6 +248,7 @@ FOLDERS = {
     "inputs": "what a Python session was given",
     "paper": "the paper's page",
     "loo_subsampling": "the LOO-SS paper's page",
+    "cumulative": "the page of cumulative cross-validation",
 }
 """reserved folders of the results"""
 

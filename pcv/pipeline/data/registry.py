@@ -34,6 +34,8 @@ class Source(NamedTuple):
     columns: list[str]
     origin: str
     """who made the data, and their licence as far as it is stated"""
+    finish: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
+    """adds columns, to a local table too"""
 
 
 POSTERIORDB = (
@@ -95,6 +97,21 @@ def _grouped(files: list[Path]) -> pd.DataFrame:
     return table
 
 
+def _polynomial(files: list[Path]) -> pd.DataFrame:
+    """100 outcomes about 1 + x/2, with noise of variance 1; x is uniform on (-1, 1).
+
+    The seed is one for which the evidence of a slope is about that of the paper's data, which are
+    not known.
+    """
+    rng = np.random.default_rng(18)
+    x = rng.uniform(-1, 1, 100).round(6)
+    return pd.DataFrame({"x": x, "y": (1 + 0.5 * x + rng.normal(size=100)).round(6)})
+
+
+def _pima(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(diabetic=(table["type"] == "Yes").astype(int))
+
+
 def _wells(files: list[Path]) -> pd.DataFrame:
     with zipfile.ZipFile(files[0]) as archive:
         content = json.loads(archive.read("wells_data.json"))
@@ -103,6 +120,11 @@ def _wells(files: list[Path]) -> pd.DataFrame:
     )
 
 
+RDATASETS = (
+    "https://raw.githubusercontent.com/vincentarelbundock/Rdatasets/"
+    "1c97ab8a1df2469762e635481ba27cf4e80e3e51/csv/MASS/Pima.te.csv"
+)
+PIMA = ["npreg", "glu", "bp", "skin", "bmi", "ped", "age"]
 WELLS = ["switch", "arsenic", "dist", "assoc", "educ"]
 RADON = ["log_radon", "floor_measure", "county_idx", "log_uppm"]
 SOURCES: dict[str, Source] = {
@@ -133,6 +155,17 @@ SOURCES: dict[str, Source] = {
         WELLS,
         "arsenic in wells in Bangladesh (Gelman and Hill 2007), in posteriordb; BSD-3-Clause (of "
         "the repository)",
+    ),
+    "polynomial": Source("", "", {}, _polynomial, ["x", "y"], "simulated here"),
+    "pima": Source(
+        "pima_te.csv",
+        "3da573ab0fdd29df2467d09b22b6562805654a9b9808f90357d2b71fd09a0e2b",
+        {RDATASETS: "b00bf6540cce6b6bc44ea65a149da3142b2039b37980dbcdf18d3750fc9db032"},
+        lambda files: pd.read_csv(files[0]),
+        [*PIMA, "diabetic"],
+        "National Institute of Diabetes and Digestive and Kidney Diseases, in MASS (Venables and "
+        "Ripley 2002) and Rdatasets; licence not stated",
+        _pima,
     ),
     "air_passengers": Source(
         "air_passengers_au.csv",
@@ -168,7 +201,7 @@ def fetch(name: str, to: Path) -> None:
         table = pd.read_csv(local)
     else:
         table = source.table([_original(name, *item) for item in source.downloads.items()])
-    store.write_bytes(to, table[source.columns].to_csv(index=False).encode())
+    store.write_bytes(to, source.finish(table)[source.columns].to_csv(index=False).encode())
 
 
 def _local(file: str, sha256: str) -> Path | None:

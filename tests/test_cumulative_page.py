@@ -1,0 +1,96 @@
+"""The page of Fong and Holmes: its configs, a page of what there is, and the models' evidence."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from cumulative import files, models, published
+from cumulative.page import page
+from pcv.models.checks.prior import strayed
+from pcv.pipeline.config import load
+from tests.data import DATA, needs_data
+from tests.workflow import ROOT, make_project, planned, snakemake
+
+CONFIGS = {path.stem: path for path in (ROOT / "config/cumulative").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_have_what_the_page_looks_for(name):
+    config = load(CONFIGS[name])
+    assert set(config.experiments) == set(files.EXPERIMENTS)
+    known = {(e, m) for e, settings in config.experiments.items() for m in settings.models}
+    assert known == {*published.POLYNOMIALS, *published.PROBITS}
+    assert "cumulative" in planned(snakemake(ROOT, "cumulative", "--dry-run"))
+
+
+def test_the_page_of_what_there_is(tmp_path):
+    """Polynomials with one prior, beside their closed forms; the rest is named as missing."""
+    project = make_project(tmp_path)
+    config = yaml.safe_load(CONFIGS["quick"].read_text())
+    experiment = config["experiments"]["poly_1"]
+    experiment["folds"] |= {"splits": 8, "particles": 128}
+    for model in experiment["models"].values():
+        model["model"] = str(ROOT / model["model"])
+    config["experiments"] = {"poly_1": experiment}
+    (project / "c.yaml").write_text(yaml.safe_dump(config))
+    run = snakemake(project, "cumulative", "--configfile", "c.yaml")
+    assert run.status == 0, run.err
+    assert "Page: results/cumulative/index.html" in run.out
+    text = (project / "results/cumulative/index.html").read_text()
+    missing = [name for name in files.EXPERIMENTS if name != "poly_1"]
+    assert f"{', '.join(missing)} were not run" in text
+    table = pd.read_csv(project / "results/cumulative/tables/table_1.csv", index_col="model")
+    ours, exact = (
+        table[name].str.replace("\N{MINUS SIGN}", "-").astype(float)
+        for name in ("log p(y)", "exact")
+    )
+    assert (abs(ours - exact) < 0.5).all()
+    cells = table[["S_CCV n/P, P = 0.5 n", "exact.2"]]
+    score, closed = cells.apply(
+        lambda x: x.str.replace("\N{MINUS SIGN}", "-").astype(float)
+    ).T.values
+    assert (abs(score - closed) < 0.5).all()
+    assert exact["r1"] > exact["r0"]
+
+
+def test_a_page_of_nothing(tmp_path):
+    said: list[str] = []
+    page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake cumulative")
+    assert "`snakemake cumulative` runs it" in " ".join(said)
+    assert not list(tmp_path.glob("cumulative/tables/*"))
+
+
+@needs_data
+@pytest.mark.parametrize("key", published.PROBITS)
+def test_evidence_of_pima_by_quadrature(key):
+    """Within .01 of the paper's, on a grid about the mode."""
+    experiment, name = key
+    table = pd.read_csv(Path(DATA) / "pima_te.csv")
+    data = {x: table[x].to_numpy() for x in ("glu", "bp", "ped")}
+    data["diabetic"] = (table["type"] == "Yes").to_numpy().astype(int)
+    covariates = published.COVARIATES[name].split(", ")
+    model = models.probit(data, covariates, 10.0 if experiment == "pima_10n" else 1.0)
+    assert strayed(model) is None
+
+    def log_joint(theta):
+        params = {"theta": theta}
+        return model.log_prior(params) + model.log_lik(params, data).sum()
+
+    width = 1 + len(covariates)
+    mode = jax.numpy.zeros(width)
+    for _ in range(20):
+        hessian = jax.hessian(log_joint)(mode)
+        mode = mode - jax.numpy.linalg.solve(hessian, jax.grad(log_joint)(mode))
+    root = np.linalg.cholesky(np.linalg.inv(-np.asarray(hessian)))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+    z = np.stack(np.meshgrid(*[nodes] * width), -1).reshape(-1, width)
+    share = np.prod(np.stack(np.meshgrid(*[weights] * width), -1).reshape(-1, width), axis=1)
+    values = np.asarray(jax.lax.map(log_joint, np.asarray(mode) + z @ root.T, batch_size=100))
+    highest = values.max()
+    whole = (share * np.exp(values - highest + (z**2).sum(1) / 2)).sum()
+    log_evidence = np.log(whole) + highest + np.linalg.slogdet(root)[1]
+    assert abs(log_evidence - published.PROBITS[key][0]) < 0.015

@@ -1,0 +1,1 @@
+"""The paper of Fong and Holmes (2020), regenerated."""
