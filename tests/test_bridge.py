@@ -69,6 +69,11 @@ def test_correlated_chains_have_larger_errors():
     assert alone.mcse < 0.8 * spread
 
 
+def test_few_draws_for_many_parameters_say_nothing():
+    draws = np.random.default_rng(1).normal(size=(4, 100, 60))
+    assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), draws, 1).value)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_laplace(name):
     log_density, _, exact = CASES[name]

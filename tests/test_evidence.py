@@ -14,7 +14,8 @@ from scipy.stats import multivariate_normal
 
 import pcv
 from pcv import PcvError
-from pcv.sampling import path
+from pcv.models.checks.prior import strayed
+from pcv.sampling import memory, path
 from tests.workflow import snakemake
 
 UNITS = 60
@@ -91,10 +92,10 @@ def test_where_the_prior_decides(followed):
     said = " ".join(str(compared).split())
     assert "The Bayes factor prefers 'r0' (by " in said
     assert "cumulative cross-validation 'r1' (by " in said
-    assert "for the first 6 of 60 units 'r1' pays " in said
+    assert "The first 6 of 60 units decide, for which 'r1' pays " in said
     assert "they would agree after about " in said
     narrow = {"r0": model(0), "r1": model(1, scale=1.0)}
-    assert "The prior decides" not in str(pcv.compare(pcv.cumulative(narrow, **QUICK)))
+    assert "units decide" not in str(pcv.compare(pcv.cumulative(narrow, **QUICK)))
 
 
 def test_an_improper_prior_has_cumulative_scores_alone():
@@ -115,8 +116,41 @@ def test_an_improper_prior_has_cumulative_scores_alone():
     one, other = (x.curve.loc[UNITS - 6] for x in (found, proper))
     error = np.hypot(one["s_ccv_mcse"], other["s_ccv_mcse"])
     assert abs(one["s_ccv"] - other["s_ccv"]) < 4 * error < 0.3
+    compared = pcv.compare({"flat": found, "wide": proper})
+    row = compared.frame.loc["flat" if compared.reference == "wide" else "wide"]
+    assert abs(row["s_ccv_diff"]) < 4 * row["diff_mcse"]
+    assert "nan" not in str(compared).split("prepared", 1)[1]
+    with pytest.raises(PcvError, match=r"and 1 units that prepare may not make a posterior of 2"):
+        pcv.cumulative(improper, prepare=0.01, **QUICK)
     with pytest.raises(PcvError, match=r"no evidence, as the prior of 'b' is improper"):
         _ = found.ways
+
+
+def test_models_of_unlike_numbers_of_parameters():
+    """Whose scores are known at unlike sizes."""
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(2, 150))
+
+    def of(degree):
+        data = {"x": x, "y": y, "degree": degree, "scale": 1.0}
+        return pcv.from_numpyro(polynomial, data)
+
+    found = pcv.cumulative({"low": of(0), "high": of(1)}, **QUICK | {"particles": 64})
+    assert not found["low"].curve.index.equals(found["high"].curve.index)
+    row = pcv.compare(found, reference="low").frame.loc["high"]
+    each = [found[name].curve["s_ccv"][135] for name in ("high", "low")]
+    assert row["s_ccv_diff"] == pytest.approx(each[0] - each[1])
+    assert found["low"].curve["s_ccv_se"][135] > row["diff_se"]
+
+
+def test_priors_of_pymc_are_known_by_few_draws():
+    import pymc as pm
+
+    with pm.Model() as schools:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        z = pm.Normal("z", 0, 1, shape=60)
+        pm.Normal("y", mu + tau * z, 1.0, observed=Y)
+    assert strayed(pcv.from_pymc(schools)) is None
 
 
 def normal(constant=0.0):
@@ -146,6 +180,12 @@ def test_draws_of_another_density_than_the_prior_are_refused():
         PcvError, match=r"^model: the prior of 'mu' is improper, or `init` does not"
     ):
         pcv.evidence(off, data={"y": Y}, **QUICK)
+
+
+def test_what_does_not_fit_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "of_devices", lambda: memory.Step(2**20, 2**20))
+    with pytest.raises(PcvError, match=r"^evidence model: 2 x 256 particles of 60 units take "):
+        pcv.evidence(normal(), data={"y": Y}, **QUICK)
 
 
 def test_a_path_that_gets_stuck_names_the_unit(monkeypatch):
@@ -182,7 +222,7 @@ def test_targets_and_other_orders_are_refused(followed):
     with pytest.raises(PcvError, match=r"a pcv\.Target has no log likelihood of each unit"):
         pcv.cumulative(target, data={"y": Y}, **QUICK)
     other = pcv.cumulative(model(0), **QUICK | {"seed": 2, "particles": 64})
-    with pytest.raises(PcvError, match="compare: 'b' has other orders than 'a'; give the same"):
+    with pytest.raises(PcvError, match="compare: 'b' has another set of orders than 'a'; give"):
         pcv.compare({"a": followed[0]["r0"], "b": other})
     with pytest.raises(PcvError, match="compare: 'r0' is CumulativeCV, not what cross_validate"):
         pcv.compare({"r0": other, "a": pcv.loo(normal(), data={"y": Y}, progress=False)})

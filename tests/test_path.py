@@ -5,13 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from blackjax.smc import resampling
 from blackjax.smc.partial_posteriors_path import build_kernel, init
 from jax.scipy.stats import norm as normal
 from scipy.special import betaln
 from scipy.stats import multivariate_normal, norm
 
-from pcv.analysis.evidence import evidence, gained, minus, over_orders
+from pcv.analysis.evidence import curves, evidence, gained, minus, over_orders
 from pcv.sampling.path import from_normal, from_prior, paths
 
 UNITS = 30
@@ -95,6 +96,46 @@ def test_log_evidence_is_unbiased_with_honest_errors(name):
     whole = evidence(ends)
     assert abs(whole.value - exact) < 4 * whole.mcse < 0.03
     assert abs(ends.mean() - exact) > 4 * whole.mcse  # without half the variance
+
+
+def test_priors_of_any_width():
+    """The first units leave a posterior narrow in some directions and as wide as before in others,
+    where a metric without these correlations would not let particles move."""
+    sd = np.full(3, 1e4)
+    orders, found = along(regression(sd=sd), 8, 60, 256, np.arange(UNITS))
+    whole = evidence(found.log_evidence[..., -1])
+    assert abs(whole.value - evidence_of(np.arange(UNITS), sd=sd)) < 4 * whole.mcse < 0.3
+    assert found.acceptance.min() > 0.1
+    exact = np.array([[predictive(o[:m], o[m:], sd=sd) for m in range(UNITS)] for o in orders])
+    path = xr.Dataset(
+        {
+            "log_evidence": (("order", "set", "trained_units"), found.log_evidence),
+            "score": (("order", "set", "size"), found.score),
+            "trained": ("size", np.arange(UNITS)),
+        },
+        attrs={"improper": ""},
+    )
+    curve = curves(path)["s_cv"]
+    spread = exact.std(0, ddof=1) / np.sqrt(len(orders))
+    error = np.hypot(np.hypot(curve.mcse, curve.se), spread)
+    assert (abs(curve.value - exact.mean(0)) < 4 * error + 2e-3).all()
+    assert (abs(curve.value - exact.mean(0))[4:] < 4 * curve.mcse[4:] + 2e-3).all()
+
+
+def test_both_errors_are_those_of_the_mean():
+    """Over orders that differ by 1 and noise that differs by 1."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(1000):
+        of_order = rng.normal(0, 1, (64, 1, 1))
+        noise = rng.normal(-0.5, 1, (64, 2, 1))
+        values = of_order + noise
+        curve = over_orders(values, values.var(1, ddof=1) / 2)
+        found.append((curve.value[0], curve.se[0] ** 2, curve.mcse[0] ** 2))
+    value, se, mcse = np.transpose(found)
+    assert value.mean() == pytest.approx(0, abs=0.02)
+    assert se.mean() == pytest.approx(1 / 64, rel=0.05)
+    assert se.mean() + mcse.mean() == pytest.approx(value.var(), rel=0.12)
 
 
 def test_the_two_sets_are_independent():

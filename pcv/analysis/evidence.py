@@ -33,6 +33,9 @@ from pcv.analysis.results.wording import wrapped
 
 TRIMMED = 0.1
 """share of orders left out at each end of a trimmed mean"""
+MAX_SCORES_APART = 1.0
+"""nats between both sets' scores of all other units, beyond which the next unit's score, which the
+path approaches in parts, takes their place"""
 MOST_SIZES = 100
 """sizes of the training set at which all other units are scored"""
 CLEAR = 2.0
@@ -57,6 +60,8 @@ class Curve(NamedTuple):
     mcse: Float[np.ndarray, " size"]
     each: Float[np.ndarray, "order size"]
     """of which it is the mean"""
+    noise: Float[np.ndarray, " size"]
+    """the part of the squared MCSE that spreads `each`"""
 
 
 def evidence(log_evidence: Float[np.ndarray, "*estimate"]) -> Estimate:
@@ -99,19 +104,24 @@ def over_orders(
         too_low: by how much they are too low on average, as each order tells.
     """
     shift = np.broadcast_to(too_low, values[:, 0].shape)
-    noise = values.var(1, ddof=1).mean(0) / values.shape[1] + shift.var(0, ddof=1)
-    return _curve(values.mean(1) + shift.mean(0), noise / len(values))
+    noise = values.var(1, ddof=1).mean(0) / values.shape[1] / len(values)
+    of_shift = shift.var(0, ddof=1) / len(values)
+    return _curve(values.mean(1) + shift.mean(0), noise, of_shift)
 
 
 def minus(one: Curve, other: Curve) -> Curve:
     """The difference of two models, over the same orders."""
-    return _curve(one.each - other.each, one.mcse**2 + other.mcse**2)
+    noise = one.noise + other.noise
+    return _curve(one.each - other.each, noise, one.mcse**2 + other.mcse**2 - noise)
 
 
-def _curve(each: Float[np.ndarray, "order size"], noise: Float[np.ndarray, " size"]) -> Curve:
-    """With the variance of the mean over orders that is not Monte Carlo noise."""
+def _curve(
+    each: Float[np.ndarray, "order size"],
+    noise: Float[np.ndarray, " size"],
+    of_shift: Float[np.ndarray, " size"],
+) -> Curve:
     rest = np.maximum(each.var(0, ddof=1) / len(each) - noise, 0.0)
-    return Curve(each.mean(0), np.sqrt(rest), np.sqrt(noise), each)
+    return Curve(each.mean(0), np.sqrt(rest), np.sqrt(noise + of_shift), each, noise)
 
 
 def left_out(num_units: int, num_params: int) -> list[int]:
@@ -120,7 +130,8 @@ def left_out(num_units: int, num_params: int) -> list[int]:
     >>> left_out(100, 3), left_out(332, 4)
     ([50, 70, 90], [166, 292, 299])
     """
-    some = {round(0.9 * num_units), round(0.5 * num_units), num_units - PER_PARAMETER * num_params}
+    some = {num_units - round(0.1 * num_units), num_units - round(0.5 * num_units)}
+    some.add(num_units - PER_PARAMETER * num_params)
     return sorted(p for p in some if 1 <= p < num_units)
 
 
@@ -136,8 +147,10 @@ def curves(path: xr.Dataset) -> dict[str, Curve]:
     """S_CV(p), S_CCV(P) and S_PCV(P) at the sizes of ``evidence.zarr``."""
     log_evidence, trained = path["log_evidence"].values, path["trained"].values
     all_ = np.full(trained.size, log_evidence.shape[2] - 1)
+    ahead = log_evidence[:, :, trained + 1] - log_evidence[:, :, trained]
+    apart = np.abs(np.diff(path["score"].values, axis=1)) > MAX_SCORES_APART
     found = {
-        "s_cv": over_orders(path["score"].values),
+        "s_cv": over_orders(np.where(apart, ahead, path["score"].values)),
         "s_ccv": gained(log_evidence, trained, all_),
     }
     if not path.attrs["improper"]:
@@ -172,6 +185,8 @@ def of_path(path: xr.Dataset) -> Estimate:
 
 MAX_APART, LEAST_APART = 4.0, 0.05
 """MCSEs, and nats, by which two ways to the evidence may differ"""
+MAX_SPREAD = 1.0
+"""nats between estimates along one order"""
 GOOD_K = 0.7
 """k-hat up to which Laplace's approximation counts"""
 
@@ -194,19 +209,34 @@ def in_words(path: xr.Dataset) -> str:
     return ", ".join(words)
 
 
-def disagreement(path: xr.Dataset) -> str:
-    """In words, where bridge sampling, or a good Laplace approximation, differs; else nothing."""
+def doubts(path: xr.Dataset) -> list[str]:
+    """In words, where estimates are too noisy, or bridge sampling or a good Laplace approximation
+    differs."""
+    said = []
+    whole = path["log_evidence"].values[:, :, -1]
+    if (spread := float(np.sqrt(whole.var(1, ddof=1).mean()))) > MAX_SPREAD:
+        said.append(
+            f"estimates along one order differ by {spread:.1f} nats, too much for their MCSE to be "
+            "trusted; use more particles"
+        )
     found = of_path(path)
     for way in path["way"].values if "way" in path else []:
         at = path.sel(way=way)
         apart = float(at["log_evidence_by"]) - found.value
         error = float(np.hypot(found.mcse, at["mcse_by"]))
         if abs(apart) > max(MAX_APART * error, LEAST_APART) and not at["khat"] > GOOD_K:
-            return (
+            said.append(
                 f"log p(y) by {way} differs by {apart:.2f} nats (MCSE {error:.2g}): `log_prior` "
                 "lacks a constant, or one of both did not reach all of the posterior"
             )
-    return ""
+            break
+    return said
+
+
+def after(path: xr.Dataset, trained: list[int]) -> Curve:
+    """Cumulative scores of the units after these numbers of them."""
+    log_evidence = path["log_evidence"].values
+    return gained(log_evidence, np.array(trained), np.full(len(trained), log_evidence.shape[2] - 1))
 
 
 class Difference(NamedTuple):
@@ -215,74 +245,56 @@ class Difference(NamedTuple):
     bayes_factor: Estimate
     """log of it"""
     s_ccv: Curve
-    """at the sizes shown"""
-    s_cv_1: float
-    """of the leave-one-out score per unit"""
+    """once units have prepared, and after half of all"""
     words: str
     """where the Bayes factor and the cumulative score disagree"""
 
 
 def difference(one: xr.Dataset, other: xr.Dataset) -> Difference:
     """Of a model's ``evidence.zarr`` and that of the model it is compared with."""
-    a, b = of_path(one), of_path(other)
+    a, b, (n, left_out) = of_path(one), of_path(other), extent(one)
     factor = Estimate(a.value - b.value, float(np.hypot(a.mcse, b.mcse)))
-    ccv = minus(*(curves(x)["s_ccv"] for x in (one, other)))
-    cv = minus(*(curves(x)["s_cv"] for x in (one, other)))
-    at = prepared(one)
-    names = one.attrs["model"], other.attrs["model"]
-    n = one.sizes["trained_units"] - 1
-    words = _disagree(names, factor, ccv, at, n, int(one["trained"][at]), float(cv.value[-1]))
-    return Difference(factor, ccv, float(cv.value[-1]), words)
+    trained = [n - left_out, max(n // 2, n - left_out)]
+    ccv = minus(after(one, trained), after(other, trained))
+    words = _disagree((one.attrs["model"], other.attrs["model"]), factor, ccv, n, left_out)
+    return Difference(factor, ccv, words)
 
 
 def _disagree(
-    names: tuple[str, str],
-    factor: Estimate,
-    ccv: Curve,
-    at: int,
-    num_units: int,
-    prepared: int,
-    per_unit: float,
+    names: tuple[str, str], factor: Estimate, ccv: Curve, num_units: int, left_out: int
 ) -> str:
-    value, error = float(ccv.value[at]), float(np.hypot(ccv.se[at], ccv.mcse[at]))
+    value, half = ccv.value
+    error, error_half = np.hypot(ccv.se, ccv.mcse)
     clear = abs(factor.value) > CLEAR * factor.mcse and abs(value) > CLEAR * error
     if not clear or np.sign(factor.value) == np.sign(value):
         return ""
-    by_factor, by_score = (
-        names if factor.value > 0 else names[::-1],
-        names if value > 0 else names[::-1],
-    )
-    paid = abs(factor.value - value)
+    by_factor, by_score = (names if x > 0 else names[::-1] for x in (factor.value, value))
     words = (
         f"The Bayes factor prefers '{by_factor[0]}' (by {abs(factor.value):.1f} nats), cumulative "
-        f"cross-validation '{by_score[0]}' (by {abs(value):.1f}). The prior decides: for the first "
-        f"{prepared} of {num_units} units '{by_score[0]}' pays {paid:.1f} nats (S_PCV), which says "
-        "how vague its prior is rather than how it predicts."
+        f"cross-validation '{by_score[0]}' (by {abs(value):.1f}). The first {num_units - left_out} "
+        f"of {num_units} units decide, for which '{by_score[0]}' pays "
+        f"{abs(factor.value - value):.1f} nats (S_PCV): a vaguer prior would pay more, however "
+        "well it predicts afterwards."
     )
-    if per_unit * value > 0:
-        more = int(np.ceil(abs(factor.value / per_unit)))
+    if half * value > 0 and abs(half) > CLEAR * error_half:
+        per_unit = abs(half) / (num_units - max(num_units // 2, num_units - left_out))
+        more = int(np.ceil(abs(factor.value) / per_unit))
         words += (
-            f" As a unit more brings {abs(per_unit):.2g} nats (S_CV(1)), they would agree after "
-            f"about {num_units + more} units."
+            f" As the later half of the units brings {per_unit:.2g} nats each, they would agree "
+            f"after about {num_units + more} units."
         )
     return words
 
 
-def prepared(path: xr.Dataset) -> int:
-    """Place among the sizes of the training set after which scores are cumulated."""
-    return int(np.argmin(np.abs(path["trained"].values - path.attrs["prepared"])))
-
-
 def best(paths: Mapping[str, xr.Dataset]) -> str:
     """The model with the highest cumulative score."""
-    each = {name: curves(path)["s_ccv"].value[prepared(path)] for name, path in paths.items()}
-    return max(each, key=lambda name: each[name])
+    return max(paths, key=lambda name: after(paths[name], [paths[name].attrs["prepared"]]).value[0])
 
 
 def extent(path: xr.Dataset) -> tuple[int, int]:
     """Numbers of all units, and of those whose score is cumulated."""
     n = path.sizes["trained_units"] - 1
-    return n, n - int(path["trained"].values[prepared(path)])
+    return n, n - int(path.attrs["prepared"])
 
 
 def about(paths: Mapping[str, xr.Dataset], reference: str) -> str:
@@ -302,16 +314,19 @@ def verdict(paths: Mapping[str, xr.Dataset], reference: str) -> list[str]:
     for name, row in rows.drop(reference).iterrows():
         apart, error = row["s_ccv_diff"], np.hypot(row["diff_se"], row["diff_mcse"])
         better, worse = (name, reference) if apart > 0 else (reference, name)
-        words = f"'{better}' predicts better than '{worse}'"
+        words = f"'{better}' scores higher on these data than '{worse}'"
         if abs(apart) < CLEAR * error:
             words = f"'{better}' and '{worse}' cannot be told apart"
+        sign = 1 if better == name else -1
+        factor = f"; log Bayes factor {sign * row['log_bf']:.2f} (MCSE {row['log_bf_mcse']:.2g})"
         said.append(
             f"{words} once {n - left_out} units have prepared: difference {abs(apart):.2f} nats "
-            f"(SE {row['diff_se']:.2g} over orders, MCSE {row['diff_mcse']:.2g}); log Bayes factor "
-            f"{row['log_bf'] * (1 if better == name else -1):.2f} (MCSE {row['log_bf_mcse']:.2g})."
+            f"(SE {row['diff_se']:.2g} over orders, MCSE {row['diff_mcse']:.2g})"
+            + factor * bool(np.isfinite(row["log_bf"]))
+            + "."
         )
     said += [difference(path, paths[reference]).words for path in paths.values()]
-    said += [f"'{name}': {words}." for name, path in paths.items() if (words := disagreement(path))]
+    said += [f"'{name}': {words}." for name, path in paths.items() for words in doubts(path)]
     for name, path in paths.items():
         if wrong := path.attrs["improper"]:
             said.append(
@@ -338,19 +353,18 @@ def table(paths: Mapping[str, xr.Dataset], reference: str) -> pd.DataFrame:
     """
     rows = {}
     for name, path in paths.items():
-        ccv, found, place = curves(path)["s_ccv"], of_path(path), prepared(path)
-        apart, (n, left_out) = difference(path, paths[reference]), extent(path)
-        own = name != reference
+        (n, left_out), found, own = extent(path), of_path(path), name != reference
+        ccv, apart = after(path, [n - left_out]), difference(path, paths[reference])
         rows[name] = {
             "log_evidence": found.value,
             "mcse": found.mcse,
             "log_bf": apart.bayes_factor.value,
             "log_bf_mcse": apart.bayes_factor.mcse * own,
-            "s_ccv": ccv.value[place],
-            "s_ccv_per_n": ccv.value[place] * n / left_out,
-            "s_ccv_diff": apart.s_ccv.value[place],
-            "diff_se": apart.s_ccv.se[place] * own,
-            "diff_mcse": apart.s_ccv.mcse[place] * own,
+            "s_ccv": ccv.value[0],
+            "s_ccv_per_n": ccv.value[0] * n / left_out,
+            "s_ccv_diff": apart.s_ccv.value[0],
+            "diff_se": apart.s_ccv.se[0] * own,
+            "diff_mcse": apart.s_ccv.mcse[0] * own,
         }
     frame_ = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
     return frame_.sort_values("s_ccv", ascending=False)

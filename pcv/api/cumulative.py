@@ -55,18 +55,19 @@ class CumulativeCV:
         return estimates.frame(self.path)
 
     def __repr__(self) -> str:
-        path, n = self.path, self.path.sizes["trained_units"] - 1
-        out = [p for p in estimates.left_out(n, path.attrs["num_params"]) if p in self.curve.index]
+        path, (n, left_out) = self.path, estimates.extent(self.path)
+        every = {left_out, *estimates.left_out(n, path.attrs["num_params"])}
+        out = [p for p in sorted(every) if p in self.curve.index]
         columns = ["s_ccv", "s_ccv_se", "s_ccv_mcse", "s_ccv_per_n", "s_ccv_trimmed", "s_cv"]
         rows = self.curve.loc[out, columns].rename_axis(index=None, columns="left out")
         shown = rows.to_string(float_format="{:.2f}".format)
-        words = [estimates.in_words(path), estimates.disagreement(path)]
-        first, *rest = (word for word in words if word)
+        first = estimates.in_words(path)
+        rest = [f"{words}." for words in estimates.doubts(path)] + path.attrs["marks"]
         return "\n".join(
             [
                 f"{self.name}: {path.sizes['order']} random orders of {n} units, "
                 f"2 x {path.attrs['particles']} particles along each",
-                *map(wrapped, (f"{first}.", *(f"Warning: {word}." for word in rest))),
+                *map(wrapped, (f"{first}.", *(f"Warning: {words}" for words in rest))),
                 "",
                 shown,
             ]
@@ -120,11 +121,15 @@ def compared(models: Mapping[str, CumulativeCV], reference: str | None) -> Cumul
     """
     paths = {name: one.path.assign_attrs(model=name) for name, one in models.items()}
     first = next(iter(paths))
-    for key, what in (("outcome_print", "data"), ("folds_print", "orders"), ("prepared", "share")):
+    keys = {
+        **{"outcome_print": "set of data", "outcome": "outcome", "folds_print": "set of orders"},
+        "prepared": "share that prepares",
+    }
+    for key, what in keys.items():
         for name, path in paths.items():
             if path.attrs[key] != paths[first].attrs[key]:
                 raise PcvError(
-                    f"compare: '{name}' has other {what} than '{first}'; give the same data, "
+                    f"compare: '{name}' has another {what} than '{first}'; give the same data, "
                     "splits, prepare and seed"
                 )
     if reference is not None and reference not in paths:

@@ -9,9 +9,14 @@ from pcv.api import calls, cross_validation
 from pcv.api.cumulative import CumulativeCV
 from pcv.api.inputs import AnyModel
 from pcv.base.errors import PcvError
+from pcv.base.programs import devices
+from pcv.models.checks.prior import strayed
+from pcv.models.model import Model
+from pcv.pipeline import stages
 from pcv.pipeline.job import Job
+from pcv.pipeline.stages.common.problem import model_of
 from pcv.pipeline.stages.inputs import check
-from pcv.pipeline.storage.artifacts import opened
+from pcv.pipeline.storage.artifacts import opened, require
 
 
 def evidence(
@@ -49,15 +54,8 @@ def evidence(
     Raises:
         PcvError: the prior is improper, or what else is wrong, where, and what to do.
     """
-    call = data, seed, fit, precision, results, cores, progress
-    found = _followed(model, {"splits": splits, "particles": particles}, *call)
-    for one in found.values() if isinstance(model, Mapping) else [found]:
-        if wrong := one.path.attrs["improper"]:
-            raise PcvError(
-                f"{one.name}: the prior of '{wrong}' is improper, or `init` does not draw from it, "
-                "so that there is no evidence; give it a proper prior, or use pcv.cumulative"
-            )
-    return found
+    settings = {"splits": splits, "particles": particles}
+    return _followed(model, settings, data, seed, fit, precision, results, cores, progress, True)
 
 
 def cumulative(
@@ -108,6 +106,7 @@ def _followed(
     results: str | None,
     cores: int | None,
     progress: bool,
+    proper: bool = False,
 ) -> Any:
     folds = {"scheme": "cumulative", **settings}
     sections = {"fit": {} if fit is None else fit}
@@ -116,6 +115,8 @@ def _followed(
     )
     with calls.keys_as_arguments(), prepared as job:
         check(job._replace(say=calls.silent), leaks=False)
+        if proper:
+            _check_priors(job)
         cross_validation.run(job)
         several = isinstance(model, Mapping)
         found = {
@@ -125,7 +126,22 @@ def _followed(
         return found if several else next(iter(found.values()))
 
 
+def _check_priors(job: Job) -> None:
+    """Refuse improper priors before anything is sampled."""
+    stages.data(job)
+    for name in job.settings.models:
+        with devices.at_work(job.config.precision):
+            _, model = model_of(job._replace(model=name))
+            wrong = strayed(model) if isinstance(model, Model) else None
+        if wrong:
+            raise PcvError(
+                f"{name}: the prior of '{wrong}' is improper, or `init` does not draw from it, so "
+                "that there is no evidence; give it a proper prior, or use pcv.cumulative"
+            )
+
+
 def _collected(job: Job, name: str) -> CumulativeCV:
     data, folds = opened(job, "data"), opened(job, "folds")
     made_of = cross_validation.prints(data, job.settings.data.outcome, folds)
-    return CumulativeCV(opened(job, "evidence").load().assign_attrs(made_of), name)
+    marks = require(job, "fit", {}).marks
+    return CumulativeCV(opened(job, "evidence").load().assign_attrs(made_of, marks=marks), name)

@@ -50,7 +50,7 @@ def ways_table(paths: Mapping[str, xr.Dataset]) -> Table:
     head = ("model", "way", "log p(y)", "MCSE", "k-hat", "")
     cells, flagged = [], []
     for name, path in paths.items():
-        found, said = evidence.of_path(path), evidence.disagreement(path)
+        found, said = evidence.of_path(path), " ".join(evidence.doubts(path))
         steps = f"{path['steps'].values.mean():.0f} steps per order"
         cells.append((name, "along growing training sets", *_shown(*found), "–", steps))
         flagged.append(False)
@@ -58,7 +58,7 @@ def ways_table(paths: Mapping[str, xr.Dataset]) -> Table:
             at = path.sel(way=way)
             value, mcse, khat = (float(at[x]) for x in ("log_evidence_by", "mcse_by", "khat"))
             tail = "–" if np.isnan(khat) else f"{khat:.2f}"
-            wrong = said if way in said else ""
+            wrong = "differs" if f"by {way}" in said else ""
             cells.append(("", str(way), *_shown(value, mcse), tail, wrong))
             flagged.append(bool(wrong))
     return Table("log p(y) by three ways", head, cells, flagged)

@@ -16,10 +16,10 @@ these chains are the next particles (waste-free SMC; Dau and Chopin 2022). So pa
 moved under the density whose ratio to the next they average; where they move first (BlackJAX 1.7's
 `partial_posteriors_smc`), the estimate is biased.
 
-The mean of exp of these estimates is the normaliser itself, whatever the number of particles, as
-long as nothing is learnt from those that are averaged. Hence two sets of particles go together,
-each of which takes its metric from the other. And s' was chosen before the particles moved: it left
-a conditional effective sample size (Zhou, Johansen, Aston 2016),
+The mean of exp of these estimates is very nearly the normaliser itself, whatever the number of
+particles, as hardly anything is learnt from those that are averaged. To this end two sets of
+particles go together, each of which takes its metric from the other; and s' was chosen before the
+particles moved: it left a conditional effective sample size (Zhou, Johansen, Aston 2016),
 :math:`(\sum W w)^2 / \sum W w^2` with their weights W, of half their number.
 """
 
@@ -215,8 +215,11 @@ def follow(
         )
         some = jnp.take_along_axis(now.particles, chosen[:, :, None], axis=1)
         covariance = jax.vmap(_covariance)(now.particles, weight)
-        particles, accepted = _moved(
-            partial(log_density, place), moving, some, covariance[::-1], now.log_step
+        of_place = partial(log_density, place)
+        particles, accepted = jax.lax.cond(
+            place < last,
+            lambda: _moved(of_place, moving, some, covariance[::-1], now.log_step),
+            lambda: (now.particles, one),
         )
         stays = at_rest | (accepted < LEAST_ACCEPT)
         then = jnp.where(stays, place, jnp.minimum(place + ahead, last))
@@ -225,9 +228,9 @@ def follow(
         log_step = jnp.clip(now.log_step + accepted - TARGET_ACCEPT, MIN_LOG_STEP, MAX_LOG_STEP)
         return _Now(particles, place, then, evidence, log_step, path)
 
-    zero = jnp.zeros((), drawn.dtype)
+    zero, one = jnp.zeros((), drawn.dtype), jnp.ones((), drawn.dtype)
     unseen = jnp.full((2, last + 1), jnp.nan, drawn.dtype)
-    begun = Path(unseen, unseen[:, sizes], jnp.zeros((), int), zero + 1)
+    begun = Path(unseen, unseen[:, sizes], jnp.zeros((), int), one)
     log_step = zero - 0.25 * np.log(drawn.shape[2])
     particles = jnp.repeat(drawn, LENGTH, axis=1)
     now = _Now(particles, zero, zero, jnp.zeros(2, drawn.dtype), log_step, begun)
@@ -266,14 +269,15 @@ def _moved(
 def _covariance(
     particles: Float[Array, "particle param"], weight: Float[Array, " particle"]
 ) -> Float[Array, "param ..."]:
-    """Of the particles, with correlations shrunk where they are few; variances alone if there are
-    many parameters."""
+    """Of the particles; variances alone if parameters are many, correlations shrunk if these are
+    more than half as many as effective particles. Otherwise shrinking would widen narrow directions
+    manifold, such as those that the first data inform."""
     apart = (particles - weight @ particles) * jnp.sqrt(weight)[:, None]
     variance = (apart**2).sum(0)
     if variance.size > DENSE:
         return variance
-    per_draw = variance.size * jnp.sum(weight**2)
-    kept = 1 / (1 + per_draw**2)
+    number = 1 / jnp.sum(weight**2)
+    kept = jnp.where(number > 2 * variance.size, 1.0, number / (number + variance.size))
     return kept * apart.T @ apart + (1 - kept) * jnp.diag(variance)
 
 

@@ -60,11 +60,13 @@ def strayed(model: Model) -> str | None:
     """
     gradients = programs.once(partial(jax.lax.map, jax.grad(model.log_prior)))
     draws = prior_draws(model.init, MOST_DRAWS)
+    of_all = np.concatenate([x.reshape(MOST_DRAWS, -1) for x in draws.values()], axis=1)
+    _, distinct = np.unique(of_all, axis=0, return_index=True)  # PyMC's are from a few hundred
     for name, slope in gradients(draws).items():
-        g, u = (np.asarray(x, float).reshape(MOST_DRAWS, -1) for x in (slope, draws[name]))
+        g, u = (np.asarray(x, float)[distinct] for x in (slope, draws[name]))
         for zero in (g, (u - u.mean(0)) * g + 1):
             with np.errstate(invalid="ignore", divide="ignore"):
-                z = np.abs(zero.mean(0)) / (zero.std(0) / np.sqrt(MOST_DRAWS))
+                z = np.abs(zero.mean(0)) / (zero.std(0) / np.sqrt(distinct.size))
             if np.nan_to_num(z, nan=0.0, posinf=np.inf).max(initial=0.0) > MAX_PRIOR_Z:
                 return name
     return None

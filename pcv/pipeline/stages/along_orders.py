@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PER_DEVICE = 4
 """orders between two looks at the progress"""
 LAPLACE_DRAWS = 4000
+COPIES = 4
+"""of the particles' log likelihoods that XLA holds at once"""
 
 
 def evidence(job: Job) -> None:
@@ -60,6 +62,11 @@ def evidence(job: Job) -> None:
         orders = opened(job, "folds")["order"].values
         n, width = orders.shape[1], draws_of(job)[0].shape[-1]
         first = scheme.first(n) if improper else 0
+        if improper and first < width:
+            raise PcvError(
+                f"model '{job.model}': the prior of '{improper}' is improper, and {first} units "
+                f"that prepare may not make a posterior of {width} parameters; raise folds.prepare"
+            )
         sizes = estimates.sizes(n, width, first, scheme.first(n))
         densities = _densities(job, model, arrays, first)
         found = _followed(job, densities, scheme.particles, orders, sizes, first)
@@ -72,6 +79,7 @@ def evidence(job: Job) -> None:
         num_params=width,
         particles=scheme.particles,
         prepared=scheme.first(n),
+        outcome=str(model.outcome),
         improper=improper or "",
     )
     keep(job, dataset, stamp_of(job, making, known, on=on))
@@ -120,8 +128,10 @@ def _followed(
     from pcv.base.programs import devices
     from pcv.sampling.path import Path, paths
 
+    _check_memory(job, particles, orders.shape[1])
     tell = now_and_then(says(job, "evidence"))
-    at_once = PER_DEVICE * len(devices.in_use())
+    on_cpu = devices.in_use()[0].platform == "cpu"
+    at_once = min(PER_DEVICE * len(devices.in_use()), len(orders)) if on_cpu else len(orders)
     root = key(job.config.seed, job.model, "evidence")
     knots = sizes - max(first - 1, 0)
     parts = []
@@ -139,9 +149,24 @@ def _followed(
         raise PcvError(
             f"evidence {job.model}: {stuck.sum()} of {stuck.size} orders got stuck, order "
             f"{order + 1} at unit '{unit}': its likelihood given {passed} other units is 0, or not "
-            "finite, almost everywhere; look at this unit, and at priors that hardly allow it"
+            "finite, almost everywhere, or particles could not move; look at this unit, and at "
+            "priors that hardly allow it, or use more particles"
         )
     return found
+
+
+def _check_memory(job: Job, particles: int, num_units: int) -> None:
+    """Refuse log likelihoods, of all particles and units, that do not fit."""
+    from pcv.base.programs import devices
+    from pcv.sampling import memory
+
+    number, there = len(devices.in_use()), memory.of_devices()
+    needed = COPIES * 8 * 2 * particles * num_units
+    if needed > min(there.device, there.host / number):
+        raise PcvError(
+            f"evidence {job.model}: 2 x {particles} particles of {num_units} units take "
+            f"{needed / 2**30:.2g} GiB per device; use fewer particles, or fewer, larger units"
+        )
 
 
 def _by_units(found: "Path", sizes: np.ndarray, first: int, num_units: int) -> xr.Dataset:

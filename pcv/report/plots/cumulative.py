@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from pcv.analysis.evidence import curves, prepared
+from pcv.analysis.evidence import curves, extent
 from pcv.report.plots.shared import (
     DASHED,
     GREY,
@@ -19,12 +19,13 @@ from pcv.report.plots.shared import (
     titled,
 )
 
-FAR = 5.0
-"""times the range of later scores beyond which the first ones are cut off"""
+FAR, LATEST = 3.0, 0.9
+"""margins of the axis, which shows scores of few units in part; and the share of units that train
+after which scores are of few"""
 
 
 def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
-    """S_CV(p), and S_CCV(P) n/P, ± 2 MCSE, over the number of units that train.
+    """S_CV(p), and S_CCV(P) n/P, ± 2 errors, over the number of units that train.
 
     Args:
         paths: ``evidence.zarr`` of each model.
@@ -36,18 +37,21 @@ def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
     ):
         labels, shown = [], []
         for model, path in paths.items():
-            trained, n = path["trained"].values, path.sizes["trained_units"] - 1
+            trained, (n, left_out) = path["trained"].values, extent(path)
             factor = 1.0 if name == "s_cv" else n / (n - trained)
             curve = curves(path)[name]
-            value, band = curve.value * factor, 2 * curve.mcse * factor
+            value = curve.value * factor
+            band = 2 * np.hypot(curve.se, curve.mcse) * factor
             style = styles[model]
-            ax.fill_between(trained, value - band, value + band, color=style.colour, alpha=0.3)
+            ax.fill_between(
+                trained, value - band, value + band, color=style.colour, alpha=0.2, lw=0
+            )
             ax.plot(trained, value, **line_of(style, trained.size))
             labels.append(Label(value[-1], style.label, style.colour))
-            shown.append(value[prepared(path) :])
-        low, high = np.min(np.concatenate(shown)), np.max(np.concatenate(shown))
+            shown.append(value[(trained >= n - left_out) & (trained <= LATEST * n)])
+        low, high = (f(np.concatenate(shown)) for f in (np.min, np.max))
         margin = 0.07 * (high - low) or 1.0
-        ax.set_ylim(low - FAR * margin, high + margin)
+        ax.set_ylim(low - FAR * margin, high + FAR * margin)
         first = next(iter(paths.values()))
         ax.axvline(first.attrs["prepared"], color=GREY, ls=DASHED, lw=1.0)
         titled(ax, title)

@@ -1,12 +1,12 @@
 r"""The evidence from draws of the full-data posterior, by warp-III bridge sampling.
 
-Posterior draws are standardised by the moments of their first halves, and reflected at random, so
-that their density
+Posterior draws are standardised by the moments of their first halves. Reflected at random, they
+would have the density
 
 .. math:: \tilde q(z) = \tfrac12 |L| \left[q(c + L z) + q(c - L z)\right]
 
-has the mean, covariance and symmetry of a standard normal :math:`\varphi`, from which as many
-proposals are drawn. The ratio of the normalisers of both solves
+with the mean, covariance and symmetry of a standard normal :math:`\varphi`, from which as many
+proposals are drawn; as it is symmetric, they need not be. The ratio of both normalisers solves
 
 .. math:: r = \frac{\mathrm{mean}_\varphi\, \tilde q / (s_1 \tilde q + s_2 r \varphi)}
                    {\mathrm{mean}_q\, \varphi / (s_1 \tilde q + s_2 r \varphi)}
@@ -29,6 +29,8 @@ from pcv.sampling.fit.draws import mixing
 AT_ONCE = 20
 """densities evaluated side by side"""
 ITERATIONS, TOLERANCE = 1000, 1e-10
+FEWEST_PER_PARAM = 4
+"""draws per parameter below which their covariance says too little"""
 
 
 def bridge(
@@ -36,7 +38,7 @@ def bridge(
     draws: Float[np.ndarray, "chain draw param"],
     seed: int,
 ) -> Estimate:
-    """The log of a density's integral, from draws of it.
+    """The log of a density's integral, from draws of it; NaN if these are few, or it is not found.
 
     Args:
         log_density: of the posterior, not normalised.
@@ -45,6 +47,8 @@ def bridge(
     """
     chains, number, width = draws.shape
     first, rest = draws[:, : number // 2].reshape(-1, width), draws[:, number // 2 :]
+    if len(first) <= FEWEST_PER_PARAM * width:
+        return Estimate(np.nan, np.nan)
     center = first.mean(0)
     root = np.linalg.cholesky(np.atleast_2d(np.cov(first.T)))
     standard = np.linalg.solve(root, (rest.reshape(-1, width) - center).T).T
