@@ -16,7 +16,7 @@ import pcv
 from pcv import PcvError
 from pcv.models.checks.prior import strayed
 from pcv.sampling import memory, path
-from tests.workflow import snakemake
+from tests.workflow import ROOT, snakemake
 
 UNITS = 60
 RNG = np.random.default_rng(4)
@@ -141,6 +141,31 @@ def test_models_of_unlike_numbers_of_parameters():
     each = [found[name].curve["s_ccv"][135] for name in ("high", "low")]
     assert row["s_ccv_diff"] == pytest.approx(each[0] - each[1])
     assert found["low"].curve["s_ccv_se"][135] > row["diff_se"]
+
+
+def test_effects_of_30_rats():
+    """34 parameters, by ways that have little in common; Laplace's knows that it fails."""
+    rats = pd.read_csv(ROOT / "resources/rats.csv")
+    rat, day, weight = (rats[name].to_numpy() for name in ("rat", "day", "weight_g"))
+
+    def growth(rat, age, weight):
+        level = numpyro.sample("level", dist.Normal(250, 20))
+        slope = numpyro.sample("slope", dist.Normal(6, 2))
+        sd_level = numpyro.sample("sd_level", dist.HalfNormal(20))
+        sigma = numpyro.sample("sigma", dist.HalfNormal(10))
+        with numpyro.plate("rats", 30):
+            z = numpyro.sample("z", dist.Normal(0, 1))
+        mean = level + sd_level * z[rat] + slope * age
+        with numpyro.plate("unit", len(rat)):
+            numpyro.sample("weight", dist.Normal(mean, sigma), obs=weight)
+
+    data = {"rat": rat - 1, "age": day - 22.0, "weight": weight.astype(float)}
+    found = pcv.evidence(pcv.from_numpyro(growth, data), **QUICK | {"splits": 4, "particles": 512})
+    by_bridge = found.ways.loc["bridge sampling"]
+    error = np.hypot(found.mcse, by_bridge["mcse"])
+    assert abs(found.log_evidence - by_bridge["log_evidence"]) < 4 * error < 4
+    assert found.ways.loc["Laplace", "khat"] > 0.7
+    assert found.path["acceptance"].min() > 0.2
 
 
 def test_priors_of_pymc_are_known_by_few_draws():

@@ -50,7 +50,9 @@ TARGET_ACCEPT, LEAST_ACCEPT = 0.8, 0.4
 STEPS_AT_REST = 5
 """at the start, so that particles and step size suit it however few its draws"""
 MAX_LEAPFROGS = 32.0
-MOST_STEPS = 10_000
+MOST_STEPS = 2000
+KEPT = 1 - 1e-9
+"""of correlations, so that they stay positive definite"""
 LOWEST = -1e10
 """in place of an increment of minus infinity, or one that is not a number"""
 GPU_ROOM = 2**31
@@ -214,7 +216,8 @@ def follow(
             jax.random.split(choosing), weight
         )
         some = jnp.take_along_axis(now.particles, chosen[:, :, None], axis=1)
-        covariance = jax.vmap(_covariance)(now.particles, weight)
+        distinct = jnp.where(path.steps == 1, chains, number)
+        covariance = jax.vmap(_covariance, (0, 0, None))(now.particles, weight, distinct)
         of_place = partial(log_density, place)
         particles, accepted = jax.lax.cond(
             place < last,
@@ -267,7 +270,9 @@ def _moved(
 
 
 def _covariance(
-    particles: Float[Array, "particle param"], weight: Float[Array, " particle"]
+    particles: Float[Array, "particle param"],
+    weight: Float[Array, " particle"],
+    distinct: Int[Array, ""],
 ) -> Float[Array, "param ..."]:
     """Of the particles; variances alone if parameters are many, correlations shrunk if these are
     more than half as many as effective particles. Otherwise shrinking would widen narrow directions
@@ -276,8 +281,8 @@ def _covariance(
     variance = (apart**2).sum(0)
     if variance.size > DENSE:
         return variance
-    number = 1 / jnp.sum(weight**2)
-    kept = jnp.where(number > 2 * variance.size, 1.0, number / (number + variance.size))
+    number = jnp.minimum(1 / jnp.sum(weight**2), distinct)
+    kept = jnp.where(number > 2 * variance.size, KEPT, number / (number + variance.size))
     return kept * apart.T @ apart + (1 - kept) * jnp.diag(variance)
 
 
