@@ -11,6 +11,7 @@ REPLACED = {
         "](config.yaml)": "](../../config/config.yaml)",
         "](paper/": "](../../config/paper/",
         "](loo_subsampling/": "](../../config/loo_subsampling/",
+        "](cumulative/": "](../../config/cumulative/",
         "](../workflow/": "](../../workflow/",
         "](../pcv/models/zoo)": "](api.md#models-of-the-examples)",
         "](../docs/stopping.md)": "](../stopping.md)",
