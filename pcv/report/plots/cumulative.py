@@ -19,13 +19,13 @@ from pcv.report.plots.shared import (
     titled,
 )
 
-FAR, LATEST = 3.0, 0.9
-"""margins of the axis, which shows scores of few units in part; and the share of units that train
-after which scores are of few"""
+FAR, LATEST = 5.0, 0.9
+"""margins below later scores at which the first ones are cut off; and the share of units that train
+beyond which scores are of few"""
 
 
 def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
-    """S_CV(p), and S_CCV(P) n/P, ± 2 errors, over the number of units that train.
+    """S_CV(p), and S_CCV(P) n/P, ± 2 MCSE, over the number of units that train.
 
     Args:
         paths: ``evidence.zarr`` of each model.
@@ -40,18 +40,19 @@ def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
             trained, (n, left_out) = path["trained"].values, extent(path)
             factor = 1.0 if name == "s_cv" else n / (n - trained)
             curve = curves(path)[name]
-            value = curve.value * factor
-            band = 2 * np.hypot(curve.se, curve.mcse) * factor
+            some = trained <= max(LATEST * n, n - left_out)
+            value, band = (x[some] for x in (curve.value * factor, 2 * curve.mcse * factor))
+            trained = trained[some]
             style = styles[model]
             ax.fill_between(
                 trained, value - band, value + band, color=style.colour, alpha=0.2, lw=0
             )
             ax.plot(trained, value, **line_of(style, trained.size))
             labels.append(Label(value[-1], style.label, style.colour))
-            shown.append(value[(trained >= n - left_out) & (trained <= LATEST * n)])
+            shown.append(value[trained >= n - left_out])
         low, high = (f(np.concatenate(shown)) for f in (np.min, np.max))
         margin = 0.07 * (high - low) or 1.0
-        ax.set_ylim(low - FAR * margin, high + FAR * margin)
+        ax.set_ylim(low - FAR * margin, high + margin)
         first = next(iter(paths.values()))
         ax.axvline(first.attrs["prepared"], color=GREY, ls=DASHED, lw=1.0)
         titled(ax, title)
