@@ -1,28 +1,11 @@
 """Compare the paper's numbers with our runs of its examples: results/paper/index.html."""
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from paper.command import command  # noqa: E402
 from paper.run import paper  # noqa: E402
-from pcv.base import process  # noqa: E402
-from pcv.base.errors import PcvError  # noqa: E402
-from pcv.base.progress import say  # noqa: E402
-from pcv.pipeline.config import load  # noqa: E402
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python workflow/paper", description=__doc__)
-    parser.add_argument("config", type=Path, help="config file, such as config/paper/paper.yaml")
-    config = parser.parse_args().config
-    command = f"snakemake --cores all paper --configfile {config}"
-    try:
-        with process.at_once():
-            paper(load(config), Path("results"), say, command)
-    except PcvError as error:
-        sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
-
-
-main()
+command("paper", __doc__, paper)

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from pcv.base import programs
 from pcv.models.model import Fold, Model, Scalar, Target
@@ -37,10 +37,7 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
     gradients = programs.once(partial(jax.lax.map, jax.grad(log_prior)))
     worst = {}
     for parameter, grad in gradients(prior_draws(model.init, MOST_DRAWS)).items():
-        grad = np.asarray(grad, np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            z = np.abs(grad.mean(0)) / (grad.std(0) / np.sqrt(MOST_DRAWS))
-        worst[parameter] = float(np.nan_to_num(z, nan=0.0, posinf=np.inf).max(initial=0.0))
+        worst[parameter] = _off(np.asarray(grad, np.float64))
     parameter = max(worst, key=lambda name: worst[name])
     if worst[parameter] > MAX_PRIOR_Z:
         warnings.warn(
@@ -65,11 +62,16 @@ def strayed(model: Model) -> str | None:
     for name, slope in gradients(draws).items():
         g, u = (np.asarray(x, float)[distinct] for x in (slope, draws[name]))
         for zero in (g, (u - u.mean(0)) * g + 1):
-            with np.errstate(invalid="ignore", divide="ignore"):
-                z = np.abs(zero.mean(0)) / (zero.std(0) / np.sqrt(distinct.size))
-            if np.nan_to_num(z, nan=0.0, posinf=np.inf).max(initial=0.0) > MAX_PRIOR_Z:
+            if _off(zero) > MAX_PRIOR_Z:
                 return name
     return None
+
+
+def _off(draws: Float[np.ndarray, "draw ..."]) -> float:
+    """How many standard errors the mean that is furthest from 0 is off."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.abs(draws.mean(0)) / (draws.std(0) / np.sqrt(len(draws)))
+    return float(np.nan_to_num(z, nan=0.0, posinf=np.inf).max(initial=0.0))
 
 
 def centred(model: Model | Target) -> list[str]:

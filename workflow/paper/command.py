@@ -1,0 +1,27 @@
+"""The command line of a page: `python workflow/NAME CONFIG`."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pcv.base import process
+from pcv.base.errors import PcvError
+from pcv.base.progress import say
+from pcv.pipeline.config import Config, load
+from pcv.pipeline.job import Say
+
+
+def command(
+    name: str, described: str | None, page: Callable[[Config, Path, Say, str], None]
+) -> None:
+    """Write a page from the results of a config's experiments; errors in one line each."""
+    parser = argparse.ArgumentParser(prog=f"python workflow/{name}", description=described)
+    parser.add_argument("config", type=Path, help=f"such as config/{name}/quick.yaml")
+    config = parser.parse_args().config
+    makes = f"snakemake --cores all {name} --configfile {config}"
+    try:
+        with process.at_once():
+            page(load(config), Path("results"), say, makes)
+    except PcvError as error:
+        sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
