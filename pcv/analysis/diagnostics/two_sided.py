@@ -260,9 +260,9 @@ def two_sided_units(
         with np.errstate(invalid="ignore", divide="ignore"):
             log_full = logsumexp(units.full, axis=1) - np.log(units.full.shape[1])
             log_ratio = log_mean - np.log(full_mean)
-            crossed = log_ratio + log_full
-            either = np.logaddexp(log_own, crossed)
-            share = np.exp(crossed - either)[:, None]
+            from_full = log_ratio + log_full
+            either = np.logaddexp(log_own, from_full)
+            share = np.exp(from_full - either)[:, None]
             _, full_units = _full_mean(np.exp(units.full - log_full[:, None]))
             own_both = (1 - share[:, None]) * own_units + share[:, None] * of_own
             full_both = share * (full_units - of_full)
