@@ -90,6 +90,9 @@ def test_leave_p_out_that_makes_no_sense():
         "leave-p-out: 7 splits, but only 6 sets of 2 among 4 units"
     )
     assert "too many; draw some of them with `splits`" in refusal(leave_p_out, names(100), 5, "all")
+    assert refusal(leave_p_out, names(9), 2, "all", up_to=True) == (
+        "leave-p-out: sets of up to p units are drawn; give a number of splits"
+    )
 
 
 # Time

@@ -28,11 +28,13 @@ class Comparisons:
         compared: comparisons by joint, pointwise and other scores.
         joint: whether the joint score is shown, or the pointwise one.
         diagnostics: of each model, by name.
+        num_units: of the data; None where the folds do not say.
     """
 
     compared: Compared
     joint: bool
     diagnostics: Mapping[str, xr.Dataset]
+    num_units: int | None = None
 
     @property
     def shown(self) -> comparing.Comparison:
@@ -62,6 +64,27 @@ class Comparisons:
             raise PcvError("by_step: only of folds that are sampled, such as leave-future-out")
         reference = self.compared.comparisons["joint"].reference
         return frames.by_step(self.diagnostics, reference)
+
+    def cumulative(self, p: int) -> pd.DataFrame:
+        r"""Cumulative scores S_CCV(P) for P = p, by every pointwise score, from folds of
+        `pcv.leave_p_out` with ``up_to=True``.
+
+        .. math:: \hat S_\mathrm{CCV}(P) = \frac{P}{T} \sum_{t=1}^T \frac{1}{p_t}
+                  \sum_{j=1}^{p_t} s(y_{tj} \mid y_{\mathrm{train}, t})
+
+        For the log score, `pcv.cumulative` is more accurate. (Fong and Holmes 2020, appendix A.5.)
+
+        Returns:
+            One row per score and model: ``s_ccv``, n/P of it, its difference from the comparator,
+            SEs over folds (more folds shrink them) and MCSEs.
+
+        Raises:
+            PcvError: folds test more than P units, or all the same number.
+        """
+        if self.num_units is None:
+            raise PcvError("cumulative: these folds do not know the number of units")
+        reference = self.compared.comparisons["joint"].reference
+        return frames.cumulative(self.diagnostics, p, self.num_units, reference)
 
     def weights(self, method: str = "stacking", seed: int = 0) -> pd.Series:
         """Weights of the models' predictions in a mixture.
@@ -184,7 +207,8 @@ def _scored(models: Mapping[str, CV], reference: str | None, joint: bool | None)
         for name, cv in models.items()
     }
     compared = results.compare(named, data, folds, reference, "")
-    return Comparisons(compared, shown.pop(), named)
+    num_units = next(iter(models.values())).tree["folds"].attrs.get("num_units")
+    return Comparisons(compared, shown.pop(), named, num_units)
 
 
 def check_joint(joint: object) -> None:

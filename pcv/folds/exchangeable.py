@@ -42,8 +42,14 @@ def leave_one_out(units: Units) -> Folds:
     return checked(from_labels(np.arange(len(names)), names), units)
 
 
-def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: int = 0) -> Folds:
-    r"""Sets of p units: all of them, or a random sample.
+def leave_p_out(
+    units: Units,
+    p: int,
+    splits: int | Literal["all"] = 100,
+    seed: int = 0,
+    up_to: bool = False,
+) -> Folds:
+    r"""Sets of p units: all of them, or a random sample. Or random sets of 1, 2, …, p units.
 
     .. math:: |\mathrm{test}_k| = p, \qquad \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
 
@@ -51,18 +57,24 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
     standard errors over folds, which assume independence, are too small. (Shao 1993, *Journal of
     the American Statistical Association* 88, 486–494, on all sets and on random ones.)
 
+    With `up_to`, the size of each set is uniform on 1, …, p, for the cumulative score S_CCV(p) of
+    `pcv.api.comparisons.Comparisons.cumulative` (Fong and Holmes 2020, appendix A.5); sets may
+    recur.
+
     Args:
         units: their number (n), or their names.
         p: units per test set.
         splits: number of sets to draw, at least 2; "all": all :math:`\binom{n}{p}`.
         seed: of the random draw.
+        up_to: whether sizes vary, up to p.
 
     Returns:
         Folds "split 1", "split 2", ...
 
     Raises:
         PcvError: p is not whole, or leaves no unit to train on; a single split, or more splits than
-            sets; for "all", more than 100,000 sets; a seed that is not whole, or negative.
+            sets; for "all", more than 100,000 sets, or `up_to`; a seed that is not whole, or
+            negative.
 
     >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
@@ -71,6 +83,11 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
     rng, n = generator("leave-p-out", seed), len(names_of(units))
     if not 1 <= p < n:
         raise PcvError(f"leave-p-out: p is {p}, must be from 1 to {n - 1} with {n} units")
+    if up_to:
+        if splits == "all":
+            raise PcvError("leave-p-out: sets of up to p units are drawn; give a number of splits")
+        sizes = rng.integers(1, p + 1, splits)
+        return _splits([rng.choice(n, size, replace=False) for size in sizes], units)
     there_are = math.comb(n, p)
     if splits == "all":
         if there_are > MAX_SPLITS:
@@ -91,8 +108,12 @@ def leave_p_out(units: Units, p: int, splits: int | Literal["all"] = 100, seed: 
         while len(found) < splits:
             found[tuple(np.sort(rng.choice(n, p, replace=False)).tolist())] = None
         chosen = list(found)
-    ids = [f"split {i + 1}" for i in range(len(chosen))]
-    return checked(from_sets(ids, [np.array(tested) for tested in chosen], None, n), units)
+    return _splits([np.array(tested) for tested in chosen], units)
+
+
+def _splits(tested: list[Int[np.ndarray, " _"]], units: Units) -> Folds:
+    ids = [f"split {i + 1}" for i in range(len(tested))]
+    return checked(from_sets(ids, [np.sort(x) for x in tested], None, len(names_of(units))), units)
 
 
 def kfold(

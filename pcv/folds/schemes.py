@@ -35,16 +35,19 @@ MANY_FOLDS = 10_000
 
 
 class LeavePOut(Scheme):
-    words = "leave-{p}-out"
-
     scheme: Literal["leave_p_out"]
     p: Annotated[int, Field(ge=1)]
     splits: Annotated[int, Field(ge=2)] | Literal["all"] = 100
+    up_to: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"leave-up-to-{self.p}-out" if self.up_to else f"leave-{self.p}-out"
 
     def lay_out(self, table: Table) -> "Folds":
         from pcv.folds.exchangeable import leave_p_out
 
-        return leave_p_out(table.units, self.p, self.splits, table.seed)
+        return leave_p_out(table.units, self.p, self.splits, table.seed, self.up_to)
 
     def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
         if len(folds.id) > MANY_FOLDS:

@@ -41,8 +41,8 @@ from pcv.report.tables import (
     flagged_units,
     fold_table,
     other_scores,
+    scheme_table,
     score_table,
-    step_table,
     subsample_table,
 )
 
@@ -79,7 +79,7 @@ def html(
     caveats: Mapping[str, Sequence[str]],
     scores: pd.DataFrame | None = None,
     score_notes: Sequence[str] = (),
-    steps: pd.DataFrame | None = None,
+    of_scheme: tuple[str, pd.DataFrame] | None = None,
     made_of: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as one self-contained HTML page: no network, scripts or fonts.
@@ -96,7 +96,7 @@ def html(
         caveats: by kind, notes on its numbers besides the verdicts.
         scores: the rows of scores.csv, if there are scores other than the log score.
         score_notes: notes on these.
-        steps: the rows of steps.csv, if folds test several steps ahead.
+        of_scheme: the rows of steps.csv or cumulative.csv, with its name, if folds have one.
         made_of: the recipe of the page, stored in its head.
     """
     names = models_of(comparison)
@@ -118,7 +118,7 @@ def html(
         others=None
         if scores is None
         else other_scores(scores.query("score != 'log'"), single, score_notes),
-        steps=None if steps is None else step_table(steps, single),
+        of_scheme=of_scheme and scheme_table(*of_scheme, single),
         figures={
             name: Markup(inline(picture.svg, name))
             for name, picture in pictures.items()

@@ -127,7 +127,46 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
     return Table(caption, head, cells, [False] * len(cells), notes)
 
 
-def step_table(rows: pd.DataFrame, single: bool) -> Table:
+def scheme_table(name: str, rows: pd.DataFrame, single: bool) -> tuple[str, Table]:
+    """Heading and table of what only some schemes have, by the name of its file."""
+    if name == "steps":
+        return "By steps ahead", _steps(rows, single)
+    return "Cumulative score", _cumulative(rows, single)
+
+
+def _cumulative(rows: pd.DataFrame, single: bool) -> Table:
+    differences: Cells = () if single else ("difference", "its SE", "its MCSE")
+    head: Cells = ("score", "model", *differences, "S_CCV", "n/P of it", "SE", "MCSE")
+    cells = [
+        (
+            row["score"],
+            row["model"],
+            *(
+                ()
+                if single
+                else ("0", "–", "–")
+                if row["diff_mcse"] == 0
+                else (
+                    typeset(row["s_ccv_diff"], row["diff_se"]),
+                    error(row["diff_se"]),
+                    error(row["diff_mcse"]),
+                )
+            ),
+            typeset(row["s_ccv"], row["se"]),
+            typeset(row["s_ccv_per_n"], row["se"]),
+            error(row["se"]),
+            error(row["mcse"]),
+        )
+        for _, row in rows.iterrows()
+    ]
+    caption = (
+        "Pointwise scores per unit, cumulated over the number of units left out; SEs are of the "
+        "random choice of folds, and more folds shrink them"
+    )
+    return Table(caption, head, cells, [False] * len(cells))
+
+
+def _steps(rows: pd.DataFrame, single: bool) -> Table:
     differences: Cells = () if single else ("difference", "SE", "MCSE")
     head: Cells = ("steps ahead", "model", *differences, "elpd", "SE of elpd", "MCSE of elpd")
     head += ("units",)

@@ -13,7 +13,7 @@ from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.results import frames, wording
 from pcv.analysis.results.numbers import mcse_in_words, two_figures
 from pcv.analysis.results.planned import needed
-from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, listed, scores
+from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, scores, shared_scores
 from pcv.analysis.stopping.config import UntilConfig
 from pcv.analysis.stopping.rule import needs_terms
 from pcv.folds.sections.subsampling import GrowConfig
@@ -145,7 +145,7 @@ def compare(
         comparing.compare(
             [scores(d, kind, data, folds, score) for d in diagnostics.values()], reference
         )
-        for score, kind in _shared_scores(diagnostics)
+        for score, kind in shared_scores(diagnostics)
     ]
     rows = [x for x in comparisons.values() if x.kind == "joint" or not x.is_subsample]
     return Compared(comparisons, dataset, frames.frame(rows), others)
@@ -177,13 +177,6 @@ def _benchmark(diagnostics: Mapping[str, xr.Dataset]) -> diag.Benchmark:
             for d in diagnostics.values()
         ]
     )
-
-
-def _shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
-    """Names and kinds of scores other than the log score that all models have."""
-    first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())
-    keys = [key for key in first if all(key in other for other in others)]
-    return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
 def below_the_joint_table(

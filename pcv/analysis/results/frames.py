@@ -1,4 +1,4 @@
-"""Comparisons as rows of comparison.csv, scores.csv and steps.csv, in full precision."""
+"""Comparisons as rows of comparison.csv, scores.csv, steps.csv and cumulative.csv, unrounded."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +7,9 @@ import pandas as pd
 import xarray as xr
 
 from pcv.analysis.comparison import Comparison, compare
-from pcv.analysis.results.scored import scores
+from pcv.analysis.results.scored import cumulated, scores, shared_scores
 from pcv.analysis.results.wording import diag_diff
+from pcv.base.errors import PcvError
 
 COLUMNS = (
     *("model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound", "p_better"),
@@ -82,6 +83,46 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
         rows.insert(0, "step", step + 1)
         rows.insert(1, "n_units", at.sum())
         found.append(rows)
+    return pd.concat(found, ignore_index=True)
+
+
+def cumulative(
+    diagnostics: Mapping[str, xr.Dataset], p: int, num_units: int, reference: str | None
+) -> pd.DataFrame:
+    r"""Cumulative scores S_CCV(P) from folds of up to P units, by `cumulated`.
+
+    Args:
+        diagnostics: contents of each model's diagnostics artifact, by model name.
+        p: largest number of units that a fold may test, P.
+        num_units: number of all units, n.
+        reference: the comparator, or None for the best model by each score.
+
+    Returns:
+        A row per pointwise score that all models have and model, best first: ``score``, ``model``,
+        ``s_ccv``, ``s_ccv_per_n``, which is S n/P, and its difference from the comparator. ``se``
+        and ``diff_se`` are over folds: more of them would shrink these.
+
+    Raises:
+        PcvError: folds test more than P units, or all the same number.
+    """
+    size = (next(iter(diagnostics.values()))["unit_name"].values != "").sum(axis=1)
+    if size.max() > p or (p > 1 and size.min() == size.max()):
+        raise PcvError(
+            f"cumulative: test sets have {size.min()} to {size.max()} units, not random numbers "
+            f"from 1 to {p}; make folds by leave_p_out(n, {p}, up_to=True)"
+        )
+    names = ["log"]
+    for name, kind in shared_scores(diagnostics):
+        totals = {d[f"{name}_{kind}"].attrs["total"] for d in diagnostics.values()}
+        if kind == "pointwise" and "root mean" not in totals:  # a root is no sum over units
+            names.append(name)
+    found = []
+    for name in names:
+        c = compare([cumulated(d, p, name) for d in diagnostics.values()], reference)
+        columns = {"score": name, "model": c.models, "s_ccv": c.elpd}
+        columns |= {"s_ccv_per_n": c.elpd * num_units / p, "se": c.se, "mcse": c.mcse}
+        columns |= {"s_ccv_diff": c.elpd_diff, "diff_se": c.dse, "diff_mcse": c.mcse_diff}
+        found.append(pd.DataFrame(columns))
     return pd.concat(found, ignore_index=True)
 
 

@@ -62,6 +62,37 @@ def scores(
     )
 
 
+def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
+    r"""A model's terms of the cumulative score, one per fold, from pointwise scores s.
+
+    .. math:: \hat S_\mathrm{CCV}(P) = \frac{P}{T} \sum_{t=1}^T \frac{1}{p_t}
+              \sum_{j=1}^{p_t} s(y_{tj} \mid y_{\mathrm{train}, t})
+
+    for T random test sets of :math:`p_t` units, with :math:`p_t` uniform on 1, …, P; the error is
+    that of the choice of sets. Fong and Holmes (2020, appendix A.5).
+
+    Args:
+        diagnostics: the contents of a diagnostics artifact.
+        p: largest number of units left out, P.
+        score: whose model score is the sum or the mean over units.
+    """
+    name, error = f"{score}_pointwise", f"{score}_pointwise_mcse"
+    if score == "log":
+        name, error = "pointwise_elpd", "pointwise_mcse"
+    size = (diagnostics["unit_name"].values != "").sum(axis=1)
+    per_unit = p / len(size) / size
+    whole = scores(diagnostics, "pointwise", "", "", score)
+    names = diagnostics["fold"].values.tolist()
+    return whole._replace(
+        fold=names,
+        term=names,
+        fold_of_term=np.arange(len(names)),
+        elpd=per_unit * np.nansum(diagnostics[name].values, axis=1),
+        mcse=per_unit * diagnostics[error].values,
+        shared=0.0,
+    )
+
+
 def _subsample(diagnostics: xr.Dataset) -> tuple[Subsample | None, np.ndarray | None]:
     """Which of all terms the folds score, and the surrogate of all; None if they score all."""
     if "chosen" not in diagnostics:
@@ -69,6 +100,13 @@ def _subsample(diagnostics: xr.Dataset) -> tuple[Subsample | None, np.ndarray | 
     d = diagnostics
     chosen = Subsample(*(d[name].values for name in ("chosen", "stratum", "stratum_size")))
     return chosen, d["surrogate"].values
+
+
+def shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
+    """Names and kinds of scores other than the log score that all models have."""
+    first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())
+    keys = [key for key in first if all(key in other for other in others)]
+    return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:

@@ -11,7 +11,7 @@ from pcv.base.names import name_bits
 from pcv.base.progress import now_and_then
 from pcv.folds import columns
 from pcv.folds.base import Folds, evenly
-from pcv.folds.schemes import LeaveFutureOut, Subsampling
+from pcv.folds.schemes import LeaveFutureOut, LeavePOut, Subsampling
 from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.stages import along_orders
 from pcv.pipeline.stages.common.chains import says
@@ -244,21 +244,26 @@ def compare(job: Job) -> str:
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
     file = job.path("compare").with_name("scores.csv")
     store.write_text(file, scores.to_csv(index=False))
-    if (steps := _by_step(job, compared, diagnosed)) is not None:
-        store.write_text(file.with_name("steps.csv"), steps.to_csv(index=False))
+    if of_scheme := _of_scheme(job, compared, diagnosed):
+        name, rows = of_scheme
+        store.write_text(file.with_name(f"{name}.csv"), rows.to_csv(index=False))
     return _in_words(compared, diagnosed, stamp)
 
 
-def _by_step(
+def _of_scheme(
     job: Job, compared: "Compared", diagnosed: dict[str, xr.Dataset]
-) -> "pd.DataFrame | None":
-    """Scores by steps ahead, where folds test several."""
-    from pcv.analysis.results.frames import by_step
+) -> "tuple[str, pd.DataFrame] | None":
+    """What the scheme's folds tell besides, with the name of its file: scores by steps ahead where
+    folds test several, and the cumulative score where they test up to p units."""
+    from pcv.analysis.results.frames import by_step, cumulative
 
-    scheme = job.settings.folds
-    if not isinstance(scheme, LeaveFutureOut) or scheme.forecast_horizon == 1:
-        return None
-    return by_step(diagnosed, compared.comparisons["joint"].reference)
+    scheme, reference = job.settings.folds, compared.comparisons["joint"].reference
+    if isinstance(scheme, LeaveFutureOut) and scheme.forecast_horizon > 1:
+        return "steps", by_step(diagnosed, reference)
+    if isinstance(scheme, LeavePOut) and scheme.up_to:
+        num_units = opened(job, "folds").attrs["num_units"]
+        return "cumulative", cumulative(diagnosed, scheme.p, num_units, reference)
+    return None
 
 
 def show(job: Job) -> str:
@@ -332,7 +337,7 @@ def report(job: Job) -> None:
         {kind: caveats(compared.comparisons[kind]) for kind in kinds},
         scores_frame(compared.others) if compared.others else None,
         scores_notes(compared.others),
-        _by_step(job, compared, diagnosed),
+        _of_scheme(job, compared, diagnosed),
         recipe(job, "report"),
     )
     store.write_text(job.path("report"), page)

@@ -1,0 +1,90 @@
+"""The cumulative score from folds of random sizes, by any pointwise score."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import pcv
+from pcv import PcvError
+from pcv.analysis.results.scored import cumulated
+from tests.problems import exact, regression
+from tests.project import run, set_up
+
+P = 3
+MANY = 12
+
+
+def diagnosed(problem, folds):
+    """Diagnostics with exact pointwise scores."""
+    names = np.where(folds.test >= 0, folds.test.astype(str), "")
+    none = np.zeros(len(folds.id))
+    return xr.Dataset(
+        {
+            "unit_name": (("fold", "slot"), names),
+            "pointwise_elpd": (("fold", "slot"), exact(problem, folds).pointwise),
+            "pointwise_mcse": ("fold", none),
+            "pointwise_mcse_is_bound": ("fold", none > 0),
+        },
+        {"fold": folds.id},
+        {
+            **{"model": "m", "outcome": "y", "predictive": "plain", "bad_fit": False},
+            **{"verdict": "ok", "pointwise_verdict": "ok"},
+        },
+    )
+
+
+def truth(problem, n, p):
+    """S_CCV(P): the evidence of all units less that of n - P, on average over all such sets."""
+    units = np.arange(n)
+    sets = [np.isin(units, x) for x in itertools.combinations(units, n - p)]
+    return problem.evidence(units >= 0) - np.mean([problem.evidence(x) for x in sets])
+
+
+def test_is_unbiased_with_an_honest_se():
+    """And its twin, the mean over all units of all folds, is not: large sets count more in it."""
+    problem = regression()
+    n, splits, seeds = len(problem.data["y"]), 40, 60
+    folds = pcv.leave_p_out(n, MANY, splits * seeds, seed=3, up_to=True)
+    d, want = diagnosed(problem, folds), truth(problem, n, MANY)
+    terms = cumulated(d, MANY).elpd.reshape(seeds, splits) * seeds
+    found, error = terms.sum(1), np.sqrt(splits) * terms.std(1, ddof=1)
+    assert abs(found.mean() - want) < 4 * found.std() / np.sqrt(seeds) < 0.05 * abs(want)
+    assert error.mean() == pytest.approx(found.std(ddof=1), rel=0.3)
+    twin = MANY * np.nanmean(d["pointwise_elpd"].values)
+    assert abs(twin - want) > 10 * found.std() / np.sqrt(seeds)
+
+
+def test_of_sampled_folds():
+    problem = regression()
+    n = len(problem.data["y"])
+    folds = pcv.leave_p_out(n, P, 20, seed=2, up_to=True)
+    settings = {"data": problem.data, "chains": 8, "draws": 400, "progress": False}
+    cv = pcv.cross_validate(problem.model, folds, **settings)
+    wide = problem.model._replace(log_prior=lambda params: 0.0 * params["alpha"])
+    both = {"proper": cv, "wide": pcv.cross_validate(wide, folds, **settings)}
+    rows = pcv.compare(both, reference="proper").cumulative(P).set_index("model")
+    own = rows.loc["proper"]
+    want = cumulated(diagnosed(problem, folds), P)
+    assert abs(own["s_ccv"] - want.elpd.sum()) < 4 * own["mcse"] < 0.1
+    assert own["se"] == pytest.approx(np.sqrt(20) * want.elpd.std(ddof=1), rel=0.05)
+    assert own["s_ccv_per_n"] == pytest.approx(own["s_ccv"] * n / P)
+    assert rows.loc["wide", "diff_se"] < own["se"]
+    words = r"test sets have 1 to 3 units, not random numbers from 1 to 2; make folds by"
+    with pytest.raises(PcvError, match=words):
+        pcv.compare({"proper": cv}).cumulative(2)
+
+
+def test_every_score_in_the_workflow(tmp_path, monkeypatch):
+    project = set_up(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folds = {"scheme": "leave_p_out", "p": 6, "splits": 12, "up_to": True}
+    job = project.job({"folds": folds, "scores": ["log", "crps", "rmse"]})
+    run(job, "data", "folds", "fit", "warmup", "sample", "diagnose", "compare", "report")
+    assert any("leave-up-to-6-out: 12 folds, test 1 to 6" in line for line in project.said)
+    rows = pd.read_csv(project.path("cumulative.csv"))
+    assert rows["score"].unique().tolist() == ["log", "crps"]
+    assert (rows["s_ccv"] < 0).all()
+    assert "Cumulative score" in project.path("report.html").read_text()
