@@ -2,7 +2,7 @@
 # that repeat others on further models and seeds. make lint: the quality gates. make docs: the
 # documentation, into docs/_build/html; its tutorials are run, once for each state of pcv. make
 # docs-fast: without running them, into docs/_build/fast. make bench: pcv beside loops over folds, an
-# hour or more (PROBLEMS="rats wells": of some), which installs nutpie.
+# hour or more (PROBLEMS="rats wells": of some), which installs nutpie and particles.
 # Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
@@ -38,8 +38,10 @@ docs-fast: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	@$(BIN)/python -c "import nutpie" 2>/dev/null || $(PIP) nutpie
+	@$(BIN)/python -c "import particles" 2>/dev/null || $(PIP) --no-deps particles
 	$(BIN)/python -W ignore -m benchmarks.bench $(PROBLEMS)
 	$(if $(PROBLEMS),,$(BIN)/python -W ignore -m benchmarks.scaling)
+	$(if $(PROBLEMS),,$(BIN)/python -W ignore -m benchmarks.evidence)
 	$(BIN)/python -m benchmarks.page
 
 version = $(shell $(PYTHON) -c 'import sys; v = sys.version_info; print("new" if v >= (3, 12) else "is %d.%d" % v[:2])' 2>/dev/null || echo does not run)

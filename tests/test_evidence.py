@@ -1,5 +1,6 @@
 """`pcv.evidence` and `pcv.cumulative` against closed forms, their comparison, and refusals."""
 
+import json
 import re
 
 import jax
@@ -13,15 +14,22 @@ import yaml
 from scipy.stats import multivariate_normal
 
 import pcv
+from benchmarks.evidence import FACTS as FILE
+from benchmarks.evidence import PROBLEMS
 from pcv import PcvError
 from pcv.models.checks.prior import strayed
+from pcv.pipeline.storage.artifacts import opened
 from pcv.sampling import memory, path
-from tests.workflow import ROOT, snakemake
+from tests.data import needs_data
+from tests.faults import Killed, killed_after
+from tests.project import run, set_up
+from tests.workflow import snakemake
 
 UNITS = 60
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=UNITS)
 Y = 1.0 + 0.35 * X + RNG.normal(size=UNITS)
+FACTS = json.loads(FILE.read_text())
 QUICK = {"splits": 16, "particles": 256, "seed": 1, "progress": False}
 WIDE = 100.0
 
@@ -143,28 +151,22 @@ def test_models_of_unlike_numbers_of_parameters():
     assert found["low"].curve["s_ccv_se"][135] > row["diff_se"]
 
 
-def test_effects_of_30_rats():
-    """34 parameters, by ways that have little in common; Laplace's knows that it fails."""
-    rats = pd.read_csv(ROOT / "resources/rats.csv")
-    rat, day, weight = (rats[name].to_numpy() for name in ("rat", "day", "weight_g"))
-
-    def growth(rat, age, weight):
-        level = numpyro.sample("level", dist.Normal(250, 20))
-        slope = numpyro.sample("slope", dist.Normal(6, 2))
-        sd_level = numpyro.sample("sd_level", dist.HalfNormal(20))
-        sigma = numpyro.sample("sigma", dist.HalfNormal(10))
-        with numpyro.plate("rats", 30):
-            z = numpyro.sample("z", dist.Normal(0, 1))
-        mean = level + sd_level * z[rat] + slope * age
-        with numpyro.plate("unit", len(rat)):
-            numpyro.sample("weight", dist.Normal(mean, sigma), obs=weight)
-
-    data = {"rat": rat - 1, "age": day - 22.0, "weight": weight.astype(float)}
-    found = pcv.evidence(pcv.from_numpyro(growth, data), **QUICK | {"splits": 4, "particles": 512})
-    by_bridge = found.ways.loc["bridge sampling"]
-    error = np.hypot(found.mcse, by_bridge["mcse"])
-    assert abs(found.log_evidence - by_bridge["log_evidence"]) < 4 * error < 4
-    assert found.ways.loc["Laplace", "khat"] > 0.7
+@pytest.mark.parametrize("name", [pytest.param("every tenth well", marks=needs_data), "rats"])
+def test_ibis_and_bridgesampling_agree(name):
+    """Three and 34 parameters, by ways that have little in common; Laplace's knows where it
+    fails."""
+    found = pcv.evidence(PROBLEMS[name]().model, **QUICK | {"splits": 4, "particles": 512})
+    ways, (ibis, ibis_mcse) = found.ways, FACTS[name]["ibis"]
+    by_bridge = ways.loc["bridge sampling"]
+    mcse = np.hypot(found.mcse, by_bridge["mcse"])
+    assert abs(found.log_evidence - by_bridge["log_evidence"]) < 4 * mcse < 4
+    assert abs(found.log_evidence - ibis) < 4 * np.hypot(found.mcse, ibis_mcse)
+    in_r = FACTS[name]["bridgesampling"]  # from other draws, with an error like ours
+    assert abs(by_bridge["log_evidence"] - in_r) < 6 * by_bridge["mcse"] + 1e-3
+    assert (ways.loc["Laplace", "khat"] > 0.7) == (name == "rats")
+    if name != "rats":
+        of_laplace = ways.loc["Laplace"]
+        assert abs(of_laplace["log_evidence"] - in_r) < 6 * of_laplace["mcse"]
     assert found.path["acceptance"].min() > 0.2
 
 
@@ -296,3 +298,31 @@ def test_as_an_experiment_of_the_workflow(tmp_path):
     assert "Cumulative score of 54 units" in done.out + done.err
     again = snakemake(tmp_path, "--configfile", "c.yaml")
     assert "Nothing to be done" in again.out + again.err
+
+
+def test_killed_along_the_orders(tmp_path, monkeypatch):
+    """Finished orders are kept, also for a later run that follows more of them."""
+    project = set_up(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def job(splits, results="results"):
+        folds = {"scheme": "cumulative", "splits": splits, "particles": 64}
+        return project.job({"folds": folds}, "flat", results=results)
+
+    def found(one):
+        return opened(one, "evidence").load()
+
+    run(job(30, "elsewhere"), "data", "folds", "fit", "evidence")
+    run(job(20), "data", "folds", "fit")
+    with monkeypatch.context() as patch:
+        killed_after(patch, 3)  # what it is made of, a block, the state after it
+        with pytest.raises(Killed):
+            run(job(20), "evidence")
+    project.said.clear()
+    run(job(20), "evidence")
+    assert re.search(r"evidence flat: goes on after \d+ of 20 orders", "\n".join(project.said))
+    first, more = found(job(20)), found(job(30, "elsewhere"))
+    np.testing.assert_allclose(first["log_evidence"], more["log_evidence"][:20], rtol=1e-12)
+    run(job(30), "folds", "evidence")
+    assert "evidence flat: goes on after 20 of 30 orders" in project.said
+    np.testing.assert_allclose(found(job(30))["log_evidence"], more["log_evidence"], rtol=1e-12)

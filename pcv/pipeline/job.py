@@ -173,6 +173,19 @@ def draws_of(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Data
     return {**made_of, **_named(job, "sample"), "inputs": inputs, "how": how, **of_folds}
 
 
+def paths_of(job: Job, known: Mapping[str, Stamp]) -> Made:
+    """What paths along random orders depend on, which is not how many orders there are.
+
+    Args:
+        job: of an evidence.
+        known: stamps of its inputs.
+    """
+    inputs = {name: known[name].fingerprint for name in ("data", "fit")}
+    made_of = recipe(job, "evidence")
+    made_of["config"]["folds"] = {**made_of["config"]["folds"], "splits": None}
+    return {**made_of, **_named(job, "evidence"), "inputs": inputs, "folds": ["random orders"]}
+
+
 def _named(job: Job, stage: str) -> Made:
     """What random numbers and checkpoint paths depend on besides the folds: a job made of the same
     under another name has other draws."""

@@ -158,13 +158,14 @@ def size_of(path: Path) -> int:
 
 
 def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
-    """Remove the checkpoints of models whose samples are done; in a dry run, only count them.
+    """Remove the checkpoints of models whose samples, or evidence, are done; in a dry run, only
+    count them.
 
     Returns:
         Checkpoints removed, bytes freed, and checkpoints kept for unfinished samples.
     """
     removed, freed, kept = 0, 0, 0
-    samples = [a for a in artifacts(job) if a.stage == "sample"]
+    samples = [a for a in artifacts(job) if a.stage in ("sample", "evidence")]
     unfinished = {a.job.model for a in samples if a.state != "done"}
     if job.settings.makes("sample"):  # batches not known
         unfinished |= set(job.settings.models) - {a.job.model for a in samples}

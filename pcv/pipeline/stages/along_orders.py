@@ -1,6 +1,7 @@
 """The stage of evidence and cumulative cross-validation: ``evidence.zarr``."""
 
-from contextlib import suppress
+import signal
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,20 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from pcv.base import process
 from pcv.base.errors import PcvError
 from pcv.base.progress import now_and_then
 from pcv.folds.schemes import Cumulative
-from pcv.pipeline.job import Job, recipe
+from pcv.pipeline.job import Job, paths_of, recipe
 from pcv.pipeline.stages.common.chains import says
 from pcv.pipeline.stages.common.pages import origin, write_figures
 from pcv.pipeline.stages.common.problem import model_of
 from pcv.pipeline.stages.full_data import draws_of
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
+from pcv.pipeline.storage.checkpoints import checkpoint
+from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pcv.models.model import Model
     from pcv.sampling.path import Densities, Path
@@ -69,7 +73,8 @@ def evidence(job: Job) -> None:
             )
         sizes = estimates.sizes(n, width, first, scheme.first(n))
         densities = _densities(job, model, arrays, first)
-        found = _followed(job, densities, scheme.particles, orders, sizes, first)
+        with _kept(job, known) as before:
+            found = _followed(job, densities, scheme.particles, orders, sizes, first, before)
         dataset = _by_units(found, sizes, first, n)
         if not improper:
             dataset = dataset.merge(_other_ways(job, model, arrays))
@@ -116,8 +121,10 @@ def _followed(
     orders: np.ndarray,
     sizes: np.ndarray,
     first: int,
+    before: Checkpoint,
 ) -> "Path":
-    """The paths of all orders, some at a time.
+    """The paths of all orders, some at a time; those of an earlier run are taken from its
+    checkpoint.
 
     Raises:
         PcvError: one got stuck.
@@ -134,12 +141,17 @@ def _followed(
     at_once = min(PER_DEVICE * len(devices.in_use()), len(orders)) if on_cpu else len(orders)
     root = key(job.config.seed, job.model, "evidence")
     knots = sizes - max(first - 1, 0)
-    parts = []
-    for begin_ in range(0, len(orders), at_once):
-        which = np.minimum(np.arange(begin_, begin_ + at_once), len(orders) - 1)
+    parts = [Path(**before.block(i)) for i in range(before.number)]
+    if there := sum(len(part.steps) for part in parts):
+        job.say(f"evidence {job.model}: goes on after {there} of {len(orders)} orders")
+    while (done := sum(len(part.steps) for part in parts)) < len(orders):
+        which = np.minimum(np.arange(done, done + at_once), len(orders) - 1)
         keys = jax.vmap(partial(jax.random.fold_in, root))(which)
-        parts.append(paths(densities, particles, knots, keys, orders[which]))
-        tell(f"{min(begin_ + at_once, len(orders))} of {len(orders)} orders")
+        new = paths(densities, particles, knots, keys, orders[which])
+        parts.append(Path(*(np.asarray(x)[: len(orders) - done] for x in new)))
+        before.save(len(parts) - 1, parts[-1]._asdict(), {})
+        tell(f"{min(done + at_once, len(orders))} of {len(orders)} orders")
+        process.look(f"evidence {job.model}", "the same command goes on after these orders")
     found = Path(*(np.concatenate(x)[: len(orders)] for x in zip(*parts)))
     stuck = ~np.isfinite(found.log_evidence).all((1, 2))
     if stuck.any():
@@ -153,6 +165,22 @@ def _followed(
             "priors that hardly allow it, or use more particles"
         )
     return found
+
+
+@contextmanager
+def _kept(job: Job, known: "Mapping[str, Stamp]") -> "Iterator[Checkpoint]":
+    """The checkpoint of orders that were followed before, be it for fewer of them."""
+    from pcv.base.programs import devices
+
+    if job.kept is not None:
+        yield checkpoint.NOWHERE
+        return
+    pool, made_of = job.checkpoints.with_name("evidence"), paths_of(job, known)
+    with (
+        process.deferred(signal.SIGTERM),
+        checkpoint.held(pool, made_of, devices.made_on(), job.say) as before,
+    ):
+        yield before
 
 
 def _check_memory(job: Job, particles: int, num_units: int) -> None:
