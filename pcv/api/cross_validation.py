@@ -40,6 +40,7 @@ def cross_validate(
     warmup: int = 50,
     until: Mapping[str, Any] | None = None,
     fit: Mapping[str, Any] | xr.DataTree | None = None,
+    kernel: Mapping[str, Any] | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
     results: str | Path | None = None,
@@ -72,6 +73,10 @@ def cross_validate(
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
             approximation, allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as
             an ArviZ DataTree, or a dict of one per model. Existing draws are checked.
+        kernel: ``{"subspace": d}``: chains move on the d leading principal directions of the full
+            data's posterior; or ``{"subspace": {"share": 0.99}}``, on those with this share of its
+            variance (``predictive_share``: of the variance of the log likelihoods). Faster, and
+            biased for small d: see `CV.verdict`. None: in all directions.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that an interrupted call can resume.
@@ -90,6 +95,7 @@ def cross_validate(
         "predictive": predictive,
         "scores": scores,
         "fit": {} if fit is None else fit,
+        "kernel": kernel,
         "cv": calls.cv_section(chains, draws, warmup, until, cv),
     }
     check_joint(joint)

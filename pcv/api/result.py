@@ -241,7 +241,8 @@ class CV:
         if not np.isnan(d["rhat_max"]):
             rhat = results.rhat_max_in_words(d)
             trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
-        words = [trust, *(f"Warning: {mark}" for mark in self._marks())]
+        subspace = [d.attrs["subspace"]] if "subspace" in d.attrs else []
+        words = [trust, *subspace, *(f"Warning: {mark}" for mark in self._marks())]
         if self._is_subsample:
             notes = wording.error_notes(comparing.compare([self.scores]))
             grown = [f"{d.attrs['until']}."] if "until" in d.attrs else []

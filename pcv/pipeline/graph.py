@@ -125,13 +125,14 @@ STAGES = {
         },
     ),
     "warmup": Stage(
-        version=26,
+        version=27,
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
         module="warming_up",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",
         inputs=("folds", "fit", "surrogates", "subsample", "cut"),
         keys={
             "predictive": True,
+            "kernel": True,
             "cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"},
         },
         common=frozenset({"seed", "precision"}),

@@ -223,7 +223,12 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         f"Benchmark share: share of shuffled replicates of {rhat} max at or above the observed "
         f"value; {BENCHMARK_LEVEL:.0%} or less means that the chains have not mixed."
     )
-    return Table("Chains of all folds", head, rows, flagged, [note])
+    spaces = [
+        f"{name}: {folds.attrs['subspace']}"
+        for name, folds in zip(names, models, strict=True)
+        if "subspace" in folds.attrs
+    ]
+    return Table("Chains of all folds", head, rows, flagged, [note, *spaces])
 
 
 def subsample_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:

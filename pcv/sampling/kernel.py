@@ -93,7 +93,7 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
     num_params = draws.shape[1]
     center, scale = draws.mean(0), draws.std(0)
     scale = np.where(scale > 0, scale, 1.0)
-    values, vectors = _eigen(np.asarray((draws - center) / scale, np.float64))
+    values, vectors = eigen(np.asarray((draws - center) / scale, np.float64))
     edge = np.sqrt(num_params / max(num_effective, 1.0))
     low = (1 - edge) ** 2 if edge <= 1 / np.sqrt(FEWEST_PER_PARAM) else 0.0
     counts = (values > (1 + edge) ** 2) | (values < low)
@@ -106,7 +106,7 @@ def learn(draws: Float[np.ndarray, "draw param"], num_effective: float) -> Kerne
     return made._replace(center=center, scale=scale)
 
 
-def _eigen(x: Float[np.ndarray, "draw param"]) -> tuple[np.ndarray, np.ndarray]:
+def eigen(x: Float[np.ndarray, "draw param"]) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues and eigenvectors (columns) of the mean of x xᵀ over draws, from the smaller Gram
     matrix: ten times as fast as an SVD of x."""
     number, num_params = x.shape

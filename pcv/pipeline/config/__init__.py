@@ -42,6 +42,7 @@ from pcv.pipeline.config.sections import (
     DataConfig,
     Experiment,
     FitConfig,
+    KernelConfig,
     ModelConfig,
     ReportConfig,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "HBlock",
     "HVBlock",
     "KFold",
+    "KernelConfig",
     "LeaveFutureOut",
     "LeaveOneGroupOut",
     "LeaveOneLocationOut",

@@ -3,7 +3,7 @@ are in `pcv.folds.schemes`, that of `until` in `pcv.analysis.stopping.config`.""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from pcv.analysis.stopping.config import UntilConfig, looks
 from pcv.base.errors import nearest
@@ -72,6 +72,38 @@ class FitConfig(Section):
         if self.file and self.approximation:
             raise problem("existing draws and approximation exclude each other; keep one", "file")
         return self
+
+
+def _or_number(schema: dict[str, Any]) -> None:
+    number = schema["properties"].pop("number")["anyOf"][0]
+    section = dict(schema)
+    schema.clear()
+    schema["anyOf"] = [number, section]
+
+
+class LeadingConfig(Section):
+    """How many directions: a number, or as many as have a share of the variance."""
+
+    model_config = ConfigDict(json_schema_extra=_or_number)
+    number: Count | None = None
+    share: Annotated[float, Field(gt=0, le=1)] | None = None  # of the posterior
+    predictive_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of log likelihoods
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, given: Any) -> Any:
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        return {"number": given} if is_number else given
+
+    @model_validator(mode="after")
+    def _one(self) -> "LeadingConfig":
+        if [self.number, self.share, self.predictive_share].count(None) != 2:
+            raise problem("give a number, or one of share and predictive_share")
+        return self
+
+
+class KernelConfig(Section):
+    subspace: LeadingConfig
 
 
 MANY_CHAINS = 32
@@ -176,6 +208,7 @@ class Experiment(Section):
     predictive: Literal["auto", "marginal", "plain"] = "auto"
     scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
     fit: FitConfig = FitConfig()
+    kernel: KernelConfig | None = None  # None: chains move in all directions
     cv: CvConfig = CvConfig()
     compare: CompareConfig = CompareConfig()
     report: ReportConfig = ReportConfig()

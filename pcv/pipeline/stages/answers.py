@@ -111,6 +111,7 @@ def diagnose(job: Job) -> None:
 def _diagnosed(job: Job, folds: Folds) -> xr.Dataset:
     """Estimates and diagnostics of the folds that the model samples."""
     from pcv.analysis import results
+    from pcv.analysis.subspace import with_subspace
 
     drawn = [sample for sample in samples(job) if sample.sizes["fold"]]
     of_folds = opened(job, "folds").sel(fold=folds.id)
@@ -120,6 +121,8 @@ def _diagnosed(job: Job, folds: Folds) -> xr.Dataset:
     tell = now_and_then(says(job, "diagnose"))
     dataset = results.diagnose(drawn, of_folds, units, checks, rng, job.model, tell)
     dataset = results.with_scores(dataset, drawn, *_scored(job, folds), rng)
+    if job.settings.kernel is not None:
+        dataset = with_subspace(dataset, opened(batches(job)[0], "warmup").load())
     if "log_weight" in fitted(job)["sample_stats"]:  # independent draws: nothing to learn of chains
         return dataset
     dataset = results.with_batch_check(dataset, _of_some_folds(job, of_folds["test"].values))

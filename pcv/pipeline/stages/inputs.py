@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -18,6 +19,9 @@ from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.common.problem import build, scored_alike
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
+
+if TYPE_CHECKING:
+    from pcv.models.model import Model, Target
 
 
 def download(name: str, to: Path, say: Say) -> None:
@@ -166,6 +170,7 @@ def check(job: Job, leaks: bool = True) -> None:
                     check_shapes(model, arrays, num_units, settings.data.outcome, name)
                     check_values(model, arrays, name, data_set["unit"].values.tolist())
                     check_prior(model, num_units, name)
+                    _check_kernel(part, model)
                     if leaks:
                         warn_of_leaks(part, data_set, folds)
                 outcomes[name] = str(model.outcome)
@@ -189,6 +194,20 @@ def check(job: Job, leaks: bool = True) -> None:
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
+
+
+def _check_kernel(job: Job, model: "Model | Target") -> None:
+    """Refuse a subspace of more dimensions than there are parameters."""
+    kernel = job.settings.kernel
+    if kernel is None or kernel.subspace.number is None:
+        return
+    from pcv.base import programs
+    from pcv.base.keys import any_key
+    from pcv.sampling.folds.subspace import beyond
+
+    sizes = [x.size for x in programs.shapes(model.init, any_key()).values()]
+    if wrong := beyond(kernel.subspace.number, sum(sizes)):
+        raise PcvError(f"model '{job.model}': {wrong}")
 
 
 @contextmanager

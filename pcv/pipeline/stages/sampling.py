@@ -14,7 +14,14 @@ from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.pipeline.config import CvConfig
 from pcv.pipeline.job import Job, draws_of
-from pcv.pipeline.stages.common.chains import engine_of, in_chains, progress, resumed, says
+from pcv.pipeline.stages.common.chains import (
+    engine_of,
+    in_chains,
+    progress,
+    resumed,
+    says,
+    space_of,
+)
 from pcv.pipeline.stages.common.problem import (
     active_folds,
     batch_of,
@@ -69,6 +76,7 @@ def sample(job: Job) -> None:
     from pcv.analysis.diagnostics import largest, tail_size
     from pcv.base.programs import devices
     from pcv.pipeline.storage import idata
+    from pcv.sampling.folds import subspace
     from pcv.sampling.folds.drawing import sampled
 
     making, cv = begin(job, "sample"), job.settings.cv
@@ -91,6 +99,8 @@ def sample(job: Job) -> None:
         arrays = columns.model_data(opened(job, "data"))
         fitted = idata.fit(opened(job, "fit", "kernel"))
         engine = _engine(job, task, arrays, fitted)
+        if (space := space_of(warm)) is not None:
+            fitted = fitted._replace(kernel=subspace.kernel(space))
         y = observed(job, arrays, folds)
 
         def drawn(
@@ -192,7 +202,7 @@ def _engine(job: Job, task: Task, arrays: dict[str, np.ndarray], fit: "Fit") -> 
     scores = scoring.named(job.scores, job.objects)
     num_units, num_slots = columns.num_units(arrays), task.folds.test.shape[1]
     scoring.check(scores, model, job.model, arrays, num_units, predictive, num_slots)
-    return engine_of(job, predictive, arrays, model, scores)
+    return engine_of(job, predictive, arrays, model, scores, space_of(task.warm))
 
 
 def _across(

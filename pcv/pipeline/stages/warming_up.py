@@ -8,9 +8,10 @@ import xarray as xr
 from jaxtyping import Float
 
 from pcv.base import process
+from pcv.base.errors import PcvError
 from pcv.folds import columns
 from pcv.folds.base import Folds, evenly
-from pcv.pipeline.job import Job, starts_of
+from pcv.pipeline.job import Job, Say, starts_of
 from pcv.pipeline.stages.common.chains import engine_of, in_chains, progress, resumed, says
 from pcv.pipeline.stages.common.problem import batch_of, folds_of, sampled_folds, scored_alike
 from pcv.pipeline.stages.inputs import warn_of_leaks
@@ -20,6 +21,8 @@ from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from pcv.analysis.samples import Block
     from pcv.sampling.folds.starting import Warm
+    from pcv.sampling.folds.subspace import Subspace
+    from pcv.sampling.kernel import Kernel
     from pcv.sampling.tiles import Engine
 
 
@@ -27,6 +30,8 @@ EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
 """numbers of folds and of full-data draws whose scores are used to check the batch size"""
 CHECKED_CHAINS = 2
 """chains of each fold at whose final states integrals over own effects are checked"""
+BOTH_WAYS = 4
+"""folds that are sampled in all directions too, where chains move on a subspace"""
 OF_OWN = ("step_size", "num_steps", "thin")
 """fields of `pcv.sampling.folds.moving.Own`, except the scale ratio, which is 1 for most folds"""
 
@@ -42,7 +47,7 @@ def warmup(job: Job) -> None:
     from pcv.base.programs import devices
     from pcv.models.effects import second_look
     from pcv.pipeline.storage import idata
-    from pcv.sampling.folds import starting
+    from pcv.sampling.folds import starting, subspace
 
     making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}
@@ -66,7 +71,7 @@ def warmup(job: Job) -> None:
         chosen = scored_alike(job, arrays, all_folds)[job.model]
         model, predictive, integration, *_ = how = in_chains(job, chosen, arrays, all_folds, fit)
         decoupled = int(how.model is not chosen.model)
-        engine = engine_of(job, predictive, arrays, model)
+        engine = whole = engine_of(job, predictive, arrays, model)
         leaks, checked, terms = [], None, None
         if predictive != "marginal" and "log_likelihood" in tree:
             by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
@@ -77,6 +82,12 @@ def warmup(job: Job) -> None:
             if predictive == "marginal" or "log_likelihood" not in tree:
                 checked = _at_full_data(engine, sampled, by_chain, job.say)
         say, full = says(job, "warmup"), starting.FullData(full_draws, terms, bad)
+        space, kernel = _space(job, tree, full_draws), fit.kernel
+        if space is not None:
+            engine = engine_of(job, predictive, arrays, model, space=space)
+            kernel = subspace.kernel(space)
+            share = f"{len(space.scale)} of {len(space.center)} dimensions"
+            say(f"chains move in {share}, with {space.share:.1%} of the posterior's variance")
         root = partial(key, job.config.seed, job.model)
         look = partial(process.look, f"warmup {job.model}")
         many = cv.chains, cv.num_superchains, cv.warmup
@@ -88,8 +99,10 @@ def warmup(job: Job) -> None:
             look()
 
         def made(some: Folds) -> dict[str, Any]:
-            warm = starting.warmed(how, engine, fit, some, full, plan, root, job.say, after, look)
+            at = some, full, plan, root, job.say, after, look, space
+            warm = starting.warmed(how, engine, fit._replace(kernel=kernel), *at)
             looked_at = warm.starts.position[:, :CHECKED_CHAINS]
+            looked_at = looked_at if space is None else subspace.lifted(space, looked_at)
             return _ends(warm, second_look.gaps(how, arrays, some, looked_at, say))
 
         def make(rows: np.ndarray, own: Checkpoint, number: int) -> None:
@@ -102,6 +115,13 @@ def warmup(job: Job) -> None:
             else:
                 ends = made(folds)
                 before.save(0, ends, {})
+        both_ways = {}
+        if space is not None and folds.id[0] == sampled.id[0]:
+            some = sampled.some(evenly(len(sampled.id), BOTH_WAYS))
+            in_all = partial(root, "in all directions")
+            warm = starting.warmed(how, whole, fit, some, full, plan, in_all, say, after, look)
+            at = some, warm, in_all("sample"), cv.draws, say
+            both_ways = _in_all_directions(whole, fit.kernel, *at)
         on = devices.describe()
     adapted = ends["adapted"]
     variables = {
@@ -121,12 +141,20 @@ def warmup(job: Job) -> None:
         variables["log_bridge_full_sq"] = dims, ends["bridge_sq"]
     if "integral_gap" in ends:
         variables["integral_gap"] = "fold", ends["integral_gap"]
+    names = tree["unconstrained"].dataset["param"].values.tolist()
+    if space is not None:
+        variables["subspace_center"] = "all_params", space.center
+        variables["subspace_directions"] = ("all_params", "param"), space.directions
+        variables["subspace_scale"] = "param", space.scale
+        variables |= both_ways
+        names = [f"xi[{i}]" for i in range(len(space.scale))]
     if checked is not None:
         variables["log_score_full"] = (("checked_fold", "full_chain", "full_draw"), checked)
     dataset = xr.Dataset(
         variables,
-        {"fold": folds.id, "param": tree["unconstrained/param"].values},
+        {"fold": folds.id, "param": names},
         {
+            **({} if space is None else {"subspace_share": space.share}),
             "predictive": predictive,
             "integration": integration,
             "decoupled": decoupled,
@@ -136,6 +164,66 @@ def warmup(job: Job) -> None:
         },
     )
     keep(job, dataset, stamp_of(job, making, known, leaks, on))
+
+
+def _space(
+    job: Job, tree: xr.DataTree, draws: Float[np.ndarray, "draw param"]
+) -> "Subspace | None":
+    """The subspace that the config asks for.
+
+    Raises:
+        PcvError: the posterior has fewer dimensions, or its log likelihoods are not known.
+    """
+    if job.settings.kernel is None:
+        return None
+    from pcv.sampling.folds.subspace import beyond, enough, leading, principal
+
+    asked, space = job.settings.kernel.subspace, principal(draws)
+    number = asked.number
+    if number is None:
+        terms = None
+        if asked.predictive_share:
+            if "log_likelihood" not in tree:
+                raise PcvError(
+                    f"model '{job.model}': kernel.subspace.predictive_share needs the log "
+                    "likelihoods of the full-data fit, which has none; give a share, or a number"
+                )
+            by_unit = tree["log_likelihood"][job.settings.data.outcome]
+            terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(draws), -1)
+        number = enough(space, asked.share or asked.predictive_share or 1.0, draws, terms)
+    if wrong := beyond(number, draws.shape[1], len(space.scale)):
+        raise PcvError(f"model '{job.model}': {wrong}")
+    return leading(space, number)
+
+
+def _in_all_directions(
+    engine: "Engine",
+    kernel: "Kernel",
+    folds: Folds,
+    warm: "Warm",
+    root: Any,
+    draws: int,
+    say: Say,
+) -> dict[str, tuple]:
+    """elpd of a few folds whose chains move in all directions, beside those of the subspace."""
+    from pcv.analysis.diagnostics import LogSums, Sides, two_sided, two_sided_mcse
+    from pcv.sampling.folds import drawing
+    from pcv.sampling.folds.moving import standing_at
+
+    starts, facing = warm
+    center = starts.center | {"shift": facing.shift}
+    at = starts.own, standing_at(starts.position), center, facing.crossing, facing.num_draws
+    chains = drawing.Begun(engine, root, kernel, folds, *at)
+    blocks = [x.block for x in drawing.sampled(chains, 0, [draws], None, say)]
+    fields = ([b.sums["joint"][name] for b in blocks] for name in LogSums._fields)
+    sums = LogSums(*(np.stack(x, axis=2) for x in fields))
+    crossing = np.stack([b.crossing for b in blocks], axis=2)
+    found = two_sided(sums, Sides(facing.shift, crossing, facing.crossing, facing.num_draws))
+    return {
+        "both_ways": ("both_ways_fold", folds.id.astype(str)),
+        "both_ways_elpd": ("both_ways_fold", found.elpd),
+        "both_ways_mcse": ("both_ways_fold", two_sided_mcse(found)),
+    }
 
 
 def _at_full_data(

@@ -16,6 +16,7 @@ from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import adapting, moving, sides, warming
 from pcv.sampling.folds.moving import Starts
 from pcv.sampling.folds.sides import Facing
+from pcv.sampling.folds.subspace import Subspace, projected
 from pcv.sampling.tiles import Engine
 
 
@@ -65,6 +66,7 @@ def warmed(
     say: Callable[[str], None],
     after: Callable[[list[Block], str], None],
     look: Callable[[], None],
+    space: Subspace | None = None,
 ) -> Warm:
     """A short run of all chains of some folds, discarded.
 
@@ -79,6 +81,7 @@ def warmed(
         say: prints a message.
         after: called after every block with the blocks so far for one purpose, and the purpose.
         look: called between blocks of full-data scores.
+        space: on which chains move, as the engine and the fit's kernel do; None: all.
     """
     picks = moving.starting_draws(
         plan.seed,
@@ -90,6 +93,10 @@ def warmed(
     )
     center = full.draws.mean(0)
     begin = center + plan.start_scale * (full.draws[picks] - center)
+    begin = started_anew(how.model, how.local, folds, begin)
+    if space is not None:
+        begin = projected(space, begin)
+        full = full._replace(draws=projected(space, full.draws), bad=True)  # not of its posterior
     made: dict[str, list[Block]] = {}
 
     def collected(block: Block, what: str) -> None:
@@ -102,7 +109,7 @@ def warmed(
         root,
         fit,
         folds,
-        started_anew(how.model, how.local, folds, begin),
+        begin,
         plan.num_draws,
         plan.adapted,
         full.draws,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
 
 from pcv.base.progress import Progress
 from pcv.folds import columns
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pcv.models.model import Data, Model, Target
     from pcv.models.scores import Score
     from pcv.sampling.fit.full_data import Fit
+    from pcv.sampling.folds.subspace import Subspace
     from pcv.sampling.tiles import Engine
 
 
@@ -31,18 +33,35 @@ def engine_of(
     arrays: Any,
     model: "Model | Target",
     scores: "tuple[Score, ...]" = (),
+    space: "Subspace | None" = None,
 ) -> "Engine":
-    """The compiled program for a model's folds."""
+    """The compiled program for a model's folds, on a subspace if given."""
     from pcv.models.model import target
     from pcv.models.parameters import flat_target
     from pcv.sampling import tiles
+    from pcv.sampling.folds.subspace import on_subspace
 
     def make() -> "Engine":
         flat, _ = flat_target(target(model, arrays, predictive))
+        flat = flat if space is None else on_subspace(flat, space)
         return tiles.build(flat, scores, columns.num_units(arrays), job.settings.cv.batch_size)
 
-    found: Engine = job.once(("engine", predictive, id(model), *(s.key for s in scores)), make)
+    of_space = None if space is None else space.directions.shape
+    key = "engine", predictive, id(model), of_space, *(s.key for s in scores)
+    found: Engine = job.once(key, make)
     return found
+
+
+def space_of(warm: xr.Dataset) -> "Subspace | None":
+    """The subspace on which chains were warmed up; None: they move in all directions."""
+    if "subspace_share" not in warm.attrs:
+        return None
+    from pcv.sampling.folds.subspace import Subspace
+
+    center, directions, scale = (
+        warm[f"subspace_{name}"].values for name in ("center", "directions", "scale")
+    )
+    return Subspace(center, directions, scale, warm.attrs["subspace_share"])
 
 
 def in_chains(
