@@ -19,6 +19,7 @@ from numpyro.distributions import constraints
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import potential_energy
 from pytensor.compile.ops import wrap_py
+from scipy.stats import norm
 
 import pcv
 from pcv.base.errors import PcvError
@@ -767,6 +768,32 @@ def test_pymc_models_without_anything_to_draw_are_refused():
         pm.Normal("y", 0, 1, observed=REAL)
     with pytest.raises(PcvError, match="PyMC model 'known': it has no free variables; there is"):
         from_pymc(model)
+
+
+def test_columns_that_a_model_has_changed_stay_its_own():
+    """A covariate standardised under its own name, in the workflow's data."""
+    raw = np.linspace(40.0, 60.0, len(REAL))
+
+    def line(y, x):
+        slope = numpyro.sample("slope", dist.Normal(0, 5))
+        with numpyro.plate("unit", len(y)):
+            numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    own = from_numpyro(line, {"y": REAL, "x": (raw - 50) / 10})
+    made = _of_column(own, "m.py:f", {"y": REAL, "x": raw}, "y")
+    params = {"slope": jnp.array(2.0)}
+    want = norm.logpdf(REAL, 2 * (raw - 50) / 10)
+    for data in ({"y": REAL, "x": raw}, {"y": REAL, "x": raw, "other": raw}):
+        np.testing.assert_allclose(made.log_lik(params, data), want)
+        np.testing.assert_allclose(made.moments(params, data)[0], 2 * (raw - 50) / 10)
+    np.testing.assert_allclose(
+        made.log_lik(params, {"y": REAL + 1, "x": raw}), norm.logpdf(REAL + 1, 2 * (raw - 50) / 10)
+    )
+    same = _of_column(
+        from_numpyro(line, {"y": REAL, "x": raw}), "m.py:f", {"y": REAL, "x": raw}, "y"
+    )
+    few = {"y": REAL[:2], "x": raw[:2]}
+    np.testing.assert_allclose(same.log_lik(params, few), norm.logpdf(REAL[:2], 2 * raw[:2]))
 
 
 def test_units_and_columns_that_pymc_models_do_not_have_are_refused():

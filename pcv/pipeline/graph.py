@@ -64,7 +64,7 @@ STAGES = {
         files={"files": "table"},
     ),
     "fit": Stage(
-        version=9,
+        version=10,
         path="{experiment}/models/{model}/fit.zarr",
         module="full_data",
         says="Fit the models to the full data and adapt the folds' kernel: fit.zarr.",

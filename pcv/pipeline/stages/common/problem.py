@@ -50,24 +50,38 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
 
 
 def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
-    """A front-end's model, with its observed variable renamed to the outcome's column."""
+    """A front-end's model, with its observed variable renamed to the outcome's column. Of columns
+    that it has changed, such as standardised ones, it keeps its own."""
     if model.data is None:
         return model
-    own = model.outcome.name
-    observed = np.asarray(model.data.columns[own])
-    if observed.shape != arrays[column].shape or not np.allclose(observed, arrays[column]):
+    own, known = model.outcome.name, model.data.columns
+    if not _alike(known[own], arrays[column]):
         raise PcvError(
             f"model '{name}': what it observes, '{own}', is not column '{column}' of the data, row "
             "by row; build it from the `data` passed to the function"
         )
-    if own == column:
+    changed = {x for x in known if x in arrays and x != own and not _alike(known[x], arrays[x])}
+    if own == column and not changed:
         return model
-    log_lik = model.log_lik
 
-    def renamed(params: Any, data: Mapping[str, Any]) -> Any:
-        return log_lik(params, {**data, own: data[column]} if column in data else data)
+    def seen(data: Mapping[str, Any]) -> dict[str, Any]:
+        outcome = {own: data[column]} if column in data else {}
+        return {name: x for name, x in data.items() if name not in changed} | outcome
 
-    return model._replace(log_lik=renamed, outcome=model.outcome._replace(name=column))
+    log_lik, predict, moments = model.log_lik, model.predict, model.moments
+    return model._replace(
+        log_lik=lambda params, data: log_lik(params, seen(data)),
+        predict=predict and (lambda key, params, data: predict(key, params, seen(data))),
+        moments=moments and (lambda params, data: moments(params, seen(data))),
+        outcome=model.outcome._replace(name=column),
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    x, y = np.asarray(one), np.asarray(other)
+    if x.shape != y.shape or x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
+        return x.shape == y.shape and bool((x == y).all())
+    return np.allclose(x, y, equal_nan=True)
 
 
 def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, dict[str, Stamp]]:
