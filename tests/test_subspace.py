@@ -11,7 +11,7 @@ import pcv
 from pcv import PcvError
 from pcv.analysis.subspace import distance
 from pcv.sampling.folds import subspace
-from pcv.sampling.folds.subspace import enough, leading, lifted, principal, projected
+from pcv.sampling.folds.subspace import by_terms, enough, leading, lifted, principal, projected
 from tests.problems import LinearGaussian, exact, regression
 from tests.project import run, set_up
 
@@ -105,13 +105,17 @@ def test_directions_by_share():
     space = principal(draws)
     np.testing.assert_allclose(space.scale, [3, 2, 1], rtol=0.05)
     np.testing.assert_allclose(abs((space.directions * basis[:, :3]).sum(0)), 1, atol=0.01)
-    assert [enough(space, share, draws) for share in (0.5, 0.8, 0.95, 1.0)] == [1, 2, 3, 3]
+    assert [enough(space.scale**2, share) for share in (0.5, 0.8, 0.95, 1.0)] == [1, 2, 3, 3]
     assert leading(space, 2).share == pytest.approx(13 / 14, abs=0.01)
     xi = projected(space, draws)
     np.testing.assert_allclose(lifted(space, xi), draws)
     terms = np.column_stack([xi[:, 1] ** 3, xi[:, 1], np.full(4000, -np.inf)])
-    assert enough(space, 0.9, draws, terms) == 2
-    assert enough(space, 0.9, draws, xi[:, [2]]) == 3
+    first, added = by_terms(space, draws, terms)
+    assert enough(added, 0.9) == 1
+    np.testing.assert_allclose(first.scale[0], space.scale[1])
+    last, added = by_terms(space, draws, xi[:, [2]])
+    assert enough(added, 0.9) == 1
+    np.testing.assert_allclose(last.directions[:, 0], space.directions[:, 2])
 
 
 def test_a_distance_of_nothing_is_chance():

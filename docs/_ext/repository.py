@@ -12,6 +12,7 @@ REPLACED = {
         "](paper/": "](../../config/paper/",
         "](loo_subsampling/": "](../../config/loo_subsampling/",
         "](cumulative/": "](../../config/cumulative/",
+        "](subspace/": "](../../config/subspace/",
         "](../workflow/": "](../../workflow/",
         "](../pcv/models/zoo)": "](api.md#models-of-the-examples)",
         "](../docs/stopping.md)": "](../stopping.md)",

@@ -1,7 +1,7 @@
 import sys
 
 IS_MODULE = not workflow.modifier.is_main_snakefile()
-PAGES = ("paper", "loo_subsampling", "cumulative")
+PAGES = ("paper", "loo_subsampling", "cumulative", "subspace")
 # Snakemake reads a workflow before it knows its targets.
 PAGE = next(
     (

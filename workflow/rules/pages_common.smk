@@ -6,6 +6,7 @@ sys.path.append(str(PACKAGES))
 from cumulative import files as cumulative_files
 from loo_subsampling import files as loo_subsampling_files
 from paper import files as paper_files
+from subspace import files as subspace_files
 
 
 def code_of_page(name):

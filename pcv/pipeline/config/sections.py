@@ -26,7 +26,9 @@ from pcv.folds.schemes import FoldScheme
 from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
 
-Dataset = Literal["grouped_gaussian", "polynomial", "radon", "wells", "pima", "air_passengers"]
+Dataset = Literal[
+    "grouped_gaussian", "polynomial", "kinetics", "radon", "wells", "pima", "air_passengers"
+]
 """registered data sets, see `pcv.pipeline.data.registry`"""
 
 
@@ -282,6 +284,7 @@ FOLDERS = {
     "paper": "the paper's page",
     "loo_subsampling": "the LOO-SS paper's page",
     "cumulative": "the page of cumulative cross-validation",
+    "subspace": "the page of chains on a subspace",
 }
 """reserved folders of the results"""
 

@@ -108,6 +108,26 @@ def _polynomial(files: list[Path]) -> pd.DataFrame:
     return pd.DataFrame({"x": x, "y": (1 + 0.5 * x + rng.normal(size=100)).round(6)})
 
 
+def _kinetics(files: list[Path]) -> pd.DataFrame:
+    """Concentrations of a drug in 12 subjects, 11 times after a dose that two depots release."""
+    rng, subjects = np.random.default_rng(1), 12
+    hours = np.array([0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 18, 24])
+    weight = rng.normal(70, 12, subjects).round(1)
+    age = rng.integers(22, 62, subjects)
+    own = rng.normal(size=(3, subjects)) * [[0.3], [0.2], [0.5]]
+    volume = 30 * (weight / 70) * np.exp(own[1])
+    rate = 4 * (weight / 70) ** 0.75 * np.exp(-0.05 * (age - 40) / 10 + own[0]) / volume
+    first = 0.6 / (0.6 + 0.4 * np.exp(-own[2]))
+    mean = np.zeros((subjects, hours.size))
+    for share, absorption in ((first, 2.0), (1 - first, 0.25)):
+        decays = np.exp(-np.outer(rate, hours)) - np.exp(-absorption * hours)
+        mean += (share * 100 / volume * absorption / (absorption - rate))[:, None] * decays
+    noise = rng.normal(size=mean.shape) * np.sqrt(0.05**2 + (0.1 * mean) ** 2)
+    columns = {"subject": np.arange(1, subjects + 1), "weight": weight, "age": age, "dose": 100}
+    table = pd.DataFrame(columns).loc[np.repeat(np.arange(subjects), hours.size)]
+    return table.assign(hours=np.tile(hours, subjects), conc=(mean + noise).round(4).ravel())
+
+
 def _pima(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(diabetic=(table["type"] == "Yes").astype(int))
 
@@ -157,6 +177,14 @@ SOURCES: dict[str, Source] = {
         "the repository)",
     ),
     "polynomial": Source("", "", {}, _polynomial, ["x", "y"], "simulated here"),
+    "kinetics": Source(
+        "",
+        "",
+        {},
+        _kinetics,
+        ["subject", "hours", "weight", "age", "dose", "conc"],
+        "simulated here",
+    ),
     "pima": Source(
         "pima_te.csv",
         "3da573ab0fdd29df2467d09b22b6562805654a9b9808f90357d2b71fd09a0e2b",

@@ -176,21 +176,21 @@ def _space(
     """
     if job.settings.kernel is None:
         return None
-    from pcv.sampling.folds.subspace import beyond, enough, leading, principal
+    from pcv.sampling.folds.subspace import beyond, by_terms, enough, leading, principal
 
     asked, space = job.settings.kernel.subspace, principal(draws)
-    number = asked.number
+    number, of_each = asked.number, space.scale**2
+    if asked.predictive_share:
+        if "log_likelihood" not in tree:
+            raise PcvError(
+                f"model '{job.model}': kernel.subspace.predictive_share needs the log likelihoods "
+                "of the full-data fit, which has none; give a share, or a number"
+            )
+        by_unit = tree["log_likelihood"][job.settings.data.outcome]
+        terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(draws), -1)
+        space, of_each = by_terms(space, draws, terms)
     if number is None:
-        terms = None
-        if asked.predictive_share:
-            if "log_likelihood" not in tree:
-                raise PcvError(
-                    f"model '{job.model}': kernel.subspace.predictive_share needs the log "
-                    "likelihoods of the full-data fit, which has none; give a share, or a number"
-                )
-            by_unit = tree["log_likelihood"][job.settings.data.outcome]
-            terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(draws), -1)
-        number = enough(space, asked.share or asked.predictive_share or 1.0, draws, terms)
+        number = enough(of_each, asked.share or asked.predictive_share or 1.0)
     if wrong := beyond(number, draws.shape[1], len(space.scale)):
         raise PcvError(f"model '{job.model}': {wrong}")
     return leading(space, number)

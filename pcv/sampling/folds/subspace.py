@@ -26,7 +26,7 @@ class Subspace(NamedTuple):
 
     center: Float[np.ndarray, " param"]
     directions: Float[np.ndarray, "param direction"]
-    """orthonormal, by decreasing variance"""
+    """orthonormal"""
     scale: Float[np.ndarray, " direction"]
     """standard deviations along them"""
     share: float
@@ -34,7 +34,7 @@ class Subspace(NamedTuple):
 
 
 def principal(draws: Float[np.ndarray, "draw param"]) -> Subspace:
-    """All directions in which the draws vary.
+    """All directions in which the draws vary, by decreasing variance.
 
     >>> draws = np.random.default_rng(1).normal(size=(1000, 3)) * [1, 3, 0]
     >>> principal(draws).directions.round(1)
@@ -58,31 +58,30 @@ def leading(space: Subspace, number: int) -> Subspace:
     return Subspace(space.center, space.directions[:, :number], space.scale[:number], kept)
 
 
-def enough(
-    space: Subspace,
-    share: float,
-    draws: Float[np.ndarray, "draw param"],
-    terms: Float[np.ndarray, "draw unit"] | None = None,
-) -> int:
-    """The least number of directions with a share of the variance: of the posterior, or of the
-    units' log likelihoods, as far as these are linear in the parameters.
-
-    Args:
-        space: of all directions.
-        share: from 0 to 1.
-        draws: of the posterior.
-        terms: log likelihoods at these; None: the share is of the posterior's variance.
+def by_terms(
+    space: Subspace, draws: Float[np.ndarray, "draw param"], terms: Float[np.ndarray, "draw unit"]
+) -> tuple[Subspace, Float[np.ndarray, " direction"]]:
+    """Directions by what they add to the variance of the units' log likelihoods, as far as these
+    are linear in the parameters; and what each adds.
 
     >>> draws = np.random.default_rng(1).normal(size=(1000, 2)) * [3, 1]
-    >>> space = principal(draws)
-    >>> enough(space, 0.8, draws), enough(space, 0.8, draws, draws[:, 1:])
+    >>> by_terms(principal(draws), draws, draws[:, 1:])[0].scale.round(1)
+    array([1., 3.])
+    """
+    finite = terms[:, np.isfinite(terms).all(0)]
+    along = projected(space, draws) / space.scale
+    added = (((finite - finite.mean(0)).T @ along / len(draws)) ** 2).sum(0)
+    order = np.argsort(-added)
+    space = space._replace(directions=space.directions[:, order], scale=space.scale[order])
+    return space, added[order]
+
+
+def enough(of_each: Float[np.ndarray, " direction"], share: float) -> int:
+    """The least number of directions with a share of the sum.
+
+    >>> enough(np.array([9.0, 1.0]), 0.8), enough(np.array([9.0, 1.0]), 0.95)
     (1, 2)
     """
-    of_each = space.scale**2
-    if terms is not None:
-        finite = terms[:, np.isfinite(terms).all(0)]
-        along = projected(space, draws) / space.scale
-        of_each = (((finite - finite.mean(0)).T @ along / len(draws)) ** 2).sum(0)
     cumulated = np.cumsum(of_each) / of_each.sum()
     return min(int(np.searchsorted(cumulated, share * (1 - 1e-9))) + 1, len(of_each))
 

@@ -1,0 +1,1 @@
+"""The page of cross-validation on a subspace: the paper's numbers beside ours."""

@@ -1,0 +1,245 @@
+"""From the artifacts of the experiments to the page of cross-validation on a subspace."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from scipy.special import logsumexp
+
+from paper.page import by_reason, coded
+from pcv.analysis.diagnostics.psis import psislw
+from pcv.analysis.subspace import distance
+from pcv.base.errors import PcvError
+from pcv.folds.base import train_mask
+from pcv.pipeline.config import Config
+from pcv.pipeline.job import Job, Say
+from pcv.pipeline.stages.answers import diagnosed_of
+from pcv.pipeline.stages.common.pages import write_figures
+from pcv.pipeline.stages.common.problem import stored_folds
+from pcv.pipeline.storage import store
+from pcv.pipeline.storage.artifacts import opened
+from pcv.report import Cells, Table, drawn, inline, plots, template
+from subspace import files
+
+TEMPLATES = Path(__file__).parent / "templates"
+MODEL = "kinetics"
+PUBLISHED = {"all": (0.0, 1158.40), "psis": (1.32061, 1.01), "d5": (0.00178, 12.47)}
+"""table 1 of the paper: MMD and seconds"""
+NOTE = (
+    "MMD: maximum mean discrepancy of the scores of all folds from those of re-running, with a "
+    "Gaussian kernel whose width is the median distance between the latter; the paper does not say "
+    "which it took, nor give its data and model, so that its column tells the order of magnitude "
+    "alone. Distance: root mean squared difference fold by fold, without its Monte Carlo error, in "
+    "standard deviations of the scores over folds. Seconds: of the jobs that sample, with their "
+    "start and compilation; warmup, in which a few folds are sampled both ways, in brackets. PSIS: "
+    "from the full-data fit, the weights of all later observations of the subject."
+)
+CAPTION = (
+    "Bias of elpd and seconds to sample, over the number of directions: the leading ones by their "
+    "variance, and by what they add to the variance of the log likelihoods. Band: SE of the elpd "
+    "of re-running."
+)
+
+
+class Row(NamedTuple):
+    """A way to cross-validate."""
+
+    name: str
+    elpd: Float[np.ndarray, " fold"]
+    mcse: Float[np.ndarray, " fold"]
+    seconds: float
+    warmup: float
+    dimensions: int
+    share: float
+
+
+def page(config: Config, results: Path, say: Say, command: str) -> None:
+    """Write the table, the figure and the page of those experiments that were run.
+
+    Args:
+        config: with experiments named as in ``config/subspace/subspace.yaml``.
+        results: folder of the artifacts.
+        say: prints what is missing.
+        command: runs the experiments.
+    """
+    rows: list[Row] = []
+    missing = {}
+    psis = None
+    for name in files.EXPERIMENTS:
+        if name not in config.experiments:
+            if name == files.BRUTE_FORCE:
+                missing[name] = "the config has no such experiment"
+            continue
+        job = Job(config, name, results)._replace(model=MODEL)
+        try:
+            diagnosed = diagnosed_of(job)[0][MODEL]
+        except PcvError:
+            missing[name] = f"`{command}` runs it."
+            continue
+        rows.append(_row(job, diagnosed))
+        psis = psis or _psis(job)
+    for names, why in by_reason(missing):
+        say(f"warning: subspace: missing {', '.join(names)}: {why}")
+    folder = files.folder_of(results)
+    for stale in ("figures", "tables"):
+        shutil.rmtree(folder / stale, ignore_errors=True)
+    table, pictures = None, {}
+    if psis is not None and rows[0].name == files.BRUTE_FORCE:
+        table = table_1([rows[0], psis, *rows[1:]])
+        frame = pd.DataFrame(table.rows, columns=list(table.head))
+        store.write_text(folder / "tables/table_1.csv", frame.to_csv(index=False))
+        pictures = drawn({"bias": figure(rows)})
+        write_figures(pictures, folder / "figures")
+    text = template("subspace_paper.html.j2", TEMPLATES).render(
+        table=table,
+        figures={name: Markup(inline(x.svg, name)) for name, x in pictures.items()},
+        caption=CAPTION,
+        seed=config.seed,
+        missing=[(names, coded(why)) for names, why in by_reason(missing)],
+    )
+    store.write_text(folder / "index.html", text)
+    say(f"subspace: {folder / 'index.html'}")
+
+
+def _row(job: Job, diagnosed: xr.Dataset) -> Row:
+    attrs = diagnosed.attrs
+    all_ = opened(job, "fit", "checks").sizes["param"]
+    return Row(
+        job.experiment,
+        diagnosed["joint_elpd"].values,
+        diagnosed["joint_mcse"].values,
+        _seconds(job, "sample"),
+        _seconds(job, "warmup"),
+        attrs.get("subspace_dim", all_),
+        attrs.get("subspace_share", 1.0),
+    )
+
+
+def _seconds(job: Job, stage: str) -> float:
+    """Of the workflow's jobs of a stage."""
+    folder = job.results / job.experiment / "benchmarks"
+    tables = [pd.read_csv(file, sep="\t") for file in sorted(folder.glob(f"{stage}-*.tsv"))]
+    return float(sum(table["s"].sum() for table in tables)) if tables else np.nan
+
+
+def _psis(job: Job) -> Row:
+    """From draws of the full-data posterior, reweighted by all that a fold does not train on."""
+    by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
+    terms = by_unit.transpose("unit", "chain", "draw").values
+    begun, folds = time.perf_counter(), stored_folds(job)
+    flat = terms.reshape(len(terms), -1)
+    held_out = ~train_mask(folds, len(terms))
+    weight, khat = psislw(-(held_out.astype(float) @ flat))
+    tested = np.stack([flat[units[units >= 0]].sum(0) for units in folds.test])
+    elpd = logsumexp(weight + tested, axis=1)
+    seconds = time.perf_counter() - begun
+    return Row("psis", elpd, np.full(len(elpd), np.nan), seconds, np.nan, 0, float(khat.max()))
+
+
+def discrepancy(one: Float[np.ndarray, " fold"], other: Float[np.ndarray, " fold"]) -> float:
+    r"""Maximum mean discrepancy,
+
+    .. math:: \mathrm{MMD}^2 = \overline{k(x, x')} + \overline{k(y, y')} - 2 \overline{k(x, y)},
+              \qquad k(x, y) = e^{-(x - y)^2 / 2 w^2}
+
+    with the median distance within `one` as width w.
+
+    >>> x = np.arange(5.0)
+    >>> discrepancy(x, x), round(discrepancy(x, x + 100), 2)
+    (0.0, 1.18)
+    """
+    within = np.abs(one[:, None] - one)
+    width = np.median(within[np.triu_indices(len(one), 1)])
+
+    def mean(x: np.ndarray, y: np.ndarray) -> float:
+        return float(np.exp(-((x[:, None] - y) ** 2) / (2 * width**2)).mean())
+
+    return float(np.sqrt(max(mean(one, one) + mean(other, other) - 2 * mean(one, other), 0.0)))
+
+
+def table_1(rows: Sequence[Row]) -> Table:
+    """Of re-running, PSIS and subspaces."""
+    first = rows[0]
+    spread = float(first.elpd.std(ddof=1))
+    cells: list[Cells] = []
+    for row in rows:
+        apart, published = row.elpd - first.elpd, PUBLISHED.get(row.name)
+        mcse = np.hypot(row.mcse, first.mcse)
+        known = np.isfinite(row.mcse).all()
+        far = distance(apart, mcse if known else first.mcse, spread).distance
+        is_first = row is first
+        cells.append(
+            (
+                _title(row),
+                f"{row.share:.1%}" if row.name[0] in "ds" else "–",
+                _number(row.elpd.sum(), 2),
+                "–" if is_first else _number(apart.sum(), 2),
+                "–" if is_first or not known else _number(np.sqrt((mcse**2).sum()), 2),
+                "–" if is_first else _number(far, 2),
+                "0" if is_first else _number(discrepancy(first.elpd, row.elpd), 3),
+                f"{published[0]:g}" if published else "–",
+                _time(row),
+                f"{published[1]:g}" if published else "–",
+                "",
+            )
+        )
+    head: Cells = ("method", "variance", "elpd", "bias", "MCSE", "distance", "MMD", "paper")
+    head += ("seconds", "paper", "")
+    caption = (
+        "Table 1: re-running inference, PSIS and subspaces, one observation ahead in each of "
+        f"{len(first.elpd)} folds"
+    )
+    return Table(caption, head, cells, [False] * len(cells), [NOTE])
+
+
+def _title(row: Row) -> str:
+    if row.name == "psis":
+        return f"PSIS (largest k-hat {row.share:.2f})"
+    if row.name == files.BRUTE_FORCE:
+        return f"re-running, {row.dimensions} parameters"
+    by = f", {row.name[5:]}% of the predictive's variance" if row.name.startswith("share") else ""
+    return f"subspace, {row.dimensions}{by}"
+
+
+def _time(row: Row) -> str:
+    return f"{row.seconds:.1f}" + f" (+ {row.warmup:.1f})" * bool(np.isfinite(row.warmup))
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Bias and seconds over the number of directions."""
+    first, height = rows[0], 2.2
+    made, axes = plots.stacked(2, height)
+    se = float(np.sqrt(len(first.elpd)) * first.elpd.std(ddof=1))
+    axes[0].axhspan(-se, se, color=plots.FAINT, lw=0)
+    labels = []
+    for begins, name, colour in zip("ds", ("by variance", "by predictive's"), plots.COLOURS):
+        some = sorted(
+            (row for row in rows if row.name.startswith(begins)), key=lambda row: row.dimensions
+        )
+        number = [row.dimensions for row in some]
+        bias = [float((row.elpd - first.elpd).sum()) for row in some]
+        for ax, values in zip(axes, (bias, [row.seconds for row in some])):
+            ax.plot(number, values, "o-", color=colour, lw=1.6, ms=4)
+        if some:
+            labels.append(plots.Label(bias[-1], name, colour))
+    plots.label_right(axes[0], labels, height)
+    axes[0].axhline(0, color=plots.INK, lw=0.8)
+    axes[0].set_ylabel("bias of elpd (nats)", fontsize=plots.NORMAL)
+    axes[1].axhline(first.seconds, color=plots.INK, lw=0.8, ls="--")
+    axes[1].set_ylim(0, 1.15 * max(row.seconds for row in rows))
+    axes[1].set_ylabel("seconds", fontsize=plots.NORMAL)
+    plots.label_right(axes[1], [plots.Label(first.seconds, "re-running", plots.INK)], height)
+    axes[1].set_xlabel("number of directions", fontsize=plots.NORMAL)
+    return made
+
+
+def _number(x: float, digits: int) -> str:
+    return f"{x:.{digits}f}".replace("-", "\N{MINUS SIGN}")
