@@ -273,7 +273,7 @@ def test_bad_values(path, value, what):
         ),
         (
             changed(f"{RATS}.kernel", {"subspace": 0}),
-            f"{RATS}.kernel.subspace.number: must be at least 1, is 0",
+            f"{RATS}.kernel.subspace: must be at least 1, is 0",
         ),
         (
             changed(f"{RATS}.folds", {"scheme": "k_fold", "k": 1}),

@@ -68,13 +68,15 @@ def test_of_sampled_folds():
     rows = pcv.compare(both, reference="proper").cumulative(P).set_index("model")
     own = rows.loc["proper"]
     want = cumulated(diagnosed(problem, folds), P)
-    assert abs(own["s_ccv"] - want.elpd.sum()) < 4 * own["mcse"] < 0.1
-    assert own["se"] == pytest.approx(np.sqrt(20) * want.elpd.std(ddof=1), rel=0.05)
+    assert abs(own["s_ccv"] - want.elpd.sum()) < 4 * own["s_ccv_mcse"] < 0.1
+    assert own["s_ccv_se"] == pytest.approx(np.sqrt(20) * want.elpd.std(ddof=1), rel=0.05)
     assert own["s_ccv_per_n"] == pytest.approx(own["s_ccv"] * n / P)
-    assert rows.loc["wide", "diff_se"] < own["se"]
-    words = r"test sets have 1 to 3 units, not random numbers from 1 to 2; make folds by"
-    with pytest.raises(PcvError, match=words):
-        pcv.compare({"proper": cv}).cumulative(2)
+    assert rows.loc["wide", "diff_se"] < own["s_ccv_se"]
+    for p in (2, 12):
+        words = f"test sets have 1 to 3 units, not random numbers from 1 to {p}; make folds by"
+        with pytest.raises(PcvError, match=words):
+            pcv.compare({"proper": cv}).cumulative(p)
+    assert "s_ccv_mcse" in pcv.compare({"proper": cv}).cumulative(4)  # such luck is not unlikely
 
 
 def test_every_score_in_the_workflow(tmp_path, monkeypatch):

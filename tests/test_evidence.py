@@ -320,9 +320,9 @@ def test_killed_along_the_orders(tmp_path, monkeypatch):
             run(job(20), "evidence")
     project.said.clear()
     run(job(20), "evidence")
-    assert re.search(r"evidence flat: goes on after \d+ of 20 orders", "\n".join(project.said))
+    assert re.search(r"evidence flat: resuming after \d+ of 20 orders", "\n".join(project.said))
     first, more = found(job(20)), found(job(30, "elsewhere"))
     np.testing.assert_allclose(first["log_evidence"], more["log_evidence"][:20], rtol=1e-12)
     run(job(30), "folds", "evidence")
-    assert "evidence flat: goes on after 20 of 30 orders" in project.said
+    assert "evidence flat: resuming after 20 of 30 orders" in project.said
     np.testing.assert_allclose(found(job(30))["log_evidence"], more["log_evidence"], rtol=1e-12)

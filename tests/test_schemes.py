@@ -91,7 +91,7 @@ def test_leave_p_out_that_makes_no_sense():
     )
     assert "too many; draw some of them with `splits`" in refusal(leave_p_out, names(100), 5, "all")
     assert refusal(leave_p_out, names(9), 2, "all", up_to=True) == (
-        "leave-p-out: sets of up to p units are drawn; give a number of splits"
+        "leave-p-out: sets of up to p units are drawn; give a number of splits, 2 or more"
     )
 
 

@@ -10,6 +10,7 @@ from scipy.stats import kstest
 import pcv
 from pcv import PcvError
 from pcv.analysis.subspace import distance
+from pcv.pipeline.storage.artifacts import opened
 from pcv.sampling.folds import subspace
 from pcv.sampling.folds.subspace import by_terms, enough, leading, lifted, principal, projected
 from tests.problems import LinearGaussian, exact, regression
@@ -121,12 +122,14 @@ def test_directions_by_share():
 def test_a_distance_of_nothing_is_chance():
     """With honest errors, p-values are uniform; differences of twice their errors are found."""
     rng = np.random.default_rng(2)
-    found = [distance(rng.normal(size=4) * 0.1, np.full(4, 0.1), 1.0) for _ in range(400)]
+    found = [distance(rng.normal(size=4) * 0.1, np.full(4, 0.1), 1.0, 4) for _ in range(400)]
     assert kstest([x.p for x in found], "uniform").pvalue > 0.01
     assert np.mean([x.distance for x in found]) < 0.1
-    twin = [distance(rng.normal(size=4) * 0.2, np.full(4, 0.1), 1.0) for _ in range(400)]
+    twin = [distance(rng.normal(size=4) * 0.2, np.full(4, 0.1), 1.0, 4) for _ in range(400)]
     assert np.median([x.p for x in twin]) < 0.01
-    assert distance(np.full(4, 2.0), np.full(4, 0.1), 4.0).distance == pytest.approx(0.5, abs=0.01)
+    assert distance(np.full(4, 2.0), np.full(4, 0.1), 4.0, 4).distance == pytest.approx(
+        0.5, abs=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_a_distance_of_nothing_is_chance():
         ({"subspace": 4}, "model 'model': kernel.subspace is 4, but the model has 3 parameters; "),
         ({"subspace": {"share": 1.5}}, "share: must be at most 1.0, is 1.5"),
         ({"subspace": {}}, "kernel.subspace: give a number, or one of share and predictive_share"),
-        ({"subspace": "all"}, "kernel.subspace: must be a dict, is 'all'"),
+        ({"subspace": "all"}, "kernel.subspace: must be a whole number, {share: 0.99} or"),
         ({}, "kernel.subspace: missing; add it"),
     ],
 )
@@ -174,6 +177,36 @@ def test_targets_have_no_predictive_share():
             data={"y": problem.data["y"]},
             progress=False,
             kernel={"subspace": {"predictive_share": 0.9}},
+        )
+
+
+def test_of_an_approximation():
+    """Directions of draws with weights."""
+    cv = validated(DESIGN, fit={"approximation": "laplace"})
+    assert abs(cv.elpd - exact(regression(), pcv.leave_one_out(N)).joint.sum()) < 4 * cv.mcse
+
+
+def test_beside_psis(tmp_path, monkeypatch):
+    """Where only some folds are sampled, the spread is that of all."""
+    project = set_up(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folds = {"scheme": "leave_one_out", "exact": "auto", "good_k": 0.1}
+    job = project.job({"kernel": {"subspace": 2}, "folds": folds}, "flat")
+    run(job, "data", "folds", "fit", "surrogates", "warmup", "sample", "diagnose")
+    found = opened(job, "diagnose")
+    sampled = (found["source"] == "mcmc").values
+    assert 0 < sampled.sum() < sampled.size
+    assert found.attrs["subspace_p"] > 0.001  # two of two dimensions
+    apart = found["joint_elpd"].sel(fold=found["both_ways"].values) - found["both_ways_elpd"]
+    bias = np.sqrt(sampled.size) * apart.mean() / found["joint_elpd"].std(ddof=1)
+    assert found.attrs["subspace_bias"] == pytest.approx(float(bias))
+
+
+def test_where_no_fold_is_sampled():
+    folds = {"scheme": "cumulative"}
+    with pytest.raises(PcvError, match="kernel: no fold is sampled here; leave kernel out"):
+        pcv.cross_validate(
+            regression().model, folds, data=regression().data, kernel={"subspace": 1}
         )
 
 

@@ -86,7 +86,8 @@ def test_rows_of_the_table():
     assert (psis[3], psis[4]) == ("10.50", "–")
     assert few[:5] == ("subspace, 5", "40.0%", "\N{MINUS SIGN}16.80", "4.20", "0.06")
     assert float(few[5]) == pytest.approx(0.2 / elpd.std(ddof=1), abs=0.01)
-    assert few[7:10] == ("0.00178", "6.0 (+ 20.0)", "12.47")
+    assert few[7:11] == ("0.00178", "6.0", "12.47", "20.0")
+    assert psis[10] == "–"
 
 
 def test_a_page_of_nothing(tmp_path):

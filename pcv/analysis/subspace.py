@@ -9,42 +9,47 @@ from scipy.stats import chi2
 
 CHANCE = 0.01
 """p-value above which differences may be Monte Carlo error"""
-FAR = 0.1
-"""distance above which a subspace is too small"""
+FAR, BIASED = 0.1, 0.5
+"""distance, and bias of elpd in standard errors, from which on a subspace is too small"""
 
 
 class Distance(NamedTuple):
     """Of the scores of a few folds, sampled both ways."""
 
-    apart: float
-    """root mean squared difference without its Monte Carlo error (nats)"""
     distance: float
-    """the same in standard deviations of the scores over all folds"""
+    """root mean squared difference, without its Monte Carlo error, in standard deviations of the
+    scores over folds"""
+    bias: float
+    """of elpd, if all folds differ as these do on average, in its standard errors"""
     p: float
-    """of as large differences, if they were Monte Carlo error"""
+    """p-value of differences this large if they were Monte Carlo error alone"""
 
 
 def distance(
     difference: Float[np.ndarray, " fold"],
     mcse: Float[np.ndarray, " fold"],
     spread: float,
+    num_folds: int,
 ) -> Distance:
-    r"""Scale-free distance of two estimates of the same folds' scores,
+    r"""Scale-free distance of two estimates of the same folds' scores, and the bias it implies,
 
     .. math:: D = \frac{1}{s} \sqrt{\max\Big(0, \frac1m \sum_k (\delta_k^2 - \mathrm{MCSE}_k^2)
-              \Big)}
+              \Big)}, \qquad B = \frac{\sqrt K \, \bar\delta}{s}
 
     Args:
-        difference: δ (nats).
+        difference: δ (nats), of m folds.
         mcse: of these (nats).
         spread: s, standard deviation of the scores of all folds (nats).
+        num_folds: K.
 
-    >>> round(distance(np.array([3.0, -5.0]), np.array([0.1, 0.1]), 10.0).distance, 2)
-    0.41
+    >>> found = distance(np.array([3.0, -5.0]), np.array([0.1, 0.1]), 10.0, 25)
+    >>> round(found.distance, 2), round(found.bias, 2)
+    (0.41, -0.5)
     """
     apart = np.sqrt(max(0.0, np.mean(difference**2 - mcse**2)))
     p = chi2.sf(((difference / mcse) ** 2).sum(), len(difference))
-    return Distance(float(apart), float(apart / spread), float(p))
+    bias = np.sqrt(num_folds) * difference.mean() / spread
+    return Distance(float(apart / spread), float(bias), float(p))
 
 
 def with_subspace(diagnostics: xr.Dataset, warm: xr.Dataset) -> xr.Dataset:
@@ -52,33 +57,43 @@ def with_subspace(diagnostics: xr.Dataset, warm: xr.Dataset) -> xr.Dataset:
     where they are too far.
 
     Args:
-        diagnostics: of `diagnose`.
+        diagnostics: of all folds.
         warm: the first warmup artifact, with `both_ways`.
     """
-    some = diagnostics.sel(fold=warm["both_ways"].values)
-    mcse = np.hypot(some["joint_mcse"].values, warm["both_ways_mcse"].values)
-    difference = some["joint_elpd"].values - warm["both_ways_elpd"].values
+    known = warm[["both_ways", "both_ways_elpd", "both_ways_mcse"]].load()
+    some = diagnostics.sel(fold=known["both_ways"].values)
+    mcse = np.hypot(some["joint_mcse"].values, known["both_ways_mcse"].values)
+    difference = some["joint_elpd"].values - known["both_ways_elpd"].values
+    number = diagnostics.sizes["fold"]
     spread = float(diagnostics["joint_elpd"].std(ddof=1))
-    found = distance(difference, mcse, spread)
+    found = distance(difference, mcse, spread, number)
     of, all_ = warm.sizes["param"], warm.sizes["all_params"]
-    plural = "s" * (of > 1)
     words = (
         f"Chains move in {of} of {all_} dimensions, with {warm.attrs['subspace_share']:.1%} of the "
-        f"posterior's variance: the scores of {len(mcse)} folds sampled both ways differ by "
-        f"{np.sqrt(np.mean(difference**2)):.2g} nats (MCSE {np.sqrt(np.mean(mcse**2)):.2g}), a "
-        f"distance of {found.distance:.2g} standard deviations of the scores over folds."
+        f"posterior's variance: the scores of {_plural(len(mcse), 'fold')} sampled both ways "
+        f"differ by {np.sqrt(np.mean(difference**2)):.2g} nats "
+        f"(MCSE {np.sqrt(np.mean(mcse**2)):.2g}), a distance of {found.distance:.2g} standard "
+        "deviations of the scores over folds; at that rate, elpd is off by "
+        f"{found.bias:.2g} standard errors."
     )
     attributes = {
         "subspace": words,
         "subspace_dim": of,
         "subspace_share": warm.attrs["subspace_share"],
         "subspace_distance": found.distance,
+        "subspace_bias": found.bias,
         "subspace_p": found.p,
     }
-    if found.p < CHANCE and not found.distance < FAR:
-        said = f"The subspace of {of} dimension{plural} is too small: take more (kernel.subspace)."
+    if found.p < CHANCE and (found.distance >= FAR or abs(found.bias) >= BIASED):
+        said = (
+            f"The subspace of {_plural(of, 'dimension')} is too small: take more (kernel.subspace)."
+        )
         for name in ("verdict", "pointwise_verdict"):
-            known = str(diagnostics.attrs[name])
-            attributes[name] = said if known == "ok" else f"{said} {known}"
-    variables = {x: warm[x].variable for x in ("both_ways", "both_ways_elpd", "both_ways_mcse")}
+            before = str(diagnostics.attrs[name])
+            attributes[name] = said if before == "ok" else f"{said} {before}"
+    variables = {str(name): x.variable for name, x in known.items()}
     return diagnostics.assign(variables).assign_attrs(attributes)
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number > 1)

@@ -79,7 +79,7 @@ class Comparisons:
             SEs over folds (more folds shrink them) and MCSEs.
 
         Raises:
-            PcvError: folds test more than P units, or all the same number.
+            PcvError: folds do not test random numbers of units from 1 to P.
         """
         if self.num_units is None:
             raise PcvError("cumulative: these folds do not know the number of units")
@@ -105,7 +105,8 @@ class Comparisons:
         tables = [wording.table(self.shown)]
         if self.compared.others:
             tables.append(wording.scores_table(self.compared.others))
-        return "\n\n".join([*tables, wording.wrapped(wording.in_words(self.shown))])
+        words = [wording.in_words(self.shown), *results.on_subspaces(self.diagnostics)]
+        return "\n\n".join([*tables, *map(wording.wrapped, words)])
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "all columns, in full", self.frame)

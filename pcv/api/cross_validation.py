@@ -73,10 +73,11 @@ def cross_validate(
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
             approximation, allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as
             an ArviZ DataTree, or a dict of one per model. Existing draws are checked.
-        kernel: ``{"subspace": d}``: chains move on the d leading principal directions of the full
-            data's posterior; or ``{"subspace": {"share": 0.99}}``, on those with this share of its
-            variance (``predictive_share``: of the variance of the log likelihoods). Faster, and
-            biased for small d: see `CV.verdict`. None: in all directions.
+        kernel: ``{"subspace": d}``: chains move on the d leading principal directions of the
+            full-data posterior; or ``{"subspace": {"share": 0.99}}``, on those with this share of
+            its variance (``predictive_share``: of the variance of the log likelihoods). Biased if
+            there are too few: printed results say how far a few folds are off, and `CV.verdict`
+            whether that is too far. None: in all directions.
         cv: further settings of the folds' chains: batch_size, superchains, adapt, store, ...
         precision: "float64", "float32" or "auto".
         results: folder in which artifacts are kept, so that an interrupted call can resume.

@@ -84,8 +84,10 @@ def leave_p_out(
     if not 1 <= p < n:
         raise PcvError(f"leave-p-out: p is {p}, must be from 1 to {n - 1} with {n} units")
     if up_to:
-        if splits == "all":
-            raise PcvError("leave-p-out: sets of up to p units are drawn; give a number of splits")
+        if splits == "all" or splits < 2:
+            raise PcvError(
+                "leave-p-out: sets of up to p units are drawn; give a number of splits, 2 or more"
+            )
         sizes = rng.integers(1, p + 1, splits)
         return _splits([rng.choice(n, size, replace=False) for size in sizes], units)
     there_are = math.comb(n, p)

@@ -136,7 +136,7 @@ def scheme_table(name: str, rows: pd.DataFrame, single: bool) -> tuple[str, Tabl
 
 def _cumulative(rows: pd.DataFrame, single: bool) -> Table:
     differences: Cells = () if single else ("difference", "its SE", "its MCSE")
-    head: Cells = ("score", "model", *differences, "S_CCV", "n/P of it", "SE", "MCSE")
+    head: Cells = ("score", "model", *differences, "S_CCV", "× n/P", "SE", "MCSE")
     cells = [
         (
             row["score"],
@@ -152,15 +152,15 @@ def _cumulative(rows: pd.DataFrame, single: bool) -> Table:
                     error(row["diff_mcse"]),
                 )
             ),
-            typeset(row["s_ccv"], row["se"]),
-            typeset(row["s_ccv_per_n"], row["se"]),
-            error(row["se"]),
-            error(row["mcse"]),
+            typeset(row["s_ccv"], row["s_ccv_se"]),
+            typeset(row["s_ccv_per_n"], row["s_ccv_se"]),
+            error(row["s_ccv_se"]),
+            error(row["s_ccv_mcse"]),
         )
         for _, row in rows.iterrows()
     ]
     caption = (
-        "Pointwise scores per unit, cumulated over the number of units left out; SEs are of the "
+        "Pointwise scores per unit, summed over the number of units left out; SEs are of the "
         "random choice of folds, and more folds shrink them"
     )
     return Table(caption, head, cells, [False] * len(cells))

@@ -1,4 +1,4 @@
-"""Compare the paper of Tarek, Francis and Panagiotelis's numbers with ours: results/subspace."""
+"""Compare the subspace paper's numbers with ours: results/subspace/index.html."""
 
 import sys
 from pathlib import Path

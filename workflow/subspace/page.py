@@ -37,10 +37,11 @@ NOTE = (
     "MMD: maximum mean discrepancy of the scores of all folds from those of re-running, with a "
     "Gaussian kernel whose width is the median distance between the latter; the paper does not say "
     "which it took, nor give its data and model, so that its column tells the order of magnitude "
-    "alone. Distance: root mean squared difference fold by fold, without its Monte Carlo error, in "
-    "standard deviations of the scores over folds. Seconds: of the jobs that sample, with their "
-    "start and compilation; warmup, in which a few folds are sampled both ways, in brackets. PSIS: "
-    "from the full-data fit, the weights of all later observations of the subject."
+    "alone. Distance: root mean squared difference fold by fold, without the Monte Carlo error "
+    "known of it, in standard deviations of the scores over folds. Seconds: of the jobs that "
+    "sample, with their start and compilation; those of warmup, in which four folds are sampled "
+    "both ways, beside it. PSIS: from the full-data fit, with weights of all later observations of "
+    "the subject."
 )
 CAPTION = (
     "Bias of elpd and seconds to sample, over the number of directions: the leading ones by their "
@@ -174,7 +175,7 @@ def table_1(rows: Sequence[Row]) -> Table:
         apart, published = row.elpd - first.elpd, PUBLISHED.get(row.name)
         mcse = np.hypot(row.mcse, first.mcse)
         known = np.isfinite(row.mcse).all()
-        far = distance(apart, mcse if known else first.mcse, spread).distance
+        far = distance(apart, mcse if known else first.mcse, spread, len(apart)).distance
         is_first = row is first
         cells.append(
             (
@@ -186,13 +187,14 @@ def table_1(rows: Sequence[Row]) -> Table:
                 "–" if is_first else _number(far, 2),
                 "0" if is_first else _number(discrepancy(first.elpd, row.elpd), 3),
                 f"{published[0]:g}" if published else "–",
-                _time(row),
+                f"{row.seconds:.1f}".replace("nan", "–"),
                 f"{published[1]:g}" if published else "–",
+                f"{row.warmup:.1f}".replace("nan", "–"),
                 "",
             )
         )
-    head: Cells = ("method", "variance", "elpd", "bias", "MCSE", "distance", "MMD", "paper")
-    head += ("seconds", "paper", "")
+    head: Cells = ("method", "variance", "elpd", "bias", "MCSE", "distance", "MMD", "paper's")
+    head += ("seconds", "paper's", "warmup", "")
     caption = (
         "Table 1: re-running inference, PSIS and subspaces, one observation ahead in each of "
         f"{len(first.elpd)} folds"
@@ -209,10 +211,6 @@ def _title(row: Row) -> str:
     return f"subspace, {row.dimensions}{by}"
 
 
-def _time(row: Row) -> str:
-    return f"{row.seconds:.1f}" + f" (+ {row.warmup:.1f})" * bool(np.isfinite(row.warmup))
-
-
 def figure(rows: Sequence[Row]) -> Figure:
     """Bias and seconds over the number of directions."""
     first, height = rows[0], 2.2
@@ -220,7 +218,7 @@ def figure(rows: Sequence[Row]) -> Figure:
     se = float(np.sqrt(len(first.elpd)) * first.elpd.std(ddof=1))
     axes[0].axhspan(-se, se, color=plots.FAINT, lw=0)
     labels = []
-    for begins, name, colour in zip("ds", ("by variance", "by predictive's"), plots.COLOURS):
+    for begins, name, colour in zip("ds", ("by variance", "by predictive share"), plots.COLOURS):
         some = sorted(
             (row for row in rows if row.name.startswith(begins)), key=lambda row: row.dimensions
         )
@@ -234,7 +232,7 @@ def figure(rows: Sequence[Row]) -> Figure:
     axes[0].axhline(0, color=plots.INK, lw=0.8)
     axes[0].set_ylabel("bias of elpd (nats)", fontsize=plots.NORMAL)
     axes[1].axhline(first.seconds, color=plots.INK, lw=0.8, ls="--")
-    axes[1].set_ylim(0, 1.15 * max(row.seconds for row in rows))
+    axes[1].set_ylim(bottom=0)
     axes[1].set_ylabel("seconds", fontsize=plots.NORMAL)
     plots.label_right(axes[1], [plots.Label(first.seconds, "re-running", plots.INK)], height)
     axes[1].set_xlabel("number of directions", fontsize=plots.NORMAL)

@@ -6,7 +6,14 @@ from pcv.analysis.results.diagnosed import diagnose, with_batch_check
 from pcv.analysis.results.frames import by_surrogate
 from pcv.analysis.results.other_scores import with_scores
 from pcv.analysis.results.planned import plan
-from pcv.analysis.results.scored import Kind, distinct_kinds, listed, rhat_max_in_words, scores
+from pcv.analysis.results.scored import (
+    Kind,
+    distinct_kinds,
+    listed,
+    on_subspaces,
+    rhat_max_in_words,
+    scores,
+)
 
 __all__ = [
     "Compared",
@@ -17,6 +24,7 @@ __all__ = [
     "diagnose",
     "distinct_kinds",
     "listed",
+    "on_subspaces",
     "plan",
     "rhat_max_in_words",
     "scores",

@@ -23,6 +23,8 @@ SCORE_COLUMNS = (
     *("p_better", "estimate", "se", "mcse", "mcse_is_bound", "n_folds", "predictive", "verdict"),
 )
 """of scores.csv"""
+UNLIKELY = 1e-6
+"""probability below which sizes of test sets are not uniform on 1, …, P"""
 STEP_COLUMNS = ("model", "elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se", "mcse")
 """of steps.csv, after the step and its number of units"""
 
@@ -99,14 +101,16 @@ def cumulative(
 
     Returns:
         A row per pointwise score that all models have and model, best first: ``score``, ``model``,
-        ``s_ccv``, ``s_ccv_per_n``, which is S n/P, and its difference from the comparator. ``se``
-        and ``diff_se`` are over folds: more of them would shrink these.
+        ``s_ccv``, ``s_ccv_per_n``, which is S n/P, and its difference from the comparator.
+        ``s_ccv_se`` and ``diff_se`` are over folds: more of them would shrink these. Of scores that
+        are roots of means (rmse) there is no sum.
 
     Raises:
-        PcvError: folds test more than P units, or all the same number.
+        PcvError: folds do not test random numbers of units from 1 to P.
     """
     size = (next(iter(diagnostics.values()))["unit_name"].values != "").sum(axis=1)
-    if size.max() > p or (p > 1 and size.min() == size.max()):
+    within = (size.max() - size.min() + 1) / p  # as likely as this to the power of their number
+    if size.max() > p or within ** len(size) < UNLIKELY:
         raise PcvError(
             f"cumulative: test sets have {size.min()} to {size.max()} units, not random numbers "
             f"from 1 to {p}; make folds by leave_p_out(n, {p}, up_to=True)"
@@ -120,7 +124,7 @@ def cumulative(
     for name in names:
         c = compare([cumulated(d, p, name) for d in diagnostics.values()], reference)
         columns = {"score": name, "model": c.models, "s_ccv": c.elpd}
-        columns |= {"s_ccv_per_n": c.elpd * num_units / p, "se": c.se, "mcse": c.mcse}
+        columns |= {"s_ccv_per_n": c.elpd * num_units / p, "s_ccv_se": c.se, "s_ccv_mcse": c.mcse}
         columns |= {"s_ccv_diff": c.elpd_diff, "diff_se": c.dse, "diff_mcse": c.mcse_diff}
         found.append(pd.DataFrame(columns))
     return pd.concat(found, ignore_index=True)

@@ -79,7 +79,8 @@ def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
     name, error = f"{score}_pointwise", f"{score}_pointwise_mcse"
     if score == "log":
         name, error = "pointwise_elpd", "pointwise_mcse"
-    size = (diagnostics["unit_name"].values != "").sum(axis=1)
+    there = diagnostics["unit_name"].values != ""
+    size = there.sum(axis=1)
     per_unit = p / len(size) / size
     whole = scores(diagnostics, "pointwise", "", "", score)
     names = diagnostics["fold"].values.tolist()
@@ -87,9 +88,9 @@ def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
         fold=names,
         term=names,
         fold_of_term=np.arange(len(names)),
-        elpd=per_unit * np.nansum(diagnostics[name].values, axis=1),
+        elpd=per_unit * np.where(there, diagnostics[name].values, 0.0).sum(axis=1),
         mcse=per_unit * diagnostics[error].values,
-        shared=0.0,
+        shared=whole.shared * (p / size.sum()) ** 2,  # in proportion to numbers of units
     )
 
 
@@ -100,6 +101,15 @@ def _subsample(diagnostics: xr.Dataset) -> tuple[Subsample | None, np.ndarray | 
     d = diagnostics
     chosen = Subsample(*(d[name].values for name in ("chosen", "stratum", "stratum_size")))
     return chosen, d["surrogate"].values
+
+
+def on_subspaces(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
+    """What is known of the models whose chains moved on a subspace, in sentences."""
+    return [
+        f"'{name}': {d.attrs['subspace']}"
+        for name, d in diagnostics.items()
+        if "subspace" in d.attrs
+    ]
 
 
 def shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:

@@ -120,7 +120,7 @@ def clean(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Remove checkpoints of finished samples, from which more draws would resume."""
+    """Remove checkpoints of finished samples and evidence, from which more draws would resume."""
     from pcv.pipeline import status
 
     removed, freed, kept = map(

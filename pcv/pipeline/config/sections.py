@@ -94,8 +94,13 @@ class LeadingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _number(cls, given: Any) -> Any:
-        is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        return {"number": given} if is_number else given
+        if isinstance(given, dict | LeadingConfig):
+            return given
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise problem("must be a whole number, {share: 0.99} or {predictive_share: 0.99}")
+        if given < 1:
+            raise problem(f"must be at least 1, is {given}")
+        return {"number": given}
 
     @model_validator(mode="after")
     def _one(self) -> "LeadingConfig":
@@ -258,6 +263,12 @@ class Experiment(Section):
         grow = self.folds.until if isinstance(self.folds, Subsampling) else None
         if grow and grow.decide and len(self.models) == 1:
             raise problem("needs another model to decide against", "folds", "until", "decide")
+        return self
+
+    @model_validator(mode="after")
+    def _moves(self) -> "Experiment":
+        if self.kernel is not None and not self.folds.samples:
+            raise problem("no fold is sampled here; leave kernel out", "kernel")
         return self
 
     @model_validator(mode="after")

@@ -142,8 +142,8 @@ def _followed(
     root = key(job.config.seed, job.model, "evidence")
     knots = sizes - max(first - 1, 0)
     parts = [Path(**before.block(i)) for i in range(before.number)]
-    if there := sum(len(part.steps) for part in parts):
-        job.say(f"evidence {job.model}: goes on after {there} of {len(orders)} orders")
+    if there := min(sum(len(part.steps) for part in parts), len(orders)):
+        job.say(f"evidence {job.model}: resuming after {there} of {len(orders)} orders")
     while (done := sum(len(part.steps) for part in parts)) < len(orders):
         which = np.minimum(np.arange(done, done + at_once), len(orders) - 1)
         keys = jax.vmap(partial(jax.random.fold_in, root))(which)

@@ -87,6 +87,7 @@ def plan(job: Job) -> None:
 def diagnose(job: Job) -> None:
     """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
     from pcv.analysis import comparison, results
+    from pcv.analysis.subspace import with_subspace
 
     making = begin(job, "diagnose")
     known = {"data": require(job, "data", {})}
@@ -99,6 +100,8 @@ def diagnose(job: Job) -> None:
     if job.settings.folds.from_full_data:
         dataset = _with_the_rest(job, dataset)
     assert dataset is not None
+    if job.settings.kernel is not None and len(folds.id):
+        dataset = with_subspace(dataset, opened(batches(job)[0], "warmup"))
     keep(job, dataset, stamp_of(job, making, known))
     flagged = int((dataset["verdict"].values != "ok").sum())
     elpd = comparison.total(results.scores(dataset, "joint", "", "")).elpd
@@ -111,7 +114,6 @@ def diagnose(job: Job) -> None:
 def _diagnosed(job: Job, folds: Folds) -> xr.Dataset:
     """Estimates and diagnostics of the folds that the model samples."""
     from pcv.analysis import results
-    from pcv.analysis.subspace import with_subspace
 
     drawn = [sample for sample in samples(job) if sample.sizes["fold"]]
     of_folds = opened(job, "folds").sel(fold=folds.id)
@@ -121,8 +123,6 @@ def _diagnosed(job: Job, folds: Folds) -> xr.Dataset:
     tell = now_and_then(says(job, "diagnose"))
     dataset = results.diagnose(drawn, of_folds, units, checks, rng, job.model, tell)
     dataset = results.with_scores(dataset, drawn, *_scored(job, folds), rng)
-    if job.settings.kernel is not None:
-        dataset = with_subspace(dataset, opened(batches(job)[0], "warmup").load())
     if "log_weight" in fitted(job)["sample_stats"]:  # independent draws: nothing to learn of chains
         return dataset
     dataset = results.with_batch_check(dataset, _of_some_folds(job, of_folds["test"].values))
@@ -304,9 +304,10 @@ def _in_words(compared: "Compared", diagnosed: dict[str, xr.Dataset], stamp: Sta
     ]
     if compared.others:
         tables.append(scores_table(compared.others))
+    on_subspaces = results.on_subspaces(diagnosed)
     until = compared.dataset.attrs["until"]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
-    words = [compared.dataset.attrs["verdict"], *([until] if until else []), *marks]
+    words = [compared.dataset.attrs["verdict"], *on_subspaces, *([until] if until else []), *marks]
     return "\n\n".join([*tables, *map(wrapped, words)])
 
 

@@ -197,16 +197,22 @@ def check(job: Job, leaks: bool = True) -> None:
 
 
 def _check_kernel(job: Job, model: "Model | Target") -> None:
-    """Refuse a subspace of more dimensions than there are parameters."""
-    kernel = job.settings.kernel
-    if kernel is None or kernel.subspace.number is None:
+    """Refuse a subspace of more dimensions than there are parameters, or by the log likelihoods of
+    a model that has none."""
+    if job.settings.kernel is None:
         return
     from pcv.base import programs
     from pcv.base.keys import any_key
-    from pcv.sampling.folds.subspace import beyond
+    from pcv.models.model import Target
+    from pcv.sampling.folds.subspace import NO_TERMS, beyond
 
-    sizes = [x.size for x in programs.shapes(model.init, any_key()).values()]
-    if wrong := beyond(kernel.subspace.number, sum(sizes)):
+    asked, wrong = job.settings.kernel.subspace, ""
+    if asked.number is not None:
+        sizes = [x.size for x in programs.shapes(model.init, any_key()).values()]
+        wrong = beyond(asked.number, sum(sizes))
+    elif asked.predictive_share and isinstance(model, Target):
+        wrong = NO_TERMS
+    if wrong:
         raise PcvError(f"model '{job.model}': {wrong}")
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
+from scipy.special import softmax
 
 from pcv.base import process
 from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
 from pcv.folds import columns
 from pcv.folds.base import Folds, evenly
 from pcv.pipeline.job import Job, Say, starts_of
@@ -30,8 +32,9 @@ EVALUATED_FOLDS, EVALUATED_DRAWS = 32, 500
 """numbers of folds and of full-data draws whose scores are used to check the batch size"""
 CHECKED_CHAINS = 2
 """chains of each fold at whose final states integrals over own effects are checked"""
-BOTH_WAYS = 4
-"""folds that are sampled in all directions too, where chains move on a subspace"""
+BOTH_WAYS, BOTH_WAYS_DRAWS = 4, 400
+"""folds that are sampled in all directions too, where chains move on a subspace, and their draws
+per chain"""
 OF_OWN = ("step_size", "num_steps", "thin")
 """fields of `pcv.sampling.folds.moving.Own`, except the scale ratio, which is 1 for most folds"""
 
@@ -119,8 +122,9 @@ def warmup(job: Job) -> None:
         if space is not None and folds.id[0] == sampled.id[0]:
             some = sampled.some(evenly(len(sampled.id), BOTH_WAYS))
             in_all = partial(root, "in all directions")
-            warm = starting.warmed(how, whole, fit, some, full, plan, in_all, say, after, look)
-            at = some, warm, in_all("sample"), cv.draws, say
+            told = lambda words: job.say(f"{words} (sampled both ways)")  # noqa: E731
+            warm = starting.warmed(how, whole, fit, some, full, plan, in_all, told, after, look)
+            at = some, warm, in_all("sample"), told
             both_ways = _in_all_directions(whole, fit.kernel, *at)
         on = devices.describe()
     adapted = ends["adapted"]
@@ -176,21 +180,26 @@ def _space(
     """
     if job.settings.kernel is None:
         return None
-    from pcv.sampling.folds.subspace import beyond, by_terms, enough, leading, principal
+    from pcv.sampling.folds.subspace import NO_TERMS, beyond, by_terms, enough, leading, principal
 
-    asked, space = job.settings.kernel.subspace, principal(draws)
-    number, of_each = asked.number, space.scale**2
+    asked, terms = job.settings.kernel.subspace, None
     if asked.predictive_share:
         if "log_likelihood" not in tree:
-            raise PcvError(
-                f"model '{job.model}': kernel.subspace.predictive_share needs the log likelihoods "
-                "of the full-data fit, which has none; give a share, or a number"
-            )
+            raise PcvError(f"model '{job.model}': {NO_TERMS}")
         by_unit = tree["log_likelihood"][job.settings.data.outcome]
         terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(draws), -1)
+    if "log_weight" in (stats := tree["sample_stats"].dataset):  # of an approximation
+        weight = softmax(stats["log_weight"].values.ravel())
+        rng = np.random.default_rng([job.config.seed, name_bits("subspace")])
+        some = rng.choice(len(draws), len(draws), p=weight)
+        draws, terms = draws[some], None if terms is None else terms[some]
+    space = principal(draws)
+    number, of_each = asked.number, space.scale**2
+    if terms is not None:
         space, of_each = by_terms(space, draws, terms)
-    if number is None:
-        number = enough(of_each, asked.share or asked.predictive_share or 1.0)
+    if share := asked.share or asked.predictive_share:
+        number = enough(of_each, share)
+    assert number is not None
     if wrong := beyond(number, draws.shape[1], len(space.scale)):
         raise PcvError(f"model '{job.model}': {wrong}")
     return leading(space, number)
@@ -202,7 +211,6 @@ def _in_all_directions(
     folds: Folds,
     warm: "Warm",
     root: Any,
-    draws: int,
     say: Say,
 ) -> dict[str, tuple]:
     """elpd of a few folds whose chains move in all directions, beside those of the subspace."""
@@ -214,7 +222,7 @@ def _in_all_directions(
     center = starts.center | {"shift": facing.shift}
     at = starts.own, standing_at(starts.position), center, facing.crossing, facing.num_draws
     chains = drawing.Begun(engine, root, kernel, folds, *at)
-    blocks = [x.block for x in drawing.sampled(chains, 0, [draws], None, say)]
+    blocks = [x.block for x in drawing.sampled(chains, 0, [BOTH_WAYS_DRAWS], None, say)]
     fields = ([b.sums["joint"][name] for b in blocks] for name in LogSums._fields)
     sums = LogSums(*(np.stack(x, axis=2) for x in fields))
     crossing = np.stack([b.crossing for b in blocks], axis=2)

@@ -17,6 +17,10 @@ from jaxtyping import Array, Float
 from pcv.models.model import Target
 from pcv.sampling.kernel import Kernel, eigen, plain
 
+NO_TERMS = (
+    "kernel.subspace.predictive_share needs the log likelihoods of the full-data fit, which has "
+    "none; give a share, or a number"
+)
 SINGULAR = 1e-12
 """ratio of an eigenvalue to the largest, below which there is no variance"""
 
@@ -61,8 +65,10 @@ def leading(space: Subspace, number: int) -> Subspace:
 def by_terms(
     space: Subspace, draws: Float[np.ndarray, "draw param"], terms: Float[np.ndarray, "draw unit"]
 ) -> tuple[Subspace, Float[np.ndarray, " direction"]]:
-    """Directions by what they add to the variance of the units' log likelihoods, as far as these
-    are linear in the parameters; and what each adds.
+    r"""Directions by what they add to the variance of the units' log likelihoods :math:`l_i`, as
+    far as these are linear in the parameters; and what each adds,
+
+    .. math:: \sum_i \mathrm{cov}(l_i, \xi_j)^2 / \mathrm{var}(\xi_j)
 
     >>> draws = np.random.default_rng(1).normal(size=(1000, 2)) * [3, 1]
     >>> by_terms(principal(draws), draws, draws[:, 1:])[0].scale.round(1)

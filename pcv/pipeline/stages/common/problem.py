@@ -81,7 +81,7 @@ def _alike(one: Any, other: Any) -> bool:
     x, y = np.asarray(one), np.asarray(other)
     if x.shape != y.shape or x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
         return x.shape == y.shape and bool((x == y).all())
-    return np.allclose(x, y, equal_nan=True)
+    return np.allclose(x, y, atol=1e-8 * np.abs(y).max(initial=0.0), equal_nan=True)
 
 
 def folds_of(job: Job, known: Mapping[str, Stamp]) -> tuple[Folds, dict[str, Stamp]]:
