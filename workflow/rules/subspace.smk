@@ -6,7 +6,9 @@ rule subspace:
             "results/subspace/index.html",
             caption="../report/paper.rst",
             category="paper",
-            labels={"shows": "the numbers of Tarek, Francis and Panagiotelis beside ours"},
+            labels={
+                "shows": "the numbers of Tarek, Francis and Panagiotelis beside ours"
+            },
         ),
         files=subspace_files.files(CONFIG.experiments),
     log:
