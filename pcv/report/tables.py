@@ -141,17 +141,7 @@ def _cumulative(rows: pd.DataFrame, single: bool) -> Table:
         (
             row["score"],
             row["model"],
-            *(
-                ()
-                if single
-                else ("0", "–", "–")
-                if row["diff_mcse"] == 0
-                else (
-                    typeset(row["s_ccv_diff"], row["diff_se"]),
-                    error(row["diff_se"]),
-                    error(row["diff_mcse"]),
-                )
-            ),
+            *_apart(row["s_ccv_diff"], row["diff_se"], row["diff_mcse"], single),
             typeset(row["s_ccv"], row["s_ccv_se"]),
             typeset(row["s_ccv_per_n"], row["s_ccv_se"]),
             error(row["s_ccv_se"]),
@@ -166,6 +156,13 @@ def _cumulative(rows: pd.DataFrame, single: bool) -> Table:
     return Table(caption, head, cells, [False] * len(cells))
 
 
+def _apart(value: float, se: float, mcse: float, single: bool) -> Cells:
+    """A difference with its errors; of the comparator there are none."""
+    if single:
+        return ()
+    return ("0", "–", "–") if mcse == 0 else (typeset(value, se), error(se), error(mcse))
+
+
 def _steps(rows: pd.DataFrame, single: bool) -> Table:
     differences: Cells = () if single else ("difference", "SE", "MCSE")
     head: Cells = ("steps ahead", "model", *differences, "elpd", "SE of elpd", "MCSE of elpd")
@@ -174,17 +171,7 @@ def _steps(rows: pd.DataFrame, single: bool) -> Table:
         (
             str(row["step"]),
             row["model"],
-            *(
-                ()
-                if single
-                else ("0", "–", "–")
-                if row["mcse_diff"] == 0
-                else (
-                    typeset(row["elpd_diff"], row["dse"]),
-                    error(row["dse"]),
-                    error(row["mcse_diff"]),
-                )
-            ),
+            *_apart(row["elpd_diff"], row["dse"], row["mcse_diff"], single),
             typeset(row["elpd"], row["se"]),
             error(row["se"]),
             error(row["mcse"]),
