@@ -21,6 +21,7 @@ from pcv.sampling.fit import full_data
 from pcv.sampling.fit.draws import Draws
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import moving, sides, warming
+from pcv.sampling.folds.lasting import Length
 from pcv.sampling.kernel import learn
 from pcv.sampling.tiles import Engine
 from tests.problems import Problem
@@ -117,7 +118,15 @@ def run(
     num_chains = starts.shape[1]
     root = partial(key, seed, "model")
     begun = warming.warmup(
-        engine, root, fit, folds, starts, warmup, "never", starts[0], nothing_said, nothing_said
+        engine,
+        root,
+        fit,
+        folds,
+        starts,
+        Length(warmup, 0),
+        "never",
+        starts[0],
+        *(nothing_said,) * 2,
     )
     facing = None
     if full_side is not None:

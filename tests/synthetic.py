@@ -274,6 +274,7 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
         "shift": ("fold", np.full(len(TEST), np.inf)),
         "crossing": ((*dims, "offset"), np.zeros((len(TEST), CHAINS, DRAWS // BATCH, 5))),
         "full_crossing": (("fold", "full_batch", "offset"), np.zeros((len(TEST), 2, 5))),
+        "forgot": ("fold", np.ones(len(TEST), bool)),
         "log_joint_draws": (("fold", "chain", "draw"), joint),
         "n_draws": ("fold", np.full(len(TEST), DRAWS)),
         "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),

@@ -602,8 +602,8 @@ def test_config_loads_no_jax():
 
 @pytest.mark.parametrize(
     ("chains", "superchains", "expected"),
-    [(8, "auto", 0), (8, 2, 2), (64, "auto", 4), (64, None, 0), (37, "auto", 0), (256, "auto", 16),
-     (32, "auto", 4), (33, "auto", 3), (160, "auto", 10)],
+    [(8, "auto", 0), (8, 2, 2), (64, "auto", 8), (64, None, 0), (37, "auto", 0), (256, "auto", 32),
+     (32, "auto", 4), (33, "auto", 3), (160, "auto", 20), (10_000, "auto", 25)],
 )  # fmt: skip
 def test_many_chains_are_superchains(chains, superchains, expected):
     cv = module.CvConfig(chains=chains, superchains=superchains)

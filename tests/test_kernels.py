@@ -32,6 +32,7 @@ from pcv.models.parameters import flat_target
 from pcv.models.zoo import air
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import adapting, moving, warming
+from pcv.sampling.folds.lasting import Length
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
 from tests.chains import fit_of, nothing_said, posterior, replicated
@@ -146,7 +147,7 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
         fit,
         folds,
         starts(problem),
-        WARMUP,
+        Length(WARMUP, 0),
         how,
         problem.draws,
         *said,

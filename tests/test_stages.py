@@ -115,6 +115,8 @@ DOCUMENTED = {
     "models/linear/warmup/1-of-1.zarr": {
         "state": ("fold", "chain", "param"),
         "adapted": ("fold",),
+        "num_draws": ("fold",),
+        "forgot": ("fold",),
         "center_log_joint": ("fold",),
         "center_log_pointwise": ("fold", "slot"),
         "shift": ("fold",),
@@ -388,7 +390,7 @@ class TestSuperchains:
     """Many short chains, several from one start, from warmup to report."""
 
     @staticmethod
-    def changes(draws: int, warmup: int = 30) -> dict:
+    def changes(draws: int, warmup: int | str = 30) -> dict:
         cv = {"chains": 64, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
 
@@ -450,6 +452,37 @@ class TestSuperchains:
         found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
         assert all("Nested R-hat" in words for words in found["verdict"].values)
         assert float(found["rhat"].min()) > 2
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_warmup_that_ends_when_starts_are_forgotten(self, conjugate, seed):
+        changes = self.changes(1, "auto") | {"seed": seed}
+        run(conjugate.job(changes), "data", "folds", "fit")
+        z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
+        assert np.abs(z).max() < 4
+        warm = xr.open_dataset(conjugate.path("models/exact/warmup/1-of-1.zarr")).load()
+        assert warm["forgot"].all()
+        assert (warm["num_draws"] >= 10).all()
+        typical = np.median(warm["num_draws"])
+        assert any(f"{typical:.0f} draws per chain" in words for words in conjugate.said)
+
+    def test_starts_that_are_not_forgotten_are_flagged(self, conjugate, monkeypatch):
+        as_it_is = moving.alike
+
+        def hardly_moving(fit, num_folds):
+            found = as_it_is(fit, num_folds)
+            return found._replace(step_size=1e-4 * found.step_size)
+
+        monkeypatch.setattr(moving, "alike", hardly_moving)
+        changes = self.changes(1, "auto")
+        changes["cv"]["adapt"] = "never"
+        run(conjugate.job(changes, model="exact"), "warmup", "sample", "diagnose")
+        found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
+        assert all("superchains still differed" in words for words in found["verdict"].values)
+        assert any("4 of 4 folds have not forgotten" in words for words in conjugate.said)
+
+    def test_only_superchains_can_tell(self, conjugate):
+        with pytest.raises(PcvError, match=r"cv\.warmup: auto compares superchains"):
+            conjugate.job({"cv": {"chains": 8, "warmup": "auto"}}, model="exact")
 
     @pytest.mark.slow
     def test_the_report_names_nested_rhat(self, project):

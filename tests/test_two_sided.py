@@ -239,7 +239,8 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     zero = moving.uncentered(once)
     pilot = np.asarray(setting.scores(draws)[0]).T[:, None]
     own = moving.alike(setting.fit, len(once.id))
-    at = setting.starts[: len(once.id)], own, np.zeros(len(once.id), bool), zero, pilot
+    no = np.zeros(len(once.id), bool)
+    at = setting.starts[: len(once.id)], own, no, zero, pilot, no.astype(int), ~no
     which = sides.without_gap(once)
     engine = setting.engine
     end = nothing_said, nothing_said

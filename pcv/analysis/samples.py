@@ -23,7 +23,14 @@ from jaxtyping import Float, Int
 from pcv.analysis.diagnostics import LogSums, Sides, third_moments
 from pcv.analysis.diagnostics.jackknife import Parts
 
-OF_FOLDS = ("integral_gap", "shift", "full_crossing", "log_bridge_full", "log_bridge_full_sq")
+OF_FOLDS = (
+    "integral_gap",
+    "forgot",
+    "shift",
+    "full_crossing",
+    "log_bridge_full",
+    "log_bridge_full_sq",
+)
 """variables that do not depend on the fold's own draws: the same in every round"""
 
 

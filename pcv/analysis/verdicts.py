@@ -72,6 +72,7 @@ def faults(
     efmi: Float[np.ndarray, " fold"] | None = None,
     hidden: Float[np.ndarray, " fold"] | None = None,
     integral_gap: Float[np.ndarray, " fold"] | None = None,
+    forgot: Bool[np.ndarray, " fold"] | None = None,
     among: int | None = None,
     inflation: float = 1.0,
     both: TwoSided | None = None,
@@ -85,7 +86,8 @@ def faults(
     :math:`1.2^2 - 1`), or exceeds 1.05 with an ESS below 400; where their halves differ (`drift`,
     p-value below .01 over the number of folds; with superchains neither this nor the previous
     rule); where more than 1% of draws diverged, mean acceptance probability is below .5, or E-FMI
-    below .2; where two methods of integrating over the group's own effects differ; and where the
+    below .2; where two methods of integrating over the group's own effects differ; where chains
+    had not forgotten their starts when warmup ended; and where the
     two sides of the fold differ (p-value below .01 over the number of folds).
 
     The score is flagged where elpd is not finite, R-hat is undefined, ESS is below 50, or
@@ -102,6 +104,7 @@ def faults(
         hidden: of `hidden_variance`; None: unknown.
         integral_gap: nats by which two integrals over a fold's own effects differ beyond their
             errors, at any of a few draws; None or NaN: not checked.
+        forgot: whether chains had forgotten their starts; None: not checked.
         among: number of folds of the whole run, if these are only some of them.
         inflation: of `batch_inflation`.
         both: of `two_sided`; None: one side only, or these are units.
@@ -151,6 +154,11 @@ def faults(
             found.append(
                 f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few effective draws"
                 " to tell whether the chains have mixed; more draws"
+            )
+        if forgot is not None and not forgot[k]:
+            found.append(
+                "superchains still differed by their starting points at the end of warmup: its"
+                " posterior may have several modes; reparameterise"
             )
         if drifts[k] < BENCHMARK_LEVEL / among:
             found.append(

@@ -37,7 +37,7 @@ def cross_validate(
     seed: int = 0,
     chains: int = 8,
     draws: int = 200,
-    warmup: int = 50,
+    warmup: int | str = 50,
     until: Mapping[str, Any] | None = None,
     fit: Mapping[str, Any] | xr.DataTree | None = None,
     kernel: Mapping[str, Any] | None = None,
@@ -68,6 +68,7 @@ def cross_validate(
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
         seed: of all random numbers.
         chains, draws, warmup: of every fold; at least 2 chains; draws and warmup are per chain.
+            Warmup "auto", with 32 chains or more: until chains have forgotten their starts.
         until: a stopping rule for folds, in place of `draws`, as in a config:
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,

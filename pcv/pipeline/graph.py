@@ -125,7 +125,7 @@ STAGES = {
         },
     ),
     "warmup": Stage(
-        version=27,
+        version=28,
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
         module="warming_up",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",
@@ -139,7 +139,7 @@ STAGES = {
         files={"files": "model"},
     ),
     "sample": Stage(
-        version=20,
+        version=21,
         path="{experiment}/models/{model}/sample/{batch}.zarr",
         module="sampling",
         says="Sample all chains of all folds and store sums of their scores: sample/<batch>.zarr.",
@@ -159,7 +159,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=18,
+        version=19,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="answers",
         says="Compute estimates and diagnostics of every fold from the stored sums: "

@@ -272,6 +272,7 @@ def _fold_variables(
         efmi,
         hidden,
         sample["integral_gap"].values if "integral_gap" in sample else None,
+        sample["forgot"].values,
         among[0],
         inflation,
         both,

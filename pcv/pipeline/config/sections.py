@@ -113,13 +113,14 @@ class KernelConfig(Section):
     subspace: LeadingConfig
 
 
-MANY_CHAINS = 32
-"""chains per fold from which on `superchains: auto` forms superchains"""
+MANY_CHAINS, MOST_STARTS = 32, 32
+"""chains per fold from which on `superchains: auto` forms superchains, and the most of them: more
+make nested R-hat noisier (`benchmarks/nested.py`)"""
 
 
 class CvConfig(Section):
     chains: Annotated[int, Field(ge=2)] = 8
-    warmup: Count = 50
+    warmup: Count | Literal["auto"] = 50
     draws: Count = 200
     until: UntilConfig | None = None  # None: all folds make `draws`
     batch_size: Count = 50
@@ -148,6 +149,16 @@ class CvConfig(Section):
             raise problem(
                 f"{self.superchains} superchains of {self.chains} chains: must be of equal size",
                 "superchains",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _forgets_starts(self) -> "CvConfig":
+        if self.warmup == "auto" and not self.num_superchains:
+            raise problem(
+                "auto compares superchains by nested R-hat: take chains: 32 or more, or give "
+                "superchains",
+                "warmup",
             )
         return self
 
@@ -196,7 +207,7 @@ class CvConfig(Section):
         """Number of superchains, whose chains start at one point; 0: all chains start apart."""
         if self.superchains != "auto":
             return self.superchains or 0
-        most = max(4, self.chains // 16) if self.chains >= MANY_CHAINS else 0
+        most = min(max(4, self.chains // 8), MOST_STARTS) if self.chains >= MANY_CHAINS else 0
         return max((k for k in range(3, most + 1) if self.chains % k == 0), default=0)
 
 

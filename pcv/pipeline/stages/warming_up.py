@@ -40,7 +40,7 @@ OF_OWN = ("step_size", "num_steps", "thin")
 
 
 def warmup(job: Job) -> None:
-    """Short warmup of all chains of a fold batch: ``warmup/<batch>.zarr``.
+    """Warmup of all chains of a fold batch: ``warmup/<batch>.zarr``.
 
     Draws are discarded. Final states are also kept beside the samples' checkpoints, so that folds
     can be regrouped or added.
@@ -50,7 +50,7 @@ def warmup(job: Job) -> None:
     from pcv.base.programs import devices
     from pcv.models.effects import second_look
     from pcv.pipeline.storage import idata
-    from pcv.sampling.folds import starting, subspace
+    from pcv.sampling.folds import lasting, starting, subspace
 
     making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}
@@ -93,12 +93,13 @@ def warmup(job: Job) -> None:
             say(f"chains move in {share}, with {space.share:.1%} of the posterior's variance")
         root = partial(key, job.config.seed, job.model)
         look = partial(process.look, f"warmup {job.model}")
-        many = cv.chains, cv.num_superchains, cv.warmup
+        num_draws = None if cv.warmup == "auto" else cv.warmup
+        many = cv.chains, cv.num_superchains, num_draws
         plan = starting.Plan(job.config.seed, job.model, *many, cv.adapt, cv.start_scale)
 
         def after(so_far: "list[Block]", what: str) -> None:
-            done = progress(job, f"warmup {what}".strip(), so_far, cv.warmup)
-            job.progress(done._replace(draws=max(done.done, cv.warmup)))
+            done = progress(job, f"warmup {what}".strip(), so_far, num_draws or lasting.FIRST)
+            job.progress(done._replace(draws=max(done.done, done.draws)))
             look()
 
         def made(some: Folds) -> dict[str, Any]:
@@ -131,6 +132,8 @@ def warmup(job: Job) -> None:
     variables = {
         "state": (("fold", "chain", "param"), ends["state"]),
         "adapted": ("fold", adapted),
+        "num_draws": ("fold", ends["num_draws"]),
+        "forgot": ("fold", ends["forgot"]),
         **{
             f"center_log_{kind}" if kind != "shift" else kind: (("fold", "slot")[: x.ndim], x)
             for kind, x in ends["center"].items()
@@ -256,6 +259,8 @@ def _ends(warm: "Warm", gaps: np.ndarray | None) -> dict[str, Any]:
     return {
         "state": starts.position,
         "adapted": starts.adapted,
+        "num_draws": starts.num_draws,
+        "forgot": starts.forgot,
         "center": starts.center | {"shift": facing.shift},
         "crossing": facing.crossing,
         "bridge": facing.bridge,

@@ -6,7 +6,7 @@ are autocorrelated, trajectories become longer (`longer`); where that is not eno
 adapted (`needs_adapting`, `adapt`): it gets a scale for each whitened coordinate, a step size and
 a number of steps, learnt from all its chains.
 
-`moving` advances chains block by block, `warming` and `adapting` do the above, `sides` scores
-full-data draws on each test set, `starting` is the warmup as a whole, and `drawing` samples until
-folds may stop.
+`moving` advances chains block by block, `lasting` says for how long, `warming` and `adapting` do
+the above, `sides` scores full-data draws on each test set, `starting` is the warmup as a whole, and
+`drawing` samples until folds may stop.
 """

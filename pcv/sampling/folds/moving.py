@@ -60,7 +60,11 @@ class Starts(NamedTuple):
     adapted: Bool[np.ndarray, " fold"]
     center: Centers
     draws: Float[np.ndarray, "fold chain draw"]
-    """of the joint score, in the second half of warmup"""
+    """of the joint score, late in warmup"""
+    num_draws: Int[np.ndarray, " fold"]
+    """per chain, of warmup and of adaptation"""
+    forgot: Bool[np.ndarray, " fold"]
+    """whether chains have forgotten their starts; True where that was not asked"""
 
 
 def uncentered(folds: Folds) -> Centers:

@@ -14,6 +14,7 @@ from pcv.models.effects.prior import started_anew
 from pcv.models.model import Target
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import adapting, moving, sides, warming
+from pcv.sampling.folds.lasting import Length
 from pcv.sampling.folds.moving import Starts
 from pcv.sampling.folds.sides import Facing
 from pcv.sampling.folds.subspace import Subspace, projected
@@ -29,8 +30,8 @@ class Plan(NamedTuple):
     num_chains: int
     num_superchains: int
     """0: none"""
-    num_draws: int
-    """per chain"""
+    num_draws: int | None
+    """per chain; None: until chains have forgotten their starts"""
     adapted: Literal["auto", "always", "never"]
     """which folds are adapted: those unlike the full data, all, or none"""
     start_scale: float
@@ -68,7 +69,7 @@ def warmed(
     look: Callable[[], None],
     space: Subspace | None = None,
 ) -> Warm:
-    """A short run of all chains of some folds, discarded.
+    """A run of all chains of some folds, discarded.
 
     Args:
         how: the model and its predictive.
@@ -110,7 +111,7 @@ def warmed(
         fit,
         folds,
         begin,
-        plan.num_draws,
+        Length(plan.num_draws, plan.num_superchains),
         plan.adapted,
         full.draws,
         collected,
@@ -124,11 +125,22 @@ def warmed(
             + why * (plan.adapted == "auto")
             + f"; {several} of them take {adapting.MOVES} transitions per draw" * bool(several)
         )
+    if plan.num_draws is None:
+        say(_lengths(plan.model, starts))
     which = _with_two_sides(how, engine, fit, folds, full, say)
     numerical = how.local is not None and not how.local.exact
     most = sides.FEW_DRAWS if numerical else sides.MOST_DRAWS
     at = engine, folds, which, starts, full.draws, full.terms, most
     return Warm(starts, sides.facing(*at, say, look))
+
+
+def _lengths(model: str, starts: Starts) -> str:
+    """How long folds took to forget where their chains started."""
+    long, unlike = starts.num_draws.max(), int((~starts.forgot).sum())
+    words = f"warmup {model}: {np.median(starts.num_draws):.0f} draws per chain, at most {long}"
+    if unlike:
+        words += f"; {unlike} of {len(starts.forgot)} folds have not forgotten their starts"
+    return f"{'warning: ' * bool(unlike)}{words}"
 
 
 def _with_two_sides(

@@ -1,4 +1,4 @@
-"""The warmup of folds: a short run from full-data draws, which also centres the scores."""
+"""The warmup of folds: a run from full-data draws, which also centres the scores."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,8 +10,8 @@ from pcv.folds.base import Folds
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.adapting import adapt, longer, needs_adapting
+from pcv.sampling.folds.lasting import Length, run
 from pcv.sampling.folds.moving import Centers, Own, Starts
-from pcv.sampling.kernel import Kernel
 from pcv.sampling.scoring import Made
 from pcv.sampling.tiles import Engine, chains_of, rows, score
 
@@ -29,13 +29,13 @@ def warmup(
     fit: Fit,
     folds: Folds,
     position: Float[np.ndarray, "fold chain param"],
-    num_draws: int,
+    length: Length,
     adapted: str,
     full_draws: Float[np.ndarray, "draw param"],
     after: Callable[[Block, str], None],
     say: Callable[[str], None],
 ) -> Starts:
-    """A short run of all chains, discarded; folds unlike the full data are adapted.
+    """A run of all chains, discarded; folds unlike the full data are adapted.
 
     Args:
         engine: of the model.
@@ -43,27 +43,23 @@ def warmup(
         fit: of the full data; its draws are not needed.
         folds: to warm up.
         position: starting points of the chains.
-        num_draws: per chain.
-        adapted: which folds to adapt: "auto" (by `needs_adapting`), "always" or "never".
+        length: how long.
+        adapted: which folds to adapt: "auto" (by `needs_adapting`, and those that do not forget
+            their starts), "always" or "never".
         full_draws: full-data draws, for the reference variance of the score.
         after: called with every block and its purpose.
         say: prints a message.
     """
     own = moving.alike(fit, len(folds.id))
-    made, end = _warmed(
-        engine, root("warmup"), fit.kernel, folds, own, position, num_draws, 0, after, say
-    )
-    center = centers(made)
+    at = engine, root("warmup"), fit.kernel, folds, own, position, length, 0
+    end, center, early, late, num_draws, forgot = run(*at, lambda block: after(block, ""), say)
     which = np.full(len(folds.id), adapted == "always")
-    if adapted == "auto" and num_draws >= MIN_DRAWS:
+    if adapted == "auto" and early.shape[2] >= MIN_DRAWS:
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
-        full = at_full_data(engine, folds, thinned, say)
-        draws = np.concatenate([block.draws for block in made], axis=2)
-        which = needs_adapting(draws, full)
-        own = own._replace(num_steps=own.num_steps * longer(draws))
-    draws = _later(made)
+        which = needs_adapting(early, at_full_data(engine, folds, thinned, say)) | ~forgot
+        own = own._replace(num_steps=own.num_steps * longer(early))
     if not which.any():
-        return Starts(end, own, which, center, draws)
+        return Starts(end, own, which, center, late, num_draws, forgot)
     number, taken = which.sum(), engine.buffer * end[which].size * 8
     groups = np.array_split(np.flatnonzero(which), min(-(-taken // POSITIONS), number))
     each = [
@@ -72,53 +68,15 @@ def warmup(
     ]
     owns, places, lengths = zip(*each)
     its, where, first = Own(*map(np.concatenate, zip(*owns))), np.concatenate(places), lengths[0]
-    at = folds.some(which), its, where, num_draws, first
-    made, where = _warmed(engine, root("adapt"), fit.kernel, *at, after, say)
-    for x, new in zip((end, *(own := Own(*map(np.array, own)))), (where, *its)):
+    at = engine, root("adapt"), fit.kernel, folds.some(which), its, where, length, first
+    again = run(*at, lambda block: after(block, "of adapted folds,"), say)
+    for x, new in zip((end, *(own := Own(*map(np.array, own)))), (again.position, *its)):
         x[which] = new
-    for kind, x in centers(made).items():
+    for kind, x in again.center.items():
         center[kind][which] = x
-    draws[which] = _later(made)
-    return Starts(end, own, which, center, draws)
-
-
-def _later(made: list[Block]) -> Float[np.ndarray, "fold chain draw"]:
-    return np.concatenate([block.draws for block in made[len(made) // 2 :]], axis=2)
-
-
-def _warmed(
-    engine: Engine,
-    root: Key[Array, ""],
-    kernel: Kernel,
-    folds: Folds,
-    own: Own,
-    position: np.ndarray,
-    num_draws: int,
-    first: int,
-    after: Callable[[Block, str], None],
-    say: Callable[[str], None],
-) -> tuple[list[Block], np.ndarray]:
-    made, what = [], "of adapted folds," if first else ""
-    at = folds, own, moving.standing_at(position), moving.uncentered(folds), num_draws, first, say
-    for block, end in moving.blocks(engine, root, kernel, *at):
-        made.append(block)
-        position = end.position
-        after(block, what)
-    return made, position
-
-
-def centers(made: list[Block]) -> Centers:
-    """Centring constants of the log score by kind, from the second half of warmup."""
-    later = made[len(made) // 2 :]
-    counts = [block.num_draws for block in later]
-
-    def center(kind: str) -> np.ndarray:
-        means = [block.sums[kind]["mean"].mean(1) for block in later]
-        pooled = np.average(means, axis=0, weights=counts)
-        return np.where(np.isfinite(pooled), pooled, 0.0)
-
-    shift = np.full(len(later[0].draws), np.inf)
-    return {"joint": center("joint"), "pointwise": center("pointwise"), "shift": shift}
+    late[which], forgot[which] = again.late, again.forgot
+    num_draws[which] += first + again.num_draws
+    return Starts(end, own, which, center, late, num_draws, forgot)
 
 
 def at_full_data(

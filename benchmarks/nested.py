@@ -1,0 +1,81 @@
+"""How many superchains, and for how long: what `cv.warmup: auto` leaves of the bias of starts.
+
+    .venv/bin/python -m benchmarks.nested
+
+A score of two AR(1) components, a fast one (φ = .3) and a slow one with a share of its variance.
+Chains start one or two standard deviations off, in the same direction in all folds, as draws of the
+full data do, and with the spread of the score. The bias of each fold, given its starts, is known.
+"""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat
+from pcv.analysis.stopping.config import looks
+from pcv.sampling.folds.lasting import FIRST, KEPT, LAST, SHARE, enough
+
+FOLDS = 100
+FAST = 0.3
+CASES = (*itertools.product((0.8, 0.9), (1.0, 0.1), (1.0, 2.0)), (0.95, 0.03, 1.0))
+"""φ of the slow component, its share of the variance, and how far off chains start"""
+SUPERCHAINS = {32: (4, 8), 100: (4, 10, 20, 50), 1000: (4, 10, 25, 50, 200), 10_000: (4, 10, 25)}
+
+
+def warmed_up(
+    rng: np.random.Generator, chains: int, superchains: int, phi: float, share: float, off: float
+) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "2 fold"]]:
+    """Draws at the look at which each fold's superchains agree, and in all; biases after either."""
+    memory, size = np.array([FAST, phi]), np.sqrt([1 - share, share])
+    start = off + rng.normal(size=(FOLDS, superchains, 1, 2))
+    x = np.broadcast_to(start, (FOLDS, superchains, chains // superchains, 2))
+    x = x.reshape(FOLDS, chains, 2).copy()
+    agreed, left, done = np.full(FOLDS, LAST), np.arange(FOLDS), 0
+    for until in (KEPT, *looks(FIRST, LAST, 1)):
+        scores = np.empty((len(left), chains, until - done))
+        for t in range(until - done):
+            x = memory * x + np.sqrt(1 - memory**2) * rng.normal(size=x.shape)
+            scores[..., t] = x @ size
+        done = until
+        if done < FIRST:
+            continue
+        sums = batch_sums(scores, scores.shape[2])
+        limit = nested_limit(sums, superchains, 1 / (SHARE * chains))
+        agree = nested_rhat(sums, superchains) <= limit
+        agreed[left[agree]] = done
+        left, x = left[~agree], x[~agree]
+        if not len(left):
+            break
+    total = np.array([enough(look, chains, superchains) for look in agreed])
+    mean = start.mean((1, 2))
+    biases = [(mean * size * memory ** at[:, None]).sum(1) for at in (agreed, total)]
+    return agreed, total, np.array(biases)
+
+
+def rows(rng: np.random.Generator) -> pd.DataFrame:
+    """The worst and the typical case of every design."""
+    found = []
+    for chains, numbers in SUPERCHAINS.items():
+        for superchains in numbers:
+            made = [warmed_up(rng, chains, superchains, *case) for case in CASES]
+            agreed, total = (np.array([x[i].mean() for x in made]) for i in (0, 1))
+            # of the sum over folds, in Monte Carlo errors of one draw of each chain
+            off = np.abs([x[2].sum(1) for x in made]) * np.sqrt(chains / FOLDS)
+            found.append(
+                {
+                    "chains": chains,
+                    "K × M": f"{superchains} × {chains // superchains}",
+                    "agree after": f"{np.median(agreed):.0f}",
+                    "off": f"{np.median(off[:, 0]):.2f}, {off[:, 0].max():.1f}",
+                    "warmup": f"{np.median(total):.0f}, {total.max():.0f}",
+                    "off then": f"{np.median(off[:, 1]):.3f}, {off[:, 1].max():.2f}",
+                }
+            )
+            print(found[-1], flush=True)
+    return pd.DataFrame(found)
+
+
+if __name__ == "__main__":
+    print(rows(np.random.default_rng(1)).to_markdown(index=False))
