@@ -38,6 +38,14 @@ def test_wells_are_read_from_their_archive(tmp_path):
     assert table.shape == (2, 5)
 
 
+def test_german_credit_is_read_from_columns_of_numbers(tmp_path):
+    row = "   " + "   ".join(map(str, range(1, 26))) + " \n"
+    (tmp_path / "german.txt").write_text(2 * row)
+    table = registry._german([tmp_path / "german.txt"])
+    assert table.columns.tolist() == registry.GERMAN
+    assert table.to_numpy().tolist() == 2 * [[*range(1, 26)]]
+
+
 def test_the_air_series_is_two_releases(tmp_path):
     counts = "Int_Pax_In,Int_Pax_Out,Int_Pax_Total"
     (tmp_path / "first.csv").write_text(
@@ -65,7 +73,7 @@ def test_the_simulated_data_never_change(tmp_path):
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["radon", "wells", "air_passengers"])
+@pytest.mark.parametrize("name", ["radon", "wells", "german_credit", "air_passengers"])
 def test_the_local_folder_comes_first(name, tmp_path, monkeypatch):
     monkeypatch.setattr(pooch, "retrieve", lambda *_, **__: pytest.fail("a download"))
     registry.fetch(name, tmp_path / "a.csv")

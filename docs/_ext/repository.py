@@ -13,9 +13,11 @@ REPLACED = {
         "](loo_subsampling/": "](../../config/loo_subsampling/",
         "](cumulative/": "](../../config/cumulative/",
         "](subspace/": "](../../config/subspace/",
+        "](nested_rhat/": "](../../config/nested_rhat/",
         "](../workflow/": "](../../workflow/",
         "](../pcv/models/zoo)": "](api.md#models-of-the-examples)",
         "](../docs/stopping.md)": "](../stopping.md)",
+        "](../docs/mixing.md#": "](../mixing.md#",
     },
     "results/README.md": {},
 }

@@ -8,14 +8,17 @@ from pathlib import Path
 from pcv.base import process
 from pcv.base.errors import PcvError
 from pcv.base.progress import say
-from pcv.pipeline.config import Config, load
+from pcv.pipeline.config import load
 from pcv.pipeline.job import Say
 
 
-def command(
-    name: str, described: str | None, page: Callable[[Config, Path, Say, str], None]
+def command[T](
+    name: str,
+    described: str | None,
+    page: Callable[[T, Path, Say, str], None],
+    load: Callable[[Path], T] = load,  # type: ignore[assignment]
 ) -> None:
-    """Write a page from the results of a config's experiments; errors in one line each."""
+    """Write a page from the results of what a config asks for; errors in one line each."""
     parser = argparse.ArgumentParser(prog=f"python workflow/{name}", description=described)
     parser.add_argument("config", type=Path, help=f"such as config/{name}/quick.yaml")
     config = parser.parse_args().config

@@ -64,6 +64,8 @@ def check_places(config):
             )
 
 
+# The page of nested R-hat runs chains of its own; the other sections are those of experiments.
+SHORT_CHAINS = config.pop("nested_rhat", None)
 # The installed package lacks the papers' pages.
 HAS_PAGES = not IS_MODULE and (Path(workflow.current_basedir).parent / "paper").is_dir()
 try:
@@ -114,6 +116,8 @@ def save_config():
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+    if PAGE == "nested_rhat":
+        save_settings()
 
 
 def config_file(wildcards):
@@ -155,7 +159,7 @@ def said_in(log):
 
 
 def print_tables():
-    for experiment in CONFIG.experiments:
+    for experiment in [] if PAGE == "nested_rhat" else CONFIG.experiments:
         page = Path(f"results/{experiment}/report.html")
         if page.exists():
             print(said_in(f"results/{experiment}/logs/compare.log"))

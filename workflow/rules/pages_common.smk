@@ -5,6 +5,7 @@ sys.path.append(str(PACKAGES))
 
 from cumulative import files as cumulative_files
 from loo_subsampling import files as loo_subsampling_files
+from nested_rhat import files as nested_rhat_files
 from paper import files as paper_files
 from subspace import files as subspace_files
 
@@ -17,7 +18,8 @@ def code_of_page(name):
 def page_of_what_is_there():
     """Make the page after an error, with what is missing and why."""
     if PAGE:
-        command = [sys.executable, PACKAGES / PAGE, CONFIG_FILE]
+        file = SETTINGS_FILE if PAGE == "nested_rhat" else CONFIG_FILE
+        command = [sys.executable, PACKAGES / PAGE, file]
         subprocess.run(command, check=False)
 
 

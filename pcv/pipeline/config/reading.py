@@ -69,16 +69,17 @@ EXPECTED = {
 }
 
 
-def _line(error: ErrorDetails) -> str:
+def _line(error: ErrorDetails, kind: type[BaseModel] = Config) -> str:
     """A pydantic error in plain words: key path, what is wrong, what to do."""
     path, value, context = error["loc"], error["input"], error.get("ctx", {})
     if path[2:3] == ("folds",):
         path = path[:3] + path[4:]  # without the scheme's name, which pydantic inserts
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
-            known = _section(error["loc"][:-1]).model_fields
             path = (*path[:-1], str(path[-1]))
-            what = f"unknown key; {nearest(str(path[-1]), known)}"
+            what = "unknown key"
+            if kind is Config:
+                what += f"; {nearest(str(path[-1]), _section(error['loc'][:-1]).model_fields)}"
         case "missing":
             what = "missing; add it"
         case "too_short" | "string_too_short":
@@ -102,14 +103,14 @@ def _line(error: ErrorDetails) -> str:
         case "config":
             what = context["what"]
             path += context["at"]
-        case kind if kind in EXPECTED:
+        case type_ if type_ in EXPECTED:
             instead = f" or {context['instead']}" if "instead" in context else ""
-            what = f"must be {EXPECTED[kind].format(**context)}{instead}, is {_shown(value)}"
-            if kind == "string_type" and isinstance(value, bool | int | float):
+            what = f"must be {EXPECTED[type_].format(**context)}{instead}, is {_shown(value)}"
+            if type_ == "string_type" and isinstance(value, bool | int | float):
                 what += "; put it in quotes"
-            elif EXPECTED[kind] == SECTION and value is None:
+            elif EXPECTED[type_] == SECTION and value is None:
                 what += "; write {} for one without keys"
-            elif kind in ("int_type", "float_type") and isinstance(value, str):
+            elif type_ in ("int_type", "float_type") and isinstance(value, str):
                 what += "; write numbers without quotes, exponents as in 1.0e-3"
         case _:
             what = error["msg"]
@@ -167,10 +168,15 @@ def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
     config: experiments: missing; add it
     config: experimnts: unknown key; did you mean 'experiments'?
     """
+    return validated(Config, mapping, source)
+
+
+def validated[T: BaseModel](kind: type[T], mapping: Mapping[str, Any], source: str) -> T:
+    """A mapping as a config of some kind; raises as `parse` does."""
     try:
-        return Config.model_validate(dict(mapping))
+        return kind.model_validate(dict(mapping))
     except ValidationError as error:
-        lines = [f"{source}: {_line(detail)}" for detail in _one_each(error.errors())]
+        lines = [f"{source}: {_line(detail, kind)}" for detail in _one_each(error.errors())]
         raise PcvError("\n".join(lines)) from None
 
 
@@ -178,8 +184,16 @@ def load(path: Path) -> Config:
     """Read and validate a YAML config.
 
     Raises:
-        PcvError: no such file, invalid YAML (with the line), a duplicate key, an empty file, or the
-            problems of `parse`.
+        PcvError: as `read` and `parse`.
+    """
+    return parse(read(path), str(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The sections of a YAML file.
+
+    Raises:
+        PcvError: no such file, invalid YAML (with the line), a duplicate key, or an empty file.
     """
     try:
         content = yaml.load(path.read_bytes().decode("utf-8-sig"), _Loader)
@@ -198,4 +212,4 @@ def load(path: Path) -> Config:
         raise PcvError(f"{path}: not a text file ({error.reason}); save it as UTF-8") from None
     if not isinstance(content, dict):
         raise PcvError(f"{path}: must be {SECTION}, is {_shown(content)}")
-    return parse(content, str(path))
+    return content

@@ -27,7 +27,14 @@ from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
 
 Dataset = Literal[
-    "grouped_gaussian", "polynomial", "kinetics", "radon", "wells", "pima", "air_passengers"
+    "grouped_gaussian",
+    "polynomial",
+    "kinetics",
+    "radon",
+    "wells",
+    "pima",
+    "german_credit",
+    "air_passengers",
 ]
 """registered data sets, see `pcv.pipeline.data.registry`"""
 
@@ -307,6 +314,7 @@ FOLDERS = {
     "loo_subsampling": "the LOO-SS paper's page",
     "cumulative": "the page of cumulative cross-validation",
     "subspace": "the page of chains on a subspace",
+    "nested_rhat": "the page of nested R-hat",
 }
 """reserved folders of the results"""
 

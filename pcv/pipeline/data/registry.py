@@ -132,6 +132,10 @@ def _pima(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(diabetic=(table["type"] == "Yes").astype(int))
 
 
+def _german(files: list[Path]) -> pd.DataFrame:
+    return pd.read_csv(files[0], sep=r"\s+", names=GERMAN)
+
+
 def _wells(files: list[Path]) -> pd.DataFrame:
     with zipfile.ZipFile(files[0]) as archive:
         content = json.loads(archive.read("wells_data.json"))
@@ -144,6 +148,11 @@ RDATASETS = (
     "https://raw.githubusercontent.com/vincentarelbundock/Rdatasets/"
     "1c97ab8a1df2469762e635481ba27cf4e80e3e51/csv/MASS/Pima.te.csv"
 )
+FAIRNESS = (
+    "https://raw.githubusercontent.com/KevinChittilapilly/Fairness-Research/"
+    "586a031c8777efe33042cb60c3b84595e8964c7d/german.data-numeric.txt"
+)
+GERMAN = [*(f"x{i}" for i in range(1, 25)), "outcome"]
 PIMA = ["npreg", "glu", "bp", "skin", "bmi", "ped", "age"]
 WELLS = ["switch", "arsenic", "dist", "assoc", "educ"]
 RADON = ["log_radon", "floor_measure", "county_idx", "log_uppm"]
@@ -194,6 +203,15 @@ SOURCES: dict[str, Source] = {
         "National Institute of Diabetes and Digestive and Kidney Diseases, in MASS (Venables and "
         "Ripley 2002) and Rdatasets; licence not stated",
         _pima,
+    ),
+    "german_credit": Source(
+        "german_credit_numeric.csv",
+        "d6cdd613caaeeaae3ccb257f38a0acf8c83543e7472a96621b2f4c9ca5f28905",
+        {FAIRNESS: "2752b044394958ab6dd193a0b56ca0f0b3a2d8bc7cb8c008e35a5e84bbec02f8"},
+        _german,
+        GERMAN,
+        "Statlog German Credit, attributes as numbers (Hofmann 1994, in the UCI repository); licence "
+        "not stated",
     ),
     "air_passengers": Source(
         "air_passengers_au.csv",

@@ -1,0 +1,221 @@
+"""The page of nested R-hat: its targets, its chains, and what it makes of them."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.integrate import solve_ivp
+from scipy.stats import multivariate_normal
+
+from nested_rhat import chains, errors, figures, files, illustrated, targets
+from nested_rhat import page as pages
+from nested_rhat.settings import Illustrated, Runs, load, parse
+from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat
+from pcv.base.errors import PcvError
+from pcv.models.model import full_data
+from pcv.pipeline.storage import store
+from tests.chains import nothing_said
+from tests.data import needs_data
+from tests.workflow import ROOT, planned, snakemake
+
+CONFIGS = {path.stem: path for path in (ROOT / "config/nested_rhat").glob("*.yaml")}
+SIZES = {
+    "rosenbrock": 2,
+    "schools": 10,
+    "pharmacokinetics": 45,
+    "bimodal": 100,
+    "item_response": 501,
+    "german_credit": 25,
+}
+RUNS = Runs(chains=64, superchains=[4, 8], repeats=6, lengths=[1, 40], reference=2000)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_have_all_targets(name):
+    settings = load(CONFIGS[name])
+    assert set(settings.targets) == set(SIZES)
+    for runs in settings.targets.values():
+        assert runs.superchains[0] == 16
+        assert name == "quick" or runs.chains == 2048
+
+
+def test_the_workflow_knows_the_page():
+    assert "nested_rhat" in planned(snakemake(ROOT, "nested_rhat", "--dry-run"))
+
+
+def test_bad_settings_are_one_line_each():
+    content = load(CONFIGS["quick"]).model_dump()
+    content["targets"]["schools"]["superchains"] = [16, 3]
+    content["colour"] = "red"
+    with pytest.raises(PcvError) as caught:
+        parse({"nested_rhat": content}, "quick.yaml")
+    assert str(caught.value).splitlines() == [
+        "quick.yaml: nested_rhat.targets.schools.superchains: 3 superchains of 2048 chains: must "
+        "be at least two, of equal size, with at least two chains each",
+        "quick.yaml: nested_rhat.colour: unknown key",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=needs_data if x == "german_credit" else ()) for x in SIZES]
+)
+def test_targets_have_the_papers_dimensions(name, tmp_path):
+    example = targets.TARGETS[name](tmp_path)
+    assert len(example.names) == SIZES[name]
+    where = example.target.init(jax.random.key(1))
+    slope = jax.grad(example.target.log_density)(where, full_data(example.num_units))
+    assert np.isfinite(slope).all()
+
+
+def test_masses_solve_the_compartments():
+    """Three doses into the gut, from where they are absorbed."""
+    k1, k2, until = 1.3, 0.2, 30.0
+    state, solved = np.zeros(2), []
+    hours = np.array([0.5, 7.0, 12.5, 20.0, 24.1, 30.0])
+    for dose in range(targets.DOSES):
+        begin, end = targets.EVERY * dose, min(targets.EVERY * (dose + 1), until)
+        end = until if dose == targets.DOSES - 1 else end
+        at = hours[(hours > begin) & (hours <= end)]
+        state = state + [targets.DOSE, 0]
+        found = solve_ivp(
+            lambda t, m: [-k1 * m[0], k1 * m[0] - k2 * m[1]],
+            (begin, end),
+            state,
+            t_eval=np.unique([*at, end]),
+            rtol=1e-10,
+            atol=1e-10,
+        )
+        solved.extend(found.y[1, : len(at)])
+        state = found.y[:, -1]
+    np.testing.assert_allclose(targets.in_blood((k1, k2), hours), solved, rtol=1e-6)
+
+
+def test_moments_that_are_known():
+    """Against draws made another way."""
+    rng, number = np.random.default_rng(1), 400_000
+    bent = targets.rosenbrock(Path())
+    x = 10 * rng.normal(size=number)
+    draws = np.column_stack([x, 0.03 * (x**2 - 100) + rng.normal(size=number)])
+    np.testing.assert_allclose(bent.mean, draws.mean(0), atol=5 * 10 / np.sqrt(number))
+    np.testing.assert_allclose(bent.variance, draws.var(0), rtol=0.02)
+    two = targets.bimodal(Path())
+    mode = np.where(rng.uniform(size=number) < 0.7, 5.0, -5.0) + rng.normal(size=number)
+    np.testing.assert_allclose(two.mean[0], mode.mean(), atol=0.05)
+    np.testing.assert_allclose(two.variance[0], mode.var(), rtol=0.02)
+
+
+def normal() -> targets.Example:
+    """A correlated normal distribution."""
+    mean, cov = np.array([1.0, -2.0]), np.array([[1.0, 0.6], [0.6, 2.0]])
+    inverse = jnp.asarray(np.linalg.inv(cov))
+    at = np.array([0.3, 0.1])
+    example = targets.known(lambda x: -0.5 * (x - mean) @ inverse @ (x - mean), mean, np.diag(cov))
+    found = example.target.log_density(jnp.asarray(at), full_data(1))
+    one = multivariate_normal(mean, cov)
+    assert found == pytest.approx(one.logpdf(at) - one.logpdf(mean))
+    return example
+
+
+@pytest.fixture(scope="module")
+def run() -> xr.Dataset:
+    with jax.enable_x64(True):
+        return chains.run("normal", normal(), RUNS, 1, nothing_said)
+
+
+def test_chains_forget_and_their_errors_are_those_of_stationary_ones(run):
+    for sampler in chains.SAMPLERS:
+        for number in RUNS.superchains:
+            found = errors.errors(run, sampler, number)
+            late = found.squared[:, -1]
+            assert 0.3 < late.mean() < 3
+            assert np.median(found.rhat[:, -1]) < errors.limit(run, number) * 1.05
+    early = errors.errors(run, "chees", 4)
+    assert early.squared[:, 0].mean() > 4
+    assert (early.rhat[:, 0] > errors.limit(run, 4)).all()
+
+
+def test_the_threshold_is_that_of_the_folds():
+    draws = np.random.default_rng(1).normal(size=(1, 64, 1))
+    attrs = {"chains": 64}
+    tau = errors.tolerated(xr.Dataset(attrs=attrs))
+    sums = batch_sums(draws, 1)
+    limit = errors.limit(xr.Dataset(attrs=attrs), 4)
+    assert limit == pytest.approx(nested_limit(sums, 4, tau)[0])
+    rhat, mean = chains.looked_at(draws, 4)
+    assert rhat[0, 0] == pytest.approx(nested_rhat(sums, 4)[0])
+    assert mean[0, 0] == pytest.approx(draws.mean())
+
+
+def test_chains_of_a_superchain_start_at_one_point():
+    draws = np.random.default_rng(1).normal(size=(4, 100, 3))
+    begin = chains._starts(np.random.default_rng(2), RUNS, 8, draws)
+    nested = begin.reshape(6, 8, 8, 3)
+    assert (np.ptp(nested, axis=2) == 0).all()
+    assert nested.std() == pytest.approx(2, rel=0.1)
+
+
+def test_accepted_errors():
+    found = errors.Errors(
+        np.array([[[0.1, 9.0], [5.0, 0.2]]]),
+        np.array([[[0.0, 1.0], [0.001, 0.3]]]),
+        np.ones((1, 2, 2)),
+    )
+    assert errors.share_large(found, 0.01) == (0.5, 2)
+    assert errors.share_large(found, 10.0) == (0.5, 4)
+    assert np.isnan(errors.share_large(found, -1.0)[0])
+
+
+@pytest.fixture(scope="module")
+def drawn() -> xr.Dataset:
+    small = Illustrated(superchains=32, chains=32, repeats=10, grid=5)
+    with jax.enable_x64(True):
+        return illustrated.illustrate(small, 1, Path(), nothing_said)
+
+
+def test_a_superchain_forgets_in_the_normal_and_not_in_the_mixture(drawn):
+    alone, apart, together = drawn["variance"].sel(distribution="normal").values
+    assert together[0] > 10 * apart[0]
+    assert together[-1] < 3 * apart[-1] < alone[-1]
+    alone, apart, together = drawn["variance"].sel(distribution="mixture").values
+    assert together[-1] > 10 * apart[-1]
+
+
+def test_narrow_and_biased_starts_are_unreliable(drawn):
+    """Corollary 3.6, far from its bound."""
+    found = drawn["reliable"].sel(distribution="normal")
+    assert not found.isel(spread=0, bias=-1)
+    assert found.isel(spread=-1, bias=0)
+    assert found.isel(spread=-1).sum() >= 4
+
+
+def test_nested_rhat_falls_where_rhat_does_not(drawn):
+    assert drawn["nested_rhat"][-1] < 1.02 < drawn["rhat_many"][-1]
+
+
+def test_the_page_has_a_table_and_all_figures(run, drawn, tmp_path):
+    for name, dataset in {"schools": run, files.ILLUSTRATED: drawn}.items():
+        path = files.run_of(tmp_path, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.put(path, dataset.assign_attrs(device="a CPU"), mode="w")
+    settings = load(CONFIGS["quick"])
+    said: list[str] = []
+    pages.page(settings, tmp_path, said.append, "snakemake nested_rhat")
+    folder = files.folder_of(tmp_path)
+    text = (folder / "index.html").read_text()
+    assert "Run on a CPU" in text
+    assert "missing rosenbrock, german_credit" in said[0]
+    for number in files.FIGURES:
+        assert (folder / f"figures/figure_{number}.png").exists()
+    rows = pages.table_1({"Normal": run}).rows
+    assert [row[0] for row in rows] == [f"Normal, {x}" for x in figures.TITLES.values()]
+    assert rows[0][1:3] == ("2", "4\u00a0×\u00a016")
+
+
+def test_a_page_of_nothing(tmp_path):
+    said: list[str] = []
+    pages.page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake nested_rhat")
+    assert "`snakemake nested_rhat` runs it" in " ".join(said)
+    assert not list(tmp_path.glob("nested_rhat/tables/*"))

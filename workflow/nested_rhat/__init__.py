@@ -1,0 +1,1 @@
+"""The page of nested R-hat: the paper's targets, thousands of short chains, and their errors."""

@@ -1,0 +1,49 @@
+"""Run the chains of one target, or those of the illustrations:
+
+python workflow/nested_rhat/run.py SETTINGS NAME OUTPUT.zarr --cores 2
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from nested_rhat import files  # noqa: E402
+from nested_rhat.settings import load  # noqa: E402
+from pcv.base import process  # noqa: E402
+from pcv.base.errors import PcvError  # noqa: E402
+from pcv.base.programs import devices  # noqa: E402
+from pcv.base.progress import say  # noqa: E402
+from pcv.pipeline.storage import store  # noqa: E402
+
+
+def main() -> None:
+    """Errors in one line each."""
+    parser = argparse.ArgumentParser(prog="run.py", description=__doc__)
+    parser.add_argument("settings", type=Path, help="such as config/nested_rhat/quick.yaml")
+    parser.add_argument("name", help=f"a target of the settings, or {files.ILLUSTRATED}")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--cores", type=int, default=1)
+    args = parser.parse_args()
+    try:
+        settings, results = load(args.settings), args.output.parents[2]
+        devices.setup(args.cores)
+        devices.keep_compiled()
+        from nested_rhat import chains, illustrated
+        from nested_rhat.targets import TARGETS
+
+        with process.at_once(), devices.at_work(settings.precision):
+            if args.name == files.ILLUSTRATED:
+                found = illustrated.illustrate(settings.illustrated, settings.seed, results, say)
+            else:
+                example = TARGETS[args.name](results)
+                runs = settings.targets[args.name]
+                found = chains.run(args.name, example, runs, settings.seed, say)
+            found.attrs["device"] = devices.describe()
+        store.put(args.output, found, mode="w")
+    except PcvError as error:
+        sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
+
+
+main()
