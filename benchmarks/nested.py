@@ -13,15 +13,20 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat
+from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tolerated
 from pcv.analysis.stopping.config import looks
-from pcv.sampling.folds.lasting import FIRST, KEPT, LAST, SHARE, enough
+from pcv.sampling.folds.lasting import FIRST, KEPT, LAST, enough
 
 FOLDS = 100
 FAST = 0.3
 CASES = (*itertools.product((0.8, 0.9), (1.0, 0.1), (1.0, 2.0)), (0.95, 0.03, 1.0))
 """φ of the slow component, its share of the variance, and how far off chains start"""
-SUPERCHAINS = {32: (4, 8), 100: (4, 10, 20, 50), 1000: (4, 10, 25, 50, 200), 10_000: (4, 10, 25)}
+SUPERCHAINS = {
+    32: (4, 8),
+    100: (4, 10, 20, 50),
+    1000: (4, 10, 25, 50, 200),
+    10_000: (4, 10, 25, 100),
+}
 
 
 def warmed_up(
@@ -42,7 +47,7 @@ def warmed_up(
         if done < FIRST:
             continue
         sums = batch_sums(scores, scores.shape[2])
-        limit = nested_limit(sums, superchains, 1 / (SHARE * chains))
+        limit = nested_limit(sums, superchains, tolerated(chains))
         agree = nested_rhat(sums, superchains) <= limit
         agreed[left[agree]] = done
         left, x = left[~agree], x[~agree]

@@ -275,6 +275,7 @@ def sample(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
         "crossing": ((*dims, "offset"), np.zeros((len(TEST), CHAINS, DRAWS // BATCH, 5))),
         "full_crossing": (("fold", "full_batch", "offset"), np.zeros((len(TEST), 2, 5))),
         "forgot": ("fold", np.ones(len(TEST), bool)),
+        "n_warmup": ("fold", np.full(len(TEST), 50)),
         "log_joint_draws": (("fold", "chain", "draw"), joint),
         "n_draws": ("fold", np.full(len(TEST), DRAWS)),
         "divergences": (dims, np.full((len(TEST), CHAINS, DRAWS // BATCH), divergences)),

@@ -4,7 +4,7 @@ Chains of a linear regression start two posterior standard deviations off, in al
 direction, and take small steps. Nothing is held out, so that exact draws are known.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from pcv.base.keys import key
-from pcv.sampling.folds import lasting, moving
+from pcv.sampling.folds import adapting, lasting, moving, warming
 from pcv.sampling.folds.lasting import Length
 from tests.chains import nothing_said
 from tests.problems import regression
@@ -24,6 +24,7 @@ STEP = 0.3
 """of one leapfrog step: draws have an autocorrelation of about 1 - STEP²/2"""
 FOLDS = 60
 MAX_Z = 4.0
+ADAPTING = sum(adapting.WINDOWS) + adapting.LAST_WINDOW + adapting.CHECKED
 
 
 @cache
@@ -95,7 +96,7 @@ def test_chains_that_do_not_move_have_not_forgotten(monkeypatch):
     monkeypatch.setitem(globals(), "setting", lambda: still)
     found = warmed(1, None)
     assert not found.forgot.any()
-    assert (found.num_draws == lasting.enough(lasting.LAST, CHAINS, SUPERCHAINS)).all()
+    assert (found.num_draws == lasting.LAST).all()
 
 
 def test_a_fold_does_not_depend_on_others():
@@ -113,3 +114,30 @@ def test_late_draws_are_those_of_a_run_of_that_length():
     np.testing.assert_allclose(found.position[0], fixed.position[0], rtol=1e-9)
     np.testing.assert_allclose(found.late[0], fixed.early[0][:, -lasting.KEPT :], rtol=1e-9)
     np.testing.assert_allclose(found.early[0], fixed.early[0][:, : lasting.FIRST], rtol=1e-9)
+
+
+def test_chains_that_have_not_forgotten_are_adapted():
+    still = setting()._replace(fit=setting().fit._replace(step_size=1e-4))
+    folds, begin = still.folds.some(slice(6)), starts(1)[:6]
+    at = still.engine, partial(key, 1), still.fit, folds, begin, Length(None, SUPERCHAINS)
+    draws = begin.reshape(-1, begin.shape[-1])
+    told = nothing_said, nothing_said
+    found = warming.warmup(*at, "auto", draws, *told)
+    assert found.adapted.all()
+    assert found.forgot.all()
+    assert (found.num_draws > lasting.LAST + ADAPTING).all()
+    left_alone = warming.warmup(*at, "never", draws, *told)
+    assert not left_alone.forgot.any()
+    assert (left_alone.num_draws == lasting.LAST).all()
+
+
+def test_excess_of_scores_that_do_not_vary_or_are_not_finite():
+    draws = np.random.default_rng(1).normal(size=(3, 64, 5))
+    draws[1] = 2.0
+    draws[2, 0, 0] = -np.inf
+    found = lasting.excess(draws, SUPERCHAINS)
+    assert 0 < found[0] < 4
+    assert found[1] == 0
+    assert np.isnan(found[2])
+    draws[0, :8] += 3
+    assert lasting.excess(draws, SUPERCHAINS)[0] > 20

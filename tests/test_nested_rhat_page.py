@@ -12,12 +12,12 @@ from scipy.stats import multivariate_normal
 
 from nested_rhat import chains, errors, figures, files, illustrated, targets
 from nested_rhat import page as pages
-from nested_rhat.settings import Illustrated, Runs, load, parse
-from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat
+from nested_rhat.settings import Illustrated, Runs, load, parse, part
+from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tolerated
 from pcv.base.errors import PcvError
 from pcv.models.model import full_data
 from pcv.pipeline.storage import store
-from tests.chains import nothing_said
+from tests.chains import fit_of, nothing_said
 from tests.data import needs_data
 from tests.workflow import ROOT, planned, snakemake
 
@@ -49,12 +49,14 @@ def test_the_workflow_knows_the_page():
 def test_bad_settings_are_one_line_each():
     content = load(CONFIGS["quick"]).model_dump()
     content["targets"]["schools"]["superchains"] = [16, 3]
+    content["targets"]["bimodal"]["lengths"] = [40, 10]
     content["colour"] = "red"
     with pytest.raises(PcvError) as caught:
         parse({"nested_rhat": content}, "quick.yaml")
     assert str(caught.value).splitlines() == [
         "quick.yaml: nested_rhat.targets.schools.superchains: 3 superchains of 2048 chains: must "
         "be at least two, of equal size, with at least two chains each",
+        "quick.yaml: nested_rhat.targets.bimodal.lengths: must increase",
         "quick.yaml: nested_rhat.colour: unknown key",
     ]
 
@@ -139,11 +141,9 @@ def test_chains_forget_and_their_errors_are_those_of_stationary_ones(run):
 
 def test_the_threshold_is_that_of_the_folds():
     draws = np.random.default_rng(1).normal(size=(1, 64, 1))
-    attrs = {"chains": 64}
-    tau = errors.tolerated(xr.Dataset(attrs=attrs))
     sums = batch_sums(draws, 1)
-    limit = errors.limit(xr.Dataset(attrs=attrs), 4)
-    assert limit == pytest.approx(nested_limit(sums, 4, tau)[0])
+    limit = errors.limit(xr.Dataset(attrs={"chains": 64}), 4)
+    assert limit == pytest.approx(nested_limit(sums, 4, tolerated(64))[0])
     rhat, mean = chains.looked_at(draws, 4)
     assert rhat[0, 0] == pytest.approx(nested_rhat(sums, 4)[0])
     assert mean[0, 0] == pytest.approx(draws.mean())
@@ -151,7 +151,9 @@ def test_the_threshold_is_that_of_the_folds():
 
 def test_chains_of_a_superchain_start_at_one_point():
     draws = np.random.default_rng(1).normal(size=(4, 100, 3))
-    begin = chains._starts(np.random.default_rng(2), RUNS, 8, draws)
+    fit = fit_of(draws.reshape(-1, 3), 0.5, 3)
+    fit = fit._replace(draws=fit.draws._replace(position=draws))
+    begin = chains.starts(np.random.default_rng(2), fit, 6, 8, 64)
     nested = begin.reshape(6, 8, 8, 3)
     assert (np.ptp(nested, axis=2) == 0).all()
     assert nested.std() == pytest.approx(2, rel=0.1)
@@ -163,8 +165,8 @@ def test_accepted_errors():
         np.array([[[0.0, 1.0], [0.001, 0.3]]]),
         np.ones((1, 2, 2)),
     )
+    assert errors.share_large(found) == (0.5, 4)
     assert errors.share_large(found, 0.01) == (0.5, 2)
-    assert errors.share_large(found, 10.0) == (0.5, 4)
     assert np.isnan(errors.share_large(found, -1.0)[0])
 
 
@@ -184,11 +186,15 @@ def test_a_superchain_forgets_in_the_normal_and_not_in_the_mixture(drawn):
 
 
 def test_narrow_and_biased_starts_are_unreliable(drawn):
-    """Corollary 3.6, far from its bound."""
+    """Corollary 3.6, at least four times above or below its bound."""
     found = drawn["reliable"].sel(distribution="normal")
-    assert not found.isel(spread=0, bias=-1)
-    assert found.isel(spread=-1, bias=0)
-    assert found.isel(spread=-1).sum() >= 4
+    excess, reliable = illustrated.TOLERATED - 1 / illustrated.PER_SUPERCHAIN, illustrated.RELIABLE
+    bound = excess * (found["bias"] ** 2 / reliable - 1)
+    above, below = found["spread"] > 4 * bound, found["spread"] < bound / 4
+    assert above.sum() > 5
+    assert below.sum() > 5
+    assert found.where(above, True).all()
+    assert not found.where(below, False).any()
 
 
 def test_nested_rhat_falls_where_rhat_does_not(drawn):
@@ -196,21 +202,23 @@ def test_nested_rhat_falls_where_rhat_does_not(drawn):
 
 
 def test_the_page_has_a_table_and_all_figures(run, drawn, tmp_path):
-    for name, dataset in {"schools": run, files.ILLUSTRATED: drawn}.items():
+    settings = load(CONFIGS["quick"])
+    for name, dataset in {"schools": run, "bimodal": run, files.ILLUSTRATED: drawn}.items():
         path = files.run_of(tmp_path, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.put(path, dataset.assign_attrs(device="a CPU"), mode="w")
-    settings = load(CONFIGS["quick"])
+        made_of = part(settings, "rosenbrock" if name == "bimodal" else name)  # of another config
+        store.put(path, dataset.assign_attrs(device="a CPU", settings=made_of), mode="w")
     said: list[str] = []
     pages.page(settings, tmp_path, said.append, "snakemake nested_rhat")
     folder = files.folder_of(tmp_path)
     text = (folder / "index.html").read_text()
     assert "Run on a CPU" in text
     assert "missing rosenbrock, german_credit" in said[0]
-    for number in files.FIGURES:
-        assert (folder / f"figures/figure_{number}.png").exists()
+    assert "missing bimodal: It was run with other settings" in said[1]
+    for file in files.files(varied=True):
+        assert (tmp_path.parent / file.replace("results", tmp_path.name, 1)).exists()
     rows = pages.table_1({"Normal": run}).rows
-    assert [row[0] for row in rows] == [f"Normal, {x}" for x in figures.TITLES.values()]
+    assert [row[0] for row in rows] == [f"Normal, {x}" for x in figures.SAMPLERS.values()]
     assert rows[0][1:3] == ("2", "4\u00a0×\u00a016")
 
 

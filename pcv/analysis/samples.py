@@ -10,7 +10,8 @@ full-data draws ``full_crossing`` (fold, full_batch, offset), ``log_bridge_full`
 (fold, full_batch, slot); ``<score>_<kind>_<field>``, the means of other scores, and
 ``<score>_<kind>_log_weight``, dims (fold, chain, batch, …) or, for scores that compare chains,
 (fold, batch, …); ``acceptance``, ``divergences``, ``energy_<field>`` with the fields of
-`pcv.sampling.accumulate.energy_sums`, dims (fold, chain, batch); ``n_draws`` (fold), per chain.
+`pcv.sampling.accumulate.energy_sums`, dims (fold, chain, batch); ``n_draws``, ``n_warmup`` (fold),
+per chain; ``forgot`` (fold), whether superchains forgot their starts in warmup.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from pcv.analysis.diagnostics.jackknife import Parts
 OF_FOLDS = (
     "integral_gap",
     "forgot",
+    "n_warmup",
     "shift",
     "full_crossing",
     "log_bridge_full",

@@ -158,7 +158,7 @@ def faults(
         if forgot is not None and not forgot[k]:
             found.append(
                 "superchains still differed by their starting points at the end of warmup: its"
-                " posterior may have several modes; reparameterise"
+                " posterior may have several modes; cv.adapt: auto, or reparameterise"
             )
         if drifts[k] < BENCHMARK_LEVEL / among:
             found.append(

@@ -11,7 +11,7 @@ it warms up, with unit mass, as in the paper.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -75,16 +75,17 @@ def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Data
     seen = of_draws.mixing(draws)
     say(f"{name}: {draws[..., 0].size} draws for the kernel, ESS at least {seen.ess.min():.0f}")
     found: dict[str, list[Looks]] = {sampler: [] for sampler in SAMPLERS}
-    seconds = dict.fromkeys(SAMPLERS, 0.0)
+    seconds: dict[str, list[float]] = {sampler: [] for sampler in SAMPLERS}
     for number in runs.superchains:
-        begin = _starts(np.random.default_rng([seed, number]), runs, number, draws)
+        rng = np.random.default_rng([seed, number])
+        begin = starts(rng, fit, runs.repeats, number, runs.chains)
         for sampler in SAMPLERS:
             begun = time.perf_counter()
             of = root(sampler), begin, runs.lengths, number
             made = by_program(engine, fit, *of) if sampler == "program" else by_chees(example, *of)
-            seconds[sampler] += time.perf_counter() - begun
+            seconds[sampler].append(time.perf_counter() - begun)
             found[sampler].append(made)
-            say(f"{name}: {sampler}, {number} superchains, {seconds[sampler]:.0f} s")
+            say(f"{name}: {sampler}, {number} superchains, {seconds[sampler][-1]:.0f} s")
     dims = "sampler", "superchains", "repeat", "length", "param"
     return xr.Dataset(
         {
@@ -93,7 +94,7 @@ def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Data
             "true_mean": ("param", mean),
             "true_variance": ("param", variance),
             "ess": ("param", seen.ess if example.mean is None else np.full(len(mean), np.inf)),
-            "seconds": ("sampler", [seconds[s] for s in SAMPLERS]),
+            "seconds": (("sampler", "superchains"), [seconds[s] for s in SAMPLERS]),
         },
         {
             "sampler": list(SAMPLERS),
@@ -117,44 +118,59 @@ def fitted(engine: Engine, root: Any, total: int) -> Fit:
     return search.fit(search.kept(-(-total // search.number)))
 
 
-def _starts(
-    rng: np.random.Generator,
-    runs: Runs,
-    superchains: int,
-    draws: Float[np.ndarray, "chain draw param"],
+def starts(
+    rng: np.random.Generator, fit: Fit, repeats: int, superchains: int, chains: int
 ) -> Start:
     """The same for all chains of a superchain, which are adjacent."""
-    pooled = draws.reshape(-1, draws.shape[-1])
-    center, each = (
-        pooled.mean(0),
-        pooled[rng.integers(len(pooled), size=(runs.repeats, superchains))],
-    )
-    return np.repeat(center + START_SCALE * (each - center), runs.chains // superchains, axis=1)
+    pooled = fit.draws.position.reshape(-1, fit.draws.position.shape[-1])
+    each = pooled[rng.integers(len(pooled), size=(repeats, superchains))]
+    wide = pooled.mean(0) + START_SCALE * (each - pooled.mean(0))
+    return np.repeat(wide, chains // superchains, axis=1)
 
 
 def by_program(
     engine: Engine, fit: Fit, root: Any, begin: Start, lengths: Sequence[int], superchains: int
 ) -> Looks:
-    """All repeats side by side, as folds that hold nothing out."""
+    """All repeats side by side."""
+    names = [f"{superchains} superchains, repeat {i}" for i in range(len(begin))]
+    looks = []
+    for made, position, _ in advanced(engine, fit, root, names, begin, lengths):
+        if made in lengths:
+            looks.append(looked_at(position, superchains))
+    return Looks(*(np.stack(x, axis=1) for x in zip(*looks)))
+
+
+def advanced(
+    engine: Engine,
+    fit: Fit,
+    root: Any,
+    names: Sequence[str],
+    begin: Start,
+    stops: Sequence[int],
+    with_draws: bool = False,
+) -> Iterator[tuple[int, Start, Float[np.ndarray, "repeat chain draw param"] | None]]:
+    """Chains as of folds of these names that hold nothing out, block by block: the number of draws
+    so far, `stops` among them, where chains stand, and the draws of the block."""
     repeats, number, num_params = begin.shape
-    names = [f"{superchains} superchains, repeat {i}" for i in range(repeats)]
     nothing = np.full((repeats, 1), -1), np.zeros((repeats, 1, 2), int)
-    chains = chains_of(names, number, *nothing, num_params)
+    chains = chains_of(list(names), number, *nothing, num_params)
     steps = np.full(repeats * number, np.log(fit.step_size))
     state = State(begin.reshape(-1, num_params), steps, np.full(repeats * number, np.nan))
-    looks, done = [], 0
-    for length in lengths:
-        while done < length:
-            adapts = done < ADAPTED
-            size = min(engine.buffer, (min(length, ADAPTED) if adapts else length) - done)
-            rate = fitting.FAST if adapts else 0.0
+    done = 0
+    for stop in sorted({ADAPTED, *stops}):
+        while done < min(stop, max(stops)):
+            size = min(engine.buffer, stop - done)
+            rate = fitting.FAST if done < ADAPTED else 0.0
             pace = Pace(done, size, fit.num_steps, 1, rate, TARGET_ACCEPT)
-            state, _, _ = advance(engine, root, fit.kernel, pace, state, chains, center=None)
+            at = engine, root, fit.kernel, pace, state, chains, None
+            state, moved, _ = advance(*at, with_draws)
             done += size
-            if done == ADAPTED:
-                state = state._replace(log_step_size=steps)
-        looks.append(looked_at(state.position.reshape(begin.shape).astype(float), superchains))
-    return Looks(*(np.stack(x, axis=1) for x in zip(*looks)))
+            draws = moved.position[:, :size].astype(float) if with_draws else None
+            if draws is not None:
+                draws = draws.reshape(repeats, number, size, num_params)
+            yield done, state.position.astype(float).reshape(begin.shape), draws
+        if stop == ADAPTED:
+            state = state._replace(log_step_size=steps)
 
 
 def looked_at(

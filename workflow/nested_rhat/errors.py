@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy.special import chdtri
 
-from pcv.sampling.folds.lasting import SHARE
+from pcv.analysis.diagnostics import tolerated
 
 LEVEL = 0.05
 LARGE = float(chdtri(1, LEVEL))
@@ -26,38 +26,34 @@ class Errors(NamedTuple):
     squared: Float[np.ndarray, "repeat length param"]
     """scaled"""
     excess: Float[np.ndarray, "repeat length param"]
-    """variance between starts over that within superchains: squared nested R-hat - 1 - 1/M"""
+    """variance between starts over that within superchains, in units of the tolerated τ"""
     rhat: Float[np.ndarray, "repeat length param"]
 
 
 def errors(run: xr.Dataset, sampler: str, superchains: int) -> Errors:
     """Of one sampler with a number of superchains."""
     one = run.sel(sampler=sampler, superchains=superchains).transpose("repeat", "length", "param")
-    per = run.attrs["chains"] / superchains
-    scale = one["true_variance"] * (1 / run.attrs["chains"] + 1 / one["ess"])
+    chains = run.attrs["chains"]
+    scale = one["true_variance"] * (1 / chains + 1 / one["ess"])
     squared = (one["mean"] - one["true_mean"]) ** 2 / scale
     rhat = one["nested_rhat"].values
-    return Errors(squared.values, rhat**2 - 1 - 1 / per, rhat)
-
-
-def tolerated(run: xr.Dataset) -> float:
-    """τ: a fifth of the squared Monte Carlo error of one draw of each chain."""
-    return 1 / (SHARE * float(run.attrs["chains"]))
+    excess = (rhat**2 - 1 - superchains / chains) / tolerated(chains)
+    return Errors(squared.values, excess, rhat)
 
 
 def limit(run: xr.Dataset, superchains: int) -> float:
-    """The threshold, eq. 24."""
-    return float(np.sqrt(1 + superchains / run.attrs["chains"] + tolerated(run)))
+    """The threshold of nested R-hat with one draw per chain, eq. 24."""
+    chains = run.attrs["chains"]
+    return float(np.sqrt(1 + superchains / chains + tolerated(chains)))
 
 
-def accepted(found: Errors, tau: float) -> Bool[np.ndarray, "repeat length param"]:
-    """Whose nested R-hat is at most the threshold."""
-    return found.excess <= tau
+def accepted(found: Errors, times: float = 1.0) -> Bool[np.ndarray, "..."]:
+    """Whose nested R-hat is at most the threshold, or that with a multiple of τ."""
+    return (found.excess <= times) & np.isfinite(found.squared)
 
 
-def share_large(found: Errors, tau: float) -> tuple[float, int]:
+def share_large(found: Errors, times: float = 1.0) -> tuple[float, int]:
     """Share of accepted estimates with an error above the 95% quantile, and their number."""
-    which = accepted(found, tau) & np.isfinite(found.squared)
-    return (float((found.squared[which] > LARGE).mean()) if which.any() else np.nan), int(
-        which.sum()
-    )
+    which = accepted(found, times)
+    share = float((found.squared[which] > LARGE).mean()) if which.any() else np.nan
+    return share, int(which.sum())

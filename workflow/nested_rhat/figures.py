@@ -10,19 +10,19 @@ from matplotlib.lines import Line2D
 from scipy.optimize import brentq
 from scipy.special import chdtr, chdtri
 
-from nested_rhat.errors import LEVEL, Errors, errors, limit, share_large, tolerated
+from nested_rhat.errors import LEVEL, Errors, accepted, errors, limit, share_large
 from pcv.report import plots
 from pcv.report.plots.shared import GREY, Drawing, add_legend, constrained, plain
 
-TITLES = {"program": "the folds' program", "chees": "ChEES-HMC"}
+SAMPLERS = {"program": "the folds' program", "chees": "ChEES-HMC"}
 MOST_POINTS = 1500
 """shown of a sampler and target in figure 5"""
 FEWEST = 50
 """accepted estimates for a share to be shown"""
 TIMES = np.geomspace(0.1, 1e5, 60)
 """τ in figures 6 and 7, in units of the threshold's"""
-Runs = Mapping[str, xr.Dataset]
-"""by title of the target"""
+ByTitle = Mapping[str, xr.Dataset]
+"""runs by title of the target"""
 
 
 def figure_1(run: xr.Dataset) -> Figure:
@@ -80,12 +80,12 @@ def _grid(columns: int, rows: int, height: float, shared: bool = True) -> tuple[
     return made, axes
 
 
-def figure_5(runs: Runs) -> Figure:
+def figure_5(runs: ByTitle) -> Figure:
     """Squared error against nested R-hat, by target."""
     made, axes = _grid(2, -(-len(runs) // 2), 1.9)
     rng = np.random.default_rng(1)
     for ax, (title, run) in zip(axes.ravel(), runs.items()):
-        for sampler, colour in zip(TITLES, plots.COLOURS):
+        for sampler, colour in zip(SAMPLERS, plots.COLOURS):
             found = errors(run, sampler, int(run["superchains"][0]))
             x, y = np.maximum(found.rhat.ravel() - 1, 1e-4), np.maximum(found.squared.ravel(), 1e-3)
             some = rng.permutation(x.size)[:MOST_POINTS]
@@ -99,27 +99,27 @@ def figure_5(runs: Runs) -> Figure:
     for ax in axes[:, 0]:
         ax.set_ylabel("E²", fontsize=plots.NORMAL)
     dots = [Line2D([], [], color=c, marker="o", ms=4, ls="") for c in plots.COLOURS[:2]]
-    add_legend(made, dots, list(TITLES.values()))
+    add_legend(made, dots, list(SAMPLERS.values()))
     return made
 
 
-def _shares(ax: Axes, found: Errors, tau: float, colour: str) -> Line2D:
+def _shares(ax: Axes, found: Errors, colour: str) -> Line2D:
     """Share of large errors among the accepted, over what is tolerated."""
-    each = [share_large(found, tau * times) for times in TIMES]
+    each = [share_large(found, times) for times in TIMES]
     shown = [share if number >= FEWEST else np.nan for share, number in each]
     return ax.semilogx(TIMES, shown, color=colour, lw=1.5)[0]
 
 
-def figure_6(runs: Runs) -> Figure:
+def figure_6(runs: ByTitle) -> Figure:
     """Share of large errors over the tolerance, and the distribution of accepted errors."""
     made, axes = _grid(2, 2, 2.3, shared=False)
     levels = np.geomspace(1e-2, 20, 100)
     lines: list[Line2D] = []
-    for (left, right), sampler in zip(axes, TITLES):
+    for (left, right), sampler in zip(axes, SAMPLERS):
         for run, colour in zip(runs.values(), plots.COLOURS):
-            found, tau = errors(run, sampler, int(run["superchains"][0])), tolerated(run)
-            lines.append(_shares(left, found, tau, colour))
-            kept = np.sort(found.squared[found.excess <= tau])
+            found = errors(run, sampler, int(run["superchains"][0]))
+            lines.append(_shares(left, found, colour))
+            kept = np.sort(found.squared[accepted(found)])
             if len(kept) >= FEWEST:
                 share = np.searchsorted(kept, levels) / len(kept)
                 right.semilogx(levels, share, color=colour, lw=1.5)
@@ -127,7 +127,7 @@ def figure_6(runs: Runs) -> Figure:
         left.axvline(1, color=plots.INK, lw=0.8)
         left.axhline(LEVEL, color=plots.INK, lw=0.8, ls=":")
         left.set_ylim(-0.02, 1.02)
-        plots.titled(left, TITLES[sampler])
+        plots.titled(left, SAMPLERS[sampler])
         left.set_ylabel("share of large errors", fontsize=plots.NORMAL)
         right.set_ylabel("CDF of E²", fontsize=plots.NORMAL)
     axes[1, 0].set_xlabel("tolerated τ × 5 KM", fontsize=plots.NORMAL)
@@ -136,13 +136,13 @@ def figure_6(runs: Runs) -> Figure:
     return made
 
 
-def figure_7(runs: Runs) -> Figure:
+def figure_7(runs: ByTitle) -> Figure:
     """Share of large errors by the number of superchains, over targets that vary it."""
     varied = [run for run in runs.values() if run.sizes["superchains"] > 1]
-    made, axes = plots.stacked(len(TITLES), 2.3, sharex=True)
+    made, axes = plots.stacked(len(SAMPLERS), 2.3, sharex=True)
     numbers = sorted({int(k) for run in varied for k in run["superchains"].values})
     lines: list[Line2D] = []
-    for ax, sampler in zip(axes, TITLES):
+    for ax, sampler in zip(axes, SAMPLERS):
         for number, colour in zip(numbers, plots.COLOURS):
             parts = [
                 errors(run, sampler, number)
@@ -150,11 +150,11 @@ def figure_7(runs: Runs) -> Figure:
                 if number in run["superchains"].values
             ]
             pooled = Errors(*(np.concatenate([x.ravel() for x in of]) for of in zip(*parts)))
-            lines.append(_shares(ax, pooled, tolerated(varied[0]), colour))
+            lines.append(_shares(ax, pooled, colour))
         ax.axvline(1, color=plots.INK, lw=0.8)
         ax.axhline(LEVEL, color=plots.INK, lw=0.8, ls=":")
         ax.set_ylim(-0.02, 1.02)
-        plots.titled(ax, TITLES[sampler])
+        plots.titled(ax, SAMPLERS[sampler])
         ax.set_ylabel("share of large errors", fontsize=plots.NORMAL)
     axes[-1].set_xlabel("tolerated τ × 5 KM", fontsize=plots.NORMAL)
     add_legend(made, lines[: len(numbers)], [f"K = {number}" for number in numbers])
@@ -204,3 +204,6 @@ def figure_9() -> Figure:
     ax.set_ylabel("most δ", fontsize=plots.NORMAL)
     plots.label_right(ax, labels, 2.8)
     return made
+
+
+OF_ILLUSTRATED = {1: figure_1, 3: figure_3, 4: figure_4, 8: figure_8}

@@ -1,10 +1,9 @@
 """Files of the page of nested R-hat."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 ILLUSTRATED = "illustrated"
-"""the run behind figures 1, 3, 4 and 8; the others are named by target"""
+"""the run behind figures 1, 3, 4 and 8; others are named by target"""
 TITLES = {
     "rosenbrock": "Rosenbrock",
     "schools": "Eight schools",
@@ -14,17 +13,8 @@ TITLES = {
     "item_response": "Item response",
 }
 """of the targets"""
-FIGURES = {
-    1: ILLUSTRATED,
-    3: ILLUSTRATED,
-    4: ILLUSTRATED,
-    5: "",
-    6: "",
-    7: "",
-    8: ILLUSTRATED,
-    9: "",
-}
-"""by the paper's numbers: the run that each shows; none: all targets, or no run"""
+FIGURES = (1, 3, 4, 5, 6, 7, 8, 9)
+"""by the paper's numbers"""
 
 
 def folder_of(results: Path) -> Path:
@@ -46,16 +36,20 @@ def figure(number: int) -> str:
     return f"figure_{number}"
 
 
-def files(targets: Iterable[str]) -> list[str]:
-    """The table and figures, apart from the page; figure 7 needs several numbers of superchains.
+def files(varied: bool) -> list[str]:
+    """The table and figures, apart from the page; figure 7 if some target varies the number of
+    superchains.
 
-    >>> files(["schools"])[:2]
+    >>> files(True)[:2]
     ['results/nested_rhat/tables/table_1.csv', 'results/nested_rhat/figures/figure_1.png']
+    >>> len(files(True)) - len(files(False))
+    2
     """
-    if not list(targets):
-        return []
     folder = folder_of(Path("results"))
     figures = [
-        folder / "figures" / f"{figure(n)}.{suffix}" for n in FIGURES for suffix in ("png", "svg")
+        folder / "figures" / f"{figure(n)}.{suffix}"
+        for n in FIGURES
+        if varied or n != 7
+        for suffix in ("png", "svg")
     ]
     return [path.as_posix() for path in (folder / "tables/table_1.csv", *figures)]

@@ -19,15 +19,13 @@ from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from nested_rhat.chains import ADAPTED, TARGET_ACCEPT, fitted
+from nested_rhat.chains import advanced, fitted, starts
 from nested_rhat.settings import Illustrated
 from nested_rhat.targets import rosenbrock
 from pcv.analysis.diagnostics.convergence import nested_rhat_of_moments, rhat_of_moments
 from pcv.base.keys import key
 from pcv.pipeline.job import Say
 from pcv.sampling.fit import full_data as fitting
-from pcv.sampling.hmc import Pace, State
-from pcv.sampling.tiles import advance, chains_of
 
 STEP, TIME = 0.05, 6.0
 MODES, SHARES = (-5.0, 5.0), (0.3, 0.7)
@@ -78,11 +76,11 @@ def langevin[T](
     return run(root, begin)
 
 
-def variances(settings: Illustrated, root: Any) -> dict[str, tuple]:
+def variances(settings: Illustrated, seed: int, root: Any) -> dict[str, tuple]:
     """Figure 3: of single chains, of means of independent ones, and of superchains."""
     number, chains = settings.superchains, settings.chains
     steps = round(TIME / STEP)
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng([seed, 1])
     found = []
     for name in MOMENTS:
         apart = START[0] + START[1] * rng.normal(size=(number, chains))
@@ -102,9 +100,9 @@ def variances(settings: Illustrated, root: Any) -> dict[str, tuple]:
     return {"variance": (("distribution", "kind", "time"), np.array(found))}
 
 
-def ratios(settings: Illustrated, root: Any) -> dict[str, tuple]:
+def ratios(settings: Illustrated, seed: int, root: Any) -> dict[str, tuple]:
     """Figure 4: the variance, over repeats, of nB/nW, in warmup and after it."""
-    rng, steps = np.random.default_rng(2), round(TIME / STEP)
+    rng, steps = np.random.default_rng([seed, 2]), round(TIME / STEP)
     in_warmup, after = [], []
     for number in SPLITS:
         shape = settings.repeats, number, TOTAL // number
@@ -135,12 +133,12 @@ def _ratio(draws: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     return nested_rhat_of_moments(count, mean, m2, number)[:, 0] ** 2 - 1
 
 
-def reliability(settings: Illustrated, root: Any) -> dict[str, tuple]:
+def reliability(settings: Illustrated, seed: int, root: Any) -> dict[str, tuple]:
     """Figure 8: whether chains whose nB/nW first is at most δ have a squared bias of at most δ'."""
     number, steps = settings.superchains, round(TIME / STEP)
     biases = np.linspace(*BIASES, settings.grid)
     spreads = np.geomspace(*VARIANCES, settings.grid)
-    rng, found = np.random.default_rng(3), []
+    rng, found = np.random.default_rng([seed, 3]), []
     for name, (mean, variance) in MOMENTS.items():
         of_starts = rng.normal(size=(settings.grid, settings.grid, number, 1))
         at = biases[:, None, None, None] + np.sqrt(spreads)[:, None, None] * of_starts
@@ -166,34 +164,20 @@ def reliability(settings: Illustrated, root: Any) -> dict[str, tuple]:
     }
 
 
-def motivating(root: Any, results: Path) -> dict[str, tuple]:
+def motivating(seed: int, root: Any, results: Path) -> dict[str, tuple]:
     """Figure 1: squared error of the mean of θ₁, and R-hats, over draws after warmup."""
     example = rosenbrock(results)
     engine = fitting.engine_of(example.target, 1, 20_000)
     fit = fitted(engine, root("fit"), 20_000)
-    pooled = fit.draws.position.reshape(-1, 2)
-    rng = np.random.default_rng(4)
-    lone = pooled[rng.integers(len(pooled), size=CHAINS)]
-    nested = np.repeat(pooled[rng.integers(len(pooled), size=STARTS)], CHAINS // STARTS, axis=0)
-    begin = pooled.mean(0) + 2 * (np.concatenate([lone, nested]) - pooled.mean(0))
-    nothing = np.full((2, 1), -1), np.zeros((2, 1, 2), int)
-    chains = chains_of(["apart", "superchains"], CHAINS, *nothing, 2)
-    steps = np.full(len(begin), np.log(fit.step_size))
-    state, done, kept = State(begin, steps, np.full(len(begin), np.nan)), 0, []
-    while done < WARMUP + DRAWS:
-        size = ADAPTED if done < ADAPTED else min(engine.buffer, WARMUP + DRAWS - done)
-        size = min(size, WARMUP - done) if done < WARMUP else size
-        pace = Pace(done, size, fit.num_steps, 1, fitting.FAST * (done < ADAPTED), TARGET_ACCEPT)
-        at = engine, root("sample"), fit.kernel, pace, state, chains, None
-        state, moved, _ = advance(*at, with_positions=True)
-        done += size
-        if done == ADAPTED:
-            state = state._replace(log_step_size=steps)
-        if done > WARMUP:
-            kept.append(moved.position[:, :size, 0])
-    draws = np.concatenate(kept, axis=1).astype(float).reshape(2, CHAINS, DRAWS)
+    rng = np.random.default_rng([seed, 4])
+    begin = [starts(rng, fit, 1, number, CHAINS) for number in (CHAINS, STARTS)]
+    names, stops = ("apart", "superchains"), (WARMUP, WARMUP + DRAWS)
+    made = advanced(engine, fit, root("sample"), names, np.concatenate(begin), stops, True)
+    kept = [block[..., 0] for done, _, block in made if block is not None and done > WARMUP]
+    draws = np.concatenate(kept, axis=2)
     points = np.unique(np.geomspace(1, DRAWS, 60).round().astype(int))
-    variance = example.variance[0] if example.variance is not None else 1.0
+    assert example.variance is not None
+    variance = example.variance[0]
     rows: dict[str, list[float]] = {
         name: [] for name in ("error_few", "error_many", "rhat_few", "rhat_many", "nested_rhat")
     }
@@ -216,9 +200,9 @@ def illustrate(settings: Illustrated, seed: int, results: Path, say: Say) -> xr.
     root = partial(key, seed)
     made: dict[str, tuple] = {}
     for part in (variances, ratios, reliability):
-        made |= part(settings, partial(root, part.__name__))
+        made |= part(settings, seed, partial(root, part.__name__))
         say(f"illustrated: {part.__name__}")
-    made |= motivating(partial(root, "motivating"), results)
+    made |= motivating(seed, partial(root, "motivating"), results)
     times = STEP * np.arange(1, round(TIME / STEP) + 1)
     coords = {"distribution": list(MOMENTS), "split": list(SPLITS), "time": times}
     bound = {"per_superchain": PER_SUPERCHAIN, "tolerated": TOLERATED, "reliable": RELIABLE}

@@ -9,8 +9,8 @@ import xarray as xr
 from markupsafe import Markup
 
 from nested_rhat import figures, files
-from nested_rhat.errors import LEVEL, accepted, errors, limit, share_large, tolerated
-from nested_rhat.settings import Settings
+from nested_rhat.errors import LEVEL, accepted, errors, limit, share_large
+from nested_rhat.settings import Settings, part
 from paper.page import by_reason, coded
 from pcv.base.errors import PcvError
 from pcv.pipeline.job import Say
@@ -45,7 +45,7 @@ NOTES = (
     "√(1 + 1/M + τ), τ = 1/(5 KM). About half of the estimates of stationary chains are, since "
     "nested R-hat is noisy. Large: E² above the 95% quantile of χ²₁, which 5% of stationary "
     "estimates are; parameters of one run are not independent. Agree after: the first warmup at "
-    "which half of the estimates are accepted.",
+    "which half of the estimates are accepted. Seconds: of all repeats, with compilation.",
 )
 
 
@@ -63,6 +63,9 @@ def page(settings: Settings, results: Path, say: Say, command: str) -> None:
     for name in (files.ILLUSTRATED, *settings.targets):
         try:
             with store.opened(files.run_of(results, name)) as run:
+                if run.attrs["settings"] != part(settings, name):
+                    missing[name] = f"It was run with other settings; `{command}` runs it again."
+                    continue
                 runs[name] = run.load()
         except (PcvError, FileNotFoundError):
             missing[name] = f"`{command}` runs it."
@@ -110,15 +113,15 @@ def table_1(runs: dict[str, xr.Dataset]) -> Table:
     for title, run in runs.items():
         number = int(run["superchains"][0])
         for sampler in run["sampler"].values.tolist():
-            found, tau = errors(run, sampler, number), tolerated(run)
-            share, count = share_large(found, tau)
-            which = accepted(found, tau)
+            found = errors(run, sampler, number)
+            share, count = share_large(found)
+            which = accepted(found)
             agree = which.mean((0, 2)) >= 0.5
             before = run["length"].values[agree.argmax()] if agree.any() else "–"
             last = found.squared[:, -1]
             rows.append(
                 (
-                    f"{title}, {figures.TITLES[sampler]}",
+                    f"{title}, {figures.SAMPLERS[sampler]}",
                     str(run.sizes["param"]),
                     f"{number}\u00a0×\u00a0{run.attrs['chains'] // number}",
                     f"{limit(run, number):.4f}",
@@ -127,7 +130,7 @@ def table_1(runs: dict[str, xr.Dataset]) -> Table:
                     f"{share:.1%}" if count else "–",
                     f"{np.mean(last):.2f}" if np.mean(last) < 100 else f"{np.mean(last):.0f}",
                     str(before),
-                    f"{float(run['seconds'].sel(sampler=sampler)):.0f}",
+                    f"{float(run['seconds'].sel(sampler=sampler)[0]):.0f}",
                     "",
                 )
             )

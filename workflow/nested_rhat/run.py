@@ -10,9 +10,9 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from nested_rhat import files  # noqa: E402
-from nested_rhat.settings import load  # noqa: E402
+from nested_rhat.settings import load, part  # noqa: E402
 from pcv.base import process  # noqa: E402
-from pcv.base.errors import PcvError  # noqa: E402
+from pcv.base.errors import PcvError, nearest  # noqa: E402
 from pcv.base.programs import devices  # noqa: E402
 from pcv.base.progress import say  # noqa: E402
 from pcv.pipeline.storage import store  # noqa: E402
@@ -28,6 +28,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         settings, results = load(args.settings), args.output.parents[2]
+        if args.name not in (known := [files.ILLUSTRATED, *settings.targets]):
+            raise PcvError(f"{args.settings}: no run '{args.name}'; {nearest(args.name, known)}")
         devices.setup(args.cores)
         devices.keep_compiled()
         from nested_rhat import chains, illustrated
@@ -40,7 +42,7 @@ def main() -> None:
                 example = TARGETS[args.name](results)
                 runs = settings.targets[args.name]
                 found = chains.run(args.name, example, runs, settings.seed, say)
-            found.attrs["device"] = devices.describe()
+        found.attrs |= {"device": devices.describe(), "settings": part(settings, args.name)}
         store.put(args.output, found, mode="w")
     except PcvError as error:
         sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))

@@ -1,5 +1,6 @@
 """What the page of nested R-hat runs: the section `nested_rhat` of its config."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,6 +9,8 @@ from pydantic import Field, model_validator
 from pcv.base.section import MAX_SEED, Count, Section, problem
 from pcv.pipeline.config import reading
 
+VERSION = 1
+"""raised when runs of the same settings change"""
 TargetName = Literal[
     "rosenbrock", "schools", "german_credit", "pharmacokinetics", "bimodal", "item_response"
 ]
@@ -24,6 +27,14 @@ class Runs(Section):
     """warmups in draws, at whose end chains are looked at"""
     reference: Annotated[int, Field(ge=1000)]
     """draws of the fit whose moments are the truth where these are not known"""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Runs":
+        if self.lengths != sorted(set(self.lengths)):
+            raise problem("must increase", "lengths")
+        if len(set(self.superchains)) < len(self.superchains):
+            raise problem("names a number twice", "superchains")
+        return self
 
     @model_validator(mode="after")
     def _of_equal_size(self) -> "Runs":
@@ -55,6 +66,13 @@ class Settings(Section):
     precision: Literal["float64", "float32", "auto"] = "auto"
     targets: Annotated[dict[TargetName, Runs], Field(min_length=1)]
     illustrated: Illustrated
+
+
+def part(settings: Settings, name: str) -> str:
+    """What a run is made of, as text: of a target, or of the illustrations."""
+    own = settings.targets.get(name, settings.illustrated)  # type: ignore[call-overload]
+    made_of = settings.model_dump(include={"seed", "precision"}) | own.model_dump()
+    return json.dumps({"version": VERSION} | made_of)
 
 
 class File(Section):

@@ -81,6 +81,8 @@ def read(job: Job) -> Example:
         raise PcvError(f"{where}.models: must be two for the paper, not {len(job.settings.models)}")
     if job.settings.cv.until is not None:
         raise PcvError(f"{where}.cv.until: the paper's chains have a fixed length; give draws")
+    if job.settings.cv.warmup == "auto":
+        raise PcvError(f"{where}.cv.warmup: the paper's warmup has a fixed length; give it")
     diagnosed, known = diagnosed_of(job)
     compared = require(job, "compare", known)
     draws, means, seconds, devices, own_kernels = {}, {}, {}, [], 0

@@ -64,8 +64,9 @@ def check_places(config):
             )
 
 
-# The page of nested R-hat runs chains of its own; the other sections are those of experiments.
-SHORT_CHAINS = config.pop("nested_rhat", None)
+# The page of nested R-hat runs chains of its own; the other sections are those of experiments. A
+# section without keys is wrong.
+SHORT_CHAINS = config.pop("nested_rhat") or {} if "nested_rhat" in config else None
 # The installed package lacks the papers' pages.
 HAS_PAGES = not IS_MODULE and (Path(workflow.current_basedir).parent / "paper").is_dir()
 try:
@@ -105,6 +106,10 @@ def save_config():
 
     Jobs read that of their experiment, so that runs of different experiments can share a folder.
     """
+    if asked_for("nested_rhat"):
+        save_settings()
+    if PAGE == "nested_rhat":  # whose experiments are only a default
+        return
     parts = {Path(CONFIG_FILE): config}
     for name, settings in config["experiments"].items():
         parts[Path(f"results/{name}/config.yaml")] = {
@@ -116,8 +121,6 @@ def save_config():
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    if PAGE == "nested_rhat":
-        save_settings()
 
 
 def config_file(wildcards):

@@ -2,16 +2,16 @@ import sys
 
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 PAGES = ("paper", "loo_subsampling", "cumulative", "subspace", "nested_rhat")
-# Snakemake reads a workflow before it knows its targets.
-PAGE = next(
-    (
-        name
-        for name in PAGES
-        for word in sys.argv[1:]
-        if not IS_MODULE and (word == name or word.startswith(f"results/{name}/"))
-    ),
-    None,
-)
+GIVEN = bool(config)
+
+
+def asked_for(page):
+    """Snakemake reads a workflow before it knows its targets."""
+    words = [] if IS_MODULE else sys.argv[1:]
+    return any(word == page or word.startswith(f"results/{page}/") for word in words)
+
+
+PAGE = next(filter(asked_for, PAGES), None)
 
 
 def default_config():

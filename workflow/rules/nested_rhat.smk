@@ -3,13 +3,18 @@ from nested_rhat import settings as nested_rhat_settings
 SETTINGS_FILE = "results/nested_rhat/settings.yaml"
 DEFAULT_SETTINGS = PACKAGES.parent / "config/nested_rhat/nested_rhat.yaml"
 try:
-    if SHORT_CHAINS is None:
-        SETTINGS = nested_rhat_settings.load(DEFAULT_SETTINGS)
-    else:
+    if SHORT_CHAINS is not None:
         SETTINGS = nested_rhat_settings.parse({"nested_rhat": SHORT_CHAINS}, "config")
+    elif PAGE == "nested_rhat" and GIVEN:
+        raise PcvError(
+            "config: nested_rhat: missing; add it, as in config/nested_rhat/quick.yaml"
+        )
+    else:
+        SETTINGS = nested_rhat_settings.load(DEFAULT_SETTINGS)
 except PcvError as error:
     sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
 RUNS = [nested_rhat_files.ILLUSTRATED, *SETTINGS.targets]
+VARIED = any(len(runs.superchains) > 1 for runs in SETTINGS.targets.values())
 
 
 def save_settings():
@@ -20,9 +25,7 @@ def save_settings():
 
 
 def settings_of(wildcards):
-    """What a run is made of."""
-    part = SETTINGS.targets.get(wildcards.target, SETTINGS.illustrated)
-    return SETTINGS.model_dump(include={"seed", "precision"}) | part.model_dump()
+    return nested_rhat_settings.part(SETTINGS, wildcards.target)
 
 
 rule superchains:
@@ -32,6 +35,8 @@ rule superchains:
         "results/nested_rhat/runs/{target}.log",
     benchmark:
         "results/nested_rhat/runs/{target}.tsv"
+    wildcard_constraints:
+        target="|".join(RUNS),
     conda:
         "../../envs/pcv.yaml"
     threads: max(1, workflow.cores // len(RUNS)) if workflow.local_exec else 4
@@ -56,7 +61,7 @@ rule nested_rhat:
             category="paper",
             labels={"shows": "the figures of nested R-hat's paper"},
         ),
-        files=nested_rhat_files.files(SETTINGS.targets),
+        files=nested_rhat_files.files(VARIED),
     log:
         "results/nested_rhat/nested_rhat.log",
     benchmark:

@@ -23,6 +23,7 @@ from pcv.analysis.diagnostics.convergence import (
     nested_limit,
     nested_rhat,
     rhat,
+    tolerated,
 )
 from pcv.analysis.diagnostics.estimates import (
     BATCH_SIZES,
@@ -122,6 +123,7 @@ __all__ = [
     "rhat_max_benchmark",
     "tail_size",
     "third_moments",
+    "tolerated",
     "two_sided",
     "two_sided_mcse",
     "two_sided_units",

@@ -75,9 +75,7 @@ def nested_rhat(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *sl
     return nested_rhat_of_moments(of_slots(count, mean), mean, m2, superchains)
 
 
-def nested_limit(
-    sums: LogSums, superchains: int, tolerated: float
-) -> Float[np.ndarray, " fold *slot"]:
+def nested_limit(sums: LogSums, superchains: int, tau: float) -> Float[np.ndarray, " fold *slot"]:
     r"""Largest acceptable nested R-hat of every fold.
 
     .. math:: \sqrt{1 + \frac{1}{M} \frac{\mathrm{mean}_j \mathrm{var}_m(\bar s_{kjm})}
@@ -90,7 +88,8 @@ def nested_limit(
 
     Args:
         sums, superchains: as in `nested_rhat`.
-        tolerated: τ, variance between starting points as a share of that within superchains.
+        tau: τ, variance between starting points as a share of that within superchains, such as
+            `tolerated` of an ESS.
 
     Returns:
         :math:`\sqrt{1 + \tau}` where nothing varies within superchains.
@@ -106,7 +105,18 @@ def nested_limit(
     _, of_chains, within = _nested_variances(of_slots(count, mean), mean, m2, superchains)
     with np.errstate(invalid="ignore", divide="ignore"):
         kept = of_chains / within * superchains / mean.shape[1]
-    return np.asarray(np.sqrt(1 + np.nan_to_num(kept) + tolerated))
+    return np.asarray(np.sqrt(1 + np.nan_to_num(kept) + tau))
+
+
+def tolerated(ess: int | float) -> float:
+    """τ of `nested_limit`: a fifth of the squared Monte Carlo error of independent draws, so
+    that squared bias, which decays as the variance between starts does, is small beside it.
+    NRHAT section 4.2: 1/10,000 for an ESS of 2,000.
+
+    >>> tolerated(2000)
+    0.0001
+    """
+    return 1 / (5 * ess)
 
 
 def nested_rhat_of_moments(

@@ -55,6 +55,7 @@ def by_psis(
             "source": ("fold", np.full(shape, "psis")),
             "verdict": ("fold", verdict),
             "n_draws": ("fold", np.full(shape, per_chain)),
+            "n_warmup": ("fold", np.zeros(shape, int)),
             "unit_name": (("fold", "slot"), unit_name),
             "pointwise_verdict": (
                 ("fold", "slot"),

@@ -100,6 +100,7 @@ def diagnose(
         **found,
         "khat": ("fold", khat),
         "n_draws": ("fold", num_draws),
+        "n_warmup": ("fold", np.concatenate([s["n_warmup"].values for s in samples])),
         "unit_name": (("fold", "slot"), names),
         "joint_ess_total": diag.ess_total(ess, mcse),
         "joint_ess_total_at": ("point", diag.ess_total(ess_at, mcse_at)),

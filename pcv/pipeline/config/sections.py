@@ -161,10 +161,11 @@ class CvConfig(Section):
 
     @model_validator(mode="after")
     def _forgets_starts(self) -> "CvConfig":
-        if self.warmup == "auto" and not self.num_superchains:
+        number = self.num_superchains
+        if self.warmup == "auto" and not (number >= 4 and self.chains >= 2 * number):
             raise problem(
-                "auto compares superchains by nested R-hat: take chains: 32 or more, or give "
-                "superchains",
+                "auto needs four superchains or more, of two chains or more: take chains: 32, 64, "
+                "100, ... and superchains: auto",
                 "warmup",
             )
         return self

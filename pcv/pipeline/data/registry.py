@@ -210,7 +210,7 @@ SOURCES: dict[str, Source] = {
         {FAIRNESS: "2752b044394958ab6dd193a0b56ca0f0b3a2d8bc7cb8c008e35a5e84bbec02f8"},
         _german,
         GERMAN,
-        "Statlog German Credit, attributes as numbers (Hofmann 1994, in the UCI repository); licence "
+        "Statlog German Credit, attributes as numbers (Hofmann 1994, UCI repository); licence "
         "not stated",
     ),
     "air_passengers": Source(

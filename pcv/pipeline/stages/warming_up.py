@@ -1,5 +1,6 @@
 """The warmup of a batch of folds, and kernels adapted to folds unlike the full data."""
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def warmup(job: Job) -> None:
     from pcv.base.programs import devices
     from pcv.models.effects import second_look
     from pcv.pipeline.storage import idata
-    from pcv.sampling.folds import lasting, starting, subspace
+    from pcv.sampling.folds import starting, subspace
 
     making, cv = begin(job, "warmup"), job.settings.cv
     known = {"data": require(job, "data", {})}
@@ -97,9 +98,12 @@ def warmup(job: Job) -> None:
         many = cv.chains, cv.num_superchains, num_draws
         plan = starting.Plan(job.config.seed, job.model, *many, cv.adapt, cv.start_scale)
 
-        def after(so_far: "list[Block]", what: str) -> None:
-            done = progress(job, f"warmup {what}".strip(), so_far, num_draws or lasting.FIRST)
-            job.progress(done._replace(draws=max(done.done, done.draws)))
+        diverged: Counter[str] = Counter()
+
+        def after(block: "Block", what: str, done: int, in_all: int) -> None:
+            so_far = progress(job, f"warmup {what}".strip(), [block], in_all)
+            diverged[what] += so_far.divergences
+            job.progress(so_far._replace(done=done, divergences=diverged[what]))
             look()
 
         def made(some: Folds) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def warmup(job: Job) -> None:
     variables = {
         "state": (("fold", "chain", "param"), ends["state"]),
         "adapted": ("fold", adapted),
-        "num_draws": ("fold", ends["num_draws"]),
+        "n_warmup": ("fold", ends["num_draws"]),
         "forgot": ("fold", ends["forgot"]),
         **{
             f"center_log_{kind}" if kind != "shift" else kind: (("fold", "slot")[: x.ndim], x)

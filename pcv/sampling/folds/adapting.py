@@ -100,7 +100,7 @@ def adapt(
     fit: Fit,
     folds: Folds,
     position: Float[np.ndarray, "fold chain param"],
-    after: Callable[[Block, str], None],
+    after: Callable[[Block, int, int], None],
     say: Callable[[str], None],
 ) -> tuple[Own, Float[np.ndarray, "fold chain param"], int]:
     r"""Adapt scales, step size and number of steps of folds, from short windows of their own draws.
@@ -132,6 +132,7 @@ def adapt(
     num_folds, num_chains, num_params = position.shape
     target = max(TARGET_ACCEPT, fit.target_accept)
     step, scale_ratio = np.full(num_folds, FIRST_STEP), np.ones((num_folds, num_params))
+    in_all = sum(WINDOWS) + LAST_WINDOW + CHECKED
     refused, looked_at, made, zero = np.zeros(num_folds), 0, 0, moving.uncentered(folds)
 
     for i, length in enumerate((*WINDOWS, LAST_WINDOW, CHECKED)):
@@ -161,7 +162,7 @@ def adapt(
             made += size
             before = np.full(len(state.energy), np.nan)
             block = moving.block_of(drawn, made_of, before, num_chains, size, zero["shift"])
-            after(block, "of adapted folds,")
+            after(block, made, in_all)
             scores.append(block.draws)
         looked_at += counted if i >= len(WINDOWS) - 1 else 0
         if i < len(WINDOWS):

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
-from scipy.special import chdtri
+from scipy.special import fdtri
 
-from pcv.analysis.diagnostics import LogSums, nested_limit, nested_rhat
+from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tolerated
 from pcv.analysis.samples import Block
 from pcv.analysis.stopping.config import looks
 from pcv.folds.base import Folds
@@ -37,13 +37,24 @@ FIRST, LAST = 10, 200
 """draws per chain at the first look and at the last"""
 KEPT = 5
 """fewest draws between two looks"""
-SHARE, FOLDS = 5, 1000
-"""squared Monte Carlo error of a draw of each chain, relative to what starting points may add, and
-number of folds whose biases may add up"""
+FOLDS = 1000
+"""whose biases may add up"""
 
 
 BY_CHANCE = 1e-4
 """probability of superchains that differ at the last look as much, if starts are forgotten"""
+
+After = Callable[[Block, int, int], None]
+"""called with a block, the draws per chain so far and those expected in all"""
+
+
+class Seen(NamedTuple):
+    """What is kept of a block."""
+
+    draws: Float[np.ndarray, "fold chain draw"]
+    """joint scores"""
+    mean: Centers
+    """of the log score, by kind"""
 
 
 class Length(NamedTuple):
@@ -80,7 +91,7 @@ def run(
     position: Float[np.ndarray, "fold chain param"],
     length: Length,
     first: int,
-    after: Callable[[Block], None],
+    after: After,
     say: Callable[[str], None],
 ) -> Run:
     """Draws of all chains, discarded.
@@ -94,50 +105,58 @@ def run(
         position: starting points.
         length: how many draws.
         first: earlier draws per chain.
-        after: called with every block.
+        after: called after every block.
         say: prints a message.
     """
 
     def drawn(
-        some: np.ndarray, begin: np.ndarray, num_draws: int, before: int
-    ) -> tuple[list[Block], np.ndarray]:
+        some: np.ndarray, begin: np.ndarray, done: int, until: int, in_all: int
+    ) -> tuple[list[Seen], np.ndarray]:
         made, part = [], folds.some(some)
         at = part, moving.chosen(own, some), moving.standing_at(begin), moving.uncentered(part)
-        for block, standing in moving.blocks(engine, root, kernel, *at, num_draws, before, say):
-            made.append(block)
-            begin = standing.position
-            after(block)
+        blocks = moving.blocks(engine, root, kernel, *at, until - done, first + done, say)
+        for block, standing in blocks:
+            means = {kind: block.sums[kind]["mean"].mean(1) for kind in ("joint", "pointwise")}
+            made.append(Seen(block.draws, means))
+            begin, done = standing.position, done + block.num_draws
+            after(block, first + done, first + in_all)
         return made, begin
 
-    number = len(folds.id)
+    number, (chains, superchains) = len(folds.id), (position.shape[1], length.superchains)
     every = np.arange(number)
-    if length.num_draws is not None:
-        made, end = drawn(every, position, length.num_draws, first)
+    if (given := length.num_draws) is not None:
+        made, end = drawn(every, position, 0, given, given)
         later = made[len(made) // 2 :]
-        num_draws, forgot = np.full(number, length.num_draws), np.ones(number, bool)
+        num_draws, forgot = np.full(number, given), np.ones(number, bool)
         return Run(end, centers(later), _scores(made), _scores(later), num_draws, forgot)
     end, center = position.copy(), moving.uncentered(folds)
     early: list[np.ndarray] = []
     late = np.zeros((*position.shape[:2], KEPT))
     num_draws, forgot, done, left = np.zeros(number, int), np.zeros(number, bool), 0, every
-    noise = chdtri(length.superchains - 1, BY_CHANCE) / (length.superchains - 1)
+    noise = fdtri(superchains - 1, chains - superchains, 1 - BY_CHANCE)
     for until in (KEPT, *looks(FIRST, LAST, 1)):
-        made, end[left] = drawn(left, end[left], until - done, first + done)
+        in_all = enough(until, chains, superchains)
+        made, end[left] = drawn(left, end[left], done, until, in_all)
         done = until
         if done <= FIRST:
             early.append(_scores(made))
         if done < FIRST:
             continue
-        apart = excess(made, length.superchains)
-        forgot[left] = apart <= (noise if done == LAST else 1)
-        ended = left if done == LAST else left[forgot[left]]
-        if len(ended):
-            num_draws[ended] = in_all = enough(done, position.shape[1], length.superchains)
-            made, end[ended] = drawn(ended, end[ended], in_all - done, first + done)
-            late[ended] = _scores(made)[..., -KEPT:]
-            for kind, x in centers(made[len(made) // 2 :]).items():
+        apart = excess(_scores(made), superchains)
+        passed = ~(apart > noise) if done == LAST else apart <= 1
+        for some, goes_on in ((passed, True), (~passed & (done == LAST), False)):
+            if not len(ended := left[some]):
+                continue
+            last = [
+                Seen(x.draws[some], {kind: m[some] for kind, m in x.mean.items()}) for x in made
+            ]
+            if goes_on:
+                last, end[ended] = drawn(ended, end[ended], done, in_all, in_all)
+            late[ended] = _scores(last)[..., -KEPT:]
+            for kind, x in centers(last[len(last) // 2 :]).items():
                 center[kind][ended] = x
-        left = left[~forgot[left]]
+            num_draws[ended], forgot[ended] = in_all if goes_on else done, goes_on
+        left = left[~passed]
         if not len(left):
             break
     return Run(end, center, np.concatenate(early, axis=2), late, num_draws, forgot)
@@ -149,33 +168,33 @@ def enough(look: int, chains: int, superchains: int) -> int:
     >>> enough(10, 32, 4), enough(10, 1000, 20)
     (50, 31)
     """
-    down, noise = SHARE * chains * FOLDS, chains / np.sqrt(2 * superchains)
+    down, noise = FOLDS / tolerated(chains), chains / np.sqrt(2 * superchains)
     return int(np.ceil(look * np.log(down) / np.log(noise)))
 
 
-def excess(made: Sequence[Block], superchains: int) -> Float[np.ndarray, " fold"]:
-    """Variance between superchains relative to the most that is accepted: once starts are forgotten
-    about a chi-square over its degrees of freedom. 0 where a score does not vary, of which others
-    tell."""
-    fields = ([block.sums["joint"][name] for block in made] for name in LogSums._fields)
-    sums = LogSums(*(np.stack(x, axis=2) for x in fields))
-    tolerated = 1 / (SHARE * sums.mean.shape[1])
-    limit = nested_limit(sums, superchains, tolerated)
-    return np.nan_to_num((nested_rhat(sums, superchains) ** 2 - 1) / (limit**2 - 1), posinf=np.inf)
+def excess(
+    draws: Float[np.ndarray, "fold chain draw"], superchains: int
+) -> Float[np.ndarray, " fold"]:
+    """Variance between superchains relative to the most that is accepted: about F distributed once
+    starts are forgotten. 0 where nothing varies; NaN where a score is not finite.
+    """
+    sums = batch_sums(draws, draws.shape[2])
+    limit = nested_limit(sums, superchains, tolerated(draws.shape[1]))
+    found = (nested_rhat(sums, superchains) ** 2 - 1) / (limit**2 - 1)
+    return np.where(np.ptp(draws, axis=(1, 2)) == 0, 0.0, found)
 
 
-def centers(made: Sequence[Block]) -> Centers:
+def centers(made: Sequence[Seen]) -> Centers:
     """Centring constants of the log score by kind, from blocks of draws."""
-    counts = [block.num_draws for block in made]
+    counts = [seen.draws.shape[2] for seen in made]
 
     def center(kind: str) -> np.ndarray:
-        means = [block.sums[kind]["mean"].mean(1) for block in made]
-        pooled = np.average(means, axis=0, weights=counts)
+        pooled = np.average([seen.mean[kind] for seen in made], axis=0, weights=counts)
         return np.where(np.isfinite(pooled), pooled, 0.0)
 
     shift = np.full(len(made[0].draws), np.inf)
     return {"joint": center("joint"), "pointwise": center("pointwise"), "shift": shift}
 
 
-def _scores(made: Sequence[Block]) -> Float[np.ndarray, "fold chain draw"]:
-    return np.concatenate([block.draws for block in made], axis=2)
+def _scores(made: Sequence[Seen]) -> Float[np.ndarray, "fold chain draw"]:
+    return np.concatenate([seen.draws for seen in made], axis=2)

@@ -65,7 +65,7 @@ def warmed(
     plan: Plan,
     root: Callable[[str], Key[Array, ""]],
     say: Callable[[str], None],
-    after: Callable[[list[Block], str], None],
+    after: Callable[[Block, str, int, int], None],
     look: Callable[[], None],
     space: Subspace | None = None,
 ) -> Warm:
@@ -80,7 +80,7 @@ def warmed(
         plan: settings of the warmup.
         root: key by stage.
         say: prints a message.
-        after: called after every block with the blocks so far for one purpose, and the purpose.
+        after: called with every block, its purpose, the draws per chain so far and those expected.
         look: called between blocks of full-data scores.
         space: on which chains move, as the engine and the fit's kernel do; None: all.
     """
@@ -98,13 +98,6 @@ def warmed(
     if space is not None:
         begin = projected(space, begin)
         full = full._replace(draws=projected(space, full.draws), bad=True)  # not of its posterior
-    made: dict[str, list[Block]] = {}
-
-    def collected(block: Block, what: str) -> None:
-        so_far = made.setdefault(what, [])
-        so_far.append(block._replace(draws=block.draws[..., :0]))
-        after(so_far, what)
-
     starts = warming.warmup(
         engine,
         root,
@@ -114,7 +107,7 @@ def warmed(
         Length(plan.num_draws, plan.num_superchains),
         plan.adapted,
         full.draws,
-        collected,
+        after,
         say,
     )
     if starts.adapted.any():

@@ -32,7 +32,7 @@ def warmup(
     length: Length,
     adapted: str,
     full_draws: Float[np.ndarray, "draw param"],
-    after: Callable[[Block, str], None],
+    after: Callable[[Block, str, int, int], None],
     say: Callable[[str], None],
 ) -> Starts:
     """A run of all chains, discarded; folds unlike the full data are adapted.
@@ -47,12 +47,14 @@ def warmup(
         adapted: which folds to adapt: "auto" (by `needs_adapting`, and those that do not forget
             their starts), "always" or "never".
         full_draws: full-data draws, for the reference variance of the score.
-        after: called with every block and its purpose.
+        after: called with every block, its purpose, the draws per chain so far and those expected.
         say: prints a message.
     """
     own = moving.alike(fit, len(folds.id))
     at = engine, root("warmup"), fit.kernel, folds, own, position, length, 0
-    end, center, early, late, num_draws, forgot = run(*at, lambda block: after(block, ""), say)
+    end, center, early, late, num_draws, forgot = run(
+        *at, lambda block, *made: after(block, "", *made), say
+    )
     which = np.full(len(folds.id), adapted == "always")
     if adapted == "auto" and early.shape[2] >= MIN_DRAWS:
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
@@ -62,14 +64,18 @@ def warmup(
         return Starts(end, own, which, center, late, num_draws, forgot)
     number, taken = which.sum(), engine.buffer * end[which].size * 8
     groups = np.array_split(np.flatnonzero(which), min(-(-taken // POSITIONS), number))
+
+    def after_adapted(block: Block, *made: int) -> None:
+        after(block, "of adapted folds,", *made)
+
     each = [
-        adapt(engine, root("adapt"), fit, folds.some(group), end[group], after, say)
+        adapt(engine, root("adapt"), fit, folds.some(group), end[group], after_adapted, say)
         for group in groups
     ]
     owns, places, lengths = zip(*each)
     its, where, first = Own(*map(np.concatenate, zip(*owns))), np.concatenate(places), lengths[0]
     at = engine, root("adapt"), fit.kernel, folds.some(which), its, where, length, first
-    again = run(*at, lambda block: after(block, "of adapted folds,"), say)
+    again = run(*at, after_adapted, say)
     for x, new in zip((end, *(own := Own(*map(np.array, own)))), (again.position, *its)):
         x[which] = new
     for kind, x in again.center.items():
