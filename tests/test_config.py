@@ -616,7 +616,10 @@ def test_one_batch_is_enough_for_superchains():
         module.CvConfig(chains=8, draws=1, batch_size=1)
 
 
-@pytest.mark.parametrize("path", sorted(Path("config").rglob("*.yaml")), ids=str)
+HERE = [x for x in sorted(Path("config").rglob("*.yaml")) if x.parent.name != "nested_rhat"]
+
+
+@pytest.mark.parametrize("path", HERE, ids=str)
 def test_every_config_here_is_valid(path):
     assert load(path).experiments
 

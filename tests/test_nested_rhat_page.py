@@ -172,8 +172,9 @@ def test_accepted_errors():
 
 @pytest.fixture(scope="module")
 def drawn() -> xr.Dataset:
-    small = Illustrated(superchains=32, chains=32, repeats=10, grid=5)
-    with jax.enable_x64(True):
+    small = Illustrated(superchains=256, chains=32, repeats=10, grid=5)
+    with jax.enable_x64(True), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(illustrated, "SPLITS", (2, 1024))
         return illustrated.illustrate(small, 1, Path(), nothing_said)
 
 

@@ -1,5 +1,7 @@
 """Chains on a subspace of the parameters: against closed forms there, and beside all directions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -200,6 +202,20 @@ def test_beside_psis(tmp_path, monkeypatch):
     apart = found["joint_elpd"].sel(fold=found["both_ways"].values) - found["both_ways_elpd"]
     bias = np.sqrt(sampled.size) * apart.mean() / found["joint_elpd"].std(ddof=1)
     assert found.attrs["subspace_bias"] == pytest.approx(float(bias))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(pcv.loo, good_k=0.1),
+        partial(pcv.subsample, m=6, exact="folds", surrogate="plpd"),
+    ],
+    ids=["loo", "subsample"],
+)
+def test_of_the_folds_that_are_sampled(call):
+    problem, short = regression(), {"chains": 4, "draws": 100, "progress": False}
+    cv = call(problem.model, data=problem.data, kernel={"subspace": 2}, **short)
+    assert cv.diagnostics.attrs["subspace_dim"] == 2
 
 
 def test_where_no_fold_is_sampled():

@@ -40,6 +40,7 @@ def loo(
     draws: int = 200,
     warmup: int | str = 50,
     fit: Mapping[str, Any] | xr.DataTree | None = None,
+    kernel: Mapping[str, Any] | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
     cores: int | None = None,
@@ -59,7 +60,7 @@ def loo(
         good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
         predictive: "auto" integrates out effects of the left-out unit or group alone, so that
             weights depend on the other parameters only.
-        chains, draws, warmup, cv: of the folds sampled.
+        chains, draws, warmup, kernel, cv: of the folds sampled, as for `cross_validate`.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
 
     Returns:
@@ -77,6 +78,7 @@ def loo(
     sections = {
         "predictive": predictive,
         "fit": {} if fit is None else fit,
+        "kernel": kernel,
         "cv": calls.cv_section(chains, draws, warmup, None, cv),
     }
     prepared = calls.prepared(model, folds, data, sections, seed, precision, None, cores, progress)
@@ -105,6 +107,7 @@ def subsample(
     draws: int = 200,
     warmup: int | str = 50,
     fit: Mapping[str, Any] | xr.DataTree | None = None,
+    kernel: Mapping[str, Any] | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
     results: str | None = None,
@@ -146,7 +149,7 @@ def subsample(
             within; otherwise to their size.
         good_k: k-hat above which PSIS fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
         predictive: as for `loo`.
-        chains, draws, warmup, cv: of the folds sampled.
+        chains, draws, warmup, kernel, cv: of the folds sampled, as for `cross_validate`.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`; for very large
             data perhaps ``{"approximation": "laplace"}``.
 
@@ -171,6 +174,7 @@ def subsample(
     sections = {
         "predictive": predictive,
         "fit": {} if fit is None else fit,
+        "kernel": kernel,
         "cv": calls.cv_section(chains, draws, warmup, None, cv),
     }
     prepared = calls.prepared(
