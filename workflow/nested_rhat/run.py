@@ -48,4 +48,5 @@ def main() -> None:
         sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ sys.path.append(str(PACKAGES))
 from cumulative import files as cumulative_files
 from loo_subsampling import files as loo_subsampling_files
 from nested_rhat import files as nested_rhat_files
+from nested_rhat import settings as nested_rhat_settings
 from paper import files as paper_files
 from subspace import files as subspace_files
 
@@ -42,3 +43,31 @@ def page_input(experiments, stages):
         return list(dict.fromkeys(needed))
 
     return of
+
+
+SETTINGS_FILE = "results/nested_rhat/settings.yaml"
+DEFAULT_SETTINGS = PACKAGES.parent / "config/nested_rhat/nested_rhat.yaml"
+try:
+    if SHORT_CHAINS is not None:
+        SETTINGS = nested_rhat_settings.parse({"nested_rhat": SHORT_CHAINS}, "config")
+    elif PAGE == "nested_rhat" and GIVEN:
+        raise PcvError(
+            "config: nested_rhat: missing; add it, as in config/nested_rhat/quick.yaml"
+        )
+    else:
+        SETTINGS = nested_rhat_settings.load(DEFAULT_SETTINGS)
+except PcvError as error:
+    sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
+RUNS = [nested_rhat_files.ILLUSTRATED, *SETTINGS.targets]
+VARIED = any(len(runs.superchains) > 1 for runs in SETTINGS.targets.values())
+
+
+def save_settings():
+    """Write the settings, for the jobs."""
+    text = yaml.safe_dump({"nested_rhat": SETTINGS.model_dump()}, sort_keys=False)
+    Path(SETTINGS_FILE).parent.mkdir(parents=True, exist_ok=True)
+    Path(SETTINGS_FILE).write_text(text)
+
+
+def settings_of(wildcards):
+    return nested_rhat_settings.part(SETTINGS, wildcards.target)
