@@ -215,7 +215,7 @@ def test_the_page_has_a_table_and_all_figures(run, drawn, tmp_path):
     text = (folder / "index.html").read_text()
     assert "Run on a CPU" in text
     assert "missing rosenbrock, german_credit" in said[0]
-    assert "missing bimodal: It was run with other settings" in said[1]
+    assert "missing bimodal: Its chains are of other settings" in said[1]
     for file in files.files(varied=True):
         assert (tmp_path.parent / file.replace("results", tmp_path.name, 1)).exists()
     rows = pages.table_1({"Normal": run}).rows

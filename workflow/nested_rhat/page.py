@@ -64,7 +64,7 @@ def page(settings: Settings, results: Path, say: Say, command: str) -> None:
         try:
             with store.opened(files.run_of(results, name)) as run:
                 if run.attrs["settings"] != part(settings, name):
-                    missing[name] = f"It was run with other settings; `{command}` runs it again."
+                    missing[name] = f"Its chains are of other settings; `{command}` makes new ones."
                     continue
                 runs[name] = run.load()
         except (PcvError, FileNotFoundError):

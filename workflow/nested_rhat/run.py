@@ -42,7 +42,7 @@ def main() -> None:
                 example = TARGETS[args.name](results)
                 runs = settings.targets[args.name]
                 found = chains.run(args.name, example, runs, settings.seed, say)
-        found.attrs |= {"device": devices.describe(), "settings": part(settings, args.name)}
+            found.attrs |= {"device": devices.describe(), "settings": part(settings, args.name)}
         store.put(args.output, found, mode="w")
     except PcvError as error:
         sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))

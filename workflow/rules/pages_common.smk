@@ -49,6 +49,8 @@ SETTINGS_FILE = "results/nested_rhat/settings.yaml"
 DEFAULT_SETTINGS = PACKAGES.parent / "config/nested_rhat/nested_rhat.yaml"
 try:
     if SHORT_CHAINS is not None:
+        if workflow.is_main_process and not asked_for("nested_rhat"):
+            raise PcvError("config: nested_rhat: only for `snakemake nested_rhat`")
         SETTINGS = nested_rhat_settings.parse({"nested_rhat": SHORT_CHAINS}, "config")
     elif PAGE == "nested_rhat" and GIVEN:
         raise PcvError(
