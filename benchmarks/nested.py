@@ -1,20 +1,28 @@
 """How many superchains, and for how long: what `cv.warmup: auto` leaves of the bias of starts.
 
     .venv/bin/python -m benchmarks.nested
+    .venv/bin/python -m benchmarks.nested rats
 
 A score of two AR(1) components, a fast one (φ = .3) and a slow one with a share of its variance.
 Chains start one or two standard deviations off, in the same direction in all folds, as draws of the
 full data do, and with the spread of the score. The bias of each fold, given its starts, is known.
+
+Or the rats of the quickstart, by 256 chains of 10 draws, with several warmups.
 """
 
 import itertools
+import sys
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+import pcv
 from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tolerated
 from pcv.analysis.stopping.config import looks
+from pcv.models.zoo.rats import random_slopes
+from pcv.sampling.folds import lasting
 from pcv.sampling.folds.lasting import FIRST, KEPT, LAST, enough
 
 FOLDS = 100
@@ -82,5 +90,37 @@ def rows(rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def of_rats() -> None:
+    """elpd by short chains, beside that of 200 draws each."""
+    table = pd.read_csv("resources/rats.csv").sort_values(["rat", "day"])
+    data = {name: table[name].to_numpy() for name in table}
+    model = random_slopes(data, priors="paper")
+    auto = [{"warmup": "auto", "seed": seed} for seed in range(3)]
+    for name, settings in [
+        ("200 draws", {"draws": 200}),
+        ("a warmup of 50", {}),
+        *((f"auto, seed {x['seed']}", x) for x in auto),
+        *((f"until superchains agree, seed {x['seed']}", x) for x in auto),
+    ]:
+        at_once = name.startswith("until")
+        with mock.patch.object(lasting, "enough", at_agreement if at_once else enough):
+            cv = pcv.cross_validate(
+                model,
+                {"scheme": "leave_one_group_out", "group": "rat"},
+                data=data,
+                chains=256,
+                progress=False,
+                **{"draws": 10, **settings},
+            )
+        print(f"{name}: elpd {cv.elpd:.2f}, MCSE {cv.mcse:.3f}", flush=True)
+
+
+def at_agreement(look: int, *_: int) -> int:
+    return look + KEPT
+
+
 if __name__ == "__main__":
-    print(rows(np.random.default_rng(1)).to_markdown(index=False))
+    if sys.argv[1:] == ["rats"]:
+        of_rats()
+    else:
+        print(rows(np.random.default_rng(1)).to_markdown(index=False))
