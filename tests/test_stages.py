@@ -440,7 +440,9 @@ class TestSuperchains:
         center = fit["unconstrained/position"].mean(("chain", "draw")).values
         np.testing.assert_allclose(wide - center, 3 * (narrow - center), rtol=1e-9, atol=1e-12)
 
-    def test_superchains_that_stay_where_they_started_are_flagged(self, conjugate, monkeypatch):
+    @staticmethod
+    def hold_still(monkeypatch) -> None:
+        """Chains that hardly move."""
         as_it_is = moving.alike
 
         def hardly_moving(fit, num_folds):
@@ -448,6 +450,9 @@ class TestSuperchains:
             return found._replace(step_size=1e-4 * found.step_size)
 
         monkeypatch.setattr(moving, "alike", hardly_moving)
+
+    def test_superchains_that_stay_where_they_started_are_flagged(self, conjugate, monkeypatch):
+        self.hold_still(monkeypatch)
         changes = self.changes(1)
         changes["cv"]["adapt"] = "never"
         run(conjugate.job(changes, model="exact"), "warmup", "sample", "diagnose")
@@ -469,13 +474,7 @@ class TestSuperchains:
         assert any(f"{typical:.0f} draws per chain" in words for words in conjugate.said)
 
     def test_starts_that_are_not_forgotten_are_flagged(self, conjugate, monkeypatch):
-        as_it_is = moving.alike
-
-        def hardly_moving(fit, num_folds):
-            found = as_it_is(fit, num_folds)
-            return found._replace(step_size=1e-4 * found.step_size)
-
-        monkeypatch.setattr(moving, "alike", hardly_moving)
+        self.hold_still(monkeypatch)
         changes = self.changes(1, "auto")
         changes["cv"]["adapt"] = "never"
         run(conjugate.job(changes, model="exact"), "warmup", "sample", "diagnose")
