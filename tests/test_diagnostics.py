@@ -16,6 +16,7 @@ from scipy.stats import ttest_ind
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, tails
+from pcv.sampling.folds import lasting
 from tests.chains import ar1
 
 SEEDS = (1, 2, 3)
@@ -1087,6 +1088,7 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
             "R-hat .* with an ESS of ",
             (verdicts.ROUGH_RHAT, verdicts.ENOUGH_ESS),
         ),
+        "superchains still differ": ("superchains still differ", (f"{lasting.BY_CHANCE:.4f}",)),
         "first and second halves": ("first and second halves", (diag.BENCHMARK_LEVEL,)),
         "divergences": (".* divergences", (f"{verdicts.MAX_SHARE_DIVERGENT:.0%}",)),
         "mean acceptance": ("mean acceptance", (verdicts.MIN_ACCEPTANCE,)),
@@ -1117,6 +1119,7 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
     draws[at("first and second halves")] += np.linspace(-1, 1, 200)
     accepted[at("mean acceptance")] = efmi[at("E-FMI")] = 0.1
     gap[at("two integrals")] = 1.0
+    forgot = np.arange(number) != at("superchains still differ")
     draws[at("R-hat is undefined"), 1, 5] = -np.inf
     draws[at("ESS")] = ar1(rng, 0.995, (8, 200))
     khat[at("k-hat")] = 0.9
@@ -1137,6 +1140,7 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
         efmi=np.array(efmi),
         hidden=hidden,
         integral_gap=gap,
+        forgot=forgot,
         both=one_sided._replace(carry=crossings, gap_p=gap_p),
     )
     assert [next(x for x in names if row[0].startswith(x)) for row in rows] == names

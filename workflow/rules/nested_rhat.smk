@@ -9,7 +9,7 @@ rule superchains:
         target="|".join(RUNS),
     conda:
         "../../envs/pcv.yaml"
-    threads: max(1, workflow.cores // len(RUNS)) if workflow.local_exec else 4
+    threads: cores_per_target
     resources:
         gpu=GPU,
     params:

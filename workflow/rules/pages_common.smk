@@ -47,21 +47,26 @@ def page_input(experiments, stages):
 
 SETTINGS_FILE = "results/nested_rhat/settings.yaml"
 DEFAULT_SETTINGS = PACKAGES.parent / "config/nested_rhat/nested_rhat.yaml"
+SETTINGS = None  # unless they are asked for
 try:
-    if SHORT_CHAINS is not None:
-        if workflow.is_main_process and not asked_for("nested_rhat"):
+    if not workflow.is_main_process:
+        if Path(SETTINGS_FILE).exists():
+            SETTINGS = nested_rhat_settings.load(Path(SETTINGS_FILE))
+    elif SHORT_CHAINS is not None:
+        if not asked_for("nested_rhat"):
             raise PcvError("config: nested_rhat: only for `snakemake nested_rhat`")
         SETTINGS = nested_rhat_settings.parse({"nested_rhat": SHORT_CHAINS}, "config")
     elif PAGE == "nested_rhat" and GIVEN:
         raise PcvError(
             "config: nested_rhat: missing; add it, as in config/nested_rhat/quick.yaml"
         )
-    else:
+    elif asked_for("nested_rhat"):
         SETTINGS = nested_rhat_settings.load(DEFAULT_SETTINGS)
 except PcvError as error:
     sys.exit("\n".join(f"error: {line}" for line in str(error).splitlines()))
-RUNS = [nested_rhat_files.ILLUSTRATED, *SETTINGS.targets]
-VARIED = any(len(runs.superchains) > 1 for runs in SETTINGS.targets.values())
+TARGETS = SETTINGS.targets if SETTINGS else {}
+RUNS = [nested_rhat_files.ILLUSTRATED, *TARGETS]
+VARIED = any(len(runs.superchains) > 1 for runs in TARGETS.values())
 
 
 def save_settings():
@@ -73,3 +78,10 @@ def save_settings():
 
 def settings_of(wildcards):
     return nested_rhat_settings.part(SETTINGS, wildcards.target)
+
+
+def cores_per_target(wildcards):
+    """Run the targets side by side, which compile on one core each; on a cluster, on four each."""
+    if not (workflow.local_exec and workflow.is_main_process):
+        return 4
+    return max(1, workflow.cores // len(RUNS))
