@@ -222,6 +222,22 @@ def exhausted(*args):
     raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
 
+def test_killed_after_a_warmup_of_its_own_length(project, monkeypatch):
+    cv = {**DRAWS["cv"], "chains": 16, "superchains": 4, "warmup": "auto"}
+    run(project.job({"cv": cv}, "flat"), "warmup")
+    warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr"), engine="zarr")
+    assert np.unique(warm["n_warmup"]).size > 1
+    whole = sampled(project, {"cv": cv})
+    shutil.rmtree("results/.checkpoints")
+    with monkeypatch.context() as patch:
+        killed_after(patch, 5)
+        with pytest.raises(Killed):
+            sampled(project, {"cv": cv})
+    assert sampled(project, {"cv": cv}).identical(whole)
+    assert any("resuming from" in line for line in project.said)
+    run(project.job(DRAWS, "flat"), "warmup")
+
+
 def test_more_draws_go_on(project, monkeypatch):
     made, as_it_is = [], sampling.engine_of
     monkeypatch.setattr(sampling, "engine_of", lambda *x: made.append(as_it_is(*x)) or made[-1])

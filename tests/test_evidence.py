@@ -18,6 +18,7 @@ from benchmarks.evidence import FACTS as FILE
 from benchmarks.evidence import PROBLEMS
 from pcv import PcvError
 from pcv.models.checks.prior import strayed
+from pcv.pipeline.status import artifacts
 from pcv.pipeline.storage.artifacts import opened
 from pcv.sampling import memory, path
 from tests.data import needs_data
@@ -312,17 +313,26 @@ def test_killed_along_the_orders(tmp_path, monkeypatch):
     def found(one):
         return opened(one, "evidence").load()
 
+    def state_of(one):
+        place = "evidence", "flat"
+        return next(x.state for x in artifacts(one) if (x.stage, x.job.model) == place)
+
     run(job(30, "elsewhere"), "data", "folds", "fit", "evidence")
     run(job(20), "data", "folds", "fit")
     with monkeypatch.context() as patch:
         killed_after(patch, 3)  # what it is made of, a block, the state after it
         with pytest.raises(Killed):
             run(job(20), "evidence")
+    assert re.fullmatch(r"to do; resumes from \d+ of 20 orders", state_of(job(20)))
     project.said.clear()
     run(job(20), "evidence")
+    assert state_of(job(20)) == "done"
     assert re.search(r"evidence flat: resuming after \d+ of 20 orders", "\n".join(project.said))
     first, more = found(job(20)), found(job(30, "elsewhere"))
     np.testing.assert_allclose(first["log_evidence"], more["log_evidence"][:20], rtol=1e-12)
-    run(job(30), "folds", "evidence")
+    run(job(30), "folds")
+    again = "again: config.folds.splits was 20, is 30; resumes from 20 of 30 orders"
+    assert state_of(job(30)) == again
+    run(job(30), "evidence")
     assert "evidence flat: resuming after 20 of 30 orders" in project.said
     np.testing.assert_allclose(found(job(30))["log_evidence"], more["log_evidence"], rtol=1e-12)

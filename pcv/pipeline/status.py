@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
-from pcv.pipeline.job import Job, draws_of
+from pcv.pipeline.job import Job, draws_of, paths_of
 from pcv.pipeline.stages.common.problem import active_folds, batch_of, sampled_folds, stored_folds
 from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.artifacts import (
@@ -90,9 +90,21 @@ def _failed(job: Job, known: Mapping[str, Stamp]) -> str:
 
 
 def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
-    """The state, for samples with the number of blocks saved."""
-    if stage != "sample":
+    """The state, for samples and paths along random orders with what is saved of them."""
+    if stage == "sample":
+        pool, (made_of, number, words) = job.checkpoints, _blocks(job, known)
+    elif stage == "evidence":
+        pool = job.checkpoints.with_name("evidence")
+        made_of, number, words = _orders(pool, job, known)
+    else:
         return state
+    if checkpoint.is_held(pool, made_of):
+        return f"running: {words}"
+    return f"{state}; resumes from {words}" if number else state
+
+
+def _blocks(job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, str]:
+    """Of samples: what they are made of, and the number of blocks saved, also in words."""
     inputs = {name: known[name] for name in ("data", "fit", "folds", "warmup")}
     if job.round:
         before = sample_name(job._replace(round=job.round - 1))
@@ -102,10 +114,16 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
     made_of = draws_of(job, inputs, folds.some(which), opened(job, "warmup").isel(fold=which))
     number = checkpoint.count(job.checkpoints, made_of)
     cv = job.settings.cv
-    words = f"{number} of {'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size} blocks"
-    if checkpoint.is_held(job.checkpoints, made_of):
-        return f"running: {words}"
-    return f"{state}; resumes from {words}" if number else state
+    most = f"{'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size}"
+    return made_of, number, f"{number} of {most} blocks"
+
+
+def _orders(pool: Path, job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, str]:
+    """The same of paths along random orders, by order."""
+    made_of, most = paths_of(job, known), len(opened(job, "folds")["order"])
+    saved = checkpoint.saved(pool, made_of)
+    number = min(sum(len(saved.block(i)["steps"]) for i in range(saved.number)), most)
+    return made_of, number, f"{number} of {most} orders"
 
 
 def table(found: list[Artifact]) -> str:

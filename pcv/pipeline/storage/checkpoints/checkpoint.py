@@ -140,6 +140,15 @@ def count(jobs: Path, made_of: Mapping[str, Any]) -> int:
     return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
 
 
+def saved(jobs: Path, made_of: Mapping[str, Any]) -> Checkpoint:
+    """What a job can resume from, for one that only looks."""
+    folder = folder_of(jobs, made_of)
+    known = record(folder / MADE_OF, lambda file: None)
+    if known is None or MADE_ON not in known or not alike(known, made_of):
+        return NOWHERE
+    return found(folder, made_of, known[MADE_ON])
+
+
 def folders(model: Path) -> list[Path]:
     """The folders of all jobs of a model."""
     return [file.parent for file in sorted(model.rglob(MADE_OF))]
