@@ -14,9 +14,8 @@ from scipy.stats import gaussian_kde
 
 from cumulative import files, published
 from cumulative.models import design, prior_sd
-from paper.page import by_reason, coded
+from paper.runs import demand, runs_of
 from pcv.analysis import evidence
-from pcv.base.errors import PcvError
 from pcv.folds import columns
 from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
@@ -57,20 +56,15 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         say: prints what is missing.
         command: runs the experiments.
     """
-    runs: dict[str, Job] = {}
-    paths: dict[str, Paths] = {}
-    missing = {}
-    for name in files.EXPERIMENTS:
-        if name not in config.experiments:
-            missing[name] = "the config has no such experiment"
-            continue
+
+    def read(name: str) -> tuple[Job, Paths]:
+        demand(config, name)
         job = Job(config, name, results)
-        try:
-            paths[name], runs[name] = followed(job)[0], job
-        except PcvError:
-            missing[name] = f"`{command}` runs it."
-    for names, why in by_reason(missing):
-        say(f"warning: cumulative: missing {', '.join(names)}: {why}")
+        return job, followed(job)[0]
+
+    there, missing = runs_of("cumulative", files.EXPERIMENTS, read, say, command)
+    runs = {name: job for name, (job, _) in there.items()}
+    paths = {name: of_models for name, (_, of_models) in there.items()}
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
@@ -86,7 +80,7 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         captions=CAPTIONS,
         orders={name: next(iter(x.values())).sizes["order"] for name, x in paths.items()},
         seed=config.seed,
-        missing=[(names, coded(why)) for names, why in by_reason(missing)],
+        missing=missing,
     )
     store.write_text(folder / "index.html", text)
     say(f"cumulative: {folder / 'index.html'}")

@@ -12,8 +12,8 @@ from loo_subsampling import files
 from loo_subsampling.estimates import Run, Terms
 from loo_subsampling.figure import CAPTION, figure_1
 from loo_subsampling.tables import tables
-from paper.page import by_reason, coded, table_html
-from pcv.base.errors import PcvError
+from paper.page import table_html
+from paper.runs import demand, runs_of
 from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
 from pcv.pipeline.stages.common.pages import write_figures
@@ -34,17 +34,12 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         say: prints what is missing.
         command: runs the experiments.
     """
-    runs, missing = {}, {}
-    for name in files.EXPERIMENTS:
-        if name not in config.experiments:
-            missing[name] = "the config has no such experiment"
-            continue
-        try:
-            runs[name] = read(Job(config, name, results))
-        except PcvError:
-            missing[name] = f"`{command}` runs it."
-    for names, why in by_reason(missing):
-        say(f"warning: loo_subsampling: missing {', '.join(names)}: {why}")
+
+    def read(name: str) -> Run:
+        demand(config, name)
+        return of_experiment(Job(config, name, results))
+
+    runs, missing = runs_of("loo_subsampling", files.EXPERIMENTS, read, say, command)
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
@@ -63,14 +58,14 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         caption=CAPTION,
         runs=runs,
         seed=config.seed,
-        missing=[(names, coded(why)) for names, why in by_reason(missing)],
+        missing=missing,
         marks={name: run.marks for name, run in runs.items() if run.marks},
     )
     store.write_text(folder / "index.html", text)
     say(f"loo_subsampling: {folder / 'index.html'}")
 
 
-def read(job: Job) -> Run:
+def of_experiment(job: Job) -> Run:
     """An experiment's results.
 
     Raises:

@@ -11,8 +11,7 @@ from markupsafe import Markup
 from nested_rhat import figures, files
 from nested_rhat.errors import LEVEL, accepted, errors, limit, share_large
 from nested_rhat.settings import Settings, part
-from paper.page import by_reason, coded
-from pcv.base.errors import PcvError
+from paper.runs import Absent, runs_of
 from pcv.pipeline.job import Say
 from pcv.pipeline.stages.common.pages import write_figures
 from pcv.pipeline.storage import store
@@ -58,19 +57,15 @@ def page(settings: Settings, results: Path, say: Say, command: str) -> None:
         say: prints what is missing.
         command: runs them.
     """
-    runs: dict[str, xr.Dataset] = {}
-    missing = {}
-    for name in (files.ILLUSTRATED, *settings.targets):
-        try:
-            with store.opened(files.run_of(results, name)) as run:
-                if run.attrs["settings"] != part(settings, name):
-                    missing[name] = f"Its chains are of other settings; `{command}` makes new ones."
-                    continue
-                runs[name] = run.load()
-        except (PcvError, FileNotFoundError):
-            missing[name] = f"`{command}` runs it."
-    for names, why in by_reason(missing):
-        say(f"warning: nested_rhat: missing {', '.join(names)}: {why}")
+
+    def read(name: str) -> xr.Dataset:
+        with store.opened(files.run_of(results, name)) as run:
+            if run.attrs["settings"] != part(settings, name):
+                raise Absent(f"Its chains are of other settings; `{command}` makes new ones.")
+            return run.load()
+
+    names = [files.ILLUSTRATED, *settings.targets]
+    runs, missing = runs_of("nested_rhat", names, read, say, command)
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
@@ -101,7 +96,7 @@ def page(settings: Settings, results: Path, say: Say, command: str) -> None:
         figures={name: Markup(inline(x.svg, name)) for name, x in pictures.items()},
         captions={files.figure(n): words for n, words in CAPTIONS.items()},
         about=f"Seed {settings.seed}. " + (f"Run on {', '.join(devices)}." if devices else ""),
-        missing=[(names, coded(why)) for names, why in by_reason(missing)],
+        missing=missing,
     )
     store.write_text(folder / "index.html", text)
     say(f"nested_rhat: {folder / 'index.html'}")

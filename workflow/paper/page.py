@@ -1,15 +1,15 @@
 """The page of the paper's examples: tables and figures in, HTML out."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from paper import files
 from paper.figures import FIGURES, Example
 from paper.parts import PARTS
 from paper.published import RUN_TIMES
+from paper.runs import by_reason, coded
 from paper.tables import difference_table, mean_table, refusal
 from pcv.report import Picture, Table, inline, template
 
@@ -73,27 +73,6 @@ def html(
         about=about,
         marks=marks,
     )
-
-
-def by_reason(missing: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Experiments that were not run, grouped by reason.
-
-    >>> by_reason({"a": "no data", "b": "no such experiment", "c": "no data"})
-    [(['a', 'c'], 'no data'), (['b'], 'no such experiment')]
-    """
-    names: dict[str, list[str]] = {}
-    for name, why in missing.items():
-        names.setdefault(why, []).append(name)
-    return [(together, why) for why, together in names.items()]
-
-
-def coded(words: str) -> Markup:
-    """Text with its commands as code.
-
-    >>> coded("give `pcv data <config>` first")
-    Markup('give <code>pcv data &lt;config&gt;</code> first')
-    """
-    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(words)))
 
 
 def table_html(table: Table) -> str:

@@ -10,8 +10,9 @@ import pandas as pd
 from paper import files
 from paper.figures import FIGURES, Example
 from paper.numbers import as_json, captioned, summary
-from paper.page import by_reason, html, table_html
+from paper.page import html, table_html
 from paper.published import MEANS, MIXING, RUN_TIMES
+from paper.runs import by_reason
 from paper.tables import mixing_table, time_table
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import Config

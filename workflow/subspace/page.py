@@ -14,10 +14,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from scipy.special import logsumexp
 
-from paper.page import by_reason, coded
+from paper.runs import demand, runs_of
 from pcv.analysis.diagnostics.psis import psislw
 from pcv.analysis.subspace import distance
-from pcv.base.errors import PcvError
 from pcv.folds.base import train_mask
 from pcv.pipeline.config import Config
 from pcv.pipeline.job import Job, Say
@@ -71,30 +70,21 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         say: prints what is missing.
         command: runs the experiments.
     """
-    rows: list[Row] = []
-    missing = {}
-    psis = None
-    for name in files.EXPERIMENTS:
-        if name not in config.experiments:
-            if name == files.BRUTE_FORCE:
-                missing[name] = "the config has no such experiment"
-            continue
+
+    def read(name: str) -> tuple[Job, xr.Dataset]:
+        demand(config, name)
         job = Job(config, name, results)._replace(model=MODEL)
-        try:
-            diagnosed = diagnosed_of(job)[0][MODEL]
-        except PcvError:
-            missing[name] = f"`{command}` runs it."
-            continue
-        rows.append(_row(job, diagnosed))
-        psis = psis or _psis(job)
-    for names, why in by_reason(missing):
-        say(f"warning: subspace: missing {', '.join(names)}: {why}")
+        return job, diagnosed_of(job)[0][MODEL]
+
+    names = [x for x in files.EXPERIMENTS if x in config.experiments or x == files.BRUTE_FORCE]
+    runs, missing = runs_of("subspace", names, read, say, command)
+    rows = [_row(*run) for run in runs.values()]
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
     table, pictures = None, {}
-    if psis is not None and rows[0].name == files.BRUTE_FORCE:
-        table = table_1([rows[0], psis, *rows[1:]])
+    if files.BRUTE_FORCE in runs:
+        table = table_1([rows[0], _psis(runs[files.BRUTE_FORCE][0]), *rows[1:]])
         frame = pd.DataFrame(table.rows, columns=list(table.head))
         store.write_text(folder / "tables/table_1.csv", frame.to_csv(index=False))
         pictures = drawn({"bias": figure(rows)})
@@ -104,7 +94,7 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         figures={name: Markup(inline(x.svg, name)) for name, x in pictures.items()},
         caption=CAPTION,
         seed=config.seed,
-        missing=[(names, coded(why)) for names, why in by_reason(missing)],
+        missing=missing,
     )
     store.write_text(folder / "index.html", text)
     say(f"subspace: {folder / 'index.html'}")
