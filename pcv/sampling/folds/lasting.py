@@ -134,6 +134,13 @@ def run(
     late = np.zeros((*position.shape[:2], KEPT))
     num_draws, forgot, done, left = np.zeros(number, int), np.zeros(number, bool), 0, every
     noise = fdtri(superchains - 1, chains - superchains, 1 - BY_CHANCE)
+
+    def conclude(ended: np.ndarray, last: list[Seen], draws: int, forgotten: bool) -> None:
+        late[ended] = _scores(last)[..., -KEPT:]
+        for kind, x in centers(last[len(last) // 2 :]).items():
+            center[kind][ended] = x
+        num_draws[ended], forgot[ended] = draws, forgotten
+
     for until in (KEPT, *looks(FIRST, LAST, 1)):
         in_all = enough(until, chains, superchains)
         made, end[left] = drawn(left, end[left], done, until, in_all)
@@ -144,21 +151,15 @@ def run(
             continue
         apart = excess(_scores(made), superchains)
         passed = ~(apart > noise) if done == LAST else apart <= 1
-        for some, goes_on in ((passed, True), (~passed & (done == LAST), False)):
-            if not len(ended := left[some]):
-                continue
-            last = [
-                Seen(x.draws[some], {kind: m[some] for kind, m in x.mean.items()}) for x in made
-            ]
-            if goes_on:
-                last, end[ended] = drawn(ended, end[ended], done, in_all, in_all)
-            late[ended] = _scores(last)[..., -KEPT:]
-            for kind, x in centers(last[len(last) // 2 :]).items():
-                center[kind][ended] = x
-            num_draws[ended], forgot[ended] = in_all if goes_on else done, goes_on
+        if len(agree := left[passed]):
+            further, end[agree] = drawn(agree, end[agree], done, in_all, in_all)
+            conclude(agree, further, in_all, True)
         left = left[~passed]
         if not len(left):
             break
+    else:
+        rest = [Seen(x.draws[~passed], {k: m[~passed] for k, m in x.mean.items()}) for x in made]
+        conclude(left, rest, LAST, False)
     return Run(end, center, np.concatenate(early, axis=2), late, num_draws, forgot)
 
 
