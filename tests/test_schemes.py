@@ -189,6 +189,17 @@ def test_futures_of_each_series_by_enumeration(by, first, horizon, step, window)
     well_formed(folds)
 
 
+def test_a_horizon_for_short():
+    by = np.repeat(["a", "b"], 8)
+    short = pcv.leave_future_out(by=by, units=16, min_observations=4, horizon=2, step=2)
+    long = pcv.leave_future_out(16, 4, 2, step=2, by=by)
+    assert short.id.tolist() == long.id.tolist()
+    assert scored(short) == scored(long) == [[4, 5], [6, 7], [12, 13], [14, 15]]
+    assert refusal(leave_future_out, 16, 4, 3, horizon=2) == (
+        "leave-future-out: forecast_horizon is 3 and horizon 2, which are one; give one of them"
+    )
+
+
 def test_times_of_each_series_increase():
     by = ["a", "a", "b", "b", "b"]
     names = ["a 1", "a 2", "b 1", "b 2", "b 3"]

@@ -121,6 +121,7 @@ def leave_future_out(
     window: int | None = None,
     time: Values | None = None,
     by: Values | None = None,
+    horizon: int | None = None,
 ) -> Folds:
     r"""Units predicted from earlier ones, of one series or of many.
 
@@ -136,11 +137,12 @@ def leave_future_out(
     Args:
         units: their number, or their names; in temporal order, of each series.
         min_observations: units of a series before its first test set.
-        forecast_horizon: units per test set.
+        forecast_horizon, or `horizon` for short: units per test set.
         step: units between the starts of test sets.
         window: latest units of its series that a fold trains on; None: all before its test set.
         time: of each unit, numbers or dates that must increase; None: not checked.
-        by: series of each unit; None: all are one.
+        by: series of each unit; None: all are one. By the name of a column in
+            ``cross_validate(model, {"scheme": "leave_future_out", "by": "subject", …}, …)``.
 
     Returns:
         Folds named after the first and last unit they test.
@@ -156,6 +158,13 @@ def leave_future_out(
     >>> folds.test.tolist(), folds.held_out.tolist()
     ([[2], [5]], [[[2, 3]], [[5, 6]]])
     """
+    if horizon is not None:
+        if forecast_horizon not in (1, horizon):
+            raise PcvError(
+                f"leave-future-out: forecast_horizon is {forecast_horizon} and horizon {horizon}, "
+                "which are one; give one of them"
+            )
+        forecast_horizon = horizon
     numbers = {
         "min_observations": min_observations,
         "forecast_horizon": forecast_horizon,

@@ -11,9 +11,10 @@ predictive density.
 
 A step from s to s' has particles of :math:`\gamma_s` with equal weights. Their mean weight
 :math:`w = \gamma_{s'}/\gamma_s` estimates the ratio of both normalisers, and that to every unit
-passed. Then some of them, drawn by weight, move by HMC under :math:`\gamma_{s'}`, and all states of
-these chains are the next particles (waste-free SMC; Dau and Chopin 2022). So particles have always
-moved under the density whose ratio to the next they average; where they move first (BlackJAX 1.7's
+passed. Then some of them, drawn by weight, start chains like those of folds
+(`pcv.sampling.hmc.run_chain`) under :math:`\gamma_{s'}`, all states of which are the next
+particles (waste-free SMC; Dau and Chopin 2022). So particles have always moved under the density
+whose ratio to the next they average; where they move first (BlackJAX 1.7's
 `partial_posteriors_smc`), the estimate is biased.
 
 The mean of exp of these estimates is very nearly the normaliser itself, whatever the number of
@@ -27,7 +28,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import blackjax.mcmc.hmc as hmc
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,8 +38,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.base import programs
 from pcv.base.programs.devices import BY_CHAIN, in_use, shard_mapped
-from pcv.sampling.hmc import MAX_LOG_STEP, MIN_LOG_STEP, jittered
-from pcv.sampling.kernel import DENSE
+from pcv.sampling.hmc import MAX_LOG_STEP, MIN_LOG_STEP, Chain, Pace, State, run_chain
+from pcv.sampling.kernel import DENSE, Kernel
 
 LENGTH = 16
 """states of each chain, all of which become particles"""
@@ -217,11 +217,12 @@ def follow(
         )
         some = jnp.take_along_axis(now.particles, chosen[:, :, None], axis=1)
         distinct = jnp.where(path.steps == 1, chains, number)
-        covariance = jax.vmap(_covariance, (0, 0, None))(now.particles, weight, distinct)
+        kernels = jax.vmap(_kernel, (0, 0, None))(now.particles, weight, distinct)
+        exchanged = jax.tree.map(lambda x: x[::-1], kernels)
         of_place = partial(log_density, place)
         particles, accepted = jax.lax.cond(
             place < last,
-            lambda: _moved(of_place, moving, some, covariance[::-1], now.log_step),
+            lambda: _moved(of_place, moving, some, exchanged, now.log_step),
             lambda: (now.particles, one),
         )
         stays = at_rest | (accepted < LEAST_ACCEPT)
@@ -245,45 +246,51 @@ def _moved(
     log_density: LogDensity,
     key: Key[Array, ""],
     some: Float[Array, "set chain param"],
-    covariance: Float[Array, "set param ..."],
+    kernels: Kernel,
     log_step: Float[Array, ""],
 ) -> tuple[Float[Array, "set particle param"], Float[Array, ""]]:
-    """All states of HMC chains from some particles, and their acceptance."""
-    kernel = hmc.build_kernel()
+    """All states of the chains of some particles, and their acceptance; kernels by set."""
+    sets, chains, width = some.shape
     num_steps = jnp.minimum(np.pi / 2 / jnp.exp(log_step), MAX_LEAPFROGS)
+    fixed, unused = jnp.zeros_like(log_step), jnp.full_like(log_step, jnp.nan)
+    none, no_runs = jnp.zeros(0, jnp.int32), jnp.zeros((0, 2), jnp.int32)  # density knows its units
+    pace = Pace(jnp.array(0), jnp.array(LENGTH - 1), num_steps, jnp.array(1), fixed, unused)
 
-    def move(states: hmc.HMCState, key: Key[Array, ""]) -> tuple[hmc.HMCState, Any]:
-        steps, finer = jittered(num_steps, jax.random.fold_in(key, 0))
-        size = jnp.exp(log_step) * finer
+    def one(kernel: Kernel, of_set: Array, number: Array, begin: Position) -> tuple[Array, Array]:
+        state = State(begin, log_step, unused)
+        chain = Chain(of_set, number, none, no_runs, jnp.ones(width, begin.dtype))
+        _, made = run_chain(
+            lambda x, fold: log_density(x), 0, LENGTH - 1, key, kernel, pace, state, chain
+        )
+        return jnp.concatenate([begin[None], made.position]), made.acceptance
 
-        def one(metric: Array, key: Key[Array, ""], state: hmc.HMCState) -> Any:
-            return kernel(key, state, log_density, size, metric, steps)
-
-        of_set = jax.vmap(one, in_axes=(None, 0, 0))
-        states, info = jax.vmap(of_set)(covariance, jax.random.split(key, some.shape[:2]), states)
-        return states, (states.position, jnp.nan_to_num(info.acceptance_rate).mean())
-
-    begun = jax.vmap(jax.vmap(lambda x: hmc.init(x, log_density)))(some)
-    _, (later, accepted) = jax.lax.scan(move, begun, jax.random.split(key, LENGTH - 1))
-    every = jnp.concatenate([some[None], later]).swapaxes(0, 1)
-    return every.reshape(2, -1, some.shape[2]), accepted.mean()
+    numbers = jnp.arange(sets, dtype=jnp.uint32), jnp.arange(chains, dtype=jnp.uint32)
+    of_sets = jax.vmap(jax.vmap(one, (None, None, 0, 0)), (0, 0, None, 0))
+    every, accepted = of_sets(kernels, *numbers, some)
+    return every.reshape(sets, -1, width), accepted.mean()
 
 
-def _covariance(
+def _kernel(
     particles: Float[Array, "particle param"],
     weight: Float[Array, " particle"],
     distinct: Int[Array, ""],
-) -> Float[Array, "param ..."]:
-    """Of the particles; variances alone if parameters are many, correlations shrunk if these are
-    more than half as many as effective particles. Otherwise shrinking would widen narrow directions
-    manifold, such as those that the first data inform."""
-    apart = (particles - weight @ particles) * jnp.sqrt(weight)[:, None]
-    variance = (apart**2).sum(0)
-    if variance.size > DENSE:
-        return variance
+) -> Kernel:
+    """Of the particles' moments: without correlations if parameters are many; with shrunk ones if
+    these are more than half as many as effective particles. Otherwise shrinking would widen narrow
+    directions manifold, such as those that the first data inform."""
+    center = weight @ particles
+    apart = (particles - center) * jnp.sqrt(weight)[:, None]
+    sd = jnp.sqrt((apart**2).sum(0))
+    scale = jnp.where(sd > 0, sd, 1.0)
+    if sd.size > DENSE:
+        return Kernel(center, scale, jnp.zeros((sd.size, 0), sd.dtype), jnp.ones(0, sd.dtype))
     number = jnp.minimum(1 / jnp.sum(weight**2), distinct)
-    kept = jnp.where(number > 2 * variance.size, KEPT, number / (number + variance.size))
-    return kept * apart.T @ apart + (1 - kept) * jnp.diag(variance)
+    kept = jnp.where(number > 2 * sd.size, KEPT, number / (number + sd.size))
+    standard = apart / scale
+    values, directions = jnp.linalg.eigh(
+        kept * standard.T @ standard + (1 - kept) * jnp.eye(sd.size, dtype=sd.dtype)
+    )
+    return Kernel(center, scale, directions, jnp.sqrt(jnp.maximum(values, 1 - KEPT)))
 
 
 def _share_left(
