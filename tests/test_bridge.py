@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.scipy.stats import norm as normal
 from scipy.special import betaln
+from scipy.stats import beta, norm
 
 from pcv.models.model import Target
 from pcv.sampling.fit.approximate import laplace_evidence
@@ -43,7 +44,9 @@ CASES = {
 def test_bridge_is_exact_within_honest_errors(name):
     """Over 200 samples of four chains."""
     log_density, draw, exact = CASES[name]
-    found = [bridge(log_density, draw(np.random.default_rng(i), (4, 200)), i) for i in range(200)]
+    found = [
+        bridge(log_density, draw(np.random.default_rng(i), (4, 200)), 1000 + i) for i in range(200)
+    ]
     z = np.array([(x.value - exact) / x.mcse for x in found])
     assert abs(z.mean()) < 4 / np.sqrt(200)
     assert 0.85 < z.std(ddof=1) < 1.15
@@ -62,11 +65,41 @@ def test_correlated_chains_have_larger_errors():
         share = np.searchsorted(np.sort(rng.normal(size=20000)), z) / 20001
         return np.quantile(known, share)[..., None]
 
-    found = [bridge(log_density, chains(np.random.default_rng(i)), i) for i in range(60)]
+    found = [bridge(log_density, chains(np.random.default_rng(i)), 1000 + i) for i in range(60)]
     spread = np.std([x.value - exact for x in found])
     assert 0.6 < np.mean([x.mcse for x in found]) / spread < 1.6
     alone = bridge(log_density, draw(np.random.default_rng(0), (4, 400)), 0)
     assert alone.mcse < 0.8 * spread
+
+
+def test_many_parameters():
+    """30 coins, of which each has a skew posterior of its own, from autocorrelated draws: honest
+    errors, over 60 samples."""
+    heads = np.random.default_rng(3).integers(0, 9, 30)
+    exact = (betaln(2 + heads, 3 + 8 - heads) - betaln(2, 3)).sum()
+
+    def log_density(u):
+        up, down = jax.nn.log_sigmoid(u), jax.nn.log_sigmoid(-u)
+        return ((2 + heads) * up + (11 - heads) * down).sum() - 30 * betaln(2, 3)
+
+    def draws(rng):
+        z = rng.normal(size=(4, 500, 30))
+        for t in range(1, 500):
+            z[:, t] = 0.6 * z[:, t - 1] + 0.8 * z[:, t]
+        p = beta.ppf(norm.cdf(z), 2 + heads, 11 - heads)
+        return np.log(p) - np.log1p(-p)
+
+    found = [bridge(log_density, draws(np.random.default_rng(i)), 1000 + i) for i in range(60)]
+    z = np.array([(x.value - exact) / x.mcse for x in found])
+    assert abs(z.mean()) < 4 / np.sqrt(60)
+    assert 0.7 < z.std(ddof=1) < 1.3
+    assert max(x.mcse for x in found) < 0.1
+
+
+def test_draws_that_stand_still_say_nothing():
+    draws = np.random.default_rng(1).normal(size=(4, 100, 3))
+    for still in (draws * [1, 0, 1], draws[..., [0, 1, 1]]):
+        assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), still, 1).value)
 
 
 def test_few_draws_for_many_parameters_say_nothing():

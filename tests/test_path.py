@@ -9,10 +9,10 @@ import xarray as xr
 from blackjax.smc import resampling
 from blackjax.smc.partial_posteriors_path import build_kernel, init
 from jax.scipy.stats import norm as normal
-from scipy.special import betaln
+from scipy.special import betaln, logsumexp
 from scipy.stats import multivariate_normal, norm
 
-from pcv.analysis.evidence import curves, evidence, gained, minus, over_orders
+from pcv.analysis.evidence import at, curves, evidence, gained, minus, over_orders
 from pcv.sampling.path import from_normal, from_prior, paths
 
 UNITS = 30
@@ -98,6 +98,56 @@ def test_log_evidence_is_unbiased_with_honest_errors(name):
     assert abs(ends.mean() - exact) > 4 * whole.mcse  # without half the variance
 
 
+def test_many_parameters():
+    """20 columns, of which the first units inform hardly any."""
+    rng, width = np.random.default_rng(9), 20
+    x = rng.normal(size=(60, width))
+    y = x @ rng.normal(size=width) + rng.normal(size=60)
+    exact = multivariate_normal.logpdf(y, np.zeros(60), x @ x.T + np.eye(60))
+    densities = from_prior(
+        lambda key: jax.random.normal(key, (width,)),
+        lambda b: normal.logpdf(b).sum(),
+        lambda b: normal.logpdf(y, x @ b),
+    )
+    _, found = along(densities, 9, 80, 256, units=60)
+    each = [evidence(x) for x in found.log_evidence[..., -1].reshape(10, -1)]
+    z = np.array([(x.value - exact) / x.mcse for x in each])
+    assert abs(z.mean()) < 4 / np.sqrt(10)
+    assert 0.5 < z.std(ddof=1) < 1.6
+    whole = evidence(found.log_evidence[..., -1])
+    assert abs(whole.value - exact) < 4 * whole.mcse < 0.3
+
+
+def scaled():
+    """Effects with a common scale, as in a hierarchical model; exactly, by a grid of scales."""
+    rng, groups = np.random.default_rng(11), 6
+    y = rng.normal(size=groups)[:, None] + rng.normal(size=(groups, 5))
+
+    def log_lik(u):
+        effects = jnp.exp(u[0]) * u[1:]
+        return normal.logpdf(y.ravel(), jnp.repeat(effects, 5), 1.0)
+
+    densities = from_prior(
+        lambda key: jax.random.normal(key, (groups + 1,)),
+        lambda u: normal.logpdf(u).sum(),
+        log_lik,
+    )
+    grid = np.linspace(-6, 6, 2001)
+    within = np.eye(5)
+    each = [
+        multivariate_normal.logpdf(y, np.zeros(5), within + np.exp(2 * s)).sum() + norm.logpdf(s)
+        for s in grid
+    ]
+    return densities, logsumexp(each) + np.log(grid[1] - grid[0])
+
+
+def test_a_scale_of_effects():
+    densities, exact = scaled()
+    _, found = along(densities, 10, 200, 256, units=30)
+    whole = evidence(found.log_evidence[..., -1])
+    assert abs(whole.value - exact) < 4 * whole.mcse < 0.1
+
+
 def test_priors_of_any_width():
     """The first units leave a posterior narrow in some directions and as wide as before in others,
     where a metric without these correlations would not let particles move."""
@@ -136,6 +186,29 @@ def test_both_errors_are_those_of_the_mean():
     assert value.mean() == pytest.approx(0, abs=0.02)
     assert se.mean() == pytest.approx(1 / 64, rel=0.05)
     assert se.mean() + mcse.mean() == pytest.approx(value.var(), rel=0.12)
+
+
+@pytest.mark.parametrize(("name", "most"), [("median", 0.3), ("trimmed", 0.15)])
+def test_robust_means_over_orders_have_honest_errors(name, most):
+    """Of cumulative scores with a heavy tail over orders; one that is far off hardly counts."""
+    rng, found = np.random.default_rng(1), []
+
+    def path(scores):
+        whole = np.zeros((64, 2, 2))
+        whole[:, :, 1] = scores[:, None] + rng.normal(-0.125, 0.5, (64, 2))
+        dims = ("order", "set", "trained_units")
+        return xr.Dataset({"log_evidence": (dims, whole)}, attrs={"improper": "a", "prepared": 0})
+
+    for _ in range(400):
+        row = at(path(rng.standard_t(3, 64)), 1)
+        found.append(row[[f"s_ccv_{name}", f"s_ccv_{name}_se", f"s_ccv_{name}_mcse"]])
+    value, se, mcse = np.transpose(found)
+    assert abs(value.mean()) < 4 * value.std() / np.sqrt(400)
+    assert (se**2 + mcse**2).mean() == pytest.approx(value.var(), rel=most)
+    assert 0 < mcse.mean() < se.mean()
+    scores = rng.standard_t(3, 64)
+    scores[3] = -1000
+    assert abs(at(path(scores), 1)[f"s_ccv_{name}"]) < 1
 
 
 def test_the_two_sets_are_independent():

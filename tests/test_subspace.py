@@ -163,6 +163,12 @@ def test_a_singular_covariance_is_refused(monkeypatch):
         validated(3)
 
 
+def test_directions_that_do_not_vary_are_none():
+    draws = np.random.default_rng(1).normal(size=(500, 2))
+    space = subspace.principal(np.column_stack([draws, draws.sum(1), np.ones(500)]))
+    assert space.scale.size == 2
+
+
 def test_targets_have_no_predictive_share():
     problem = regression()
     target = pcv.normal_target(

@@ -29,30 +29,40 @@ class CumulativeCV:
 
     @property
     def log_evidence(self) -> float:
-        """log p(y) (nats), the log marginal likelihood; NaN where the prior is improper."""
-        return estimates.of_path(self.path).value
+        """log p(y) (nats), the log marginal likelihood; NaN where the prior is improper. By bridge
+        sampling where that is more accurate than growing training sets, and agrees with them."""
+        return estimates.answer(self.path)[1].value
 
     @property
     def mcse(self) -> float:
         """Monte Carlo standard error of `log_evidence`."""
-        return estimates.of_path(self.path).mcse
+        return estimates.answer(self.path)[1].mcse
 
     @property
     def ways(self) -> pd.DataFrame:
-        """log p(y) by bridge sampling from the full-data fit, and by importance sampling from its
-        Laplace approximation, with MCSE and k-hat."""
+        """log p(y) along growing training sets, by bridge sampling from the full-data fit, and by
+        importance sampling from its Laplace approximation, with MCSE and k-hat."""
         if "way" not in self.path:
             raise PcvError(f"{self.name}: {estimates.in_words(self.path)}")
-        columns = {"log_evidence": "log_evidence_by", "mcse": "mcse_by", "khat": "khat"}
-        found = {name: self.path[x].values for name, x in columns.items()}
-        return pd.DataFrame(found, pd.Index(self.path["way"].values, name="way"))
+        found = estimates.every_way(self.path)
+        rows = {way: (*estimate, khat) for way, (estimate, khat) in found.items()}
+        columns = ["log_evidence", "mcse", "khat"]
+        return pd.DataFrame.from_dict(rows, "index", columns=columns).rename_axis("way")
 
     @property
     def curve(self) -> pd.DataFrame:
-        """By the number P of units left out: S_CV(P) per unit, S_CCV(P) and S_PCV(P) (nats), each
-        with its SE over orders and MCSE; S_CCV(P) n/P, and the median and the trimmed mean of
-        S_CCV(P) over orders."""
+        """By the number P of units left out: S_CV(P) per unit, S_CCV(P) and S_PCV(P) (nats), and
+        the median and the trimmed mean of S_CCV(P) over orders, each with its SE over orders and
+        MCSE; S_CCV(P) n/P."""
         return estimates.frame(self.path)
+
+    def at(self, left_out: int) -> pd.Series:
+        """S_CCV(P) and S_PCV(P) where P units are left out, as in `curve`, which may lack P.
+
+        Raises:
+            PcvError: P is not within 1 … n - 1, or leaves fewer units than an improper prior needs.
+        """
+        return estimates.at(self.path, left_out)
 
     def __repr__(self) -> str:
         path, (n, left_out) = self.path, estimates.extent(self.path)
@@ -99,6 +109,15 @@ class CumulativeComparison:
         preparatory units, n/P of it, and its difference from the reference, with its SE over
         orders and MCSE (nats)."""
         return estimates.table(self.paths, self.reference)
+
+    def at(self, left_out: int) -> pd.DataFrame:
+        """S_CCV(P) where P units are left out, best first, and its difference from the reference,
+        with its SE over orders and MCSE (nats).
+
+        Raises:
+            PcvError: as for `CumulativeCV.at`.
+        """
+        return estimates.at_of_models(self.paths, self.reference, left_out)
 
     def __repr__(self) -> str:
         return estimates.in_table(self.paths, self.reference)

@@ -50,17 +50,15 @@ def ways_table(paths: Mapping[str, xr.Dataset]) -> Table:
     head = ("model", "way", "log p(y)", "MCSE", "k-hat", "")
     cells, flagged = [], []
     for name, path in paths.items():
-        found, said = evidence.of_path(path), " ".join(evidence.doubts(path))
+        said, (answer, _) = " ".join(evidence.doubts(path)), evidence.answer(path)
         steps = f"{path['steps'].values.mean():.0f} steps per order"
-        cells.append((name, "along growing training sets", *_shown(*found), "–", steps))
-        flagged.append(False)
-        for way in path["way"].values if "way" in path else []:
-            at = path.sel(way=way)
-            value, mcse, khat = (float(at[x]) for x in ("log_evidence_by", "mcse_by", "khat"))
+        for way, (estimate, khat) in evidence.every_way(path).items():
             tail = "–" if np.isnan(khat) else f"{khat:.2f}"
-            wrong = "differs" if f"by {way}" in said else ""
-            cells.append(("", str(way), *_shown(value, mcse), tail, wrong))
-            flagged.append(bool(wrong))
+            wrong = f"log p(y) by {way} differs" in said
+            first, notes = way == evidence.PATH, ["differs"] * wrong
+            notes += [steps] * first + ["the answer"] * (way == answer)
+            cells.append((name * first, way, *_shown(*estimate), tail, ", ".join(notes)))
+            flagged.append(wrong)
     return Table("log p(y) by three ways", head, cells, flagged)
 
 
@@ -74,7 +72,9 @@ def size_table(name: str, path: xr.Dataset) -> Table:
         "s_ccv_mcse": "MCSE",
         "s_ccv_per_n": "× n/P",
         "s_ccv_median": "median",
+        "s_ccv_median_se": "SE of it",
         "s_ccv_trimmed": "trimmed mean",
+        "s_ccv_trimmed_se": "SE of that",
         "s_pcv": "S_PCV(P)",
     }
     there = {key: words for key, words in columns.items() if key in frame}

@@ -94,9 +94,9 @@ def tables(runs: Mapping[str, Job], paths: Mapping[str, Paths]) -> dict[str, Tab
 
 
 def _table_1(names: Sequence[str], runs: Mapping[str, Job], paths: Mapping[str, Paths]) -> Table:
-    head = ["s²", "model", "log p(y)", "exact", "paper"]
+    head = ["s²", "model", "log p(y)", "MCSE", "exact", "paper"]
     for share in published.LEFT_OUT:
-        head += [f"S_CCV n/P, P = {share:g} n", "SE", "exact", "paper"]
+        head += [f"S_CCV n/P, P = {share:g} n", "SE", "MCSE", "exact", "paper"]
     rows: list[Cells] = []
     for name in names:
         for model, path in paths[name].items():
@@ -104,14 +104,13 @@ def _table_1(names: Sequence[str], runs: Mapping[str, Job], paths: Mapping[str, 
             exact = _exact_evidence(runs[name], int(model[1:]))
             whole = evidence.of_path(path)
             row = [published.VARIANCES[name], model]
-            row += [_number(whole.value), _number(exact[:, -1].mean()), _number(own)]
+            cells = [*whole, exact[:, -1].mean(), own]
             for share, paper in zip(published.LEFT_OUT, scores):
-                size, left_out, curve = _at(path, share)
-                n = path.sizes["trained_units"] - 1
-                closed = (exact[:, -1] - exact[:, size]).mean() * n / left_out
-                row += [_number(curve[0] * n / left_out), _number(curve[1] * n / left_out)]
-                row += [_number(closed), _number(paper)]
-            rows.append((*row, ""))
+                left_out, found = _at(path, share)
+                n = exact.shape[1] - 1
+                closed = (exact[:, -1] - exact[:, n - left_out]).mean() * n / left_out
+                cells += [*found, closed, paper]
+            rows.append((*row, *map(_number, cells), ""))
     caption = "Table 1: log evidence and cumulative score of polynomials"
     return Table(caption, (*head, ""), rows, [False] * len(rows), [NOTES["table_1"]])
 
@@ -123,23 +122,21 @@ def _table_a71(names: Sequence[str], runs: Mapping[str, Job], paths: Mapping[str
     for name in names:
         for model, path in paths[name].items():
             own, score = published.PROBITS[name, model]
-            whole, n = evidence.of_path(path), path.sizes["trained_units"] - 1
-            _, left_out, curve = _at(path, published.LEFT_OUT[0])
-            bridge = float(path["log_evidence_by"].sel(way="bridge sampling"))
-            value, se, mcse = (x * n / left_out for x in curve)
-            cells = whole.value, whole.mcse, bridge, own, value, se, mcse, score
+            (bridge, _) = evidence.every_way(path)[evidence.BRIDGE]
+            _, found = _at(path, published.LEFT_OUT[0])
+            cells = *evidence.of_path(path), bridge.value, own, *found, score
             title = published.G[name], published.COVARIATES[model]
             rows.append((*title, *map(_number, cells), ""))
     caption = "Table A.7.1: log evidence and cumulative score of probit regressions"
     return Table(caption, head, rows, [False] * len(rows), [NOTES["table_a71"]])
 
 
-def _at(path: xr.Dataset, share: float) -> tuple[int, int, tuple[float, float, float]]:
-    """Size of the training set and of the rest, and the cumulative score with its errors."""
-    n = path.sizes["trained_units"] - 1
-    place = int(np.argmin(np.abs(path["trained"].values - round((1 - share) * n))))
-    curve, size = evidence.curves(path)["s_ccv"], int(path["trained"].values[place])
-    return size, n - size, (curve.value[place], curve.se[place], curve.mcse[place])
+def _at(path: xr.Dataset, share: float) -> tuple[int, list[float]]:
+    """P, a share of n, and S_CCV(P) n/P with its SE and MCSE."""
+    n, _ = evidence.extent(path)
+    left_out = n - round((1 - share) * n)
+    found = evidence.at(path, left_out)[["s_ccv", "s_ccv_se", "s_ccv_mcse"]]
+    return left_out, (found * n / left_out).tolist()
 
 
 def _exact_evidence(job: Job, degree: int) -> Float[np.ndarray, "order size"]:
@@ -163,7 +160,7 @@ def figures(runs: Mapping[str, Job], paths: Mapping[str, Paths]) -> dict[str, Fi
     found = {}
     (polynomials,) = files.FIGURES["figure_a61"]
     if polynomials in paths:
-        found["figure_a61"] = plots.cumulative(paths[polynomials])
+        found["figure_a61"] = plots.cumulative(paths[polynomials], latest=1.0)
     if pima := [name for name in files.FIGURES["figure_a71"] if name in runs]:
         draws = {f"g = {published.G[name]}": _effect_of_ped(runs[name]) for name in pima}
         found["figure_a71"] = _densities(draws)

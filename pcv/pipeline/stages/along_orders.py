@@ -110,7 +110,13 @@ def _densities(
     position, _ = draws_of(job)
     draws = position.reshape(-1, position.shape[-1])
     wider = opened(job, "data").sizes["unit"] / first
-    root = np.linalg.cholesky(wider * np.atleast_2d(np.cov(draws.T)))
+    try:
+        root = np.linalg.cholesky(wider * np.atleast_2d(np.cov(draws.T)))
+    except np.linalg.LinAlgError:
+        raise PcvError(
+            f"model '{job.model}': the draws of the full-data fit have a singular covariance, so "
+            "that paths cannot start from it: a parameter stands still, or is a function of others"
+        ) from None
     return from_normal(jnp.asarray(draws.mean(0)), jnp.asarray(root), log_prior, log_lik, first)
 
 
@@ -214,7 +220,7 @@ def _by_units(found: "Path", sizes: np.ndarray, first: int, num_units: int) -> x
 
 def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> xr.Dataset:
     """log p(y) from the draws of the full-data fit, and from Laplace's approximation."""
-    from pcv.analysis.evidence import Estimate
+    from pcv.analysis.evidence import BRIDGE, LAPLACE, Estimate
     from pcv.base.keys import key
     from pcv.models.model import full_data, target
     from pcv.models.parameters import flat_target, param_names
@@ -238,7 +244,7 @@ def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") ->
             "mcse_by": ("way", [x.mcse for x in ways]),
             "khat": ("way", [np.nan, khat]),
         },
-        {"way": ["bridge sampling", "Laplace"]},
+        {"way": [BRIDGE, LAPLACE]},
     )
 
 

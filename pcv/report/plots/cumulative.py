@@ -19,16 +19,16 @@ from pcv.report.plots.shared import (
     titled,
 )
 
-FAR, LATEST = 5.0, 0.9
-"""margins below later scores at which the first ones are cut off; and the share of units that train
-beyond which scores are of few"""
+FAR = 5.0
+"""margins below later scores at which the first ones are cut off"""
 
 
-def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
+def cumulative(paths: Mapping[str, xr.Dataset], latest: float = 0.9) -> Figure:
     """S_CV(p), and S_CCV(P) n/P, ± 2 MCSE, over the number of units that train.
 
     Args:
         paths: ``evidence.zarr`` of each model.
+        latest: share of units that train up to which to go; beyond, scores are of few.
     """
     height, styles = 2.7, styles_of(paths)
     figure, axes = stacked(2, height, sharex=True)
@@ -40,7 +40,7 @@ def cumulative(paths: Mapping[str, xr.Dataset]) -> Figure:
             trained, (n, left_out) = path["trained"].values, extent(path)
             factor = 1.0 if name == "s_cv" else n / (n - trained)
             curve = curves(path)[name]
-            some = trained <= max(LATEST * n, n - left_out)
+            some = trained <= max(latest * n, n - left_out)
             value, band = (x[some] for x in (curve.value * factor, 2 * curve.mcse * factor))
             trained = trained[some]
             style = styles[model]

@@ -38,7 +38,8 @@ def bridge(
     draws: Float[np.ndarray, "chain draw param"],
     seed: int,
 ) -> Estimate:
-    """The log of a density's integral, from draws of it; NaN if these are few, or it is not found.
+    """The log of a density's integral, from draws of it; NaN if these are few, or do not vary in
+    all directions, or it is not found.
 
     Args:
         log_density: of the posterior, not normalised.
@@ -50,7 +51,10 @@ def bridge(
     if len(first) <= FEWEST_PER_PARAM * width:
         return Estimate(np.nan, np.nan)
     center = first.mean(0)
-    root = np.linalg.cholesky(np.atleast_2d(np.cov(first.T)))
+    try:
+        root = np.linalg.cholesky(np.atleast_2d(np.cov(first.T)))
+    except np.linalg.LinAlgError:  # a parameter that stands still, or is a function of others
+        return Estimate(np.nan, np.nan)
     standard = np.linalg.solve(root, (rest.reshape(-1, width) - center).T).T
     proposals = np.random.default_rng(seed).normal(size=standard.shape)
 
