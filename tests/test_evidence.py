@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import yaml
+from scipy.special import betaln
 from scipy.stats import multivariate_normal
 
 import pcv
@@ -109,6 +110,34 @@ def test_where_the_prior_decides(followed):
     assert re.search(r"they would agree after about \d+ units \(\d+ to \d+, within an SE\)", said)
     narrow = {"r0": model(0), "r1": model(1, scale=1.0)}
     assert "units decide" not in str(pcv.compare(pcv.cumulative(narrow, **QUICK)))
+
+
+def test_laplace_alone_is_fast_and_knows_where_it_fails():
+    models = {"r0": model(0), "r1": model(1)}
+    found = pcv.evidence(models, method="laplace")
+    for degree, one in enumerate(found.values()):
+        assert abs(one.log_evidence - exact(degree)) < 4 * one.mcse + 1e-6 < 0.02
+        assert not one.khat > 0.7
+    alone = pcv.evidence(models["r1"], method="laplace")
+    assert alone.log_evidence == pytest.approx(found["r1"].log_evidence, abs=1e-6)
+    coins = pcv.Model(
+        lambda key: {"u": jax.random.logistic(key)},
+        lambda params: -params["u"] - 2 * jnp.logaddexp(0, -params["u"]),
+        lambda params, data: jax.nn.log_sigmoid(jnp.where(data["y"], params["u"], -params["u"])),
+        lambda params: params,
+        pcv.Outcome("y"),
+    )
+    one = pcv.evidence(coins, data={"y": np.arange(30) < 24}, method="laplace")
+    assert abs(one.log_evidence - betaln(25, 7)) < 4 * one.mcse < 0.02
+    assert f"approximation, k-hat {one.khat:.2f}" in str(one)
+    assert one.khat < 0.7
+    off = pcv.evidence(PROBLEMS["rats"]().model, method="laplace")
+    assert off.khat > 0.7
+    assert "neither can be trusted" in " ".join(str(off).split())
+    with pytest.raises(PcvError, match=r"^method is 'laplac'; did you mean 'laplace'\?$"):
+        pcv.evidence(models, method="laplac")
+    with pytest.raises(PcvError, match=r"^compare: "):
+        pcv.compare(found)
 
 
 def along(gains, name, noise=0.01):

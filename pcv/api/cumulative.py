@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -89,6 +90,29 @@ class CumulativeCV:
     def to_datatree(self) -> xr.DataTree:
         """The whole result, for xarray."""
         return xr.DataTree(self.path)
+
+
+class ApproximateEvidence(NamedTuple):
+    """log p(y) by importance sampling from Laplace's approximation of the posterior (nats)."""
+
+    log_evidence: float
+    mcse: float
+    """to be trusted where k-hat is at most 0.7"""
+    khat: float
+    """NaN where all weights are alike, as the posterior is normal"""
+
+    def __repr__(self) -> str:
+        known = estimates.Estimate(self.log_evidence, self.mcse)
+        words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by Laplace's "
+        known_tail = np.isfinite(self.khat)
+        words += "approximation, "
+        words += f"k-hat {self.khat:.2f}" if known_tail else "whose weights are all alike"
+        if self.khat > estimates.GOOD_K:
+            words += (
+                f", above {estimates.GOOD_K}: the posterior has heavier tails, so neither can be "
+                "trusted; leave out `method`"
+            )
+        return wrapped(words)
 
 
 @dataclass(frozen=True, repr=False)

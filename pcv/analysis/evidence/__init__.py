@@ -47,17 +47,20 @@ from pcv.analysis.evidence.curves import (
 )
 from pcv.analysis.evidence.ways import (
     BRIDGE,
+    GOOD_K,
     LAPLACE,
     PATH,
     answer,
     doubts,
     every_way,
     in_words,
+    number,
     of_path,
 )
 
 __all__ = [
     "BRIDGE",
+    "GOOD_K",
     "LAPLACE",
     "PATH",
     "Curve",
@@ -80,6 +83,7 @@ __all__ = [
     "in_words",
     "left_out",
     "minus",
+    "number",
     "of_path",
     "over_orders",
     "sizes",

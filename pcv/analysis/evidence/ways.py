@@ -61,17 +61,17 @@ def in_words(path: xr.Dataset) -> str:
             f"no evidence, as the prior of '{wrong}' is improper, or `init` does not draw from it"
         )
     best, found = answer(path)
-    words = [f"log p(y) {_number(found)} (MCSE {found.mcse:.2g}) by {best}"]
+    words = [f"log p(y) {number(found)} (MCSE {found.mcse:.2g}) by {best}"]
     for way, (estimate, khat) in every_way(path).items():
         if way != best:
             tail = f", k-hat {khat:.2f}" if np.isfinite(khat) else ""
             known = np.isfinite(estimate.value)
-            said = f"{_number(estimate)} ({estimate.mcse:.2g}{tail})" if known else "unknown"
+            said = f"{number(estimate)} ({estimate.mcse:.2g}{tail})" if known else "unknown"
             words.append(f"by {way} {said}")
     return ", ".join(words)
 
 
-def _number(found: Estimate) -> str:
+def number(found: Estimate) -> str:
     """As many decimals as its error allows, three at most."""
     decimals = 3 if found.mcse == 0 else int(np.clip(1 - np.floor(np.log10(found.mcse)), 0, 3))
     return f"{found.value:.{decimals}f}"

@@ -27,6 +27,7 @@ from pcv.pipeline.storage.store import Stamp
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pcv.analysis.evidence import Estimate
     from pcv.models.model import Model
     from pcv.sampling.path import Densities, Path
 
@@ -221,22 +222,19 @@ def _by_units(found: "Path", sizes: np.ndarray, first: int, num_units: int) -> x
 def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> xr.Dataset:
     """log p(y) from the draws of the full-data fit, and from Laplace's approximation."""
     from pcv.analysis.evidence import BRIDGE, LAPLACE, Estimate
-    from pcv.base.keys import key
     from pcv.models.model import full_data, target
-    from pcv.models.parameters import flat_target, param_names
-    from pcv.sampling.fit.approximate import laplace_evidence
+    from pcv.models.parameters import flat_target
     from pcv.sampling.fit.bridge import bridge
 
-    named, n = target(model, arrays, "plain"), opened(job, "data").sizes["unit"]
-    flat, _ = flat_target(named)
+    flat, _ = flat_target(target(model, arrays, "plain"))
+    everything = full_data(opened(job, "data").sizes["unit"])
     unknown = Estimate(np.nan, np.nan)
     by_bridge, by_laplace, khat = unknown, unknown, np.nan
     draws, log_weight = draws_of(job)
     if log_weight is None:  # of the posterior itself
-        by_bridge = bridge(lambda x: flat.log_density(x, full_data(n)), draws, job.config.seed)
+        by_bridge = bridge(lambda x: flat.log_density(x, everything), draws, job.config.seed)
     with suppress(PcvError):  # there is no mode, or it is not like a normal
-        root = key(job.config.seed, job.model, "laplace")
-        by_laplace, khat = laplace_evidence(flat, n, param_names(named), root, LAPLACE_DRAWS)
+        by_laplace, khat = by_approximation(job, model, arrays)
     ways = by_bridge, by_laplace
     return xr.Dataset(
         {
@@ -246,6 +244,24 @@ def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") ->
         },
         {"way": [BRIDGE, LAPLACE]},
     )
+
+
+def by_approximation(
+    job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]"
+) -> "tuple[Estimate, float]":
+    """log p(y) by importance sampling from Laplace's approximation, and k-hat.
+
+    Raises:
+        PcvError: there is no mode, or it is not like a normal.
+    """
+    from pcv.base.keys import key
+    from pcv.models.model import target
+    from pcv.models.parameters import flat_target, param_names
+    from pcv.sampling.fit.approximate import laplace_evidence
+
+    named, n = target(model, arrays, "plain"), opened(job, "data").sizes["unit"]
+    root = key(job.config.seed, job.model, "laplace")
+    return laplace_evidence(flat_target(named)[0], n, param_names(named), root, LAPLACE_DRAWS)
 
 
 def followed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
