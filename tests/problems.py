@@ -202,14 +202,51 @@ def autoregression() -> Problem:
     schemes = {
         "one step ahead": leave_future_out(names, 6),
         "three steps ahead": leave_future_out(names, 6, forecast_horizon=3, step=3),
-        "each year's two steps ahead": leave_future_out(
-            names, 2, forecast_horizon=2, step=2, by=np.repeat(["2001", "2002", "2003"], 6)
-        ),
         "hv-block": hv_block(names, v=1, h=2),
     }
     return Problem(
         model, data, schemes, form.evidence, lambda rng, size: {"rho": form.posterior(rng, size)}
     )
+
+
+def autoregressions() -> Problem:
+    """AR(1) of three patients with levels of their own and one ρ, the first value of each given:
+    a_s ~ N(0, 1), ρ ~ N(0, 0.7), y_st ~ N(a_s + ρ y_s,t-1, 0.5).
+
+    Patients take turns in the data; a term is conditional on the patient's own value before it.
+    """
+    rng, visits = np.random.default_rng(12), 7
+    y = rng.normal(size=(1, 3))
+    for _ in range(visits):
+        y = np.vstack([y, rng.normal([0.8, -0.5, 0.1] + 0.5 * y[-1], 0.5)])
+    patient, visit = np.tile(np.arange(3), visits), np.repeat(np.arange(visits), 3)
+    data = {"y": y[1:].ravel(), "before": y[:-1].ravel(), "patient": patient}
+    level, rho = dist.Normal(0.0, 1.0), dist.Normal(0.0, 0.7)
+
+    def log_lik(params, data):
+        mean = params["level"][data["patient"]] + params["rho"] * data["before"]
+        return dist.Normal(mean, 0.5).log_prob(data["y"])
+
+    model = Model(
+        lambda key: {"level": level.sample(key, (3,)), "rho": rho.sample(key)},
+        lambda params: level.log_prob(params["level"]).sum() + rho.log_prob(params["rho"]),
+        log_lik,
+        lambda params: params,
+        Outcome("y"),
+    )
+    design = np.column_stack([np.eye(3)[patient], data["before"]])
+    form = LinearGaussian(data["y"], design, 0.5, np.zeros(4), np.diag([1.0, 1, 1, 0.7**2]))
+
+    def posterior(rng, size):
+        theta = form.posterior(rng, size)
+        return {"level": theta[:, :3], "rho": theta[:, 3]}
+
+    names = [f"patient {who + 1}, visit {when + 1}" for who, when in zip(patient, visit)]
+    schemes = {
+        "one visit ahead": leave_future_out(names, 3, by=patient, time=visit),
+        "two visits ahead": leave_future_out(names, 3, horizon=2, step=2, by=patient, time=visit),
+    }
+    return Problem(model, data, schemes, form.evidence, posterior)
 
 
 def hierarchy(predictive: str) -> Problem:
@@ -478,4 +515,5 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "coin": coin,
     "kriging": kriging,
     "panel": panel,
+    "autoregressions": autoregressions,
 }

@@ -6,16 +6,28 @@ import pytest
 
 import pcv
 from pcv import PcvError
-from tests.problems import autoregression, exact
+from pcv.folds.base import train_mask
+from tests.problems import autoregression, autoregressions, exact
 from tests.project import run, set_up
 
 
+def test_no_term_that_trains_is_given_a_held_out_value():
+    """Of all series, by enumeration: the value before a training unit trains, or comes first."""
+    problem = autoregressions()
+    patient = problem.data["patient"]
+    for folds in problem.schemes.values():
+        for train in train_mask(folds, len(patient)):
+            for who in range(3):
+                own = train[patient == who]
+                assert own[: own.sum()].all()  # the past, or all
+
+
 def test_scores_by_steps_ahead_are_exact():
-    problem = autoregression()
-    folds = problem.schemes["each year's two steps ahead"]
+    problem = autoregressions()
+    folds = problem.schemes["two visits ahead"]
     settings = {"data": problem.data, "chains": 8, "draws": 400, "progress": False}
     cv = pcv.cross_validate(problem.model, folds, **settings)
-    wide = problem.model._replace(log_prior=lambda params: 0.0 * params["rho"].sum())
+    wide = problem.model._replace(log_prior=lambda params: 0.0 * params["rho"])
     both = {"ar": cv, "wide": pcv.cross_validate(wide, folds, **settings)}
     compared = pcv.compare(both, reference="ar")
     rows = compared.by_step.set_index(["step", "model"])
