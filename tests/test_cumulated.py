@@ -3,13 +3,16 @@
 import itertools
 
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import xarray as xr
+from scipy.stats import norm
 
 import pcv
 from pcv import PcvError
 from pcv.analysis.results.scored import cumulated
+from pcv.folds.base import train_mask
 from tests.problems import exact, regression
 from tests.project import run, set_up
 
@@ -77,6 +80,31 @@ def test_of_sampled_folds():
         with pytest.raises(PcvError, match=words):
             pcv.compare({"proper": cv}).cumulative(p)
     assert "s_ccv_mcse" in pcv.compare({"proper": cv}).cumulative(4)  # such luck is not unlikely
+
+
+def test_of_another_score():
+    """The CRPS of normal predictives, in closed form."""
+    problem = regression()
+    n = len(problem.data["y"])
+    folds = pcv.leave_p_out(n, P, 20, seed=2, up_to=True)
+
+    def predict(key, params, data):
+        return dist.Normal(params["alpha"] + data["x"] @ params["beta"], 0.8).sample(key)
+
+    model = problem.model._replace(predict=predict)
+    settings = {"data": problem.data, "chains": 8, "draws": 800, "progress": False}
+    cv = pcv.cross_validate(model, folds, scores=["log", "crps"], **settings)
+    own = pcv.compare({"m": cv}).cumulative(P).set_index("score").loc["crps"]
+    each = []
+    for train, slots in zip(train_mask(folds, n), folds.test):
+        test = slots[slots >= 0]
+        mean, cov = problem.form.predictive(train, test)
+        sd = np.sqrt(np.diag(cov))
+        z = (problem.data["y"][test] - mean) / sd
+        crps = sd * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
+        each.append(-crps.mean())
+    assert abs(own["s_ccv"] - P * np.mean(each)) < 4 * own["s_ccv_mcse"] < 0.1
+    assert own["s_ccv_se"] == pytest.approx(P * np.std(each, ddof=1) / np.sqrt(20), rel=0.1)
 
 
 def test_every_score_in_the_workflow(tmp_path, monkeypatch):

@@ -56,6 +56,32 @@ def test_the_page_of_what_there_is(tmp_path):
     assert exact["r1"] > exact["r0"]
 
 
+@needs_data
+def test_the_page_of_pima(tmp_path):
+    project = make_project(tmp_path)
+    config = yaml.safe_load(CONFIGS["quick"].read_text())
+    experiment = config["experiments"]["pima_n"]
+    experiment["folds"] |= {"splits": 4, "particles": 128}
+    for model in experiment["models"].values():
+        model["model"] = str(ROOT / model["model"])
+    config["experiments"] = {"pima_n": experiment}
+    (project / "c.yaml").write_text(yaml.safe_dump(config))
+    run = snakemake(project, "cumulative", "--configfile", "c.yaml")
+    assert run.status == 0, run.err
+    folder = project / "results/cumulative"
+    table = pd.read_csv(folder / "tables/table_a71.csv", index_col="covariates")
+    for name in ("all", "without_ped"):
+        own, _ = published.PROBITS["pima_n", name]
+        row = table.loc[published.COVARIATES[name]]
+        along, bridge = (
+            float(row[x].replace("\N{MINUS SIGN}", "-")) for x in ("log p(y)", "bridge")
+        )
+        assert abs(bridge - own) < 0.02
+        assert abs(along - own) < 4 * row["MCSE"] + 0.02
+    assert (folder / "figures/figure_a71.svg").exists()
+    assert "Figure A.7.1" in (folder / "index.html").read_text()
+
+
 def test_a_page_of_nothing(tmp_path):
     said: list[str] = []
     page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake cumulative")

@@ -3,7 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 from scipy.integrate import solve_ivp
 
 from pcv.base.names import name_bits
@@ -11,7 +13,7 @@ from pcv.pipeline.config import load
 from pcv.pipeline.data.registry import SOURCES
 from subspace import files, models
 from subspace.page import Row, discrepancy, page, table_1
-from tests.workflow import ROOT, planned, snakemake
+from tests.workflow import ROOT, make_project, planned, snakemake
 
 CONFIGS = {path.stem: path for path in (ROOT / "config/subspace").glob("*.yaml")}
 
@@ -88,6 +90,30 @@ def test_rows_of_the_table():
     assert float(few[5]) == pytest.approx(0.2 / elpd.std(ddof=1), abs=0.01)
     assert few[7:11] == ("0.00178", "6.0", "12.47", "20.0")
     assert psis[10] == "–"
+
+
+@pytest.mark.slow
+def test_the_page_of_what_there_is(tmp_path):
+    """Re-running and five directions, with few draws."""
+    project = make_project(tmp_path)
+    config = yaml.safe_load(CONFIGS["quick"].read_text())
+    some = {name: config["experiments"][name] for name in ("all", "d5")}
+    for experiment in some.values():
+        experiment["models"]["kinetics"]["model"] = str(
+            ROOT / "workflow/subspace/models.py:kinetics"
+        )
+        experiment |= {"fit": {"warmup": 300, "draws": 250}}
+        experiment["cv"] = {"chains": 4, "draws": 40, "warmup": 10, "batch_size": 20}
+    (project / "c.yaml").write_text(yaml.safe_dump(config | {"experiments": some}))
+    run = snakemake(project, "subspace", "--configfile", "c.yaml")
+    assert run.status == 0, run.err
+    table = pd.read_csv(project / "results/subspace/tables/table_1.csv", index_col="method")
+    assert table.index[0] == "re-running, 49 parameters"
+    assert table.index[1].startswith("PSIS (largest k-hat ")
+    assert table.index[2] == "subspace, 5"
+    assert float(table["bias"].iloc[2]) > 5 * float(table["MCSE"].iloc[2])
+    assert (table["seconds"] > 0).all()
+    assert (project / "results/subspace/figures/bias.svg").exists()
 
 
 def test_a_page_of_nothing(tmp_path):

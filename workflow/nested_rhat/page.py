@@ -20,7 +20,8 @@ from pcv.report import Cells, Table, drawn, inline, template
 TEMPLATES = Path(__file__).parent / "templates"
 CAPTIONS = {
     1: "Figure 1: Rosenbrock. Squared error of the mean of θ₁, over its variance, and R-hat, over "
-    "draws after 100 of warmup. Dashed: what 100 independent draws have, and 1.01.",
+    "draws after 100 of warmup, by the folds' program. Dashed: of 100 independent draws, and "
+    "1.01.",
     3: "Figure 3: variance of the mean of one draw of one chain, of independent chains, and of a "
     "superchain, whose chains start at one point. It falls to that of independent chains once the "
     "starting point is forgotten, which in the mixture it never is.",
