@@ -207,7 +207,6 @@ if __name__ == "__main__":
         fit, fit_seconds = timed(pcv.fit, problem.model, seed=1, progress=False)
         found, seconds = timed(pcv.evidence, problem.model, SPLITS, seed=1, fit=fit, progress=False)
         print(f"\n{name}: full-data fit {fit_seconds:.1f} s, evidence {seconds:.1f} s")
-        print(f"along the path {found.log_evidence:.3f} ({found.mcse:.3f})")
         print(found.ways.to_string())
         known = facts.setdefault(name, {})
         if shutil.which("Rscript"):
