@@ -150,10 +150,7 @@ def paths(
     Returns:
         All results with a leading axis of paths; NaN from where a path got stuck.
     """
-    devices = in_use()
-    at_once = None  # on a CPU chains of one path fill the cache, and none waits for another
-    if devices[0].platform != "cpu":
-        at_once = max(GPU_ROOM // (16 * number * orders.shape[1]), 1)
+    devices, at_once = in_use(), side_by_side(number, orders.shape[1])
     one = partial(follow, densities, number, jnp.asarray(sizes))
 
     def share(keys: Key[Array, " path"], orders: Int[Array, "path unit"]) -> Path:
@@ -163,6 +160,14 @@ def paths(
     every = np.pad(np.arange(len(orders)), (0, -len(orders) % len(devices)), mode="edge")
     made: Path = program(keys[every], orders[every])
     return Path(*(np.asarray(x)[: len(orders)] for x in made))
+
+
+def side_by_side(number: int, num_units: int) -> int | None:
+    """Paths that advance together on a device; None on a CPU, where chains of one path fill the
+    cache, and none waits for another."""
+    if in_use()[0].platform == "cpu":
+        return None
+    return max(GPU_ROOM // (16 * number * num_units), 1)
 
 
 def follow(

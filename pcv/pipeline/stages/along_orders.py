@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pcv.sampling.path import Densities, Path
 
 PER_DEVICE = 4
-"""orders between two looks at the progress"""
+"""orders of a CPU between two looks at the progress"""
 LAPLACE_DRAWS = 4000
 COPIES = 4
 """of the particles' log likelihoods that XLA holds at once"""
@@ -140,12 +140,12 @@ def _followed(
 
     from pcv.base.keys import key
     from pcv.base.programs import devices
-    from pcv.sampling.path import Path, paths
+    from pcv.sampling.path import Path, paths, side_by_side
 
     _check_memory(job, particles, orders.shape[1])
     tell = now_and_then(says(job, "evidence"))
-    on_cpu = devices.in_use()[0].platform == "cpu"
-    at_once = min(PER_DEVICE * len(devices.in_use()), len(orders)) if on_cpu else len(orders)
+    per_device = side_by_side(particles, orders.shape[1]) or PER_DEVICE
+    at_once = min(per_device * len(devices.in_use()), len(orders))
     root = key(job.config.seed, job.model, "evidence")
     knots = sizes - max(first - 1, 0)
     parts = [Path(**before.block(i)) for i in range(before.number)]
