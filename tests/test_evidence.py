@@ -1,5 +1,6 @@
 """`pcv.evidence` and `pcv.cumulative` against closed forms, their comparison, and refusals."""
 
+import inspect
 import json
 import re
 
@@ -136,6 +137,39 @@ def test_laplace_alone_is_fast_and_knows_where_it_fails():
     assert "neither can be trusted" in " ".join(str(off).split())
     with pytest.raises(PcvError, match=r"^method is 'laplac'; did you mean 'laplace'\?$"):
         pcv.evidence(models, method="laplac")
+
+
+def test_bridge_sampling_alone():
+    models = {"r0": model(0), "r1": model(1)}
+    found = pcv.evidence(models, method="bridge", progress=False)
+    for degree, one in enumerate(found.values()):
+        assert abs(one.log_evidence - exact(degree)) < 4 * one.mcse + 1e-6 < 0.02
+        assert str(one).endswith("by bridge sampling")
+    with pytest.raises(PcvError, match=r"^model 'model': bridge sampling needs draws of the post"):
+        pcv.evidence(
+            models["r1"], method="bridge", fit={"approximation": "laplace"}, progress=False
+        )
+    alike = inspect.unwrap(pcv.compare)  # whose types are not checked
+    with pytest.raises(
+        PcvError, match=r"^compare: 'r0' is log p\(y\) alone; log Bayes factors are"
+    ):
+        alike(found)
+
+
+def test_no_normal_approximation_is_said():
+    def centred(y):
+        mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfNormal(5))
+        with numpyro.plate("groups", 5):
+            theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        with numpyro.plate("unit", len(y)):
+            numpyro.sample("y", dist.Normal(theta[np.arange(len(y)) % 5], 1.0), obs=y)
+
+    schools = pcv.from_numpyro(centred, {"y": Y[:20]})
+    words = "the posterior has no normal approximation at its mode: it is flat or rising in "
+    with pytest.raises(PcvError, match=rf"^{words}'\w+'$"):
+        pcv.evidence(schools, method="laplace")
+    found = pcv.evidence(schools, **QUICK | {"splits": 4, "particles": 128})
+    assert f"by Laplace unknown ({words}" in " ".join(str(found).split())
 
 
 def along(gains, name, noise=0.01):

@@ -198,6 +198,8 @@ def test_a_horizon_for_short():
     assert refusal(leave_future_out, 16, 4, 3, horizon=2) == (
         "leave-future-out: forecast_horizon is 3 and horizon 2, which are one; give one of them"
     )
+    said = "leave-future-out: horizon is 0, must be at least 1"
+    assert refusal(leave_future_out, 16, 4, horizon=0) == said
 
 
 def test_times_of_each_series_increase():

@@ -166,6 +166,13 @@ def compare(
     scored = {name: cv for name, cv in models.items() if isinstance(cv, CV)}
     for name, cv in models.items():
         if name not in scored:
+            if isinstance(cv, cumulative.OneEvidence):
+                raise PcvError(
+                    f"compare: '{name}' is log p(y) alone; log Bayes factors are differences of "
+                    "`log_evidence`, and `evidence` without `method` has more to compare"
+                )
+            if along:
+                raise PcvError(f"compare: '{next(iter(along))}' is cumulative, '{name}' is not")
             raise PcvError(
                 f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives"
             )

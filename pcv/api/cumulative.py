@@ -92,21 +92,24 @@ class CumulativeCV:
         return xr.DataTree(self.path)
 
 
-class ApproximateEvidence(NamedTuple):
-    """log p(y) by importance sampling from Laplace's approximation of the posterior (nats)."""
+class OneEvidence(NamedTuple):
+    """log p(y) by one method alone (nats)."""
 
+    method: str
+    """"bridge" or "laplace\""""
     log_evidence: float
     mcse: float
-    """to be trusted where k-hat is at most 0.7"""
+    """by Laplace's approximation to be trusted where k-hat is at most 0.7"""
     khat: float
-    """NaN where all weights are alike, as the posterior is normal"""
+    """NaN for bridge sampling, and where all weights are alike, as the posterior is normal"""
 
     def __repr__(self) -> str:
         known = estimates.Estimate(self.log_evidence, self.mcse)
-        words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by Laplace's "
-        known_tail = np.isfinite(self.khat)
-        words += "approximation, "
-        words += f"k-hat {self.khat:.2f}" if known_tail else "whose weights are all alike"
+        words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by "
+        if self.method == "bridge":
+            return words + estimates.BRIDGE
+        words += "Laplace's approximation, "
+        words += f"k-hat {self.khat:.2f}" if np.isfinite(self.khat) else "whose weights are alike"
         if self.khat > estimates.GOOD_K:
             words += (
                 f", above {estimates.GOOD_K}: the posterior has heavier tails, so neither can be "

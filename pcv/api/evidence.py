@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from pcv.api import calls, cross_validation
-from pcv.api.cumulative import ApproximateEvidence, CumulativeCV
+from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.inputs import AnyModel
 from pcv.base.errors import PcvError, nearest
 from pcv.base.programs import devices
@@ -14,12 +15,12 @@ from pcv.models.checks.prior import strayed
 from pcv.models.model import Model
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
-from pcv.pipeline.stages.along_orders import by_approximation
+from pcv.pipeline.stages.along_orders import by_approximation, by_bridge
 from pcv.pipeline.stages.common.problem import model_of
 from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.storage.artifacts import opened, require
 
-METHODS = ["path", "laplace"]
+METHODS = ["path", "bridge", "laplace"]
 
 
 def evidence(
@@ -51,12 +52,13 @@ def evidence(
         splits: number of random orders.
         particles: in each of the two sets that follow each order; a multiple of 16.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
-        method: "laplace" for importance sampling from Laplace's approximation alone, which takes no
-            fit and a second or so, and suffices where k-hat is at most 0.7.
+        method: "bridge" for bridge sampling from the full-data fit alone; "laplace" for importance
+            sampling from Laplace's approximation alone, which takes no fit and a second or so, and
+            suffices where k-hat is at most 0.7.
 
     Returns:
-        `CumulativeCV`, with "laplace" `ApproximateEvidence`, or a dict of them by the models'
-        names.
+        `CumulativeCV`, by another method than "path" `OneEvidence`, or a dict of them by the
+        models' names.
 
     Raises:
         PcvError: the prior is improper, or what else is wrong, where, and what to do.
@@ -64,8 +66,8 @@ def evidence(
     settings = {"splits": splits, "particles": particles}
     if method not in METHODS:
         raise PcvError(f"method is {method!r}; {nearest(method, METHODS)}")
-    if method == "laplace":
-        return _approximated(model, settings, data, seed, precision, cores)
+    if method != "path":
+        return _by(method, model, settings, data, seed, fit, precision, cores, progress)
     return _followed(model, settings, data, seed, fit, precision, results, cores, progress, True)
 
 
@@ -137,28 +139,41 @@ def _followed(
         return found if several else next(iter(found.values()))
 
 
-def _approximated(
+def _by(
+    method: str,
     model: AnyModel | Mapping[str, AnyModel],
     settings: Mapping[str, Any],
     data: Any,
     seed: int,
+    fit: Any,
     precision: str,
     cores: int | None,
+    progress: bool,
 ) -> Any:
-    folds = {"scheme": "cumulative", **settings}
-    prepared = calls.prepared(model, folds, data, {}, seed, precision, None, cores, False)
+    folds, sections = {"scheme": "cumulative", **settings}, {"fit": {} if fit is None else fit}
+    prepared = calls.prepared(model, folds, data, sections, seed, precision, None, cores, progress)
     with calls.keys_as_arguments(), prepared as job:
         check(job._replace(say=calls.silent), leaks=False)
         _check_priors(job)
         found = {}
         for name in job.settings.models:
-            part = job._replace(model=name)
+            part, khat = job._replace(model=name), np.nan
+            if method == "bridge":
+                stages.fit(part)
             with devices.at_work(job.config.precision):
                 arrays, of_units = model_of(part)
                 if not isinstance(of_units, Model):
                     raise PcvError(f"model '{name}': a pcv.Target has no prior to integrate over")
-                estimate, khat = by_approximation(part, of_units, arrays)
-            found[name] = ApproximateEvidence(*estimate, khat)
+                if method == "bridge":
+                    estimate = by_bridge(part, of_units, arrays)
+                    if np.isnan(estimate.value):
+                        raise PcvError(
+                            f"model '{name}': bridge sampling needs draws of the posterior without "
+                            "weights, more than 8 per parameter; raise fit.draws"
+                        )
+                else:
+                    estimate, khat = by_approximation(part, of_units, arrays)
+            found[name] = OneEvidence(method, *estimate, khat)
         return found if isinstance(model, Mapping) else next(iter(found.values()))
 
 

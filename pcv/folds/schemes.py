@@ -153,6 +153,14 @@ class LeaveFutureOut(Scheme):
     left_out = "not used"  # after the test set, or before the window
 
     scheme: Literal["leave_future_out"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_horizon(cls, given: Any) -> Any:
+        if isinstance(given, dict) and {"horizon", "forecast_horizon"} <= given.keys():
+            raise problem("is short for forecast_horizon; give one of them", "horizon")
+        return given
+
     min_observations: Annotated[int, Field(ge=1)]
     forecast_horizon: Annotated[
         int, Field(ge=1, validation_alias=AliasChoices("forecast_horizon", "horizon"))

@@ -167,7 +167,7 @@ def leave_future_out(
         forecast_horizon = horizon
     numbers = {
         "min_observations": min_observations,
-        "forecast_horizon": forecast_horizon,
+        "forecast_horizon" if horizon is None else "horizon": forecast_horizon,
         "step": step,
         "window": 1 if window is None else window,
     }
@@ -213,7 +213,8 @@ def _of_series(
         if not starts:
             raise PcvError(
                 f"leave-future-out: series {name!r} has {len(units)} unit(s), too few for a test "
-                f"set of {horizon} after the first {min_observations}; leave it out, or lower them"
+                f"set of {horizon} after the first {min_observations}; leave this series out, or "
+                "lower min_observations or the horizon"
             )
         for start in starts:
             test = units[start : start + horizon]

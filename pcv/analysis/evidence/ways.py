@@ -67,6 +67,8 @@ def in_words(path: xr.Dataset) -> str:
             tail = f", k-hat {khat:.2f}" if np.isfinite(khat) else ""
             known = np.isfinite(estimate.value)
             said = f"{number(estimate)} ({estimate.mcse:.2g}{tail})" if known else "unknown"
+            if way == LAPLACE and path.attrs["no_laplace"]:
+                said += f" ({path.attrs['no_laplace']})"
             words.append(f"by {way} {said}")
     return ", ".join(words)
 

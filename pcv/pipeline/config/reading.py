@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from pcv.base.section import NAME, DecideConfig
 from pcv.folds.schemes import SCHEMES
 from pcv.folds.sections.coordinates import Coordinates
 from pcv.folds.sections.subsampling import GrowConfig
-from pcv.pipeline.config.sections import Config, Experiment, ModelConfig
+from pcv.pipeline.config.sections import (
+    Config,
+    Experiment,
+    KernelConfig,
+    LeadingConfig,
+    ModelConfig,
+)
 
 
 def _shown(value: object) -> str:
@@ -24,7 +31,10 @@ def _shown(value: object) -> str:
     if isinstance(value, dict | list):
         kind = "list" if isinstance(value, list) else "section"
         return f"a {kind}" if value else f"an empty {kind}"
-    return repr(value) if isinstance(value, str) else str(value).lower()
+    if isinstance(value, str):
+        return repr(value)
+    known = isinstance(value, bool | int | float | date)
+    return str(value).lower() if known else f"a {type(value).__name__}"
 
 
 def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
@@ -40,6 +50,10 @@ def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
             return Coordinates
         case ("experiments", _, "folds", _, "until"):
             return GrowConfig
+        case ("experiments", _, "kernel"):
+            return KernelConfig
+        case ("experiments", _, "kernel", "subspace"):
+            return LeadingConfig
         case ("experiments", _, "cv", "until"):
             return UntilConfig
         case ("experiments", _, *_, "until", "decide"):

@@ -139,6 +139,17 @@ class CvConfig(Section):
     start_scale: Annotated[float, Field(ge=1)] = 1.0
 
     @model_validator(mode="after")
+    def _forgets_starts(self) -> "CvConfig":
+        number = self.num_superchains
+        if self.warmup == "auto" and not (number >= 4 and self.chains >= 2 * number):
+            raise problem(
+                "auto needs four superchains or more, of two chains or more: take chains: 32, 64, "
+                "100, ... and superchains: auto",
+                "warmup",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _whole_batches(self) -> "CvConfig":
         fewest = 1 if self.num_superchains else 2
         batches = max(fewest, -(-self.draws // self.batch_size))
@@ -156,17 +167,6 @@ class CvConfig(Section):
             raise problem(
                 f"{self.superchains} superchains of {self.chains} chains: must be of equal size",
                 "superchains",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _forgets_starts(self) -> "CvConfig":
-        number = self.num_superchains
-        if self.warmup == "auto" and not (number >= 4 and self.chains >= 2 * number):
-            raise problem(
-                "auto needs four superchains or more, of two chains or more: take chains: 32, 64, "
-                "100, ... and superchains: auto",
-                "warmup",
             )
         return self
 

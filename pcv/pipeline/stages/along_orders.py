@@ -1,7 +1,7 @@
 """The stage of evidence and cumulative cross-validation: ``evidence.zarr``."""
 
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -78,7 +78,8 @@ def evidence(job: Job) -> None:
             found = _followed(job, densities, scheme.particles, orders, sizes, first, before)
         dataset = _by_units(found, sizes, first, n)
         if not improper:
-            dataset = dataset.merge(_other_ways(job, model, arrays))
+            ways = _other_ways(job, model, arrays)
+            dataset = dataset.merge(ways).assign_attrs(ways.attrs)
         on = devices.describe()
     dataset = dataset.assign_attrs(
         model=job.model,
@@ -222,20 +223,13 @@ def _by_units(found: "Path", sizes: np.ndarray, first: int, num_units: int) -> x
 def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> xr.Dataset:
     """log p(y) from the draws of the full-data fit, and from Laplace's approximation."""
     from pcv.analysis.evidence import BRIDGE, LAPLACE, Estimate
-    from pcv.models.model import full_data, target
-    from pcv.models.parameters import flat_target
-    from pcv.sampling.fit.bridge import bridge
 
-    flat, _ = flat_target(target(model, arrays, "plain"))
-    everything = full_data(opened(job, "data").sizes["unit"])
-    unknown = Estimate(np.nan, np.nan)
-    by_bridge, by_laplace, khat = unknown, unknown, np.nan
-    draws, log_weight = draws_of(job)
-    if log_weight is None:  # of the posterior itself
-        by_bridge = bridge(lambda x: flat.log_density(x, everything), draws, job.config.seed)
-    with suppress(PcvError):  # there is no mode, or it is not like a normal
+    by_laplace, khat, without = Estimate(np.nan, np.nan), np.nan, ""
+    try:
         by_laplace, khat = by_approximation(job, model, arrays)
-    ways = by_bridge, by_laplace
+    except PcvError as error:
+        without = str(error)
+    ways = by_bridge(job, model, arrays), by_laplace
     return xr.Dataset(
         {
             "log_evidence_by": ("way", [x.value for x in ways]),
@@ -243,7 +237,24 @@ def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") ->
             "khat": ("way", [np.nan, khat]),
         },
         {"way": [BRIDGE, LAPLACE]},
+        {"no_laplace": without},
     )
+
+
+def by_bridge(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> "Estimate":
+    """log p(y) by bridge sampling from the draws of the full-data fit; NaN if these have weights,
+    or are too few."""
+    from pcv.analysis.evidence import Estimate
+    from pcv.models.model import full_data, target
+    from pcv.models.parameters import flat_target
+    from pcv.sampling.fit.bridge import bridge
+
+    flat, _ = flat_target(target(model, arrays, "plain"))
+    everything = full_data(opened(job, "data").sizes["unit"])
+    draws, log_weight = draws_of(job)
+    if log_weight is not None:
+        return Estimate(np.nan, np.nan)
+    return bridge(lambda x: flat.log_density(x, everything), draws, job.config.seed)
 
 
 def by_approximation(
@@ -260,8 +271,12 @@ def by_approximation(
     from pcv.sampling.fit.approximate import laplace_evidence
 
     named, n = target(model, arrays, "plain"), opened(job, "data").sizes["unit"]
-    root = key(job.config.seed, job.model, "laplace")
-    return laplace_evidence(flat_target(named)[0], n, param_names(named), root, LAPLACE_DRAWS)
+    root, names = key(job.config.seed, job.model, "laplace"), param_names(named)
+    try:
+        return laplace_evidence(flat_target(named)[0], n, names, root, LAPLACE_DRAWS)
+    except PcvError as error:
+        why, _, _ = str(error).partition(";")  # whose remedy is that of a fit
+        raise PcvError(why) from None
 
 
 def followed(job: Job) -> tuple[dict[str, xr.Dataset], dict[str, Stamp]]:
