@@ -276,6 +276,27 @@ def test_bad_values(path, value, what):
             f"{RATS}.kernel.subspace: must be at least 1, is 0",
         ),
         (
+            changed(f"{RATS}.kernel", {"subspac": 3}),
+            f"{RATS}.kernel.subspace: missing; add it\n"
+            f"my.yaml: {RATS}.kernel.subspac: unknown key; did you mean 'subspace'?",
+        ),
+        (
+            changed(f"{RATS}.kernel", {"subspace": {"shar": 0.9}}),
+            f"{RATS}.kernel.subspace.shar: unknown key; did you mean 'share'?",
+        ),
+        (
+            changed(
+                f"{RATS}.folds",
+                {"scheme": "leave_future_out", "min_observations": 2}
+                | {"horizon": 2, "forecast_horizon": 1},
+            ),
+            f"{RATS}.folds.horizon: is short for forecast_horizon; give one of them",
+        ),
+        (
+            changed(f"{RATS}.cv", {"warmup": "auto", "chains": 37, "draws": 1, "batch_size": 1}),
+            f"{RATS}.cv.warmup: auto needs four superchains or more",
+        ),
+        (
             changed(f"{RATS}.folds", {"scheme": "k_fold", "k": 1}),
             f"{RATS}.folds.k: must be at least 2, is 1",
         ),

@@ -55,7 +55,9 @@ class Comparisons:
     @property
     def by_step(self) -> pd.DataFrame:
         """Pointwise log scores by a unit's place in its test set: in leave-future-out, by steps
-        ahead. One row per step and model, with the comparator of the joint score.
+        ahead. One row per step and model, with the comparator of the joint score. A model with lags
+        is given the values just before a unit, even those that the fold tests: its second row is of
+        one step given a tested value, and the joint score alone is that of its forecast.
 
         Raises:
             PcvError: scores come from the full-data fit, whose folds have one unit or no order.

@@ -53,8 +53,8 @@ class CumulativeCV:
     @property
     def curve(self) -> pd.DataFrame:
         """By the number P of units left out: S_CV(P) per unit, S_CCV(P) and S_PCV(P) (nats), and
-        the median and the trimmed mean of S_CCV(P) over orders, each with its SE over orders and
-        MCSE; S_CCV(P) n/P."""
+        the median and the trimmed mean of S_CCV(P) over orders, each with its SE over orders (0
+        where it cannot be seen beside the MCSE) and MCSE; S_CCV(P) n/P."""
         return estimates.frame(self.path)
 
     def at(self, left_out: int) -> pd.Series:

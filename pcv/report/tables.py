@@ -179,7 +179,10 @@ def _steps(rows: pd.DataFrame, single: bool) -> Table:
         )
         for _, row in rows.iterrows()
     ]
-    caption = "Pointwise scores of the units that are the first, second, ... after the training set"
+    caption = (
+        "Pointwise scores of the units that are the first, second, ... after the training set; by "
+        "a model with lags, each given the values just before it, even those that are tested"
+    )
     return Table(caption, head, cells, [False] * len(cells))
 
 

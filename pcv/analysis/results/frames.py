@@ -25,7 +25,17 @@ SCORE_COLUMNS = (
 """of scores.csv"""
 UNLIKELY = 1e-6
 """probability below which sizes of test sets are not uniform on 1, …, P"""
-STEP_COLUMNS = ("model", "elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se", "mcse")
+STEP_COLUMNS = (
+    "model",
+    "elpd_diff",
+    "dse",
+    "mcse_diff",
+    "p_better",
+    "diag_diff",
+    "elpd",
+    "se",
+    "mcse",
+)
 """of steps.csv, after the step and its number of units"""
 
 
