@@ -276,11 +276,6 @@ def test_bad_values(path, value, what):
             f"{RATS}.kernel.subspace: must be at least 1, is 0",
         ),
         (
-            changed(f"{RATS}.kernel", {"subspac": 3}),
-            f"{RATS}.kernel.subspace: missing; add it\n"
-            f"my.yaml: {RATS}.kernel.subspac: unknown key; did you mean 'subspace'?",
-        ),
-        (
             changed(f"{RATS}.kernel", {"subspace": {"shar": 0.9}}),
             f"{RATS}.kernel.subspace.shar: unknown key; did you mean 'share'?",
         ),
