@@ -71,7 +71,8 @@ class CumulativeCV:
         out = [p for p in sorted(every) if p in self.curve.index]
         columns = ["s_ccv", "s_ccv_se", "s_ccv_mcse", "s_ccv_per_n", "s_ccv_trimmed", "s_cv"]
         rows = self.curve.loc[out, columns].rename_axis(index=None, columns="left out")
-        shown = rows.to_string(float_format="{:.2f}".format)
+        errors = dict.fromkeys(("s_ccv_se", "s_ccv_mcse"), "{:.2g}".format)
+        shown = rows.to_string(float_format="{:.2f}".format, formatters=errors)
         first = estimates.in_words(path)
         rest = [f"{words}." for words in estimates.doubts(path)] + path.attrs["marks"]
         return "\n".join(

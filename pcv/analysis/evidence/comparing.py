@@ -112,7 +112,8 @@ def verdict(paths: Mapping[str, xr.Dataset], reference: str) -> list[str]:
 def in_table(paths: Mapping[str, xr.Dataset], reference: str) -> str:
     """The comparison as text."""
     frame_ = table(paths, reference).rename_axis(index=None, columns="model")
-    rows = frame_.to_string(float_format="{:.2f}".format)
+    errors = dict.fromkeys(("mcse", "log_bf_mcse", "diff_se", "diff_mcse"), "{:.2g}".format)
+    rows = frame_.to_string(float_format="{:.2f}".format, formatters=errors)
     heading = f"{about(paths, reference)}; differences from {reference}"
     return "\n".join([wrapped(heading), rows, "", *map(wrapped, verdict(paths, reference))])
 
