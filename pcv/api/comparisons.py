@@ -174,7 +174,11 @@ def compare(
                     "`log_evidence`, and `evidence` without `method` has more to compare"
                 )
             if along:
-                raise PcvError(f"compare: '{next(iter(along))}' is cumulative, '{name}' is not")
+                other = next(x for x in models if x not in along)
+                raise PcvError(
+                    f"compare: '{next(iter(along))}' is of cumulative cross-validation, '{other}' "
+                    "is not; compare those of one kind"
+                )
             raise PcvError(
                 f"compare: '{name}' is {type(cv).__name__}, not what cross_validate gives"
             )
