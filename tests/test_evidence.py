@@ -359,7 +359,7 @@ def test_targets_and_other_orders_are_refused(followed):
     other = pcv.cumulative(model(0), **QUICK | {"seed": 2, "particles": 64})
     with pytest.raises(PcvError, match="compare: 'b' has another set of orders than 'a'; give"):
         pcv.compare({"a": followed[0]["r0"], "b": other})
-    with pytest.raises(PcvError, match="compare: 'r0' is of cumulative .*, 'a' is not; compare"):
+    with pytest.raises(PcvError, match=r"compare: 'r0' is of cumulative .*, 'a' is not; compare"):
         pcv.compare({"r0": other, "a": pcv.loo(normal(), data={"y": Y}, progress=False)})
 
 
