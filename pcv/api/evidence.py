@@ -54,7 +54,7 @@ def evidence(
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
         method: "bridge" for bridge sampling from the full-data fit alone; "laplace" for importance
             sampling from Laplace's approximation alone, which takes no fit and a second or so, and
-            suffices where k-hat is at most 0.7.
+            suffices where k-hat is at most 0.7. Neither keeps anything in `results`.
 
     Returns:
         `CumulativeCV`, by another method than "path" `OneEvidence`, or a dict of them by the

@@ -12,7 +12,7 @@ predictive density.
 A step from s to s' has particles of :math:`\gamma_s` with equal weights. Their mean weight
 :math:`w = \gamma_{s'}/\gamma_s` estimates the ratio of both normalisers, and that to every unit
 passed. Then some of them, drawn by weight, start chains like those of folds
-(`pcv.sampling.hmc.run_chain`) under :math:`\gamma_{s'}`, all states of which are the next
+(``pcv.sampling.hmc.run_chain``) under :math:`\gamma_{s'}`, all states of which are the next
 particles (waste-free SMC; Dau and Chopin 2022). So particles have always moved under the density
 whose ratio to the next they average; where they move first (BlackJAX 1.7's
 `partial_posteriors_smc`), the estimate is biased.
