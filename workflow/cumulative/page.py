@@ -189,4 +189,4 @@ def _densities(draws: Mapping[str, Float[np.ndarray, " draw"]]) -> Figure:
 
 
 def _number(x: float) -> str:
-    return f"{x:.2f}".replace("-", "\N{MINUS SIGN}")
+    return (f"{x:.2g}" if abs(x) < 0.1 else f"{x:.2f}").replace("-", "\N{MINUS SIGN}")
