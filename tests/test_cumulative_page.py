@@ -28,23 +28,29 @@ def test_configs_have_what_the_page_looks_for(name):
     assert "cumulative" in planned(snakemake(ROOT, "cumulative", "--dry-run"))
 
 
-def test_the_page_of_what_there_is(tmp_path):
-    """Polynomials with one prior, beside their closed forms; the rest is named as missing."""
+def page_of(name, tmp_path, **folds):
+    """The workflow of one experiment of the quick config."""
     project = make_project(tmp_path)
     config = yaml.safe_load(CONFIGS["quick"].read_text())
-    experiment = config["experiments"]["poly_1"]
-    experiment["folds"] |= {"splits": 8, "particles": 128}
+    experiment = config["experiments"][name]
+    experiment["folds"] |= folds
     for model in experiment["models"].values():
         model["model"] = str(ROOT / model["model"])
-    config["experiments"] = {"poly_1": experiment}
+    config["experiments"] = {name: experiment}
     (project / "c.yaml").write_text(yaml.safe_dump(config))
     run = snakemake(project, "cumulative", "--configfile", "c.yaml")
     assert run.status == 0, run.err
+    return run, project / "results/cumulative"
+
+
+def test_the_page_of_what_there_is(tmp_path):
+    """Polynomials with one prior, beside their closed forms; the rest is named as missing."""
+    run, folder = page_of("poly_1", tmp_path, splits=8, particles=128)
     assert "Page: results/cumulative/index.html" in run.out
-    text = (project / "results/cumulative/index.html").read_text()
+    text = (folder / "index.html").read_text()
     missing = [name for name in files.EXPERIMENTS if name != "poly_1"]
     assert f"{', '.join(missing)} were not run" in text
-    table = pd.read_csv(project / "results/cumulative/tables/table_1.csv", index_col="model")
+    table = pd.read_csv(folder / "tables/table_1.csv", index_col="model")
     columns = {"log p(y)": "", "S_CCV n/P, P = 0.9 n": ".1", "S_CCV n/P, P = 0.5 n": ".2"}
     for name, end in columns.items():
         ours, mcse, exact = (
@@ -58,17 +64,7 @@ def test_the_page_of_what_there_is(tmp_path):
 
 @needs_data
 def test_the_page_of_pima(tmp_path):
-    project = make_project(tmp_path)
-    config = yaml.safe_load(CONFIGS["quick"].read_text())
-    experiment = config["experiments"]["pima_n"]
-    experiment["folds"] |= {"splits": 4, "particles": 128}
-    for model in experiment["models"].values():
-        model["model"] = str(ROOT / model["model"])
-    config["experiments"] = {"pima_n": experiment}
-    (project / "c.yaml").write_text(yaml.safe_dump(config))
-    run = snakemake(project, "cumulative", "--configfile", "c.yaml")
-    assert run.status == 0, run.err
-    folder = project / "results/cumulative"
+    _, folder = page_of("pima_n", tmp_path, splits=4, particles=128)
     table = pd.read_csv(folder / "tables/table_a71.csv", index_col="covariates")
     for name in ("all", "without_ped"):
         own, _ = published.PROBITS["pima_n", name]

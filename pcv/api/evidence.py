@@ -1,6 +1,7 @@
 """Evidence and cumulative cross-validation from Python."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,15 @@ def evidence(
     settings = {"splits": splits, "particles": particles}
     if method not in METHODS:
         raise PcvError(f"method is {method!r}; {nearest(method, METHODS)}")
-    if method != "path":
-        return _by(method, model, settings, data, seed, fit, precision, cores, progress)
-    return _followed(model, settings, data, seed, fit, precision, results, cores, progress, True)
+    kept = results if method == "path" else None
+    made = _checked(model, settings, data, seed, fit, precision, kept, cores, progress)
+    several = isinstance(model, Mapping)
+    with made as job:
+        _check_priors(job)
+        if method == "path":
+            return _followed(job, several)
+        found = {name: _by(method, job._replace(model=name)) for name in job.settings.models}
+        return found if several else next(iter(found.values()))
 
 
 def cumulative(
@@ -106,10 +113,13 @@ def cumulative(
         PcvError: what is wrong, where, and what to do.
     """
     settings = {"prepare": prepare, "splits": splits, "particles": particles}
-    return _followed(model, settings, data, seed, fit, precision, results, cores, progress)
+    made = _checked(model, settings, data, seed, fit, precision, results, cores, progress)
+    with made as job:
+        return _followed(job, isinstance(model, Mapping))
 
 
-def _followed(
+@contextmanager
+def _checked(
     model: AnyModel | Mapping[str, AnyModel],
     settings: Mapping[str, Any],
     data: Any,
@@ -119,8 +129,7 @@ def _followed(
     results: str | None,
     cores: int | None,
     progress: bool,
-    proper: bool = False,
-) -> Any:
+) -> Iterator[Job]:
     folds = {"scheme": "cumulative", **settings}
     sections = {"fit": {} if fit is None else fit}
     prepared = calls.prepared(
@@ -128,53 +137,36 @@ def _followed(
     )
     with calls.keys_as_arguments(), prepared as job:
         check(job._replace(say=calls.silent), leaks=False)
-        if proper:
-            _check_priors(job)
-        cross_validation.run(job)
-        several = isinstance(model, Mapping)
-        found = {
-            name: _collected(job._replace(model=name), name if several else "model")
-            for name in job.settings.models
-        }
-        return found if several else next(iter(found.values()))
+        yield job
 
 
-def _by(
-    method: str,
-    model: AnyModel | Mapping[str, AnyModel],
-    settings: Mapping[str, Any],
-    data: Any,
-    seed: int,
-    fit: Any,
-    precision: str,
-    cores: int | None,
-    progress: bool,
-) -> Any:
-    folds, sections = {"scheme": "cumulative", **settings}, {"fit": {} if fit is None else fit}
-    prepared = calls.prepared(model, folds, data, sections, seed, precision, None, cores, progress)
-    with calls.keys_as_arguments(), prepared as job:
-        check(job._replace(say=calls.silent), leaks=False)
-        _check_priors(job)
-        found = {}
-        for name in job.settings.models:
-            part, khat = job._replace(model=name), np.nan
-            if method == "bridge":
-                stages.fit(part)
-            with devices.at_work(job.config.precision):
-                arrays, of_units = model_of(part)
-                if not isinstance(of_units, Model):
-                    raise PcvError(f"model '{name}': a pcv.Target has no prior to integrate over")
-                if method == "bridge":
-                    estimate = by_bridge(part, of_units, arrays)
-                    if np.isnan(estimate.value):
-                        raise PcvError(
-                            f"model '{name}': bridge sampling needs draws of the posterior without "
-                            "weights, more than 8 per parameter; raise fit.draws"
-                        )
-                else:
-                    estimate, khat = by_approximation(part, of_units, arrays)
-            found[name] = OneEvidence(method, *estimate, khat)
-        return found if isinstance(model, Mapping) else next(iter(found.values()))
+def _followed(job: Job, several: bool) -> Any:
+    cross_validation.run(job)
+    found = {
+        name: _collected(job._replace(model=name), name if several else "model")
+        for name in job.settings.models
+    }
+    return found if several else next(iter(found.values()))
+
+
+def _by(method: str, job: Job) -> OneEvidence:
+    """Of one model."""
+    if method == "bridge":
+        stages.fit(job)
+    with devices.at_work(job.config.precision):
+        arrays, model = model_of(job)
+        if not isinstance(model, Model):
+            raise PcvError(f"model '{job.model}': a pcv.Target has no prior to integrate over")
+        if method == "laplace":
+            estimate, khat = by_approximation(job, model, arrays)
+            return OneEvidence(method, *estimate, khat)
+        estimate = by_bridge(job, model, arrays)
+    if np.isnan(estimate.value):
+        raise PcvError(
+            f"model '{job.model}': bridge sampling needs draws of the posterior without weights, "
+            "more than 8 per parameter; raise fit.draws"
+        )
+    return OneEvidence(method, *estimate, np.nan)
 
 
 def _check_priors(job: Job) -> None:
