@@ -2,7 +2,7 @@
 
 import sys
 from io import StringIO
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from tqdm import tqdm
@@ -22,7 +22,6 @@ def two_blocks(show):
 
 
 def test_a_bar_on_a_terminal(monkeypatch):
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.setattr(sys, "stderr", Terminal())
     two_blocks(progress.reporter())
     last = sys.stderr.getvalue().strip().split("\r")[-1]
@@ -41,7 +40,8 @@ def test_a_bar_in_a_notebook(monkeypatch, widgets):
             super().__init__(**kwargs)
             made.append(self)
 
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    kernel = SimpleNamespace(initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", SimpleNamespace(IPKernelApp=kernel))
     monkeypatch.setattr(sys, "stderr", StringIO())
     if widgets:
         monkeypatch.setitem(sys.modules, "tqdm.autonotebook", SimpleNamespace(tqdm=Bar))
@@ -50,9 +50,16 @@ def test_a_bar_in_a_notebook(monkeypatch, widgets):
     assert "100/100" in sys.stderr.getvalue()
 
 
+def test_no_bar_where_a_notebook_is_merely_launched(clock, capsys):
+    """As nbclient and Sphinx do, whose process loads ipykernel and runs no kernel."""
+    ipykernel = pytest.importorskip("ipykernel.kernelapp", reason="of the extra `docs`")
+    assert not ipykernel.IPKernelApp.initialized()
+    two_blocks(progress.reporter())
+    assert capsys.readouterr().err.count("16 chains") == 1
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(progress, "time", clock)
     return clock

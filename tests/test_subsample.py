@@ -276,7 +276,7 @@ def test_grows_until_the_subsampling_error_is_small(capsys):
         "60",
         "120",
     ]
-    assert said.count("sample model: 960 chains") == 1
+    assert len(re.findall(r"sample model: 960 chains, (\d+) of \1 draws", said)) == 1
     assert len(found.folds) == 120
     assert near(found, EXACT)
     assert re.search(r"until: not settled \(.*\), with 120 terms\.", " ".join(str(found).split()))

@@ -47,9 +47,15 @@ def now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
 
 def reporter() -> Callable[[Progress], None]:
     """A callback that shows progress, as a bar where one can be drawn, else as lines."""
-    if "ipykernel" in sys.modules:
+    if _in_a_notebook():
         return _bar(_notebook_bar())
     return _bar(tqdm) if sys.stderr.isatty() else _lines()
+
+
+def _in_a_notebook() -> bool:
+    # a kernel's own process: one that launches kernels has loaded parts of ipykernel, too
+    module = sys.modules.get("ipykernel.kernelapp")
+    return module is not None and bool(module.IPKernelApp.initialized())
 
 
 def _notebook_bar() -> type[tqdm]:
