@@ -10,9 +10,14 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # What tests compute by themselves runs once; pcv's programs say how far each is optimised.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
+import hypothesis
 import jax
 import jaxtyping
 import pytest
+
+# The same examples in every run, however slow the machine.
+hypothesis.settings.register_profile("here", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("here")
 
 checked = jaxtyping.jaxtyped
 
@@ -24,6 +29,10 @@ def outermost(**options):
 
 
 jaxtyping.jaxtyped = outermost
+
+from pcv.base import process  # noqa: E402
+
+process.all_cores = lambda: 2  # on any machine
 
 from pcv.base import programs  # noqa: E402
 from pcv.base.programs import compile_cache, devices, digests  # noqa: E402

@@ -8,7 +8,7 @@ from pcv.base.errors import PcvError
 from pcv.folds.base import Folds, train_mask
 from pcv.folds.checks import check
 
-quick = settings(max_examples=50, deadline=None)
+quick = settings(max_examples=50)
 
 
 def scored(folds: Folds) -> list[list[int]]:

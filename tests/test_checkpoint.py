@@ -205,8 +205,9 @@ def test_the_tile_that_fits_is_found_once(project, monkeypatch):
     assert set(tried[4:]) == {2}
 
 
-def test_out_of_memory_for_good(project, monkeypatch):
+def test_out_of_memory_for_good(project, monkeypatch, request):
     job = project.job(DRAWS, "flat")
+    request.addfinalizer(lambda: run(job, "warmup"))
     with monkeypatch.context() as patch:
         of_small_device(patch, 0)
         with pytest.raises(PcvError, match=r"out of memory with one chain per device; "):
@@ -215,15 +216,15 @@ def test_out_of_memory_for_good(project, monkeypatch):
         patch.setattr(moving, "standing_at", exhausted)
         with pytest.raises(PcvError, match=r"^out of memory on cpu; cut the folds into batches"):
             run(job, "sample")
-    run(job, "warmup")
 
 
 def exhausted(*args):
     raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
 
-def test_killed_after_a_warmup_of_its_own_length(project, monkeypatch):
+def test_killed_after_a_warmup_of_its_own_length(project, monkeypatch, request):
     cv = {**DRAWS["cv"], "chains": 16, "superchains": 4, "warmup": "auto"}
+    request.addfinalizer(lambda: run(project.job(DRAWS, "flat"), "warmup"))
     run(project.job({"cv": cv}, "flat"), "warmup")
     warm = xr.open_dataset(project.path("models/flat/warmup/1-of-1.zarr"), engine="zarr")
     assert np.unique(warm["n_warmup"]).size > 1
@@ -235,7 +236,6 @@ def test_killed_after_a_warmup_of_its_own_length(project, monkeypatch):
             sampled(project, {"cv": cv})
     assert sampled(project, {"cv": cv}).identical(whole)
     assert any("resuming from" in line for line in project.said)
-    run(project.job(DRAWS, "flat"), "warmup")
 
 
 def test_more_draws_go_on(project, monkeypatch):
@@ -469,7 +469,7 @@ except PcvError as error:
     assert other.returncode == 1
 
 
-def test_who_only_looks_keeps_no_job_from_starting(tmp_path):
+def test_who_only_looks_keeps_no_job_from_starting(tmp_path, monkeypatch):
     """`pcv status` asks whether a folder is held in the very instant in which a job takes it."""
     made_of = {"folds": ["1"]}
     file = made_by(tmp_path, ["1"], 1) / "lock"
@@ -478,6 +478,7 @@ def test_who_only_looks_keeps_no_job_from_starting(tmp_path):
     with file.open() as one, file.open() as other:
         assert all(locks.is_granted(lock, fcntl.LOCK_SH, print) for lock in (one, other))
         assert not checkpoint.is_held(tmp_path, made_of)
+        monkeypatch.setattr(checkpoint, "PATIENCE", 30.0)
         Timer(0.2, lambda: [lock.close() for lock in (one, other)]).start()
         with checkpoint.held(tmp_path, made_of, HERE, print):
             assert checkpoint.is_held(tmp_path, made_of)

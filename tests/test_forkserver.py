@@ -113,14 +113,15 @@ def test_a_fork_ends_with_its_job(found, server_process, tmp_path, signum):
     config = tmp_path / "config.yaml"
     os.mkfifo(config)  # of which nobody writes a line
     command = [*PCV, "check", config]
+    until(lambda: not server_process.children())
     with subprocess.Popen(command, env=variables(**found)) as job:
         try:
             until(lambda: has_handler(job.pid, signal.SIGTERM))
             (fork,) = server_process.children()
             until(lambda: not has_handler(fork.pid, signal.SIGINT))
+            job.send_signal(signum)
             if signum == signal.SIGINT:  # a terminal tells both
                 fork.send_signal(signum)
-            job.send_signal(signum)
         except BaseException:
             job.kill()
             raise

@@ -249,7 +249,7 @@ def finished(tmp_path_factory):
         "cv": {"chains": 2, "warmup": 5, "draws": 20, "batch_size": 10, "adapt": "never"},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    run = snakemake(folder, snakefile=folder / "Snakefile", limit_s=900)
+    run = snakemake(folder, snakefile=folder / "Snakefile")
     assert run.status == 0, run.err + run.out
     return folder, run
 

@@ -67,7 +67,7 @@ def assert_all_there(arrays: dict[str, np.ndarray], columns: dict[str, np.ndarra
         np.testing.assert_array_equal(arrays[name], x, err_msg=repr(name))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(several)
 def test_columns_of_a_file_reach_the_model(names):
     # An empty header is called Unnamed by pandas; that of the first column may open with a BOM.
@@ -80,7 +80,7 @@ def test_columns_of_a_file_reach_the_model(names):
         assert_all_there(through_stores(file, Path(place, "data.zarr")), columns)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(several)
 def test_columns_from_python_reach_the_model(names):
     columns = columns_of(names)
@@ -93,7 +93,7 @@ def test_columns_from_python_reach_the_model(names):
     np.testing.assert_array_equal(arrays["x"], np.ones((2, 2)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(several)
 def test_posteriors_keep_variables_dimensions_and_elements(names):
     variables = {name: (("draw", f"of {name}"), Y[:, None] + i) for i, name in enumerate(names)}

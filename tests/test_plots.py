@@ -205,7 +205,7 @@ def test_names_are_not_read_as_mathematics() -> None:
 
 
 @given(st.lists(st.text("ab_", min_size=1, max_size=40), min_size=1, max_size=6, unique=True))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_short_names_differ(names: list[str]) -> None:
     short = plots.shorten(names)
     assert len(set(short)) == len(names)
@@ -213,7 +213,7 @@ def test_short_names_differ(names: list[str]) -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_labels_are_spread_without_changing_their_order(wanted: list[float]) -> None:
     heights = np.full(len(wanted), 0.1)
     places = shared.spread(np.array(wanted), heights)

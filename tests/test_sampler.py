@@ -1,5 +1,6 @@
 """The sampler on a Gaussian of known moments: invariance, keys, blocks, devices, tracing."""
 
+import gc
 from functools import partial
 
 import jax
@@ -250,6 +251,7 @@ def test_traced_once_whatever_the_lengths(engine):
 
 
 def test_device_memory_does_not_grow_with_draws(engine):
+    gc.collect()  # of what earlier tests left
     held = []
     for i, _ in enumerate(stream(engine, num_draws=300)):
         if i in (1, 29):

@@ -132,6 +132,7 @@ def test_a_script_goes_on_from_ctrl_c_or_ends_by_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     env = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    env["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "compiled")
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=tmp_path,

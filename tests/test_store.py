@@ -11,10 +11,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Timer
+from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
@@ -286,25 +285,27 @@ class TestAtomicity:
             write()
         self.check_untouched(before, path)
 
-    def test_threads_that_write_on(self, before, path):
+    def test_threads_that_write_on(self, before, path, monkeypatch):
         """Zarr writes chunks in threads; those of a failed write go on for a moment."""
         late = []
 
-        def write_on(folder):
-            with suppress(OSError):  # the folder may be removed meanwhile
-                (folder / "late").mkdir(parents=True)
-                (folder / "late" / "c").write_bytes(b"0" * 1000)
+        def sleep(_):
+            if late:
+                chunk = late.pop() / "late"
+                chunk.mkdir(parents=True)
+                (chunk / "c").write_bytes(b"0" * 1000)
+
+        monkeypatch.setattr(store, "time", SimpleNamespace(sleep=sleep))
 
         def write():
             with store.new(path, stamp) as folder:
                 store.put(folder, table(1), mode="w")
-                late.append(Timer(0.05, write_on, [folder]))
-                late[0].start()
+                late.append(folder)
                 raise ValueError("the model blew up")
 
         with pytest.raises(ValueError, match="the model blew up"):
             write()
-        late[0].join()
+        assert not late
         self.check_untouched(before, path)
 
     def test_leftovers_of_killed_writers_are_swept(self, before, path):

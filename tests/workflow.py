@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from multiprocessing.connection import wait
 from multiprocessing.reduction import DupFd
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import yaml
@@ -64,6 +66,8 @@ def variables() -> dict[str, str]:
 
 
 FORKS = multiprocessing.get_context("forkserver")
+ONE_AT_A_TIME = Lock()
+"""threads of which one starts and another joins would both ask how the other's process ended"""
 FORKS.set_forkserver_preload(["snakemake.cli", "pandas", "pcv.pipeline.storage.recipes"])
 
 
@@ -74,8 +78,11 @@ def dry_run(folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile")
         process = FORKS.Process(
             target=_in_folder, args=(folder, given[2:], DupFd(out.fileno()), DupFd(err.fileno()))
         )
-        process.start()
-        process.join(300)
+        with ONE_AT_A_TIME:
+            process.start()
+        wait([process.sentinel], 900)
+        with ONE_AT_A_TIME:
+            process.join(0)
         for file in (out, err):
             file.seek(0)
         return Run(process.exitcode, out.read(), err.read())
@@ -92,9 +99,7 @@ def _in_folder(folder: Path, arguments: list[str], out, err) -> None:
     main(arguments)
 
 
-def snakemake(
-    folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile", limit_s: float = 300
-) -> Run:
+def snakemake(folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile") -> Run:
     if "--dry-run" in arguments:
         others = [argument for argument in arguments if argument != "--dry-run"]
         return dry_run(folder, *others, snakefile=snakefile)
@@ -104,7 +109,7 @@ def snakemake(
         env=variables(),
         capture_output=True,
         text=True,
-        timeout=limit_s,
+        timeout=900,
     )
     return Run(done.returncode, done.stdout, done.stderr)
 
