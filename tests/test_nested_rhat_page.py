@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+import yaml
 from scipy.integrate import solve_ivp
 from scipy.stats import multivariate_normal
 
@@ -19,7 +20,7 @@ from pcv.models.model import full_data
 from pcv.pipeline.storage import store
 from tests.chains import fit_of, nothing_said
 from tests.data import needs_data
-from tests.workflow import ROOT, planned, snakemake
+from tests.workflow import CONFIG, ROOT, make_project, planned, snakemake, write_config
 
 CONFIGS = {path.stem: path for path in (ROOT / "config/nested_rhat").glob("*.yaml")}
 SIZES = {
@@ -44,6 +45,24 @@ def test_configs_have_all_targets(name):
 
 def test_the_workflow_knows_the_page():
     assert "nested_rhat" in planned(snakemake(ROOT, "nested_rhat", "--dry-run"))
+
+
+def test_jobs_of_a_cluster_know_the_settings(tmp_path):
+    """From the file that the run has saved, with a config that has no experiments of the page; an
+    old file is in no other job's way."""
+    project, saved = make_project(tmp_path), tmp_path / "results/nested_rhat/settings.yaml"
+    saved.parent.mkdir(parents=True)
+    write_config(project, CONFIG, "results/config.yaml")
+    content = load(CONFIGS["quick"]).model_dump()
+    content["targets"] = {"bimodal": content["targets"]["bimodal"]}
+    job = "--mode", "remote", "--dry-run", "--target-jobs"
+    for text, jobs in (
+        (yaml.safe_dump({"nested_rhat": content}), {"superchains:target=bimodal": "superchains"}),
+        ("nested_rhat: {colour: red}", {}),
+    ):
+        saved.write_text(text)
+        for asked, planned_ in {**jobs, "data:experiment=tiny": "data"}.items():
+            assert planned(snakemake(project, *job, asked)) == {planned_}
 
 
 def test_bad_settings_are_one_line_each():

@@ -1,4 +1,5 @@
 import sys
+from contextlib import suppress
 
 PACKAGES = Path(workflow.current_basedir).resolve().parent
 sys.path.append(str(PACKAGES))
@@ -50,7 +51,7 @@ DEFAULT_SETTINGS = PACKAGES.parent / "config/nested_rhat/nested_rhat.yaml"
 SETTINGS = None  # unless they are asked for
 try:
     if not workflow.is_main_process:
-        if Path(SETTINGS_FILE).exists():
+        with suppress(PcvError):  # they may be those of another run
             SETTINGS = nested_rhat_settings.load(Path(SETTINGS_FILE))
     elif SHORT_CHAINS is not None:
         if not asked_for("nested_rhat"):
