@@ -93,7 +93,8 @@ def _line(error: ErrorDetails, kind: type[BaseModel] = Config) -> str:
             path = (*path[:-1], str(path[-1]))
             what = "unknown key"
             if kind is Config:
-                what += f"; {nearest(str(path[-1]), _section(error['loc'][:-1]).model_fields)}"
+                known = _section(error["loc"][:-1]).model_json_schema()["properties"]
+                what += f"; {nearest(str(path[-1]), known)}"
         case "missing":
             what = "missing; add it"
         case "too_short" | "string_too_short":
