@@ -8,6 +8,7 @@ from jax.scipy.stats import norm as normal
 from scipy.special import betaln
 from scipy.stats import beta, norm
 
+from pcv.base.errors import PcvError
 from pcv.models.model import Target
 from pcv.sampling.fit.approximate import laplace_evidence
 from pcv.sampling.fit.bridge import bridge
@@ -44,9 +45,8 @@ CASES = {
 def test_bridge_is_exact_within_honest_errors(name):
     """Over 200 samples of four chains."""
     log_density, draw, exact = CASES[name]
-    found = [
-        bridge(log_density, draw(np.random.default_rng(i), (4, 200)), 1000 + i) for i in range(200)
-    ]
+    rngs = map(np.random.default_rng, range(200))
+    found = [bridge(log_density, draw(rng, (4, 1000)), rng) for rng in rngs]
     z = np.array([(x.value - exact) / x.mcse for x in found])
     assert abs(z.mean()) < 4 / np.sqrt(200)
     assert 0.85 < z.std(ddof=1) < 1.15
@@ -65,10 +65,11 @@ def test_correlated_chains_have_larger_errors():
         share = np.searchsorted(np.sort(rng.normal(size=20000)), z) / 20001
         return np.quantile(known, share)[..., None]
 
-    found = [bridge(log_density, chains(np.random.default_rng(i)), 1000 + i) for i in range(60)]
+    found = [bridge(log_density, chains(rng), rng) for rng in map(np.random.default_rng, range(60))]
     spread = np.std([x.value - exact for x in found])
     assert 0.6 < np.mean([x.mcse for x in found]) / spread < 1.6
-    alone = bridge(log_density, draw(np.random.default_rng(0), (4, 400)), 0)
+    rng = np.random.default_rng(0)
+    alone = bridge(log_density, draw(rng, (4, 400)), rng)
     assert alone.mcse < 0.8 * spread
 
 
@@ -89,7 +90,7 @@ def test_many_parameters():
         p = beta.ppf(norm.cdf(z), 2 + heads, 11 - heads)
         return np.log(p) - np.log1p(-p)
 
-    found = [bridge(log_density, draws(np.random.default_rng(i)), 1000 + i) for i in range(60)]
+    found = [bridge(log_density, draws(rng), rng) for rng in map(np.random.default_rng, range(60))]
     z = np.array([(x.value - exact) / x.mcse for x in found])
     assert abs(z.mean()) < 4 / np.sqrt(60)
     assert 0.7 < z.std(ddof=1) < 1.3
@@ -97,14 +98,29 @@ def test_many_parameters():
 
 
 def test_draws_that_stand_still_say_nothing():
-    draws = np.random.default_rng(1).normal(size=(4, 100, 3))
+    rng = np.random.default_rng(1)
+    draws = rng.normal(size=(4, 100, 3))
     for still in (draws * [1, 0, 1], draws[..., [0, 1, 1]]):
-        assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), still, 1).value)
+        assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), still, rng).value)
 
 
 def test_few_draws_for_many_parameters_say_nothing():
-    draws = np.random.default_rng(1).normal(size=(4, 100, 60))
-    assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), draws, 1).value)
+    rng = np.random.default_rng(1)
+    draws = rng.normal(size=(4, 100, 60))
+    assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), draws, rng).value)
+
+
+def test_laplace_of_a_density_that_is_hardly_ever_finite():
+    """At the mode, where its curvature is known, and not around it."""
+    target = Target(
+        lambda key: jnp.zeros(2),
+        lambda x, fold: jnp.where(abs(x).max() < 1e-9, -0.5 * (x**2).sum(), -jnp.inf),
+        lambda x, fold: x,
+    )
+    with pytest.raises(
+        PcvError, match=r"^laplace: the density is not finite at 4000 of 4000 draws"
+    ):
+        laplace_evidence(target, UNITS, ["x"] * 2, jax.random.key(1), 4000)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -188,27 +188,47 @@ def test_both_errors_are_those_of_the_mean():
     assert se.mean() + mcse.mean() == pytest.approx(value.var(), rel=0.12)
 
 
-@pytest.mark.parametrize(("name", "most"), [("median", 0.3), ("trimmed", 0.15)])
-def test_robust_means_over_orders_have_honest_errors(name, most):
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize(
+    ("name", "number", "most"), [("median", 64, 0.3), ("trimmed", 64, 0.15), ("trimmed", 8, 0.15)]
+)
+def test_robust_means_over_orders_have_honest_errors(name, number, most, noise):
     """Of cumulative scores with a heavy tail over orders; one that is far off hardly counts."""
     rng, found = np.random.default_rng(1), []
 
     def path(scores):
-        whole = np.zeros((64, 2, 2))
-        whole[:, :, 1] = scores[:, None] + rng.normal(-0.125, 0.5, (64, 2))
+        whole = np.zeros((number, 2, 2))
+        whole[:, :, 1] = scores[:, None] + rng.normal(-(noise**2) / 2, noise, (number, 2))
         dims = ("order", "set", "trained_units")
         return xr.Dataset({"log_evidence": (dims, whole)}, attrs={"improper": "a", "prepared": 0})
 
     for _ in range(400):
-        row = at(path(rng.standard_t(3, 64)), 1)
+        row = at(path(rng.standard_t(5, number)), 1)
         found.append(row[[f"s_ccv_{name}", f"s_ccv_{name}_se", f"s_ccv_{name}_mcse"]])
     value, se, mcse = np.transpose(found)
     assert abs(value.mean()) < 4 * value.std() / np.sqrt(400)
     assert (se**2 + mcse**2).mean() == pytest.approx(value.var(), rel=most)
-    assert 0 < mcse.mean() < se.mean()
-    scores = rng.standard_t(3, 64)
-    scores[3] = -1000
-    assert abs(at(path(scores), 1)[f"s_ccv_{name}"]) < 1
+    assert (mcse.mean() > se.mean()) == (noise > 1)
+    if number > 10:
+        scores = rng.standard_t(5, number)
+        scores[3] = -1000
+        assert abs(at(path(scores), 1)[f"s_ccv_{name}"]) < 2
+
+
+@pytest.mark.parametrize("far", [0, 1e8])
+def test_errors_of_the_median(far):
+    """Of two orders, those of their mean; and none from how far all scores are from 0."""
+    rng = np.random.default_rng(1)
+    for number in (2, 64):
+        whole = np.zeros((number, 2, 2))
+        whole[:, :, 1] = rng.normal(0, 1, (number, 1)) + rng.normal(0, 0.01, (number, 2)) - far
+        dims = ("order", "set", "trained_units")
+        attrs = {"improper": "a", "prepared": 0}
+        row = at(xr.Dataset({"log_evidence": (dims, whole)}, attrs=attrs), 1)
+        assert 0.7 < row["s_ccv_median_se"] / row["s_ccv_se"] < 1.8
+        if number == 2:
+            assert row["s_ccv_median_mcse"] == pytest.approx(row["s_ccv_mcse"])
+            assert row["s_ccv_trimmed_se"] == pytest.approx(row["s_ccv_se"])
 
 
 def test_the_two_sets_are_independent():

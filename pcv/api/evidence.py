@@ -13,11 +13,10 @@ from pcv.api.inputs import AnyModel
 from pcv.base.errors import PcvError, nearest
 from pcv.base.programs import devices
 from pcv.models.checks.prior import strayed
-from pcv.models.model import Model
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.along_orders import by_approximation, by_bridge
-from pcv.pipeline.stages.common.problem import model_of
+from pcv.pipeline.stages.common.problem import by_unit, model_of
 from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.storage.artifacts import opened, require
 
@@ -107,7 +106,8 @@ def cumulative(
         splits, particles, fit: as for `evidence`.
 
     Returns:
-        `CumulativeCV`, or a dict of them by the models' names. Their `curve` has all P.
+        `CumulativeCV`, or a dict of them by the models' names. Their `curve` has up to 100 P, and
+        `at` any.
 
     Raises:
         PcvError: what is wrong, where, and what to do.
@@ -154,19 +154,19 @@ def _by(method: str, job: Job) -> OneEvidence:
     if method == "bridge":
         stages.fit(job)
     with devices.at_work(job.config.precision):
-        arrays, model = model_of(job)
-        if not isinstance(model, Model):
-            raise PcvError(f"model '{job.model}': a pcv.Target has no prior to integrate over")
+        arrays, built = model_of(job)
+        model = by_unit(built, job.model)
         if method == "laplace":
             estimate, khat = by_approximation(job, model, arrays)
             return OneEvidence(method, *estimate, khat)
         estimate = by_bridge(job, model, arrays)
     if np.isnan(estimate.value):
         raise PcvError(
-            f"model '{job.model}': bridge sampling needs draws of the posterior without weights, "
-            "more than 8 per parameter; raise fit.draws"
+            f"model '{job.model}': bridge sampling has no answer; it needs draws without weights, "
+            "more than 8 per parameter, that vary in all directions: raise fit.draws, or leave out "
+            "`method`"
         )
-    return OneEvidence(method, *estimate, np.nan)
+    return OneEvidence(method, *estimate, np.nan, tuple(require(job, "fit", {}).marks))
 
 
 def _check_priors(job: Job) -> None:
@@ -175,7 +175,7 @@ def _check_priors(job: Job) -> None:
     for name in job.settings.models:
         with devices.at_work(job.config.precision):
             _, model = model_of(job._replace(model=name))
-            wrong = strayed(model) if isinstance(model, Model) else None
+            wrong = strayed(by_unit(model, name))
         if wrong:
             raise PcvError(
                 f"{name}: the prior of '{wrong}' is improper, or `init` does not draw from it, so "

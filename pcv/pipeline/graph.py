@@ -103,7 +103,7 @@ STAGES = {
         keys={"folds": True, "compare": True},
     ),
     "evidence": Stage(
-        version=2,
+        version=3,
         path="{experiment}/models/{model}/evidence.zarr",
         module="along_orders",
         says="Follow the evidence of growing training sets (scheme: cumulative): evidence.zarr.",

@@ -56,7 +56,9 @@ def ways_table(paths: Mapping[str, xr.Dataset]) -> Table:
             tail = "–" if np.isnan(khat) else f"{khat:.2f}"
             wrong = f"log p(y) by {way} differs" in said
             first, notes = way == evidence.PATH, ["differs"] * wrong
-            notes += [steps] * first + ["the answer"] * (way == answer)
+            notes += [steps] * first + ["the answer"] * (
+                way == answer and np.isfinite(estimate.value)
+            )
             cells.append((name * first, way, *_shown(*estimate), tail, ", ".join(notes)))
             flagged.append(wrong)
     return Table("log p(y) by three ways", head, cells, flagged)

@@ -23,16 +23,14 @@ are unbiased, those of log p(y) are too low, by half their variance; this is mad
 from pcv.analysis.evidence.comparing import (
     about,
     best,
-    difference,
+    disagreement,
     in_table,
     table,
     verdict,
 )
 from pcv.analysis.evidence.comparing import at as at_of_models
 from pcv.analysis.evidence.curves import (
-    Curve,
     Estimate,
-    after,
     at,
     curves,
     evidence,
@@ -43,7 +41,6 @@ from pcv.analysis.evidence.curves import (
     minus,
     over_orders,
     sizes,
-    trained_by,
 )
 from pcv.analysis.evidence.ways import (
     BRIDGE,
@@ -63,16 +60,14 @@ __all__ = [
     "GOOD_K",
     "LAPLACE",
     "PATH",
-    "Curve",
     "Estimate",
     "about",
-    "after",
     "answer",
     "at",
     "at_of_models",
     "best",
     "curves",
-    "difference",
+    "disagreement",
     "doubts",
     "every_way",
     "evidence",
@@ -88,6 +83,5 @@ __all__ = [
     "over_orders",
     "sizes",
     "table",
-    "trained_by",
     "verdict",
 ]

@@ -1,13 +1,12 @@
 """Models side by side, by evidence and by cumulative score."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv.analysis.evidence.curves import Curve, Estimate, after, extent, minus, trained_by
+from pcv.analysis.evidence.curves import Estimate, after, extent, minus, trained_by
 from pcv.analysis.evidence.ways import answer, doubts
 from pcv.analysis.results.wording import wrapped
 
@@ -15,30 +14,19 @@ CLEAR = 2.0
 """standard errors beyond which a difference counts"""
 
 
-class Difference(NamedTuple):
-    """A model's differences from another (nats)."""
-
-    bayes_factor: Estimate
-    """log of it"""
-    s_ccv: Curve
-    """once units have prepared, and after half of all"""
-    words: str
-    """where the Bayes factor and the cumulative score disagree"""
-
-
-def difference(one: xr.Dataset, other: xr.Dataset) -> Difference:
+def log_bayes_factor(one: xr.Dataset, other: xr.Dataset) -> Estimate:
     """Of a model's ``evidence.zarr`` and that of the model it is compared with."""
-    (_, a), (_, b), (n, left_out) = answer(one), answer(other), extent(one)
-    factor = Estimate(a.value - b.value, float(np.hypot(a.mcse, b.mcse)))
-    trained = [n - left_out, max(n // 2, n - left_out)]
+    (_, a), (_, b) = answer(one), answer(other)
+    return Estimate(a.value - b.value, float(np.hypot(a.mcse, b.mcse)))
+
+
+def disagreement(one: xr.Dataset, other: xr.Dataset) -> str:
+    """In words, where the Bayes factor and the cumulative score prefer different models."""
+    names, factor = (one.attrs["model"], other.attrs["model"]), log_bayes_factor(one, other)
+    num_units, left_out = extent(one)
+    later = min(num_units - num_units // 2, left_out)
+    trained = [num_units - left_out, num_units - later]
     ccv = minus(after(one, trained), after(other, trained))
-    words = _disagree((one.attrs["model"], other.attrs["model"]), factor, ccv, n, left_out)
-    return Difference(factor, ccv, words)
-
-
-def _disagree(
-    names: tuple[str, str], factor: Estimate, ccv: Curve, num_units: int, left_out: int
-) -> str:
     value, half = ccv.value
     error, error_half = np.hypot(ccv.se, ccv.mcse)
     clear = abs(factor.value) > CLEAR * factor.mcse and abs(value) > CLEAR * error
@@ -53,13 +41,12 @@ def _disagree(
         "well it predicts afterwards."
     )
     if half * value > 0 and abs(half) > CLEAR * error_half:
-        number = num_units - max(num_units // 2, num_units - left_out)
         most, least, likely = (
-            num_units + int(np.ceil(abs(factor.value) * number / (abs(half) + by * error_half)))
+            num_units + int(np.ceil(abs(factor.value) * later / (abs(half) + by * error_half)))
             for by in (-1, 1, 0)
         )
         words += (
-            f" As the later half of the units brings {abs(half) / number:.2g} nats each, they "
+            f" As the later half of the units brings {abs(half) / later:.2g} nats each, they "
             f"would agree after about {likely} units ({least} to {most}, within an SE)."
         )
     return words
@@ -98,7 +85,7 @@ def verdict(paths: Mapping[str, xr.Dataset], reference: str) -> list[str]:
             + factor * bool(np.isfinite(row["log_bf"]))
             + "."
         )
-    said += [difference(path, paths[reference]).words for path in paths.values()]
+    said += [disagreement(path, paths[reference]) for path in paths.values()]
     said += [f"'{name}': {words}." for name, path in paths.items() for words in doubts(path)]
     for name, path in paths.items():
         if wrong := path.attrs["improper"]:
@@ -128,7 +115,7 @@ def table(paths: Mapping[str, xr.Dataset], reference: str) -> pd.DataFrame:
     rows = {}
     for name, path in paths.items():
         (_, found), other = answer(path), paths[reference]
-        factor = difference(path, other).bayes_factor
+        factor = log_bayes_factor(path, other)
         rows[name] = {
             "log_evidence": found.value,
             "mcse": found.mcse,

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Int
-from scipy.stats import trim_mean
-from scipy.stats.mstats import mjci, trimmed_stde
+from scipy.stats import sem, trim_mean
+from scipy.stats.mstats import mjci, winsorize
 
 from pcv.base.errors import PcvError
 
 TRIMMED = 0.1
-"""share of orders left out at each end of a trimmed mean"""
+"""share of orders left out at each end of a trimmed mean, rounded down"""
 MAX_SCORES_APART = 1.0
 """nats between both sets' scores of all other units, beyond which the next unit's score, which the
 path approaches in parts, takes their place"""
@@ -189,20 +189,35 @@ def _in_columns(
         for end, field in (("", "value"), ("_se", "se"), ("_mcse", "mcse"))
     }
     columns["s_ccv_per_n"] = s_ccv.value * n / (n - trained)
-    each, ends = s_ccv.each, (TRIMMED, TRIMMED)
+    each = s_ccv.each
     for name, mean, error in (
-        ("median", np.median(each, axis=0), mjci(each, [0.5], axis=0)[0]),
-        ("trimmed", trim_mean(each, TRIMMED), trimmed_stde(each, ends, axis=0)),
+        ("median", np.median(each, axis=0), _of_median(each)),
+        ("trimmed", trim_mean(each, TRIMMED), _of_trimmed(each)),
     ):
-        se, mcse = _shares(s_ccv, np.asarray(error))
+        se, mcse = _shares(s_ccv, error)
         columns |= {f"s_ccv_{name}": mean, f"s_ccv_{name}_se": se, f"s_ccv_{name}_mcse": mcse}
     return pd.DataFrame(columns, pd.Index(n - trained, name="left_out"))
+
+
+def _of_median(each: Float[np.ndarray, "order size"]) -> Float[np.ndarray, " size"]:
+    """Its error by Maritz and Jarrett (1978); of two, the median is the mean."""
+    if len(each) < 3:
+        return np.asarray(sem(each))
+    return np.asarray(mjci(each - np.median(each, axis=0), [0.5], axis=0)[0])
+
+
+def _of_trimmed(each: Float[np.ndarray, "order size"]) -> Float[np.ndarray, " size"]:
+    """The error of a trimmed mean by Tukey and McLaughlin (1963)."""
+    kept = 1 - 2 * int(TRIMMED * len(each)) / len(each)
+    return np.asarray(sem(winsorize(each, (TRIMMED, TRIMMED), axis=0)) / kept)
 
 
 def _shares(
     curve: Curve, error: Float[np.ndarray, " size"]
 ) -> tuple[Float[np.ndarray, " size"], Float[np.ndarray, " size"]]:
-    """An error of some mean over orders, apart by what spreads these."""
+    """The error of some mean over orders, apart by what spreads these; what shifts all of them is
+    Monte Carlo error."""
     whole = curve.each.var(0, ddof=1) / len(curve.each)
     share = np.divide(curve.noise, whole, out=np.zeros_like(whole), where=whole > 0).clip(0, 1)
-    return error * np.sqrt(1 - share), error * np.sqrt(share)
+    of_shift = curve.mcse**2 - curve.noise
+    return error * np.sqrt(1 - share), np.sqrt(error**2 * share + of_shift)

@@ -13,7 +13,7 @@ MAX_SPREAD = 1.0
 GOOD_K = 0.7
 """k-hat up to which Laplace's approximation counts"""
 LARGE_MCSE = 0.1
-"""nats that are too many for a Bayes factor"""
+"""nats that are too many for a Bayes factor, and to tell whether another way is right"""
 
 
 def of_path(path: xr.Dataset) -> Estimate:
@@ -41,12 +41,12 @@ def every_way(path: xr.Dataset) -> dict[str, tuple[Estimate, float]]:
 
 def answer(path: xr.Dataset) -> tuple[str, Estimate]:
     """log p(y), and by which way: by bridge sampling where that is more accurate than growing
-    training sets and agrees with them, which have no part in common."""
+    training sets, which have no part in common with it and are accurate enough to tell that it
+    agrees."""
     found = of_path(path)
     by_bridge, _ = other_ways(path).get(BRIDGE, (Estimate(np.nan, np.nan), np.nan))
-    if by_bridge.mcse < found.mcse and not _apart(found, by_bridge):
-        return BRIDGE, by_bridge
-    return PATH, found
+    agrees = found.mcse <= LARGE_MCSE and not _apart(found, by_bridge)
+    return (BRIDGE, by_bridge) if agrees and by_bridge.mcse < found.mcse else (PATH, found)
 
 
 def _apart(one: Estimate, other: Estimate) -> bool:

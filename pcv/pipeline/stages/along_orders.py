@@ -11,12 +11,13 @@ import xarray as xr
 
 from pcv.base import process
 from pcv.base.errors import PcvError
+from pcv.base.names import name_bits
 from pcv.base.progress import now_and_then
 from pcv.folds.schemes import Cumulative
 from pcv.pipeline.job import Job, paths_of, recipe
 from pcv.pipeline.stages.common.chains import says
 from pcv.pipeline.stages.common.pages import origin, write_figures
-from pcv.pipeline.stages.common.problem import model_of
+from pcv.pipeline.stages.common.problem import by_unit, model_of
 from pcv.pipeline.stages.full_data import draws_of
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
@@ -47,7 +48,6 @@ def evidence(job: Job) -> None:
     from pcv.analysis import evidence as estimates
     from pcv.base.programs import devices
     from pcv.models.checks.prior import strayed
-    from pcv.models.model import Model
 
     scheme = job.settings.folds
     if not isinstance(scheme, Cumulative):
@@ -57,12 +57,8 @@ def evidence(job: Job) -> None:
     known = {"data": require(job, "data", {})}
     known |= {stage: require(job, stage, known) for stage in ("folds", "fit")}
     with devices.at_work(job.config.precision):
-        arrays, model = model_of(job)
-        if not isinstance(model, Model):
-            raise PcvError(
-                f"model '{job.model}': a pcv.Target has no log likelihood of each unit, by which "
-                "training sets could grow; make it a pcv.Model, or take other folds"
-            )
+        arrays, built = model_of(job)
+        model = by_unit(built, job.model)
         improper = strayed(model)
         orders = opened(job, "folds")["order"].values
         n, width = orders.shape[1], draws_of(job)[0].shape[-1]
@@ -254,7 +250,8 @@ def by_bridge(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> "
     draws, log_weight = draws_of(job)
     if log_weight is not None:
         return Estimate(np.nan, np.nan)
-    return bridge(lambda x: flat.log_density(x, everything), draws, job.config.seed)
+    rng = np.random.default_rng([job.config.seed, name_bits("bridge"), name_bits(job.model)])
+    return bridge(lambda x: flat.log_density(x, everything), draws, rng)
 
 
 def by_approximation(

@@ -13,10 +13,10 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.folds import columns
 from pcv.folds.base import Folds, describe
-from pcv.folds.schemes import Table, headline, make
+from pcv.folds.schemes import Cumulative, Table, headline, make
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.common.problem import build, scored_alike
+from pcv.pipeline.stages.common.problem import build, by_unit, scored_alike
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import begin, keep, opened, require, stamp_of
 
@@ -171,6 +171,8 @@ def check(job: Job, leaks: bool = True) -> None:
                     check_values(model, arrays, name, data_set["unit"].values.tolist())
                     check_prior(model, num_units, name)
                     _check_kernel(part, model)
+                    if isinstance(settings.folds, Cumulative):
+                        by_unit(model, name)
                     if leaks:
                         warn_of_leaks(part, data_set, folds)
                 outcomes[name] = str(model.outcome)

@@ -84,11 +84,6 @@ def approximate(
     """
     position, lp, ratio = _weighted(target, num_units, names, root, how, total)
     lost = ~np.isfinite(ratio)
-    if lost.mean() > MAX_LOST:
-        raise PcvError(
-            f"{how}: the density is not finite at {lost.sum()} of {lost.size} draws of the "
-            "approximation; leave fit.approximation out"
-        )
     position[lost], lp[lost] = position[~lost][0], lp[~lost][0]
     log_weight, khat = _smoothed(ratio)
     return _posterior(position, lp, log_weight, khat, how, names)
@@ -126,6 +121,11 @@ def _weighted(
     mixed = np.random.default_rng(0).permutation(total)  # draws of several ways
     position = np.array(found.position)
     ratio = np.where(np.isfinite(position).all(1), lp - np.asarray(found.log_q), np.nan)
+    if (lost := ~np.isfinite(ratio)).mean() > MAX_LOST:
+        raise PcvError(
+            f"{how}: the density is not finite at {lost.sum()} of {lost.size} draws of the "
+            "approximation; leave fit.approximation out"
+        )
     return position[mixed], lp[mixed], ratio[mixed]
 
 

@@ -12,7 +12,9 @@ proposals are drawn; as it is symmetric, they need not be. The ratio of both nor
                    {\mathrm{mean}_q\, \varphi / (s_1 \tilde q + s_2 r \varphi)}
 
 with s the shares of effective draws (Meng and Wong 1996; Meng and Schilling 2002; its error:
-Frühwirth-Schnatter 2004). The posterior density q must have all its constants.
+Frühwirth-Schnatter 2004). From a few hundred draws of a nearly normal posterior this error, of
+thousandths of a nat, can be too small, as they hardly reach the tails that make it. The posterior
+density q must have all its constants.
 """
 
 from collections.abc import Callable
@@ -36,7 +38,7 @@ FEWEST_PER_PARAM = 4
 def bridge(
     log_density: Callable[[Float[Array, " param"]], Float[Array, ""]],
     draws: Float[np.ndarray, "chain draw param"],
-    seed: int,
+    rng: np.random.Generator,
 ) -> Estimate:
     """The log of a density's integral, from draws of it; NaN if these are few, or do not vary in
     all directions, or it is not found.
@@ -44,7 +46,7 @@ def bridge(
     Args:
         log_density: of the posterior, not normalised.
         draws: of the posterior.
-        seed: of the proposals.
+        rng: for the proposals.
     """
     chains, number, width = draws.shape
     first, rest = draws[:, : number // 2].reshape(-1, width), draws[:, number // 2 :]
@@ -56,7 +58,7 @@ def bridge(
     except np.linalg.LinAlgError:  # a parameter that stands still, or is a function of others
         return Estimate(np.nan, np.nan)
     standard = np.linalg.solve(root, (rest.reshape(-1, width) - center).T).T
-    proposals = np.random.default_rng(seed).normal(size=standard.shape)
+    proposals = rng.normal(size=standard.shape)
 
     def log_ratio(z: Float[Array, " param"]) -> Float[Array, ""]:
         both = log_density(center + root @ z), log_density(center - root @ z)

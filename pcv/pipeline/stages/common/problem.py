@@ -49,6 +49,22 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
     return _of_column(model, settings.model, arrays, job.settings.data.outcome)
 
 
+def by_unit(model: "Model | Target", name: str) -> "Model":
+    """The model, if training sets of it can grow.
+
+    Raises:
+        PcvError: they cannot.
+    """
+    from pcv.models.model import Target
+
+    if isinstance(model, Target):
+        raise PcvError(
+            f"model '{name}': a pcv.Target has no log likelihood of each unit, by which training "
+            "sets could grow; make it a pcv.Model, or take other folds"
+        )
+    return model
+
+
 def _of_column(model: "Model", name: str, arrays: dict[str, np.ndarray], column: str) -> "Model":
     """A front-end's model, with its observed variable renamed to the outcome's column. Of columns
     that it has changed, such as standardised ones, it keeps its own."""
