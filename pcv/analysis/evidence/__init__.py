@@ -30,6 +30,7 @@ from pcv.analysis.evidence.comparing import (
 )
 from pcv.analysis.evidence.comparing import at as at_of_models
 from pcv.analysis.evidence.curves import (
+    Curve,
     Estimate,
     at,
     curves,
@@ -60,6 +61,7 @@ __all__ = [
     "GOOD_K",
     "LAPLACE",
     "PATH",
+    "Curve",
     "Estimate",
     "about",
     "answer",
