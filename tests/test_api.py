@@ -799,7 +799,10 @@ def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
     model = pcv.from_numpyro(two_peaks, {"y": Y + 3})
     fit = {"chains": 16, "warmup": 100, "draws": 100}  # not all at one peak, whatever their key
     short = {"fit": fit, "progress": False, "seed": 1}
-    words = r"reparameterise\nfit=\{'allow_bad_fit': True\} continues anyway \(a keyword of pcv"
+    words = (
+        r"reparameterise\nfit=\{'allow_bad_fit': True\} continues anyway "
+        r"\(allow_bad_fit=True in pcv\.fit\)"
+    )
     with pytest.raises(PcvError, match=words):
         pcv.cross_validate(model, **short)
     kept = r"\nthe draws are kept in .*fit_failed\.zarr; fit="

@@ -110,6 +110,17 @@ def test_few_draws_for_many_parameters_say_nothing():
     assert np.isnan(bridge(lambda x: -0.5 * (x**2).sum(), draws, rng).value)
 
 
+def test_laplace_where_much_of_it_is_ruled_out():
+    """Of a normal, all above .2."""
+    target = Target(
+        lambda key: jnp.zeros(1),
+        lambda x, fold: jnp.where(x[0] < 0.2, normal.logpdf(x[0]), -jnp.inf),
+        lambda x, fold: x,
+    )
+    found, _ = laplace_evidence(target, 3, ["x"], jax.random.key(1), 4000)
+    assert abs(found.value - norm.logcdf(0.2)) < 4 * found.mcse < 0.1
+
+
 def test_laplace_of_a_density_that_is_hardly_ever_finite():
     """At the mode, where its curvature is known, and not around it."""
     target = Target(

@@ -208,6 +208,11 @@ BAD = [
         "name one rule: fold_mcse, fold_mcse_over_se, or (mcse_over_se and/or decide)",
     ),
     (f"{RATS}.cv.superchains", 3, "3 superchains of 8 chains: must be of equal size"),
+    (
+        f"{RATS}.cv.superchains",
+        8,
+        "8 superchains of 8 chains: must have two or more each; null lets each chain start apart",
+    ),
     (f"{RATS}.cv.superchains", 1, "must be at least 2 or 'auto', is 1"),
     (
         f"{RATS}.cv.superchains",

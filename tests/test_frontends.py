@@ -389,6 +389,35 @@ class TestNumPyro:
         assert full.data.order == ("case",)
 
     @pytest.mark.parametrize(
+        "outcome",
+        [
+            lambda end: dist.Uniform(0, end),
+            lambda end: dist.Pareto(end / 5, 1.5),
+            lambda end: dist.TruncatedNormal(1.0, 1.0, low=-end),
+            lambda end: dist.Uniform(-end, 9.0),
+        ],
+        ids=["uniform", "Pareto", "truncated", "below"],
+    )
+    def test_support_that_depends_on_parameters(self, outcome):
+        """The density is 0 where an observation is beyond it, in a trace as without one."""
+
+        def model(y):
+            end = numpyro.sample("end", dist.LogNormal(0, 1))
+            with numpyro.plate("case", len(y)):
+                numpyro.sample("y", outcome(end), obs=y)
+
+        y = np.array([0.4, 0.9, 2.0])
+        made = from_numpyro(model, {"y": y})
+        for end in (0.5, 3.0, 12.0):
+            params = {"end": jnp.log(end)}
+            expected = jax.jit(lambda end: outcome(end).log_prob(jnp.asarray(y)))(end)
+            for data in ({}, {"y": y}, {"y": jnp.asarray(y)}):
+                found = jax.jit(made.log_lik)(params, data)
+                np.testing.assert_allclose(found, expected)
+            expected = dist.LogNormal(0, 1).log_prob(end) + jnp.log(end)
+            assert jax.jit(made.log_prior)(params) == pytest.approx(float(expected))
+
+    @pytest.mark.parametrize(
         "size",
         [
             lambda group, number: len(np.unique(group)),

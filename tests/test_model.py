@@ -380,7 +380,7 @@ def rates(width, **changes):
 @pytest.mark.parametrize("width", [10.0, 100.0])
 def test_overflow_under_vague_priors_is_told(width):
     data = RATES | {"unit": np.arange(5)}
-    with pytest.warns(UserWarning, match=r"'vague': log_lik overflows at \d+ of 20 prior draws"):
+    with pytest.warns(UserWarning, match=r"'vague': log_lik is NaN at \d+ of 20 prior draws"):
         check_values(rates(width), data, "vague", UNITS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

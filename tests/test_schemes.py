@@ -7,6 +7,7 @@ import re
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from hypothesis import given
@@ -189,6 +190,15 @@ def test_futures_of_each_series_by_enumeration(by, first, horizon, step, window)
     well_formed(folds)
 
 
+def test_names_in_a_series_are_taken_by_position():
+    """As of a table that was sorted, or of which rows were left out."""
+    series = pd.Series(["d", "c", "b", "a"], index=[3, 2, 1, 0]).sort_values()
+    assert block(series, 2).id.tolist() == ["a to b", "c to d"]
+    some = series[series != "b"]
+    assert leave_future_out(some, 1).id.tolist() == ["c", "d"]
+    assert "time: 'd' and" not in refusal(block, some, 1, time=[1, 3, 2])
+
+
 def test_a_horizon_for_short():
     by = np.repeat(["a", "b"], 8)
     short = pcv.leave_future_out(by=by, units=16, min_observations=4, horizon=2, step=2)
@@ -277,6 +287,8 @@ def test_places_and_units_that_make_no_folds():
     far = [0.0, 1e6, 2e6]
     words = "blocks of size 1e-14: too small for places that are 2e+06 apart"
     assert refusal(pcv.spatial_block, far, [0.0] * 3, size=1e-14) == words
+    words = refusal(spatial_block, ["a", "b"], [0.0, 1.0], size=1)
+    assert words == "x: 'a' is not a number; give coordinates as numbers"
     near = pcv.leave_one_location_out([500000.0, 500000.02], [4567890.12, 4567890.1])
     assert near.id.tolist() == ["x 500000, y 4567890.12", "x 500000.02, y 4567890.1"]
     words = "units is 3.0; give their number, or a list of their names"

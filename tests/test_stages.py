@@ -1342,8 +1342,8 @@ class TestBadModels:
             ("mdels.py:linear", "no file 'mdels.py' (paths are relative to {folder})"),
             ("broken.py:f", "broken.py fails to import (line 1): ModuleNotFoundError: No module "
              "named 'nunpyro'"),
-            ("models.py:number", "it must return a pcv.Model, a pcv.Target, or a model of PyMC or "
-             "Bambi, not int"),
+            ("models.py:number", "it must return a pcv.Model (pcv.from_numpyro makes one), a "
+             "pcv.Target, or a model of PyMC or Bambi, not int"),
         ],
     )  # fmt: skip
     def test_reference(self, project, model, words):

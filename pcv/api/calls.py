@@ -192,7 +192,9 @@ def _in_words_of_a_call(results: Path | None) -> Iterator[None]:
         raise KeyboardInterrupt(f"stopped by Ctrl-C{kept}") from None
     except BadFit as error:
         kept = f"the draws are kept in {error.kept}; " if results else ""
-        advice = f"{kept}fit={{'allow_bad_fit': True}} continues anyway (a keyword of pcv.fit)"
+        advice = (
+            f"{kept}fit={{'allow_bad_fit': True}} continues anyway (allow_bad_fit=True in pcv.fit)"
+        )
         raise PcvError("\n".join([*error.problems, advice])) from None
     except PcvError as error:
         error.args = (in_python(str(error).replace(f"experiments.{EXPERIMENT}.", "")),)

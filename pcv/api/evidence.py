@@ -44,7 +44,8 @@ def evidence(
 
     By sequential Monte Carlo along training sets that grow from none to all units, in random
     orders (`pcv.sampling.path`); and by bridge sampling and importance sampling besides
-    (`CumulativeCV.ways`). Differences between models are log Bayes factors: ``pcv.compare``.
+    (`CumulativeCV.ways`). Differences between models are log Bayes factors (``pcv.compare``,
+    for the default `method`).
 
     Args:
         model, data, seed, precision, results, cores, progress: as for `cross_validate`. Draws of

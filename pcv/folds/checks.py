@@ -14,7 +14,7 @@ from pcv.folds.columns import label
 
 Values = Sequence[Any] | pd.Series | Shaped[np.ndarray, " unit"]
 """one value per unit"""
-Units = int | np.integer | Sequence[str] | Shaped[np.ndarray, " unit"]
+Units = int | np.integer | Sequence[str] | pd.Series | Shaped[np.ndarray, " unit"]
 """number of units, or their names"""
 
 
@@ -32,7 +32,7 @@ def names_of(units: Units) -> Sequence[str]:
     elif isinstance(units, str) or np.ndim(units) != 1:
         raise PcvError(f"units is {units!r}; give their number, or a list of their names")
     else:
-        names = cast(Sequence[str], units)
+        names = [label(value) for value in cast(Sequence[str], units)]  # a Series: not by its index
     if not len(names):
         raise PcvError("there are no units to make folds of")
     return names

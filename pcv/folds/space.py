@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from pcv.base.errors import PcvError
@@ -43,7 +44,9 @@ def places_of(x: Values, y: Values, degrees: bool) -> Places:
     >>> places_of([13.4, 2.35], [52.5, 48.9], degrees=True).on_earth
     True
     """
-    first, second = (complete(values, name).astype(float) for values, name in ((x, "x"), (y, "y")))
+    first, second = (
+        _numbers(complete(values, name), name) for values, name in ((x, "x"), (y, "y"))
+    )
     if first.shape != second.shape:
         raise PcvError(f"{len(first)} values of x, {len(second)} of y; give both for every unit")
     places = Places(first, second, degrees)
@@ -66,6 +69,16 @@ def places_of(x: Values, y: Values, degrees: bool) -> Places:
                 " degrees; are longitude and latitude swapped, or are these metres (x, y)?"
             )
     return places
+
+
+def _numbers(values: np.ndarray, name: str) -> Float[np.ndarray, " unit"]:
+    try:
+        return values.astype(float)
+    except (ValueError, TypeError):
+        wrong = values[np.isnan(pd.to_numeric(values, errors="coerce"))]
+        raise PcvError(
+            f"{name}: {label(wrong[0])!r} is not a number; give coordinates as numbers"
+        ) from None
 
 
 def spatial_block(

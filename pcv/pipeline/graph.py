@@ -159,7 +159,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=19,
+        version=20,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="answers",
         says="Compute estimates and diagnostics of every fold from the stored sums: "

@@ -112,10 +112,10 @@ def _blocks(job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, 
     folds = batch_of(job, sampled_folds(job, stored_folds(job)))
     which = active_folds(job, folds)
     made_of = draws_of(job, inputs, folds.some(which), opened(job, "warmup").isel(fold=which))
-    number = checkpoint.count(job.checkpoints, made_of)
     cv = job.settings.cv
-    most = f"{'at most ' * bool(cv.until)}{cv.most_draws // cv.batch_size}"
-    return made_of, number, f"{number} of {most} blocks"
+    most = cv.most_draws // cv.batch_size
+    number = min(checkpoint.count(job.checkpoints, made_of), most)
+    return made_of, number, f"{number} of {'at most ' * bool(cv.until)}{most} blocks"
 
 
 def _orders(pool: Path, job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, str]:

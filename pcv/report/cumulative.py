@@ -55,10 +55,8 @@ def ways_table(paths: Mapping[str, xr.Dataset]) -> Table:
         for way, (estimate, khat) in evidence.every_way(path).items():
             tail = "–" if np.isnan(khat) else f"{khat:.2f}"
             wrong = f"log p(y) by {way} differs" in said
-            first, notes = way == evidence.PATH, ["differs"] * wrong
-            notes += [steps] * first + ["the answer"] * (
-                way == answer and np.isfinite(estimate.value)
-            )
+            first, is_answer = way == evidence.PATH, way == answer and not np.isnan(estimate.value)
+            notes = ["differs"] * wrong + [steps] * first + ["the answer"] * bool(is_answer)
             cells.append((name * first, way, *_shown(*estimate), tail, ", ".join(notes)))
             flagged.append(wrong)
     return Table("log p(y) by three ways", head, cells, flagged)

@@ -165,7 +165,8 @@ def table_1(rows: Sequence[Row]) -> Table:
         apart, published = row.elpd - first.elpd, PUBLISHED.get(row.name)
         mcse = np.hypot(row.mcse, first.mcse)
         known = np.isfinite(row.mcse).all()
-        far = distance(apart, mcse if known else first.mcse, spread, len(apart)).distance
+        number = len(apart)
+        far = distance(apart, mcse if known else first.mcse, spread, number, number).distance
         is_first = row is first
         cells.append(
             (

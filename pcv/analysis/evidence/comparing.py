@@ -5,13 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 import xarray as xr
+from scipy.stats import norm, t
 
 from pcv.analysis.evidence.curves import Estimate, after, extent, minus, trained_by
 from pcv.analysis.evidence.ways import answer, doubts
 from pcv.analysis.results.wording import wrapped
 
 CLEAR = 2.0
-"""standard errors beyond which a difference counts"""
+"""standard errors beyond which a difference counts, more where few orders tell what they are"""
 
 
 def log_bayes_factor(one: xr.Dataset, other: xr.Dataset) -> Estimate:
@@ -29,7 +30,7 @@ def disagreement(one: xr.Dataset, other: xr.Dataset) -> str:
     ccv = minus(after(one, trained), after(other, trained))
     value, half = ccv.value
     error, error_half = np.hypot(ccv.se, ccv.mcse)
-    clear = abs(factor.value) > CLEAR * factor.mcse and abs(value) > CLEAR * error
+    clear = abs(factor.value) > CLEAR * factor.mcse and abs(value) > _clear(one) * error
     if not clear or np.sign(factor.value) == np.sign(value):
         return ""
     by_factor, by_score = (names if x > 0 else names[::-1] for x in (factor.value, value))
@@ -40,7 +41,7 @@ def disagreement(one: xr.Dataset, other: xr.Dataset) -> str:
         f"{abs(factor.value - value):.1f} nats (S_PCV): a vaguer prior would pay more, however "
         "well it predicts afterwards."
     )
-    if half * value > 0 and abs(half) > CLEAR * error_half:
+    if half * value > 0 and abs(half) > _clear(one) * error_half:
         most, least, likely = (
             num_units + int(np.ceil(abs(factor.value) * later / (abs(half) + by * error_half)))
             for by in (-1, 1, 0)
@@ -50,6 +51,10 @@ def disagreement(one: xr.Dataset, other: xr.Dataset) -> str:
             f"would agree after about {likely} units ({least} to {most}, within an SE)."
         )
     return words
+
+
+def _clear(path: xr.Dataset) -> float:
+    return float(t.ppf(norm.cdf(CLEAR), path.sizes["order"] - 1))
 
 
 def best(paths: Mapping[str, xr.Dataset]) -> str:
@@ -75,7 +80,7 @@ def verdict(paths: Mapping[str, xr.Dataset], reference: str) -> list[str]:
         apart, error = row["s_ccv_diff"], np.hypot(row["diff_se"], row["diff_mcse"])
         better, worse = (name, reference) if apart > 0 else (reference, name)
         words = f"'{better}' scores higher on these data than '{worse}'"
-        if abs(apart) < CLEAR * error:
+        if abs(apart) < _clear(paths[reference]) * error:
             words = f"'{better}' and '{worse}' cannot be told apart"
         sign = 1 if better == name else -1
         factor = f"; log Bayes factor {sign * row['log_bf']:.2f} (MCSE {row['log_bf_mcse']:.2g})"

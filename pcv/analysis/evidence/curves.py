@@ -175,7 +175,7 @@ def trained_by(path: xr.Dataset, left_out: int) -> int:
     n, most = extent(path)
     most = most if path.attrs["improper"] else n - 1
     if left_out not in range(1, most + 1):
-        raise PcvError(f"P = {left_out} units left out: must be a whole number from 1 to {most}")
+        raise PcvError(f"P = {left_out!r} units left out: must be a whole number from 1 to {most}")
     return n - int(left_out)
 
 

@@ -16,6 +16,10 @@ LARGE_MCSE = 0.1
 """nats that are too many for a Bayes factor, and to tell whether another way is right"""
 
 
+FEW_ORDERS = 10
+"""below which their spread says little of the SE"""
+
+
 def of_path(path: xr.Dataset) -> Estimate:
     """log p(y) of a model; NaN where its prior is improper."""
     if path.attrs["improper"]:
@@ -91,6 +95,8 @@ def doubts(path: xr.Dataset) -> list[str]:
         )
     elif (mcse := answer(path)[1].mcse) > LARGE_MCSE:
         said.append(f"log p(y) has an MCSE of {mcse:.2g} nats; use more splits, or particles")
+    if (orders := whole.shape[0]) < FEW_ORDERS:
+        said.append(f"SEs over {orders} orders can be far too small; use more splits")
     found = of_path(path)
     for way, (estimate, khat) in other_ways(path).items():
         if _apart(found, estimate) and not khat > GOOD_K:

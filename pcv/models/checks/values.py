@@ -111,9 +111,10 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     vague = lost & np.isnan(at_draws.terms).any(1)
     if vague.any():
         warnings.warn(
-            f"model '{name}': log_lik overflows at {vague.sum()} of {draws} prior draws: its "
-            "priors reach far beyond the data; if that is unintended, tighten them, or standardise "
-            "predictors",
+            f"model '{name}': log_lik is NaN at {vague.sum()} of {draws} prior draws, which count "
+            "as impossible: its priors reach far beyond the data, where it overflows (tighten "
+            "them, or standardise predictors), or to where it is not defined (the log of a "
+            "negative number)",
             stacklevel=2,
         )
 

@@ -135,7 +135,8 @@ def from_numpyro(
     def log_lik(params: Params, data: Data) -> Array:
         kwargs = arguments(data)
         values = constrain_fn(model, (), kwargs, params)
-        with numpyro.validation_enabled(False):  # `sites_of` has checked the observations
+        # Where support is fixed, `sites_of` has checked the observations.
+        with numpyro.validation_enabled(found.moving):
             terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
         if single is not None and argument is None and outcome in data:
             fn, scale = sites[single]["fn"], sites[single]["scale"]

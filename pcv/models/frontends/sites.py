@@ -25,6 +25,8 @@ class Sites(NamedTuple):
     observed: dict[str, Site]
     in_jax: bool
     """whether its arrays must be JAX's, to be indexed by draws; NumPy's let it compute sizes"""
+    moving: bool
+    """whether draws may rule out observations, whose support depends on them"""
 
 
 def sites_of(model: Callable[..., Any], given: Mapping[str, Any], where: str) -> Sites:
@@ -157,7 +159,9 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
         raise PcvError(f"{where}: no site is observed; give one obs=...")
     if not latent:
         raise PcvError(f"{where}: no latent site; there is nothing to sample")
-    return Sites(latent, observed, in_jax)
+    bounds = jax.tree.leaves([site["fn"].support for site in observed.values()])
+    moving = any(isinstance(x, jax.Array) for x in bounds)
+    return Sites(latent, observed, in_jax or moving, moving)
 
 
 def notes_on(found: Sites) -> list[str]:

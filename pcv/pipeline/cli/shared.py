@@ -71,7 +71,7 @@ def jobs_of(
     if per == "batch":
         for job in jobs:
             if not job.settings.makes("sample"):
-                say(f"{job.experiment} {job.model}: no fold is sampled (folds.exact: psis)")
+                say(f"{job.experiment} {job.model}: no fold is sampled (see `folds`)")
         jobs = [job for job in jobs if job.settings.makes("sample")]
         if not jobs:
             return []

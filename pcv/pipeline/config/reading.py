@@ -93,8 +93,7 @@ def _line(error: ErrorDetails, kind: type[BaseModel] = Config) -> str:
             path = (*path[:-1], str(path[-1]))
             what = "unknown key"
             if kind is Config:
-                known = _section(error["loc"][:-1]).model_json_schema()["properties"]
-                what += f"; {nearest(str(path[-1]), known)}"
+                what += f"; {nearest(str(path[-1]), _section(error['loc'][:-1]).model_fields)}"
         case "missing":
             what = "missing; add it"
         case "too_short" | "string_too_short":

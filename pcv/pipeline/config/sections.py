@@ -168,6 +168,12 @@ class CvConfig(Section):
                 f"{self.superchains} superchains of {self.chains} chains: must be of equal size",
                 "superchains",
             )
+        if self.superchains == self.chains:
+            raise problem(
+                f"{self.superchains} superchains of {self.chains} chains: must have two or more "
+                "each; null lets each chain start apart",
+                "superchains",
+            )
         return self
 
     @model_validator(mode="after")

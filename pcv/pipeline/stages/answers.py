@@ -101,7 +101,8 @@ def diagnose(job: Job) -> None:
         dataset = _with_the_rest(job, dataset)
     assert dataset is not None
     if job.settings.kernel is not None and len(folds.id):
-        dataset = with_subspace(dataset, opened(batches(job)[0], "warmup"))
+        warm = opened(batches(job)[0], "warmup")
+        dataset = with_subspace(dataset, warm, len(folds.id))
     keep(job, dataset, stamp_of(job, making, known))
     flagged = int((dataset["verdict"].values != "ok").sum())
     elpd = comparison.total(results.scores(dataset, "joint", "", "")).elpd

@@ -171,6 +171,7 @@ def check(job: Job, leaks: bool = True) -> None:
                     check_values(model, arrays, name, data_set["unit"].values.tolist())
                     check_prior(model, num_units, name)
                     _check_kernel(part, model)
+                    _check_posterior(part)
                     if isinstance(settings.folds, Cumulative):
                         by_unit(model, name)
                     if leaks:
@@ -196,6 +197,13 @@ def check(job: Job, leaks: bool = True) -> None:
             if integration == "analytically":
                 check_marginal(model, arrays, name, folds)
             scoring.check(scores, model, name, arrays, num_units, predictive, folds.test.shape[1])
+
+
+def _check_posterior(job: Job) -> None:
+    """Refuse a file of draws that is not there."""
+    file = job.posterior
+    if file is not None and str(file) not in job.objects and not file.exists():
+        raise PcvError(f"{file}: no such file; fit.file is relative to the working directory")
 
 
 def _check_kernel(job: Job, model: "Model | Target") -> None:

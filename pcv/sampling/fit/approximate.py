@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.diagnostics import good_k
 from pcv.analysis.evidence import Estimate, evidence
@@ -84,6 +84,7 @@ def approximate(
     """
     position, lp, ratio = _weighted(target, num_units, names, root, how, total)
     lost = ~np.isfinite(ratio)
+    _check_lost(lost, how)
     position[lost], lp[lost] = position[~lost][0], lp[~lost][0]
     log_weight, khat = _smoothed(ratio)
     return _posterior(position, lp, log_weight, khat, how, names)
@@ -95,6 +96,8 @@ def laplace_evidence(
     r"""Log of the mean of Pareto-smoothed weights :math:`p(\theta, y) / q(\theta)` of draws from
     the Laplace approximation q, and their k-hat; arguments as for `approximate`."""
     *_, ratio = _weighted(target, num_units, names, root, "laplace", total)
+    lost = ~np.isfinite(ratio)
+    _check_lost(lost if lost.all() else lost & ~np.isneginf(ratio), "laplace")  # 0 weighs nothing
     log_weight, khat = _smoothed(ratio)
     return evidence(log_weight + ratio[np.isfinite(ratio)].max()), khat
 
@@ -121,12 +124,15 @@ def _weighted(
     mixed = np.random.default_rng(0).permutation(total)  # draws of several ways
     position = np.array(found.position)
     ratio = np.where(np.isfinite(position).all(1), lp - np.asarray(found.log_q), np.nan)
-    if (lost := ~np.isfinite(ratio)).mean() > MAX_LOST:
+    return position[mixed], lp[mixed], ratio[mixed]
+
+
+def _check_lost(lost: Bool[np.ndarray, " draw"], how: str) -> None:
+    if lost.mean() > MAX_LOST:
         raise PcvError(
             f"{how}: the density is not finite at {lost.sum()} of {lost.size} draws of the "
             "approximation; leave fit.approximation out"
         )
-    return position[mixed], lp[mixed], ratio[mixed]
 
 
 def _smoothed(ratio: np.ndarray) -> tuple[np.ndarray, float]:

@@ -41,8 +41,8 @@ def build(job: Job, arrays: dict[str, np.ndarray]) -> "Model | Target":
     model = as_model(made)
     if model is None:
         raise PcvError(
-            f"model '{settings.model}': it must return a pcv.Model, a pcv.Target, or a model of "
-            f"PyMC or Bambi, not {type(made).__name__}"
+            f"model '{settings.model}': it must return a pcv.Model (pcv.from_numpyro makes one), a "
+            f"pcv.Target, or a model of PyMC or Bambi, not {type(made).__name__}"
         )
     if isinstance(model, Target):
         return model
