@@ -115,7 +115,7 @@ def test_evidence_of_pima_by_quadrature(key):
     whole = (share * np.exp(values - highest + (z**2).sum(1) / 2)).sum()
     log_evidence = np.log(whole) + highest + np.linalg.slogdet(root)[1]
     assert abs(log_evidence - published.PROBITS[key][0]) < 0.015
-    found = pcv.evidence(model, data=data, splits=4, particles=256, seed=1, progress=False)
+    found = pcv.evidence(model, data=data, splits=24, particles=256, seed=1, progress=False)
     assert abs(found.log_evidence - log_evidence) < 0.01
     apart = found.ways["log_evidence"] - log_evidence
     assert (abs(apart) < 4 * found.ways["mcse"] + 1e-3).all()
