@@ -269,7 +269,7 @@ def _moved(
         )
         return jnp.concatenate([begin[None], made.position]), made.acceptance
 
-    numbers = jnp.arange(1, sets + 1, dtype=jnp.uint32), jnp.arange(chains, dtype=jnp.uint32)
+    numbers = jnp.arange(sets, dtype=jnp.uint32), jnp.arange(chains, dtype=jnp.uint32)
     of_sets = jax.vmap(jax.vmap(one, (None, None, 0, 0)), (0, 0, None, 0))
     every, accepted = of_sets(kernels, *numbers, some)
     return every.reshape(sets, -1, width), accepted.mean()
