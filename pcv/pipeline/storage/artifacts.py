@@ -40,16 +40,21 @@ def outdated(job: Job, stage: str, stamp: Stamp, known: Mapping[str, Stamp]) -> 
     """Why an artifact does not belong to this config and these inputs; empty if it does."""
     if changed := store.difference(stamp.recipe, recipe(job, stage)):
         return changed
-    if stage == "diagnose" and _samples(known) and _samples(known) != _samples(stamp.inputs):
-        return "made from other fold batches than the present ones"
+    for maker, inputs, what in (
+        ("diagnose", "sample", "fold batches"),
+        ("compare", "diagnose", "models"),
+    ):
+        wanted, used = (_of_stage(inputs, names) for names in (known, stamp.inputs))
+        if stage == maker and wanted and wanted != used:
+            return f"made from other {what} than the present ones"
     for name, present in known.items():
         if stamp.inputs.get(name, present.fingerprint) != present.fingerprint:
             return f"made from other results of stage '{name}' than the present ones"
     return ""
 
 
-def _samples(names: Iterable[str]) -> set[str]:
-    return {name for name in names if name.startswith("sample ")}
+def _of_stage(stage: str, names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.startswith(f"{stage} ")}
 
 
 def command(job: Job, stage: str) -> str:
