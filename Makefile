@@ -1,8 +1,9 @@
 # make run: the default config, from data to report. make test: the tests; make test-all: those too
-# that repeat others on further models and seeds. make lint: the quality gates. make docs: the
-# documentation, into docs/_build/html; its tutorials are run, once for each state of pcv. make
-# docs-fast: without running them, into docs/_build/fast. make bench: pcv beside loops over folds, an
-# hour or more (PROBLEMS="rats wells": of some), which installs nutpie and particles.
+# that repeat others on further models and seeds, and types are checked everywhere. make lint: the
+# quality gates. make docs: the documentation, into docs/_build/html; its tutorials are run, once for
+# each state of pcv. make docs-fast: without running them, into docs/_build/fast. make bench: pcv
+# beside loops over folds, an hour or more (PROBLEMS="rats wells": of some), which installs nutpie
+# and particles.
 # Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
@@ -21,7 +22,7 @@ test: $(VENV)/.ready
 	$(BIN)/pytest
 
 test-all: $(VENV)/.ready
-	$(BIN)/pytest -m ""
+	$(BIN)/pytest -m "" --jaxtyping-packages=pcv,beartype.beartype
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

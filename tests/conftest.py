@@ -1,11 +1,15 @@
 """Two host devices and double precision for every test: what `pcv` does on two cores."""
 
 import os
-import tempfile
+import shutil
+import sys
+from pathlib import Path
 from types import FunctionType
 
-# One cache of compiled functions for all workers of a run, and the processes that they start.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="pcv-tests-"))
+# One cache of compiled functions for all workers, the processes that they start, and later runs.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/compiled")
+)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # What tests compute by themselves runs once; pcv's programs say how far each is optimised.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
@@ -47,24 +51,40 @@ for name, made in list(vars(digests).items()):
 # Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
 import numpyro  # noqa: E402, F401
 
-LONGEST = ("test_slurm.py", "test_workflow.py", "test_stages.py")
-"""files that take minutes: begun last, they would leave the other workers with nothing to do"""
+from tests.shelf import shelf  # noqa: E402, F401
+
+MAX_BYTES = 2**30
+"""size of the cache at which a run begins with an empty one"""
 
 
-def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+def pytest_configure(config):
+    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and sum(file.stat().st_size for file in folder.iterdir()) > MAX_BYTES:
+        shutil.rmtree(folder)
+        folder.mkdir(mode=0o700)
 
 
 class Patches(pytest.MonkeyPatch):
-    """Of what a test changes of pcv's functions, traces of before know nothing."""
+    """Traces made before a module that computes with JAX is patched know nothing of the patch."""
 
-    def setattr(self, *args, **kwargs):
-        forget_traces()
-        super().setattr(compile_cache, "_folder", lambda: None)
-        super().setattr(*args, **kwargs)
+    traced = False
+
+    def setattr(self, target, *args, **kwargs):
+        if isinstance(target, str):
+            name = target.rpartition(".")[0]
+        else:
+            name = getattr(target, "__module__", None) or target.__name__
+        if name.startswith("pcv.") and hasattr(sys.modules.get(name), "jnp"):
+            self.traced = True
+            forget_traces()
+            super().setattr(compile_cache, "_folder", lambda: None)
+        super().setattr(target, *args, **kwargs)
 
     def undo(self):
-        if self._setattr:
+        if self.traced:
+            self.traced = False
             forget_traces()
         super().undo()
 

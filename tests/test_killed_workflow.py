@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow import changed, command, make_project, tiny, variables, write_config
+from tests.workflow import changed, command, make_project, tiny, write_config
 
 MODEL = Path("results/tiny/models/a")
 SAMPLED = MODEL / "sample/1-of-1.zarr"
@@ -41,7 +41,6 @@ def killed(project: Path) -> int:
     process = subprocess.Popen(
         command(DIAGNOSED, "--configfile", "tiny.yaml"),
         cwd=project,
-        env=variables(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         process_group=0,

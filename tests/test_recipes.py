@@ -8,7 +8,16 @@ from pathlib import Path
 
 import xarray as xr
 
-from tests.workflow import CONFIG, ROOT, changed, make_project, snakemake, write_config
+from tests.workflow import (
+    CONFIG,
+    ROOT,
+    Run,
+    changed,
+    command,
+    make_project,
+    planned,
+    write_config,
+)
 
 MODEL_A = CONFIG["experiments"]["tiny"]["models"]["a"]
 BLOCK = re.compile(
@@ -45,6 +54,20 @@ def closing(opened: str) -> str:
     return {"{": "}", "(": ")", "[": "]"}[opened.strip()[-1]]
 
 
+EVERY_STAGE = """
+from pathlib import Path
+from pcv.api import cross_validation
+from pcv.pipeline import stages
+from pcv.pipeline.config import load
+from pcv.pipeline.job import Job
+
+job = Job(load(Path("tiny.yaml")), "tiny", Path("results"), say=print)
+cross_validation.run(job)
+stages.compare(job)
+stages.report(job)
+"""
+
+
 def test_a_new_scheme_score_and_stage(tmp_path, monkeypatch):
     root = tmp_path / "copy"
     for folder in ("pcv", "workflow", "envs"):
@@ -62,22 +85,31 @@ def test_a_new_scheme_score_and_stage(tmp_path, monkeypatch):
         cv__fold_batches=1,
     )
     write_config(project, config)
-    said = ""
-    for made in ("report.html", "worst.zarr"):
-        arguments = f"results/tiny/{made}", "--configfile", "tiny.yaml"
-        run = snakemake(project, *arguments, snakefile=root / "Snakefile")
-        assert run.status == 0, run.err + run.out
-        said += run.out + run.err
+
+    def python(*arguments):
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=project, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def left_to_do(target):
+        arguments = f"results/tiny/{target}", "--dry-run", "--configfile", "tiny.yaml"
+        run = subprocess.run(
+            command(*arguments, snakefile=root / "Snakefile"),
+            cwd=project, capture_output=True, text=True,
+        )  # fmt: skip
+        return planned(Run(run.returncode, run.stdout, run.stderr))
+
+    said = python("-c", EVERY_STAGE)
     assert "every unit in 3: 3 folds, test 4, training 8, no gap" in said
+    assert left_to_do("worst.zarr") == {"worst"}
+    python("-m", "pcv", "worst", "tiny.yaml")
+    assert left_to_do("worst.zarr") == left_to_do("report.html") == set()
     results = project / "results/tiny"
     diagnosed = xr.open_dataset(results / "models/a/diagnostics.zarr")
     assert (diagnosed["spherical_pointwise"] < 1).all()
     lowest = diagnosed["joint_elpd"].idxmin("fold").item()
     assert xr.open_dataset(results / "worst.zarr")["worst"].values.tolist() == [lowest]
-    status = subprocess.run(
-        [sys.executable, "-m", "pcv", "status", "tiny.yaml"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-    ).stdout
+    status = python("-m", "pcv", "status", "tiny.yaml")
     assert re.search(r"^worst .* done$", status, re.MULTILINE)

@@ -52,13 +52,19 @@ def copied(project, place):
 ALL = ("data", "folds", "fit", "warmup", "sample", "diagnose", "compare", "report")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A project in which every stage has been run. Functions are compiled once for all tests."""
-    project = set_up(tmp_path_factory.mktemp("stages") / "project")
+def run_all(folder):
+    run_in(set_up(folder), {}, "", *ALL)
+
+
+def run_in(project, changes, model, *names):
     with contextlib.chdir(project.folder), jax.enable_x64(True):
-        run(project.job(), *ALL)
-    return project
+        run(project.job(changes, model=model), *names)
+
+
+@pytest.fixture
+def whole(shelf):
+    """A project in which every stage has been run."""
+    return Project(shelf("stages", run_all), [])
 
 
 @pytest.fixture
@@ -75,17 +81,14 @@ def project(whole, tmp_path, monkeypatch):
     return copy
 
 
-@pytest.fixture(scope="module")
-def fitted(whole, tmp_path_factory):
-    """A copy of it with the fit of a model whose answers are known."""
-    copy = copied(whole, tmp_path_factory.mktemp("exact"))
-    with contextlib.chdir(copy.folder), jax.enable_x64(True):
-        run(copy.job(EXACT, model="exact"), "fit")
-    return copy
+def fit_exact(folder):
+    run_in(set_up(folder), EXACT, "exact", "data", "folds", "fit")
 
 
 @pytest.fixture
-def conjugate(fitted, tmp_path, monkeypatch):
+def conjugate(shelf, tmp_path, monkeypatch):
+    """A project with the fit of a model whose answers are known, to be broken."""
+    fitted = Project(shelf("exact", fit_exact), [])
     monkeypatch.chdir((copy := copied(fitted, tmp_path)).folder)
     return copy
 
@@ -357,11 +360,11 @@ EXACT = {
 }
 
 
-def test_the_last_comparison_is_shown(done):
-    table, page = stages.compare(done.job()), done.job().path("report")
-    assert answers.show(done.job()) == f"{table}\n\nReport: {page}"
+def test_the_last_comparison_is_shown(project):
+    table, page = stages.compare(project.job()), project.job().path("report")
+    assert answers.show(project.job()) == f"{table}\n\nReport: {page}"
     with pytest.raises(PcvError, match=r"fit\.draws was \d+, is 5000; run `pcv "):
-        answers.show(done.job({"fit.draws": 5000}))
+        answers.show(project.job({"fit.draws": 5000}))
 
 
 class TestExactAnswer:
@@ -595,12 +598,16 @@ def in_rounds(project, **changes):
     assert " ".join(said.split("\n\n")[-1].split()) in page
 
 
-@pytest.fixture(scope="module")
-def settled(whole, tmp_path_factory):
-    copy = copied(whole, tmp_path_factory.mktemp("rounds"))
-    with contextlib.chdir(copy.folder), jax.enable_x64(True):
-        in_rounds(copy)
-    return copy
+def run_in_rounds(folder):
+    project = set_up(folder)
+    run_in(project, {}, "", "data", "folds", "fit", "warmup")
+    with contextlib.chdir(folder), jax.enable_x64(True):
+        in_rounds(project)
+
+
+@pytest.fixture
+def settled(shelf):
+    return Project(shelf("rounds", run_in_rounds), [])
 
 
 class TestRounds:

@@ -1,6 +1,7 @@
 """A project that Snakemake runs in a folder of its own, and what it has to do there."""
 
 import copy
+import json
 import multiprocessing
 import os
 import re
@@ -13,7 +14,10 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
+import numpy as np
 import yaml
+
+from pcv.pipeline.cli import project
 
 ROOT = Path(__file__).parents[1]
 MODEL = """
@@ -60,11 +64,6 @@ def command(*arguments: str, snakefile: Path = ROOT / "Snakefile") -> list[str]:
     return [*snakemake, *arguments]
 
 
-def variables() -> dict[str, str]:
-    """The compiled functions of a project are its own, as a user's are."""
-    return {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-
-
 FORKS = multiprocessing.get_context("forkserver")
 ONE_AT_A_TIME = Lock()
 """threads of which one starts and another joins would both ask how the other's process ended"""
@@ -106,7 +105,6 @@ def snakemake(folder: Path, *arguments: str, snakefile: Path = ROOT / "Snakefile
     done = subprocess.run(
         command(*arguments, snakefile=snakefile),
         cwd=folder,
-        env=variables(),
         capture_output=True,
         text=True,
         timeout=900,
@@ -153,3 +151,73 @@ def make_project(folder: Path) -> Path:
     (folder / "data.csv").write_text(DATA)
     write_config(folder, CONFIG)
     return folder
+
+
+def run_whole(folder: Path) -> None:
+    """A tiny project, run to its end; what it printed is in `run.json`."""
+    keep(folder, tiny(make_project(folder)))
+
+
+def keep(folder: Path, run: Run) -> None:
+    assert run.status == 0, run.err + run.out
+    (folder / "run.json").write_text(json.dumps(run))
+
+
+def kept(folder: Path) -> tuple[Path, Run]:
+    return folder, Run(*json.loads((folder / "run.json").read_text()))
+
+
+OUTLIER, NUM_UNITS = 7, 60
+
+
+def outcomes() -> np.ndarray:
+    """A normal sample, one of whose units has importance weights with a heavy tail."""
+    y = np.random.default_rng(1).normal(0.5, 1.0, NUM_UNITS)
+    y[OUTLIER] = 25.0
+    return y
+
+
+SUBSAMPLE = {
+    **CONFIG["experiments"]["tiny"],
+    "data": {"file": "outlier.csv", "outcome": "y"},
+    "folds": {"scheme": "subsample", "m": 20, "surrogate": ["waic", "plpd"]},
+    "fit": {"draws": 500},
+    "cv": {"chains": 4, "warmup": 20, "draws": 100, "batch_size": 20},
+}
+"""an experiment on units of which one has to be sampled"""
+
+
+def module_experiments(default: dict) -> dict:
+    """Experiments beside the default one of `pcv init`, which leaves less to compute."""
+    tiny = CONFIG["experiments"]["tiny"]
+    until = {"mcse_over_se": 0.01, "min_draws": 40, "max_draws": 160}
+    by_memory = {"until": until, "fold_batches": "auto", "memory_share": 1e-7}
+    growing = {"until": {"subsampling_se_over_se": 0.001, "max_m": 50}}
+    return {
+        "yields": {
+            **default,
+            "predictive": "plain",
+            "fit": {"warmup": 200, "draws": 200, "allow_bad_fit": True},
+            "cv": {"chains": 2, "warmup": 5, "draws": 20, "batch_size": 10, "adapt": "never"},
+        },
+        "rounds": {
+            **tiny,
+            "data": {"file": "tiny.csv", "outcome": "y"},
+            "models": {"a": tiny["models"]["a"]},
+            "cv": {**tiny["cv"], **by_memory},
+        },
+        "subsample": {**SUBSAMPLE, "folds": {**SUBSAMPLE["folds"], **growing}},
+    }
+
+
+def run_module(folder: Path) -> None:
+    """A project of `pcv init`, whose Snakefile uses the workflow as a module."""
+    project.init(folder, "numpyro")
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["experiments"] = module_experiments(settings["experiments"]["yields"])
+    write_config(folder, settings, "config.yaml")
+    for name in "abc":
+        (folder / f"{name}.py").write_text(MODEL)
+    (folder / "tiny.csv").write_text(DATA)
+    (folder / "outlier.csv").write_text("\n".join(["y", *map(str, outcomes())]) + "\n")
+    keep(folder, snakemake(folder, snakefile=folder / "Snakefile"))
