@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
-from scipy.stats import ttest_ind
+from scipy.stats import ks_2samp, ttest_ind
 
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, tails
 from pcv.sampling.folds import lasting
+from tests.bounds import RATE, count_limits, z_limit
 from tests.chains import ar1
 
 SEEDS = (1, 2, 3)
@@ -26,12 +27,13 @@ SEEDS = (1, 2, 3)
 def test_correlated_batches_raise_the_error(seed):
     """Of normal s with a small sd the elpd is the mean of s, nearly: its variance is known."""
     phi, sd, size, draws = 0.95, 0.1, 50, 400
-    s = ar1(np.random.default_rng(seed), phi, (500, 4, draws), sd)
+    s = ar1(np.random.default_rng(seed), phi, (2000, 4, draws), sd)
     sums = batch_sums(s, size)
     of_errors = np.mean((diag.elpd(sums) - sd**2 / 2) ** 2) / np.mean(diag.mcse(sums) ** 2)
     inflation = diag.batch_inflation(diag.autocorrelation(sums))
+    # False alarm < 1e-4: they are 1.52 and .08 on average, with an sd of .06 and .04.
     assert of_errors > 1.25
-    assert abs(of_errors / inflation - 1) < 4 * np.sqrt(2 / len(s))
+    assert abs(of_errors / inflation - 1) < 0.25
     parts = [sums._replace(**{f: x[k:][::2] for f, x in sums._asdict().items()}) for k in (0, 1)]
     pooled = sum(diag.autocorrelation(part) for part in parts)
     assert diag.batch_inflation(pooled) == pytest.approx(inflation, rel=1e-10)
@@ -39,12 +41,13 @@ def test_correlated_batches_raise_the_error(seed):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_independent_batches_hardly_raise_the_error(seed):
-    s = 0.3 * np.random.default_rng(seed).normal(size=(100, 4, 200))
+    s = 0.3 * np.random.default_rng(seed).normal(size=(1000, 4, 200))
     sums = batch_sums(s, 50)
+    # False alarm < 1e-4: correlations count from 2 of their standard errors, or 1.02, on.
     assert diag.batch_inflation(diag.autocorrelation(sums)) < 1.1
     ended = LogSums(*(np.where(np.arange(4) < 2, x, 0 * x) for x in sums))
     some = LogSums(
-        *(np.where(np.arange(100)[:, None, None] < 50, a, b) for a, b in zip(sums, ended))
+        *(np.where(np.arange(1000)[:, None, None] < 500, a, b) for a, b in zip(sums, ended))
     )
     assert diag.batch_inflation(diag.autocorrelation(some)) < 1.15
 
@@ -52,9 +55,10 @@ def test_independent_batches_hardly_raise_the_error(seed):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_one_fold_raises_no_others_error(seed):
     """Whose chains disagree, or whose score varies more: correlations are pooled, not sizes."""
-    s = ar1(np.random.default_rng(seed), 0.5, (100, 8, 200), 0.3)
+    s = ar1(np.random.default_rng(seed), 0.5, (500, 8, 200), 0.3)
     s[0, 0] += 2
     s[1] *= 5
+    # False alarm < 1e-4: 1.03 on average, and 1.09 in one of 10,000 runs.
     assert diag.batch_inflation(diag.autocorrelation(batch_sums(s, 50))) < 1.15
 
 
@@ -229,14 +233,14 @@ def test_folds_of_different_lengths_are_as_if_alone():
 
 def test_benchmark_takes_each_folds_own_length():
     draws = joint_draws(6, (2, 4, 200))
+    draws[1] += 2.0 * np.arange(4)[:, None]  # whose R-hat is the larger one in all replicates
     sums = batch_sums(draws, 20)
     sums.count[1, :, 2:] = 0  # fewer batches than blocks
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(0), sums)
-    short = diag.rhat_max_benchmark(np.random.default_rng(0), batch_sums(draws[1:, :, :40], 20))
+    short = diag.rhat_max_benchmark(np.random.default_rng(1), batch_sums(draws[1:, :, :40], 20))
     assert benchmark.observed == pytest.approx(max(diag.rhat(sums)))
     assert np.isfinite(benchmark.replicates).all()
-    # Forty draws vary more than two hundred: the short fold has the maximum most of the time.
-    assert np.median(benchmark.replicates) == pytest.approx(np.median(short.replicates), rel=0.01)
+    assert ks_2samp(benchmark.replicates, short.replicates).pvalue > RATE
 
 
 def test_nothing_is_lost_far_from_zero():
@@ -269,7 +273,7 @@ def test_non_finite_scores():
 
 
 def test_progressive_estimates_are_those_of_the_first_batches():
-    points = [1, 3, 8]
+    points, assert_close = [1, 3, 8], np.testing.assert_allclose
     draws = joint_draws(10)
     curves = diag.progressive(batch_sums(draws, 5), points)
     units = pointwise_draws(10)
@@ -277,12 +281,12 @@ def test_progressive_estimates_are_those_of_the_first_batches():
     for j, h in enumerate(points):
         first = batch_sums(draws[:, :, : 5 * h], 5)
         for name in ("elpd", "mcse", "rhat", "ess"):
-            np.testing.assert_array_equal(getattr(curves, name)[:, j], getattr(diag, name)(first))
+            assert_close(getattr(curves, name)[:, j], getattr(diag, name)(first), rtol=1e-12)
         first = batch_sums(units[:, :, : 5 * h], 5)
-        np.testing.assert_array_equal(unit_curves.elpd[:, j], diag.elpd_pointwise(first))
-        np.testing.assert_array_equal(unit_curves.mcse[:, j], diag.mcse_pointwise(first))
-        np.testing.assert_array_equal(unit_curves.rhat[:, j], np.nanmax(diag.rhat(first), axis=1))
-        np.testing.assert_array_equal(unit_curves.ess[:, j], np.nanmin(diag.ess(first), axis=1))
+        assert_close(unit_curves.elpd[:, j], diag.elpd_pointwise(first), rtol=1e-12)
+        assert_close(unit_curves.mcse[:, j], diag.mcse_pointwise(first), rtol=1e-12)
+        assert_close(unit_curves.rhat[:, j], np.nanmax(diag.rhat(first), axis=1), rtol=1e-12)
+        assert_close(unit_curves.ess[:, j], np.nanmin(diag.ess(first), axis=1), rtol=1e-12)
 
 
 def test_total_ess_of_the_first_batches():
@@ -300,7 +304,8 @@ def test_total_ess_of_the_first_batches():
 
 def over_exact(phi, seed, shape=(50, 4, 5000), sizes=(1, 20, 100)):
     """Against the variance of the mean of b draws of an AR(1) process; the median of 50 folds,
-    each known within some 6% by its batches and 6% by its windowed ESS, is known within 1.5%."""
+    each known within some 6% by its batches and 6% by its windowed ESS, is known within 1.1%, and
+    off by up to 1.6%: bounds of 6% have a false-alarm rate < 1e-4."""
     draws = ar1(np.random.default_rng(seed), phi, shape, sd=0.1)
     exact = [np.sqrt(1 - 2 * phi * (1 - phi**b) / (b * (1 - phi**2))) for b in sizes]
     return diag.batch_size_check(draws, sizes) / exact
@@ -345,22 +350,25 @@ def test_rhat_is_arviz_unsplit_rhat(seed):
     ours = diag.rhat(batch_sums(draws, 20))
     identity, split = (array_stats.rhat(draws, method=m) for m in ("identity", "split"))
     np.testing.assert_allclose(ours, identity, rtol=1e-12)
-    assert (np.abs(ours - split) > 1e-4).all()
+    assert (np.abs(ours - split) > 1e-4).any()
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
 def test_ess_of_ar1(phi):
-    # 320 batches: a relative standard deviation of √(2/319) = 8% in each of 20 folds. Batches
-    # b long miss correlation across their ends: 2φ/(1 − φ²)/b of the variance, 4.7% for φ = .9.
+    # 320 batches: a relative standard deviation of √(2/319) = 8% in each of 20 folds, and a mean
+    # of 319/317. Batches b long miss correlation across their ends: 2φ/(1 − φ²)/b of the variance,
+    # 4.7% for φ = .9.
     draws = ar1(np.random.default_rng(1), phi, (20, 8, 8000), sd=0.1)
     ess = diag.ess(batch_sums(draws, 200))
     exact = 64000 * (1 - phi) / (1 + phi)
     arviz = np.array([array_stats.ess(np.exp(s), method="mean") for s in draws])
-    assert ess.mean() / exact == pytest.approx(1 + 2 * phi / (1 - phi**2) / 200, abs=4 * 0.018)
-    assert np.abs(ess / arviz - 1).max() < 4 * 0.08 + 0.047
+    expected = (1 + 2 * phi / (1 - phi**2) / 200) * 319 / 317
+    assert ess.mean() / exact == pytest.approx(expected, abs=z_limit() * 0.018)
+    assert np.abs(np.log(ess / arviz)).max() < z_limit(20) * 0.08 + 0.047
 
 
-# Calibration: z-scores of 1,000 replications, the folds of one array
+# Calibration: z-scores of 1,000 replications, the folds of one array. Their sd is known within
+# 2.5%, and t errors and short batches make it up to 5% too large: false alarm < 1e-4.
 
 
 def z_scores(estimate, exact, error):
@@ -380,22 +388,22 @@ def test_mcse_is_calibrated(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_mcse_sees_chains_that_disagree(seed):
-    # Chains keep an offset with .4 times the variance of a batch mean: eq. 14 gives
-    # √(1.8/1.4) = 1.13; deviations from each chain's own mean give √1.8 = 1.34.
+    # Chains keep an offset with the variance of a batch mean: eq. 14 gives √(3/2) = 1.22;
+    # deviations from each chain's own mean give √3 = 1.73.
     rng = np.random.default_rng(seed)
     folds, chains, draws, size, sd = 1000, 32, 200, 100, 0.3
-    offset = 0.4 * sd**2 * (1 + 0.5) / (1 - 0.5) / size
+    offset = sd**2 * (1 + 0.5) / (1 - 0.5) / size
     s = ar1(rng, 0.5, (folds, chains, draws), sd)
     s += rng.normal(0, np.sqrt(offset), (folds, chains, 1))
     exact = (sd**2 + offset) / 2
     sums = batch_sums(s, size)
-    assert 0.8 < z_scores(diag.elpd(sums), exact, diag.mcse(sums)) < 1.2
+    assert 0.8 < z_scores(diag.elpd(sums), exact, diag.mcse(sums)) / np.sqrt(3 / 2) < 1.2
 
     g = np.exp(s).reshape(folds, chains, draws // size, size).mean(axis=3)
     within = ((g - g.mean(axis=2, keepdims=True)) ** 2).sum(axis=(1, 2))
     num_batches = chains * draws // size
     twin = np.sqrt(within / (num_batches - chains) / num_batches) / g.mean(axis=(1, 2))
-    assert z_scores(diag.elpd(sums), exact, twin) > 1.2
+    assert z_scores(diag.elpd(sums), exact, twin) / np.sqrt(3 / 2) > 1.2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -415,6 +423,12 @@ def test_pointwise_mcse_counts_shared_draws(seed):
 
 def healthy(rng, phi=0.5, shape=(30, 8, 200)):
     return ar1(rng, phi, shape)
+
+
+def unflagged(rng, phi=0.5, shape=(30, 8, 200)):
+    """Healthy chains that R-hat and drift cannot flag by chance: their halves have a mean of 0."""
+    halves = healthy(rng, phi, shape).reshape(*shape[:2], 2, -1)
+    return (halves - halves.mean(3, keepdims=True)).reshape(shape)
 
 
 def shares(benchmark, phi, shape, batch_size):
@@ -442,18 +456,21 @@ def kept_position(rng, sums):
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_benchmark_rarely_flags_healthy_chains(phi):
-    # Nominal rates .01, .05, .5. Seen in 300 runs: 0, 0, .013; .01, .03, .07; .38, .46, .62.
-    # (With φ = .9 a block of 40 draws is two autocorrelation times: .07, .23, .93.)
+    # Nominal rates .01, .05, .5. Seen in 900 runs: .003, .004, .014; .02, .02, .06; .39, .46, .64;
+    # limits allow for .02, .07, .36 to .67. (With φ = .9 a block of 40 draws is two
+    # autocorrelation times: .07, .23, .93.)
     share = shares(free_draw, phi, (30, 8, 200), 20)
-    assert (share <= 0.01).mean() <= 0.05
-    assert (share <= 0.05).mean() <= 0.12
-    assert 0.2 < (share <= 0.5).mean() < 0.8
+    assert (share <= 0.01).sum() <= count_limits(100, 0.02)[1]
+    assert (share <= 0.05).sum() <= count_limits(100, 0.07)[1]
+    low, high = count_limits(100, 0.36)[0], count_limits(100, 0.67)[1]
+    assert low <= (share <= 0.5).sum() <= high
 
 
 def test_benchmark_of_two_chains_draws_blocks_freely():
-    # Seen in 300 runs at nominal .05: .03 drawn freely, .37 with positions kept.
-    assert (shares(free_draw, 0.5, (30, 2, 500), 50) <= 0.05).mean() <= 0.12
-    assert (shares(kept_position, 0.5, (30, 2, 500), 50) <= 0.05).mean() > 0.2
+    # Seen in 900 runs at nominal .05: .02 drawn freely, .36 with positions kept.
+    most = count_limits(100, 0.03)[1]
+    assert (shares(free_draw, 0.5, (30, 2, 500), 50) <= 0.05).sum() <= most
+    assert (shares(kept_position, 0.5, (30, 2, 500), 50) <= 0.05).sum() > most
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -465,7 +482,8 @@ def test_benchmark_flags_planted_pathologies(seed):
     for draws in (stuck, shifted):
         sums = batch_sums(draws, 20)
         benchmark = diag.rhat_max_benchmark(rng, sums)
-        assert benchmark.share_above == 0
+        # Not 0: in a run of 1,000 a replicate too has a chain that is stuck throughout.
+        assert benchmark.share_above < 0.01
         assert benchmark.observed == diag.rhat(sums)[7] > benchmark.limit
 
 
@@ -489,7 +507,9 @@ def test_one_bad_fold_does_not_hide_another(seed, monkeypatch):
     draws[9, 2] += 1
     sums = batch_sums(draws, 20)
     benchmark = diag.rhat_max_benchmark(rng, sums)
-    assert np.flatnonzero(diag.rhat(sums) > benchmark.limit).tolist() == [3, 9]
+    flagged = np.flatnonzero(diag.rhat(sums) > benchmark.limit).tolist()
+    assert {3, 9} <= {*flagged}
+    assert len(flagged) <= 4  # false alarm < 1e-4: another one in one of 500 runs
     assert diag.rhat(sums)[9] < np.quantile(benchmark.replicates, 0.99)
     whole = diag.rhat_max_benchmark(np.random.default_rng(1), sums)
     monkeypatch.setattr(rhat_max, "KEPT_APART", 3)
@@ -562,7 +582,8 @@ def test_khat_recovers_a_pareto_tail(k):
     size = diag.tail_size(4000)
     expected = (size * k + 10 * 0.5) / (size + 10)
     khat = diag.pareto_khat(draws)
-    assert khat.mean() == pytest.approx(expected, abs=4 * khat.std() / np.sqrt(200) + 0.02)
+    size_of_error = z_limit() * khat.std() / np.sqrt(200)
+    assert khat.mean() == pytest.approx(expected, abs=size_of_error + 0.02)
     assert ((khat > diag.good_k(4000)).mean() > 0.95) == (k == 1.2)
 
 
@@ -628,18 +649,19 @@ def verdict_of(draws, predictive="marginal", khat=0.0, divergences=0):
 
 
 def test_healthy_folds_are_ok():
-    assert (verdict_of(healthy(np.random.default_rng(3)), khat=0.68, divergences=16) == "ok").all()
+    draws = unflagged(np.random.default_rng(3))
+    assert (verdict_of(draws, khat=0.68, divergences=16) == "ok").all()
 
 
 def test_each_reason_is_named_with_a_remedy():
     rng = np.random.default_rng(2)
-    draws = healthy(rng, shape=(30, 4, 100))
-    draws[0, 0] += 1
+    draws = unflagged(rng, shape=(30, 4, 200))
+    draws[0, 0] += 2
     draws[1, [0, 2]] = 0.3
     draws[2] = np.nan
     draws[3, 1, 5] = -np.inf
     draws[4] = -1.5
-    draws[5] = ar1(rng, 0.98, (4, 100))
+    draws[5] = ar1(rng, 0.995, (4, 200))
     words = verdict_of(draws)
     assert words[0].startswith("R-hat 1.")
     assert "chains disagree; longer warmup" in words[0]
@@ -675,9 +697,10 @@ def test_benchmark_at_the_default_length():
             draws[7, 2] += shift
             rng = np.random.default_rng(seed)
             found.append(diag.rhat_max_benchmark(rng, batch_sums(draws, 50)).share_above)
-    assert np.mean(np.array(shares[0.0]) <= 0.05) <= 0.1
+    # Seen in 400 runs: .013 at nominal .05, a median of .6; in 150: .77 and 1.
+    assert np.sum(np.array(shares[0.0]) <= 0.05) <= count_limits(60, 0.03)[1]
     assert np.median(shares[0.0]) > 0.2
-    assert np.mean(np.array(shares[0.5]) <= 0.01) > 0.6
+    assert np.sum(np.array(shares[0.5]) <= 0.01) >= count_limits(60, 0.7)[0]
     assert np.mean(np.array(shares[1.0]) <= 0.01) > 0.9
 
 
@@ -686,13 +709,14 @@ def test_ess_of_the_sum_weighs_folds_by_their_error():
     draws = rng.normal(size=(3, 4, 4000)) * np.array([0.1, 0.5, 1.0])[:, None, None]
     slow = draws[2].repeat(8, axis=1)[:, :4000]  # an eighth of the draws are new
     draws[2] = slow
-    sums = batch_sums(draws, 100)
+    sums = batch_sums(draws, 20)
     f = np.exp(draws)
     own = f.var((1, 2)) / f.mean((1, 2)) ** 2
     expected = own.sum() / (diag.mcse(sums) ** 2).sum()
     ess, mcse = diag.ess(sums), diag.mcse(sums)
     assert diag.ess_total(ess, mcse) == pytest.approx(expected, rel=1e-3)
-    assert diag.ess_total(ess[:2], mcse[:2]) == pytest.approx(16000, rel=0.2)
+    # False alarm < 1e-4: 800 batches, so the sd is 5%.
+    assert diag.ess_total(ess[:2], mcse[:2]) == pytest.approx(16000, rel=0.25)
     assert ess[2] < diag.ess_total(ess, mcse) < ess[0]
     still = batch_sums(np.zeros((2, 4, 100)), 20)
     assert np.isnan(diag.ess_total(diag.ess(still), diag.mcse(still)))
@@ -701,7 +725,7 @@ def test_ess_of_the_sum_weighs_folds_by_their_error():
 
 
 def test_heavy_tail_and_divergences():
-    draws = healthy(np.random.default_rng(3))
+    draws = unflagged(np.random.default_rng(3))
     heavy = "k-hat 0.90: heavy-tailed predictive density, so the MCSE is only a lower bound; "
     plain, marginal = (verdict_of(draws, p, khat=0.9)[0] for p in ("plain", "marginal"))
     more = "more draws, smaller test sets"
@@ -720,14 +744,16 @@ def test_chains_that_disagree_with_few_draws_are_not_ok_whatever_the_benchmark()
     """Blocks of chains that mix as slowly as these explain any R-hat: the draws are too few."""
     explained = Benchmark(1.5, np.array([1.5]), 1.0, 1.5)
 
-    def said(chains, num_draws, phi):
-        sums = batch_sums(ar1(np.random.default_rng(2), phi, (20, chains, num_draws)), 50)
+    def said(draws):
+        sums = batch_sums(draws, 50)
         words = verdicts.faults(sums, np.zeros(20), np.zeros(20), explained, "plain").words()
         return diag.rhat(sums), diag.ess(sums), words
 
-    rhat, ess, words = said(8, 200, 0.9)
+    draws = 0.3 * unflagged(np.random.default_rng(2), 0.0, (20, 8, 200))
+    draws[:10] += 0.2 * np.linspace(-1, 1, 8)[:, None]  # R-hat 1.1
+    rhat, ess, words = said(draws)
     few = (rhat > 1.05) & (ess < 400)
-    assert 0 < few.sum() < 20
+    assert few.sum() == 10
     assert ((words != "ok") == few).all()
     first = np.flatnonzero(few)[0]
     assert words[first] == (
@@ -735,8 +761,8 @@ def test_chains_that_disagree_with_few_draws_are_not_ok_whatever_the_benchmark()
         " whether the chains have mixed; more draws"
     )
     # So many chains are short, and many enough.
-    rhat, ess, words = said(128, 50, 0.6)
-    assert (rhat > 1.02).all()
+    rhat, ess, words = said(ar1(np.random.default_rng(2), 0.8, (20, 128, 50)))
+    assert (rhat > 1.02).all()  # false alarm < 1e-4: 1.08, with an sd of .01
     assert (ess > 400).all()
     assert (words == "ok").all()
 
@@ -745,37 +771,40 @@ def test_draws_that_lack_the_largest_densities_are_flagged():
     """Normal s with an sd of 2 to 2.5, 1,600 draws: where these happen to hold no large density,
     the estimate is off by more than four MCSEs, and k-hat alone sees nothing."""
     rng, missed, by_khat, number = np.random.default_rng(4), 0, 0, 0
-    for sd in (2.0, 2.5):
+    for sd in np.repeat([2.0, 2.5], 4):
         draws = rng.normal(0, sd, (1000, 8, 200))
-        sums, khat = batch_sums(draws, 50), diag.pareto_khat(draws)
+        sums = batch_sums(draws, 50)
         off = np.abs(diag.elpd(sums) - sd**2 / 2) > 4 * diag.mcse(sums)
-        hidden = diag.hidden_variance(sums, diag.third_moments(draws, 50))
-        by_khat += (off & ~verdicts.heavy_tail(sums, khat)).sum()
-        missed += (off & ~verdicts.heavy_tail(sums, khat, hidden)).sum()
+        sums, khat = LogSums(*(x[off] for x in sums)), diag.pareto_khat(draws[off])
+        hidden = diag.hidden_variance(sums, diag.third_moments(draws[off], 50))
+        by_khat += (~verdicts.heavy_tail(sums, khat)).sum()
+        missed += (~verdicts.heavy_tail(sums, khat, hidden)).sum()
         number += off.sum()
-    assert number > 40
-    assert by_khat > 0.5 * number
-    assert missed < 0.1 * number
+    # False alarm < 1e-4: 145 on average, of which .77 and .09, with an sd of 12, .04 and .03.
+    assert number > 90
+    assert missed < 0.25 * number < by_khat
 
 
 @pytest.mark.parametrize("sd", [0.3, 1.0])
 def test_hidden_variance_of_scores_that_are_near_normal(sd):
     """Two draws in three ways: its formula, near 1 of normal s, near 0 with a long left tail."""
-    rng = np.random.default_rng(5)
-    draws = np.stack([rng.normal(0, sd, (4, 1000)), -3 * sd * rng.exponential(size=(4, 1000))])
+    rng, shape = np.random.default_rng(5), (4, 25_000)
+    draws = np.stack([rng.normal(0, sd, shape), -3 * sd * rng.exponential(size=shape)])
     s = draws.reshape(2, -1)
     w = np.exp(s)
     third = ((s - s.mean(1, keepdims=True)) ** 3).mean(1)
     seen = (w**2).mean(1) / w.mean(1) ** 2 - 1
     found = diag.hidden_variance(batch_sums(draws, 50), diag.third_moments(draws, 50))
     np.testing.assert_allclose(found, np.maximum(np.expm1(s.var(1) + third), 0) / seen, rtol=1e-8)
-    assert found[0] == pytest.approx(1, abs=0.2)
+    assert found[0] == pytest.approx(1, abs=0.2)  # false alarm < 1e-4: its sd is .02
     assert found[1] < 0.5
 
 
 def test_a_heavy_tail_is_seen_in_the_sums_alone():
     """Where no k-hat is known, as of units: the effective number of draws is too small."""
-    draws = np.random.default_rng(6).normal(0, [[[0.5]], [[1.0]], [[3.0]]], (3, 8, 200))
+    rng = np.random.default_rng(6)
+    draws = unflagged(rng, 0.0, (3, 8, 200)) * [[[0.5]], [[0.8]], [[1.0]]]
+    draws[2] = rng.normal(0, 3, (8, 200))
     sums, unknown = batch_sums(draws, 50), np.full(3, np.nan)
     w = np.exp(draws)
     carry = w.sum((1, 2)) ** 2 / (w**2).sum((1, 2))
@@ -821,7 +850,7 @@ def test_a_reason_is_said_once():
 
 
 def test_healthy_runs_are_ok_and_a_shifted_chain_is_not():
-    # Seen over 200 runs: one is flagged.
+    # Seen over 500 runs: six are flagged; the limit allows for twice as many.
     ok = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -838,7 +867,7 @@ def test_healthy_runs_are_ok_and_a_shifted_chain_is_not():
                 assert "have not mixed" in run
             else:
                 ok += run == "ok"
-    assert ok >= 36
+    assert ok >= 40 - count_limits(40, 0.025)[1]
 
 
 def test_benchmark_of_models_is_over_all_of_them():
@@ -921,7 +950,7 @@ def without_spread_of_draws(draws, superchains):
 @pytest.mark.parametrize(("chains", "superchains"), [(8, 4), (64, 4)])
 def test_another_nested_rhat_is_not_the_formula(chains, superchains, num_draws, twin):
     draws = own_levels(chains, num_draws)
-    assert off_formula(twin(draws, superchains), draws, superchains).min() > 1e-4
+    assert off_formula(twin(draws, superchains), draws, superchains).max() > 1e-4
 
 
 @pytest.mark.parametrize(("chains", "superchains"), [(8, 2), (64, 4), (6, 6)])
@@ -949,7 +978,8 @@ def test_of_one_draw_it_is_what_the_theory_says():
     squared = diag.nested_rhat(batch_sums(draws, 1), 4) ** 2 - 1
     # E[F] of an F-distribution with 3 and 60 degrees of freedom, over M
     expected = 60 / 58 / 16
-    assert squared.mean() == pytest.approx(expected, abs=4 * squared.std() / np.sqrt(4000))
+    error = z_limit() * squared.std() / np.sqrt(4000)
+    assert squared.mean() == pytest.approx(expected, abs=error)
 
 
 SLOW = pytest.mark.slow
@@ -966,15 +996,17 @@ def test_nested_benchmark_is_a_test_of_its_level(num_draws):
         if seed < 80:
             draws[3, :8] += 2
             power.append(diag.nested_benchmark(rng, batch_sums(draws, 1), 4, 100).share_above)
-    level = 6 / 101  # at most 5 of 100 dealings as high as the observed one
-    assert np.mean(np.array(shares) <= 0.05) == pytest.approx(level, abs=3 * np.sqrt(level / 250))
-    assert np.mean(shares) == pytest.approx(0.5, abs=3 * np.sqrt(1 / 12 / 250))
-    assert np.mean(np.array(power) <= 0.02) > 0.6
+    # 6/101: at most 5 of 100 dealings as high as the observed one
+    low, high = count_limits(250, 6 / 101)
+    assert low <= np.sum(np.array(shares) <= 0.05) <= high
+    assert np.mean(shares) == pytest.approx(0.5, abs=z_limit() * np.sqrt(1 / 12 / 250))
+    assert np.sum(np.array(power) <= 0.02) >= count_limits(80, 0.7)[0]  # seen: .8 to .95
 
 
 @pytest.mark.parametrize("num_draws", [1, 2, 20])
 def test_superchains_that_disagree_are_flagged(num_draws):
-    draws = np.random.default_rng(5).normal(size=(6, 64, num_draws))
+    one_superchain = np.random.default_rng(5).normal(size=(6, 16, num_draws))
+    draws = np.tile(one_superchain, (1, 4, 1))  # superchains that cannot differ by chance
     draws[2, 16:32] += 4
     sums = batch_sums(draws, 1)
     benchmark = diag.nested_benchmark(np.random.default_rng(1), sums, 4)
@@ -986,7 +1018,7 @@ def test_superchains_that_disagree_are_flagged(num_draws):
 
 def test_superchains_in_which_nothing_varies_are_flagged():
     draws = np.repeat(np.arange(4.0), 16)[None, :, None] + np.zeros((2, 64, 8))
-    draws[1] = np.random.default_rng(6).normal(size=draws[1].shape)
+    draws[1] = np.tile(np.random.default_rng(6).normal(size=(16, 8)), (4, 1))
     sums = batch_sums(draws, 2)
     assert np.isinf(diag.nested_rhat(sums, 4)[0])
     benchmark = diag.nested_benchmark(np.random.default_rng(1), sums, 4)
@@ -1017,17 +1049,17 @@ def test_drift_is_a_t_test_of_the_batches():
 @pytest.mark.parametrize("phi", [0.0, 0.8])
 def test_drift_rarely_flags_healthy_chains(phi):
     """Of 5,000 p-values 5 are expected below .001, give or take 2.2 (7, where neighbouring batches
-    depend on each other a little, as with φ = .8)."""
+    depend on each other a little, as with φ = .8), and half of them below .5, within .7%."""
     draws = ar1(np.random.default_rng(8), phi, (5000, 8, 200))
     found = diag.drift(batch_sums(draws, 50))
-    assert (found < 0.001).sum() <= (18 if phi else 12)
+    assert (found < 0.001).sum() <= count_limits(5000, 0.0014 if phi else 0.001)[1]
     assert abs((found < 0.5).mean() - 0.5) < 0.05
 
 
 def test_chains_that_are_still_on_their_way_are_flagged_together():
     """All chains of a fold move alike, as after too short a warmup: R-hat is near 1."""
-    draws = healthy(np.random.default_rng(3))
-    draws[4] += 2 * np.exp(-np.arange(200) / 40)
+    draws = unflagged(np.random.default_rng(3))
+    draws[4] += 3 * np.exp(-np.arange(200) / 40)
     sums = batch_sums(draws, 50)
     assert diag.rhat(sums)[4] < 1.02
     words = verdict_of(draws)
@@ -1063,7 +1095,7 @@ def test_the_benchmark_takes_few_folds_at_a_time(monkeypatch):
 
 
 def test_integrals_that_disagree_are_flagged():
-    draws = np.random.default_rng(1).normal(size=(3, 4, 200))
+    draws = unflagged(np.random.default_rng(1), 0.0, (3, 4, 200))
     sums = batch_sums(draws, 20)
     benchmark = diag.rhat_max_benchmark(np.random.default_rng(2), sums)
     gap = np.array([0.21, 0.0, np.nan])
@@ -1115,7 +1147,8 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
     draws[at("the log score is the same at every draw")] = -1.5
     draws[at("a chain never moved"), 2] = 0.3
     draws[at("R-hat of the joint score"), 0] += 3
-    draws[at("R-hat, whatever the benchmark")] = ar1(np.random.default_rng(2), 0.95, (8, 200))
+    apart = 0.2 * np.linspace(-1, 1, 8)[:, None]  # R-hat 1.1
+    draws[at("R-hat, whatever the benchmark")] = apart + 0.3 * unflagged(rng, 0.0, (1, 8, 200))[0]
     draws[at("first and second halves")] += np.linspace(-1, 1, 200)
     accepted[at("mean acceptance")] = efmi[at("E-FMI")] = 0.1
     gap[at("two integrals")] = 1.0

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from pcv.analysis import results
 from pcv.analysis.diagnostics import largest, tail_size
 from pcv.analysis.results import reading, wording
+from pcv.analysis.results.numbers import two_figures
 from pcv.models.scores import Score
 from pcv.pipeline.config import UntilConfig
 from tests.synthetic import (
@@ -28,7 +29,10 @@ from tests.synthetic import (
 
 @pytest.fixture
 def draws() -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(len(TEST), CHAINS, DRAWS, 2))
+    """Normal ones that no diagnostic flags by chance: all halves of chains have a mean of 0, so
+    that R-hat and drift see nothing, and scores vary too little for a heavy tail."""
+    halves = 0.6 * np.random.default_rng(1).normal(size=(len(TEST), CHAINS, 2, DRAWS // 2, 2))
+    return (halves - halves.mean(3, keepdims=True)).reshape(len(TEST), CHAINS, DRAWS, 2)
 
 
 def verdict(found: xr.Dataset, kind: str) -> str:
@@ -42,7 +46,8 @@ def test_healthy_chains(draws):
     found = diagnosed(draws)
     assert verdict(found, "joint") == verdict(found, "pointwise") == "ok"
     assert found["pointwise_verdict"].values.tolist() == [["ok", "ok"], ["ok", "ok"], ["ok", ""]]
-    assert 1200 < float(found["joint_ess_total"]) < 2000
+    # False alarm < 1e-4: about 1,900, and the sd of its logarithm is .16.
+    assert 900 < float(found["joint_ess_total"]) < 4000
 
 
 @pytest.mark.parametrize("superchains", [0, 2])
@@ -66,8 +71,12 @@ def test_folds_are_diagnosed_alike_few_at_a_time(draws, monkeypatch, superchains
 
 
 def test_hidden_variance_is_seen_without_the_draws():
-    """In a fold whose k-hat is fine."""
-    made = sample(1.4 * np.random.default_rng(0).normal(size=(len(TEST), CHAINS, DRAWS, 2)))
+    """In a fold whose k-hat is fine: of quantiles of N(0, 2), k-hat is .65 and the hidden variance
+    2.4, in whatever order they stand."""
+    quantiles = norm.ppf((np.arange(CHAINS * DRAWS) + 0.5) / (CHAINS * DRAWS))
+    one_slot = np.random.default_rng(0).permuted(np.tile(quantiles, (len(TEST), 1)), axis=1)
+    one_slot = one_slot.reshape(len(TEST), CHAINS, DRAWS) * np.array([0.8, 2.0, 0.8])[:, None, None]
+    made = sample(np.stack([one_slot, 0 * one_slot], axis=-1))
     s = made["log_joint_draws"].values
     top = largest(np.full((len(TEST), tail_size(CHAINS * DRAWS) + 1), -np.inf), s)
     kept = made.drop_vars("log_joint_draws").assign(log_joint_tail=(("fold", "tail"), top))
@@ -82,7 +91,7 @@ def test_hidden_variance_is_seen_without_the_draws():
 
 
 def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):
-    draws[1, 2] += [4.0, -4.0]
+    draws[1, 2] += [2.4, -2.4]
     found = diagnosed(draws)
     assert verdict(found, "joint") == "ok"
     said = verdict(found, "pointwise")
@@ -93,7 +102,7 @@ def test_shifts_that_cancel_in_the_joint_score_flag_the_units(draws):
 
 def test_the_headline_names_flagged_units(draws):
     healthy = diagnosed(draws)
-    draws[1, 2] += [4.0, -4.0]
+    draws[1, 2] += [2.4, -2.4]
     both = {"a": healthy.assign_attrs(model="a"), "m": diagnosed(draws)}
     for models, end in (
         (both, "No fold is flagged. Single units of m are flagged, see the pointwise table."),
@@ -155,7 +164,7 @@ def test_what_is_wrong_with_chains_is_wrong_with_the_units_of_their_fold(draws):
 
 def test_what_the_joint_table_says_is_not_said_again_below(draws):
     diverged = diagnosed(draws, divergences=1)
-    draws[1, 2] += [4.0, -4.0]
+    draws[1, 2] += [2.4, -2.4]
     found = {"a": diagnosed(draws[::-1] * 0.9), "d": diverged, "s": diagnosed(draws)}
     found = {name: d.assign_attrs(model=name) for name, d in found.items()}
     pointwise = results.compare(found, "d", "f", "s", "t").comparisons["pointwise"]
@@ -165,7 +174,7 @@ def test_what_the_joint_table_says_is_not_said_again_below(draws):
 
 
 def test_an_mcse_that_is_a_lower_bound_settles_nothing(draws):
-    heavy = draws * np.array([1.0, 1.0, 6.0])[:, None, None, None]
+    heavy = draws * np.array([1.0, 1.0, 10.0])[:, None, None, None]
     until = UntilConfig(mcse_over_se=100, max_draws=800, rhat=2)
     samples = {m: [sample(x)] for m, x in (("a", draws), ("h", heavy))}
     light = {"a": samples["a"], "b": [sample(0.9 * draws)]}
@@ -185,7 +194,7 @@ def ended(samples: dict[str, list[xr.Dataset]]) -> dict[str, xr.Dataset]:
 
 
 def test_an_mcse_that_is_a_lower_bound_is_told_everywhere(draws):
-    heavy = draws * np.array([1.0, 1.0, 6.0])[:, None, None, None]
+    heavy = draws * np.array([1.0, 1.0, 10.0])[:, None, None, None]
     found = {m: diagnosed(x).assign_attrs(model=m) for m, x in (("a", draws), ("h", heavy))}
     for kind in ("joint", "pointwise"):
         assert found["a"][f"{kind}_mcse_is_bound"].values.tolist() == [False] * 3
@@ -196,7 +205,7 @@ def test_an_mcse_that_is_a_lower_bound_is_told_everywhere(draws):
         of = compared.dataset.sel(kind=kind, model="h")
         assert of["mcse_is_bound"]
         assert of["fold_mcse_is_bound"].values.tolist() == [False, False, True]
-        assert f"> {comparison.mcse.max():.1f}" in wording.table(comparison)
+        assert f"> {two_figures(comparison.mcse.max())}" in wording.table(comparison)
     assert compared.frame["mcse_is_bound"].tolist() == (compared.frame["model"] == "h").tolist()
     assert "MCSE > " in compared.dataset.attrs["verdict"]
     alone = results.compare({"h": found["h"]}, "d", "f", None, "t").dataset
@@ -205,6 +214,7 @@ def test_an_mcse_that_is_a_lower_bound_is_told_everywhere(draws):
 
 def test_one_model_is_the_comparator_by_both_scores(draws):
     """The joint score favours a, whose units go together, the pointwise one b."""
+    draws = draws / 0.6  # of sd 1
     together = 0.5 * draws[..., [0, 0]]
     models = {
         name: diagnosed(x).assign_attrs(model=name)
@@ -315,22 +325,23 @@ def test_superchains_are_judged_by_nested_rhat(draws):
     plain = diagnosed(draws)
     assert (found["rhat"] != plain["rhat"]).all()
     assert float(found["rhat"][2]) > 1.1
-    assert float(found["rhat_max"]) == float(found["rhat"].max())
+    assert float(found["rhat_max"]) == pytest.approx(float(found["rhat"].max()), rel=1e-12)
     assert found.attrs["superchains"] == 2
     assert "Nested R-hat" in str(found["verdict"].values[2])
     compared = results.compare({"m": found}, "d", "f", None, "t").dataset
     assert compared.attrs["superchains"] == 2
-    assert (found["rhat_at"][:, -1] == found["rhat"]).all()
+    np.testing.assert_allclose(found["rhat_at"][:, -1], found["rhat"], rtol=1e-12)
 
 
 def test_slow_energies_and_rare_acceptance_are_flagged(draws):
     made = sample(draws)
     dims = ("fold", "chain", "batch")
-    slow = {f"energy_{name}": (dims, x) for name, x in energy(seed=2, phi=0.95).items()}
+    slow = {f"energy_{name}": (dims, x) for name, x in energy(seed=2, phi=0.97).items()}
     found = results.diagnose(
         [made.assign(slow)], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m"
     )
-    assert (abs(found["efmi"] - 0.1) < 0.05).all()
+    # False alarm < 1e-4: the sd is a fifth of .07, or .05.
+    assert (abs(found["efmi"] - 0.1) < 0.08).all()
     assert (abs(diagnosed(draws)["efmi"] - 2) < 0.3).all()
     assert all(words.startswith("E-FMI 0.") for words in found["verdict"].values)
     rare = made.assign(acceptance=0.4 * made["acceptance"])
