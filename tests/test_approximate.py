@@ -14,6 +14,7 @@ from pcv.models.parameters import flat_target, param_names
 from pcv.pipeline.config import parse
 from pcv.sampling.fit.approximate import approximate
 from pcv.sampling.fit.surrogates import posterior, surrogates
+from tests.bounds import z_limit
 from tests.test_subsample import DATA, EXACT, MODEL, QUICK, near
 
 KINDS = ("laplace", "normal", "pathfinder", "multipathfinder")
@@ -67,7 +68,7 @@ def test_weighted_draws_have_the_posterior_moments(how, seed):
     share = np.exp(log_w)
     mean = share @ points
     truth = np.concatenate([mean, share @ (points - mean) ** 2])
-    found = made(LOGISTIC, {"x": X, "y": Y}, how, seed)
+    found = made(LOGISTIC, {"x": X, "y": Y}, how, seed, total=8000)
     assert not found.checks.problems
     draws = found.fit.draws.position.reshape(-1, 2)
     weight = np.exp(found.fit.log_weight.ravel())
@@ -78,9 +79,9 @@ def test_weighted_draws_have_the_posterior_moments(how, seed):
         estimate = w @ both
         return (estimate - truth) / np.sqrt((w**2) @ (both - estimate) ** 2)
 
-    assert np.abs(z(weight)).max() < 4
-    if how == "laplace":
-        assert np.abs(z(np.ones_like(weight))).max() > 4
+    assert np.abs(z(weight)).max() < z_limit(4)
+    if how == "laplace":  # false alarm < 1e-4: 10, with an sd of 1
+        assert np.abs(z(np.ones_like(weight))).max() > z_limit(4)
 
 
 @pytest.mark.parametrize("how", KINDS)
@@ -90,10 +91,11 @@ def test_leave_one_out_from_an_approximation(how):
     settings = QUICK | {"data": {"x": X, "y": Y}, "fit": {"approximation": how}}
     found = pcv.subsample(LOGISTIC, N, surrogate="waic", exact="psis", **settings)
     z = (found.folds["elpd"] - truth) / found.folds["mcse"]
-    assert np.abs(z).max() < 4.5
+    assert np.abs(z).max() < z_limit(z.size)
     lpd = logsumexp(log_w[:, None] + ll, axis=0)
     mean = np.exp(log_w) @ ll
     waic = lpd - np.exp(log_w) @ (ll - mean) ** 2
+    # False alarm < 1e-4: sd .007.
     np.testing.assert_allclose(found.surrogates["waic"], waic, atol=0.05)
 
 
@@ -110,13 +112,15 @@ def test_folds_are_sampled_by_their_own_draws():
     fit = {"approximation": "pathfinder"}
     found = pcv.subsample(MODEL, 20, exact="folds", data=DATA, fit=fit, **QUICK)
     truth = EXACT[found.diagnostics["chosen"].values]
-    assert np.abs((found.folds["elpd"] - truth) / found.folds["mcse"]).max() < 4
+    z = (found.folds["elpd"] - truth) / found.folds["mcse"]
+    assert np.abs(z).max() < z_limit(z.size, df=31)  # of 32 batches
     assert found.folds["overlap"].isna().all()
 
 
 def test_weights_count_as_repetitions():
-    draws = RNG.normal(size=(60, 2))
-    times = RNG.integers(1, 4, 60)
+    rng = np.random.default_rng(5)
+    draws = rng.normal(size=(60, 2))
+    times = rng.integers(1, 4, 60)
 
     def terms(x):
         return jnp.array([x[0] - 0.5 * x[1] ** 2, -jnp.abs(x).sum()])
@@ -134,13 +138,14 @@ def hardly(params, data):
     return dist.Normal(sum(params.values()), 100.0).log_prob(data["y"])
 
 
-CAUCHY = model_of(hardly, names="abcdefghijkl")._replace(
-    log_prior=lambda params: sum(dist.Cauchy().log_prob(x) for x in params.values())
+CAUCHY = model_of(hardly, names=[f"x{i}" for i in range(60)])._replace(
+    log_prior=lambda params: dist.Cauchy().log_prob(jnp.stack(list(params.values()))).sum()
 )
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_heavy_tails_have_a_bad_khat(seed):
+    """False alarm < 1e-4: k-hat is 1.5, with an sd of .2."""
     (problem,) = made(CAUCHY, {"y": np.array([-1.0, 1.0])}, "laplace", seed).checks.problems
     assert problem.startswith("k-hat of the approximation (laplace) is ")
 
@@ -169,14 +174,14 @@ def identity(params, data):
 def test_draws_without_a_density_have_no_weight():
     """A mean near 0, below which the likelihood is not defined."""
     x = np.linspace(0, 1, 60)
-    data = {"x": x, "y": np.random.default_rng(3).poisson(0.3 + 3 * x).astype(float)}
+    data = {"x": x, "y": np.random.default_rng(3).poisson(0.5 + 3 * x).astype(float)}
     model = model_of(identity, sd=3.0)._replace(
         init=lambda key: {"a": jnp.array(1.0), "b": jnp.array(1.0)}
     )
     found = made(model, data, "laplace")
     weight = np.exp(found.fit.log_weight - found.fit.log_weight.max())
     lost = weight < 1e-30
-    assert 0 < lost.sum() < 400
+    assert 0 < lost.sum() < 400  # false alarm < 1e-4: 84, with an sd of 9
     draws = found.fit.draws.position.reshape(-1, 2)
     terms = jax.vmap(lambda p: identity({"a": p[0], "b": p[1]}, data))(jnp.asarray(draws))
     assert np.isfinite(terms).all()
@@ -194,6 +199,7 @@ def test_columns_of_any_scale(scale):
     found = made(model_of(log_lik, sd=10 / scale), data, "laplace")
     assert not found.checks.problems
     slope = found.fit.draws.position[..., 1]
+    # False alarm < 1e-4: sd .001, and relative sd .01.
     np.testing.assert_allclose(slope.mean() * scale, 1.0, atol=0.4)
     np.testing.assert_allclose(slope.std() * scale, 1 / np.sqrt(200), rtol=0.2)
 

@@ -13,6 +13,7 @@ from cumulative import files, models, published
 from cumulative.page import page
 from pcv.models.checks.prior import strayed
 from pcv.pipeline.config import load
+from tests.bounds import z_limit
 from tests.data import DATA, needs_data
 from tests.workflow import ROOT, make_project, planned, snakemake
 
@@ -57,8 +58,9 @@ def test_the_page_of_what_there_is(tmp_path):
             table[x].astype(str).str.replace("\N{MINUS SIGN}", "-").astype(float)
             for x in (name, f"MCSE{end}", f"exact{end}")
         )
-        assert (abs(ours - exact) < 4 * mcse + 0.011).all()
-        assert (mcse < 0.15).all()
+        # False alarm < 1e-4: sd .1 at most, of 16 estimates.
+        assert (abs(ours - exact) < 0.6).all()
+        assert (mcse < 0.3).all()
     assert exact["r1"] > exact["r0"]
 
 
@@ -72,8 +74,8 @@ def test_the_page_of_pima(tmp_path):
         along, bridge = (
             float(row[x].replace("\N{MINUS SIGN}", "-")) for x in ("log p(y)", "bridge")
         )
-        assert abs(bridge - own) < 0.02
-        assert abs(along - own) < 4 * row["MCSE"] + 0.02
+        assert abs(bridge - own) < 0.025  # both are rounded; false alarm < 1e-4: sd .001
+        assert abs(along - own) < 1  # false alarm < 1e-4: sd .15, of 8 estimates
     assert (folder / "figures/figure_a71.svg").exists()
     assert "Figure A.7.1" in (folder / "index.html").read_text()
 
@@ -116,6 +118,8 @@ def test_evidence_of_pima_by_quadrature(key):
     log_evidence = np.log(whole) + highest + np.linalg.slogdet(root)[1]
     assert abs(log_evidence - published.PROBITS[key][0]) < 0.015
     found = pcv.evidence(model, data=data, splits=24, particles=256, seed=1, progress=False)
-    assert abs(found.log_evidence - log_evidence) < 0.01
+    # Of bridge sampling, with an MCSE of .001, unless it did not agree with 48 other estimates.
+    limit = z_limit(3, df=24)
+    assert abs(found.log_evidence - log_evidence) < max(limit * found.mcse, 0.01)
     apart = found.ways["log_evidence"] - log_evidence
-    assert (abs(apart) < 4 * found.ways["mcse"] + 1e-3).all()
+    assert (abs(apart) < limit * found.ways["mcse"] + 1e-3).all()

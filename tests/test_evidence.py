@@ -26,6 +26,7 @@ from pcv.models.checks.prior import strayed
 from pcv.pipeline.status import artifacts
 from pcv.pipeline.storage.artifacts import opened
 from pcv.sampling import memory, path
+from tests.bounds import count_limits, z_limit
 from tests.data import needs_data
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
@@ -37,6 +38,8 @@ X = RNG.normal(size=UNITS)
 Y = 1.0 + 0.35 * X + RNG.normal(size=UNITS)
 FACTS = json.loads(FILE.read_text())
 QUICK = {"splits": 16, "particles": 256, "seed": 1, "progress": False}
+MANY = QUICK | {"splits": 64, "particles": 64}
+"""enough orders for what is said of their spread"""
 WIDE = 100.0
 
 
@@ -63,26 +66,36 @@ def exact(degree, rows=slice(None), scale=WIDE):
 def followed():
     with jax.enable_x64(True):
         models = {"r0": model(0), "r1": model(1)}
-        return pcv.cumulative(models, **QUICK), pcv.fit(models["r1"], progress=False)
+        return pcv.cumulative(models, **MANY), pcv.fit(models["r1"], progress=False)
+
+
+def agree(ways):
+    """Whether pcv takes two ways to agree, which it does not once in some thousand runs."""
+    one, other = (ways.loc[way] for way in ("growing training sets", "bridge sampling"))
+    error = 4 * np.hypot(one["mcse"], other["mcse"])
+    return abs(one["log_evidence"] - other["log_evidence"]) <= max(error, 0.05)
 
 
 def test_evidence_by_three_ways(followed):
     for degree, found in enumerate(followed[0].values()):
         truth = exact(degree)
-        assert abs(found.log_evidence - truth) < max(4 * found.mcse, 1e-6) < 0.04
         apart, mcse = abs(found.ways["log_evidence"] - truth), found.ways["mcse"]
-        assert (apart < 4 * mcse + 1e-6).all()
+        # Three ways for two models; errors of the first are log-normal, of 128 estimates.
+        assert (apart < z_limit(6, df=40) * mcse + 1e-6).all()
         assert mcse.drop("growing training sets").max() < 0.01
-        assert found.mcse == mcse["bridge sampling"] < mcse["growing training sets"] < 0.1
+        assert mcse["bridge sampling"] < mcse["growing training sets"] < 0.1
+        answer = "bridge sampling" if agree(found.ways) else "growing training sets"
+        assert found.mcse == mcse[answer]
+        assert found.log_evidence == found.ways["log_evidence"][answer]
         assert f"log p(y) {found.log_evidence:.3f} (MCSE " in str(found)
-        assert re.search(r"by bridge sampling,\s+by growing training sets -", str(found))
-        assert "Warning" not in str(found)
+        said = re.search(r"by bridge sampling,\s+by growing training sets -", str(found))
+        assert bool(said) == ("Warning" not in str(found)) == agree(found.ways)
 
 
 def test_cumulative_scores_of_its_orders(followed):
     found = followed[0]["r1"]
     truth = exact(1)
-    orders = pcv.cumulative(model(1), **QUICK | {"particles": 64})  # of the seed alone
+    orders = pcv.cumulative(model(1), **MANY | {"particles": 96})  # of the seed alone
     attrs = found.path.attrs
     assert (attrs["folds_print"], attrs["prepared"]) == (
         orders.path.attrs["folds_print"],
@@ -91,8 +104,8 @@ def test_cumulative_scores_of_its_orders(followed):
     curve = found.curve
     assert curve.index.tolist() == list(range(1, UNITS + 1))
     np.testing.assert_allclose(curve["s_ccv"] + curve["s_pcv"], curve["s_ccv"][UNITS], atol=1e-8)
-    assert abs(curve["s_ccv"][UNITS] - truth) < 4 * curve["s_ccv_mcse"][UNITS]
-    assert (curve["s_ccv_mcse"] < 0.1).all()
+    assert abs(curve["s_ccv"][UNITS] - truth) < z_limit(df=40) * curve["s_ccv_mcse"][UNITS]
+    assert (curve["s_ccv_mcse"] < 0.1).all()  # false alarm < 1e-4: .05 at most, with sd .005
     np.testing.assert_allclose(curve["s_ccv_per_n"], curve["s_ccv"] * UNITS / curve.index)
 
 
@@ -103,7 +116,10 @@ def test_where_the_prior_decides(followed):
     assert frame.index.tolist() == ["r1", "r0"]
     factor = exact(0) - exact(1)
     assert factor > 0
-    assert abs(frame.loc["r0", "log_bf"] - factor) < 4 * frame.loc["r0", "log_bf_mcse"]
+    # Mostly of bridge sampling; else of estimates along orders, of which two ways did not agree.
+    limit = z_limit(2, df=20)
+    assert abs(frame.loc["r0", "log_bf"] - factor) < limit * frame.loc["r0", "log_bf_mcse"]
+    # False alarm < 1e-4, also of the words: the difference is 16 SEs, of the later half 8.
     assert frame.loc["r0", "s_ccv_diff"] < -2 * frame.loc["r0", "diff_se"]
     said = " ".join(str(compared).split())
     assert "The Bayes factor prefers 'r0' (by " in said
@@ -118,7 +134,7 @@ def test_laplace_alone_is_fast_and_knows_where_it_fails():
     models = {"r0": model(0), "r1": model(1)}
     found = pcv.evidence(models, method="laplace")
     for degree, one in enumerate(found.values()):
-        assert abs(one.log_evidence - exact(degree)) < 4 * one.mcse + 1e-6 < 0.02
+        assert abs(one.log_evidence - exact(degree)) < z_limit(2) * one.mcse + 1e-6 < 0.02
         assert not one.khat > 0.7
     alone = pcv.evidence(models["r1"], method="laplace")
     assert alone.log_evidence == pytest.approx(found["r1"].log_evidence, abs=1e-6)
@@ -130,11 +146,12 @@ def test_laplace_alone_is_fast_and_knows_where_it_fails():
         pcv.Outcome("y"),
     )
     one = pcv.evidence(coins, data={"y": np.arange(30) < 24}, method="laplace")
-    assert abs(one.log_evidence - betaln(25, 7)) < 4 * one.mcse < 0.02
+    assert abs(one.log_evidence - betaln(25, 7)) < z_limit(df=20) * one.mcse  # skewed weights
+    assert one.mcse < 0.02
     assert f"approximation, k-hat {one.khat:.2f}" in str(one)
-    assert one.khat < 0.7
+    assert one.khat < 0.9  # false alarm < 1e-4: .43 with sd .1
     off = pcv.evidence(PROBLEMS["rats"]().model, method="laplace")
-    assert off.khat > 0.7
+    assert off.khat > 0.7  # false alarm < 1e-4: 1.6 with sd .2
     assert "neither can be trusted" in " ".join(str(off).split())
     with pytest.raises(PcvError, match=r"^method is 'laplac'; did you mean 'laplace'\?$"):
         pcv.evidence(models, method="laplac")
@@ -144,7 +161,9 @@ def test_bridge_sampling_alone():
     models = {"r0": model(0), "r1": model(1)}
     found = pcv.evidence(models, method="bridge", progress=False)
     for degree, one in enumerate(found.values()):
-        assert abs(one.log_evidence - exact(degree)) < 4 * one.mcse + 1e-6 < 0.02
+        # t errors: few draws reach the tails that make them.
+        limit = z_limit(2, df=100)
+        assert abs(one.log_evidence - exact(degree)) < limit * one.mcse + 1e-6 < 0.02
         assert str(one).endswith("by bridge sampling")
     with pytest.raises(PcvError, match=r"^model 'model': bridge sampling has no answer; it needs"):
         pcv.evidence(
@@ -162,6 +181,7 @@ def test_a_bad_fit_marks_what_is_made_of_it():
     marked = pcv.evidence(
         pcv.from_numpyro(either, {"y": Y + 3}), method="bridge", fit=fit, progress=False
     )
+    # False alarm 2^-15: all chains begin on one side.
     assert re.search(r"by bridge sampling\nWarning: full-data fit .*R-hat", str(marked))
 
 
@@ -209,15 +229,16 @@ def test_few_orders_are_held_to_more():
         one = other.copy(deep=True).assign_attrs(model="a")
         one["log_evidence"][:, :, -1] += rng.normal(0, 1, (2, 1))
         said.append(estimates.verdict({"a": one, "b": other}, "b"))
-    clear = np.mean(["scores higher" in words[0] for words in said])
-    assert abs(clear - 0.0455) < 4 * np.sqrt(0.0455 / 300)
+    low, high = count_limits(300, 0.0455)
+    assert low <= sum("scores higher" in words[0] for words in said) <= high
     assert all("'a': SEs over 2 orders can be far too small; use more splits." in x for x in said)
     assert not estimates.doubts(along(np.zeros(8), "b"))
 
 
-@pytest.mark.parametrize(("spread", "most"), [(0.2, 0), (0.75, 2)])
+@pytest.mark.parametrize(("spread", "most"), [(0.2, 0), (0.75, count_limits(100, 0.0024)[1])])
 def test_bridge_sampling_of_one_of_two_modes(spread, most):
-    """Is hardly ever the answer, of 100 with ten orders each: noisy paths do not vouch for it."""
+    """Is hardly ever the answer, of 100 with ten orders each: noisy paths do not vouch for it, but
+    by chance, with a probability of .0024."""
     wrong = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -282,10 +303,11 @@ def test_an_improper_prior_has_cumulative_scores_alone():
     assert found.curve.index.max() == UNITS - 6
     one, other = (x.curve.loc[UNITS - 6] for x in (found, proper))
     error = np.hypot(one["s_ccv_mcse"], other["s_ccv_mcse"])
-    assert abs(one["s_ccv"] - other["s_ccv"]) < 4 * error < 0.3
+    assert abs(one["s_ccv"] - other["s_ccv"]) < z_limit(df=16) * error
+    assert error < 0.1  # false alarm < 1e-4: .04 with sd .005
     compared = pcv.compare({"flat": found, "wide": proper})
     row = compared.frame.loc["flat" if compared.reference == "wide" else "wide"]
-    assert abs(row["s_ccv_diff"]) < 4 * row["diff_mcse"]
+    assert abs(row["s_ccv_diff"]) < z_limit(df=16) * row["diff_mcse"]
     assert "nan" not in str(compared).split("prepared", 1)[1]
     with pytest.raises(PcvError, match=r"and 1 units that prepare may not make a posterior of 2"):
         pcv.cumulative(improper, prepare=0.01, **QUICK)
@@ -309,6 +331,7 @@ def test_models_of_unlike_numbers_of_parameters():
     row = pcv.compare(found, reference="low").frame.loc["high"]
     each = [found[name].curve["s_ccv"][144] for name in ("high", "low")]
     assert row["s_ccv_diff"] == pytest.approx(each[0] - each[1])
+    # False alarm < 1e-4: SEs over 16 orders, one several times the other.
     assert found["low"].curve["s_ccv_se"][144] > row["diff_se"]
 
 
@@ -320,18 +343,21 @@ def test_ibis_and_bridgesampling_agree(name):
     ways, (ibis, ibis_mcse) = found.ways, FACTS[name]["ibis"]
     by_bridge = ways.loc["bridge sampling"]
     along = ways.loc["growing training sets"]
-    mcse = np.hypot(along["mcse"], by_bridge["mcse"])
-    assert abs(along["log_evidence"] - by_bridge["log_evidence"]) < 4 * mcse < 1.2
-    assert abs(along["log_evidence"] - ibis) < 4 * np.hypot(along["mcse"], ibis_mcse)
+    mcse, limit = np.hypot(along["mcse"], by_bridge["mcse"]), z_limit(df=8)
+    assert abs(along["log_evidence"] - by_bridge["log_evidence"]) < limit * mcse  # 16 skewed ones
+    assert mcse < 0.5
+    assert abs(along["log_evidence"] - ibis) < limit * np.hypot(along["mcse"], ibis_mcse)
     sure = along["mcse"] <= 0.1  # enough to tell whether bridge sampling is right
-    assert found.log_evidence == (by_bridge if sure else along)["log_evidence"]
+    assert found.log_evidence == (by_bridge if sure and agree(ways) else along)["log_evidence"]
     assert ("log p(y) has an MCSE of" in " ".join(str(found).split())) != sure
     in_r = FACTS[name]["bridgesampling"]  # from other draws, with an error like ours
-    assert abs(by_bridge["log_evidence"] - in_r) < 6 * by_bridge["mcse"] + 1e-3
+    error = np.sqrt(2) * by_bridge["mcse"]
+    assert abs(by_bridge["log_evidence"] - in_r) < z_limit(df=100) * error + 1e-3
     assert (ways.loc["Laplace", "khat"] > 0.7) == (name == "rats")
     if name != "rats":
         of_laplace = ways.loc["Laplace"]
-        assert abs(of_laplace["log_evidence"] - in_r) < 6 * of_laplace["mcse"]
+        error = np.hypot(of_laplace["mcse"], by_bridge["mcse"])
+        assert abs(of_laplace["log_evidence"] - in_r) < z_limit(df=20) * error + 1e-3
     assert found.path["acceptance"].min() > 0.2
 
 
@@ -361,9 +387,10 @@ def test_a_prior_without_its_constant_is_told():
     found = pcv.evidence(normal(constant=1.5), data={"y": Y}, **QUICK)
     assert found.log_evidence == found.ways.loc["growing training sets", "log_evidence"]
     truth = multivariate_normal.logpdf(Y, np.zeros(UNITS), np.eye(UNITS) + 1)
-    assert abs(found.log_evidence - truth) < 4 * found.mcse
+    assert abs(found.log_evidence - truth) < z_limit(df=20) * found.mcse
     said = " ".join(str(found).split())
-    assert re.search(r"log p\(y\) by bridge sampling differs by -1\.[45]\d nats", said)
+    # False alarm < 1e-4: -1.5 with sd .03.
+    assert re.search(r"log p\(y\) by bridge sampling differs by -1\.[3-6]\d nats", said)
     assert "`log_prior` lacks a constant" in said
 
 
@@ -382,7 +409,7 @@ def test_what_does_not_fit_the_memory_is_refused(monkeypatch):
 
 
 def test_a_path_that_gets_stuck_names_the_unit(monkeypatch):
-    monkeypatch.setattr(path, "MOST_STEPS", 8)
+    monkeypatch.setattr(path, "MOST_STEPS", 7)
     said = r"^evidence model: \d+ of 16 orders got stuck, order \d+ at unit '\d+': its likelihood"
     with pytest.raises(PcvError, match=said):
         pcv.evidence(normal(), data={"y": Y}, **QUICK)
@@ -458,7 +485,7 @@ def test_as_an_experiment_of_the_workflow(tmp_path):
     covariance = {name: np.eye(UNITS) + x**2 for name, x in {"narrow": 1.0, "wide": 50.0}.items()}
     for name, row in table.iterrows():
         truth = multivariate_normal.logpdf(Y, np.zeros(UNITS), covariance[name])
-        assert abs(row["log_evidence"] - truth) < 5 * row["mcse"]
+        assert abs(row["log_evidence"] - truth) < 1  # false alarm < 1e-4: sd .15 at most
     sizes = pd.read_csv(folder / "cumulative.csv", index_col=["model", "left_out"])
     assert sizes.loc["wide"].index.tolist() == list(range(1, UNITS + 1))
     page = (folder / "report.html").read_text()

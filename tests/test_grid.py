@@ -10,6 +10,7 @@ from scipy import stats
 
 from pcv.models.effects import grid, second_look
 from pcv.models.effects.laplace import laplace
+from tests.bounds import z_limit
 
 Y = np.array([1.2, 0.3, 2.5, -0.4])
 
@@ -117,7 +118,7 @@ def test_a_second_look_knows_its_error_where_rates_overflow(name):
 
     value, variance = found(jax.random.split(jax.random.key(0), 20))
     z = (value - joint) / np.sqrt(variance[:, 0])
-    assert np.abs(z).max() < 4
+    assert np.abs(z).max() < z_limit(z.size)
     assert np.sqrt(variance).max() < 0.03
 
 
@@ -147,7 +148,7 @@ def test_a_mean_is_at_most_the_largest_term():
         return logsumexp(weighted[1] + each) - logsumexp(weighted[0])
 
     assert found(keys)[0].max() <= -3.0 + 1e-12
-    assert apart(keys).max() > -2.9
+    assert apart(keys).max() > -2.9  # false alarm < 1e-4: one key of three
 
 
 def test_newton_finds_the_mode_from_beside_an_inflection_point():

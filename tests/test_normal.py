@@ -19,6 +19,7 @@ from pcv.models.checks.shapes import check_shapes
 from pcv.models.checks.values import check_values
 from pcv.models.model import Fold, Outcome, Target, support
 from pcv.models.normal import normal_target
+from tests.bounds import z_limit
 from tests.problems import exact, kriging
 
 N = 14
@@ -64,8 +65,9 @@ class TestConditional:
         np.testing.assert_allclose(found_cov[:2, :2], within, rtol=1e-9)
         keys = jax.random.split(jax.random.key(1), 20_000)
         drawn = jax.vmap(lambda key: target.predict(key, params, FOLD))(keys)[:, :2]
-        np.testing.assert_allclose(drawn.mean(0), mean, atol=4 / np.sqrt(20_000))
-        np.testing.assert_allclose(np.cov(drawn.T), within, atol=0.02)
+        sd = np.sqrt(np.diag(within))
+        np.testing.assert_array_less(abs(drawn.mean(0) - mean), z_limit(2) * sd / np.sqrt(20_000))
+        np.testing.assert_allclose(np.cov(drawn.T), within, atol=0.02)  # 5 sds: false alarm < 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +87,10 @@ class TestFromPython:
     def test_exact(self, found):
         answer = exact(PROBLEM, PROBLEM.schemes["groups"])
         assert found.joint
-        assert abs(found.elpd - answer.joint.sum()) < 4 * found.mcse
+        assert abs(found.elpd - answer.joint.sum()) < z_limit(df=31) * found.mcse  # of 32 batches
         assert 0 < found.mcse < 0.5
         by_unit = found.pointwise.values - answer.pointwise[~np.isnan(answer.pointwise)]
-        assert np.abs(by_unit).max() < 0.2
+        assert np.abs(by_unit).max() < 0.2  # false alarm < 1e-4: sd .015 at most
         assert found.verdict == "ok"
 
     def test_shown(self, found):
@@ -118,7 +120,7 @@ class TestFromPython:
     def test_psis(self):
         found = pcv.loo(PROBLEM.model, data=PROBLEM.data, brute_force=False, **QUICK)
         answer = exact(PROBLEM, PROBLEM.schemes["leave one out"])
-        assert abs(found.elpd - np.nansum(answer.pointwise)) < 4 * found.mcse
+        assert abs(found.elpd - np.nansum(answer.pointwise)) < z_limit() * found.mcse
         assert found.mcse < 0.2
 
     @pytest.mark.slow
@@ -180,7 +182,8 @@ class TestFromPython:
         for joint in (True, False):
             both = [replace(cv, joint=joint) for cv in found.values()]
             error = np.hypot(both[0].mcse, both[1].mcse)
-            assert abs(both[0].elpd - both[1].elpd) < 4 * error
+            # 8 batches of each fold, so 14 degrees of freedom or more.
+            assert abs(both[0].elpd - both[1].elpd) < z_limit(2, df=14) * error
             assert error < 0.2
 
 

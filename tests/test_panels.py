@@ -7,6 +7,7 @@ import pytest
 import pcv
 from pcv import PcvError
 from pcv.folds.base import train_mask
+from tests.bounds import z_limit
 from tests.problems import autoregression, autoregressions, exact
 from tests.project import run, set_up
 
@@ -34,9 +35,10 @@ def test_scores_by_steps_ahead_are_exact():
     truth = exact(problem, folds).pointwise
     for step in (1, 2):
         own = rows.loc[step, "ar"]
-        assert abs(own["elpd"] - truth[:, step - 1].sum()) < 4 * own["mcse"] < 1
+        limit = z_limit(2, df=63)  # of 64 batches
+        assert abs(own["elpd"] - truth[:, step - 1].sum()) < limit * own["mcse"] < 1
         spread = np.sqrt(len(truth)) * truth[:, step - 1].std(ddof=1)
-        assert own["se"] == pytest.approx(spread, rel=0.1)
+        assert own["se"] == pytest.approx(spread, rel=0.1)  # false alarm < 1e-4: sd .01
         assert own["n_units"] == len(folds.id)
         assert own["elpd_diff"] == 0
     pointwise = pcv.compare(both, reference="ar", joint=False).frame

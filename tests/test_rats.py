@@ -28,6 +28,7 @@ from pcv.pipeline.data import tables
 from pcv.sampling.folds.moving import starting_draws
 from pcv.sampling.tiles import Engine, build
 from tests import chains
+from tests.bounds import z_limit
 from tests.chains import Sampled, fit_of, mcse, off_printed, run
 
 MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
@@ -165,10 +166,11 @@ def test_marginal_predictive_is_the_mean_of_the_plain_one_over_new_rats(name, te
         new["beta"] = jnp.asarray(rng.normal(6.2, 0.6, (size, 30)))
     plain = target(MODELS[name](DATA), DATA, "plain").log_predictive
     found = jax.jit(jax.vmap(lambda effects: plain(draws | effects, fold)))(new)
+    limit = z_limit(1 + len(test))
     for log_density, exact in zip(found, (joint, pointwise)):
         relative = np.exp(np.asarray(log_density) - np.asarray(exact))
         mcse = relative.std(axis=0) / np.sqrt(size)
-        assert (np.abs(relative.mean(axis=0) - 1) <= 4 * mcse).all()
+        assert (np.abs(relative.mean(axis=0) - 1) <= limit * mcse).all()
         assert mcse.max() < 0.1
 
 
@@ -224,16 +226,17 @@ def reference(name: str) -> dict[str, np.ndarray]:
 def test_the_full_data_posterior_is_that_of_another_sampler(name):
     ours, theirs = posterior(name).named, reference(name)
     assert set(ours) == set(theirs)
+    limit = z_limit(2 * len(ours))
     for parameter, draws in ours.items():
         other = theirs[parameter]
         for of, summary in [("mean", np.mean), ("sd", np.std)]:
             error = np.hypot(mcse(draws, of), mcse(other, of))
-            assert abs(summary(draws) - summary(other)) < 4 * error
+            assert abs(summary(draws) - summary(other)) < limit * error
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_full_data_posterior_has_the_printed_means(name):
-    assert off_printed(posterior(name).named, PRINTED[name]) < 4
+    assert off_printed(posterior(name).named, PRINTED[name]) < z_limit(len(PRINTED[name]))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -242,7 +245,7 @@ def test_a_missing_jacobian_of_the_scales_has_other_means(name):
     draws = posterior(name).named
     weight = 1 / np.prod([x for n, x in draws.items() if n.startswith("sigma")], axis=0)
     moved = {n: x + np.average(x, weights=weight) - x.mean() for n, x in draws.items()}
-    assert off_printed(moved, PRINTED[name]) > 4
+    assert off_printed(moved, PRINTED[name]) > z_limit(len(PRINTED[name]))
 
 
 CHAINS, BATCHES, BATCH_SIZE = 8, 10, 100
@@ -282,7 +285,8 @@ def test_plain_and_marginal_agree_where_k_hat_is_good(name, seed):
     ]:
         a, b = getattr(plain, sums), getattr(integrated, sums)
         off = np.abs(elpd(a) - elpd(b)) / np.hypot(error(a), error(b))
-        assert off[good].max() < 4
+        # Up to a k-hat of .7, MCSEs are as those of t errors with 8 degrees of freedom.
+        assert off[good].max() < z_limit(good.sum(), df=8)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -304,5 +308,5 @@ def test_two_seeds_of_the_marginal_predictive_agree(name):
     first, second = (cross_validated(name, "marginal", seed) for seed in (1, 2))
     elpd, other = diag.elpd(first.joint), diag.elpd(second.joint)
     errors = np.hypot(diag.mcse(first.joint), diag.mcse(second.joint))
-    assert (np.abs(elpd - other) < 4 * errors).all()
-    assert abs(elpd.sum() - other.sum()) < 4 * np.sqrt((errors**2).sum())
+    assert (np.abs(elpd - other) < z_limit(elpd.size, df=158) * errors).all()  # of 160 batches
+    assert abs(elpd.sum() - other.sum()) < z_limit() * np.sqrt((errors**2).sum())

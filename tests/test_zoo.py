@@ -21,6 +21,7 @@ from pcv.models.parameters import flat_target, param_names
 from pcv.models.zoo import air, grouped, radon
 from pcv.pipeline.data import registry
 from pcv.sampling.fit.fit_checks import check
+from tests.bounds import z_limit
 from tests.chains import off_printed, posterior
 from tests.data import needs_data
 
@@ -274,7 +275,7 @@ def draws_of(name: str, folder: Path) -> dict[str, np.ndarray]:
 @needs_data
 @pytest.mark.parametrize("name", PRINTED)
 def test_posterior_means_are_those_printed(name, folder):
-    assert off_printed(draws_of(name, folder), PRINTED[name]) < 4
+    assert off_printed(draws_of(name, folder), PRINTED[name]) < z_limit(len(PRINTED[name]))
 
 
 @needs_data
@@ -283,4 +284,5 @@ def test_posterior_means_are_those_printed(name, folder):
     [pytest.param("radon B", "radon A", marks=pytest.mark.slow), ("air B", "air A")],
 )
 def test_posterior_means_of_another_model_are_not_those_printed(name, other, folder):
-    assert off_printed(draws_of(other, folder), PRINTED[name]) > 4
+    # False alarm < 1e-4: tens of MCSEs.
+    assert off_printed(draws_of(other, folder), PRINTED[name]) > z_limit(len(PRINTED[name]))
