@@ -149,7 +149,7 @@ def test_energy_in_batches_tells_what_it_does_as_a_whole(size):
     expected = steps / ((energy - energy.mean(-1, keepdims=True)) ** 2).sum((1, 2))
     np.testing.assert_allclose(told(True), expected, rtol=1e-11)
     if size < DRAWS:
-        assert (told(False) < 0.99 * expected).all()
+        assert (told(False) < 0.999 * expected).all()
 
 
 FINE, ZERO, UNKNOWN = ([-1.0, -2.0], [-1.0, -np.inf], [0.0, np.nan])
@@ -196,6 +196,7 @@ def test_centring_saves_single_precision():
         absolute = [stored[name] - exact[name] for name in ("mean", "log_sum", "log_sum_sq")]
         return float(np.abs([*absolute, stored["m2"] / exact["m2"] - 1]).max())
 
+    # False alarm < 1e-4: 6e-6, 2e-3 and .7 on average, give or take half as much.
     assert worst(-1e5) < 1e-4
     assert worst(-1e5 + 300) < 1e-2, "a centre that is off by 300 does little harm"
     assert worst(0.0) > 0.05, "uncentred sums would do as well: no need to centre"

@@ -139,7 +139,7 @@ def test_terms_are_aligned_by_name(order):
         np.testing.assert_allclose(getattr(c, field), getattr(expected, field), rtol=1e-12)
     assert c.term == a.term
     unaligned = shuffled._replace(fold=a.fold, term=a.term, fold_of_term=a.fold_of_term)
-    assert abs(compare([a, unaligned]).dse.max() / expected.dse.max() - 1) > 1e-3
+    assert np.abs(compare([a, unaligned]).elpd_diff_folds - expected.elpd_diff_folds).max() > 1e-3
 
 
 def test_a_unit_that_two_folds_leave_out():
@@ -188,7 +188,8 @@ def test_against_arviz():
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_se_is_calibrated(seed):
-    # Over 1,000 data sets of 50 folds; the twin leaves out the number of folds.
+    # Over 1,000 data sets of 50 folds; the twin leaves out the number of folds. False alarm < 1e-4:
+    # the sd is 1.02, known within 2.2%.
     terms = np.random.default_rng(seed).normal(-0.2, 1, (1000, 50))
     z = (terms.sum(axis=1) + 0.2 * 50) / standard_error(terms)
     assert 0.8 < z.std() < 1.2

@@ -33,6 +33,7 @@ from pcv.pipeline.storage.artifacts import sampled
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
 from pcv.sampling.folds import adapting, moving, warming
+from tests.bounds import sd_limits, z_limit
 from tests.problems import LinearGaussian
 from tests.project import CONFIG, Project, run, set_up, table
 
@@ -377,8 +378,9 @@ class TestExactAnswer:
             changes = EXACT | {"seed": seed}
             run(project.job(changes), "data", "folds", "fit")
             errors.append(z_of_estimates(project, project.job(changes, model="exact")))
-        assert np.abs(errors).max() < 4
-        assert 0.4 < np.sqrt(np.mean(np.square(errors))) < 1.8
+        assert np.abs(errors).max() < z_limit(np.size(errors), df=31)  # 32 full-data batches
+        low, high = sd_limits(1 + 5 * len(seeds))  # eight of a seed are worth five independent ones
+        assert low < np.sqrt(np.mean(np.square(errors))) < high
 
     def test_nothing_left_out_is_noticed(self, conjugate, monkeypatch):
         as_it_is = moving.chains_of
@@ -388,31 +390,34 @@ class TestExactAnswer:
 
         monkeypatch.setattr(moving, "chains_of", leaking)
         z = z_of_estimates(conjugate, conjugate.job(EXACT, model="exact"))
-        assert abs(z).max() > 12
+        assert abs(z).max() > 12  # it is some 80
 
 
 class TestSuperchains:
     """Many short chains, several from one start, from warmup to report."""
 
     @staticmethod
-    def changes(draws: int, warmup: int | str = 30) -> dict:
-        cv = {"chains": 64, "superchains": 4, "warmup": warmup, "draws": draws}
+    def changes(draws: int, warmup: int | str = 30, chains: int = 64) -> dict:
+        cv = {"chains": chains, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
 
     @pytest.mark.parametrize("draws", [1, 3, pytest.param(20, marks=pytest.mark.slow)])
     def test_answers_are_exact_and_have_mixed(self, conjugate, draws):
-        job = conjugate.job(self.changes(draws), model="exact")
-        z = z_of_estimates(conjugate, job)
-        assert np.abs(z).max() < 4
+        changes = self.changes(draws, chains=256)  # errors of 64 draws are far from normal
+        z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
+        assert np.abs(z).max() < z_limit(z.size, df=31)
         warm = xr.open_dataset(conjugate.path("models/exact/warmup/1-of-1.zarr"))
         assert warm.attrs["superchains"] == 4
         found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
         assert found.attrs["superchains"] == 4
         assert (found["n_draws"] == draws).all()
-        assert set(found["verdict"].values) == {"ok"}
-        assert found["benchmark_share"] > 0.01
-        # superchains of M = 16 differ by chance: √(1 + χ²₃ / (3 M)), 1.03 on average
-        assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.2
+        # Chance flags a fold in 2% of runs, and three in less than 1e-4.
+        assert (found["verdict"] != "ok").sum() <= 2
+        share = (found["benchmark"] >= found["rhat_max"]).mean()
+        assert found["benchmark_share"] == pytest.approx(float(share))
+        # Superchains of M = 64 differ by chance: √(1 + χ²₃ / (3 M)), 1.01 on average, and that of
+        # any of four folds exceeds 1.07 in less than 1e-4 of runs.
+        assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.1
         assert "nested R-hat max" in conjugate.said[-1]
 
     def starts(self, conjugate, monkeypatch, **cv) -> np.ndarray:
@@ -465,10 +470,10 @@ class TestSuperchains:
 
     @pytest.mark.parametrize("seed", [1, 2])
     def test_warmup_that_ends_when_starts_are_forgotten(self, conjugate, seed):
-        changes = self.changes(1, "auto") | {"seed": seed}
+        changes = self.changes(1, "auto", chains=256) | {"seed": seed}
         run(conjugate.job(changes), "data", "folds", "fit")
         z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
-        assert np.abs(z).max() < 4
+        assert np.abs(z).max() < z_limit(z.size, df=31)
         warm = xr.open_dataset(conjugate.path("models/exact/warmup/1-of-1.zarr")).load()
         assert warm["forgot"].all()
         found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr"))
@@ -523,8 +528,9 @@ class TestUntil:
         assert 24 <= number.min() < number.max() <= 240
         found = estimates(project)
         ended = number < 240
-        assert (found["joint_mcse"].values[ended] <= 0.05).all()
-        assert (found["joint_ess"].values[ended] >= 50).all()
+        inflation = found.attrs["batch_inflation"]  # of all draws, unlike that of the looks
+        assert (found["joint_mcse"].values[ended] <= 0.05 * np.sqrt(inflation)).all()
+        assert (found["joint_ess"].values[ended] * inflation >= 50).all()
         drawn = sample["log_joint_draws"].values
         for draws, made in zip(drawn, number):
             assert np.isfinite(draws[:, :made]).all()
@@ -577,7 +583,8 @@ class TestUntil:
         assert total < 0.05 * se * 1.3
 
 
-ROUNDS = {"mcse_over_se": 0.025, "min_draws": 24, "max_draws": 96}
+ROUNDS = {"mcse_over_se": 0.015, "min_draws": 24, "max_draws": 96}
+"""false alarm < 1e-4: three or four folds of `linear` would go on after 96 draws"""
 
 
 def in_rounds(project, **changes):
@@ -678,13 +685,13 @@ class TestRounds:
     @pytest.mark.slow
     def test_batches_of_folds_of_which_some_are_done(self, project):
         """A model, or a batch, may be done long before the others."""
-        until = ROUNDS | {"mcse_over_se": 0.15}
+        until = ROUNDS | {"min_draws": 48, "max_draws": 192}
         changes = {"cv.fold_batches": 2, "cv.until": until}
         for model in ("linear", "flat"):
             run(project.job(changes, model=model), "warmup")
         in_rounds(project, **changes)
         made = [estimates(project, model)["n_draws"].values for model in ("linear", "flat")]
-        assert len(set(np.concatenate(made))) > 1
+        assert len(set(np.concatenate(made))) > 1  # false alarm < 1e-4: some 48, some 192
         comparison = xr.open_dataset(project.path("comparison.zarr")).load()
         assert comparison["point"].values[-1] == np.max(made)
         assert np.isfinite(comparison["diff_at"]).all()
@@ -746,6 +753,7 @@ class TestScores:
     def test_in_single_precision_and_two_fold_batches(self, project):
         """The same from the same draws, and within their errors from others."""
         scores = {"scores": ["dss", "hyvarinen", "crps", "energy", "interval", "rmse", "mae"]}
+        scores |= {"cv.draws": 240}  # 20 batches: their number across chains
         whole = self.scored(project, scores)
         halves = self.scored(project, scores | {"cv.fold_batches": 2})
         job = project.job(scores | {"precision": "float32"}, model="linear", results="single")
@@ -756,7 +764,7 @@ class TestScores:
                 np.testing.assert_allclose(halves[name], whole[name], rtol=1e-6, err_msg=name)
             here, there = (x[key].sum(set(x[key].dims) - {"fold"}) for x in (whole, single))
             z = ((here - there) / np.hypot(whole[f"{key}_mcse"], single[f"{key}_mcse"])).values
-            assert (abs(z) < 4).all(), (key, z)
+            assert (abs(z) < z_limit(z.size, df=19)).all(), (key, z)
             assert (z != 0).any()
         assert not any("resuming from" in line for line in project.said)  # nothing is recycled
 
@@ -940,7 +948,8 @@ class TestSameAnswer:
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(*(x[name] for x in found), rtol=1e-6, err_msg=name)
         error = np.hypot(before["joint_mcse"], found[0]["joint_mcse"])
-        assert (abs(found[0]["joint_elpd"] - before["joint_elpd"]) < 4 * error).all()
+        limit = z_limit(error.size, df=19)  # 20 batches
+        assert (abs(found[0]["joint_elpd"] - before["joint_elpd"]) < limit * error).all()
 
     @pytest.mark.slow
     def test_single_precision(self, project):
@@ -957,7 +966,7 @@ class TestSameAnswer:
             )
             error = np.hypot(double[f"{kind}_mcse"], single[f"{kind}_mcse"])
             z = ((here - there) / error).values
-            assert (abs(z) < 4).all(), z
+            assert (abs(z) < z_limit(z.size, df=19)).all(), z
 
 
 def changed_file(project, name, old, new):
@@ -1272,10 +1281,10 @@ BAD_MODELS = {
     "group_length": "group has shape (3,); it must name the group of each unit, shape (12,)",
 }
 BAD_VALUES = {
-    "lik_nan": "log_lik of unit 'plot 3' is not finite at 20 of 20 prior draws; check its data "
+    "lik_nan": "log_lik of unit 'plot 3' is not finite at # of 20 prior draws; check its data "
     "and the priors",
     "prior_nan": "log_prior is not finite at draws from `init`; do they agree on the supports?",
-    "gradient_nan": "the gradient in 'a' is not finite at 16 of 20 prior draws; look for sqrt, "
+    "gradient_nan": "the gradient in 'a' is not finite at # of 20 prior draws; look for sqrt, "
     "log or division at a bound",
 }
 
@@ -1328,7 +1337,8 @@ class TestBadModels:
     @pytest.mark.parametrize("function", BAD_VALUES)
     def test_seen_at_prior_draws(self, done, function):
         job = done.job(with_model(function))
-        assert message(job, "check") == f"model 'mine': {BAD_VALUES[function]}"
+        said = re.sub(r"at \d+ of 20", "at # of 20", message(job, "check"))
+        assert said == f"model 'mine': {BAD_VALUES[function]}"
 
     def test_gradient_at_the_start_of_the_fit(self, done):
         assert message(done.job(with_model("gradient_nan")), "fit") == (
