@@ -58,7 +58,8 @@ def test_mean_errors_are_those_of_repeated_subsamples():
     made = terms(1)
     rng = np.random.default_rng(2)
     found = [from_some(made, "plpd")(rng).elpd for _ in range(2_000)]
-    assert np.std(found) == pytest.approx(mean_se(from_some(made, "plpd"), 3), rel=0.07)
+    # False alarm < 1e-4: the ratio has an sd of .018.
+    assert np.std(found) == pytest.approx(mean_se(from_some(made, "plpd"), 3), rel=0.08)
     assert mean_se(from_some(made, None), 3) > 5 * mean_se(from_some(made, "plpd"), 3)
     in_order = made.exact[np.argsort(made.chosen)]
     assert sigma(made) == pytest.approx(np.sqrt(2_000) * in_order.std(ddof=1))
@@ -134,6 +135,7 @@ def test_the_page_of_what_there_is(tmp_path):
     found = pd.read_csv(project / "results/loo_subsampling/tables/table_7.csv", index_col="row")
     assert found["elpd difference, paper"].tolist() == [-21, -29]
     row = found.loc["splines against linear terms"]
+    # False alarm < 1e-4: errors are skewed, and so 4 SE are too few.
     assert abs(row["elpd difference"] - row["all terms"]) < 5 * row["subsampling SE"]
 
 

@@ -59,9 +59,11 @@ def test_only_folds_that_need_it_are_sampled(grown):
     found = diagnosed(folder, "a")
     sampled = found["fold"].values[found["source"].values == "mcmc"].tolist()
     assert sampled == [str(OUTLIER + 1)]
-    assert (found["verdict"].values == "ok").all()
+    assert (found["verdict"].drop_sel(fold=sampled) == "ok").all()
+    assert not found["joint_mcse_is_bound"].any()
     off = found["joint_elpd"] - exact(10.0)[found["chosen"].values]
-    assert abs(off.sel(fold=sampled[0])) < z_limit() * found["joint_mcse"].sel(fold=sampled[0])
+    limit = z_limit(df=19)  # 20 batches
+    assert abs(off.sel(fold=sampled[0])) < limit * found["joint_mcse"].sel(fold=sampled[0])
     assert abs(off.drop_sel(fold=sampled)).max() < 0.05
     assert "PSIS" in (folder / "report.html").read_text()
 
@@ -100,17 +102,20 @@ def test_a_larger_subsample_keeps_what_was_sampled(tmp_path, monkeypatch):
     assert table.splitlines()[0].endswith("subsampling_dse,subsampling_se,num_terms")
     assert many.attrs["terms"] == "units"
     z = (many["joint_elpd"] - exact(10.0)[many["chosen"].values]) / many["joint_mcse"]
-    assert np.abs(z).max() < z_limit(z.size)
+    assert np.abs(z).max() < z_limit(z.size, df=19)
 
 
 def test_leave_one_out_from_the_full_data_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = settings(names="b")
-    config["experiments"]["tiny"]["folds"] = {"scheme": "leave_one_out", "exact": "auto"}
+    folds = {"scheme": "leave_one_out", "exact": "auto"}
+    # False alarm < 1e-4: k-hat of the outlier is 1.0, with an sd of .15, and of others .35 at most.
+    config["experiments"]["tiny"]["folds"] = folds | {"good_k": 0.45}
     run(config, [])
     found = diagnosed(Path("results/tiny"), "b")
     assert "chosen" not in found
-    assert abs(found["joint_elpd"].sum() - exact(0.5).sum()) < 0.3
+    error = np.sqrt((found["joint_mcse"] ** 2).sum())  # nearly all of it the outlier's
+    assert abs(found["joint_elpd"].sum() - exact(0.5).sum()) < z_limit(df=19) * error
     assert (found["source"].values == "mcmc").sum() == 1
 
 

@@ -115,7 +115,7 @@ def test_the_second_order_is_exact_where_terms_are_quadratic():
     variance = slope**2 * size + size**2 / 2
     np.testing.assert_allclose(found["plpd"] - found["plpd_d2waic"], variance)
     error = LL.var(axis=0, ddof=1) - variance
-    assert (abs(error) < 5 * variance * np.sqrt(10 / S)).all()
+    assert (abs(error) < 0.325 * variance).all()  # false alarm < 1e-4: beyond .19 in 1 of 100
     assert list(found) == ["influence", "plpd", "plpd_d2waic"]
 
 
@@ -126,16 +126,17 @@ def test_the_influence_of_draws_is_the_error_of_the_sum():
     found = [run(posterior(rng.multivariate_normal(MEAN, COVARIANCE, 500))) for _ in range(400)]
     tis = np.array([x["tis"] for x in found])
     mcse = [np.sqrt(np.sum(np.asarray(x["influence"]) ** 2)) for x in found]
-    assert np.mean(mcse) == pytest.approx(tis.sum(1).std(), rel=0.12)
+    # False alarm < 1e-4: it is 1.02 with an sd of .036, and of ten terms 2.25 with one of .08.
+    assert 0.85 < tis.sum(1).std() / np.mean(mcse) < 1.17
     assert (UNITS / 10 * tis[:, :10].sum(1)).std() > 1.5 * np.mean(mcse)
 
 
 def test_near_the_exact_terms_in_the_order_of_their_cost(found):
     exact = exact_terms()
     off = {name: np.sqrt(np.mean((found[name] - exact) ** 2)) for name in SURROGATES}
+    # False alarm < 1e-4: .005 (sd .002), but .014 (.001) of d1waic and .1 (.001) of plpd.
     assert off["psis"] < 0.02
-    assert off["psis"] < off["waic"] < off["plpd"] / 2
-    assert off["tis"] < off["waic"]
+    assert max(off["psis"], off["tis"], off["waic"]) < off["plpd"] / 2
     assert off["d2waic"] <= off["d1waic"] < off["plpd"] / 2
 
 
@@ -150,12 +151,13 @@ def test_draws_of_an_approximation_are_corrected(found):
     given = posterior(wide)._replace(log_weight=jnp.asarray(log_weight))
     again = surrogates(terms, given, ["psis", "tis", "waic"])
     exact = exact_terms()
-    np.testing.assert_allclose(again["lpd"], found["lpd"], atol=0.03)
+    # False alarm < 1e-4: the sd is .015 at most, of psis .0013, and of psis without weights .0033.
+    np.testing.assert_allclose(again["lpd"], found["lpd"], atol=0.08)
     np.testing.assert_allclose(again["waic"], found["waic"], atol=0.1)
     for name in ("psis", "tis"):
         assert np.sqrt(np.mean((again[name] - exact) ** 2)) < 0.03
     plain = surrogates(terms, posterior(wide), ["psis"])
-    assert np.sqrt(np.mean((plain["psis"] - exact) ** 2)) > 0.05
+    assert np.sqrt(np.mean((plain["psis"] - exact) ** 2)) > 0.04  # it is .059
 
 
 @pytest.mark.parametrize("draws", [20, 25, 100, 400])
