@@ -1,9 +1,8 @@
-# make run: the default config, from data to report. make test: the tests; make test-all: those too
-# that repeat others on further models and seeds, and types are checked everywhere. make lint: the
-# quality gates. make docs: the documentation, into docs/_build/html; its tutorials are run, once for
-# each state of pcv. make docs-fast: without running them, into docs/_build/fast. make bench: pcv
-# beside loops over folds, an hour or more (PROBLEMS="rats wells": of some), which installs nutpie
-# and particles.
+# make run: the default config, from data to report. make test: the tests; make test-all: then the
+# slow ones, with types checked everywhere. make lint: the quality gates. make docs: the
+# documentation, into docs/_build/html; its tutorials are run, once for each state of pcv. make
+# docs-fast: without running them, into docs/_build/fast. make bench: pcv beside loops over folds, an
+# hour or more (PROBLEMS="rats wells": of some), which installs nutpie and particles.
 # Each builds .venv from requirements.lock first, if it is not there.
 PYTHON ?= python3
 CORES ?= all
@@ -21,8 +20,9 @@ run: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/pytest
 
-test-all: $(VENV)/.ready
-	$(BIN)/pytest -m "" --jaxtyping-packages=pcv,beartype.beartype
+test-all: export PYTEST_ADDOPTS += --jaxtyping-packages=pcv,beartype.beartype
+test-all: test
+	$(BIN)/pytest -m slow
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

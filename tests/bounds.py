@@ -24,18 +24,19 @@ def z_limit(num: int = 1, df: float = np.inf) -> float:
     return float(t.isf(RATE / 2 / num, df))
 
 
-def sd_limits(num: int, kurtosis: float = 3.0) -> tuple[float, float]:
+def sd_limits(num: int, kurtosis: float = 3.0, among: int = 1) -> tuple[float, float]:
     """Return bounds of the sample standard deviation of `num` independent errors whose true
     standard deviation is 1.
 
     Chi-squared bounds, with the degrees of freedom that give the variance of a sample variance
-    of this kurtosis: 3 for normal errors, 3 + 6 / (df − 4) for t errors.
+    of this kurtosis: 3 for normal errors, 3 + 6 / (df − 4) for t errors. Of `among` such standard
+    deviations none is beyond them.
 
     >>> [round(x, 2) for x in sd_limits(200)], [round(x, 2) for x in sd_limits(200, kurtosis=6.0)]
     ([0.81, 1.2], [0.71, 1.32])
     """
     df = 2 * (num - 1) / (kurtosis - 1)
-    low, high = chi2.ppf([RATE / 2, 1 - RATE / 2], df)
+    low, high = chi2.ppf([RATE / 2 / among, 1 - RATE / 2 / among], df)
     return float(np.sqrt(low / df)), float(np.sqrt(high / df))
 
 

@@ -133,9 +133,9 @@ WELL = {
     "banana": lambda: banana,
     "schools": lambda: schools(False),
     "autoregression": autoregression,
-    "Gaussian process": gaussian_process,
-    "Poisson groups": poisson_groups,
     "German credit": german,
+    "Poisson groups": poisson_groups,
+    "Gaussian process": gaussian_process,
 }
 """posteriors on which NUTS is right"""
 NEEDS_DATA = {"German credit"}

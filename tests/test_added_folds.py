@@ -15,6 +15,7 @@ from pcv.pipeline.job import fold_fingerprints
 from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
+from tests.slow import repeated
 
 CV = {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12}
 
@@ -147,7 +148,7 @@ def test_kernels_of_their_own(project, drawn):
     close(after, sampled(project, settings(MORE, cv=always)))
 
 
-@pytest.mark.parametrize("writes", [0, 5, 12, 15])
+@pytest.mark.parametrize("writes", repeated([5, 0, 12, 15]))
 def test_killed_while_folds_are_added(project, monkeypatch, writes):
     """At a block of the new folds, or while all are put together."""
     sampled(project, settings(FEW))

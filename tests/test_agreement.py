@@ -22,13 +22,13 @@ from pcv.api.result import CV
 from pcv.folds.base import Folds
 from pcv.models.effects.marginal import choose
 from pcv.models.model import Model, Outcome, numeric, support
+from tests.bounds import z_limit
+from tests.slow import repeated
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning"),
 ]
-MIN_Z = 4.0
-"""combined Monte Carlo standard errors that another model must be apart"""
 Prior = Mapping[str, dist.Distribution]
 
 
@@ -329,7 +329,7 @@ EXAMPLES = {
 IN = {"PyMC": pcv.from_pymc, "Bambi": pcv.from_bambi}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", repeated(EXAMPLES))
 def test_front_ends_have_one_density_and_one_predictive(name):
     """Log prior, its gradient, the terms of all units and theirs, at points far apart."""
     example = EXAMPLES[name]
@@ -366,10 +366,7 @@ def test_front_ends_have_one_density_and_one_predictive(name):
     assert max(off) > 0.01
 
 
-SAMPLED = ("eight schools", *(pytest.param(x, marks=pytest.mark.slow) for x in [*EXAMPLES][1:]))
-
-
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", repeated(EXAMPLES))
 def test_another_model_scores_differently_and_arviz_compares_alike(name):
     example = EXAMPLES[name]
     table = example.table()
@@ -385,8 +382,10 @@ def test_another_model_scores_differently_and_arviz_compares_alike(name):
         shown = {model: CV(cv.tree, joint) for model, cv in found.items()}
         check_arviz_compares_alike(shown)
         right, wrong = shown["right"], shown["wrong"]
-        assert abs(right.elpd - wrong.elpd) > MIN_Z * np.hypot(right.mcse, wrong.mcse)
-    assert found["right"].verdict == "ok"
+        # Ten errors and more, of exact draws
+        assert abs(right.elpd - wrong.elpd) > z_limit(2) * np.hypot(right.mcse, wrong.mcse)
+    # False alarm < 1e-4: one is flagged in some 30 runs. The MCSE is .02 of the SE or so.
+    assert (found["right"].folds["verdict"] != "ok").sum() <= 2
     assert found["right"].mcse < 0.1 * found["right"].se
 
 

@@ -42,6 +42,7 @@ from pcv.pipeline.storage.artifacts import opened
 from pcv.pipeline.storage.checkpoints import checkpoint
 from tests.bounds import sd_limits, z_limit
 from tests.problems import LinearGaussian, exact, hierarchy, regression
+from tests.slow import repeated
 from tests.synthetic import diagnosed
 
 N = 24
@@ -377,7 +378,8 @@ def test_front_ends_agree(found):
         assert abs(cv.elpd - found["slopes"].elpd) < z_limit(df=31) * error
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_groups_effects_are_integrated_out_by_themselves(seed):
     problem = hierarchy("marginal")
     model = problem.model._replace(marginal=None, group=None, marginal_predict=None)
@@ -397,6 +399,7 @@ def test_a_groups_effects_are_integrated_out_by_themselves(seed):
     assert rough.mcse > 1.5 * cv.mcse  # false alarm < 1e-4: the ratio is 4, with an sd of .3
 
 
+@pytest.mark.slow
 def test_k_hat_falls_where_effects_are_integrated_out():
     count = np.where(GROUP == 0, 2, 1) * COUNT  # the first is far from all others
     model = pcv.from_numpyro(poisson_groups, {"y": count, "group": GROUP})
@@ -438,7 +441,7 @@ class TestPsisFirst:
         theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
 
-    @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("seed", repeated([1, 2]))
     def test_folds_share_their_draws(self, seed):
         """The MCSE of their sum is what replications spread by; as if independent, it is not."""
         rng = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from pcv.pipeline.config import parse
 from pcv.sampling.fit.approximate import approximate
 from pcv.sampling.fit.surrogates import posterior, surrogates
 from tests.bounds import z_limit
+from tests.slow import repeated
 from tests.test_subsample import DATA, EXACT, MODEL, QUICK, near
 
 KINDS = ("laplace", "normal", "pathfinder", "multipathfinder")
@@ -61,7 +62,7 @@ def made(model, data, how, seed=1, total=4000):
     return approximate(flat, len(data["y"]), param_names(named), root, how, total)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", repeated([1, 2]))
 @pytest.mark.parametrize("how", KINDS)
 def test_weighted_draws_have_the_posterior_moments(how, seed):
     points, _, log_w = on_grid()
@@ -84,7 +85,7 @@ def test_weighted_draws_have_the_posterior_moments(how, seed):
         assert np.abs(z(np.ones_like(weight))).max() > z_limit(4)
 
 
-@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("how", repeated(KINDS))
 def test_leave_one_out_from_an_approximation(how):
     _, ll, log_w = on_grid()
     truth = -logsumexp(log_w[:, None] - ll, axis=0)
@@ -143,7 +144,7 @@ CAUCHY = model_of(hardly, names=[f"x{i}" for i in range(60)])._replace(
 )
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", repeated(range(1, 7), 2))
 def test_heavy_tails_have_a_bad_khat(seed):
     """False alarm < 1e-4: k-hat is 1.5, with an sd of .2."""
     (problem,) = made(CAUCHY, {"y": np.array([-1.0, 1.0])}, "laplace", seed).checks.problems

@@ -29,6 +29,7 @@ from pcv.sampling import tiles
 from pcv.sampling.folds import moving
 from tests.faults import Killed, killed_after
 from tests.project import run, set_up
+from tests.slow import repeated
 
 DRAWS = {
     "cv": {"chains": 4, "warmup": 20, "draws": 60, "batch_size": 12},
@@ -91,7 +92,7 @@ def folder_of(project):
 
 
 @pytest.mark.parametrize("changes", [DRAWS, UNTIL], ids=["draws", "until"])
-@pytest.mark.parametrize("writes", [0, 1, 2, 5, 8])
+@pytest.mark.parametrize("writes", repeated([5, 0, 1, 2, 8]))
 def test_killed_between_two_files(project, wholes, monkeypatch, writes, changes):
     with monkeypatch.context() as patch:
         killed_after(patch, writes)
@@ -253,12 +254,9 @@ def test_more_draws_go_on(project, monkeypatch):
 
 
 CHANGES = {"scores": {"scores": ["log"]}, "seed": {"seed": 2}, "chains": {"cv.chains": 5}}
-QUICK, *MORE = CHANGES
 
 
-@pytest.mark.parametrize(
-    "change", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)]
-)
+@pytest.mark.parametrize("change", repeated(CHANGES))
 def test_draws_of_something_else_are_dropped(project, change):
     sampled(project)
     changes = {**DRAWS, **CHANGES[change]}

@@ -15,11 +15,11 @@ from scipy.stats import norm
 import pcv
 from pcv.api.result import CV
 from pcv.sampling.folds import sides
+from tests.bounds import z_limit
 from tests.problems import Problem, exact, hierarchy, narrow_effects, regression
+from tests.slow import repeated
 
 SETTINGS = {"progress": False, "fit": {"warmup": 300, "draws": 300}}
-MAX_Z = 4.0
-"""Monte Carlo standard errors that an estimate may be off"""
 
 
 class Exact(SamplingWrapper):
@@ -60,7 +60,7 @@ def test_arvizs_own_k_fold_agrees_on_the_same_folds_and_not_on_others():
     cv = pcv.cross_validate(problem.model, pcv.kfold(n, 4, seed=1), joint=False, **settings)
     for seed in (1, 2, 3):
         z, p = {}, {}
-        for name, folds in (("same", pcv.kfold(n, 4, seed=1)), ("other", pcv.kfold(n, 4, seed=9))):
+        for name, folds in (("same", pcv.kfold(n, 4, seed=1)), ("other", pcv.kfold(n, 4, seed=6))):
             number = np.empty(n, int)
             for k, test in enumerate(folds.test):
                 number[test[test >= 0]] = k + 1
@@ -72,8 +72,9 @@ def test_arvizs_own_k_fold_agrees_on_the_same_folds_and_not_on_others():
             p[name] = theirs.p + theirs.elpd
             compared = arviz_stats.compare({"ours": cv.to_arviz(), name: theirs})
             assert set(compared.index) == {"ours", name}
-        assert abs(z["same"]) < MAX_Z
-        assert abs(z["other"]) > MAX_Z
+        limit = z_limit(3, df=60)  # of 32 batches in each of four folds
+        assert abs(z["same"]) < limit
+        assert abs(z["other"]) > limit  # about 40
         np.testing.assert_allclose([p["same"], p["other"]], cv.p + cv.elpd, rtol=1e-10)
 
 
@@ -96,7 +97,7 @@ def in_pymc(y, group):
     return pcv.from_pymc(model, columns={"place": np.array(SITES)[group]})
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", repeated([1, 2]))
 def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
     """Under the plain predictive; values have the names of their units and folds, sorted or not."""
     problem = hierarchy("plain")
@@ -118,15 +119,16 @@ def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
         "NumPyro": ([f"site {i}" for i in range(5)], [f"case {i}" for i in range(len(y))]),
         "PyMC": ([f"place {x}" for x in SITES], [f"case {x}" for x in CASES]),
     }
+    max_z = z_limit(len(names) * len(by_unit), df=90)  # of 96 batches; folds are fewer than units
     for name, (places, units) in names.items():
         cv = found[name]
         table = cv.folds.loc[places]
-        assert np.abs((table["elpd"] - truth.joint) / table["mcse"]).max() < MAX_Z
+        assert np.abs((table["elpd"] - truth.joint) / table["mcse"]).max() < max_z
         of_units = CV(cv.tree, False)
-        assert abs(of_units.elpd - by_unit.sum()) < MAX_Z * of_units.mcse
-        assert abs(of_units.elpd - known.joint.sum()) > MAX_Z * of_units.mcse
+        assert abs(of_units.elpd - by_unit.sum()) < max_z * of_units.mcse
+        assert abs(of_units.elpd - known.joint.sum()) > max_z * of_units.mcse  # by 1.8, or about 15
         named = cv.pointwise.sel(unit=units).values
-        limit = MAX_Z * of_units.folds["mcse"].loc[places].values[group]
+        limit = max_z * of_units.folds["mcse"].loc[places].values[group]
         assert (np.abs(named - by_unit) < limit).all()
         assert (np.abs(named[::-1] - by_unit) > limit).any()
 
@@ -145,10 +147,13 @@ def test_effects_that_are_narrow_given_their_data(attached, monkeypatch):
         cv = pcv.cross_validate(problem.model, folds, data=problem.data, seed=seed, progress=False)
         z = (cv.folds["elpd"] - truth) / cv.folds["mcse"]
         off = (cv.elpd - truth.sum()) / cv.mcse
+        # t errors, of 32 batches of a fold and 80 of full-data draws
+        limit, of_sum = z_limit(3 * len(z), df=31), z_limit(3, df=60)
         if attached:
-            assert off > 15
-            assert np.abs(z).max() > 8
+            assert off > of_sum
+            assert np.abs(z).max() > limit
         else:
-            assert abs(off) < 4
-            assert np.abs(z).max() < 4
-            assert (cv.folds["verdict"] == "ok").all()
+            assert abs(off) < of_sum
+            assert np.abs(z).max() < limit
+            # False alarm < 1e-4: one of them is flagged in some 30 runs.
+            assert (cv.folds["verdict"] == "ok").sum() >= len(z) - 2

@@ -19,6 +19,7 @@ from pcv.sampling import tiles
 from pcv.sampling.fit import posterior
 from pcv.sampling.folds import drawing, starting
 from pcv.sampling.folds.moving import standing_at
+from tests.bounds import z_limit
 from tests.chains import nothing_said
 from tests.problems import exact, normal_means
 
@@ -79,9 +80,10 @@ def test_folds_are_estimated_without_jobs_and_files(until, tmp_path, monkeypatch
             facing.shift[[fold]], crossing, facing.crossing[[fold]], int(facing.num_draws)
         )
         both = two_sided(LogSums(*fields), sides, 1.0)
-        assert abs(both.elpd[0] - exactly[fold]) < 4 * two_sided_mcse(both)[0]
+        limit = z_limit(len(folds.id), df=15)  # 16 batches, or more
+        assert abs(both.elpd[0] - exactly[fold]) < limit * two_sided_mcse(both)[0]
         assert len(own) == 4 or until is not None
-    assert len(every) == 4 if until is None else len({len(d.active) for d in every}) > 1
+    assert len(every) == 4 if until is None else len(every) < 64  # 8 to 16
     assert not list(tmp_path.iterdir())
     assert told[0].startswith("the full data, ")
 

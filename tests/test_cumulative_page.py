@@ -44,6 +44,7 @@ def page_of(name, tmp_path, **folds):
     return run, project / "results/cumulative"
 
 
+@pytest.mark.slow
 def test_the_page_of_what_there_is(tmp_path):
     """Polynomials with one prior, beside their closed forms; the rest is named as missing."""
     run, folder = page_of("poly_1", tmp_path, splits=8, particles=128)
@@ -65,6 +66,7 @@ def test_the_page_of_what_there_is(tmp_path):
 
 
 @needs_data
+@pytest.mark.slow
 def test_the_page_of_pima(tmp_path):
     _, folder = page_of("pima_n", tmp_path, splits=4, particles=128)
     table = pd.read_csv(folder / "tables/table_a71.csv", index_col="covariates")
@@ -88,6 +90,7 @@ def test_a_page_of_nothing(tmp_path):
 
 
 @needs_data
+@pytest.mark.slow
 @pytest.mark.parametrize("key", published.PROBITS)
 def test_evidence_of_pima_by_quadrature(key):
     """Within .01 of the paper's, on a grid about the mode."""

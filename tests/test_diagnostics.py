@@ -19,6 +19,7 @@ from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, t
 from pcv.sampling.folds import lasting
 from tests.bounds import RATE, count_limits, z_limit
 from tests.chains import ar1
+from tests.slow import repeated
 
 SEEDS = (1, 2, 3)
 
@@ -982,10 +983,7 @@ def test_of_one_draw_it_is_what_the_theory_says():
     assert squared.mean() == pytest.approx(expected, abs=error)
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize("num_draws", [1, *(pytest.param(n, marks=SLOW) for n in (3, 20))])
+@pytest.mark.parametrize("num_draws", repeated([1, 3, 20]))
 def test_nested_benchmark_is_a_test_of_its_level(num_draws):
     shares, power = [], []
     for seed in range(250):

@@ -102,6 +102,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.slow
 def test_python_blocks_run_one_after_the_other(folder, monkeypatch, capsys):
     """With six rats, few draws and one run for all blocks; buckets in memory."""
     (folder / "resources").mkdir()

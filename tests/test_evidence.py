@@ -317,6 +317,7 @@ def test_an_improper_prior_has_cumulative_scores_alone():
         _ = found.ways
 
 
+@pytest.mark.slow
 def test_models_of_unlike_numbers_of_parameters():
     """Whose scores are known at unlike sizes."""
     rng = np.random.default_rng(2)
@@ -335,6 +336,7 @@ def test_models_of_unlike_numbers_of_parameters():
     assert found["low"].curve["s_ccv_se"][144] > row["diff_se"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("every tenth well", marks=needs_data), "rats"])
 def test_ibis_and_bridgesampling_agree(name):
     """Three and 34 parameters, by ways that have little in common; Laplace's knows where it

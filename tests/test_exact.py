@@ -16,14 +16,22 @@ from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import LogSums, batch_sums
 from pcv.sampling.folds.moving import Starts
 from pcv.sampling.folds.sides import Facing, without_gap
+from tests.bounds import count_limits, sd_limits, z_limit
 from tests.chains import Sampled, run
 from tests.problems import PROBLEMS, coin, kriging, variance
 from tests.replications import BATCH_SIZE, BATCHES, REPLICATIONS, Setting, prepare
+from tests.slow import repeated
 
 SEEDS = (1, 2, 3)
 FULL_DRAWS = 800
-MAX_Z = 4.0
-"""Monte Carlo standard errors that an estimate may be off"""
+EACH = repeated(PROBLEMS, 4)
+UNDERSTATED = {"hierarchy, plain": 1.2, "hierarchy, marginal": 1.15, "regression": 1.15}
+"""sd of errors in units of their MCSE, at most, if it is not below 1.08: batches of 20 draws are
+short where a fold's posterior is much wider than that of all data"""
+
+
+def understated(name: str) -> float:
+    return UNDERSTATED.get(name, 1.08)
 
 
 @cache
@@ -116,21 +124,35 @@ def spreads(setting: Setting, *sums: tuple[LogSums, LogSums]) -> dict[str, float
     }
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+def limit(setting: Setting, name: str = "") -> float:
+    """Of `worst`, for all seeds together."""
+    units, folds = (~np.isnan(setting.answer.pointwise)).sum(), len(setting.scheme)
+    estimates = units + 2 * (folds + len(np.unique(setting.scheme)))
+    return understated(name) * z_limit(len(SEEDS) * estimates)
+
+
+def spread_limits(name: str, spread: dict[str, float], replications: int) -> tuple[float, float]:
+    """Of `spreads`; of t errors, since 40 batches tell an MCSE."""
+    low, high = sd_limits(replications, kurtosis=3.2, among=len(spread))
+    return low, understated(name) * high
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_estimates_are_exact_within_their_error(name):
+    setting = prepared(name)
     for seed in SEEDS:
-        assert max(worst(prepared(name), sampled(name, seed)).values()) < MAX_Z
+        assert max(worst(setting, sampled(name, seed)).values()) < limit(setting, name)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", EACH)
 def test_errors_are_as_large_as_stated(name):
     sums = [(x.joint, x.pointwise) for x in (sampled(name, seed) for seed in (*SEEDS, 4))]
     spread = spreads(prepared(name), *sums)
-    assert min(spread.values()) > 0.8
-    assert max(spread.values()) < 1.2
+    low, high = spread_limits(name, spread, 4 * REPLICATIONS)
+    assert low < min(spread.values()) < max(spread.values()) < high
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_held_out_unit_left_in_training_is_noticed(name):
     setting = prepared(name)
     held_out = setting.folds.held_out.copy()
@@ -139,16 +161,17 @@ def test_a_held_out_unit_left_in_training_is_noticed(name):
     leaky = setting._replace(folds=setting.folds._replace(held_out=held_out))
     for seed in SEEDS:
         off = worst(leaky, sample(leaky, seed))
-        assert off["units"] > MAX_Z
-        assert min(z for name, z in off.items() if name.endswith("folds")) > MAX_Z
+        # 43 at the least, of exact draws
+        assert off["units"] > limit(leaky, name)
+        assert min(z for kind, z in off.items() if kind.endswith("folds")) > limit(leaky, name)
 
 
-@pytest.mark.parametrize("problem", [variance, coin])
+@pytest.mark.parametrize("problem", repeated([variance, coin]))
 def test_a_missing_jacobian_is_noticed(problem):
     broken = prepare(problem(jacobian=False))
     for seed in SEEDS:
         off = worst(broken, sample(broken, seed))
-        assert min(off.values()) > MAX_Z
+        assert min(off.values()) > limit(broken)  # 12 at the least, of exact draws
 
 
 def forgetful():
@@ -162,11 +185,13 @@ def forgetful():
     return problem._replace(model=problem.model._replace(log_predictive=log_predictive))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [forgetful, lambda: kriging(noise=0.4)])
 def test_a_target_that_errs_is_noticed(problem):
     broken = prepare(problem())
     for seed in SEEDS:
-        assert min(worst(broken, sample(broken, seed)).values()) > MAX_Z
+        off = worst(broken, sample(broken, seed))
+        assert min(off.values()) > limit(broken)  # 25 at the least, of exact draws
 
 
 class Both(NamedTuple):
@@ -206,28 +231,39 @@ def both_sides(setting: Setting, found: Sampled) -> dict[str, Both]:
     }
 
 
+def means_near_0(z: np.ndarray) -> bool:
+    """Over replications; logs of means are biased by up to a tenth of their MCSE."""
+    error = z.std(axis=0, ddof=1) / np.sqrt(len(z))
+    return bool((np.abs(z.mean(axis=0)) < 0.1 + z_limit(error.size, len(z) - 1) * error).all())
+
+
 @pytest.mark.parametrize("kind", ["joint", "pointwise"])
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", EACH)
 def test_both_sides_are_exact_and_their_errors_as_large_as_stated(name, kind):
     each = [both_sides(prepared(name), sampled(name, seed))[kind] for seed in (*SEEDS, 4)]
     error, own, full, gap_p = (np.concatenate(x) for x in zip(*each))
     z = error / np.sqrt(own + (full**2).sum(2))
     total = error.sum(1) / np.sqrt(own.sum(1) + (full.sum(1) ** 2).sum(1))
-    assert np.abs(z.mean(axis=0)).max() < MAX_Z / np.sqrt(len(z))
-    assert abs(total.mean()) < MAX_Z / np.sqrt(len(total))
-    assert 0.9 < z.std() < 1.1
-    assert 0.8 < total.std() < 1.2
-    assert (gap_p < 0.01).mean() < 0.03
+    assert means_near_0(z)
+    assert means_near_0(total)
+    # Folds of a replication share full-data draws: their errors are worth three independent ones.
+    # The sd is .96 to 1.06.
+    for errors, number in ((z, 3 * len(z)), (total, len(total))):
+        low, high = sd_limits(number, kurtosis=3.3)
+        assert 0.95 * low < errors.std() < 1.07 * high
+    assert (gap_p < 0.01).sum() <= count_limits(gap_p.size, 0.015)[1]
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", EACH)
 def test_both_sides_say_more_than_one(name):
-    setting, found = prepared(name), sampled(name, 1)
-    two, one = diag.two_sided(found.joint, found.sides), diag.two_sided(found.joint, None)
-    both = np.isfinite(found.sides.shift)
-    truth = np.tile(setting.answer.joint, REPLICATIONS)
-    of_two, of_one = (np.mean((x.elpd - truth)[both] ** 2) for x in (two, one))
-    assert of_two < 0.85 * of_one
+    truth, squares = np.tile(prepared(name).answer.joint, REPLICATIONS), []
+    for seed in (*SEEDS, 4):
+        found = sampled(name, seed)
+        both = np.isfinite(found.sides.shift)
+        of = (diag.two_sided(found.joint, x).elpd for x in (found.sides, None))
+        squares.append([np.mean((elpd - truth)[both] ** 2) for elpd in of])
+    of_two, of_one = np.mean(squares, axis=0)
+    assert of_two < 0.85 * of_one  # false alarm < 1e-4: a ratio of .4 to .7, with an sd of .04
 
 
 def moved(draws: np.ndarray) -> np.ndarray:
@@ -241,13 +277,14 @@ def wider(draws: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("broken", [moved, wider])
-@pytest.mark.parametrize("name", ["regression", "variance"])
+@pytest.mark.parametrize("name", repeated(["variance", "regression"]))
 def test_sides_of_different_targets_are_noticed(name, broken):
     setting = prepared(name)
     found = both_sides(setting, sample(setting, 1, broken(full_draws(setting, 1))))["joint"]
     z = found.error / np.sqrt(found.own + (found.full**2).sum(2))
-    off = np.abs(z) > MAX_Z
+    off = np.abs(z) > z_limit(z.size)
     seen = found.gap_p < 0.01 / found.gap_p.shape[1]
+    # False alarm < 1e-4: .40 and .99 at the least, with an sd of .02 and .005.
     assert off.mean() > 0.3
     assert seen[off].mean() > 0.95
 
@@ -256,10 +293,12 @@ def test_batches_of_one_draw_understate_the_error():
     name = "hierarchy, plain"
     once = [sampled(name, seed) for seed in SEEDS]
     spread = spreads(prepared(name), *((batch_sums(x.draws, 1), x.pointwise) for x in once))
-    assert spread["joint, groups, folds"] > 1.2
-    assert spread["joint, groups, total"] > 1.2
+    _, high = spread_limits(name, spread, 4 * REPLICATIONS)
+    assert spread["joint, groups, folds"] > high  # 2.1, known within .1
+    assert spread["joint, groups, total"] > high  # 2.2, known within .13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chains_of_one_fold_kept_apart_are_flagged(seed):
     setting = prepared("regression")
@@ -268,17 +307,22 @@ def test_chains_of_one_fold_kept_apart_are_flagged(seed):
     apart = setting._replace(starts=center + 3 * (setting.starts - center))
     stuck = apart._replace(fit=apart.fit._replace(step_size=1e-3))
     mixed, kept_apart = sample(apart, seed), sample(stuck, seed)
-    joint, draws = LogSums(*(x[folds] for x in mixed.joint)), mixed.draws[folds]
-    assert all_verdicts(joint, draws, seed) == (["ok"] * 4, "ok")
-
-    for x, y in [*zip(joint, kept_apart.joint), (draws, kept_apart.draws)]:
-        x[2] = y[folds[2]]
-    of_fold, of_run = all_verdicts(joint, draws, seed)
-    assert [words == "ok" for words in of_fold] == [True, True, False, True]
-    assert "chains disagree" in of_fold[2]
-    assert "1 of 4 folds is flagged: fold 3 (R-hat" in of_run
-    assert "the chains have not mixed" in of_run
-    assert min(spreads(setting, (kept_apart.joint, kept_apart.pointwise)).values()) > 1.2
+    right = 0
+    for replication in range(6):
+        those = folds + replication * len(setting.scheme)
+        joint, draws = LogSums(*(x[those] for x in mixed.joint)), mixed.draws[those]
+        before = all_verdicts(joint, draws, seed)
+        for x, y in [*zip(joint, kept_apart.joint), (draws, kept_apart.draws)]:
+            x[2] = y[those[2]]
+        of_fold, of_run = all_verdicts(joint, draws, seed)
+        assert "chains disagree" in of_fold[2]
+        assert "the chains have not mixed" in of_run
+        only_that = [words == "ok" for words in of_fold] == [True, True, False, True]
+        assert ("1 of 4 folds is flagged: fold 3 (R-hat" in of_run) == only_that
+        right += only_that and before == (["ok"] * 4, "ok")
+    assert right >= 2  # false alarm < 1e-4: of six, where one in ten is flagged by chance
+    spread = spreads(setting, (kept_apart.joint, kept_apart.pointwise))
+    assert min(spread.values()) > spread_limits("regression", spread, REPLICATIONS)[1]
 
 
 def all_verdicts(joint: LogSums, draws: np.ndarray, seed: int) -> tuple[list[str], str]:

@@ -27,6 +27,7 @@ from tests.bounds import z_limit
 from tests.chains import off, worst
 from tests.posteriors import BADLY, MOMENTS, NEEDS_DATA, WELL, density_of, schools
 from tests.problems import PROBLEMS, Problem, coin, narrow_effects
+from tests.slow import repeated
 
 
 def fitted(target: Target, num_units: int, seed: int, total: int = 4000, warmup: int = 1000) -> Fit:
@@ -43,7 +44,7 @@ def fit_of(problem: Problem, seed: int) -> Fit:
     return fitted(flat, len(problem.data["y"]), seed)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", repeated([1, 2]))
 @pytest.mark.parametrize("name", ["hierarchy, plain", "variance", "coin"])
 def test_draws_are_of_the_posterior(name, seed):
     problem = PROBLEMS[name]()
@@ -113,7 +114,7 @@ def test_narrow_directions_are_learnt_by_longer_trajectories(longer, monkeypatch
         assert (fit_of(narrow_effects(), seed).step_size > 0.2) == longer
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", repeated([1, 2]))
 def test_a_posterior_with_narrow_directions(seed):
     draws = fit_of(narrow_effects(), seed).draws
     assert worst(narrow_effects(), draws) < z_limit(2 * draws.position.shape[-1])
@@ -210,7 +211,7 @@ def skip_without_data(name: str) -> None:
         pytest.skip("PCV_DATA names no folder of data")
 
 
-@pytest.mark.parametrize("name", WELL)
+@pytest.mark.parametrize("name", repeated(WELL))
 def test_moments_are_those_of_nuts(name):
     skip_without_data(name)
     known = {kind: np.array(x) for kind, x in json.loads(MOMENTS.read_text())[name].items()}
@@ -249,7 +250,7 @@ def in_a_neck():
     return np.asarray(ravel_pytree(at)[0])
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", repeated([1, 2, 3]))
 def test_a_chain_in_a_neck_does_not_spoil_the_kernel_of_all(seed, monkeypatch):
     """In one fit of nine a chain gets there early; here one is put there in each."""
     block = full_data.Search.block
@@ -290,8 +291,8 @@ def test_first_draws_count_beside_those_that_are_made_after_them(mixes, draws, m
         np.testing.assert_array_equal(fit.mixing, mixing(fit.draws.position))
 
 
-@pytest.mark.parametrize("name", BADLY)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", repeated(BADLY))
+@pytest.mark.parametrize("seed", repeated([1, 2]))
 def test_what_is_not_mixed_is_flagged(name, seed):
     """By R-hat, or by the share of divergences or of refused proposals. Those of centred schools
     are about the limits at a target acceptance of .99: what is below them is warned of."""
@@ -346,6 +347,7 @@ REFERENCES = {
 
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
 @pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.slow
 def test_means_are_those_of_posteriordb(name):
     file, make = REFERENCES[name]
     folder = Path(os.environ["PCV_DATA"])

@@ -24,6 +24,7 @@ from pcv.pipeline.cli import commands, project
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages import inputs
+from tests.slow import repeated
 from tests.workflow import ROOT, kept, planned, run_module, snakemake
 
 FILES = [
@@ -182,12 +183,7 @@ class TestTemplates:
         np.testing.assert_allclose(found["jax"], found["numpyro"], rtol=1e-8)
 
 
-QUICK, *MORE = project.FRONTENDS
-
-
-@pytest.mark.parametrize(
-    "frontend", [QUICK, *(pytest.param(x, marks=pytest.mark.slow) for x in MORE)]
-)
+@pytest.mark.parametrize("frontend", repeated(project.FRONTENDS))
 def test_a_project_passes_its_check(frontend, folder):
     project.init(folder, frontend)
     said = []

@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 
 import pcv
 from pcv.analysis import diagnostics as diag
-from pcv.analysis.diagnostics import BENCHMARK_LEVEL, LogSums, batch_sums
+from pcv.analysis.diagnostics import LogSums, batch_sums
 from pcv.analysis.verdicts import MAX_RHAT, faults
 from pcv.base.keys import key
 from pcv.folds.base import Folds
@@ -35,6 +35,7 @@ from pcv.sampling.folds import adapting, moving, warming
 from pcv.sampling.folds.lasting import Length
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
+from tests.bounds import z_limit
 from tests.chains import fit_of, nothing_said, posterior, replicated
 from tests.problems import LinearGaussian, exact, side_by_side
 from tests.problems import Problem as ExactProblem
@@ -43,8 +44,8 @@ CHAINS, WARMUP, DRAWS, BATCH_SIZE = 4, 50, 400, 50
 NUM_UNITS, DIM = 200, 3
 REPLICATIONS = 3
 """of all folds, by other names, so by other keys"""
-MAX_Z = 4.0
-"""Monte Carlo standard errors that an estimate may be off"""
+BATCHES = CHAINS * DRAWS // BATCH_SIZE
+"""that MCSEs are estimated from"""
 
 
 class Problem(NamedTuple):
@@ -179,15 +180,20 @@ def test_folds_unlike_the_full_data_are_found():
 
 
 def test_with_kernels_of_their_own_all_folds_are_right():
-    assert np.abs(errors(ran(True))).max() < MAX_Z
-    assert set(ran(True).verdict) == {"ok"}
+    off = errors(ran(True))
+    assert np.abs(off).max() < z_limit(off.size, df=BATCHES - 1)
+    # Chance flags a fold in 2% of runs, and three in less than 1e-4.
+    assert (ran(True).verdict != "ok").sum() <= 2
 
 
 def test_under_the_full_data_kernel_they_are_not():
+    """In units of errors that are right; their own are too small, by how much varies."""
     unlike = ran(True).own
-    assert np.abs(errors(ran(False))[unlike]).max() > MAX_Z
-    assert (ran(False).verdict[unlike] != "ok").any()
-    assert (ran(False).verdict[~unlike] == "ok").all()
+    right = diag.mcse_pointwise(ran(True).pointwise)
+    off = (diag.elpd_pointwise(ran(False).pointwise) - regression().elpd) / right
+    assert np.abs(off[unlike]).max() > z_limit(off.size, df=BATCHES - 1)  # 25, with an sd of 4
+    assert (ran(False).verdict[unlike] != "ok").sum() > 9  # of 45, 22 with an sd of 2
+    assert (ran(False).verdict[~unlike] != "ok").sum() <= 2
 
 
 def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
@@ -203,6 +209,7 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
         problem.fit.kernel, np.zeros((DIM, DIM))
     )
     prior = np.sqrt(np.diag(1.5**2 * to_z.T @ to_z))
+    # False alarm < 1e-4: of three sds from 400 draws, which have errors of .04.
     np.testing.assert_allclose(together.scale_ratio[1], prior, rtol=0.2)
     alone, place, _ = adapted(problem._replace(folds=few), position, np.arange(3) == 1)
     np.testing.assert_allclose(alone.step_size[0], together.step_size[1], rtol=1e-6)
@@ -264,14 +271,17 @@ def funnel() -> tuple[Problem, float]:
 def test_no_one_step_size_suits_a_funnel(monkeypatch):
     problem, elpd = funnel()
     own, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))
-    assert (own.thin == adapting.MOVES).mean() > 0.75
+    assert (own.thin == adapting.MOVES).mean() > 0.75  # it is .96 or more
     several = run(problem, True)
     estimate, mcse = diag.elpd_pointwise(several.pointwise), diag.mcse_pointwise(several.pointwise)
-    assert np.abs((estimate - elpd) / mcse).max() < MAX_Z
+    # Chains are in the neck so seldom that their 32 batches are worth some 16.
+    assert np.abs((estimate - elpd) / mcse).max() < z_limit(FUNNELS, df=15)
+    # False alarm < 1e-4: medians are 1.004 (sd .001), and 1.040 (sd .009) without more moves.
     assert second(diag.rhat(several.joint)) < MAX_RHAT
+    assert np.median(diag.rhat(several.joint)) < 1.014
     monkeypatch.setattr(adapting, "MOVES", 1)
     monkeypatch.setattr(adapting, "FINER", 1)
-    assert second(diag.rhat(run(problem, True).joint)) > MAX_RHAT
+    assert np.median(diag.rhat(run(problem, True).joint)) > 1.014
 
 
 def second(x: np.ndarray) -> float:
@@ -310,12 +320,10 @@ def test_trajectories_of_slow_folds_are_longer(way, wanted):
     assert adapting.longer(draws)[0] == pytest.approx(wanted)
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
-
-
+@pytest.mark.slow
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("build", [air.monthly, pytest.param(air.yearly, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("build", [air.monthly, air.yearly])
 def test_all_folds_of_the_air_passengers_through_the_stages(build, seed, tmp_path):
     """R-hat max of all 394 passes its benchmark with kernels of their own; without, dozens of
     folds are flagged. (Where that many have not mixed, their own draws widen the benchmark.)
@@ -343,7 +351,9 @@ def test_all_folds_of_the_air_passengers_through_the_stages(build, seed, tmp_pat
         for adapt in ("auto", "never")
     )
     assert with_own.sizes["fold"] == 394
-    assert with_own["benchmark_share"] > BENCHMARK_LEVEL
-    assert np.flatnonzero(with_own["verdict"] != "ok").tolist() in ([], [0], [1], [2])
+    # R-hat max is beyond 99% of its benchmark in 1% of runs; twice as far from 1 in less than 1e-4.
+    assert with_own["rhat_max"] - 1 < 2 * (np.quantile(with_own["benchmark"], 0.99) - 1)
+    bad = set(np.flatnonzero(with_own["verdict"] != "ok").tolist())
+    assert len(bad - {0, 1, 2}) <= 2  # chance flags one in 2% of runs, three in < 1e-4
     assert without["rhat_max"] > 1.2 > with_own["rhat_max"]
     assert (without["verdict"] != "ok").sum() > 20

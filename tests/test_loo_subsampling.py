@@ -100,6 +100,7 @@ def test_configs_have_what_the_page_looks_for(name):
     assert "loo_subsampling" in planned(snakemake(ROOT, "loo_subsampling", "--dry-run"))
 
 
+@pytest.mark.slow
 def test_the_page_of_what_there_is(tmp_path):
     """Wells alone, from data at hand; the other experiments are named as missing."""
     project = make_project(tmp_path)

@@ -24,7 +24,9 @@ from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.model import Fold, Model, Outcome, numeric, support, target
 from pcv.models.zoo import rats
 from pcv.pipeline.stages.from_full_data import NODES_PER_DIM
+from tests.bounds import z_limit
 from tests.problems import GROUP_OF_UNIT, hierarchy, narrow_effects, regression
+from tests.slow import repeated
 
 UNITS = [str(i) for i in range(14)]
 GROUPS = leave_one_group_out(GROUP_OF_UNIT, "group")
@@ -325,7 +327,7 @@ def slopes_in_units(scale, effects):
     return model, data, leave_one_group_out(group, "group"), x[:5]
 
 
-@pytest.mark.parametrize("scale", [1e-6, pytest.param(1.0, marks=pytest.mark.slow), 1e6])
+@pytest.mark.parametrize("scale", repeated([1e-6, 1.0, 1e6]))
 def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
     model, data, folds, x = slopes_in_units(scale, dist.Normal(0.0, 1.0))
     local = find(model, data, folds)
@@ -339,7 +341,7 @@ def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
     by_nodes = integrated(model, data, local._replace(exact=False), folds, 64)
     ratio = np.exp(of_folds(by_nodes, data, params, folds)[0] - exact)
     error = (ratio.mean(0) - 1) / (ratio.std(0) / np.sqrt(DRAWS))
-    assert np.abs(error).max() < 4.5
+    assert np.abs(error).max() < z_limit(error.size, df=DRAWS - 1)
     assert ratio.std() < 0.2
     assert not find(*slopes_in_units(scale, dist.StudentT(4.0))[:3]).normal
 
@@ -413,11 +415,12 @@ def test_more_nodes_for_means_of_one_over_the_integral():
     for nodes in (16, NODES_PER_DIM):
         joint, _ = of_folds(integrated(model, data, local, folds, nodes), data, params, folds)
         bias[nodes] = np.log(np.exp(exact - joint).mean(0)).sum()
-    assert abs(bias[NODES_PER_DIM]) < 0.05
-    assert bias[16] > 0.2
+    # False alarm < 1e-4: they are .02 and .32, with sds of .01 and .04.
+    assert abs(bias[NODES_PER_DIM]) < 0.07
+    assert bias[16] > 0.12
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", repeated([1, 2, 3]))
 def test_two_effects_by_group_are_right_on_average(seed):
     data = rats_data()
     model = rats.random_slopes(data)
@@ -426,11 +429,13 @@ def test_two_effects_by_group_are_right_on_average(seed):
     params = jax.vmap(lambda key: near_the_posterior(key, data))(keys)
     found = integrated(model, data, find(model, data, folds)._replace(exact=False), folds)
     mine, exact = (of_folds(x, data, params, folds) for x in (found, model))
-    for approximate, true in zip(mine, exact):
-        ratio = np.exp(approximate - true)
-        error = ratio.mean(0) - 1
-        assert np.abs(error / (ratio.std(0) / np.sqrt(DRAWS))).max() < 4.5
-    assert np.exp(mine[0] - exact[0]).std() < 0.2
+    joint, single = (np.exp(approximate - true) for approximate, true in zip(mine, exact))
+    z = (joint.mean(0) - 1) / (joint.std(0) / np.sqrt(DRAWS))
+    assert np.abs(z).max() < z_limit(z.size, df=DRAWS - 1)
+    # Those of single units have heavy tails, so that a mean of 200 is far from normal.
+    of_all = single.mean(2)
+    assert abs(of_all.mean() - 1) < z_limit() * of_all.std() / np.sqrt(of_all.size)
+    assert joint.std() < 0.2  # it is .1
 
 
 def test_poisson_groups_against_dense_quadrature():
@@ -565,7 +570,7 @@ EFFECTS = {
 }
 
 
-@pytest.mark.parametrize("name", EFFECTS)
+@pytest.mark.parametrize("name", repeated(EFFECTS))
 def test_every_group_is_integrated_as_its_prior_is(name):
     model, data, folds = groups_of_effects(EFFECTS[name])
     local = find(model, data, folds)
@@ -700,8 +705,9 @@ def test_two_independent_effects_that_are_not_normal():
         ratio = np.exp(joint - exact)
         return (ratio.mean(0) - 1) / (ratio.std(0) / np.sqrt(len(ratio)))
 
-    assert np.abs(errors(local)).max() < 4.5
-    assert not np.abs(errors(local._replace(normal=True))).max() < 20
+    limit = z_limit(4, df=2 * DRAWS - 1)
+    assert np.abs(errors(local)).max() < limit
+    assert not np.abs(errors(local._replace(normal=True))).max() < limit
 
 
 def test_effects_that_a_prior_ties_are_left_to_the_chains_unless_normal():
@@ -746,8 +752,8 @@ def test_replicates_have_effects_drawn_anew():
         anew = jax.vmap(found.marginal_predict, (0, None, None, None))
         drawn = np.asarray(anew(keys, params, numeric(data), test))[:, present]
         error = np.sqrt(np.diag(cov) / len(keys))
-        assert np.abs((drawn.mean(0) - 1.5) / error).max() < 4
-        assert np.abs((np.cov(drawn.T) - cov) / spread).max() < 5
+        assert np.abs((drawn.mean(0) - 1.5) / error).max() < z_limit(error.size)
+        assert np.abs((np.cov(drawn.T) - cov) / spread).max() < z_limit(spread.size)
 
 
 SITE = np.repeat(np.arange(4), [3, 4, 5, 6])
@@ -786,7 +792,7 @@ def of_three_rows(model, data, folds):
     return np.allclose(model.log_lik(params, few), whole, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", repeated(SCALES))
 def test_terms_that_depend_on_other_rows_have_all_of_them(scale, monkeypatch):
     model, data, z = trend_of_sites(SCALES[scale])
     folds = leave_one_group_out(SITE, "site")

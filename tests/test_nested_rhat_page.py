@@ -18,6 +18,7 @@ from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tole
 from pcv.base.errors import PcvError
 from pcv.models.model import full_data
 from pcv.pipeline.storage import store
+from tests.bounds import sd_limits
 from tests.chains import fit_of, nothing_said
 from tests.data import needs_data
 from tests.workflow import CONFIG, ROOT, make_project, planned, snakemake, write_config
@@ -31,7 +32,7 @@ SIZES = {
     "item_response": 501,
     "german_credit": 25,
 }
-RUNS = Runs(chains=64, superchains=[4, 8], repeats=6, lengths=[1, 40], reference=2000)
+RUNS = Runs(chains=64, superchains=[4, 8], repeats=16, lengths=[1, 40], reference=2000)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -121,7 +122,8 @@ def test_moments_that_are_known():
     x = 10 * rng.normal(size=number)
     draws = np.column_stack([x, 0.03 * (x**2 - 100) + rng.normal(size=number)])
     np.testing.assert_allclose(bent.mean, draws.mean(0), atol=5 * 10 / np.sqrt(number))
-    np.testing.assert_allclose(bent.variance, draws.var(0), rtol=0.02)
+    # False alarm < 1e-4: the larger error has an sd of .006.
+    np.testing.assert_allclose(bent.variance, draws.var(0), rtol=0.03)
     two = targets.bimodal(Path())
     mode = np.where(rng.uniform(size=number) < 0.7, 5.0, -5.0) + rng.normal(size=number)
     np.testing.assert_allclose(two.mean[0], mode.mean(), atol=0.05)
@@ -147,11 +149,13 @@ def run() -> xr.Dataset:
 
 
 def test_chains_forget_and_their_errors_are_those_of_stationary_ones(run):
+    low, high = sd_limits(1 + RUNS.repeats)  # two parameters as one
     for sampler in chains.SAMPLERS:
         for number in RUNS.superchains:
             found = errors.errors(run, sampler, number)
             late = found.squared[:, -1]
-            assert 0.3 < late.mean() < 3
+            assert low < np.sqrt(late.mean()) < high
+            # False alarm < 1e-4: each of 16 is above with a probability of .08 or less.
             assert np.median(found.rhat[:, -1]) < errors.limit(run, number) * 1.05
     early = errors.errors(run, "chees", 4)
     assert early.squared[:, 0].mean() > 4
@@ -175,7 +179,8 @@ def test_chains_of_a_superchain_start_at_one_point():
     begin = chains.starts(np.random.default_rng(2), fit, 6, 8, 64)
     nested = begin.reshape(6, 8, 8, 3)
     assert (np.ptp(nested, axis=2) == 0).all()
-    assert nested.std() == pytest.approx(2, rel=0.1)
+    low, high = sd_limits(nested[:, :, 0].size)
+    assert low < nested.std() / (2 * draws.std()) < high
 
 
 def test_accepted_errors():
@@ -197,6 +202,7 @@ def drawn() -> xr.Dataset:
         return illustrated.illustrate(small, 1, Path(), nothing_said)
 
 
+@pytest.mark.slow
 def test_a_superchain_forgets_in_the_normal_and_not_in_the_mixture(drawn):
     alone, apart, together = drawn["variance"].sel(distribution="normal").values
     assert together[0] > 10 * apart[0]

@@ -28,6 +28,7 @@ from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
 from pcv.pipeline.config import load, parse
 from pcv.report import drawn
+from tests.bounds import count_limits, sd_limits
 from tests.synthetic import make_results
 from tests.workflow import ROOT, changed, make_project, planned, snakemake
 
@@ -50,6 +51,16 @@ def healthy(rng: np.random.Generator, folds: int = 50, draws: int = 1_000) -> np
     return noise - rng.gamma(3, 3, (folds, 1, 1))
 
 
+def typical(draws: np.ndarray) -> np.ndarray:
+    """The same, but chains and their quarters differ half as much, so that they have mixed whatever
+    the seed, and one begins far off, so that it is noticed if it stays there."""
+    quarters = draws.reshape(*draws.shape[:2], 4, -1)
+    off = quarters.mean(3, keepdims=True) - draws.mean((1, 2))[:, None, None, None]
+    made = (quarters - off / 2).reshape(draws.shape)
+    made[:, 0, 0] += 5
+    return made
+
+
 def flagged(draws: np.ndarray, seed: int) -> tuple[float, set[int]]:
     """Share of the benchmark at or above R-hat max, and the folds with a bad verdict."""
     sums = batch_sums(draws, 50)
@@ -59,17 +70,21 @@ def flagged(draws: np.ndarray, seed: int) -> tuple[float, set[int]]:
     return found.share_above, set(np.flatnonzero(said != "ok").tolist())
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_planted_pathologies_are_flagged_and_healthy_chains_are_not(seed):
-    draws = healthy(np.random.default_rng(seed))
-    share, folds = flagged(draws, seed)
-    assert share > BENCHMARK_LEVEL
-    assert not folds
-    for plant in (stuck_chain, shifted_chain):
-        made = plant(np.random.default_rng([seed, 1]), draws)
-        share, folds = flagged(made.draws, seed)
-        assert share <= BENCHMARK_LEVEL
-        assert folds == {made.fold}
+def test_planted_pathologies_are_flagged_and_healthy_chains_are_not():
+    """But for one run of fifty, as R-hat and drift have levels of 1%, and one stuck of as many."""
+    alarms, missed = 0, 0
+    for seed in range(10):
+        draws = healthy(np.random.default_rng(seed))
+        share, folds = flagged(draws, seed)
+        alarms += share <= BENCHMARK_LEVEL or bool(folds)
+        for plant in (stuck_chain, shifted_chain):
+            made = plant(np.random.default_rng([seed, 1]), draws)
+            share, folds = flagged(made.draws, seed)
+            assert made.fold in folds
+            assert len(folds) <= 3  # false alarm < 1e-4
+            missed += share > BENCHMARK_LEVEL
+    assert alarms <= count_limits(10, 2 * BENCHMARK_LEVEL)[1]
+    assert missed <= count_limits(10, 2 * BENCHMARK_LEVEL)[1]
 
 
 def test_pathologies_change_one_chain_of_one_fold():
@@ -105,7 +120,7 @@ def example(name: str, folds: int = 12) -> Example:
     models = NAMES[name[:8]]
     rng = np.random.default_rng(5)
     comparison, diagnostics, _ = make_results(models, folds, slots=1)
-    draws = {m: healthy(rng, folds, 200) for m in models}
+    draws = {m: typical(healthy(rng, folds, 200)) for m in models}
     months = np.arange(48)
     wanted = {m.variable for m in MEANS}
     config = parse(yaml.safe_load(CONFIGS["quick"].read_text()))
@@ -203,7 +218,8 @@ def test_error_of_the_standard_error():
         for _ in range(400)
     ]
     expected = numbers.estimate("example2", with_elpd(made, *terms)).mcse_se
-    assert np.std([x.se for x in found]) == pytest.approx(expected, rel=4 / np.sqrt(2 * 400))
+    low, high = sd_limits(400)
+    assert low < np.std([x.se for x in found], ddof=1) / expected < high
 
 
 def test_lengths_of_a_run_too_short_for_the_papers():
@@ -438,6 +454,7 @@ def test_other_targets_leave_the_paper_out(project):
     assert experiments(run) == {"rats"}
 
 
+@pytest.mark.slow
 def test_a_paper_of_another_workflow_is_its_own(tmp_path):
     project = make_project(tmp_path)
     (project / "Snakefile").write_text(
@@ -474,6 +491,7 @@ def test_each_line_of_an_error_says_so(tmp_path):
     assert all(line.startswith("error: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
     """Its error says where else the data may be had; the page is of what there is."""
     project = make_project(tmp_path)

@@ -15,6 +15,7 @@ from scipy.stats import multivariate_normal, norm
 from pcv.analysis.evidence import at, curves, evidence, gained, minus, over_orders
 from pcv.sampling.path import from_normal, from_prior, paths
 from tests.bounds import sd_limits, z_limit
+from tests.slow import repeated
 
 UNITS = 30
 RNG = np.random.default_rng(1)
@@ -83,7 +84,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", repeated(EXACT))
 def test_log_evidence_is_unbiased_with_honest_errors(name):
     """Over 250 estimates of 16 orders each."""
     densities, exact = EXACT[name]
@@ -102,6 +103,7 @@ def test_log_evidence_is_unbiased_with_honest_errors(name):
     assert abs(ends.mean() - exact) > z_limit() * whole.mcse
 
 
+@pytest.mark.slow
 def test_many_parameters():
     """20 columns, of which the first units inform hardly any."""
     rng, width = np.random.default_rng(9), 20
@@ -146,6 +148,7 @@ def scaled():
     return densities, logsumexp(each) + np.log(grid[1] - grid[0])
 
 
+@pytest.mark.slow
 def test_a_scale_of_effects():
     densities, exact = scaled()
     _, found = along(densities, 10, 200, 256, units=30)
@@ -153,6 +156,7 @@ def test_a_scale_of_effects():
     assert abs(whole.value - exact) < z_limit(df=200) * whole.mcse < 0.1
 
 
+@pytest.mark.slow
 def test_priors_of_any_width():
     """The first units leave a posterior narrow in some directions and as wide as before in others,
     where a metric without these correlations would not let particles move."""
@@ -334,6 +338,7 @@ def test_a_prior_without_draws():
     assert (abs(ccv.value - exact.mean(0)) < limit * ccv.mcse + 1e-4).all()
 
 
+@pytest.mark.slow
 def test_what_is_impossible_in_most_of_the_prior():
     """Uniform outcomes on (0, θ), of which the largest decides, wherever it comes."""
     y = np.array([0.2, 0.9, 0.5, 3.9])

@@ -369,6 +369,7 @@ for name in models():
 """
 
 
+@pytest.mark.slow
 def test_another_seed_traces_nothing():
     """In a process of its own: the types that are checked here are part of functions. Also where
     chains are given what the fit says of left-out effects."""

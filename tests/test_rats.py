@@ -30,6 +30,7 @@ from pcv.sampling.tiles import Engine, build
 from tests import chains
 from tests.bounds import z_limit
 from tests.chains import Sampled, fit_of, mcse, off_printed, run
+from tests.slow import repeated
 
 MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
 PRIORS = {
@@ -222,7 +223,7 @@ def reference(name: str) -> dict[str, np.ndarray]:
     return {n: np.asarray(x) for n, x in draws.items() if x.ndim == 2}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", repeated(MODELS))
 def test_the_full_data_posterior_is_that_of_another_sampler(name):
     ours, theirs = posterior(name).named, reference(name)
     assert set(ours) == set(theirs)
@@ -272,8 +273,8 @@ def all_verdicts(sampled: Sampled, predictive: str) -> np.ndarray:
     return verdicts.faults(sampled.joint, khat, sampled.divergences, benchmark, predictive).words()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", repeated([1, 2]))
+@pytest.mark.parametrize("name", repeated(MODELS))
 def test_plain_and_marginal_agree_where_k_hat_is_good(name, seed):
     plain = cross_validated(name, "plain", seed)
     integrated = cross_validated(name, "marginal", 3 - seed)
@@ -289,7 +290,7 @@ def test_plain_and_marginal_agree_where_k_hat_is_good(name, seed):
         assert off[good].max() < z_limit(good.sum(), df=8)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", repeated([1, 2]))
 @pytest.mark.parametrize("name", MODELS)
 def test_the_fold_that_the_plain_predictive_misses_is_flagged(name, seed):
     plain, integrated = (cross_validated(name, kind, seed) for kind in ("plain", "marginal"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
+from scipy.stats import kstest
 
 from pcv.analysis import samples
 from pcv.analysis.diagnostics import largest
@@ -20,6 +21,7 @@ from pcv.pipeline.storage import growing, store
 from pcv.sampling import hmc, tiles
 from pcv.sampling.folds import moving
 from pcv.sampling.kernel import Kernel
+from tests.bounds import RATE, z_limit
 
 NUM_UNITS, DIM, CHAINS, BUFFER = 12, 3, 3, 10
 COV = np.array([[2.0, 0.6, 0.0], [0.6, 1.0, -0.3], [0.0, -0.3, 0.5]])
@@ -120,13 +122,13 @@ DIAGONAL = np.sqrt(np.diag(COV))
 @pytest.mark.parametrize("scale", [SCALE, DIAGONAL, np.eye(DIM)], ids=["dense", "diagonal", "unit"])
 def test_leaves_the_posterior_invariant(engine, scale):
     off, acceptance = off_by(engine, with_scale(scale))
-    assert off < 4
+    assert off < z_limit(9)
     assert acceptance > 0.7
 
 
 def test_chains_that_do_not_move_are_not_invariant(engine):
     off, _ = off_by(engine, step_size=30.0)
-    assert off > 10
+    assert off > 10  # some 37
 
 
 def test_energy_error_falls_with_the_step_size(engine):
@@ -148,8 +150,7 @@ def test_times_are_jittered_within_half(mean, found):
     steps, finer = (np.asarray(x) for x in draw(jax.random.split(key(3), 2000)))
     assert set(steps) == set(found)
     assert (finer <= 1).all()
-    time = np.sort(steps * finer) / mean
-    np.testing.assert_allclose(time, np.linspace(0.5, 1.5, 2000), atol=0.04)
+    assert kstest(steps * finer / mean, "uniform", (0.5, 1)).pvalue > RATE
 
 
 def test_all_chains_of_a_draw_take_as_many_steps():
@@ -293,7 +294,7 @@ def test_starts_are_distinct_within_a_fold_and_uniform():
     picks = moving.starting_draws(1, "m", folds, 8, 100)
     assert all(len(set(row)) == 8 for row in picks)
     counts = np.bincount(picks.ravel(), minlength=100)
-    assert abs(counts - 240).max() < 5 * np.sqrt(240)
+    assert abs(counts - 240).max() < z_limit(100) * np.sqrt(0.92 * 240)
     np.testing.assert_array_equal(moving.starting_draws(1, "m", folds[7:8], 8, 100)[0], picks[7])
 
 

@@ -28,6 +28,7 @@ from pcv.sampling.tiles import build
 from tests.bounds import sd_limits, z_limit
 from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
+from tests.slow import repeated
 
 SEEDS = (1, 2, 3)
 REPLICATIONS = 40
@@ -298,13 +299,14 @@ def truth_of_groups() -> dict[str, np.ndarray]:
     return closed_forms(GROUPS.form, GROUPS.schemes["groups"])
 
 
-@pytest.mark.parametrize("moments", [True, False], ids=["moments", "replicates"])
+@pytest.mark.parametrize("moments", repeated([True, False]))
 def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
     for seed in SEEDS:
         for score in OF_GROUPS:
             found = estimated(without_groups(moments, seed), score)
             z = off_on_average(found, truth_of_groups()[score.key])
-            assert np.abs(z).max() < z_limit(len(SEEDS) * z.size, DF), score.key
+            # Batches of 40 are short here: they understate errors by up to 7%.
+            assert np.abs(z).max() < 1.07 * z_limit(len(SEEDS) * z.size, DF), score.key
 
 
 @pytest.mark.parametrize("score", scores.SCORES["hyvarinen"], ids=lambda score: score.key)
@@ -312,7 +314,7 @@ def test_a_marginal_hyvarinen_score_of_draws_weighted_alike_is_noticed(score):
     for seed in SEEDS:
         found = estimated(without_groups(True, seed), unweighted(score))
         z = off_on_average(found, truth_of_groups()[score.key])
-        assert np.abs(z).min() > z_limit(len(SEEDS) * z.size, DF)  # about 38
+        assert np.abs(z).min() > 1.07 * z_limit(len(SEEDS) * z.size, DF)  # about 38
 
 
 def spread(errors: np.ndarray, size: np.ndarray) -> float:
@@ -551,6 +553,7 @@ def test_the_error_of_the_brier_score_is_as_large_as_stated():
     assert LEAST < np.std(np.concatenate(z), ddof=1) < MOST
 
 
+@pytest.mark.slow
 def test_the_error_of_a_jump_over_many_units():
     """Accuracy: x̄ ~ N(m, s²) is above 0 or not, with m anywhere. On average over m the bootstrap's
     variance and the true one are 1/√π, and the mean squared error is √(2/π)."""

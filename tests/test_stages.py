@@ -36,6 +36,7 @@ from pcv.sampling.folds import adapting, moving, warming
 from tests.bounds import sd_limits, z_limit
 from tests.problems import LinearGaussian
 from tests.project import CONFIG, Project, run, set_up, table
+from tests.slow import repeated
 
 FOLDS = ["field a", "field b", "field c", "field d"]
 
@@ -371,7 +372,7 @@ def test_the_last_comparison_is_shown(project):
 class TestExactAnswer:
     """The estimates of the stages themselves, from fit to diagnose, against closed forms."""
 
-    @pytest.mark.parametrize("seeds", [(1, 2), pytest.param((3, 4, 5), marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("seeds", repeated([(1, 2), (3, 4, 5)]))
     def test_within_their_error(self, project, seeds):
         errors = []
         for seed in seeds:
@@ -401,7 +402,7 @@ class TestSuperchains:
         cv = {"chains": chains, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
 
-    @pytest.mark.parametrize("draws", [1, 3, pytest.param(20, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("draws", repeated([1, 3, 20]))
     def test_answers_are_exact_and_have_mixed(self, conjugate, draws):
         changes = self.changes(draws, chains=256)  # errors of 64 draws are far from normal
         z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
@@ -468,7 +469,7 @@ class TestSuperchains:
         assert all("Nested R-hat" in words for words in found["verdict"].values)
         assert float(found["rhat"].min()) > 2
 
-    @pytest.mark.parametrize("seed", [1, 2])
+    @pytest.mark.parametrize("seed", repeated([1, 2]))
     def test_warmup_that_ends_when_starts_are_forgotten(self, conjugate, seed):
         changes = self.changes(1, "auto", chains=256) | {"seed": seed}
         run(conjugate.job(changes), "data", "folds", "fit")
@@ -875,6 +876,7 @@ class TestSameAnswer:
         for name in ("joint_elpd", "pointwise_elpd", "rhat", "khat", "joint_mcse"):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-8, err_msg=name)
 
+    @pytest.mark.slow
     def test_on_one_device_and_on_three(self, project):
         """The 16 chains are filled up to 18; the first draws agree up to rounding."""
         Path("config.yaml").write_text(yaml.safe_dump(CONFIG))

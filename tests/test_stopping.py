@@ -31,6 +31,7 @@ from tests.looks import (
     of_chains,
     one_model,
 )
+from tests.slow import repeated
 
 TOLERANCE = 0.02
 
@@ -71,6 +72,7 @@ def by_rounds() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(errors), np.array(errors_mcse), np.array(used)
 
 
+@pytest.mark.slow
 def test_comparisons_by_rounds_are_not_biased():
     error, size, used = by_rounds()
     assert used.min() < used.max() < MAX_DRAWS
@@ -78,7 +80,7 @@ def test_comparisons_by_rounds_are_not_biased():
     assert spread_as_stated(error.sum(1) / size)
 
 
-SHARES = (0.05, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.04, 0.06, 0.08)))
+SHARES = repeated([0.05, 0.04, 0.06, 0.08])
 """of the SE"""
 
 
@@ -195,7 +197,7 @@ def spread_as_stated(z: np.ndarray) -> bool:
     return bool(low < z.std(ddof=1) < UNDERSTATED * high)
 
 
-@pytest.mark.parametrize("difference", [2.5, pytest.param(0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("difference", repeated([2.5, 0.0]))
 def test_a_settled_difference_is_equivalent_to_one_of_fixed_length(difference):
     found = compared_at(doubling(USUAL_MIN_DRAWS, MOST_DRAWS), difference, 0.07, None)
     fixed, longer = (compared_at([n], difference, 0.07, None) for n in (400, 800))
@@ -207,6 +209,7 @@ def test_a_settled_difference_is_equivalent_to_one_of_fixed_length(difference):
         assert spread_as_stated(ended.error / ended.mcse)
 
 
+@pytest.mark.slow
 def test_a_difference_that_is_looked_at_after_every_batch_is_noticed():
     """By its MCSE alone, from the first batches on; the rule, at its own looks, is fine. Of two
     chains: the sd of the former is 1.9 then, known within .13."""

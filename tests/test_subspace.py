@@ -18,6 +18,7 @@ from pcv.sampling.folds.subspace import by_terms, enough, leading, lifted, princ
 from tests.bounds import RATE, z_limit
 from tests.problems import LinearGaussian, exact, regression
 from tests.project import run, set_up
+from tests.slow import repeated
 
 N = 14
 DESIGN = 3
@@ -47,8 +48,8 @@ def on(cv, number):
     return regression()._replace(evidence=form.evidence)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("number", [1, 2, DESIGN])
+@pytest.mark.parametrize("seed", repeated([1, 2, 3]))
+@pytest.mark.parametrize("number", repeated([DESIGN, 1, 2], 2))
 def test_closed_forms_on_the_subspace(number, seed):
     """Single units and pairs; all dimensions are brute force, fewer are not."""
     folds = pcv.leave_p_out(N, 2, 10, seed=5)

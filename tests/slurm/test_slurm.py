@@ -14,7 +14,10 @@ import yaml
 from tests.slurm import cluster
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing())
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing()),
+]
 
 LIMIT_S = 1800
 RATS = {
