@@ -366,7 +366,8 @@ def test_front_ends_have_one_density_and_one_predictive(name):
     assert max(off) > 0.01
 
 
-@pytest.mark.parametrize("name", repeated(EXAMPLES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_another_model_scores_differently_and_arviz_compares_alike(name):
     example = EXAMPLES[name]
     table = example.table()

@@ -42,7 +42,6 @@ from pcv.pipeline.storage.artifacts import opened
 from pcv.pipeline.storage.checkpoints import checkpoint
 from tests.bounds import sd_limits, z_limit
 from tests.problems import LinearGaussian, exact, hierarchy, regression
-from tests.slow import repeated
 from tests.synthetic import diagnosed
 
 N = 24
@@ -441,7 +440,8 @@ class TestPsisFirst:
         theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
 
-    @pytest.mark.parametrize("seed", repeated([1, 2]))
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", [1, 2])
     def test_folds_share_their_draws(self, seed):
         """The MCSE of their sum is what replications spread by; as if independent, it is not."""
         rng = np.random.default_rng(seed)
@@ -538,6 +538,7 @@ class TestPsisFirst:
         assert found.diagnostics.attrs["bad_fit"]
         assert "The full-data fit is bad: " in found.verdict
 
+    @pytest.mark.slow
     def test_groups_from_the_full_fit(self):
         model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
         mixed = pcv.loo(model, group_by="group", seed=1, **QUICK)
@@ -854,6 +855,7 @@ print(sampler.get_samples()["b"].dtype)
 """
 
 
+@pytest.mark.slow
 def test_a_session_of_32_bit_goes_on_as_it_was():
     env = {name: x for name, x in os.environ.items() if name != "JAX_ENABLE_X64"}
     done = subprocess.run(

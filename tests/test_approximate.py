@@ -108,6 +108,7 @@ def test_laplace_is_exact_where_all_is_normal():
     assert near(both, EXACT)
 
 
+@pytest.mark.slow
 def test_folds_are_sampled_by_their_own_draws():
     """Full-data draws are not of the posterior, so that no estimate may use them as such."""
     fit = {"approximation": "pathfinder"}

@@ -113,6 +113,7 @@ def test_of_another_score():
     assert own["s_ccv_se"] == pytest.approx(P * np.std(each, ddof=1) / np.sqrt(20), rel=0.1)
 
 
+@pytest.mark.slow
 def test_every_score_in_the_workflow(tmp_path, monkeypatch):
     project = set_up(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -487,6 +487,7 @@ def every_reference(folder):
     return models | {make.__name__: references(jitted(X), folder, make(X)) for make in SCORES}
 
 
+@pytest.mark.slow
 def test_another_process_finds_what_was_kept(tmp_path):
     """Whatever the order of its sets, and where its objects lie."""
     code = "import json; from tests import conftest, test_digests as t; from pathlib import Path\n"

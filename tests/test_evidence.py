@@ -109,6 +109,7 @@ def test_cumulative_scores_of_its_orders(followed):
     np.testing.assert_allclose(curve["s_ccv_per_n"], curve["s_ccv"] * UNITS / curve.index)
 
 
+@pytest.mark.slow
 def test_where_the_prior_decides(followed):
     """The Bayes factor prefers the model without a slope, as the prior of the slope is vague."""
     compared = pcv.compare(followed[0])
@@ -194,6 +195,7 @@ def test_evidence_alone_is_not_compared():
         alike(found)
 
 
+@pytest.mark.slow
 def test_no_normal_approximation_is_said():
     def centred(y):
         mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfNormal(5))
@@ -286,6 +288,7 @@ def test_scores_at_any_number_of_units_left_out(followed):
             found.at(p)
 
 
+@pytest.mark.slow
 def test_an_improper_prior_has_cumulative_scores_alone():
     def flat(x, y):
         a = numpyro.sample("a", dist.Normal(0, 10.0))
@@ -384,6 +387,7 @@ def normal(constant=0.0):
     )
 
 
+@pytest.mark.slow
 def test_a_prior_without_its_constant_is_told():
     """It does not matter along the path, whose start is drawn from, but for bridge sampling."""
     found = pcv.evidence(normal(constant=1.5), data={"y": Y}, **QUICK)
@@ -499,6 +503,7 @@ def test_as_an_experiment_of_the_workflow(tmp_path):
     assert "Nothing to be done" in again.out + again.err
 
 
+@pytest.mark.slow
 def test_killed_along_the_orders(tmp_path, monkeypatch):
     """Finished orders are kept, also for a later run that follows more of them."""
     project = set_up(tmp_path)

@@ -61,6 +61,7 @@ def drawn():
     )
 
 
+@pytest.mark.slow
 def test_folds_start_from_draws_of_another_sampler(drawn, monkeypatch):
     model = pcv.from_numpyro(clinics, DATA)
     own = call(model)

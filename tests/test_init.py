@@ -24,7 +24,6 @@ from pcv.pipeline.cli import commands, project
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages import inputs
-from tests.slow import repeated
 from tests.workflow import ROOT, kept, planned, run_module, snakemake
 
 FILES = [
@@ -183,7 +182,8 @@ class TestTemplates:
         np.testing.assert_allclose(found["jax"], found["numpyro"], rtol=1e-8)
 
 
-@pytest.mark.parametrize("frontend", repeated(project.FRONTENDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("frontend", project.FRONTENDS)
 def test_a_project_passes_its_check(frontend, folder):
     project.init(folder, frontend)
     said = []
@@ -208,6 +208,7 @@ def line(data, slope=1.0):
 """
 
 
+@pytest.mark.slow
 def test_pymc_models_of_a_config_are_compared(folder):
     """In every stage; yields do rise with the dose."""
     project.init(folder, "pymc")

@@ -268,6 +268,7 @@ def funnel() -> tuple[Problem, float]:
     return problem, float(logsumexp(log_weight + log_density) - logsumexp(log_weight))
 
 
+@pytest.mark.slow
 def test_no_one_step_size_suits_a_funnel(monkeypatch):
     problem, elpd = funnel()
     own, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))

@@ -85,6 +85,7 @@ def test_the_first_agreement_is_too_early(monkeypatch):
     assert np.abs(z_of_ends(found)).max() > 2 * MAX_Z
 
 
+@pytest.mark.slow
 def test_slower_chains_take_longer(monkeypatch):
     fast = warmed(1, None)
     slow = setting()._replace(fit=setting().fit._replace(step_size=STEP / 2))

@@ -15,6 +15,7 @@ from loo_subsampling.page import page
 from loo_subsampling.simulate import posterior, simulated
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import load
+from tests.slow import repeated
 from tests.workflow import ROOT, make_project, planned, snakemake
 
 CONFIGS = {
@@ -76,7 +77,7 @@ def test_all_tables_have_the_papers_numbers_in_brackets():
         assert not re.search(r"(?<![\w])-\d|nan", str(table.rows))
 
 
-@pytest.mark.parametrize("horseshoe", [False, True])
+@pytest.mark.parametrize("horseshoe", repeated([False, True]))
 def test_simulated_posteriors_are_those_of_the_model(horseshoe):
     """`pcv` refuses draws whose identities fail; those given other data must."""
     made = simulated("sparse_300")

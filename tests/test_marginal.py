@@ -180,7 +180,9 @@ class TestWhatIsLocal:
 ON_A_GRID, EXACTLY = {"exact": False}, {"exact": True}
 
 
-@pytest.mark.parametrize(("how", "error"), [(ON_A_GRID, 5e-3), (EXACTLY, 1e-9)])
+@pytest.mark.parametrize(
+    ("how", "error"), [(EXACTLY, 1e-9), pytest.param(ON_A_GRID, 5e-3, marks=pytest.mark.slow)]
+)
 def test_one_effect_by_group(how, error):
     problem = hierarchy("marginal")
     model, data = problem.model, given(problem.data)
@@ -231,6 +233,7 @@ def test_far_from_the_mode_no_digits_are_lost(dtype, error):
     np.testing.assert_allclose(pointwise, norm.logpdf(y, 0, np.sqrt(np.diag(cov))), atol=error)
 
 
+@pytest.mark.slow
 def test_chains_are_spared_the_prior_of_left_out_effects_alone():
     """Its integral is taken out, as without the terms of that prior, and its gradient is right."""
     data = rats_data()
@@ -267,6 +270,7 @@ def test_chains_are_spared_the_prior_of_left_out_effects_alone():
         assert np.abs(attached - exact[1]["mu_alpha"]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_what_is_not_normal_is_not_integrated_as_if_it_were():
     group, y = GROUP_OF_UNIT, np.random.default_rng(1).normal(size=14)
     outcomes = {
@@ -327,7 +331,8 @@ def slopes_in_units(scale, effects):
     return model, data, leave_one_group_out(group, "group"), x[:5]
 
 
-@pytest.mark.parametrize("scale", repeated([1e-6, 1.0, 1e6]))
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
     model, data, folds, x = slopes_in_units(scale, dist.Normal(0.0, 1.0))
     local = find(model, data, folds)
@@ -403,6 +408,7 @@ def test_one_step_finds_all_of_a_normal_density(dtype, correlation, far, error):
     assert (abs(safeguarded.log_integral - exact) > 0.1) == (correlation > 0.999)
 
 
+@pytest.mark.slow
 def test_more_nodes_for_means_of_one_over_the_integral():
     data = rats_data()
     model = rats.random_slopes(data)
@@ -609,6 +615,7 @@ def test_a_second_look_tells_integrals_that_are_wrong():
     assert gaps[:6].max() == 0
 
 
+@pytest.mark.slow
 def test_a_second_look_at_some_folds_of_two_groups_each(monkeypatch):
     """Where all would be too many; what is not looked at is not said to agree."""
     model, data, _ = groups_of_effects(EFFECTS["and Gumbel"])
@@ -627,6 +634,7 @@ def test_a_second_look_at_some_folds_of_two_groups_each(monkeypatch):
     assert gaps[:3].max() == 0
 
 
+@pytest.mark.slow
 def test_a_second_look_tells_single_units_whose_peaks_are_missed():
     """Forty of them, thousands of standard deviations of their noise apart."""
     prior = dist.StudentT(3.0, 0.0, 1.0)
@@ -685,6 +693,7 @@ def two_effects(log_prior_of_two):
     return model, given({"y": y}), leave_one_group_out(group, "group"), x[:5]
 
 
+@pytest.mark.slow
 def test_two_independent_effects_that_are_not_normal():
     log_p = dist.StudentT(3.0, 0.0, jnp.array([1.0, 0.5])).log_prob
     model, data, folds, x = two_effects(lambda a: log_p(a).sum())
@@ -735,6 +744,7 @@ def test_effects_of_which_no_move_tells_are_not_taken_for_independent(radius):
 _COV = np.array([[1.0, 0.3], [0.3, 0.5]])
 
 
+@pytest.mark.slow
 def test_replicates_have_effects_drawn_anew():
     problem = hierarchy("marginal")
     predict = lambda key, params, data: dist.Normal(  # noqa: E731

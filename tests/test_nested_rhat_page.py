@@ -211,6 +211,7 @@ def test_a_superchain_forgets_in_the_normal_and_not_in_the_mixture(drawn):
     assert together[-1] > 10 * apart[-1]
 
 
+@pytest.mark.slow
 def test_narrow_and_biased_starts_are_unreliable(drawn):
     """Corollary 3.6, at least four times above or below its bound."""
     found = drawn["reliable"].sel(distribution="normal")
@@ -223,6 +224,7 @@ def test_narrow_and_biased_starts_are_unreliable(drawn):
     assert not found.where(below, False).any()
 
 
+@pytest.mark.slow
 def test_nested_rhat_falls_where_rhat_does_not(drawn):
     assert drawn["nested_rhat"][-1] < 1.02 < drawn["rhat_many"][-1]
 

@@ -53,6 +53,7 @@ def test_scores_of_the_full_data_fit_have_no_steps():
         _ = pcv.compare({"ar": cv}).by_step
 
 
+@pytest.mark.slow
 def test_futures_of_each_field_in_the_workflow(tmp_path, monkeypatch):
     project = set_up(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -263,6 +263,7 @@ def followed():
     return orders, sizes, found
 
 
+@pytest.mark.slow
 def test_cumulative_scores_of_the_same_orders(followed):
     """At every P, so that they differ by Monte Carlo error alone."""
     orders, sizes, found = followed
@@ -296,6 +297,7 @@ def test_leave_p_out_scores_of_the_same_orders(followed):
     assert (abs(summed - ccv.value) < z_limit(UNITS, df=199) * error).all()
 
 
+@pytest.mark.slow
 def test_differences_are_paired_by_order():
     (_, one), (_, other) = (along(regression(width), 4, 100, 256) for width in (3, 2))
     first, last = np.array([6]), np.array([UNITS])
@@ -310,6 +312,7 @@ def test_differences_are_paired_by_order():
     assert apart.se[0] < np.hypot(a.se, b.se)[0]
 
 
+@pytest.mark.slow
 def test_a_prior_without_draws():
     """Flat: from a normal to the posterior of the first ten units, and on."""
     whole = np.linalg.inv(X.T @ X)

@@ -223,7 +223,8 @@ def reference(name: str) -> dict[str, np.ndarray]:
     return {n: np.asarray(x) for n, x in draws.items() if x.ndim == 2}
 
 
-@pytest.mark.parametrize("name", repeated(MODELS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_the_full_data_posterior_is_that_of_another_sampler(name):
     ours, theirs = posterior(name).named, reference(name)
     assert set(ours) == set(theirs)

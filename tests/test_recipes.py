@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import xarray as xr
 
 from tests.workflow import (
@@ -68,6 +69,7 @@ stages.report(job)
 """
 
 
+@pytest.mark.slow
 def test_a_new_scheme_score_and_stage(tmp_path, monkeypatch):
     root = tmp_path / "copy"
     for folder in ("pcv", "workflow", "envs"):

@@ -174,6 +174,7 @@ def test_all_chains_of_a_draw_take_as_many_steps():
     assert steps.std() > 1
 
 
+@pytest.mark.slow
 def test_blocks_of_any_size_give_the_same_draws(engine):
     whole = draws(run(engine, num_draws=20)[0])
     for size in (1, 7, 20):

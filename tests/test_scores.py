@@ -28,7 +28,6 @@ from pcv.sampling.tiles import build
 from tests.bounds import sd_limits, z_limit
 from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
-from tests.slow import repeated
 
 SEEDS = (1, 2, 3)
 REPLICATIONS = 40
@@ -299,7 +298,8 @@ def truth_of_groups() -> dict[str, np.ndarray]:
     return closed_forms(GROUPS.form, GROUPS.schemes["groups"])
 
 
-@pytest.mark.parametrize("moments", repeated([True, False]))
+@pytest.mark.parametrize("moments", [True, False])
+@pytest.mark.slow
 def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
     for seed in SEEDS:
         for score in OF_GROUPS:
@@ -310,6 +310,7 @@ def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
 
 
 @pytest.mark.parametrize("score", scores.SCORES["hyvarinen"], ids=lambda score: score.key)
+@pytest.mark.slow
 def test_a_marginal_hyvarinen_score_of_draws_weighted_alike_is_noticed(score):
     for seed in SEEDS:
         found = estimated(without_groups(True, seed), unweighted(score))

@@ -1403,6 +1403,7 @@ CONFIG_MODELS = CONFIG["experiments"]["yields"]["models"]
 
 
 class TestBadFits:
+    @pytest.mark.slow
     def test_chains_apart(self, project):
         """Stops, naming the parameter and the chain; when told, goes on and says so to the end."""
         job = project.job(with_model("two_peaks"), model="mine")
@@ -1449,6 +1450,7 @@ class TestBadFits:
         assert f"note: {note}" in project.said
         assert store.read_stamp(job.path("fit"), "fit").marks == [note]
 
+    @pytest.mark.slow
     def test_divergences(self, project):
         job = project.job(with_model("funnel") | {"fit.target_accept": 0.6}, model="mine")
         said = message(job, "fit")

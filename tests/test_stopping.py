@@ -80,7 +80,7 @@ def test_comparisons_by_rounds_are_not_biased():
     assert spread_as_stated(error.sum(1) / size)
 
 
-SHARES = repeated([0.05, 0.04, 0.06, 0.08])
+SHARES = (0.05, 0.04, 0.06, 0.08)
 """of the SE"""
 
 
@@ -220,6 +220,7 @@ def test_a_difference_that_is_looked_at_after_every_batch_is_noticed():
     assert spread_as_stated(seldom.error / seldom.mcse)
 
 
+@pytest.mark.slow
 def test_decisions_are_right_and_clear_ones_are_not_exaggerated():
     """Near the threshold they are, by less than a tenth of an SE where MCSEs are a tenth of it
     (docs/stopping.md); undecided ones go on."""
@@ -281,6 +282,7 @@ def test_superchains_that_have_not_quite_mixed_go_on(spread, num_draws):
 
 
 @pytest.mark.parametrize("share", SHARES)
+@pytest.mark.slow
 def test_a_share_of_the_se_is_equivalent_to_a_fixed_length(share):
     """The bias that is left, up to .23 of a Monte Carlo error, is told from three tenths by 1,600
     replications. In fixed lengths a fold's bias is half its squared error."""
@@ -359,6 +361,7 @@ def by_rule(so_far: LogSums) -> np.ndarray:
     return finished(so_far, Rule(np.full(len(so_far.mean), TOLERANCE), 1.05))
 
 
+@pytest.mark.slow
 def test_estimates_are_those_of_a_fixed_length():
     early = stopped(looks(MIN_DRAWS, MAX_DRAWS, BATCH_SIZE), by_rule)
     lengths, number = np.unique(early.num_draws, return_counts=True)

@@ -89,6 +89,7 @@ def switching(table, arsenic):
 
 
 @needs_data
+@pytest.mark.slow
 def test_agrees_with_r_loo_on_wells():
     table = pd.read_csv(Path(FOLDER) / "wells.csv")
     forms = {"arsenic": table["arsenic"], "log_arsenic": np.log(table["arsenic"])}
@@ -194,6 +195,7 @@ def test_chunks_of_units_are_as_the_whole(monkeypatch, alone):
     np.testing.assert_allclose(chunks.mcse, whole.mcse)
 
 
+@pytest.mark.slow
 def test_groups_left_out_with_their_effects():
     """Plain importance sampling of whole groups fails where effects are wide; the marginal does
     not."""
@@ -309,6 +311,7 @@ def test_grows_until_the_order_of_models_is_clear():
     assert len(found["both"].folds) == len(found["one"].folds) < NUM_UNITS
 
 
+@pytest.mark.slow
 def test_groups_of_any_size_and_order_grow_one_by_one():
     """4, 8 and 9 groups: the last look has a single new fold."""
     labels = np.random.default_rng(2).permutation(NUM_GROUPS)[DATA["group"]]
@@ -321,6 +324,7 @@ def test_groups_of_any_size_and_order_grow_one_by_one():
     assert found.subsampling_se < 0.1 * found.se
 
 
+@pytest.mark.slow
 def test_models_are_compared_on_one_subsample():
     other, data, form = linear(columns=slice(1))
     settings = ONE_STRATUM | {"surrogate": "plpd"}  # whose errors are alike in both models

@@ -79,6 +79,7 @@ def test_grows_for_all_models_together(grown):
     assert "Exact terms of 50 of 60 units" in page
 
 
+@pytest.mark.slow
 def test_a_larger_subsample_keeps_what_was_sampled(tmp_path, monkeypatch):
     """All folds by brute force: 20, then 40, of which 20 are new; nothing to do after that."""
     monkeypatch.chdir(tmp_path)

@@ -85,6 +85,7 @@ def test_the_distance_is_told():
     assert "too small" in str(compared)
 
 
+@pytest.mark.slow
 def test_other_scores_on_the_subspace():
     """All directions, in another basis: the same CRPS."""
     problem = regression()
@@ -195,6 +196,7 @@ def test_targets_have_no_predictive_share():
         )
 
 
+@pytest.mark.slow
 def test_of_an_approximation():
     """Directions of draws with weights."""
     cv = validated(DESIGN, fit={"approximation": "laplace"})
@@ -202,6 +204,7 @@ def test_of_an_approximation():
     assert abs(cv.elpd - truth) < z_limit() * cv.mcse
 
 
+@pytest.mark.slow
 def test_beside_psis(tmp_path, monkeypatch):
     """Where only some folds are sampled, the spread is that of all."""
     project = set_up(tmp_path)
@@ -243,6 +246,7 @@ def test_where_no_fold_is_sampled():
         )
 
 
+@pytest.mark.slow
 def test_in_the_workflow(tmp_path, monkeypatch):
     """Two batches, of models whose scales are transformed; the report tells the distance."""
     project = set_up(tmp_path)
