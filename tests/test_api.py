@@ -523,8 +523,8 @@ class TestPsisFirst:
         swapped = pcv.compare({"brute": brute, "mixed": mixed})  # looked at after other draws
         assert swapped.frame.loc["mixed"].equals(compared.frame.loc["mixed"])
         alone = pcv.loo(model, seed=1, brute_force=False, **QUICK)
-        fails = r"importance sampling fails for \d of 24 folds: case 5\b.*; brute_force"
-        assert re.search(fails, alone.verdict)  # of another case in 3 of 1,000 runs
+        fails = r"importance sampling fails for \d of 24 folds: .*\bcase 5\b.*; sample them by"
+        assert re.search(fails, alone.verdict)
 
     def test_a_bad_fit_is_told(self):
         def either_sign(y):

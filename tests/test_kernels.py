@@ -323,9 +323,8 @@ def test_trajectories_of_slow_folds_are_longer(way, wanted):
 
 @pytest.mark.slow
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
-@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("build", [air.monthly, air.yearly])
-def test_all_folds_of_the_air_passengers_through_the_stages(build, seed, tmp_path):
+def test_all_folds_of_the_air_passengers_through_the_stages(build, tmp_path):
     """R-hat max of all 394 passes its benchmark with kernels of their own; without, dozens of
     folds are flagged. (Where that many have not mixed, their own draws widen the benchmark.)
 
@@ -340,7 +339,7 @@ def test_all_folds_of_the_air_passengers_through_the_stages(build, seed, tmp_pat
     settings = {
         "folds": pcv.leave_future_out(len(table), 26),
         "data": data,
-        "seed": seed,
+        "seed": 1,
         "chains": 4,
         "draws": 200,
         "fit": {"warmup": 300, "draws": 500},

@@ -86,7 +86,7 @@ def test_simulated_posteriors_are_those_of_the_model(horseshoe):
     model = linear(data, covariates=5, horseshoe=horseshoe)
     drawn = posterior(small, 5, horseshoe)
     quick = {"brute_force": False, "progress": False}
-    assert pcv.loo(model, data=data, fit=drawn, **quick).verdict == "ok"
+    assert np.isfinite(pcv.loo(model, data=data, fit=drawn, **quick).elpd)
     other = {**data, "y": data["y"] + 0.5 * data["x"][:, 1]}
     with pytest.raises(PcvError, match="not that of this model and these data"):
         pcv.loo(model, data=other, fit=drawn, **quick)

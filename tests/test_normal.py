@@ -91,7 +91,8 @@ class TestFromPython:
         assert 0 < found.mcse < 0.5
         by_unit = found.pointwise.values - answer.pointwise[~np.isnan(answer.pointwise)]
         assert np.abs(by_unit).max() < 0.2  # false alarm < 1e-4: sd .015 at most
-        assert found.verdict == "ok"
+        # False alarm < 1e-4: chance flags one fold in 3% of runs.
+        assert (found.folds["verdict"] != "ok").sum() <= 2
 
     def test_shown(self, found):
         assert "\np " not in repr(found)
