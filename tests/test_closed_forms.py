@@ -133,8 +133,8 @@ def test_a_left_out_groups_effect_is_drawn_from_its_prior(seed):
         assert (np.abs(named[::-1] - by_unit) > limit).any()
 
 
-@pytest.mark.parametrize("attached", [False, True])
 @pytest.mark.slow
+@pytest.mark.parametrize("attached", [False, True])
 def test_effects_that_are_narrow_given_their_data(attached, monkeypatch):
     """Left out, such a group's effects have but their prior, eighty times as wide, in which chains
     of the full data's kernel go nowhere, and hold what all groups share where the full data had it:

@@ -101,8 +101,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_python_blocks_run_one_after_the_other(folder, monkeypatch, capsys):
     """With six rats, few draws and one run for all blocks; buckets in memory."""
     (folder / "resources").mkdir()

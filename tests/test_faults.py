@@ -62,9 +62,9 @@ def undisturbed(project):
     return ended.changes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("among", faults.AMONG)
-@pytest.mark.slow
 def test_faults_one_after_another(base, tmp_path, among, start):
     folders, whole, changes = base
     config = shutil.copytree(folders[start], tmp_path / "project") / "config.yaml"

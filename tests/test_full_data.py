@@ -346,9 +346,9 @@ REFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
 @pytest.mark.parametrize("name", REFERENCES)
-@pytest.mark.slow
 def test_means_are_those_of_posteriordb(name):
     file, make = REFERENCES[name]
     folder = Path(os.environ["PCV_DATA"])

@@ -86,7 +86,9 @@ def test_simulated_posteriors_are_those_of_the_model(horseshoe):
     model = linear(data, covariates=5, horseshoe=horseshoe)
     drawn = posterior(small, 5, horseshoe)
     quick = {"brute_force": False, "progress": False}
-    assert np.isfinite(pcv.loo(model, data=data, fit=drawn, **quick).elpd)
+    found = pcv.loo(model, data=data, fit=drawn, **quick)
+    # False alarm < 1e-4: the highest of 300 k-hats is .33.
+    assert (found.folds["verdict"] == "ok").all()
     other = {**data, "y": data["y"] + 0.5 * data["x"][:, 1]}
     with pytest.raises(PcvError, match="not that of this model and these data"):
         pcv.loo(model, data=other, fit=drawn, **quick)

@@ -298,8 +298,8 @@ def truth_of_groups() -> dict[str, np.ndarray]:
     return closed_forms(GROUPS.form, GROUPS.schemes["groups"])
 
 
-@pytest.mark.parametrize("moments", [True, False])
 @pytest.mark.slow
+@pytest.mark.parametrize("moments", [True, False])
 def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
     for seed in SEEDS:
         for score in OF_GROUPS:
@@ -309,8 +309,8 @@ def test_effects_of_a_group_left_out_are_drawn_or_integrated_anew(moments):
             assert np.abs(z).max() < 1.07 * z_limit(len(SEEDS) * z.size, DF), score.key
 
 
-@pytest.mark.parametrize("score", scores.SCORES["hyvarinen"], ids=lambda score: score.key)
 @pytest.mark.slow
+@pytest.mark.parametrize("score", scores.SCORES["hyvarinen"], ids=lambda score: score.key)
 def test_a_marginal_hyvarinen_score_of_draws_weighted_alike_is_noticed(score):
     for seed in SEEDS:
         found = estimated(without_groups(True, seed), unweighted(score))
