@@ -267,13 +267,6 @@ class TestUntil:
                 assert (cv.diagnostics["n_draws"] == expected).all()
         assert pcv.compare(found).shown.p_better[1] < 0.5
 
-    @pytest.mark.slow
-    def test_as_far_as_it_may_go(self):
-        until = {"mcse_over_se": 1e-4, "min_draws": 100, "max_draws": 200}
-        found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
-        for cv in found.values():
-            assert (cv.diagnostics["n_draws"] == 200).all()
-
     def test_of_a_single_model(self):
         until = {"decide": {"probability": 0.99}, "max_draws": 200}
         with pytest.raises(PcvError, match=r"cv\.until\.decide: needs another model"):
@@ -378,13 +371,12 @@ def test_front_ends_agree(found):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_groups_effects_are_integrated_out_by_themselves(seed):
+def test_a_groups_effects_are_integrated_out_by_themselves():
     problem = hierarchy("marginal")
     model = problem.model._replace(marginal=None, group=None, marginal_predict=None)
     model = model._replace(marginal_moments=None)
     folds = pcv.leave_one_group_out(problem.data["group"])
-    cv = pcv.cross_validate(model, folds, data=problem.data, seed=seed, **QUICK)
+    cv = pcv.cross_validate(model, folds, data=problem.data, seed=1, **QUICK)
     assert "marginal predictive (integrated exactly)" in repr(cv)
     truth = exact(problem, folds)
     z = (cv.folds["elpd"] - truth.joint) / cv.folds["mcse"]
@@ -393,7 +385,7 @@ def test_a_groups_effects_are_integrated_out_by_themselves(seed):
     mine = cv.diagnostics["pointwise_elpd"].sum("slot").values
     z = (mine - by_unit) / cv.diagnostics["pointwise_mcse"].values
     assert np.abs(z).max() < z_limit(z.size, df=31)
-    plain = {"seed": seed, "predictive": "plain", **QUICK}
+    plain = {"seed": 1, "predictive": "plain", **QUICK}
     rough = pcv.cross_validate(model, folds, data=problem.data, **plain)
     assert rough.mcse > 1.5 * cv.mcse  # false alarm < 1e-4: the ratio is 4, with an sd of .3
 
@@ -441,10 +433,9 @@ class TestPsisFirst:
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("seed", [1, 2])
-    def test_folds_share_their_draws(self, seed):
+    def test_folds_share_their_draws(self):
         """The MCSE of their sum is what replications spread by; as if independent, it is not."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(1)
         design = np.column_stack([np.ones(100), rng.normal(size=(100, 3))])
         y = rng.normal(design.sum(1), 0.3)  # less noise than the model's: errors are shared
         form = LinearGaussian(y, design, 1.0, np.zeros(4), 4 * np.eye(4))

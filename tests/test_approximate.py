@@ -62,14 +62,13 @@ def made(model, data, how, seed=1, total=4000):
     return approximate(flat, len(data["y"]), param_names(named), root, how, total)
 
 
-@pytest.mark.parametrize("seed", repeated([1, 2]))
 @pytest.mark.parametrize("how", KINDS)
-def test_weighted_draws_have_the_posterior_moments(how, seed):
+def test_weighted_draws_have_the_posterior_moments(how):
     points, _, log_w = on_grid()
     share = np.exp(log_w)
     mean = share @ points
     truth = np.concatenate([mean, share @ (points - mean) ** 2])
-    found = made(LOGISTIC, {"x": X, "y": Y}, how, seed, total=8000)
+    found = made(LOGISTIC, {"x": X, "y": Y}, how, 1, total=8000)
     assert not found.checks.problems
     draws = found.fit.draws.position.reshape(-1, 2)
     weight = np.exp(found.fit.log_weight.ravel())

@@ -63,8 +63,7 @@ def undisturbed(project):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("among", faults.AMONG)
+@pytest.mark.parametrize(("among", "start"), [*zip(faults.AMONG, STARTS)])
 def test_faults_one_after_another(base, tmp_path, among, start):
     folders, whole, changes = base
     config = shutil.copytree(folders[start], tmp_path / "project") / "config.yaml"

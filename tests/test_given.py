@@ -76,6 +76,7 @@ def test_folds_start_from_draws_of_another_sampler(drawn, monkeypatch):
     assert given.tree["log_likelihood"]["y"].shape == (4, 500, 20)
 
 
+@pytest.mark.slow
 def test_of_pymc():
     with pm.Model() as model:
         mu, b = pm.Normal("mu", 0, 2), pm.Normal("b", 0, 1)

@@ -332,7 +332,7 @@ def slopes_in_units(scale, effects):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
     model, data, folds, x = slopes_in_units(scale, dist.Normal(0.0, 1.0))
     local = find(model, data, folds)
@@ -604,6 +604,7 @@ def as_if_normal(how):
     return how._replace(local=how.local._replace(normal=True))
 
 
+@pytest.mark.slow
 def test_a_second_look_tells_integrals_that_are_wrong():
     model, data, folds = groups_of_effects(EFFECTS["and Gumbel"])
     how = choose("auto", model, "m", data, folds)

@@ -229,6 +229,7 @@ def test_nested_rhat_falls_where_rhat_does_not(drawn):
     assert drawn["nested_rhat"][-1] < 1.02 < drawn["rhat_many"][-1]
 
 
+@pytest.mark.slow
 def test_the_page_has_a_table_and_all_figures(run, drawn, tmp_path):
     settings = load(CONFIGS["quick"])
     for name, dataset in {"schools": run, "bimodal": run, files.ILLUSTRATED: drawn}.items():

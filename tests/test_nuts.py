@@ -266,6 +266,7 @@ DIM = 6
 CORRELATED = np.linalg.cholesky(np.full((DIM, DIM), 0.98) + 0.02 * np.eye(DIM))
 
 
+@pytest.mark.slow
 def test_a_higher_target_compiles_nothing():
     """And gives the draws that it gives alone, as the first one does."""
     whiten = np.linalg.inv(10.0 ** np.arange(-3, 3)[:, None] * CORRELATED)

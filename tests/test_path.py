@@ -15,7 +15,6 @@ from scipy.stats import multivariate_normal, norm
 from pcv.analysis.evidence import at, curves, evidence, gained, minus, over_orders
 from pcv.sampling.path import from_normal, from_prior, paths
 from tests.bounds import sd_limits, z_limit
-from tests.slow import repeated
 
 UNITS = 30
 RNG = np.random.default_rng(1)
@@ -78,13 +77,13 @@ def coins():
 
 HEADS = COINS.sum()
 EXACT = {
-    "mean": (regression(1), evidence_of(np.arange(UNITS), 1)),
     "regression": (regression(), evidence_of(np.arange(UNITS))),
     "coins": (coins(), betaln(2 + HEADS, 3 + UNITS - HEADS) - betaln(2, 3)),
 }
 
 
-@pytest.mark.parametrize("name", repeated(EXACT))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXACT)
 def test_log_evidence_is_unbiased_with_honest_errors(name):
     """Over 250 estimates of 16 orders each."""
     densities, exact = EXACT[name]
@@ -248,6 +247,7 @@ def test_errors_of_the_median(far):
             assert row["s_ccv_trimmed_se"] == pytest.approx(row["s_ccv_se"])
 
 
+@pytest.mark.slow
 def test_the_two_sets_are_independent():
     """Though each takes its metric from the other."""
     _, found = along(regression(), 2, 1000)
@@ -284,6 +284,7 @@ def test_cumulative_scores_of_the_same_orders(followed):
     np.testing.assert_allclose(ccv.se[5:], spread[4:], rtol=0.15)
 
 
+@pytest.mark.slow
 def test_leave_p_out_scores_of_the_same_orders(followed):
     orders, sizes, found = followed
     curve = over_orders(found.score)

@@ -402,7 +402,7 @@ class TestSuperchains:
         cv = {"chains": chains, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
 
-    @pytest.mark.parametrize("draws", repeated([1, 3, 20]))
+    @pytest.mark.parametrize("draws", repeated([1, 3]))
     def test_answers_are_exact_and_have_mixed(self, conjugate, draws):
         changes = self.changes(draws, chains=256)  # errors of 64 draws are far from normal
         z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
@@ -469,9 +469,9 @@ class TestSuperchains:
         assert all("Nested R-hat" in words for words in found["verdict"].values)
         assert float(found["rhat"].min()) > 2
 
-    @pytest.mark.parametrize("seed", repeated([1, 2]))
-    def test_warmup_that_ends_when_starts_are_forgotten(self, conjugate, seed):
-        changes = self.changes(1, "auto", chains=256) | {"seed": seed}
+    @pytest.mark.slow
+    def test_warmup_that_ends_when_starts_are_forgotten(self, conjugate):
+        changes = self.changes(1, "auto", chains=256)
         run(conjugate.job(changes), "data", "folds", "fit")
         z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
         assert np.abs(z).max() < z_limit(z.size, df=31)
@@ -496,13 +496,6 @@ class TestSuperchains:
         cv = {"chains": 8, "warmup": "auto", "superchains": superchains}
         with pytest.raises(PcvError, match=r"cv\.warmup: auto needs four superchains"):
             conjugate.job({"cv": cv}, model="exact")
-
-    @pytest.mark.slow
-    def test_the_report_names_nested_rhat(self, project):
-        changes = {"cv": self.changes(1)["cv"]}
-        run(project.job(changes), *ALL[3:])
-        text = (project.path("report.html")).read_text()
-        assert "nested R-hat" in text.replace("Nested", "nested")
 
 
 def test_an_empty_parameter_is_no_variable(project):

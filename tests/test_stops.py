@@ -127,6 +127,7 @@ for last in (False, True):
 """
 
 
+@pytest.mark.slow
 def test_a_script_goes_on_from_ctrl_c_or_ends_by_it(tmp_path):
     """Before, Python unwound while XLA's threads worked, and the block that they made was lost."""
     script = tmp_path / "script.py"
