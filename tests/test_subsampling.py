@@ -10,6 +10,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from pcv.analysis.comparison import Scores, compare
 from pcv.analysis.subsampling import (
     Subsample,
     difference_estimator,
@@ -19,7 +20,7 @@ from pcv.analysis.subsampling import (
 from pcv.base.section import SURROGATES
 from pcv.folds.exchangeable import in_order
 from pcv.sampling.fit.surrogates import posterior, surrogates
-from tests.bounds import sd_limits, z_limit
+from tests.bounds import count_limits, sd_limits, z_limit
 
 N = 2000
 NAMES = ("elpd", "se")
@@ -188,6 +189,7 @@ def regression(x, y):
     return exact, {name: np.asarray(x) for name, x in found.items()}
 
 
+@pytest.mark.slow
 def test_every_surrogate_is_unbiased_and_covers():
     """Of a regression, and of its difference from one without the last column."""
     rng = np.random.default_rng(1)
@@ -248,6 +250,30 @@ def test_hansen_hurwitz():
     truth = np.sqrt(N) * exact.std(ddof=1)
     # False alarm < 1e-4: one in a thousand has no SE; the mean is off by -.02 with an sd of .006.
     assert abs(np.nanmean(found[:, 2]) - truth) < 0.1 * truth
+
+
+def test_a_small_subsample_is_not_sure():
+    """Of a difference with a probability of .91 in all terms."""
+    rng = np.random.default_rng(1)
+    diff = rng.normal(size=N)
+    diff += 1.34 / np.sqrt(N) - diff.mean()
+    names = [str(i) for i in range(N)]
+
+    def p_better(chosen=None):
+        some = np.arange(N) if chosen is None else chosen.term
+        of = {"fold": [names[i] for i in some], "term": [names[i] for i in some]}
+        of |= {"mcse": np.zeros(len(some)), "fold_of_term": np.arange(len(some)), "verdict": "ok"}
+        same = "joint", "log", "y", "plain", "", ""
+        pair = [
+            Scores(name, *same, elpd=x, chosen=chosen, **of)
+            for name, x in [("a", diff[some]), ("b", np.zeros(len(some)))]
+        ]
+        return compare(pair, reference="b").p_better[0 if pair[0].elpd.sum() > 0 else 1]
+
+    assert p_better() == pytest.approx(0.91, abs=0.005)
+    found = np.array([p_better(drawn(seed, 100)) for seed in range(400)])
+    # 7% by an error of 1.02 and a mean of .3; by the SE alone three in four.
+    assert np.sum(np.abs(found - 0.5) > 0.475) <= count_limits(400, 0.07)[1]
 
 
 def test_larger_subsamples_contain_smaller_ones():

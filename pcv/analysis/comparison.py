@@ -98,7 +98,8 @@ class Comparison(NamedTuple):
     mcse_diff_is_bound: Bool[np.ndarray, " model"]
     """whether `mcse_diff` is only a lower bound"""
     p_better: Float[np.ndarray, " model"]
-    """probability that the model predicts better than the comparator"""
+    """probability that the model predicts better than the comparator, given what is known of all
+    terms: its error is `dse` and, of a subsample, `subsampling_dse`"""
     term: list[str]
     elpd_diff_terms: Float[np.ndarray, "model term"]
     """differences term by term"""
@@ -149,7 +150,8 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
               \Pr(A \succ B) = \Phi(\Delta / \mathrm{SE}), \qquad
               \mathrm{MCSE}^2 = \sum_k \mathrm{MCSE}_{A,k}^2 + \mathrm{MCSE}_{B,k}^2
 
-    over terms j = 1..T and folds k. PCV eq. 9, 10 and 15.
+    over terms j = 1..T and folds k. PCV eq. 9, 10 and 15. Of a subsample, the error of the
+    probability is the root of SE² and the squared SE of subsampling.
 
     Args:
         scores: one per model, all joint or all pointwise; terms are aligned by their names and
@@ -191,7 +193,8 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         diff_terms = np.where(is_other[:, None], terms - terms[comparator], 0.0)
         of_diff = _sums(first, diff_terms, surrogate - surrogate[comparator : comparator + 1])
         dse = np.where(is_other, of_diff.se, 0.0)
-        p_better = np.where(is_other, ndtr(of_diff.elpd / dse), np.nan)
+        error = np.hypot(dse, of_diff.elpd_subsampling_se)
+        p_better = np.where(is_other, ndtr(of_diff.elpd / error), np.nan)
     diff_folds = np.array(
         [np.bincount(first.fold_of_term, x, minlength=len(first.fold)) for x in diff_terms]
     )

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
 
 from pcv.analysis.comparison import Comparison, noun, standard_error
 from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
@@ -297,7 +296,7 @@ def in_words(comparison: Comparison) -> str:
             f"{best} predicts better than {next_best} {size}, but the {noun(c)}s at hand do not"
             f" show how certain that is. {trust}"
         )
-    probability = ndtr(diff / dse)
+    probability = c.p_better[0] if row == 0 else 1 - c.p_better[row]
     certain = "over 99%" if probability > 0.995 else f"{probability:.0%}"
     few = "" if c.num_terms >= MIN_TERMS else f", a rough figure from {c.num_terms} {noun(c)}s"
     if abs(diff) + 2 * mcse < dse:
