@@ -1,9 +1,10 @@
-"""How often is the whole verdict wrong? `python -m benchmarks.verdicts`, some five minutes.
+"""How often is the whole verdict wrong? `python -m benchmarks.verdicts`, some 20 minutes.
 
-Log scores whose exact elpd is known, as AR(1) chains of all folds (10 to 1,000 folds, 4 to 64
-chains of 50 to 1,000 draws, φ of 0 to .8): healthy designs, in which every flag is a false alarm,
-and designs in one fold of which something is wrong. There it is a miss where that fold is not
-flagged although its estimate is off by more than four of its MCSEs.
+Log scores whose exact elpd is known, as AR(1) chains of all folds (10 to 1,000 folds, 8 to 256
+chains of 50 to 1,000 draws, φ of 0 to .8), judged as by default, with superchains from 32 chains
+on: healthy designs, in which every flag is a false alarm, and designs in one fold of which
+something is wrong. There it is a miss where that fold is not flagged although its estimate is off
+by more than four of its MCSEs.
 """
 
 from collections import Counter
@@ -20,16 +21,18 @@ from pcv.analysis.diagnostics import (
     elpd,
     hidden_variance,
     mcse,
+    mixing_benchmark,
     pareto_khat,
-    rhat_max_benchmark,
     third_moments,
 )
 from pcv.analysis.verdicts import faults, heavy_tail, run_verdict
+from pcv.pipeline.config.sections import CvConfig
 
 HEALTHY, FAULTY = 400, 40
 """designs, of each fault"""
 MOST_DRAWS = 2**21
 """of all folds of a design"""
+CHAINS = (8, 32, 64, 256)
 BAD = 3
 """the fold in which something is wrong"""
 
@@ -47,12 +50,18 @@ class Design(NamedTuple):
         return self.chains * self.draws * (1 - self.phi) / (1 + self.phi)
 
 
-def drawn(rng: np.random.Generator, enough: float, most: float, sd: tuple[float, ...]) -> Design:
+def drawn(
+    rng: np.random.Generator,
+    enough: float,
+    most: float,
+    sd: tuple[float, ...],
+    chains: tuple[int, ...] = CHAINS,
+) -> Design:
     """A design whose effective draws are from `enough` to `most`."""
     while True:
         design = Design(
             int(rng.choice([10, 30, 100, 300, 1000])),
-            int(rng.choice([4, 8, 16, 64])),
+            int(rng.choice(chains)),
             int(rng.choice([50, 100, 200, 400, 1000])),
             float(rng.choice([0.0, 0.3, 0.5, 0.7, 0.8])),
             float(rng.choice(sd)),
@@ -144,7 +153,8 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
     exact = np.full(design.folds, design.sd**2 / 2)
     if fault in EXACT:
         exact[BAD] = EXACT[fault](design)
-    benchmark = rhat_max_benchmark(rng, sums, replicates=200)
+    superchains = CvConfig(chains=design.chains).num_superchains
+    benchmark = mixing_benchmark(rng, sums, superchains)
     inflation = batch_inflation(autocorrelation(sums))
     words = faults(
         sums,
@@ -152,10 +162,11 @@ def verdict(seed: int, design: Design, fault: Callable | None) -> Found:
         np.zeros(design.folds),
         benchmark,
         "plain",
+        superchains,
         hidden=hidden_variance(sums, third_moments(s, batch)),
         inflation=inflation,
     ).words()
-    said = run_verdict([f"fold {k}" for k in range(design.folds)], words, benchmark)
+    said = run_verdict([f"fold {k}" for k in range(design.folds)], words, benchmark, superchains)
     error, size = elpd(sums) - exact, np.sqrt(inflation) * mcse(sums)
     with np.errstate(divide="ignore"):
         off = np.abs(error) / size
@@ -169,7 +180,9 @@ def reason(words: str) -> str:
         "k-hat": "k-hat",
         "with an ESS": "R-hat above 1.05, few draws",
         "halves of the chains": "drift",
+        "from different starts disagree": "nested R-hat",
         "chains disagree": "R-hat",
+        "Nested R-hat max": "nested R-hat max",
         "have not mixed": "R-hat max",
         "ESS": "ESS below 50",
     }
@@ -236,16 +249,23 @@ if __name__ == "__main__":
                 why(found),
             )
             print("|", " | ".join(cells), "|", flush=True)
-    print("\n| fault of one fold | designs | that fold flagged | off by over 4 MCSE | missed |")
+    print("\n| chains | designs | any flag | folds flagged | first reasons |")
     print("|---" * 5 + "|")
+    sds = (0.1, 0.3, 0.6, 1.0)
+    for number in CHAINS:
+        found = designs(HEALTHY, None, 400, np.inf, sds, (number,))
+        flagged = np.concatenate([each.flagged for each in found])
+        cells = (str(number), str(HEALTHY), percent([each.said != "ok" for each in found]))
+        print("|", " | ".join((*cells, f"{flagged.mean():.2%}", why(found))), "|", flush=True)
+    print("\n| fault of one fold: flagged, missed of those off by over 4 MCSE |", end=" ")
+    print(" | ".join(f"{number} chains" for number in CHAINS), "|")
+    print("|---" * (1 + len(CHAINS)) + "|")
     for fault in FAULTS:
-        found = designs(FAULTY, fault, 400, np.inf, (0.3, 0.6, 1.0))
-        off = [each for each in found if not each.off[BAD] <= 4]
-        cells = (
-            fault.__doc__.rstrip(".").lower() if fault.__doc__ else "",
-            str(FAULTY),
-            percent([each.flagged[BAD] for each in found]),
-            str(len(off)),
-            str(sum(not each.flagged[BAD] for each in off)),
-        )
+        cells = [fault.__doc__.rstrip(".").lower() if fault.__doc__ else ""]
+        for number in CHAINS:
+            found = designs(FAULTY, fault, 400, np.inf, (0.3, 0.6, 1.0), (number,))
+            off = [each for each in found if not each.off[BAD] <= 4]
+            missed = sum(not each.flagged[BAD] for each in off)
+            seen = percent([each.flagged[BAD] for each in found])
+            cells.append(f"{seen}, {missed} of {len(off)}")
         print("|", " | ".join(cells), "|", flush=True)

@@ -121,7 +121,7 @@ def make_results(
             "outcome": "weight_g",
             "predictive": "marginal",
             "integration": "analytically",
-            "superchains": 0,
+            "rhat_is_nested": False,
             "until": "",
         },
     )
@@ -192,6 +192,7 @@ def make_results(
                 "verdict": "All folds are sound.",
                 "num_chains": 8,
                 "superchains": 0,
+                "rhat_is_nested": False,
                 "num_draws": 20 * batches,
                 "batch_size": 20,
                 "good_k": 0.7,

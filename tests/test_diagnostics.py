@@ -16,6 +16,8 @@ from scipy.stats import ks_2samp, ttest_ind
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, tails
+from pcv.analysis.stopping.rule import Rule, finished
+from pcv.pipeline.config import CvConfig
 from pcv.sampling.folds import lasting
 from tests.bounds import RATE, count_limits, z_limit
 from tests.chains import ar1
@@ -662,6 +664,7 @@ def test_each_reason_is_named_with_a_remedy():
     draws[2] = np.nan
     draws[3, 1, 5] = -np.inf
     draws[4] = -1.5
+    draws[7] = np.arange(4.0)[:, None]
     draws[5] = ar1(rng, 0.995, (4, 200))
     words = verdict_of(draws)
     assert words[0].startswith("R-hat 1.")
@@ -669,9 +672,23 @@ def test_each_reason_is_named_with_a_remedy():
     assert words[1].startswith("chains 0, 2 never moved: longer warmup, or a smaller step size")
     assert words[2] == "elpd is nan: non-finite score; check log_lik at this fold's units"
     assert words[3].startswith("R-hat undefined: the predictive density is 0 at some draws")
-    assert words[4].startswith("the log score is -1.5 at every draw: no chain moved, or it does")
+    assert words[4] == "ok"  # exact: it does not depend on the parameters
+    assert words[7].startswith("chains 0, 1, 2, 3 never moved: longer warmup")
     assert "too low; more draws" in words[5]
-    assert (words[6:] == "ok").all()
+    assert words[6] == "ok"
+    assert (words[8:] == "ok").all()
+
+
+def test_a_run_of_scores_without_parameters_is_ok():
+    sums = batch_sums(np.full((3, 4, 100), -0.7), 50)
+    benchmark = diag.mixing_benchmark(np.random.default_rng(1), sums, 0)
+    words = verdicts.faults(sums, np.zeros(3), np.zeros(3), benchmark, "plain").words()
+    assert words.tolist() == ["ok"] * 3
+    assert verdicts.run_verdict(list("abc"), words, benchmark) == "ok"
+    assert finished(sums, Rule(np.full(3, 0.1), 1.05)).all()
+    one = batch_sums(np.full((3, 1, 100), -0.7), 50)
+    words = verdicts.faults(one, np.zeros(3), np.zeros(3), benchmark, "plain").words()
+    assert all("never moved" in x for x in words)
 
 
 @pytest.mark.parametrize(
@@ -1006,7 +1023,7 @@ def test_superchains_that_disagree_are_flagged(num_draws):
     one_superchain = np.random.default_rng(5).normal(size=(6, 16, num_draws))
     draws = np.tile(one_superchain, (1, 4, 1))  # superchains that cannot differ by chance
     draws[2, 16:32] += 4
-    sums = batch_sums(draws, 1)
+    sums = batch_sums(draws, num_draws)
     benchmark = diag.nested_benchmark(np.random.default_rng(1), sums, 4)
     words = verdicts.faults(sums, np.zeros(6), np.zeros(6), benchmark, "plain", 4).words()
     assert words[2].startswith("Nested R-hat ")
@@ -1014,10 +1031,64 @@ def test_superchains_that_disagree_are_flagged(num_draws):
     assert np.isnan(diag.rhat(sums)).all() == (num_draws == 1)
 
 
+def one_chain_off(draws):
+    draws[0] += 5
+
+
+def half_in_another_mode(draws):
+    draws[::2] += 4
+
+
+def all_drift(draws):
+    draws += np.linspace(-1.5, 1.5, draws.shape[1])
+
+
+def judged(draws, size, superchains):
+    sums = batch_sums(draws, size)
+    benchmark = diag.mixing_benchmark(np.random.default_rng(1), sums, superchains)
+    nothing = np.zeros(len(draws))
+    words = verdicts.faults(sums, nothing, nothing, benchmark, "plain", superchains).words()
+    return words, verdicts.run_verdict(np.arange(len(draws)), words, benchmark, superchains)
+
+
+@pytest.mark.parametrize("fault", [one_chain_off, half_in_another_mode, all_drift])
+@pytest.mark.parametrize("chains", [8, 32, 64, 256])
+def test_more_chains_see_no_less(chains, fault):
+    """Faults that do not follow superchains, by the default number of them."""
+    draws = np.random.default_rng(chains).normal(size=(10, chains, 200))
+    fault(draws[3])
+    words, run = judged(0.6 * draws, 50, CvConfig(chains=chains).num_superchains)
+    # False alarm < 1e-4: their R-hat is 1.04 or more, limits are below 1.02, and halves are ten
+    # standard errors apart. That of a sound fold is flagged in 2% of runs.
+    assert words[3] != "ok"
+    assert ("halves" if fault is all_drift else "R-hat") in words[3]
+    assert (np.delete(words, 3) == "ok").sum() >= 7
+    assert "flagged" in run
+
+
+def test_starts_that_are_not_forgotten_are_seen_beside_rhat():
+    """By .15 standard deviations, an error of half a chain."""
+    draws = np.random.default_rng(2).normal(size=(10, 64, 200))
+    draws[3] += 0.15 * np.repeat([1, -1], 32)[:, None]
+    chains = judged(0.6 * draws, 50, 0)[0]
+    words, run = judged(0.6 * draws, 50, 8)
+    assert "R-hat" in chains[3] or words[3].startswith("Nested R-hat ")
+    assert "Nested R-hat max" in run
+
+
+def test_many_chains_with_correlated_batches_are_not_flagged():
+    """A correlation of .1 between batches, which 256 chains tell from none."""
+    runs = []
+    for seed in range(10):
+        draws = ar1(np.random.default_rng(seed), 0.4, (10, 256, 24), 0.6)
+        runs.append(judged(draws, 6, 32)[1])
+    assert np.sum(np.array(runs) != "ok") <= count_limits(10, 0.04)[1]
+
+
 def test_superchains_in_which_nothing_varies_are_flagged():
     draws = np.repeat(np.arange(4.0), 16)[None, :, None] + np.zeros((2, 64, 8))
     draws[1] = np.tile(np.random.default_rng(6).normal(size=(16, 8)), (4, 1))
-    sums = batch_sums(draws, 2)
+    sums = batch_sums(draws, 8)
     assert np.isinf(diag.nested_rhat(sums, 4)[0])
     benchmark = diag.nested_benchmark(np.random.default_rng(1), sums, 4)
     found = verdicts.faults(sums, np.zeros(2), np.zeros(2), benchmark, "plain", 4).words()
@@ -1111,13 +1182,13 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
     rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
     reasons = {
         "elpd is not finite": ("elpd is ", ()),
-        "the log score is the same at every draw": ("the log score is ", ()),
         "a chain never moved": ("chain 2 never moved", (verdicts.MIN_DRAWS,)),
         "R-hat of the joint score": ("R-hat .*: chains disagree", (verdicts.MAX_RHAT,)),
         "R-hat, whatever the benchmark": (
             "R-hat .* with an ESS of ",
             (verdicts.ROUGH_RHAT, verdicts.ENOUGH_ESS),
         ),
+        "nested R-hat": ("Nested R-hat", (verdicts.MAX_RHAT,)),
         "superchains still differ": ("superchains still differ", (f"{lasting.BY_CHANCE:.4f}",)),
         "first and second halves": ("first and second halves", (diag.BENCHMARK_LEVEL,)),
         "divergences": (".* divergences", (f"{verdicts.MAX_SHARE_DIVERGENT:.0%}",)),
@@ -1142,11 +1213,11 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
     accepted, efmi, gap = np.ones((2, number)).tolist() + [np.zeros(number)]
     at = names.index
     draws[at("elpd is not finite"), 1, 5] = np.nan
-    draws[at("the log score is the same at every draw")] = -1.5
     draws[at("a chain never moved"), 2] = 0.3
     draws[at("R-hat of the joint score"), 0] += 3
     apart = 0.2 * np.linspace(-1, 1, 8)[:, None]  # R-hat 1.1
     draws[at("R-hat, whatever the benchmark")] = apart + 0.3 * unflagged(rng, 0.0, (1, 8, 200))[0]
+    draws[at("nested R-hat")] += 0.55 * np.repeat([1, -1], 4)[:, None]
     draws[at("first and second halves")] += np.linspace(-1, 1, 200)
     accepted[at("mean acceptance")] = efmi[at("E-FMI")] = 0.1
     gap[at("two integrals")] = 1.0
@@ -1161,12 +1232,14 @@ def test_the_list_in_the_documentation_is_that_of_the_verdicts():
     crossings[at("draws that cross")], crossings[at("estimates that lean")] = 15, 500
     gap_p[at("estimates that lean")] = 1e-9
     one_sided = diag.two_sided(batch_sums(draws, 50), None)
+    within = Benchmark(1.5, np.array([1.5]), 1.0, 1.5)
     found = verdicts.faults(
         batch_sums(draws, 50),
         khat,
         100.0 * (np.arange(number) == at("divergences")),
-        Benchmark(1.5, np.array([1.5]), 1.0, 1.5),
+        within._replace(nested=within),
         "plain",
+        superchains=2,
         acceptance=np.array(accepted),
         efmi=np.array(efmi),
         hidden=hidden,

@@ -224,12 +224,20 @@ def test_draws_of_folds_that_ended_early_are_told() -> None:
 def test_nested_rhat_is_named() -> None:
     comparison, diagnostics, _ = results = make_results()
     for part in (comparison, *diagnostics.values()):
-        part.attrs["superchains"] = 4
+        part.attrs["rhat_is_nested"] = True
     text = render(results, draw=True)
     for words in ("nested R-hat of 30 folds", ">nested R-hat max<", ">nested R-hat<", "reassigned"):
         assert words in text
     assert "R-hat of the log score of each fold, over draws. Bold" not in text
     assert "nested" not in render(draw=True).lower()
+
+
+def test_nested_rhat_is_named_beside_rhat() -> None:
+    _, diagnostics, _ = results = make_results()
+    for folds in diagnostics.values():
+        folds["nested_rhat_max"], folds["nested_benchmark_share"] = 1.2345, 0.004
+    words = Page(render(results)).words
+    assert [words.count(x) for x in ("nested R-hat max", "1.234", "<1%")] == [1, 2, 2]
 
 
 def test_marks_are_a_banner(page: Page) -> None:

@@ -8,9 +8,10 @@ import xarray as xr
 from scipy.stats import norm
 
 from pcv.analysis import results
-from pcv.analysis.diagnostics import largest, tail_size
+from pcv.analysis.diagnostics import largest, nested_rhat, tail_size
 from pcv.analysis.results import reading, wording
 from pcv.analysis.results.numbers import two_figures
+from pcv.analysis.samples import log_sums
 from pcv.models.scores import Score
 from pcv.pipeline.config import UntilConfig
 from tests.synthetic import (
@@ -318,18 +319,28 @@ def test_models_of_other_lengths_are_compared_where_both_were_looked_at(draws):
     assert again["point"].values.tolist() == [2 * BATCH, DRAWS]
 
 
-def test_superchains_are_judged_by_nested_rhat(draws):
+@pytest.mark.parametrize("batch", [BATCH, DRAWS])
+def test_superchains_are_judged_by_nested_rhat(draws, batch, monkeypatch):
+    """Beside R-hat; alone where chains have a single batch."""
+    monkeypatch.setattr("tests.synthetic.BATCH", batch)
+    alone = batch == DRAWS
     draws[2, :2, :, 0] += 1.5
     made = sample(draws).assign_attrs(superchains=2)
     found = results.diagnose([made], FOLDS, UNITS, CHECKS, np.random.default_rng(1), "m")
     plain = diagnosed(draws)
-    assert (found["rhat"] != plain["rhat"]).all()
+    assert (found["rhat"] != plain["rhat"]).all() == alone
+    nested = nested_rhat(log_sums([made], "joint"), 2)
+    np.testing.assert_allclose(found["nested_rhat"], nested)
     assert float(found["rhat"][2]) > 1.1
     assert float(found["rhat_max"]) == pytest.approx(float(found["rhat"].max()), rel=1e-12)
     assert found.attrs["superchains"] == 2
-    assert "Nested R-hat" in str(found["verdict"].values[2])
+    assert ("Nested R-hat" in str(found["verdict"].values[2])) == alone
+    assert ("nested_rhat_max" in found) != alone
+    if not alone:
+        assert float(found["nested_rhat_max"]) == pytest.approx(nested.max())
+        assert ", nested R-hat max 2.017 (reached by " in results.rhat_max_in_words(found)
     compared = results.compare({"m": found}, "d", "f", None, "t").dataset
-    assert compared.attrs["superchains"] == 2
+    assert compared.attrs["rhat_is_nested"] == found.attrs["rhat_is_nested"] == alone
     np.testing.assert_allclose(found["rhat_at"][:, -1], found["rhat"], rtol=1e-12)
 
 

@@ -12,13 +12,16 @@ from pcv.analysis.diagnostics import (
     Benchmark,
     LogSums,
     TwoSided,
+    constant,
     drift,
     elpd,
     ess,
     good_k,
     merge,
     mixing,
+    nested_alone,
     nested_limit,
+    nested_rhat,
 )
 
 MAX_RHAT = 1.2
@@ -82,22 +85,22 @@ def faults(
 
     Chains are flagged where one never moved; where R-hat exceeds the benchmark's limit (which a
     long run may put well below 1.01: `mcse` is too small as soon as chains disagree by more than
-    their own error), capped at 1.2 (with superchains, at `nested_limit` with τ =
-    :math:`1.2^2 - 1`), or exceeds 1.05 with an ESS below 400; where their halves differ (`drift`,
-    p-value below .01 over the number of folds; with superchains neither this nor the previous
-    rule); where more than 1% of draws diverged, mean acceptance probability is below .5, or E-FMI
-    below .2; where two methods of integrating over the group's own effects differ; where chains
-    had not forgotten their starts when warmup ended; and where the
-    two sides of the fold differ (p-value below .01 over the number of folds).
+    their own error), capped at 1.2, or exceeds 1.05 with an ESS below 400; where nested R-hat
+    exceeds the limit of its own benchmark, capped at `nested_limit` with τ = :math:`1.2^2 - 1`
+    (superchains; alone where chains have a single batch); where their halves differ (`drift`,
+    p-value below .01 over the number of folds); where more than 1% of draws diverged, mean
+    acceptance probability is below .5, or E-FMI below .2; where two methods of integrating over the
+    group's own effects differ; where chains had not forgotten their starts when warmup ended; and
+    where the two sides of the fold differ (p-value below .01 over the number of folds).
 
     The score is flagged where elpd is not finite, R-hat is undefined, ESS is below 50, or
-    `heavy_tail`.
+    `heavy_tail`. Nothing is flagged where it does not depend on the parameters (`constant`).
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
         khat: of `pareto_khat`, or NaN.
         divergences: number of divergent draws of each fold.
-        benchmark: of `rhat_max_benchmark`, for these sums.
+        benchmark: of `mixing_benchmark`, for these sums.
         predictive: which one was scored; remedies for a heavy tail depend on it.
         superchains: number of superchains, for nested R-hat; 0: none.
         acceptance, efmi: mean acceptance probability and E-FMI of each fold; None: not checked.
@@ -122,18 +125,26 @@ def faults(
     """
     chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
     estimate, effective = elpd(sums), ess(sums) / inflation
-    rhat, word = mixing(sums, superchains), "Nested R-hat" if superchains else "R-hat"
+    alone = nested_alone(sums, superchains)
+    rhat, word = mixing(sums, alone), "Nested R-hat" if alone else "R-hat"
     if both is not None:
         carry = both.carry
     heavy, effective_draws = heavy_tail(sums, khat, hidden, carry), effective_weights(sums)
     if carry is not None:
         effective_draws = np.where(np.isnan(carry), effective_draws, carry)
     good = np.asarray(good_k(num_draws))
-    drifts = np.full(len(khat), np.nan) if superchains else drift(sums)
+    drifts = drift(sums, inflation)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
-    most = nested_limit(sums, superchains, MAX_RHAT**2 - 1) if superchains else MAX_RHAT
     among = among or len(khat)
-    limit = np.minimum(np.broadcast_to(most, len(khat)), benchmark.limit)
+    limit = np.full(len(khat), min(MAX_RHAT, benchmark.limit))
+    nested, nested_most = np.full((2, len(khat)), np.nan)
+    if superchains:
+        nested_most = nested_limit(sums, superchains, MAX_RHAT**2 - 1)
+    if alone:
+        limit = np.minimum(nested_most, benchmark.limit)
+    elif benchmark.nested:
+        nested = nested_rhat(sums, superchains)
+        nested_most = np.minimum(nested_most, benchmark.nested.limit)
     lighter_tail = {
         "plain": "smaller test sets or, where whole groups are left out, the marginal predictive",
         "marginal": "smaller test sets, or a model that predicts them better",
@@ -150,10 +161,15 @@ def faults(
             )
         elif rhat[k] > limit[k]:
             found.append(f"{word} {rhat[k]:.4g}: chains disagree; longer warmup, then more draws")
-        elif not superchains and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
+        elif not alone and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
             found.append(
                 f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few effective draws"
                 " to tell whether the chains have mixed; more draws"
+            )
+        if nested[k] > nested_most[k] and not rhat[k] > limit[k]:
+            found.append(
+                f"Nested R-hat {nested[k]:.4g}: chains from different starts disagree; longer"
+                " warmup, then more draws"
             )
         if forgot is not None and not forgot[k]:
             found.append(
@@ -225,18 +241,15 @@ def faults(
     def never_moved(k: int) -> np.ndarray:
         return np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
 
-    def nothing_moved(k: int) -> list[str]:
+    def not_finite(k: int) -> list[str]:
         if not np.isfinite(estimate[k]):
             return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
-        if np.isnan(rhat[k]) and len(never_moved(k)) == chain.mean.shape[1]:
-            constant = f"the log score is {chain.mean[k, 0]:.6g} at every draw"
-            return [f"{constant}: no chain moved, or it does not depend on the parameters"]
         return []
 
-    useless = [nothing_moved(k) for k in range(len(khat))]
+    useless, exact = [not_finite(k) for k in range(len(khat))], constant(sums)
     return Faults(
-        [[] if words else of_chains(k) for k, words in enumerate(useless)],
-        [words or of_score(k) for k, words in enumerate(useless)],
+        [[] if words or exact[k] else of_chains(k) for k, words in enumerate(useless)],
+        [words or ([] if exact[k] else of_score(k)) for k, words in enumerate(useless)],
     )
 
 
@@ -311,14 +324,14 @@ def run_verdict(
     Args:
         name: of the folds, or of the units.
         verdict: on each, from `Faults.words`.
-        benchmark: of `rhat_max_benchmark`; None: reported elsewhere.
+        benchmark: of `mixing_benchmark`; None: reported elsewhere.
         superchains: number of superchains, for nested R-hat; 0: none.
         of_fold: the fold of each unit, for units: flagged units of a fold are listed together,
             with the first one's reasons.
 
     Returns:
         "ok" if no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
-        max; otherwise what is wrong, naming the first flagged folds.
+        max (and nested R-hat max); otherwise what is wrong, naming the first flagged folds.
 
     >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
     >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too low; more draws"], fine)
@@ -344,13 +357,19 @@ def run_verdict(
             f"{len(flagged)} of {len(name)} {'folds' if of_fold is None else 'units'}"
             f" {'is' if len(flagged) == 1 else 'are'} flagged: {', '.join(named)}."
         )
-    if benchmark is not None and not mixed(benchmark):
-        word = "Nested R-hat max" if superchains else "R-hat max"
+    judged = {} if benchmark is None else {"R-hat max": benchmark}
+    if benchmark is not None and superchains:
+        nested = "Nested R-hat max"
+        judged = judged | {nested: benchmark.nested} if benchmark.nested else {nested: benchmark}
+    for word, each in judged.items():
+        all_exact = np.isnan(each.observed) and not flagged
+        if each.share_above > BENCHMARK_LEVEL or all_exact:
+            continue
         word += " of units" * (of_fold is not None)
         sentences.append(
             f"{word} is undefined: a single chain, or none that moved."
-            if np.isnan(benchmark.observed)
-            else f"{word} {benchmark.observed:.4g} is reached by {benchmark.share_above:.1%} of its"
+            if np.isnan(each.observed)
+            else f"{word} {each.observed:.4g} is reached by {each.share_above:.1%} of its"
             " benchmark: the chains have not mixed; longer warmup, then more draws."
         )
     return " ".join(sentences) or "ok"
@@ -372,5 +391,6 @@ def _remedies_once(words: str, said: set[str]) -> str:
 
 
 def mixed(benchmark: Benchmark) -> bool:
-    """Whether R-hat max is consistent with mixing; False where it is undefined."""
-    return benchmark.share_above > BENCHMARK_LEVEL
+    """Whether R-hat max, also nested, is consistent with mixing; False where it is undefined."""
+    nested = benchmark.nested is None or mixed(benchmark.nested)
+    return benchmark.share_above > BENCHMARK_LEVEL and nested

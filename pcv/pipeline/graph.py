@@ -139,7 +139,7 @@ STAGES = {
         files={"files": "model"},
     ),
     "sample": Stage(
-        version=21,
+        version=22,
         path="{experiment}/models/{model}/sample/{batch}.zarr",
         module="sampling",
         says="Sample all chains of all folds and store sums of their scores: sample/<batch>.zarr.",
@@ -159,7 +159,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=20,
+        version=21,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="answers",
         says="Compute estimates and diagnostics of every fold from the stored sums: "
@@ -168,7 +168,7 @@ STAGES = {
         common=frozenset({"seed"}),
     ),
     "compare": Stage(
-        version=9,
+        version=10,
         path="{experiment}/comparison.zarr",
         module="answers",
         says="Compare the models and print the tables: comparison.zarr, comparison.csv.",

@@ -124,7 +124,7 @@ def html(
             for name, picture in pictures.items()
             if name not in missing(diagnostics)
         },
-        captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["superchains"] else {}),
+        captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["rhat_is_nested"] else {}),
         chains=chain_table([diagnostics[name] for name in names], names),
         subsample=subsample_table({name: diagnostics[name] for name in names}),
         batches=batch_table({name: diagnostics[name] for name in names}),

@@ -109,7 +109,7 @@ NESTED_CAPTIONS = {
         "of it says that chains from at least one starting point differ from the others.",
     ),
 }
-"""for runs with superchains"""
+"""for runs whose chains have a single batch"""
 
 
 OVER_DRAWS = ("uncertainty", "probability")

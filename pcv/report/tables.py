@@ -188,14 +188,17 @@ def _steps(rows: pd.DataFrame, single: bool) -> Table:
 
 def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
     rhat = plots.rhat_name(models[0])
-    head: Cells = ("model", "chains × draws", f"{rhat} max", "benchmark share", "min ESS")
-    head += ("total ESS", "max k-hat", "min overlap", "divergences", "folds flagged")
+    both = any("nested_rhat_max" in folds for folds in models)
+    head: Cells = ("model", "chains × draws", f"{rhat} max", "benchmark share")
+    head += ("nested R-hat max", "its benchmark share") * both
+    head += ("min ESS", "total ESS", "max k-hat", "min overlap", "divergences", "folds flagged")
     rows = [
         (
             name,
             f"{folds.attrs['num_chains']} × {_range(folds['n_draws'])}",
             _at(folds["rhat"], "max", ".3f"),
             percent(_only(folds, "benchmark_share")),
+            *(_nested(folds) if both else ()),
             _at(folds["joint_ess"], "min", ",.0f"),
             f"{_only(folds, 'joint_ess_total'):,.0f}".replace("nan", "–"),
             _at(folds["khat"], "max", ".2f"),
@@ -206,7 +209,11 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         for name, folds in zip(names, models, strict=True)
     ]
     flagged = [
-        bool((folds["verdict"] != "ok").any() or _only(folds, "benchmark_share") <= BENCHMARK_LEVEL)
+        bool((folds["verdict"] != "ok").any())
+        or any(
+            _only(folds, name) <= BENCHMARK_LEVEL
+            for name in ("benchmark_share", "nested_benchmark_share")
+        )
         for folds in models
     ]
     note = (
@@ -367,6 +374,12 @@ def error(error: float) -> str:
 def _mcse(row: pd.Series, name: str) -> str:
     """With ">" if it is only a lower bound."""
     return "> " * bool(row[f"{name}_is_bound"]) + error(row[name])
+
+
+def _nested(folds: xr.Dataset) -> Cells:
+    """Nested R-hat max and its benchmark share, of folds that are judged by R-hat too."""
+    rhat = f"{_only(folds, 'nested_rhat_max'):.3f}".replace("nan", "–")
+    return rhat, percent(_only(folds, "nested_benchmark_share"))
 
 
 def _only(folds: xr.Dataset, name: str) -> float:

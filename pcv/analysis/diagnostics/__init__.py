@@ -17,9 +17,11 @@ different numbers of draws; every formula uses the fold's own.
 """
 
 from pcv.analysis.diagnostics.convergence import (
+    constant,
     drift,
     efmi,
     mixing,
+    nested_alone,
     nested_limit,
     nested_rhat,
     rhat,
@@ -96,6 +98,7 @@ __all__ = [
     "batch_sums",
     "benchmark_of_models",
     "coarsen",
+    "constant",
     "crossing",
     "drift",
     "efmi",
@@ -113,6 +116,7 @@ __all__ = [
     "merge",
     "mixing",
     "mixing_benchmark",
+    "nested_alone",
     "nested_benchmark",
     "nested_limit",
     "nested_rhat",

@@ -1,7 +1,7 @@
 """Convergence diagnostics: R-hat, nested R-hat, drift and E-FMI."""
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import stdtr
 
 from pcv.analysis.diagnostics.log_sums import LogSums, merge_moments, of_slots
@@ -144,10 +144,25 @@ def _nested_variances(
     return between, of_chains, of_chains + over_draws.mean(axis=(1, 2))
 
 
-def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
+def constant(sums: LogSums) -> Bool[np.ndarray, " fold *slot"]:
+    """Whether s is the same at all draws of all chains, which are several: it does not depend on
+    the parameters, and its mean is exact.
+
+    >>> from pcv.analysis.diagnostics import batch_sums
+    >>> constant(batch_sums(np.array([[[1.0, 1.0]] * 2, [[1.0, 1.0], [2.0, 2.0]]]), 1))
+    array([ True, False])
+    """
+    there = of_slots(sums.count, sums.mean) > 0
+    low = np.where(there, sums.mean, np.inf).min(axis=(1, 2))
+    high = np.where(there, sums.mean, -np.inf).max(axis=(1, 2))
+    still = np.where(there, sums.m2, 0.0) == 0
+    return (low == high) & np.isfinite(high) & still.all(axis=(1, 2)) & (sums.mean.shape[1] > 1)
+
+
+def drift(sums: LogSums, inflation: float = 1.0) -> Float[np.ndarray, " fold *slot"]:
     r"""p-value for a difference between the means of s in the first and second halves of chains.
 
-    .. math:: t = \frac{\bar s_2 - \bar s_1}{\hat\sigma \sqrt{1/B_1 + 1/B_2}}
+    .. math:: t = \frac{\bar s_2 - \bar s_1}{\hat\sigma \sqrt{(1/B_1 + 1/B_2)\, \mathrm{inflation}}}
 
     is Student's t with :math:`B_1 + B_2 - 2` degrees of freedom, where :math:`\bar s_1` and
     :math:`\bar s_2` are the means of the fold's batches in the first and in the second halves of
@@ -156,6 +171,7 @@ def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
+        inflation: of `batch_inflation`, for batches that are correlated.
 
     Returns:
         Two-sided; NaN with fewer than two batches of a chain, or where s is constant.
@@ -181,8 +197,19 @@ def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         ]
         (n1, mean1, m1), (n2, mean2, m2) = halves
         freedom = n1 + n2 - 2
-        t = (mean2 - mean1) / np.sqrt((m1 + m2) / freedom * (1 / n1 + 1 / n2))
+        t = (mean2 - mean1) / np.sqrt((m1 + m2) / freedom * (1 / n1 + 1 / n2) * inflation)
         return 2 * stdtr(freedom, -np.abs(t))
+
+
+def nested_alone(sums: LogSums, superchains: int) -> int:
+    """The number of superchains if `nested_rhat` alone can judge the chains, which have a single
+    batch, else 0: `rhat` sees faults that do not follow starting points, such as one bad chain.
+
+    >>> from pcv.analysis.diagnostics import batch_sums
+    >>> [nested_alone(batch_sums(np.ones((1, 64, 100)), size), 4) for size in (50, 100)]
+    [0, 4]
+    """
+    return superchains if (sums.count > 0).sum(axis=2).max(initial=0) <= 1 else 0
 
 
 def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:

@@ -74,6 +74,7 @@ def by_psis(
             **attrs,
             "num_chains": checks.sizes["chain"],
             "superchains": 0,
+            "rhat_is_nested": False,
             "good_k": limit,
             **about_fit(checks),
         },
@@ -142,7 +143,8 @@ def _put_in(estimated: xr.Dataset, sampled: xr.Dataset, place: np.ndarray) -> xr
     found["source"][place] = "mcmc"
     others = sampled.drop_dims(["fold", "point"])
     found = found.drop_vars(set(others.data_vars) & set(found.data_vars)).merge(others)
-    of_chains = {name: sampled.attrs[name] for name in ("num_chains", "superchains")}
+    names = "num_chains", "superchains", "rhat_is_nested"
+    of_chains = {name: sampled.attrs[name] for name in names}
     return found.assign_attrs(sampled.attrs | estimated.attrs | of_chains)
 
 

@@ -134,7 +134,7 @@ def compare(
                 d.attrs["integration"] for d in diagnostics.values() if d.attrs["integration"]
             )
         ),
-        "superchains": first.attrs["superchains"],
+        "rhat_is_nested": first.attrs["rhat_is_nested"],
         "verdict": _verdict(comparisons, diagnostics),
         "until": _stopping(comparisons["joint"], diagnostics, until) if until else "",
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},

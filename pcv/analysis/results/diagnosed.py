@@ -108,6 +108,7 @@ def diagnose(
         "rhat_limit": benchmark.limit,
         "benchmark": ("replicate", benchmark.replicates),
         "benchmark_share": benchmark.share_above,
+        **_nested(benchmark),
         "fit_rhat": ("param", checks["rhat"].values),
         "fit_ess": ("param", checks["ess"].values),
     }
@@ -129,6 +130,7 @@ def diagnose(
         "pointwise_verdict": " ".join(x for x in (on_chains, on_units) if x != "ok") or "ok",
         "num_chains": int(chains),
         "superchains": superchains,
+        "rhat_is_nested": superchains > 0 and benchmark.nested is None,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,
         "batch_inflation": inflation,
@@ -138,6 +140,13 @@ def diagnose(
     }
     coords = {"fold": ids, "point": points * batch_size, "param": checks["param"].values}
     return xr.Dataset(variables, coords, attributes)
+
+
+def _nested(benchmark: Benchmark) -> dict[str, float]:
+    """Nested R-hat max, where it is judged beside R-hat max."""
+    if not (nested := benchmark.nested):
+        return {}
+    return {"nested_rhat_max": nested.observed, "nested_benchmark_share": nested.share_above}
 
 
 def about_fit(checks: xr.Dataset) -> dict[str, Any]:
@@ -220,7 +229,7 @@ def _unit_variables(
         is_heavy = verdicts.heavy_tail(each, khat, hidden, carry)
         heavy += np.bincount(fold[is_heavy], minlength=len(heavy))
         elpd_at = np.stack([x.elpd for x in at], axis=-1)
-        ess, rhat = diag.ess(sums), diag.mixing(sums, superchains)
+        ess, rhat = diag.ess(sums), diag.mixing(sums, diag.nested_alone(sums, superchains))
         own_mcse = np.sqrt(inflation) * diag.mcse(sums)
         found.append(
             _UnitVariables(at[-1].elpd, ess / inflation, rhat, own_mcse, elpd_at, verdict, own)
@@ -278,7 +287,8 @@ def _fold_variables(
         inflation,
         both,
     )
-    joint_at = diag.progressive(joint, points, superchains)
+    alone = diag.nested_alone(joint, superchains)
+    joint_at = diag.progressive(joint, points, alone)
     units, heavy_units, summed_at = _unit_variables(
         sample,
         present,
@@ -306,8 +316,9 @@ def _fold_variables(
         "hidden_variance": (fold, hidden),
         "joint_mcse_is_bound": (fold, verdicts.heavy_tail(joint, khat, hidden, both.carry)),
         "joint_ess": (fold, diag.ess(joint) / inflation),
-        "rhat": (fold, diag.mixing(joint, superchains)),
-        "drift": (fold, diag.drift(joint)),
+        "rhat": (fold, diag.mixing(joint, alone)),
+        **({"nested_rhat": (fold, diag.nested_rhat(joint, superchains))} if superchains else {}),
+        "drift": (fold, diag.drift(joint, inflation)),
         "divergences": (fold, diverged),
         "acceptance": (fold, accepted),
         "efmi": (fold, efmi),

@@ -155,12 +155,20 @@ def _verdict(diagnostics: xr.Dataset, kind: Kind) -> str:
 
 
 def rhat_max_in_words(diagnostics: xr.Dataset) -> str:
-    """R-hat max with its benchmark share, or that it is undefined."""
-    rhat, share = (float(diagnostics.get(name, np.nan)) for name in ("rhat_max", "benchmark_share"))
-    if np.isnan(rhat):
-        return "R-hat max undefined"
-    name = "nested R-hat max" if diagnostics.attrs["superchains"] else "R-hat max"
-    return f"{name} {rhat:.3f} (reached by {share:.1%} of its benchmark)"
+    """R-hat max with its benchmark share, or that it is undefined; nested R-hat max beside it."""
+    plain, nested = "R-hat max", "nested R-hat max"
+    names = {nested if diagnostics.attrs["rhat_is_nested"] else plain: ""}
+    if "nested_rhat_max" in diagnostics:
+        names[nested] = "nested_"
+
+    def words(name: str, prefix: str) -> str:
+        rhat = float(diagnostics[f"{prefix}rhat_max"])
+        if np.isnan(rhat):
+            return f"{name} undefined"
+        share = float(diagnostics[f"{prefix}benchmark_share"])
+        return f"{name} {rhat:.3f} (reached by {share:.1%} of its benchmark)"
+
+    return ", ".join(words(name, prefix) for name, prefix in names.items())
 
 
 def distinct_kinds(diagnostics: Mapping[str, xr.Dataset]) -> list[Kind]:

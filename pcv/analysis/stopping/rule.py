@@ -19,10 +19,12 @@ from pcv.analysis.comparison import Comparison
 from pcv.analysis.diagnostics import (
     LogSums,
     Sides,
+    constant,
     elpd,
     ess,
-    mixing,
     nested_limit,
+    nested_rhat,
+    rhat,
     two_sided,
     two_sided_mcse,
 )
@@ -56,10 +58,10 @@ def finished(
     .. math:: \mathrm{MCSE}_k \sqrt{\tfrac{B - 1}{B - 3}} \le \varepsilon_k
 
     where the factor, the standard deviation of Student's t, allows for estimating the MCSE from
-    only B batches; the MCSE includes the inflation. With superchains, nested R-hat must be below
-    `nested_limit`, where τ is :math:`L^2 - 1` for the limit L of R-hat, and at most 1/50, the
-    variance of a mean of `MIN_ESS` draws. A fold whose MCSE is only a lower bound (`heavy_tail`)
-    never ends.
+    only B batches; the MCSE includes the inflation. With superchains, nested R-hat must also be
+    below `nested_limit`, where τ is :math:`L^2 - 1` for the limit L of R-hat, and at most 1/50,
+    the variance of a mean of `MIN_ESS` draws. A fold whose MCSE is only a lower bound
+    (`heavy_tail`) never ends; one whose score does not depend on the parameters ends at once.
 
     Args:
         sums: joint sums of the draws so far, dims (fold, chain, batch).
@@ -73,16 +75,17 @@ def finished(
     >>> finished(batch_sums(draws, 20), Rule(np.full(2, 0.05), 1.05))
     array([ True, False])
     """
-    rhat, limit = mixing(sums, rule.superchains), np.full(len(sums.mean), rule.rhat)
+    mixed = rhat(sums) <= rule.rhat
     if rule.superchains:
         limit = nested_limit(sums, rule.superchains, min(rule.rhat**2 - 1, 1 / MIN_ESS))
+        mixed &= nested_rhat(sums, rule.superchains) <= limit
     batches = (sums.count > 0).sum(axis=(1, 2))
-    unknown, estimate = np.full(len(rhat), np.nan), two_sided(sums, sides)
+    unknown, estimate = np.full(len(mixed), np.nan), two_sided(sums, sides)
     heavy = heavy_tail(sums, unknown if khat is None else khat, hidden, estimate.carry)
     with np.errstate(invalid="ignore", divide="ignore"):
         error = two_sided_mcse(estimate, inflation) * np.sqrt((batches - 1) / (batches - 3))
         enough = ess(sums) >= inflation * MIN_ESS
-        return (error <= rule.fold_mcse) & (rhat <= limit) & enough & ~heavy
+        return constant(sums) | (error <= rule.fold_mcse) & mixed & enough & ~heavy
 
 
 def tolerance(

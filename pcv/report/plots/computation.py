@@ -82,8 +82,8 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
 
 
 def rhat_name(run: xr.Dataset) -> str:
-    """Name of the R-hat of a run: nested with superchains."""
-    return "nested R-hat" if run.attrs.get("superchains") else "R-hat"
+    """Name of the R-hat of a run: nested where chains have a single batch."""
+    return "nested R-hat" if run.attrs.get("rhat_is_nested") else "R-hat"
 
 
 def _fold_lines(
