@@ -23,7 +23,6 @@ from pcv.folds.base import Folds
 from pcv.models.effects.marginal import choose
 from pcv.models.model import Model, Outcome, numeric, support
 from tests.bounds import z_limit
-from tests.slow import repeated
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning"),
@@ -329,7 +328,8 @@ EXAMPLES = {
 IN = {"PyMC": pcv.from_pymc, "Bambi": pcv.from_bambi}
 
 
-@pytest.mark.parametrize("name", repeated(EXAMPLES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_front_ends_have_one_density_and_one_predictive(name):
     """Log prior, its gradient, the terms of all units and theirs, at points far apart."""
     example = EXAMPLES[name]

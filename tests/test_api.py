@@ -543,6 +543,7 @@ class TestPsisFirst:
         # Of the fifth group k-hat is .6, and so its MCSE too small in one run of a hundred.
         assert np.abs(np.delete(z, 4)).max() < z_limit(5, df=31)
 
+    @pytest.mark.slow
     def test_groups_that_fail_are_sampled_alone(self, monkeypatch):
         model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
         sampled, as_it_is = [], stages.sample

@@ -62,7 +62,7 @@ def made(model, data, how, seed=1, total=4000):
     return approximate(flat, len(data["y"]), param_names(named), root, how, total)
 
 
-@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("how", repeated(KINDS))
 def test_weighted_draws_have_the_posterior_moments(how):
     points, _, log_w = on_grid()
     share = np.exp(log_w)

@@ -13,6 +13,7 @@ from pcv.models.model import Target
 from pcv.sampling.fit.approximate import laplace_evidence
 from pcv.sampling.fit.bridge import bridge
 from tests.bounds import sd_limits, z_limit
+from tests.slow import repeated
 from tests.test_path import HEADS, SD, UNITS, X, Y, evidence_of
 
 COVARIANCE = np.linalg.inv(np.diag(1 / SD**2) + X.T @ X)
@@ -42,7 +43,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", repeated(CASES))
 def test_bridge_is_exact_within_honest_errors(name):
     """Over 200 samples of four chains."""
     log_density, draw, exact = CASES[name]
@@ -78,6 +79,7 @@ def test_correlated_chains_have_larger_errors():
     assert np.mean(alone) < 0.8 * errors.std(ddof=1)
 
 
+@pytest.mark.slow
 def test_many_parameters():
     """30 coins, of which each has a skew posterior of its own, from autocorrelated draws: honest
     errors, over 60 samples."""

@@ -63,6 +63,7 @@ def test_is_unbiased_with_an_honest_se():
     assert abs(twin - want) > limit  # false alarm < 1e-4: 12 standard errors
 
 
+@pytest.mark.slow
 def test_of_sampled_folds():
     problem = regression()
     n = len(problem.data["y"])

@@ -23,6 +23,7 @@ from snakemake.cli import get_argument_parser
 import pcv
 from pcv.pipeline import config
 from pcv.pipeline.cli import commands as cli
+from tests.slow import repeated
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -148,7 +149,7 @@ def test_cells_take_what_pcv_has(page):
             inspect.signature(found[call.func]).bind_partial(*call.args, **named)
 
 
-@pytest.mark.parametrize("page", PROJECTS)
+@pytest.mark.parametrize("page", repeated(PROJECTS))
 def test_files_of_a_page_pass_its_check(folder, monkeypatch, page):
     files = {block.file: block.text for block in BLOCKS if block.page == page and block.file}
     assert len({Path(name).suffix for name in files}) == 3

@@ -131,6 +131,7 @@ def test_where_the_prior_decides(followed):
     assert "units decide" not in str(pcv.compare(pcv.cumulative(narrow, **QUICK)))
 
 
+@pytest.mark.slow
 def test_laplace_alone_is_fast_and_knows_where_it_fails():
     models = {"r0": model(0), "r1": model(1)}
     found = pcv.evidence(models, method="laplace")

@@ -33,6 +33,7 @@ from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data.tables import make_data
 from pcv.pipeline.stages.common.problem import _of_column
 from tests.bounds import z_limit
+from tests.slow import repeated
 
 N, J = 12, 4
 RNG = np.random.default_rng(8)
@@ -236,7 +237,7 @@ def own_name(name: str) -> str:
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", repeated(TWINS, 3))
 def test_same_density_and_gradient_as_by_hand(name, front_end):
     twin = TWINS[name]
     made = FRONT_ENDS[front_end](twin)

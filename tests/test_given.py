@@ -130,6 +130,7 @@ def test_draws_of_other_data_or_priors_are_refused(drawn, data):
         call(pcv.from_numpyro(clinics, data), fit=drawn)
 
 
+@pytest.mark.slow
 def test_models_have_draws_of_their_own(drawn, tmp_path):
     models = {name: pcv.from_numpyro(clinics, DATA) for name in ("one", "other")}
     with pytest.raises(PcvError, match="give those of each model by its name: 'one', 'other'"):

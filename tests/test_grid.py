@@ -11,6 +11,7 @@ from scipy import stats
 from pcv.models.effects import grid, second_look
 from pcv.models.effects.laplace import laplace
 from tests.bounds import z_limit
+from tests.slow import repeated
 
 Y = np.array([1.2, 0.3, 2.5, -0.4])
 
@@ -61,7 +62,7 @@ def dense(log_prior, terms):
     return float(joint), np.asarray(logsumexp(log_p[:, None] + each, axis=0) - total)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", repeated(CASES, 4))
 def test_priors_of_any_shape(name):
     log_prior, terms = CASES[name]
     joint, pointwise = dense(log_prior, terms)

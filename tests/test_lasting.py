@@ -18,6 +18,7 @@ from tests.bounds import z_limit
 from tests.chains import nothing_said
 from tests.problems import regression
 from tests.replications import Setting, prepare
+from tests.slow import repeated
 
 CHAINS, SUPERCHAINS = 64, 8
 OFF = 2.0
@@ -66,7 +67,7 @@ def z_of_ends(found: lasting.Run) -> np.ndarray:
     return (each.mean(0) - exact.mean(0)) / error
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", repeated([1, 2, 3]))
 def test_starts_are_forgotten_in_sum_over_folds(seed):
     found = warmed(seed, None)
     assert found.forgot.all()

@@ -269,6 +269,7 @@ def test_scores_are_exact_within_their_error(score):
     assert np.abs(z).max() < z_limit(z.size, DF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dss", "rmse", "mae"])
 def test_moments_from_replicates_are_exact_and_noisier(name):
     for score in scores.named([name]):

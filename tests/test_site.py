@@ -51,6 +51,7 @@ def build(source: Path) -> tuple[int, str, dict[str, str]]:
     return done.returncode, done.stderr, pages
 
 
+@pytest.mark.slow
 def test_a_page_that_fails_is_told_and_shown_and_run_again(tmp_path):
     source = tmp_path / "source"
     source.mkdir()

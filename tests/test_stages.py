@@ -442,6 +442,7 @@ class TestSuperchains:
         assert (np.ptp(starts, axis=2) == 0).all()
         assert (np.ptp(starts[:, :, 0], axis=1) > 0).all()
 
+    @pytest.mark.slow
     def test_starts_may_be_wider_than_the_full_data_posterior(self, conjugate, monkeypatch):
         narrow = self.starts(conjugate, monkeypatch)
         wide = self.starts(conjugate, monkeypatch, start_scale=3.0)
@@ -1460,6 +1461,7 @@ class TestBadFits:
         kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))
         assert int(kept["sample_stats/diverging"].sum()) == int(number[1])
 
+    @pytest.mark.slow
     def test_the_target_is_raised_by_itself(self, project):
         """What is tuned afterwards follows it, and the artifact says so."""
         changes = with_model("funnel") | {"fit.allow_bad_fit": True}

@@ -25,6 +25,7 @@ from tests.bounds import z_limit
 from tests.data import DATA as FOLDER
 from tests.data import needs_data
 from tests.problems import LinearGaussian
+from tests.slow import repeated
 
 QUICK = {"chains": 8, "draws": 200, "warmup": 50, "progress": False, "seed": 1}
 NUM_UNITS, NUM_GROUPS, SD = 240, 40, 1.5
@@ -137,7 +138,9 @@ def near(found, truth, sds=NEAR):
 
 @pytest.mark.parametrize(
     ("surrogate", "how", "strata"),
-    [("plpd", "psis", 1), ("waic", "auto", 1), ("tis", "folds", 1), ("d1waic", "psis", 4)],
+    repeated(
+        [("plpd", "psis", 1), ("waic", "auto", 1), ("tis", "folds", 1), ("d1waic", "psis", 4)], 2
+    ),
 )
 def test_is_exact_within_its_errors(surrogate, how, strata):
     options = {"strata": strata, "by_spread": strata > 1}
@@ -215,7 +218,7 @@ def test_groups_left_out_with_their_effects():
     assert not near(alone, truth)
 
 
-@pytest.mark.parametrize("how", ["psis", "folds"])
+@pytest.mark.parametrize("how", repeated(["folds", "psis"]))
 def test_units_of_several_rows(how):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(60, 4, 2))
@@ -236,7 +239,7 @@ def test_units_of_several_rows(how):
     np.testing.assert_allclose(terms(found), truth[chosen(found)], atol=0.05)
 
 
-@pytest.mark.parametrize("how", ["psis", "folds"])
+@pytest.mark.parametrize("how", repeated(["folds", "psis"]))
 def test_a_target_of_correlated_outcomes(how):
     """A level with an autoregression around it: terms are conditional on all other units."""
     n = 60
@@ -296,6 +299,7 @@ def test_grows_until_the_subsampling_error_is_small(capsys):
     assert len(enough.folds) == 30
 
 
+@pytest.mark.slow
 def test_grows_until_the_order_of_models_is_clear():
     other, _, form = linear(columns=slice(1))
     truth = exact_terms(form, np.arange(NUM_UNITS)) - EXACT

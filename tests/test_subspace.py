@@ -49,7 +49,7 @@ def on(cv, number):
 
 
 @pytest.mark.parametrize("seed", repeated([1, 2, 3]))
-@pytest.mark.parametrize("number", repeated([DESIGN, 1, 2], 2))
+@pytest.mark.parametrize("number", repeated([1, DESIGN, 2]))
 def test_closed_forms_on_the_subspace(number, seed):
     """Single units and pairs; all dimensions are brute force, fewer are not."""
     folds = pcv.leave_p_out(N, 2, 10, seed=5)
