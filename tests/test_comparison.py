@@ -11,7 +11,7 @@ from arviz_stats.utils import ELPDData
 from scipy.stats import norm
 
 from pcv import PcvError
-from pcv.analysis.comparison import Scores, compare, standard_error
+from pcv.analysis.comparison import Scores, compare, overlap_inflation, standard_error
 from pcv.analysis.results.frames import COLUMNS, frame
 from pcv.analysis.results.wording import (
     WIDTH,
@@ -21,6 +21,7 @@ from pcv.analysis.results.wording import (
     scores_table,
     table,
 )
+from tests.bounds import sd_limits
 
 FOLDS = ["rat 1", "rat 2", "rat 3", "rat 4"]
 
@@ -57,6 +58,32 @@ def pointwise(model, elpd, mcse=0.1):
         fold_of_term=np.repeat(np.arange(rats), days),
         term=[f"{rat}, day {day + 1}" for rat in FOLDS[:rats] for day in range(days)],
     )
+
+
+WINDOWS = np.arange(57)[:, None] + np.arange(4)  # test sets of 60 units, as of a horizon of 4
+
+
+@pytest.mark.parametrize("kind", ["joint", "pointwise"])
+def test_the_se_allows_for_overlap(kind):
+    """Over 2,000 replications of independent units; as if terms were apart, it is half as large."""
+    fold = np.repeat(np.arange(57), 4)
+    term = fold if kind == "joint" else np.arange(fold.size)
+    inflation = overlap_inflation(WINDOWS.ravel(), term)
+    tested = np.bincount(WINDOWS.ravel())
+    expected = (tested**2).sum() / (4 if kind == "joint" else 1) / len(np.unique(term))
+    assert inflation == pytest.approx(expected)
+    units = np.random.default_rng(1).normal(size=(2000, 60))
+    terms = units[:, WINDOWS].sum(2) if kind == "joint" else units[:, WINDOWS].reshape(2000, -1)
+    low, high = sd_limits(2000)
+    spread = terms.sum(1).std(ddof=1)
+    for ratio, allowed in (
+        (spread / np.sqrt(np.mean(standard_error(terms, inflation) ** 2)), True),
+        (spread / np.sqrt(np.mean(standard_error(terms) ** 2)), False),
+    ):
+        # The mean of squares is known within .5%.
+        assert (0.98 * low < ratio < 1.02 * high) == allowed
+    same = overlap_inflation(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]))
+    assert np.isnan(standard_error(np.array([[1.0, 1.0]]), same)).all()
 
 
 def of(comparison, field, model):

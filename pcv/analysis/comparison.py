@@ -5,6 +5,7 @@ r"""Compare models by their scores.
 - each difference has two errors, never combined: its standard error over terms (SE, `dse`:
   epistemic, from the limited data) and its Monte Carlo standard error (MCSE, `mcse_diff`: from the
   limited number of draws; more draws shrink it);
+- terms that share units, as overlapping test sets do, are correlated: the SE allows for it;
 - where only some of the terms were scored, at random, their sum is estimated
   (`pcv.analysis.subsampling`), with a third error, the SE of subsampling.
 """
@@ -55,6 +56,8 @@ class Scores(NamedTuple):
     """which of all terms these are, in this order; None: all"""
     surrogate: Float[np.ndarray, " any_term"] | None = None
     """of all terms, if only some were scored (nats)"""
+    inflation: tuple[float, float] = (1.0, 1.0)
+    """of `overlap_inflation`, of the terms and of the folds"""
 
 
 class Comparison(NamedTuple):
@@ -104,6 +107,8 @@ class Comparison(NamedTuple):
     elpd_diff_terms: Float[np.ndarray, "model term"]
     """differences term by term"""
     fold: list[str]
+    inflation: float
+    """of `overlap_inflation`: 1 where each unit is tested once"""
     elpd_diff_folds: Float[np.ndarray, "model fold"]
     """differences summed over the terms of each fold"""
     n_folds: int
@@ -118,19 +123,52 @@ class Comparison(NamedTuple):
         return self.num_terms > len(self.term)
 
 
-def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model"]:
+def overlap_inflation(unit: Int[np.ndarray, " tested"], term: Int[np.ndarray, " tested"]) -> float:
+    r"""Ratio of the variance of a sum of T terms, some of whose units are tested by several, to
+    that of as many terms with units of their own.
+
+    .. math:: \frac{1}{T} \sum_{j,k} \frac{|U_j \cap U_k|}{\sqrt{|U_j| |U_k|}}
+              = \frac{1}{T} \sum_i \Big( \sum_{j: i \in U_j} |U_j|^{-1/2} \Big)^2
+
+    with the units :math:`U_j` of term j: the correlation of terms whose units contribute
+    independently. 1 where each unit is tested once; R where every unit is tested R times by sets
+    of one size.
+
+    Args:
+        unit, term: indices of every tested unit, and of the term that tests it.
+
+    >>> round(overlap_inflation(np.arange(4), np.array([0, 0, 1, 1])), 6)
+    1.0
+    >>> round(overlap_inflation(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])), 6)
+    2.0
+    """
+    if not unit.size:
+        return 1.0
+    size = np.bincount(term)
+    with np.errstate(divide="ignore"):
+        share = np.bincount(unit, weights=(1 / np.sqrt(size))[term])
+    return float((share**2).sum() / np.count_nonzero(size))
+
+
+def standard_error(
+    terms: Float[np.ndarray, "model term"], inflation: float = 1.0
+) -> Float[np.ndarray, " model"]:
     r"""Standard error of each model's sum of T terms.
 
-    .. math:: \mathrm{SE} = \sqrt{T \, \mathrm{var}_{T-1}(x)}
+    .. math:: \mathrm{SE} = \sqrt{T \, \mathrm{var}_{T-1}(x) \,
+              \frac{\varphi}{1 - (\varphi - 1) / (T - 1)}}
 
-    PCV eq. 10, as in R's loo and `az.loo`. (ArviZ's `compare`, k-fold and leave-future-out use the
-    variance with divisor T: smaller by :math:`\sqrt{(T - 1) / T}`.)
+    with φ = 1 where terms are independent: PCV eq. 10, as in R's loo and `az.loo`. (ArviZ's
+    `compare`, k-fold and leave-future-out use the variance with divisor T: smaller by
+    :math:`\sqrt{(T - 1) / T}`.)
 
     Args:
         terms: the summands.
+        inflation: φ, of `overlap_inflation`. (The denominator is what correlated terms lack in
+            their own variance.)
 
     Returns:
-        In the units of the terms; NaN with a single term.
+        In the units of the terms; NaN with a single term, or where all terms have the same units.
 
     >>> standard_error(np.array([[1.0, 2.0, 3.0]])).round(3)
     array([1.732])
@@ -138,8 +176,11 @@ def standard_error(terms: Float[np.ndarray, "model term"]) -> Float[np.ndarray, 
     count = terms.shape[1]
     if count < 2:
         return np.full(len(terms), np.nan)
+    apart = 1 - (inflation - 1) / (count - 1)
+    if apart < 1e-9:
+        return np.full(len(terms), np.nan)
     with np.errstate(invalid="ignore"):
-        return np.sqrt(count * terms.var(axis=1, ddof=1))
+        return np.sqrt(count * terms.var(axis=1, ddof=1) * inflation / apart)
 
 
 def compare(scores: Sequence[Scores], reference: str | None = None) -> Comparison:
@@ -213,7 +254,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         mcse_is_bound=is_bound,
         elpd_diff=of_diff.elpd,
         dse=dse,
-        dse_folds=np.where(is_other, standard_error(diff_folds), 0.0)
+        dse_folds=np.where(is_other, standard_error(diff_folds, first.inflation[1]), 0.0)
         if first.chosen is None
         else dse,
         subsampling_dse=of_diff.elpd_subsampling_se,
@@ -223,6 +264,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         p_better=p_better,
         term=list(first.term),
         elpd_diff_terms=diff_terms,
+        inflation=first.inflation[0],
         fold=list(first.fold),
         elpd_diff_folds=diff_folds,
         n_folds=len(first.fold),
@@ -248,7 +290,7 @@ def _sums(
     """Sums of all terms, which are these or, where they are a subsample, many more."""
     if first.chosen is None:
         exact = np.zeros(len(terms))
-        return Sums(terms.sum(axis=1), exact, standard_error(terms), exact)
+        return Sums(terms.sum(axis=1), exact, standard_error(terms, first.inflation[0]), exact)
     every = surrogate if surrogate.size else [None] * len(terms)
     found = [difference_estimator(first.chosen, x, y) for x, y in zip(terms, every, strict=True)]
     return Sums(*(np.array([getattr(x, name) for x in found]) for name in Sums._fields))
@@ -259,7 +301,8 @@ def total(scores: Scores) -> Sum:
     terms = np.asarray(scores.elpd)
     if scores.chosen is not None:
         return difference_estimator(scores.chosen, terms, scores.surrogate)
-    return Sum(float(terms.sum()), 0.0, float(standard_error(terms[None])[0]), 0.0)
+    se = standard_error(terms[None], scores.inflation[0])
+    return Sum(float(terms.sum()), 0.0, float(se[0]), 0.0)
 
 
 def total_mcse(scores: Scores) -> float:

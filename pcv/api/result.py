@@ -15,7 +15,7 @@ from pcv.analysis.results import Kind, wording
 from pcv.analysis.results.numbers import mcse_in_words
 from pcv.api import saved
 from pcv.base.errors import PcvError
-from pcv.folds.base import foldable
+from pcv.folds.base import foldable, is_exchangeable, stored
 from pcv.pipeline.storage.storable import true_names
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class CV:
     def p(self) -> float:
         r"""Effective number of parameters: :math:`\sum \mathrm{lpd} - \mathrm{elpd}`, with the
         log predictive density of the same terms under the full-data posterior. NaN for targets,
-        where log likelihoods exceed 512 MiB and are not stored, under the marginal predictive,
-        which has no full-data counterpart, and of a subsample."""
-        if self._is_subsample:
+        log likelihoods above 512 MiB, which are not stored, the marginal predictive, a subsample,
+        and where the order of units counts: futures, blocks, gaps, overlapping test sets."""
+        if self._is_subsample or not is_exchangeable(stored(self.tree["folds"].dataset)):
             return np.nan
         return float(np.sum(self._lpd() - self.scores.elpd))
 
@@ -188,7 +188,7 @@ class CV:
             there = f"there are {', '.join(known)}" if known else f"request it: scores=['{name}']"
             raise PcvError(f"no {kind} score '{name}'; {there}")
         found = results.scores(self.diagnostics, kind, "", "", name)
-        se = comparing.standard_error(found.elpd[None])[0]
+        se = comparing.standard_error(found.elpd[None], found.inflation[0])[0]
         mcse = np.sqrt(np.sum(found.mcse**2))
         return pd.Series({"estimate": found.elpd.sum(), "se": se, "mcse": mcse}, name=name)
 
@@ -241,8 +241,9 @@ class CV:
         if not np.isnan(d["rhat_max"]):
             rhat = results.rhat_max_in_words(d)
             trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
-        subspace = [d.attrs["subspace"]] if "subspace" in d.attrs else []
-        words = [trust, *subspace, *(f"Warning: {mark}" for mark in self._marks())]
+        notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
+        notes += [f"{x}." for x in wording.overlap_note(self.scores.inflation[0])]
+        words = [trust, *notes, *(f"Warning: {mark}" for mark in self._marks())]
         if self._is_subsample:
             notes = wording.error_notes(comparing.compare([self.scores]))
             grown = [f"{d.attrs['until']}."] if "until" in d.attrs else []

@@ -69,6 +69,22 @@ def stored(dataset: xr.Dataset) -> Folds:
     )
 
 
+def is_exchangeable(folds: Folds) -> bool:
+    """Whether the order of units plays no part: each is tested once, by a fold that trains on all
+    units that it does not test, and test sets of several units are not runs of them.
+
+    >>> mixed, blocks = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])
+    >>> [is_exchangeable(from_labels(x, ["a", "b"])) for x in (mixed, blocks)]
+    [True, False]
+    """
+    size, tested = (folds.test >= 0).sum(axis=1), folds.test[folds.test >= 0]
+    once = tested.size == np.unique(tested).size == (folds.num_units or tested.size)
+    with_gap = (np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) > size).any()
+    first = np.where(folds.test < 0, folds.test.max(), folds.test).min(axis=1)
+    runs = size.max() > 1 and (folds.test.max(axis=1) - first + 1 == size).all()
+    return bool(once and not with_gap and not runs)
+
+
 def from_file(path: Path) -> Folds:
     """Saved folds: `fold`, `test` and `held_out` of a store like folds.zarr.
 

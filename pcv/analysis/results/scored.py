@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from pcv.analysis.comparison import Scores
+from pcv.analysis.comparison import Scores, overlap_inflation
 from pcv.analysis.subsampling import Subsample
 
 Kind = Literal["joint", "pointwise"]
@@ -59,7 +59,16 @@ def scores(
         shared=float(diagnostics.attrs.get(f"{of}_shared", 0.0)) if score == "log" else 0.0,
         chosen=chosen,
         surrogate=surrogate,
+        inflation=_inflation(units, joint) if chosen is None else (1.0, 1.0),
     )
+
+
+def _inflation(units: np.ndarray, joint: bool) -> tuple[float, float]:
+    """Of `overlap_inflation`, of the terms and of the folds, from the names of tested units."""
+    fold, slot = np.nonzero(units != "")
+    _, unit = np.unique(units[fold, slot], return_inverse=True)
+    of_folds = overlap_inflation(unit, fold)
+    return of_folds if joint else overlap_inflation(unit, np.arange(unit.size)), of_folds
 
 
 def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
@@ -90,6 +99,7 @@ def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
         fold_of_term=np.arange(len(names)),
         elpd=per_unit * np.where(there, diagnostics[name].values, 0.0).sum(axis=1),
         mcse=per_unit * diagnostics[error].values,
+        inflation=(1.0, 1.0),  # of the choice of sets
         shared=whole.shared * (p / size.sum()) ** 2,  # in proportion to numbers of units
     )
 

@@ -215,11 +215,23 @@ def mcse_notes(comparison: Comparison) -> list[str]:
     ]
 
 
+def overlap_note(inflation: float) -> list[str]:
+    """What SEs allow for where test sets share units; empty where they do not.
+
+    >>> overlap_note(4.0)
+    ['Test sets overlap: each SE is 2.0 times that of separate ones']
+    """
+    if inflation <= 1 + 1e-9:
+        return []
+    return [f"Test sets overlap: each SE is {np.sqrt(inflation):.1f} times that of separate ones"]
+
+
 def error_notes(comparison: Comparison) -> list[str]:
-    """`mcse_notes`; of a subsample, which of the three errors dominates, and what to do."""
+    """That test sets overlap, and `mcse_notes`; of a subsample, which of the three errors
+    dominates, and what to do."""
     c = comparison
     if not c.is_subsample:
-        return mcse_notes(c)
+        return [*overlap_note(c.inflation), *mcse_notes(c)]
     if len(c.models) == 1:
         found = Sum(c.elpd[0], c.subsampling_se[0], c.se[0], np.nan)
         return advice(found, c.mcse[0], len(c.term), c.num_terms, bool(c.mcse_is_bound[0]))
