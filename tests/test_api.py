@@ -625,9 +625,9 @@ class TestFolds:
         assert all(len(set(GROUP[test])) == 6 for test in strata.test)
         assert pcv.hv_block(10, v=1, h=2).test[0].tolist() == [0, 1, 2]
         assert train_mask(pcv.h_block(6, h=1), 6)[2].tolist() == [True, *[False] * 3, True, True]
-        assert pcv.leave_future_out(6, 4).id.tolist() == ["5", "6"]
+        assert pcv.leave_future_out(6, 4).id.tolist() == ["4", "5"]
         assert len(pcv.leave_p_out(5, 2, "all").id) == 10
-        assert pcv.block(5, 2).id.tolist() == ["1 to 2", "3 to 4", "5"]
+        assert pcv.block(5, 2).id.tolist() == ["0 to 1", "2 to 3", "4"]
         assert len(pcv.leave_one_location_out([0, 0, 1], [0, 0, 1]).id) == 2
         assert len(pcv.spatial_block([0.0, 1, 5, 6], [0.0, 0, 0, 0], size=5).id) == 2
         assert pcv.leave_one_out(["A", "B"]).id.tolist() == ["A", "B"]

@@ -117,7 +117,7 @@ def test_folds_that_make_no_sense_are_refused():
     assert message(["a", "b"], [array(0, 1, 2), array(1, 2, 3)]) == (
         "2 of 4 units are tested more than once: 'B', 'C'"
     )
-    check(from_sets(["a", "b"], [array(0), array(0)], None, 4), ["A", "B", "C", "D"], cover=False)
+    check(from_sets(["a", "b"], [array(0), array(0)], None, 4), list("ABCD"), cover=False)
 
 
 def test_many_units_are_counted_not_listed():
@@ -130,7 +130,7 @@ def test_many_units_are_counted_not_listed():
         "them of these 1, in the order of the data"
     )
     unsaid = folds._replace(num_units=None)
-    words = "folds test unit 2, but the data have only 1 units"
+    words = "folds test unit 1, counted from 0, but the data have 1 units"
     assert refusal(check, unsaid, ["1"], True) == words
 
 
@@ -286,12 +286,33 @@ def test_splitters_of_scikit_learn(splitter):
         folds = from_splitter(splitter, n, y, groups)
     splits = list(splitter.split(np.zeros((n, 1)), y, groups))
     times = np.bincount(np.concatenate([test for _, test in splits])).max()
-    told = f"{type(splitter).__name__} tests units up to {times} times: elpd counts"
-    assert any(str(w.message).startswith(told) for w in said) == (times > 1)
+    every = np.bincount(np.concatenate([test for _, test in splits]), minlength=n)
+    of, told = type(splitter).__name__, [str(w.message) for w in said]
+    assert (f"{of} tests units up to {times} times, '" in told[0]) if times > 1 else not told[1:]
+    never = f"{of} tests {(every == 0).sum()} of 12 units never, "
+    assert any(x.startswith(never) for x in told) == (of == "ShuffleSplit")
     assert len(folds.id) == len(splits)
     for k, (train, test) in enumerate(splits):
         assert scored(folds)[k] == sorted(test.tolist())
         assert np.flatnonzero(train_mask(folds, n)[k]).tolist() == sorted(train.tolist())
+
+
+@pytest.mark.filterwarnings("ignore:_Splits tests")
+def test_twin_splits_are_refused():
+    class _Splits:
+        def __init__(self, *splits):
+            self.splits = splits
+
+        def split(self, x, y=None, groups=None):
+            return iter(self.splits)
+
+    one, other = (array(2, 3), array(0, 1)), (array(0), array(2, 3))
+    assert refusal(from_splitter, _Splits(one, other, one), 4) == (
+        "'fold 1' and 'fold 3' of the splitter are the same: they test, and train on, the same "
+        "units; drop one"
+    )
+    with_gap = array(2), array(0, 1)
+    assert len(from_splitter(_Splits(one, other, with_gap), 4).id) == 3
 
 
 def test_splitters_are_schemes():

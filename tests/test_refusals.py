@@ -89,7 +89,7 @@ CALLS = {
     ),
     "a missing group": (
         lambda: pcv.leave_one_group_out([1.0, np.nan]),
-        "group_by: the value of unit 2 is missing; fill it in, or leave the unit out of the data",
+        "group_by: the value of unit '1' is missing; fill it in, or leave the unit out of the data",
     ),
     "text for units": (
         lambda: pcv.kfold("40", 5),

@@ -245,7 +245,7 @@ def test_long_series_stay_small():
 
 
 def test_a_gap_that_empties_a_training_set_is_refused():
-    assert refusal(hv_block, 6, 0, 3) == ("folds that leave no unit to train on: '3', '4'")
+    assert refusal(hv_block, 6, 0, 3) == ("folds that leave no unit to train on: '2', '3'")
 
 
 def test_times_that_are_not_in_order():
@@ -324,10 +324,10 @@ def test_times_that_are_text():
 def test_schemes_of_an_order_are_told_the_times(scheme):
     assert len(scheme(time=[2001, 2002, 2003, 2005]).id) == len(scheme().id)
     assert refusal(scheme, time=[2001, 2002, 2004, 2003]).startswith(
-        f"fold '{scheme().id[-1]}': time is not in order: 2003 ('4') comes after 2004 ('3')"
+        f"fold '{scheme().id[-1]}': time is not in order: 2003 ('3') comes after 2004 ('2')"
     )
-    assert "'2' and '3' have the same time, 2002" in refusal(scheme, time=[2001, 2002, 2002, 2003])
-    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit 2")
+    assert "'1' and '2' have the same time, 2002" in refusal(scheme, time=[2001, 2002, 2002, 2003])
+    assert refusal(scheme, time=[2001, None, 2002, 2003]).startswith("time: the value of unit '1'")
 
 
 def test_folds_at_random_have_no_order():
@@ -433,7 +433,7 @@ def test_blocks_on_the_earth_do_not_shrink_towards_the_pole():
 
 def test_places_that_cannot_be():
     assert refusal(places_of, [50.0], [100.0], degrees=True).startswith(
-        "latitude 100 of unit 1 is not between -90 and 90 degrees; are longitude and latitude "
+        "latitude 100 of unit 0, counted from 0, is not between -90 and 90 degrees; are longitude "
     )
     places_of([50.0], [100.0], degrees=False)
     assert refusal(leave_one_location_out, [0.0] * 3, [0.0] * 3) == (
@@ -696,7 +696,7 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
 )
 def test_missing_groups_are_refused(make, name):
     for group in ([1.0, np.nan, 2.0, 2.0], ["a", None, "b", "b"]):
-        with pytest.raises(PcvError, match=f"^{name}: the value of unit 2 is missing"):
+        with pytest.raises(PcvError, match=f"^{name}: the value of unit '1' is missing"):
             make(group)
 
 
@@ -713,7 +713,7 @@ def test_missing_groups_are_refused(make, name):
         (lambda: pcv.spatial_block([], [], 1), "x: 0 values, of 0 units; give one for each unit"),
         (
             lambda: pcv.spatial_block([0.0, np.inf], [1, 1], 1),
-            "coordinates inf and 1 of unit 2 are",
+            "coordinates inf and 1 of unit 1, counted from 0, are",
         ),
         (
             lambda: pcv.hv_block(6, 1, 0, skip=-1),
@@ -756,5 +756,5 @@ def test_folds_print_themselves():
     page = pcv.h_block(10, 2)._repr_html_()
     assert ">10 folds of 10 units: test 1, " in page
     assert page.count("<tr") == 12  # names of columns, name of the index, folds
-    first = page.partition("<th>1</th>")[2].partition("</tr>")[0]
+    first = page.partition("<th>0</th>")[2].partition("</tr>")[0]
     assert re.findall(r"<td>(\d+)</td>", first) == ["1", "2", "7"]

@@ -19,16 +19,16 @@ Units = int | np.integer | Sequence[str] | pd.Series | Shaped[np.ndarray, " unit
 
 
 def names_of(units: Units) -> Sequence[str]:
-    """Names of units, counted from 1 if only their number is given.
+    """Names of units, counted from 0 if only their number is given, as a model's units are.
 
     Raises:
         PcvError: no units, or not a whole number of them.
 
     >>> names_of(2)
-    ['1', '2']
+    ['0', '1']
     """
     if isinstance(units, int | np.integer) and not isinstance(units, bool) and units >= 0:
-        names: Sequence[str] = [str(i + 1) for i in range(units)]
+        names: Sequence[str] = [str(i) for i in range(units)]
     elif isinstance(units, str) or np.ndim(units) != 1:
         raise PcvError(f"units is {units!r}; give their number, or a list of their names")
     else:
@@ -58,13 +58,14 @@ def complete(values: Values, name: str, units: Units | None = None) -> np.ndarra
     found = np.asarray(values)
     if found.ndim != 1:
         raise PcvError(f"{name} has shape {found.shape}; give a flat array, a value for each unit")
-    number = found.size if units is None else len(names_of(units))
+    names = range(found.size) if units is None else names_of(units)
+    number = len(names)
     if not found.size or found.size != number:
         raise PcvError(f"{name}: {found.size} values, of {number} units; give one for each unit")
     missing = pd.isna(found)
     if missing.any():
         raise PcvError(
-            f"{name}: the value of unit {int(missing.argmax()) + 1} is missing; fill it in, or "
+            f"{name}: the value of unit '{names[missing.argmax()]}' is missing; fill it in, or "
             "leave the unit out of the data"
         )
     return found
@@ -144,7 +145,8 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
         raise PcvError(f"empty folds, which test no unit: {some(folds.id[empty])}")
     if folds.test.max() >= num_units:
         raise PcvError(
-            f"folds test unit {folds.test.max() + 1}, but the data have only {num_units} units"
+            f"folds test unit {folds.test.max()}, counted from 0, but the data have {num_units} "
+            "units"
         )
     untrained = np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) >= num_units
     if untrained.any():

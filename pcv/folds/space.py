@@ -54,7 +54,7 @@ def places_of(x: Values, y: Values, degrees: bool) -> Places:
     if not finite.all():
         i = int(finite.argmin())
         pair = f"{label(places.first[i])} and {label(places.second[i])}"
-        raise PcvError(f"coordinates {pair} of unit {i + 1} are not finite")
+        raise PcvError(f"coordinates {pair} of unit {i}, counted from 0, are not finite")
     if not degrees:
         return places
     for name, values, low, high in [
@@ -65,8 +65,8 @@ def places_of(x: Values, y: Values, degrees: bool) -> Places:
         if wrong.any():
             i = int(wrong.argmax())
             raise PcvError(
-                f"{name} {label(values[i])} of unit {i + 1} is not between {low} and {high}"
-                " degrees; are longitude and latitude swapped, or are these metres (x, y)?"
+                f"{name} {label(values[i])} of unit {i}, counted from 0, is not between {low} and "
+                f"{high} degrees; are longitude and latitude swapped, or are these metres (x, y)?"
             )
     return places
 

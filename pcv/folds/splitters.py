@@ -34,11 +34,11 @@ def from_splitter(
 
     Raises:
         PcvError: a split yields anything but indices of units, trains on units that it tests, or
-            tests or trains on nothing; a single split; a time that does not increase, naming the
-            fold.
+            tests or trains on nothing; two splits that are the same; a single split; a time that
+            does not increase, naming the fold.
 
     Warns:
-        UserWarning: units are tested more than once.
+        UserWarning: units are tested more than once, or never although units before them are.
 
     >>> from sklearn.model_selection import TimeSeriesSplit
     >>> folds = from_splitter(TimeSeriesSplit(2), ["A", "B", "C"])
@@ -61,14 +61,30 @@ def from_splitter(
             )
         tests.append(test)
         gaps.append(np.setdiff1d(np.arange(num_units), np.union1d(train, test)))
-    most = np.bincount(np.concatenate([np.empty(0, int), *tests]), minlength=1).max()
-    if most > 1:
+    folds = checked(from_sets(ids, tests, gaps, num_units), units, time=time)
+    first: dict[bytes, str] = {}
+    for fold, *sets in zip(ids, folds.test, folds.held_out):
+        if (twin := first.setdefault(b"".join(x.tobytes() for x in sets), fold)) != fold:
+            raise PcvError(
+                f"{twin!r} and {fold!r} of the splitter are the same: they test, and train on, the "
+                "same units; drop one"
+            )
+    times, of = np.bincount(np.concatenate(tests), minlength=num_units), type(splitter).__name__
+    if times.max() > 1:
+        often = [names[unit] for unit in np.flatnonzero(times > 1)]
         warnings.warn(
-            f"{type(splitter).__name__} tests units up to {most} times: elpd counts their scores "
-            "as often, and the SE, which treats them as independent, is too small",
+            f"{of} tests units up to {times.max()} times, {some(often)}: elpd counts their scores "
+            "as often, and the SE allows for it",
             stacklevel=2,
         )
-    return checked(from_sets(ids, tests, gaps, num_units), units, time=time)
+    left, first = np.flatnonzero(times == 0), int((times > 0).argmax())
+    if (left > first).any():  # more than the start of a series
+        warnings.warn(
+            f"{of} tests {len(left)} of {num_units} units never, "
+            f"{some(names[unit] for unit in left)}: elpd is of the others alone",
+            stacklevel=2,
+        )
+    return folds
 
 
 def _indices(part: Any, name: str) -> Int[np.ndarray, " some"]:

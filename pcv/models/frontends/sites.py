@@ -244,7 +244,8 @@ def refuse_masked(
     if masked.size:
         raise PcvError(
             f"{where}: handlers.mask hides {masked.size} of {present[0].size} units completely "
-            f"(the first is unit {masked[0] + 1}); they cannot be scored: drop their observations"
+            f"(the first is unit {masked[0]}, counted from 0); they cannot be scored: drop their "
+            "observations"
         )
 
 
