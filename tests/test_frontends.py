@@ -319,6 +319,8 @@ def test_a_density_of_ones_own_needs_no_replicates():
         )
     made = from_pymc(model)
     assert made.predict is None
+    (note,) = made.notes
+    assert note.startswith("scores of 'y' are of the log density that a CustomDist gives, as it is")
     params = {"mu": jnp.asarray(0.3)}
     expected = dist.Normal(0.3, 2.0).log_prob(REAL)
     np.testing.assert_allclose(made.log_lik(params, {}), expected, rtol=1e-6)
@@ -564,7 +566,7 @@ REFUSED = {
     ),
     "masked": (
         handlers.mask(in_plate, mask=np.arange(N) != 4),
-        "handlers.mask hides 1 of 12 units completely (the first is unit 5); they cannot be scor",
+        "handlers.mask hides 1 of 12 units completely (the first is unit 4, counted from 0); ",
     ),
     "masked altogether": (
         lambda mu, y: masked_in_plate(mu, y, False),
@@ -937,6 +939,17 @@ def test_units_have_the_names_of_their_coords(coords, names, labels):
 
 
 @pytest.mark.filterwarnings("ignore:For backward compatibility:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
+def test_weights_of_bambi_are_said():
+    frame = pd.DataFrame(
+        {"y": REAL, "x": np.arange(len(REAL)), "w": 1.0 + np.arange(len(REAL)) % 2}
+    )
+    made = from_bambi(bmb.Model("weighted(y, w) ~ x", frame))
+    assert len(made.notes) == 1
+    assert made.notes[0].endswith("are of its log density times its weights (weighted)")
+    assert not from_bambi(bmb.Model("y ~ x", frame)).notes
+
+
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
 def test_bambi_is_its_pymc_model_with_columns():
     frame = pd.DataFrame({"y": REAL, "x": X[:, 0], "site": np.array(list("abcd"))[GROUP]})

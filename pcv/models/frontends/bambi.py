@@ -53,7 +53,11 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
         if len(rows) == size and name != response and _usable_in_folds(str(name), column)
     }
     # Bambi reports a different intercept from its model's, which is for centred predictors.
-    return from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
+    converted = from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
+    if not model.response_term.is_weighted:
+        return converted
+    weighted = f"scores of '{response}' are of its log density times its weights (weighted)"
+    return converted._replace(notes=[weighted])
 
 
 def _named(formula: str) -> set[str]:

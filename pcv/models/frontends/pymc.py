@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
     raise PcvError(
         "models of PyMC and Bambi need these installed: install pcv with its extra, pcv-bayes[pymc]"
     ) from error
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.replace import graph_replace
@@ -146,7 +147,24 @@ def from_pymc(
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
         unconstrain=_unconstrainer(model, shapes),
+        notes=_notes_on(model),
     )
+
+
+def _notes_on(model: pm.Model) -> list[str]:
+    """Caveats for readers of the scores: a density of one's own may be weighted."""
+    given = [
+        f"'{rv.name}'"
+        for rv in model.observed_RVs
+        if isinstance(op := rv.owner.op, CustomDistRV)
+        or (isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob)
+    ]
+    if not given:
+        return []
+    return [
+        f"scores of {', '.join(given)} are of the log density that a CustomDist gives, as it is: "
+        "weights in it count"
+    ]
 
 
 def _refuse(model: pm.Model, where: str) -> None:
