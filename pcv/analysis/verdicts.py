@@ -160,7 +160,10 @@ def faults(
                 " longer warmup, or a smaller step size (higher target_accept)"
             )
         elif rhat[k] > limit[k]:
-            found.append(f"{word} {rhat[k]:.4g}: chains disagree; longer warmup, then more draws")
+            found.append(
+                f"{word} {rhat[k]:.4g}, above {limit[k]:.4g}: chains disagree; longer warmup, then"
+                " more draws"
+            )
         elif not alone and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
             found.append(
                 f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few effective draws"
@@ -168,8 +171,8 @@ def faults(
             )
         if nested[k] > nested_most[k] and not rhat[k] > limit[k]:
             found.append(
-                f"Nested R-hat {nested[k]:.4g}: chains from different starts disagree; longer"
-                " warmup, then more draws"
+                f"Nested R-hat {nested[k]:.4g}, above {nested_most[k]:.4g}: chains from different"
+                " starts disagree; longer warmup, then more draws"
             )
         if forgot is not None and not forgot[k]:
             found.append(

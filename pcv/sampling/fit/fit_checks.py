@@ -84,7 +84,7 @@ def check(
         means = draws.position[..., worst].mean(1)
         apart = int(np.argmax(np.abs(means - np.median(means))))
         problems.append(
-            f"R-hat of '{names[worst]}' is {rhat[worst]:.2f}, above {MAX_RHAT} (chain {apart} is "
+            f"R-hat of '{names[worst]}' is {_beyond(rhat[worst])} (chain {apart} is "
             "furthest from the others): increase fit.warmup and fit.draws, or reparameterise"
         )
     elif kernel is not None and (said := _in_directions(draws, names, kernel)):
@@ -116,6 +116,16 @@ def check(
     return Checks(rhat, ess, efmi, divergences, problems, warnings)
 
 
+def _beyond(rhat: float) -> str:
+    """An R-hat with as many digits as show that it is above the limit.
+
+    >>> _beyond(1.32), _beyond(1.0504)
+    ('1.32, above 1.05', '1.0504, above 1.05')
+    """
+    digits = 2 if round(rhat, 2) > MAX_RHAT else 4
+    return f"{rhat:.{digits}f}, above {MAX_RHAT}"
+
+
 def _usual(chains: int, ess: float) -> float:
     """R-hat expected of mixed chains, given the Monte Carlo error of their means."""
     return max(WARN_RHAT, float(np.sqrt(1 + 2 * chains / max(ess, 1.0))))
@@ -128,7 +138,7 @@ def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
     if rhat[worst] <= MAX_RHAT:
         return ""
     return (
-        f"R-hat of '{names[worst]}' given the others is {rhat[worst]:.2f}, above {MAX_RHAT}: "
+        f"R-hat of '{names[worst]}' given the others is {_beyond(rhat[worst])}: "
         "increase fit.warmup and fit.draws, or reparameterise"
     )
 
