@@ -247,8 +247,8 @@ def benchmark_of_models(benchmarks: Sequence[Benchmark]) -> Benchmark:
 
     >>> a = Benchmark(1.2, np.array([1.1, 1.2]), 0.5, 1.2)
     >>> b = Benchmark(1.1, np.array([1.3, 1.0]), 0.5, 1.3)
-    >>> benchmark_of_models([a, b])
-    Benchmark(observed=1.2, replicates=array([1.3, 1.2]), share_above=1.0, limit=1.3)
+    >>> benchmark_of_models([a, b])[:4]
+    (1.2, array([1.3, 1.2]), 1.0, 1.3)
     """
     return _benchmark(
         float(np.fmax.reduce([x.observed for x in benchmarks])),
