@@ -1,4 +1,5 @@
-"""How often is the whole verdict wrong? `python -m benchmarks.verdicts`, some 20 minutes.
+"""How often is the whole verdict wrong? `python -m benchmarks.verdicts [tails] [healthy]
+[chains]`, some 40 minutes.
 
 Log scores whose exact elpd is known, as AR(1) chains of all folds (10 to 1,000 folds, 8 to 256
 chains of 50 to 1,000 draws, φ of 0 to .8), judged as by default, with superchains from 32 chains
@@ -7,6 +8,7 @@ something is wrong. There it is a miss where that fold is not flagged although i
 by more than four of its MCSEs.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,7 +30,7 @@ from pcv.analysis.diagnostics import (
 from pcv.analysis.verdicts import faults, heavy_tail, run_verdict
 from pcv.pipeline.config.sections import CvConfig
 
-HEALTHY, FAULTY = 400, 40
+HEALTHY, FAULTY = 200, 40
 """designs, of each fault"""
 MOST_DRAWS = 2**21
 """of all folds of a design"""
@@ -212,7 +214,8 @@ def tails(s: np.ndarray, exact: float) -> str:
     return " | ".join(cells)
 
 
-if __name__ == "__main__":
+def of_tails() -> None:
+    """When the MCSE of a score is too small, and what tells."""
     rng = np.random.default_rng(1)
     print("| s | sd | k-hat | mean z | sd of z | over 4 MCSE | by k-hat | missed", end=" ")
     print("| or hidden variance | missed | by sums alone | missed |")
@@ -227,18 +230,22 @@ if __name__ == "__main__":
     for sd in (0.5, 1.0, 1.5):
         words = tails(rng.gamma(25, sd / 5, shape), -25 * np.log1p(-sd / 5))
         print(f"| gamma, shape 25 | {sd} | {words} |", flush=True)
-    print()
 
-    def designs(number: int, fault: Callable | None, *which: Any) -> list[Found]:
-        return [verdict(int(rng.integers(2**32)), drawn(rng, *which), fault) for _ in range(number)]
 
+def designs(rng: np.random.Generator, number: int, fault: Callable | None, *of: Any) -> list[Found]:
+    return [verdict(int(rng.integers(2**32)), drawn(rng, *of), fault) for _ in range(number)]
+
+
+def of_healthy() -> None:
+    """False alarms by the number of effective draws and the sd of s."""
+    rng = np.random.default_rng(2)
     head = ("effective draws", "sd of s", "designs", "any flag", "folds flagged")
     print("|", " | ".join((*head, "sum off by over 4 MCSE", "first reasons")), "|")
     print("|---" * 7 + "|")
     for low, high in ((400, 1000), (1000, np.inf), (100, 400)):
         for sds in ((0.1, 0.3, 0.6, 1.0), (1.25, 1.5), (2.0,)):
-            number = HEALTHY // 2 if low > 100 and sds[0] == 0.1 else HEALTHY // 8
-            found = designs(number, None, low, high, sds)
+            number = HEALTHY if low > 100 and sds[0] == 0.1 else HEALTHY // 4
+            found = designs(rng, number, None, low, high, sds)
             cells = (
                 f"{low} to {high:.0f}".replace("to inf", "and more"),
                 ", ".join(map(str, sds)),
@@ -249,11 +256,15 @@ if __name__ == "__main__":
                 why(found),
             )
             print("|", " | ".join(cells), "|", flush=True)
-    print("\n| chains | designs | any flag | folds flagged | first reasons |")
+
+
+def of_chains() -> None:
+    """False alarms and misses of what users of so many chains get."""
+    rng, enough = np.random.default_rng(3), (400, np.inf)
+    print("| chains | designs | any flag | folds flagged | first reasons |")
     print("|---" * 5 + "|")
-    sds = (0.1, 0.3, 0.6, 1.0)
     for number in CHAINS:
-        found = designs(HEALTHY, None, 400, np.inf, sds, (number,))
+        found = designs(rng, HEALTHY, None, *enough, (0.1, 0.3, 0.6, 1.0), (number,))
         flagged = np.concatenate([each.flagged for each in found])
         cells = (str(number), str(HEALTHY), percent([each.said != "ok" for each in found]))
         print("|", " | ".join((*cells, f"{flagged.mean():.2%}", why(found))), "|", flush=True)
@@ -263,9 +274,18 @@ if __name__ == "__main__":
     for fault in FAULTS:
         cells = [fault.__doc__.rstrip(".").lower() if fault.__doc__ else ""]
         for number in CHAINS:
-            found = designs(FAULTY, fault, 400, np.inf, (0.3, 0.6, 1.0), (number,))
+            found = designs(rng, FAULTY, fault, *enough, (0.3, 0.6, 1.0), (number,))
             off = [each for each in found if not each.off[BAD] <= 4]
             missed = sum(not each.flagged[BAD] for each in off)
             seen = percent([each.flagged[BAD] for each in found])
             cells.append(f"{seen}, {missed} of {len(off)}")
         print("|", " | ".join(cells), "|", flush=True)
+
+
+PARTS = {"tails": of_tails, "healthy": of_healthy, "chains": of_chains}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or PARTS:
+        print(f"{PARTS[name].__doc__}\n")
+        PARTS[name]()
+        print()

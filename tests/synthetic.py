@@ -193,6 +193,7 @@ def make_results(
                 "num_chains": 8,
                 "superchains": 0,
                 "rhat_is_nested": False,
+                "given_tested": False,
                 "num_draws": 20 * batches,
                 "batch_size": 20,
                 "good_k": 0.7,
@@ -230,7 +231,11 @@ PROVENANCE: dict[str, Any] = {
 CHAINS, DRAWS, BATCH = 4, 400, 50
 TEST = np.array([[0, 1], [2, 3], [4, -1]])
 UNITS = np.array([f"unit {i}" for i in range(5)])
-FOLDS = xr.Dataset({"test": (("fold", "slot"), TEST)}, {"fold": ["a", "b", "c"]})
+HELD_OUT = [[[0, 2]], [[2, 4]], [[4, 5]]]
+FOLDS = xr.Dataset(
+    {"test": (("fold", "slot"), TEST), "held_out": (("fold", "run", "bound"), HELD_OUT)},
+    {"fold": ["a", "b", "c"]},
+)
 CHECKS = xr.Dataset(
     {
         "rhat": ("param", [1.0]),
@@ -242,7 +247,7 @@ CHECKS = xr.Dataset(
     {"problems": [], "warnings": []},
 )
 ATTRIBUTES = {"predictive": "plain", "integration": "", "outcome": "y", "superchains": 0}
-ATTRIBUTES |= {"full_draws": 0}
+ATTRIBUTES |= {"full_draws": 0, "given_tested": False}
 
 
 def energy(seed: int, phi: float = 0.0) -> dict[str, np.ndarray]:

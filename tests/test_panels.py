@@ -1,6 +1,11 @@
 """Futures of one series and of many: scores by steps ahead, from Python and in the workflow."""
 
+from dataclasses import replace
+
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 
@@ -44,6 +49,53 @@ def test_scores_by_steps_ahead_are_exact():
     pointwise = pcv.compare(both, reference="ar", joint=False).frame
     by_model = rows.groupby("model")[["elpd", "elpd_diff"]].sum()
     np.testing.assert_allclose(by_model, pointwise.loc[by_model.index, ["elpd", "elpd_diff"]])
+
+
+def lagged(y):
+    rho = numpyro.sample("rho", dist.Uniform(-1, 1))
+    past = jnp.concatenate([jnp.zeros(1), jnp.asarray(y)[:-1]])
+    with numpyro.plate("time", len(y)):
+        numpyro.sample("y", dist.Normal(rho * past, 1), obs=y)
+
+
+def constant(y):
+    a = numpyro.sample("a", dist.Normal(0, 3))
+    with numpyro.plate("time", len(y)):
+        numpyro.sample("y", dist.Normal(a, 2), obs=y)
+
+
+@pytest.mark.parametrize("horizon", [3, 1])
+def test_a_model_with_lags_is_one_step_ahead(horizon):
+    """Its units are given those that the same fold tests, which a horizon of 1 leaves none of."""
+    y = np.random.default_rng(3).normal(size=30).cumsum() * 0.7
+    models = {f.__name__: pcv.from_numpyro(f, {"y": y}) for f in (lagged, constant)}
+    folds = pcv.leave_future_out(30, min_observations=20, horizon=horizon)
+    short = {"chains": 4, "draws": 100, "scores": ["crps"], "progress": False}
+    found = pcv.cross_validate(models, folds, **short)
+    given = [int(found[name].diagnostics.attrs["given_tested"]) for name in models]
+    assert given == [int(horizon > 1), 0]
+    compared = pcv.compare(found, joint=True)
+    by_step = compared.by_step.set_index(["step", "model"])
+    assert np.isfinite(by_step.loc[1, "elpd_diff"]).all()
+    if horizon == 1:
+        assert np.isfinite(pcv.compare(found, joint=False).frame["elpd_diff"]).all()
+        assert "forecasts of the whole" not in repr(compared)
+        return
+    assert by_step["steps_ahead"].unstack().to_dict("list") == {
+        "constant": [1, 2, 3],
+        "lagged": [1, 1, 1],
+    }
+    assert np.isnan(by_step.loc[2:, "elpd_diff"].unstack()).sum().sum() == 2
+    assert np.isfinite(compared.frame["elpd_diff"]).all()
+    (crps,) = compared.compared.others
+    assert np.isnan(crps.elpd_diff).sum() == 1
+    assert " ".join(repr(compared).split()).count("no difference from other models") == 1
+    with pytest.raises(PcvError, match=r"'lagged' are given outcomes.* up to 3;"):
+        pcv.compare(found, joint=False)
+    shown = replace(found["lagged"], joint=False)
+    assert "Pointwise scores are given other outcomes" in repr(shown)
+    both = {"one": found["lagged"], "other": found["lagged"]}
+    assert "pointwise scores are given other outcomes" in repr(pcv.compare(both, joint=False))
 
 
 def test_scores_of_the_full_data_fit_have_no_steps():

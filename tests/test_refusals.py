@@ -71,6 +71,10 @@ CALLS = {
         lambda: validate(folds=[(np.arange(4), np.arange(4, 8)), (np.arange(4, 8), np.arange(4))]),
         "folds: the pairs cover 8 units, but the data have 12; make them for these 12",
     ),
+    "test sets alone": (
+        lambda: validate(folds=[np.arange(6), np.arange(6, 12)]),
+        "folds[0] is not a pair of training and test indices; give folds=[(train, test), ...]",
+    ),
     "folds of more units": (
         lambda: validate(folds=pcv.kfold(N + 1, 2)),
         "folds of 13 units, but the data have 12 (rows that dropna removes do not count)",

@@ -58,6 +58,8 @@ class Scores(NamedTuple):
     """of all terms, if only some were scored (nats)"""
     inflation: tuple[float, float] = (1.0, 1.0)
     """of `overlap_inflation`, of the terms and of the folds"""
+    given_tested: bool = False
+    """whether units are scored given others that the same fold tests, such as those just before"""
 
 
 class Comparison(NamedTuple):
@@ -107,6 +109,8 @@ class Comparison(NamedTuple):
     elpd_diff_terms: Float[np.ndarray, "model term"]
     """differences term by term"""
     fold: list[str]
+    given_tested: list[bool]
+    """per model: whether units are scored given others that the same fold tests"""
     inflation: float
     """of `overlap_inflation`: 1 where each unit is tested once"""
     elpd_diff_folds: Float[np.ndarray, "model fold"]
@@ -176,11 +180,15 @@ def standard_error(
     count = terms.shape[1]
     if count < 2:
         return np.full(len(terms), np.nan)
-    apart = 1 - (inflation - 1) / (count - 1)
-    if apart < 1e-9:
-        return np.full(len(terms), np.nan)
     with np.errstate(invalid="ignore"):
-        return np.sqrt(count * terms.var(axis=1, ddof=1) * inflation / apart)
+        return se_ratio(inflation, count) * np.sqrt(count * terms.var(axis=1, ddof=1))
+
+
+def se_ratio(inflation: float, count: int) -> float:
+    """Ratio of `standard_error` to that of as many independent terms; NaN where all terms have the
+    same units."""
+    apart = 1 - (inflation - 1) / max(count - 1, 1)
+    return float(np.sqrt(inflation / apart)) if apart > 1e-9 else np.nan
 
 
 def compare(scores: Sequence[Scores], reference: str | None = None) -> Comparison:
@@ -201,7 +209,8 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
 
     Returns:
         Models, best first. Terms and folds in the order of the first scores. A single model is
-        its own comparator.
+        its own comparator. Differences are NaN where one model's units are scored given others
+        that the same fold tests, and the other's are not.
 
     Raises:
         PcvError: two models with the same name, an unknown reference, or scores that differ in
@@ -230,8 +239,11 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     sums = _sums(first, terms, surrogate)
 
     is_other = np.arange(len(names)) != comparator
+    given = np.array([scores[i].given_tested for i in best_first])
+    unlike = given != given[comparator]
     with np.errstate(invalid="ignore", divide="ignore"):
         diff_terms = np.where(is_other[:, None], terms - terms[comparator], 0.0)
+        diff_terms[unlike] = np.nan
         of_diff = _sums(first, diff_terms, surrogate - surrogate[comparator : comparator + 1])
         dse = np.where(is_other, of_diff.se, 0.0)
         error = np.hypot(dse, of_diff.elpd_subsampling_se)
@@ -259,11 +271,12 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         else dse,
         subsampling_dse=of_diff.elpd_subsampling_se,
         dse_subsampling_se=of_diff.se_subsampling_se,
-        mcse_diff=np.where(is_other, np.hypot(mcse, mcse[comparator]), 0.0),
-        mcse_diff_is_bound=is_other & (is_bound | is_bound[comparator]),
+        mcse_diff=np.where(unlike, np.nan, np.where(is_other, np.hypot(mcse, mcse[comparator]), 0)),
+        mcse_diff_is_bound=is_other & ~unlike & (is_bound | is_bound[comparator]),
         p_better=p_better,
         term=list(first.term),
         elpd_diff_terms=diff_terms,
+        given_tested=given.tolist(),
         inflation=first.inflation[0],
         fold=list(first.fold),
         elpd_diff_folds=diff_folds,

@@ -94,7 +94,7 @@ def faults(
     where the two sides of the fold differ (p-value below .01 over the number of folds).
 
     The score is flagged where elpd is not finite, R-hat is undefined, ESS is below 50, or
-    `heavy_tail`. Nothing is flagged where it does not depend on the parameters (`constant`).
+    `heavy_tail`. It is exact where it does not depend on the parameters (`constant`).
 
     Args:
         sums: joint sums, dims (fold, chain, batch), or those of single units.
@@ -133,7 +133,7 @@ def faults(
     if carry is not None:
         effective_draws = np.where(np.isnan(carry), effective_draws, carry)
     good = np.asarray(good_k(num_draws))
-    drifts = drift(sums, inflation)
+    drifts = drift(sums)
     too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
     among = among or len(khat)
     limit = np.full(len(khat), min(MAX_RHAT, benchmark.limit))
@@ -151,8 +151,10 @@ def faults(
         "either": "smaller test sets, or a model that predicts them better",
     }[predictive]
 
+    exact = constant(sums)
+
     def of_chains(k: int) -> list[str]:
-        found, stuck = [], never_moved(k)
+        found, stuck = [], [] if exact[k] else never_moved(k)
         if len(stuck):
             names = ", ".join(map(str, stuck))
             found.append(
@@ -161,7 +163,7 @@ def faults(
             )
         elif rhat[k] > limit[k]:
             found.append(
-                f"{word} {rhat[k]:.4g}, above {limit[k]:.4g}: chains disagree; longer warmup, then"
+                f"{word} {rhat[k]:.5g}, above {limit[k]:.5g}: chains disagree; longer warmup, then"
                 " more draws"
             )
         elif not alone and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
@@ -171,7 +173,7 @@ def faults(
             )
         if nested[k] > nested_most[k] and not rhat[k] > limit[k]:
             found.append(
-                f"Nested R-hat {nested[k]:.4g}, above {nested_most[k]:.4g}: chains from different"
+                f"Nested R-hat {nested[k]:.5g}, above {nested_most[k]:.5g}: chains from different"
                 " starts disagree; longer warmup, then more draws"
             )
         if forgot is not None and not forgot[k]:
@@ -249,9 +251,9 @@ def faults(
             return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
         return []
 
-    useless, exact = [not_finite(k) for k in range(len(khat))], constant(sums)
+    useless = [not_finite(k) for k in range(len(khat))]
     return Faults(
-        [[] if words or exact[k] else of_chains(k) for k, words in enumerate(useless)],
+        [[] if words else of_chains(k) for k, words in enumerate(useless)],
         [words or ([] if exact[k] else of_score(k)) for k, words in enumerate(useless)],
     )
 

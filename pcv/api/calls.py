@@ -206,11 +206,24 @@ def cv_section(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) -> A
     fewest = until.get("min_draws", 200) if isinstance(until, Mapping) else draws
     section = {"chains": chains, "draws": draws, "warmup": warmup}
     if isinstance(fewest, int | np.integer):
-        batches = range(min(50, max(int(fewest) // 2, 1)), 0, -1)
+        several = 1 if int(fewest) < SHORT and _superchains(chains, more) else 2
+        batches = range(min(50, max(int(fewest) // several, 1)), 0, -1)
         section["batch_size"] = next(b for b in batches if fewest % b == 0)
     if until is not None:
         section["until"] = until
     return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
+
+
+SHORT = 40
+"""draws below which chains of superchains are a single batch, so that nested R-hat alone is judged:
+R-hat asks for longer ones"""
+
+
+def _superchains(chains: Any, more: Any) -> bool:
+    asked = more.get("superchains", "auto") if isinstance(more, Mapping) else "auto"
+    whole = isinstance(chains, int) and isinstance(asked, int | str | None)
+    made = whole and config.CvConfig.model_construct(chains=chains, superchains=asked)
+    return bool(made and made.num_superchains)
 
 
 @contextmanager

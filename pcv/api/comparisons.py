@@ -56,8 +56,9 @@ class Comparisons:
     def by_step(self) -> pd.DataFrame:
         """Pointwise log scores by a unit's place in its test set: in leave-future-out, by steps
         ahead. One row per step and model, with the comparator of the joint score. A model with lags
-        is given the values just before a unit, even those that the fold tests: its second row is of
-        one step given a tested value, and the joint score alone is that of its forecast.
+        is given the values just before a unit, even those that the fold tests: its ``steps_ahead``
+        are at most its shortest lag, there is no difference to models that look further, and the
+        joint score alone is that of its forecast.
 
         Raises:
             PcvError: scores come from the full-data fit, whose folds have one unit or no order.
@@ -220,6 +221,16 @@ def _scored(models: Mapping[str, CV], reference: str | None, joint: bool | None)
         .assign(unit_name=names["unit_name"].variable)
         for name, cv in models.items()
     }
+    lags = {name: int(d.attrs["given_tested"]) for name, d in named.items()}
+    given = {name: lag > 0 for name, lag in lags.items()}
+    if False in shown and len(set(given.values())) > 1:
+        lagged, other = (next(x for x in given if given[x] == which) for which in (True, False))
+        lag = lags[lagged]
+        raise PcvError(
+            f"compare: pointwise scores of '{lagged}' are given outcomes that the same fold tests, "
+            f"through lags, those of '{other}' are not: at most {lag} step(s) ahead against up to "
+            f"{names.sizes['slot']}; compare the joint score (joint=True), or by_step"
+        )
     compared = results.compare(named, data, folds, reference, "")
     num_units = next(iter(models.values())).tree["folds"].attrs.get("num_units")
     return Comparisons(compared, shown.pop(), named, num_units)

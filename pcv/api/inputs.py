@@ -309,6 +309,7 @@ def scheme(folds: Any, observed: Observations, outcome: str) -> tuple[dict[str, 
         return SCHEMES[folds], None
     if not isinstance(folds, Folds):
         if isinstance(folds, Sequence):
+            _check_pairs(folds)
             folds = _Pairs(folds)
         if not hasattr(folds, "split"):
             raise PcvError(
@@ -340,6 +341,17 @@ class _Pairs(NamedTuple):
 
     def split(self, x: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
         return iter(self.pairs)
+
+
+def _check_pairs(folds: Sequence[Any]) -> None:
+    """Refuse a list of test sets alone."""
+    for i, pair in enumerate(folds):
+        if not np.iterable(pair) or [np.ndim(part) for part in pair] != [1, 1]:
+            raise PcvError(
+                f"folds[{i}] is not a pair of training and test indices; give "
+                "folds=[(train, test), ...], or each unit's fold as a column: "
+                "folds={'scheme': 'column', 'column': ...}"
+            )
 
 
 def _check_reach(folds: _Pairs, num_units: int) -> None:

@@ -242,7 +242,9 @@ class CV:
             rhat = results.rhat_max_in_words(d)
             trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
         notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
-        notes += [f"{x}." for x in wording.overlap_note(self.scores.inflation[0])]
+        s = self.scores
+        notes += [f"{x}." for x in wording.overlap_note(s.inflation[0], len(s.term))]
+        notes += [f"P{wording.GIVEN_TESTED[1:]}."] * s.given_tested
         words = [trust, *notes, *(f"Warning: {mark}" for mark in self._marks())]
         if self._is_subsample:
             notes = wording.error_notes(comparing.compare([self.scores]))

@@ -17,6 +17,8 @@ ADDED = (
     "units_verdict",
     "integration",
     "overlap",
+    "rhat_is_nested",
+    "given_tested",
 )
 """diagnostics variables and attributes that results of earlier versions lack"""
 

@@ -71,10 +71,10 @@ def stored(dataset: xr.Dataset) -> Folds:
 
 def is_exchangeable(folds: Folds) -> bool:
     """Whether the order of units plays no part: each is tested once, by a fold that trains on all
-    units that it does not test, and test sets of several units are not runs of them.
+    units that it does not test, and folds are not blocks named after their first and last units.
 
-    >>> mixed, blocks = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])
-    >>> [is_exchangeable(from_labels(x, ["a", "b"])) for x in (mixed, blocks)]
+    >>> halves = np.array([0, 0, 1, 1])
+    >>> [is_exchangeable(from_labels(halves, x)) for x in (["a", "b"], ["0 to 1", "2 to 3"])]
     [True, False]
     """
     size, tested = (folds.test >= 0).sum(axis=1), folds.test[folds.test >= 0]
@@ -82,7 +82,8 @@ def is_exchangeable(folds: Folds) -> bool:
     with_gap = (np.diff(folds.held_out, axis=-1).sum(axis=(1, 2)) > size).any()
     first = np.where(folds.test < 0, folds.test.max(), folds.test).min(axis=1)
     runs = size.max() > 1 and (folds.test.max(axis=1) - first + 1 == size).all()
-    return bool(once and not with_gap and not runs)
+    blocks = runs and all(" to " in name for name in folds.id[size > 1])
+    return bool(once and not with_gap and not blocks)
 
 
 def from_file(path: Path) -> Folds:

@@ -84,7 +84,7 @@ STAGES = {
         files={"files": "folds"},
     ),
     "surrogates": Stage(
-        version=2,
+        version=3,
         path="{experiment}/models/{model}/surrogates.zarr",
         module="from_full_data",
         says="Approximate leave-one-out terms from the full-data fit (folds.exact, scheme: "
@@ -125,7 +125,7 @@ STAGES = {
         },
     ),
     "warmup": Stage(
-        version=28,
+        version=29,
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
         module="warming_up",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",

@@ -165,12 +165,13 @@ def _apart(value: float, se: float, mcse: float, single: bool) -> Cells:
 
 def _steps(rows: pd.DataFrame, single: bool) -> Table:
     differences: Cells = () if single else ("difference", "SE", "MCSE")
-    head: Cells = ("steps ahead", "model", *differences, "elpd", "SE of elpd", "MCSE of elpd")
-    head += ("units",)
+    head: Cells = ("step", "model", "steps ahead", *differences)
+    head += ("elpd", "SE of elpd", "MCSE of elpd", "units")
     cells = [
         (
             str(row["step"]),
             row["model"],
+            str(row["steps_ahead"]),
             *_apart(row["elpd_diff"], row["dse"], row["mcse_diff"], single),
             typeset(row["elpd"], row["se"]),
             error(row["se"]),
@@ -180,8 +181,8 @@ def _steps(rows: pd.DataFrame, single: bool) -> Table:
         for _, row in rows.iterrows()
     ]
     caption = (
-        "Pointwise scores of the units that are the first, second, ... after the training set; by "
-        "a model with lags, each given the values just before it, even those that are tested"
+        "Pointwise scores of the units that are the first, second, ... after the training set; a "
+        "model with lags is given the values just before each, so that it is one step ahead"
     )
     return Table(caption, head, cells, [False] * len(cells))
 

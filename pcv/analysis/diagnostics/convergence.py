@@ -159,10 +159,10 @@ def constant(sums: LogSums) -> Bool[np.ndarray, " fold *slot"]:
     return (low == high) & np.isfinite(high) & still.all(axis=(1, 2)) & (sums.mean.shape[1] > 1)
 
 
-def drift(sums: LogSums, inflation: float = 1.0) -> Float[np.ndarray, " fold *slot"]:
+def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
     r"""p-value for a difference between the means of s in the first and second halves of chains.
 
-    .. math:: t = \frac{\bar s_2 - \bar s_1}{\hat\sigma \sqrt{(1/B_1 + 1/B_2)\, \mathrm{inflation}}}
+    .. math:: t = \frac{\bar s_2 - \bar s_1}{\hat\sigma \sqrt{1/B_1 + 1/B_2}}
 
     is Student's t with :math:`B_1 + B_2 - 2` degrees of freedom, where :math:`\bar s_1` and
     :math:`\bar s_2` are the means of the fold's batches in the first and in the second halves of
@@ -171,7 +171,6 @@ def drift(sums: LogSums, inflation: float = 1.0) -> Float[np.ndarray, " fold *sl
 
     Args:
         sums: dims (fold, chain, batch[, slot]).
-        inflation: of `batch_inflation`, for batches that are correlated.
 
     Returns:
         Two-sided; NaN with fewer than two batches of a chain, or where s is constant.
@@ -197,7 +196,7 @@ def drift(sums: LogSums, inflation: float = 1.0) -> Float[np.ndarray, " fold *sl
         ]
         (n1, mean1, m1), (n2, mean2, m2) = halves
         freedom = n1 + n2 - 2
-        t = (mean2 - mean1) / np.sqrt((m1 + m2) / freedom * (1 / n1 + 1 / n2) * inflation)
+        t = (mean2 - mean1) / np.sqrt((m1 + m2) / freedom * (1 / n1 + 1 / n2))
         return 2 * stdtr(freedom, -np.abs(t))
 
 

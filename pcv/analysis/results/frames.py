@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv.analysis.comparison import Comparison, compare
+from pcv.analysis.comparison import Comparison, compare, overlap_inflation
 from pcv.analysis.results.scored import cumulated, scores, shared_scores
 from pcv.analysis.results.wording import diag_diff
 from pcv.base.errors import PcvError
@@ -71,13 +71,17 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
 
     Returns:
         For each step, from 1, a row per model, best first: ``step``, ``n_units``, which is the
-        number of units at that place, and `STEP_COLUMNS`. MCSEs are of a fold's own draws.
+        number of units at that place, ``steps_ahead``, at most the shortest lag of a model that
+        is given tested units before, and `STEP_COLUMNS`. Differences of models whose steps ahead
+        are not the same are NaN. MCSEs are of a fold's own draws.
     """
     first = next(iter(diagnostics.values()))
     fold, slot = np.nonzero(first["unit_name"].values != "")
     each = [(d, scores(d, "pointwise", "", "")) for d in diagnostics.values()]
+    lags = {own.model: int(d.attrs["given_tested"]) for d, own in each}
+    ahead = {name: lag or 1 + int(slot.max()) for name, lag in lags.items()}
     found = []
-    for step in np.unique(slot):
+    for step in np.unique(slot).tolist():
         at = slot == step
         some = [
             own._replace(
@@ -88,14 +92,23 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
                 fold_of_term=np.arange(at.sum()),
                 mcse_is_bound=d["pointwise_mcse_is_bound"].values[fold[at]],
                 shared=0.0,
+                inflation=_repeated(own.term, at),
+                given_tested=step + 1 > ahead[own.model],
             )
             for d, own in each
         ]
         rows = _rows(compare(some, reference), STEP_COLUMNS)
         rows.insert(0, "step", step + 1)
         rows.insert(1, "n_units", at.sum())
+        rows.insert(2, "steps_ahead", [min(step + 1, ahead[name]) for name in rows["model"]])
         found.append(rows)
     return pd.concat(found, ignore_index=True)
+
+
+def _repeated(terms: Sequence[str], some: np.ndarray) -> tuple[float, float]:
+    """Of `overlap_inflation`, of some of the units, each a fold's only one."""
+    _, unit = np.unique(np.array(terms)[some], return_inverse=True)
+    return (overlap_inflation(unit, np.arange(unit.size)),) * 2
 
 
 def cumulative(

@@ -46,6 +46,8 @@ def plan(
         name: diag.batch_inflation(diag.autocorrelation(sums)) for name, sums in joint.items()
     }
     first = next(iter(samples.values()))[0].attrs
+    fold, slot = np.nonzero(folds["test"].values >= 0)
+    overlap = comparing.overlap_inflation(folds["test"].values[fold, slot], fold)
     ids = folds["fold"].values.tolist()
     sides = {name: sides_of(parts) for name, parts in samples.items()}
     both = {name: diag.two_sided(joint[name], sides[name]) for name in samples}
@@ -66,6 +68,7 @@ def plan(
             verdict="ok",
             mcse_is_bound=heavy_tail(sums, *tails[name], both[name].carry),
             shared=shared(np.nan_to_num(both[name].full_deviation.T)),
+            inflation=(overlap, overlap),
         )
         for name, sums in joint.items()
     ]

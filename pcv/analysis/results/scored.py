@@ -59,6 +59,7 @@ def scores(
         shared=float(diagnostics.attrs.get(f"{of}_shared", 0.0)) if score == "log" else 0.0,
         chosen=chosen,
         surrogate=surrogate,
+        given_tested=not joint and diagnostics.attrs["given_tested"] > 0,
         inflation=_inflation(units, joint) if chosen is None else (1.0, 1.0),
     )
 

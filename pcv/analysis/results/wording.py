@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pcv.analysis.comparison import Comparison, noun, standard_error
+from pcv.analysis.comparison import Comparison, noun, se_ratio, standard_error
 from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
 from pcv.analysis.subsampling import Sum
 
@@ -85,7 +85,8 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
         for name, value, words in zip(c.models, c.elpd, c.verdict)
         if not np.isfinite(value)
     ]
-    return [*(notes if unsettled else []), *undefined]
+    given = dict.fromkeys(line for c in comparisons for line in given_notes(c))
+    return [*(notes if unsettled else []), *undefined, *map(wrapped, given)]
 
 
 def units_of(terms: Sequence[str]) -> str:
@@ -215,15 +216,34 @@ def mcse_notes(comparison: Comparison) -> list[str]:
     ]
 
 
-def overlap_note(inflation: float) -> list[str]:
-    """What SEs allow for where test sets share units; empty where they do not.
+GIVEN_TESTED = (
+    "pointwise scores are given other outcomes that the same fold tests (through lags, say), so "
+    "that they are not forecasts of the whole horizon; the joint score is"
+)
 
-    >>> overlap_note(4.0)
+
+def given_notes(comparison: Comparison) -> list[str]:
+    """Which models' units are scored given others that their folds test, and with which models
+    these cannot be compared."""
+    c = comparison
+    given = [name for name, x in zip(c.models, c.given_tested) if x]
+    if not given:
+        return []
+    apart = "; no difference from other models is given" * (len(given) < len(c.models))
+    return [f"{', '.join(given)}: {GIVEN_TESTED}{apart}"]
+
+
+def overlap_note(inflation: float, count: int) -> list[str]:
+    """What SEs of so many terms allow for where test sets share units; empty where they do not.
+
+    >>> overlap_note(4.0, 157)
     ['Test sets overlap: each SE is 2.0 times that of separate ones']
     """
     if inflation <= 1 + 1e-9:
         return []
-    return [f"Test sets overlap: each SE is {np.sqrt(inflation):.1f} times that of separate ones"]
+    if np.isnan(ratio := se_ratio(inflation, count)):
+        return ["All test sets are the same: they say nothing of an SE"]
+    return [f"Test sets overlap: each SE is {ratio:.1f} times that of separate ones"]
 
 
 def error_notes(comparison: Comparison) -> list[str]:
@@ -231,7 +251,7 @@ def error_notes(comparison: Comparison) -> list[str]:
     dominates, and what to do."""
     c = comparison
     if not c.is_subsample:
-        return [*overlap_note(c.inflation), *mcse_notes(c)]
+        return [*given_notes(c), *overlap_note(c.inflation, len(c.term)), *mcse_notes(c)]
     if len(c.models) == 1:
         found = Sum(c.elpd[0], c.subsampling_se[0], c.se[0], np.nan)
         return advice(found, c.mcse[0], len(c.term), c.num_terms, bool(c.mcse_is_bound[0]))

@@ -84,6 +84,51 @@ def check_gap(
     return ""
 
 
+def given_tested(
+    make: Callable[[Data], Model | Target], data: Data, outcome: str, folds: Folds
+) -> int:
+    """How far back a unit's term looks at outcomes that its own fold tests: the shortest lag, 0 if
+    none does.
+
+    Pointwise scores are given these outcomes: in leave-future-out, they are of so many steps ahead
+    at most, whatever the horizon. Of folds that test runs of units the middle one is looked at; of
+    its last unit, the outcomes before are perturbed one by one.
+
+    Args:
+        make: makes the model from data.
+        data: columns and constants, and `unit`.
+        outcome: name of the outcome's column.
+        folds: of the experiment.
+    """
+    size = (folds.test >= 0).sum(axis=1)
+    runs = np.flatnonzero((size > 1) & (folds.test.max(axis=1) - folds.test[:, 0] == size - 1))
+    if not runs.size:
+        return 0
+    test = folds.test[runs[len(runs) // 2]]
+    *before, last = test[test >= 0].tolist()
+    one = make(data)
+    if isinstance(one, Target):
+        return 0
+    params, values = points(one.init, 1), np.unique(data[outcome])
+    following = values[(np.searchsorted(values, data[outcome]) + 1) % values.size]
+
+    def term(others: list[int]) -> np.ndarray:
+        changed = np.where(np.isin(data["unit"], others), following, data[outcome])
+        given = {**data, outcome: changed}
+        model = make(given) if others else one
+        assert isinstance(model, Model)
+        every = programs.once(jax.vmap(lambda p: model.log_lik(p, numeric(given))))
+        return np.asarray(every(params))[:, last]
+
+    def looks_at(others: list[int]) -> bool:
+        return not np.array_equal(own, term(others), equal_nan=True)
+
+    own = term([])
+    if not looks_at(before):
+        return 0
+    return next((last - unit for unit in before[::-1] if looks_at([unit])), 1)
+
+
 def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -> None:
     """Check that the model's own `marginal` is finite at prior draws and at points near zero.
 

@@ -163,7 +163,7 @@ def _notes_on(model: pm.Model) -> list[str]:
         return []
     return [
         f"scores of {', '.join(given)} are of the log density that a CustomDist gives, as it is: "
-        "weights in it count"
+        "any weights in it are part of the score"
     ]
 
 

@@ -18,7 +18,7 @@ from pcv.folds.sections.subsampling import Subsampling
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.common.problem import build, scored_alike, stored_folds
 from pcv.pipeline.stages.full_data import MAX_BYTES, Drawn, drawn_for, draws_of, thinning
-from pcv.pipeline.stages.inputs import warn_of_leaks
+from pcv.pipeline.stages.inputs import conditions_on_tested, warn_of_leaks
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def surrogates(job: Job) -> None:
             groups["terms"] = of_terms(job, scheme, made, data)
         joint, pointwise, log_weight = _at_full_data(job, made, arrays, folds)
         leaks = warn_of_leaks(job, data, folds)
+        given = conditions_on_tested(job, data, folds)
         on = devices.describe()
         found = psis(joint, pointwise, folds.test, log_weight, smoothed_in_chunks)
     number = joint.shape[0] * joint.shape[1]
@@ -69,6 +70,7 @@ def surrogates(job: Job) -> None:
         "predictive": made.predictive,
         "integration": made.integration,
         "outcome": str(made.model.outcome),
+        "given_tested": given,
     }
     checks = opened(job, "fit", "checks")
     folds_ = by_psis(found, folds.id.astype(str), names, checks, limit, number, about)

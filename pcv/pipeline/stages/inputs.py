@@ -118,6 +118,14 @@ def warn_of_leaks(job: Job, data_set: xr.Dataset, folds: Folds) -> list[str]:
     return [words] if words else []
 
 
+def conditions_on_tested(job: Job, data_set: xr.Dataset, folds: Folds) -> int:
+    """The shortest lag by which units are scored given others of the same fold; 0: none is."""
+    from pcv.models.checks.folds import given_tested
+
+    arrays = columns.model_data(data_set)
+    return given_tested(partial(build, job), arrays, job.settings.data.outcome, folds)
+
+
 MIN_BATCHES = 16
 """batches, over all chains of a fold, below which `until` gets a warning"""
 
@@ -132,6 +140,7 @@ def check(job: Job, leaks: bool = True) -> None:
     Raises:
         PcvError: one line for each problem.
     """
+    from pcv.analysis.results.wording import GIVEN_TESTED
     from pcv.base.programs import devices
     from pcv.models import scores as scoring
     from pcv.models.checks.folds import check_marginal
@@ -176,6 +185,8 @@ def check(job: Job, leaks: bool = True) -> None:
                         by_unit(model, name)
                     if leaks:
                         warn_of_leaks(part, data_set, folds)
+                    if conditions_on_tested(part, data_set, folds):
+                        job.say(f"note: model '{name}': {GIVEN_TESTED}")
                 outcomes[name] = str(model.outcome)
                 for note in getattr(model, "notes", ()):
                     job.say(f"note: model '{name}': {note}")

@@ -43,7 +43,14 @@ if TYPE_CHECKING:
     from pcv.sampling.tiles import Engine
 
 
-INHERITED = ("predictive", "integration", "outcome", "superchains", "full_draws")
+INHERITED = (
+    "predictive",
+    "integration",
+    "outcome",
+    "superchains",
+    "full_draws",
+    "given_tested",
+)
 """attributes that samples take over from their warmup"""
 
 

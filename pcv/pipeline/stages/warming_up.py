@@ -17,7 +17,7 @@ from pcv.folds.base import Folds, evenly
 from pcv.pipeline.job import Job, Say, starts_of
 from pcv.pipeline.stages.common.chains import engine_of, in_chains, progress, resumed, says
 from pcv.pipeline.stages.common.problem import batch_of, folds_of, sampled_folds, scored_alike
-from pcv.pipeline.stages.inputs import warn_of_leaks
+from pcv.pipeline.stages.inputs import conditions_on_tested, warn_of_leaks
 from pcv.pipeline.storage.artifacts import begin, fitted, keep, opened, require, stamp_of
 from pcv.pipeline.storage.checkpoints.checkpoint import Checkpoint
 
@@ -76,11 +76,12 @@ def warmup(job: Job) -> None:
         model, predictive, integration, *_ = how = in_chains(job, chosen, arrays, all_folds, fit)
         decoupled = int(how.model is not chosen.model)
         engine = whole = engine_of(job, predictive, arrays, model)
-        leaks, checked, terms = [], None, None
+        leaks, checked, terms, given = [], None, None, 0
         if predictive != "marginal" and "log_likelihood" in tree:
             by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
             terms = by_unit.transpose("chain", "draw", ...).values.reshape(len(full_draws), -1)
         if folds.id[0] == sampled.id[0]:
+            given = conditions_on_tested(job, opened(job, "data"), all_folds)
             if not job.settings.folds.from_full_data:  # else checked with the surrogates
                 leaks = warn_of_leaks(job, opened(job, "data"), all_folds)
             if predictive == "marginal" or "log_likelihood" not in tree:
@@ -171,6 +172,7 @@ def warmup(job: Job) -> None:
             "decoupled": decoupled,
             "outcome": str(model.outcome),
             "superchains": cv.num_superchains,
+            "given_tested": given,
             "full_draws": int(ends["full_draws"]),
         },
     )
