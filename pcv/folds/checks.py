@@ -65,7 +65,7 @@ def complete(values: Values, name: str, units: Units | None = None) -> np.ndarra
     missing = pd.isna(found)
     if missing.any():
         raise PcvError(
-            f"{name}: the value of unit '{names[missing.argmax()]}' is missing; fill it in, or "
+            f"{name}: the value of unit '{names[int(missing.argmax())]}' is missing; fill it in, or "
             "leave the unit out of the data"
         )
     return found

@@ -71,14 +71,14 @@ def from_splitter(
             )
     times, of = np.bincount(np.concatenate(tests), minlength=num_units), type(splitter).__name__
     if times.max() > 1:
-        often = [names[unit] for unit in np.flatnonzero(times > 1)]
+        often = [names[unit] for unit in np.flatnonzero(times > 1).tolist()]
         warnings.warn(
             f"{of} tests units up to {times.max()} times, {some(often)}: elpd counts their scores "
             "as often, and the SE allows for it",
             stacklevel=2,
         )
-    left, first = np.flatnonzero(times == 0), int((times > 0).argmax())
-    if (left > first).any():  # more than the start of a series
+    left = np.flatnonzero(times == 0).tolist()
+    if max(left, default=0) > (times > 0).argmax():  # more than the start of a series
         warnings.warn(
             f"{of} tests {len(left)} of {num_units} units never, "
             f"{some(names[unit] for unit in left)}: elpd is of the others alone",
