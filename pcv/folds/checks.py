@@ -64,9 +64,10 @@ def complete(values: Values, name: str, units: Units | None = None) -> np.ndarra
         raise PcvError(f"{name}: {found.size} values, of {number} units; give one for each unit")
     missing = pd.isna(found)
     if missing.any():
+        unit = names[int(missing.argmax())]
         raise PcvError(
-            f"{name}: the value of unit '{names[int(missing.argmax())]}' is missing; fill it in, or "
-            "leave the unit out of the data"
+            f"{name}: the value of unit '{unit}' is missing; fill it in, or leave the unit out of "
+            "the data"
         )
     return found
 
