@@ -144,6 +144,7 @@ def compare(
     .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
               \mathrm{SE}(\Delta) = \sqrt{K \, \mathrm{var}_k(\Delta_k)}
 
+    The SE is raised where several folds test a unit (`pcv.analysis.comparison.standard_error`).
     Of the scores besides the log score, those that all models have are compared.
 
     Args:
