@@ -400,7 +400,7 @@ class TestSuperchains:
     @staticmethod
     def changes(draws: int, warmup: int | str = 30, chains: int = 64) -> dict:
         cv = {"chains": chains, "superchains": 4, "warmup": warmup, "draws": draws}
-        return EXACT | {"cv": cv | {"batch_size": 1 if draws < 5 else 5}}
+        return EXACT | {"cv": cv | {"batch_size": draws}}
 
     @pytest.mark.parametrize("draws", repeated([1, 3]))
     def test_answers_are_exact_and_have_mixed(self, conjugate, draws):
