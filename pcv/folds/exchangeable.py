@@ -54,7 +54,7 @@ def leave_p_out(
     .. math:: |\mathrm{test}_k| = p, \qquad \mathrm{train}_k = \{j : j \notin \mathrm{test}_k\}
 
     Sets are drawn without replacement, but overlap for p > 1: their scores are correlated, which
-    standard errors allow for (`pcv.analysis.comparison.overlap_inflation`). (Shao 1993, *Journal of
+    standard errors allow for. (Shao 1993, *Journal of
     the American Statistical Association* 88, 486–494, on all sets and on random ones.)
 
     With `up_to`, the size of each set is uniform on 1, …, p, for the cumulative score S_CCV(p) of

@@ -75,7 +75,7 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = 
               \mathrm{train}_i = \{j : |j - i| > v + h\}
 
     for every unit i with v on both sides. Test sets overlap for v > 0: their scores are correlated,
-    which standard errors allow for (`pcv.analysis.comparison.overlap_inflation`). (Racine 2000,
+    which standard errors allow for. (Racine 2000,
     *Journal of Econometrics* 99, 39–61.)
 
     Args:
