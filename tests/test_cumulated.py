@@ -35,7 +35,7 @@ def diagnosed(problem, folds):
         {"fold": folds.id},
         {
             **{"model": "m", "outcome": "y", "predictive": "plain", "bad_fit": False},
-            **{"verdict": "ok", "pointwise_verdict": "ok"},
+            **{"verdict": "ok", "pointwise_verdict": "ok", "given_tested": 0},
         },
     )
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import jax
 import pytest
@@ -37,10 +38,12 @@ def folder(tmp_path_factory):
 def project(folder, monkeypatch):
     """After warmup, of two models in two batches of folds."""
     monkeypatch.chdir(folder.folder)
-    for left in ("results/.checkpoints", "results/yields/plan"):
+    made = [f"models/{x}/{y}" for x in ("flat", "linear") for y in ("sample", "diagnostics.zarr")]
+    made += ["plan", "comparison.zarr", "figures"]
+    for left in ("results/.checkpoints", *(f"results/yields/{x}" for x in made)):
         shutil.rmtree(left, ignore_errors=True)
-    for model in ("flat", "linear"):
-        shutil.rmtree(f"results/yields/models/{model}/sample", ignore_errors=True)
+    for name in ("comparison.csv", "scores.csv", "report.html"):
+        Path("results/yields", name).unlink(missing_ok=True)
     return folder
 
 
