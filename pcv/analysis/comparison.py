@@ -187,8 +187,8 @@ def standard_error(
 def se_ratio(inflation: float, count: int) -> float:
     """Ratio of `standard_error` to that of as many independent terms; NaN where all terms have the
     same units."""
-    apart = 1 - (inflation - 1) / max(count - 1, 1)
-    return float(np.sqrt(inflation / apart)) if apart > 1e-9 else np.nan
+    variance_share = 1 - (inflation - 1) / max(count - 1, 1)
+    return float(np.sqrt(inflation / variance_share)) if variance_share > 1e-9 else np.nan
 
 
 def compare(scores: Sequence[Scores], reference: str | None = None) -> Comparison:
@@ -239,8 +239,8 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
     sums = _sums(first, terms, surrogate)
 
     is_other = np.arange(len(names)) != comparator
-    given = np.array([scores[i].given_tested for i in best_first])
-    unlike = given != given[comparator]
+    conditional = np.array([scores[i].given_tested for i in best_first])
+    unlike = conditional != conditional[comparator]
     with np.errstate(invalid="ignore", divide="ignore"):
         diff_terms = np.where(is_other[:, None], terms - terms[comparator], 0.0)
         diff_terms[unlike] = np.nan
@@ -276,7 +276,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         p_better=p_better,
         term=list(first.term),
         elpd_diff_terms=diff_terms,
-        given_tested=given.tolist(),
+        given_tested=conditional.tolist(),
         inflation=first.inflation[0],
         fold=list(first.fold),
         elpd_diff_folds=diff_folds,

@@ -219,11 +219,12 @@ SHORT = 40
 R-hat asks for longer ones"""
 
 
-def _superchains(chains: Any, more: Any) -> bool:
+def _superchains(chains: Any, more: Any) -> int:
+    """The number of superchains of a `cv` section that is not yet validated."""
     asked = more.get("superchains", "auto") if isinstance(more, Mapping) else "auto"
-    whole = isinstance(chains, int) and isinstance(asked, int | str | None)
-    made = whole and config.CvConfig.model_construct(chains=chains, superchains=asked)
-    return bool(made and made.num_superchains)
+    if not isinstance(chains, int):
+        return 0
+    return config.CvConfig.model_construct(chains=chains, superchains=asked).num_superchains
 
 
 @contextmanager

@@ -85,8 +85,8 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
         for name, value, words in zip(c.models, c.elpd, c.verdict)
         if not np.isfinite(value)
     ]
-    given = dict.fromkeys(line for c in comparisons for line in given_notes(c))
-    return [*(notes if unsettled else []), *undefined, *map(wrapped, given)]
+    lines = dict.fromkeys(line for c in comparisons for line in given_notes(c))
+    return [*(notes if unsettled else []), *undefined, *map(wrapped, lines)]
 
 
 def units_of(terms: Sequence[str]) -> str:
@@ -226,11 +226,11 @@ def given_notes(comparison: Comparison) -> list[str]:
     """Which models' units are scored given others that their folds test, and with which models
     these cannot be compared."""
     c = comparison
-    given = [name for name, x in zip(c.models, c.given_tested) if x]
-    if not given:
+    names = [name for name, conditional in zip(c.models, c.given_tested) if conditional]
+    if not names:
         return []
-    apart = "; no difference from other models is given" * (len(given) < len(c.models))
-    return [f"{', '.join(given)}: {GIVEN_TESTED}{apart}"]
+    rest = "; no difference from other models is given" * (len(names) < len(c.models))
+    return [f"{', '.join(names)}: {GIVEN_TESTED}{rest}"]
 
 
 def overlap_note(inflation: float, count: int) -> list[str]:
