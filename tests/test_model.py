@@ -14,7 +14,7 @@ from pcv.base.errors import PcvError
 from pcv.folds.base import from_sets
 from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
 from pcv.models.checks import values
-from pcv.models.checks.folds import check_gap, check_marginal
+from pcv.models.checks.folds import check_gap, check_marginal, given_tested
 from pcv.models.checks.prior import check_prior
 from pcv.models.checks.shapes import check_shapes
 from pcv.models.checks.values import CHECKED_DRAWS, check_values
@@ -438,6 +438,17 @@ def test_overflow_is_no_leak():
     data = RATES | {"unit": np.arange(5)}
     folds = leave_one_out(UNITS)
     assert check_gap(lambda data: rates(100.0), data, "y", folds, UNITS, "vague") == ""
+
+
+def test_a_model_may_count_its_groups_while_others_terms_are_asked_for():
+    """NumPy needs values, which data that are put on a device within a program have not."""
+
+    def log_lik(params, data):
+        number = len(np.unique(data["group"]))
+        return dist.Normal(params["theta"][:number][data["group"]], 1.0).log_prob(data["y"])
+
+    folds = leave_one_group_out(GROUP)
+    assert given_tested(lambda data: MODEL._replace(log_lik=log_lik), DATA, "y", folds) == 0
 
 
 DIMS = {

@@ -115,9 +115,9 @@ def given_tested(
     def term(others: list[int]) -> np.ndarray:
         changed = np.where(np.isin(data["unit"], others), following, data[outcome])
         given = {**data, outcome: changed}
-        model = make(given) if others else one
+        model, arrays = make(given) if others else one, numeric(given)
         assert isinstance(model, Model)
-        every = programs.once(jax.vmap(lambda p: model.log_lik(p, numeric(given))))
+        every = programs.once(jax.vmap(lambda p: model.log_lik(p, arrays)))
         return np.asarray(every(params))[:, last]
 
     def looks_at(others: list[int]) -> bool:
