@@ -340,11 +340,11 @@ def test_models_of_unlike_numbers_of_parameters():
     assert found["low"].curve["s_ccv_se"][144] > row["diff_se"]
 
 
+@needs_data
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("every tenth well", marks=needs_data), "rats"])
-def test_ibis_and_bridgesampling_agree(name):
-    """Three and 34 parameters, by ways that have little in common; Laplace's knows where it
-    fails."""
+def test_ibis_and_bridgesampling_agree():
+    """By ways that have little in common, all of which are right of three parameters."""
+    name = "every tenth well"
     found = pcv.evidence(PROBLEMS[name]().model, **QUICK | {"splits": 8, "particles": 512})
     ways, (ibis, ibis_mcse) = found.ways, FACTS[name]["ibis"]
     by_bridge = ways.loc["bridge sampling"]
@@ -359,11 +359,10 @@ def test_ibis_and_bridgesampling_agree(name):
     in_r = FACTS[name]["bridgesampling"]  # from other draws, with an error like ours
     error = np.sqrt(2) * by_bridge["mcse"]
     assert abs(by_bridge["log_evidence"] - in_r) < z_limit(df=100) * error + 1e-3
-    assert (ways.loc["Laplace", "khat"] > 0.7) == (name == "rats")
-    if name != "rats":
-        of_laplace = ways.loc["Laplace"]
-        error = np.hypot(of_laplace["mcse"], by_bridge["mcse"])
-        assert abs(of_laplace["log_evidence"] - in_r) < z_limit(df=20) * error + 1e-3
+    of_laplace = ways.loc["Laplace"]
+    assert of_laplace["khat"] < 0.7
+    error = np.hypot(of_laplace["mcse"], by_bridge["mcse"])
+    assert abs(of_laplace["log_evidence"] - in_r) < z_limit(df=20) * error + 1e-3
     assert found.path["acceptance"].min() > 0.2
 
 

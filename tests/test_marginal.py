@@ -332,8 +332,8 @@ def slopes_in_units(scale, effects):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_integrals_are_the_same_in_any_unit_of_measurement(scale):
+def test_integrals_are_the_same_in_any_unit_of_measurement():
+    scale = 1e-6
     model, data, folds, x = slopes_in_units(scale, dist.Normal(0.0, 1.0))
     local = find(model, data, folds)
     assert local.normal
@@ -561,7 +561,6 @@ def by_dense_nodes(log_priors, params, y):
 
 
 NORMAL, STUDENT = dist.Normal(0.0, 1.0).log_prob, dist.StudentT(3.0, 0.0, 1.0).log_prob
-GUMBEL = dist.Gumbel(0.0, 1.0).log_prob
 
 
 def two_modes(x):
@@ -570,8 +569,6 @@ def two_modes(x):
 
 EFFECTS = {
     "hospitals and clinics": [NORMAL] * 6 + [STUDENT] * 4,
-    "and Gumbel": [NORMAL] * 6 + [GUMBEL] * 4,
-    "Student": [STUDENT] * 4,
     "two modes": [two_modes] * 5,
 }
 
