@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import sys
 from pathlib import Path
-from types import FunctionType
 
 # One cache of compiled functions for all workers, the processes that they start, and later runs.
 os.environ.setdefault(
@@ -38,15 +36,9 @@ from pcv.base import process  # noqa: E402
 
 process.all_cores = lambda: 2  # on any machine
 
-from pcv.base import programs  # noqa: E402
-from pcv.base.programs import compile_cache, devices, digests  # noqa: E402
+from pcv.base.programs import devices  # noqa: E402
 
 devices.setup(2)
-
-# Reading a program is a million small calls, whose types nothing is gained by checking.
-for name, made in list(vars(digests).items()):
-    if isinstance(made, FunctionType) and made.__globals__["__name__"].startswith("jaxtyping."):
-        setattr(digests, name, made.__wrapped__)
 
 # Loaded here as a whole: an import that a test's error cut short would leave half of it behind.
 import numpyro  # noqa: E402, F401
@@ -64,40 +56,6 @@ def pytest_configure(config):
     if not is_worker and sum(file.stat().st_size for file in folder.iterdir()) > MAX_BYTES:
         shutil.rmtree(folder)
         folder.mkdir(mode=0o700)
-
-
-class Patches(pytest.MonkeyPatch):
-    """Traces made before a module that computes with JAX is patched know nothing of the patch."""
-
-    traced = False
-
-    def setattr(self, target, *args, **kwargs):
-        if isinstance(target, str):
-            name = target.rpartition(".")[0]
-        else:
-            name = getattr(target, "__module__", None) or target.__name__
-        if name.startswith("pcv.") and hasattr(sys.modules.get(name), "jnp"):
-            self.traced = True
-            forget_traces()
-            super().setattr(compile_cache, "_folder", lambda: None)
-        super().setattr(target, *args, **kwargs)
-
-    def undo(self):
-        if self.traced:
-            self.traced = False
-            forget_traces()
-        super().undo()
-
-
-def forget_traces():
-    programs._traced.clear()
-    programs._shapes.clear()
-
-
-@pytest.fixture
-def monkeypatch():
-    with Patches.context() as patches:
-        yield patches
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,17 @@ def test_files_that_are_damaged_are_told(cv, tmp_path):
     pcv.load(spoilt)
 
 
+def test_a_warning_that_is_taken_out_is_told(cv, tmp_path):
+    marked = cv.tree.copy()
+    marked.attrs["marks"] = ["a bad fit was allowed"]
+    CV(marked, True).save(tmp_path / "cv.zarr")
+    assert "a bad fit was allowed" in pcv.load(tmp_path / "cv.zarr").tree.attrs["marks"]
+    file = tmp_path / "cv.zarr/zarr.json"
+    file.write_text(file.read_text().replace('"a bad fit was allowed"', ""))
+    with pytest.raises(PcvError, match=r"cv\.zarr: damaged; .* does not match its digest"):
+        pcv.load(tmp_path / "cv.zarr")
+
+
 def test_the_order_of_groups_is_no_damage(cv, tmp_path):
     """Zarr lists groups by name."""
     groups = ("posterior", "folds", "diagnostics")

@@ -216,7 +216,8 @@ def test_snakemake_makes_a_fit_of_other_draws_anew(made_of, file, expected, tmp_
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.nc").write_bytes(b"one")
     (tmp_path / "fit.zarr").mkdir()
-    recipe = {} if made_of is None else {"posterior": made_of}
+    recipe = {"stage version": 1, "config": {}}
+    recipe |= {} if made_of is None else {"posterior": made_of}
     meta = {"attributes": {"pcv": {"recipe": recipe}}}
     (tmp_path / "fit.zarr/zarr.json").write_text(json.dumps(meta))
     experiment = {
@@ -226,4 +227,5 @@ def test_snakemake_makes_a_fit_of_other_draws_anew(made_of, file, expected, tmp_
         "fit": {"file": file},
     }
     parsed = config.parse({"seed": 1, "experiments": {"e": experiment}})
-    assert recipes._has_other_draws(tmp_path / "fit.zarr", parsed, "e", "a") is expected
+    files = recipes._files(tmp_path, parsed, "e", "fit", "a")
+    assert (recipes._made_of(tmp_path / "fit.zarr", files) is None) is expected

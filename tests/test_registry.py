@@ -12,7 +12,7 @@ import pytest
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import sections
 from pcv.pipeline.data import registry
-from pcv.pipeline.storage import store
+from pcv.pipeline.input_files import file_hash
 from tests.data import DATA, needs_data
 
 
@@ -120,7 +120,7 @@ def test_a_downloaded_archive_may_lie_in_the_local_folder(tmp_path, monkeypatch)
         registry.fetch("radon", tmp_path / "a.csv")
     source = registry.SOURCES["radon"]
     (address,) = source.downloads
-    registered = source._replace(downloads={address: store.file_hash(archive)})
+    registered = source._replace(downloads={address: file_hash(archive)})
     monkeypatch.setitem(registry.SOURCES, "radon", registered)
     registry.fetch("radon", tmp_path / "a.csv")
     assert len(pd.read_csv(tmp_path / "a.csv")) == 2

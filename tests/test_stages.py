@@ -26,6 +26,7 @@ import yaml
 from pcv.analysis import diagnostics
 from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
+from pcv.pipeline.input_files import file_hash
 from pcv.pipeline.job import recipe
 from pcv.pipeline.stages import answers, inputs, sampling, warming_up
 from pcv.pipeline.storage import growing, paths, store
@@ -1084,7 +1085,7 @@ class TestOutOfDate:
             return as_it_is(*args)
 
         monkeypatch.setattr(sampling_of_full_data, "sample", edited_meanwhile)
-        read = store.file_hash(file)
+        read = file_hash(file)
         stages.fit(job._replace(made={}))
         stamp = store.read_stamp(job.path("fit"), "fit")
         assert stamp.recipe["files"] == {"models.py": read}

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcv.base.errors import PcvError
+from pcv.pipeline.input_files import file_hash
 from pcv.pipeline.storage import store
 
 
@@ -194,22 +195,22 @@ class TestFileHash:
         one, other = tmp_path / "one.csv", tmp_path / "other.csv"
         one.write_text("a,b\n")
         other.write_text("a,b\n")
-        assert store.file_hash(one) == store.file_hash(other)
+        assert file_hash(one) == file_hash(other)
         other.write_text("a,c\n")
-        assert store.file_hash(one) != store.file_hash(other)
+        assert file_hash(one) != file_hash(other)
 
     def test_folder(self, tmp_path):
         folder = tmp_path / "mine.zarr"
         (folder / "x").mkdir(parents=True)
         (folder / "zarr.json").write_text("{}")
         (folder / "x" / "0").write_bytes(b"\x00")
-        first = store.file_hash(folder)
+        first = file_hash(folder)
         (folder / ".snakemake_timestamp").touch()
-        assert store.file_hash(folder) == first
+        assert file_hash(folder) == first
         (folder / "zarr.json").write_text('{"attributes": {"scale": 2}}')
-        second = store.file_hash(folder)
+        second = file_hash(folder)
         (folder / "x" / "0").rename(folder / "x" / "1")
-        assert len({first, second, store.file_hash(folder)}) == 3
+        assert len({first, second, file_hash(folder)}) == 3
 
 
 FILL_THE_DISK = """
@@ -559,7 +560,7 @@ class TestDamage:
         )
 
     def test_it_is_the_digest_that_sees_it(self, path, monkeypatch):
-        monkeypatch.setattr(store, "_folder_hash", lambda folder, *skipped: "blind")
+        monkeypatch.setattr(store, "folder_hash", lambda folder, *skipped: "blind")
         store.write(path, table(), stamp())
         flip_byte(path)
         store.read_stamp(path, "data")

@@ -87,7 +87,7 @@ def prepared(
         hashes: dict[str, str | None] = dict.fromkeys(models, "")
         if kept is not None:
             for name, x in models.items():
-                hashed = partial(inputs.fingerprint, x, observed)
+                hashed = partial(inputs.fingerprint, x, observed, 1)
                 hashes[name] = inputs.certain(f"model '{name}'", hashed, kept)
             if not isinstance(model, Mapping) and hashes["model"]:  # `results` may hold several
                 models = {f"model-{hashes['model'][:6]}": models["model"]}
@@ -131,6 +131,10 @@ def prepared(
             say=say if progress else silent,
             progress=reporter() if progress else silent,
             objects={references[name]: x for name, x in models.items()} | own_scores | stored,
+            programs={
+                name: partial(inputs.of_folds, x, observed, name, hashes[name], kept)
+                for name, x in models.items()
+            },
             made={},
             kept={} if kept is None else None,
         )

@@ -1,5 +1,6 @@
 """A Python session's objects (models, data, scores, folds) in the terms of a config."""
 
+import hashlib
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +17,12 @@ import xarray as xr
 
 import pcv
 from pcv.base.errors import PcvError, in_one_line, nearest
-from pcv.base.programs import digests
+from pcv.base.programs import Uncertain, digest
 from pcv.folds.base import Folds
 from pcv.folds.columns import free, refuse_twice
 from pcv.folds.splitters import from_splitter
 from pcv.models.frontends import as_model
-from pcv.models.model import Fold, Model, Observations, Target, full_data, target
+from pcv.models.model import Fold, Model, Observations, Params, Target, full_data, target
 from pcv.models.scores import Score
 from pcv.pipeline import config
 from pcv.pipeline.storage import store
@@ -57,8 +58,19 @@ def _kind(x: Any) -> str:
     return f"of type {type(x).__name__}"
 
 
-def fingerprint(model: Model | Target, observed: Observations) -> str:
-    """A hash of all that a model computes, in the current precision.
+ORDERS = 3
+"""orders of derivatives that are hashed: trajectories along integrals by Laplace's method take so
+many of a log density"""
+
+
+def fingerprint(model: Model | Target, observed: Observations, slots: int) -> str:
+    """A hash of all that a model computes for test sets of a size, in the current precision: of its
+    lowered programs, their derivatives, and the arrays that they hold.
+
+    Args:
+        model, observed: the model and the data of the call.
+        slots: units in the largest test set; 1: also for the full data, with derivatives of higher
+            orders.
 
     Raises:
         Uncertain: it cannot be hashed reliably.
@@ -90,26 +102,74 @@ def fingerprint(model: Model | Target, observed: Observations) -> str:
         ]
         return model.constrain(params), [function and function(*args) for function, *args in calls]
 
-    def folds(number: int) -> Fold:
-        return full_data(units)._replace(test=jnp.zeros(number, int))
+    def density(params: Params, fold: Fold) -> Any:
+        return targets[0].log_density(params, fold)
 
-    key, of_fields = jax.random.key(0), (model.outcome, getattr(model, "group", None))
-    programs = [digests.of_function(everything, key, folds(number)) for number in (1, 2)]
-    coords = {name: repr(np.asarray(x).tolist()) for name, x in model.coords.items()}
-    return digests.of(*programs, *of_fields, dict(model.dims), coords)
+    def in_outcome(y: Any, params: Params, fold: Fold) -> Any:
+        return [x.density(params, fold, y) for x in targets if x.density]
+
+    key, whole = jax.random.key(0), full_data(units)
+    fold = whole._replace(test=jnp.zeros(slots, int))
+    try:
+        params = jax.eval_shape(model.init, key)
+        programs = [digest(everything, key, fold), digest(jax.grad(density), params, fold)]
+    except Uncertain:
+        raise
+    except Exception as error:  # of a function that JAX cannot trace
+        raise Uncertain(in_one_line(error)) from error
+    if slots == 1:
+        programs += _of_derivatives(density, params, whole)
+        programs += _of_derivatives(in_outcome, jnp.zeros(slots), params, fold)
+    group = getattr(model, "group", None)
+    coords = {name: np.asarray(x).tolist() for name, x in model.coords.items()}
+    fields = model.outcome, None if group is None else np.asarray(group).tolist()
+    said = repr((*programs, *fields, dict(model.dims), coords))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def certain(what: str, hashed: Callable[[], str], results: str | Path) -> str | None:
+def _of_derivatives(function: Callable[..., Any], *args: Any) -> Iterator[str]:
+    """Hashes of derivatives in the first argument, up to the first that does not exist."""
+    for _ in range(ORDERS):
+        function = partial(_slope, function)
+        try:
+            yield digest(function, *args)
+        except Uncertain:
+            raise
+        except Exception:
+            yield "none"
+            return
+
+
+def _slope(function: Callable[..., Any], x: Any, *args: Any) -> Any:
+    return jax.grad(lambda x: sum(map(jnp.sum, jax.tree.leaves(function(x, *args)))))(x)
+
+
+def certain(what: str, hashed: Callable[[], str], results: str | Path | None) -> str | None:
     """The hash of a model or score; None, with a warning, where it cannot be hashed reliably."""
     try:
         return hashed()
-    except digests.Uncertain as error:
+    except Uncertain as error:
         warnings.warn(
             f"{what}: cannot be hashed reliably ({error}), so nothing made from it before is "
             f"reused from {results}",
             stacklevel=2,
         )
         return None
+
+
+def of_folds(
+    model: Model | Target,
+    observed: Observations,
+    name: str,
+    hashed: str | None,
+    results: str | Path | None,
+    slots: int,
+) -> str:
+    """The hash of a model for the test sets of a call; a random one where it has none."""
+    known = hashed and certain(
+        f"model '{name}'", partial(fingerprint, model, observed, slots), results
+    )
+    return known or uuid.uuid4().hex
 
 
 def reference(name: str, hashed: str | None) -> str:
@@ -121,7 +181,8 @@ def reference(name: str, hashed: str | None) -> str:
 def scores_of(
     scores: str | Score | Sequence[Any], results: str | Path | None = None
 ) -> tuple[list[str], dict[str, Score]]:
-    """Names of built-in scores, and `Score` objects by their references."""
+    """Names of built-in scores, and `Score` objects by their references: what functions in Python
+    compute cannot be hashed reliably."""
     if isinstance(scores, str | Score):
         scores = [scores]
     names = [score for score in scores if isinstance(score, str)]
@@ -132,10 +193,14 @@ def scores_of(
                 raise PcvError(
                     f"scores: there are two {score.kind} scores '{score.name}'; rename one"
                 )
-            hashed: str | None = ""
             if results is not None:
-                hashed = certain(f"score '{score.name}'", partial(digests.of, score), results)
-            own[reference(score.key, hashed)] = score
+                warnings.warn(
+                    f"score '{score.name}': what its functions compute cannot be hashed reliably, "
+                    f"so nothing made from it before is reused from {results}; to reuse it, name a "
+                    "file: scores=['file.py:function']",
+                    stacklevel=2,
+                )
+            own[reference(score.key, "" if results is None else None)] = score
         elif not isinstance(score, str):
             raise PcvError(f"scores: {type(score).__name__} is neither a name nor a pcv.Score")
     return names, own

@@ -1,7 +1,9 @@
 """A whole result on disk: what `CV.save` writes and `pcv.load` reads."""
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -41,12 +43,10 @@ def read(path: str | Path) -> xr.DataTree:
     damaged = f"{path}: damaged; restore it from a copy, or cross-validate again"
     try:
         tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
-        written = tree.attrs.pop("digest", None)  # earlier versions saved none
+        written = tree.attrs.pop("digest", None)
         found = _digest(tree)
     except Exception as error:  # Zarr raises many kinds
         raise PcvError(f"{damaged} ({in_one_line(error)})") from error
-    if written not in (None, found):
-        raise PcvError(f"{damaged} (its content does not match its digest)")
     diagnosed = tree["diagnostics"].dataset
     missing = [name for name in ADDED if name not in diagnosed and name not in diagnosed.attrs]
     if missing:
@@ -54,14 +54,19 @@ def read(path: str | Path) -> xr.DataTree:
             f"{path}: saved by an earlier version of pcv, without {missing[0]}; cross-validate"
             " again, or open it with xarray.open_datatree"
         )
+    if written != found:
+        raise PcvError(f"{damaged} (its content does not match its digest)")
     return tree
 
 
 def _digest(tree: xr.DataTree) -> str:
-    """A hash of all values of a tree, as Zarr silently reads lost chunks as zeros or NaN."""
+    """A hash of all values and attributes of a tree: Zarr silently reads lost chunks as zeros or
+    NaN, and attributes hold warnings."""
     total = hashlib.sha256()
     for node in sorted(tree.subtree, key=lambda node: node.path):  # as Zarr lists them
         named = true_names(node.to_dataset(inherit=False)).variables
+        attrs = {key: _in_json(x) for key, x in node.attrs.items()}
+        total.update(json.dumps([node.path, attrs], sort_keys=True).encode())
         for name in sorted(named, key=str):
             x = np.asarray(named[name].values)
             total.update(f"{node.path} {name} {x.shape} ".encode())
@@ -72,6 +77,11 @@ def _digest(tree: xr.DataTree) -> str:
             else:
                 total.update("\0".join(map(str, x.ravel().tolist())).encode())
     return total.hexdigest()
+
+
+def _in_json(x: Any) -> Any:
+    """An attribute as Zarr returns it."""
+    return np.asarray(x).tolist() if isinstance(x, np.ndarray | np.generic) else x
 
 
 def _check_saved(path: str | Path) -> None:

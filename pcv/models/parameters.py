@@ -53,7 +53,7 @@ def param_names(target: Target) -> list[str]:
     >>> param_names(Target(lambda key: {"b": np.zeros(2), "a": np.zeros(())}, None, None))
     ['a', 'b[0]', 'b[1]']
     """
-    shapes = programs.shapes(target.init, any_key())
+    shapes = jax.eval_shape(target.init, any_key())
     names = []
     for name in sorted(shapes):
         for index in np.ndindex(shapes[name].shape):
@@ -63,7 +63,7 @@ def param_names(target: Target) -> list[str]:
 
 def unravel_of(init: Callable[[Key[Array, ""]], Params]) -> Callable[[Any], Params]:
     """Map from the flat vector to named parameters."""
-    return unravel_like(programs.shapes(init, any_key()))
+    return unravel_like(jax.eval_shape(init, any_key()))
 
 
 def unravel_like(shapes: Any) -> Callable[[Any], Params]:
@@ -92,7 +92,7 @@ def prior_draws(
 ) -> dict[str, Shaped[np.ndarray, "draw ..."]]:
     """Up to `MOST_DRAWS` draws from the prior, the same in each call: prior samplers are slow to
     compile, so they are compiled once."""
-    size = sum(x.size for x in programs.shapes(init, any_key()).values())
+    size = sum(x.size for x in jax.eval_shape(init, any_key()).values())
     most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
     drawn = programs.once(lambda: jax.lax.map(init, jax.random.split(jax.random.key(0), most)))()
     return {name: np.asarray(x)[:number] for name, x in drawn.items()}

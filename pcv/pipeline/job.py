@@ -1,20 +1,20 @@
 """A `Job`: which artifact to make, its recipe, and what its draws depend on."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import xarray as xr
 
-from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.progress import Progress
 from pcv.base.section import OF_REPLICATES
 from pcv.folds.base import Folds
 from pcv.pipeline import graph
-from pcv.pipeline.config import OBJECT, Config, Experiment, ModelConfig, stage_config
-from pcv.pipeline.graph import STAGES, Files
+from pcv.pipeline.config import Config, Experiment, ModelConfig, stage_config
+from pcv.pipeline.graph import STAGES
+from pcv.pipeline.input_files import file_hash, hashes, input_files
 from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.store import Stamp
 
@@ -37,6 +37,8 @@ class Job(NamedTuple):
     round: int = 0
     objects: Mapping[str, Any] = {}
     """models and scores of a Python session by their references, in calls from Python"""
+    programs: Mapping[str, Callable[[int], str]] = {}
+    """hashes of what the session's models compute for test sets of a size, by name"""
     given: str = ""
     """arguments of `pcv <stage>` on the command line, for messages"""
     made: dict[Any, Any] | None = None
@@ -71,15 +73,14 @@ class Job(NamedTuple):
     @property
     def table(self) -> Path:
         """The data file."""
-        if self.settings.data.dataset is not None:
-            return paths.dataset(self.results, self.settings.data.dataset)
-        return Path(str(self.settings.data.file))
+        (file,) = input_files(self.settings, "table", self.results) or []
+        return file
 
     @property
     def posterior(self) -> Path | None:
         """The file of draws used as the full-data fit; None: the model is fitted."""
-        given = self.settings.fit.file
-        return None if given is None else Path(given.replace("{model}", self.model))
+        files = input_files(self.settings, "posterior", self.results, self.model)
+        return files[0] if files else None
 
     @property
     def source(self) -> str:
@@ -105,30 +106,18 @@ def recipe(job: Job, stage: str) -> dict[str, Any]:
     line = STAGES[stage]
     made_of: dict[str, Any] = {"stage version": line.version, "config": of_config}
     for name, which in line.files.items():
-        if (files := _files(job, which)) is not None:
+        files = input_files(job.settings, which, job.results, job.model)
+        if files is not None:
             made_of[name] = _hashes(job, files)
+    if job.programs and "model" in line.files.values() and "folds" in line.inputs:
+        slots = store.opened(job.path("folds")).sizes["slot"]
+        of_folds = partial(job.programs[job.model], slots)
+        made_of["program"] = job.once(("program", slots), of_folds)
     if line.has("batch"):
         made_of["batch"] = job.batch
     if job.round and line.path_in_rounds:
         made_of["round"] = job.round
     return made_of
-
-
-def _files(job: Job, which: Files) -> list[Path] | None:
-    """The job's files of a kind; None if it has none."""
-    match which:
-        case "table":
-            return [job.table]
-        case "folds":
-            scheme = job.settings.folds
-            return [Path(scheme.file)] if scheme.scheme == "file" else None
-        case "model":
-            model = job.model_config.model
-            return None if model.startswith(OBJECT) else reference.sources(model)
-        case "posterior":
-            return None if job.posterior is None else [job.posterior]
-        case "scores":
-            return score_files(job.settings)
 
 
 def starts_of(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Sequence[Any]) -> Made:
@@ -210,21 +199,14 @@ def fold_fingerprints(folds: Folds) -> list[str]:
     ]
 
 
-def score_files(settings: Experiment) -> list[Path]:
-    """The files of user-defined scores."""
-    own = [name for name in settings.scores if ":" in name]
-    return [path for name in own for path in reference.sources(name)]
-
-
 def _hashes(job: Job, files: list[Path]) -> dict[str, str]:
     """Hashes of files, as they were when the job first read them."""
     for path in files:
         if not path.exists():
             raise PcvError(f"{path}: no such file (paths are relative to {Path.cwd()})")
-    folder = files[0].parent if files else Path()
 
     def of(path: Path) -> str:
-        found: str = job.once(("hash", path), lambda: store.file_hash(path))
+        found: str = job.once(("hash", path), lambda: file_hash(path))
         return found
 
-    return {os.path.relpath(path, folder): of(path) for path in files}
+    return hashes(files, of)

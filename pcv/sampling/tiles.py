@@ -85,7 +85,7 @@ def build(
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
-    position = programs.shapes(target.init, any_key())
+    position = jax.eval_shape(target.init, any_key())
     each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
     few = tile is None and on_cpu and each < LEAST_WIDE
     if few and log_density.bytes_held(position, full_data(num_units)) > WIDE * 8 * num_units:
@@ -328,7 +328,7 @@ def taken(
         (engine.score, (one, root, one, one, positions, scoring)),
     ):
         found.append(program.compiled(*args)[0].memory_analysis())
-        made = programs.shapes(program.function, *args)
+        made = jax.eval_shape(program.function, *args)
         packed: Packed = made[0] if program is engine.advance else made
         of_chain += bytes_of_one(packed)
     if None in found:

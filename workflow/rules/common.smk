@@ -14,6 +14,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from pcv.pipeline import config as pcv_config
 from pcv.pipeline import graph
 from pcv.pipeline.cli import forkserver
+from pcv.pipeline.input_files import input_files
 from pcv.pipeline.storage import paths
 from pcv.base import reference
 from pcv.base.errors import PcvError
@@ -217,26 +218,17 @@ def recipe(stage):
     return of
 
 
-def data_file(wildcards):
-    data = CONFIG.experiments[wildcards.experiment].data
-    return data.file or str(paths.dataset(Path("results"), data.dataset))
+def files(which):
+    """The files of a kind that the experiment names."""
 
+    def of(wildcards):
+        experiment = CONFIG.experiments[wildcards.experiment]
+        model = getattr(wildcards, "model", "")
+        return list(
+            map(str, input_files(experiment, which, Path("results"), model) or [])
+        )
 
-def model_files(wildcards):
-    experiment = CONFIG.experiments[wildcards.experiment]
-    sources = reference.sources(experiment.models[wildcards.model].model)
-    return [str(path) for path in sources]
-
-
-def posterior_file(wildcards):
-    given = CONFIG.experiments[wildcards.experiment].fit.file
-    return [] if given is None else [given.replace("{model}", wildcards.model)]
-
-
-def score_files(wildcards):
-    scores = CONFIG.experiments[wildcards.experiment].scores
-    own = [name for name in scores if ":" in name]
-    return [str(path) for name in own for path in reference.sources(name)]
+    return of
 
 
 def approximated(wildcards):

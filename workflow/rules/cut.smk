@@ -5,7 +5,7 @@ checkpoint cut:
         fit=rules.fit.output,
         folds=rules.folds.output,
         approximated=approximated,
-        scores=score_files,
+        scores=files("scores"),
         recipe=recipe("cut"),
     output:
         directory("results/{experiment}/models/{model}/batches.zarr"),

@@ -13,7 +13,7 @@ rule download:
 
 rule data:
     input:
-        data=data_file,
+        data=files("table"),
         recipe=recipe("data"),
     output:
         directory("results/{experiment}/data.zarr"),

@@ -1,8 +1,8 @@
 rule fit:
     input:
         data=rules.data.output,
-        model=model_files,
-        posterior=posterior_file,
+        model=files("model"),
+        posterior=files("posterior"),
         recipe=recipe("fit"),
     output:
         directory("results/{experiment}/models/{model}/fit.zarr"),

@@ -1,6 +1,7 @@
 rule folds:
     input:
         data=rules.data.output,
+        file=files("folds"),
         recipe=recipe("folds"),
     output:
         directory("results/{experiment}/folds.zarr"),

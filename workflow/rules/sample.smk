@@ -4,7 +4,7 @@ rule sample:
         folds=rules.folds.output,
         approximated=approximated,
         warmup=rules.warmup.output,
-        scores=score_files,
+        scores=files("scores"),
         recipe=recipe("sample"),
     output:
         directory("results/{experiment}/models/{model}/sample/{batch}.zarr"),
@@ -54,7 +54,7 @@ rule sample_more:
         warmup=rules.warmup.output,
         plan=rules.plan.output,
         before=sample_before,
-        scores=score_files,
+        scores=files("scores"),
         recipe=recipe("sample"),
     output:
         directory("results/{experiment}/models/{model}/sample/{round}/{batch}.zarr"),

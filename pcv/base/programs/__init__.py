@@ -1,23 +1,31 @@
-"""Compiled programs cached by what they compute, not by function identity.
+"""Compiled programs, shared by all functions that lower to the same one.
 
 Every call of pcv builds new functions that close over its data. JAX caches by function identity and
-embeds closed-over arrays as constants, so it would recompile them all. Here these arrays become
-arguments of the program, cached by a digest of the rest: new data of the same shape, other folds or
-another seed compile nothing. A function equal to an earlier one, arrays included or but for `Given`
-ones, is not even traced again, nor in another process (`pcv.base.programs.compile_cache`).
+embeds closed-over arrays as constants, so it would compile them all again. Here these arrays become
+arguments of the program, which is traced, lowered and looked up by a hash of its StableHLO text:
+new data of the same shape, other folds or another seed compile nothing. JAX's own cache keeps what
+was compiled between processes (`pcv.base.programs.devices.keep_compiled`).
+
+A program is reused for what was lowered, never for how a function looks.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import hashlib
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from pcv.base.programs import compile_cache, digests
+from pcv.base.programs.devices import in_use
+
+MOST = 200
+"""programs kept in memory, by last use"""
+_compiled: dict[Any, jax.stages.Compiled] = {}
+
+CALLED_BACK = re.compile(r"custom_call @\w*callback|stablehlo\.(?:send|recv|infeed|outfeed)\b")
+"""how a program leaves XLA for Python, where its text does not say what is computed"""
 
 
 class Program(NamedTuple):
@@ -26,71 +34,26 @@ class Program(NamedTuple):
     jaxpr: core.Jaxpr
     """takes `held` first, then the leaves of the arguments"""
     held: list[Any]
-    """closed-over arrays, then `Given` ones"""
+    """closed-over arrays"""
     shape: Any
     """tree of result shapes"""
+    types: list[Any]
+    """of the results"""
 
 
-class Given:
-    """An array whose values are not part of the trace; call it to get the array.
-
-    >>> import numpy as np
-    >>> wide, narrow = (shared(lambda b, by=Given(np.full(3, x)): (b * by()).sum()) for x in (2, 1))
-    >>> float(wide(2.0)), float(narrow(2.0)), wide.compiled(2.0)[0] is narrow.compiled(2.0)[0]
-    (12.0, 6.0, True)
-    """
-
-    def __init__(self, value: np.ndarray) -> None:
-        self.value = value
-        self.now: Any = None
-        """its tracer, during tracing"""
-
-    def __call__(self) -> Any:
-        return jnp.asarray(self.value) if self.now is None else self.now
+class Uncertain(Exception):
+    """A program does more than its text says."""
 
 
-@contextmanager
-def _traced_as(given: list[Given], values: list[Any]) -> Iterator[None]:
-    before = [x.now for x in given]
-    try:
-        for x, value in zip(given, values):
-            x.now = value
-        yield
-    finally:
-        for x, value in zip(given, before):
-            x.now = value
-
-
-def _at_hand(held: list[Any]) -> list[Any]:
-    return [x() if isinstance(x, Given) else x for x in held]
-
-
-MOST = 200
-"""programs kept in memory, by last use"""
-_compiled: dict[Any, jax.stages.Compiled] = {}
-HELD = 2**28
-"""bytes of arrays kept with functions already traced"""
-_traced: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
-_shapes: dict[Any, Any] = {}
-TRACED_IN = (
-    *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"),
-    *("jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_device"),
-    "jax_random_seed_offset",
-)
-"""JAX settings that a trace depends on"""
-
-
-def lifted(function: Callable[..., Any], given: list[Given], *args: Any) -> Program:
-    """Trace a function, turning closed-over arrays into arguments, with `given` ones last.
+def lifted(function: Callable[..., Any], *args: Any) -> Program:
+    """Trace a function, turning closed-over arrays into arguments.
 
     Nested `jax.jit` calls that close over arrays are inlined, so that theirs are lifted too.
     """
     leaves, structure = jax.tree.flatten(args)
-    leaves = [*_at_hand(given), *leaves]
 
     def flat(*leaves: Any) -> Any:
-        with _traced_as(given, list(leaves[: len(given)])):
-            return function(*jax.tree.unflatten(structure, leaves[len(given) :]))
+        return function(*jax.tree.unflatten(structure, leaves))
 
     closed, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
     if any(_holding(step) for step in closed.jaxpr.eqns):
@@ -99,7 +62,7 @@ def lifted(function: Callable[..., Any], given: list[Given], *args: Any) -> Prog
     open_one = program.replace(
         constvars=[], invars=[*program.constvars, *program.invars], debug_info=_unnamed(program)
     )
-    return Program(open_one, [*map(_unconverted, closed.consts), *given], shape)
+    return Program(open_one, [*map(_unconverted, closed.consts)], shape, closed.out_avals)
 
 
 def _unconverted(x: Any) -> Any:
@@ -157,128 +120,81 @@ def _alone(step: Any, program: core.Jaxpr) -> core.ClosedJaxpr:
     return core.ClosedJaxpr(alone, ())
 
 
+class Lowered(NamedTuple):
+    """A program as it is to be compiled, and the arrays that precede its arguments."""
+
+    program: jax.stages.Lowered
+    held: list[Any]
+    text: tuple[Any, ...]
+    """all that it computes, but for the values of arrays"""
+
+
+def lower(function: Callable[..., Any], *args: Any, **options: Any) -> Lowered:
+    """Trace and lower a function, with closed-over arrays as arguments.
+
+    Args:
+        function: of trees of arrays.
+        args: arguments, or their shapes.
+        options: XLA compiler options.
+    """
+    traced = lifted(function, *args)
+    held = jax.device_put(traced.held)
+    lowered = jax.jit(_run(traced), compiler_options=options).lower(held, *args)
+    types = [(x.str_short(), getattr(x, "weak_type", None)) for x in traced.types]
+    trees = jax.tree.structure(args), jax.tree.structure(traced.shape)
+    where = [device.id for device in in_use()], [*map(_signature, jax.tree.leaves((held, args)))]
+    return Lowered(lowered, held, (lowered.as_text(), *trees, str(types), str(where)))
+
+
+def digest(function: Callable[..., Any], *args: Any) -> str:
+    """A hash of what a function computes from arguments of given shapes: its lowered program, the
+    arrays that it closes over, and the names in the trees of arguments and results.
+
+    Raises:
+        Uncertain: it calls back into Python.
+    """
+    lowered = lower(function, *args)
+    text, *trees = lowered.text
+    if CALLED_BACK.search(text):
+        raise Uncertain("it calls back into Python")
+    total = hashlib.sha256("\n".join([text, *map(str, trees)]).encode())
+    for x in lowered.held:
+        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        total.update(np.asarray(jax.random.key_data(x) if is_key else x).tobytes())
+    return total.hexdigest()
+
+
 class Shared:
     """A function with shared programs; call it like the function."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         self.function, self.options = function, options
-        self.found: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
+        self.known: dict[Any, tuple[jax.stages.Compiled, list[Any]]] = {}
 
     def compiled(self, *args: Any) -> tuple[jax.stages.Compiled, list[Any]]:
         """The program for arguments of these types, and the arrays that precede them."""
         leaves, structure = jax.tree.flatten(args)
-        known = structure, *map(_signature, leaves)
-        if known not in self.found:
-            self.found[known] = self._find(known, args)
-        return self.found[known]
+        kind = structure, *map(_signature, leaves)
+        if kind not in self.known:
+            lowered = lower(self.function, *args, **self.options)
+            self.known[kind] = self._compile(lowered), lowered.held
+        return self.known[kind]
 
-    def _find(self, known: Any, args: tuple) -> tuple[jax.stages.Compiled, list[Any]]:
-        same, given = _same(self.function, *known, *self.options.items())
-        values = jax.device_put([x.value for x in given])
-        if same not in _traced:
-            found = None if same is None else _kept(same)
-            if found is None:
-                found, name = self._trace(known, given, args)
-                if same is None or name is None:
-                    return found[0], [*found[1], *values]
-                compile_cache.note(same, name, found[1])
-            _traced[same] = found[0], list(map(_alone_in_memory, found[1]))
-        run, held = _traced[same] = _traced.pop(same)  # most recently used last
-        while len(_traced) > MOST or sum(map(_bytes_held, _traced.values())) > HELD:
-            del _traced[next(iter(_traced))]
-        return run, [*held, *values]
-
-    def _trace(
-        self, known: Any, given: list[Given], args: tuple
-    ) -> tuple[tuple[jax.stages.Compiled, list[Any]], Any]:
-        """The program with its closed-over arrays, and its cache name if it could be digested."""
-        program = lifted(self.function, given, *args)
-        arrays = jax.device_put(_at_hand(program.held))
-        held, structure = arrays[: len(arrays) - len(given)], jax.tree.structure(program.shape)
-
-        def lowered() -> jax.stages.Lowered:
-            jitted = jax.jit(_run(program), compiler_options=dict(self.options))
-            return jitted.lower(arrays, *args)
-
-        try:
-            digest = digests.of_program(program.jaxpr)
-        except digests.Uncertain:
-            return (lowered().compile(), held), None
-        of_arrays = tuple(map(_signature, arrays))
-        key = digest, known, structure, of_arrays, tuple(self.options.items()), _settings()
-        name = compile_cache.name_of(key, known[0], structure)
-        found = _of_name(name, key) or compile_cache.compiled(name, lowered)
-        return (_remember(name or key, found), held), name
+    def _compile(self, lowered: Lowered) -> jax.stages.Compiled:
+        text, *rest = lowered.text
+        if CALLED_BACK.search(text):
+            return lowered.program.compile()
+        hashed = hashlib.sha256(text.encode()).hexdigest()
+        key = hashed, *rest, *sorted(self.options.items())
+        program = _compiled.pop(key, None) or lowered.program.compile()
+        _compiled[key] = program  # most recently used last
+        while len(_compiled) > MOST:
+            del _compiled[next(iter(_compiled))]
+        return program
 
     def __call__(self, *args: Any) -> Any:
         run, held = self.compiled(*args)
         return run(held, *args)
-
-
-def _of_name(name: str, key: Any = None) -> jax.stages.Compiled | None:
-    """A cached program, by name, or without one by key from this process only."""
-    found = _compiled.get(name or key) or compile_cache.load(name)
-    return found and _remember(name or key, found)
-
-
-def _remember(key: Any, found: jax.stages.Compiled) -> jax.stages.Compiled:
-    _compiled.pop(key, None)
-    _compiled[key] = found  # most recently used last
-    while len(_compiled) > MOST:
-        del _compiled[next(iter(_compiled))]
-    return found
-
-
-def _kept(same: Any) -> tuple[jax.stages.Compiled, list[Any]] | None:
-    """A function's program as cached by another process."""
-    known = compile_cache.noted(same)
-    found = known and _of_name(known[0])
-    return (found, known[1]) if known and found else None
-
-
-def _settings() -> tuple[Any, ...]:
-    return tuple(getattr(jax.config, name) for name in TRACED_IN)
-
-
-def _alone_in_memory(x: Any) -> Any:
-    """A copy: JAX may alias a NumPy array, which its owner may modify."""
-    is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return x if is_key else jax.device_put(np.array(x), x.sharding if x.committed else None)
-
-
-def _bytes_held(traced: tuple[jax.stages.Compiled, list[Any]]) -> int:
-    return sum(x.nbytes for x in traced[1])
-
-
-def _same(
-    function: Callable[..., Any], structure: Any = None, *of_call: Any
-) -> tuple[Any, list[Given]]:
-    """The cache key of a trace, None if uncertain, and the function's `Given` arrays. The tree of
-    arguments is digested too, as its classes have code of their own."""
-    if getattr(sys.modules.get("numpyro.primitives"), "_PYRO_STACK", ()):  # inside NumPyro handlers
-        return None, []
-    try:
-        digest, given = digests.of_pure(function, structure)
-    except digests.Uncertain:
-        return None, []
-    return (digest, structure, *of_call, *_settings()), given
-
-
-def shapes(function: Callable[..., Any], *args: Any) -> Any:
-    """`jax.eval_shape`, cached by what the function computes."""
-    leaves, structure = jax.tree.flatten(args)
-    same, _ = _same(function, structure, *map(_abstract, leaves))
-    if same is None:
-        return jax.eval_shape(function, *args)
-    if same not in _shapes:
-        _shapes[same] = jax.eval_shape(function, *args)
-        if len(_shapes) > MOST:
-            del _shapes[next(iter(_shapes))]
-    return _shapes[same]
-
-
-def _abstract(x: Any) -> tuple[Any, ...]:
-    return np.shape(x), getattr(x, "dtype", type(x)), getattr(x, "weak_type", None)
 
 
 def _signature(x: Any) -> tuple[Any, ...]:
@@ -289,7 +205,7 @@ def _signature(x: Any) -> tuple[Any, ...]:
 
 
 def shared(function: Callable[..., Any], **options: Any) -> Shared:
-    """`jax.jit`, compiled once for all functions that compute the same.
+    """`jax.jit`, compiled once for all functions that lower to the same program.
 
     Args:
         function: of trees of arrays.
@@ -318,48 +234,15 @@ class Inner:
         kind = structure, *map(jax.typeof, leaves)
         if kind not in self.known:
             example = jax.tree.unflatten(structure, map(_shape, kind[1:]))
-            program = lifted(self.function, _same(self.function)[1], *example)
+            program = lifted(self.function, *example)
             self.known[kind] = jax.jit(_run(program)), program.held
         run, held = self.known[kind]
-        return run(_at_hand(held), *args)
+        return run(held, *args)
 
     def bytes_held(self, *args: Any) -> int:
         """The size of all closed-over arrays, once it is traced."""
         jax.eval_shape(self, *args)
-        return sum(x.nbytes for _, held in self.known.values() for x in _at_hand(held))
-
-    def as_read(self) -> Any:
-        """What `pcv.base.programs.digests` reads: unaffected by calls."""
-        return self.function
-
-
-class Traced:
-    """A function traced once per precision, for digests of its program where its code cannot be
-    read."""
-
-    def __init__(self, function: Callable[..., Any], *example: Any) -> None:
-        self.function, self.example = function, example
-        self.known: dict[Any, tuple[core.ClosedJaxpr, Any]] = {}
-        self.digests: dict[Any, str] = {}
-
-    def program(self) -> tuple[core.ClosedJaxpr, Any]:
-        """The program in the current precision, and the tree of its result shapes."""
-        now = _settings()
-        if now not in self.known:
-            self.known[now] = jax.make_jaxpr(self.function, return_shape=True)(*self.example)
-        return self.known[now]
-
-    def __call__(self, *args: Any) -> Any:
-        steps, shape = self.program()
-        found = core.jaxpr_as_fun(steps)(*jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-    def as_read(self) -> str:
-        """What `pcv.base.programs.digests` reads."""
-        steps, shape = self.program()
-        if _settings() not in self.digests:
-            self.digests[_settings()] = digests.of(steps, jax.tree.structure(shape))
-        return self.digests[_settings()]
+        return sum(x.nbytes for _, held in self.known.values() for x in held)
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:

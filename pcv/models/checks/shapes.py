@@ -166,7 +166,7 @@ def _check_replicates(
 def _traced(where: str, part: str, function: Callable[..., Any], data: Data, *args: Any) -> Any:
     """The shapes that a model's function returns; its error is reduced to one line."""
     try:
-        return programs.shapes(function, *args)
+        return jax.eval_shape(function, *args)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         ours = __file__, programs.__file__

@@ -123,7 +123,7 @@ def decoupled(
         inverse = np.linalg.inv(np.linalg.cholesky(np.where(both, covs, np.eye(dim))))
     except np.linalg.LinAlgError:  # draws that hardly moved
         return scored
-    means, whiten = programs.Given(padded[all_entries]), programs.Given(inverse)
+    means, whiten = jnp.asarray(padded[all_entries]), jnp.asarray(inverse)
 
     def fold_prior(params: Params, test: Int[Array, " slot"]) -> Float[Array, ""]:
         _, present = groups_of(local, test)
@@ -144,8 +144,8 @@ def decoupled(
         apart = jnp.sqrt(1.0 * dim) * jnp.eye(dim, dtype=priors.mean.dtype)
         mean = jnp.mean(jax.vmap(log_prior)(jnp.concatenate([apart, -apart])))
         there = present < len(local.entries)
-        moved = get(params, entries) - means()[present]
-        z = jnp.einsum("gij,gj->gi", whiten()[present], moved)
+        moved = get(params, entries) - means[present]
+        z = jnp.einsum("gij,gj->gi", whiten[present], moved)
         return mean + jnp.sum(jnp.where(there, priors.log_det - jnp.sum(z**2, 1) / 2, 0.0))
 
     return scored._replace(model=model._replace(fold_prior=fold_prior))

@@ -153,7 +153,7 @@ def _pattern(
     """Which outputs depend on which parameters at any of the positions: 1 at (param, out). With
     `of_some`, parameters on which all depend are left out."""
     size = positions.shape[1]
-    (outs,) = programs.shapes(function, positions[0]).shape
+    (outs,) = jax.eval_shape(function, positions[0]).shape
     at_once = int(np.clip(MOST // outs, 1, AT_ONCE))
 
     def columns(indices: np.ndarray, positions: np.ndarray) -> np.ndarray:

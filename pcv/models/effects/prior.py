@@ -23,7 +23,7 @@ def entries_and_put(
 ) -> tuple[Int[Array, "group dim"], Callable[[Params, Array, Array], Params]]:
     """The groups' entries, followed by those of an empty group; and a function that replaces local
     entries of the parameters. It leaves arrays without any alone, to spare their derivatives."""
-    shapes = programs.shapes(model.init, any_key())
+    shapes = jax.eval_shape(model.init, any_key())
     total, ranges = 0, {}
     for name in sorted(shapes):
         size = int(np.prod(shapes[name].shape))

@@ -32,7 +32,6 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.link.jax.dispatch import jax_typify
 from pytensor.tensor.random.type import RandomType
 
-from pcv.base.programs import Traced
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
 
@@ -106,13 +105,11 @@ def from_pymc(
     starts = _starts(model)
     num_starts = len(starts[names[0]])
     example = [np.asarray(starts[name][0], float) for name in names]
-    prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where, example)
-    likelihood = _compiled(
-        [*parameters, *inputs.values()], terms, where, [*example, *observed.values()]
-    )
+    prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where)
+    likelihood = _compiled([*parameters, *inputs.values()], terms, where)
     shown = [rv.name for rv in model.unobserved_RVs]
     shown_of = model.replace_rvs_by_values(model.unobserved_RVs)
-    posterior = _compiled(parameters, shown_of, where, example)
+    posterior = _compiled(parameters, shown_of, where)
 
     def init(key: Key[Array, ""]) -> Params:
         draw = jax.random.randint(key, (), 0, num_starts)
@@ -146,7 +143,7 @@ def from_pymc(
         data=rows,
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
-        unconstrain=_unconstrainer(model, shapes),
+        unconstrain=_unconstrainer(model),
         notes=_notes_on(model),
     )
 
@@ -270,18 +267,16 @@ def _labels(coords: Sequence[Any] | None) -> np.ndarray:
     return np.array([str(x) for x in index], np.str_)
 
 
-def _compiled(
-    inputs: list[Any], outputs: list[Any], where: str, example: list[np.ndarray]
-) -> Traced:
+def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[..., Any]:
     try:
-        return Traced(get_jaxified_graph(inputs=inputs, outputs=outputs), *example)
+        return get_jaxified_graph(inputs=inputs, outputs=outputs)
     except NotImplementedError as error:
         said = re.sub(r"\{.*\}", "", in_one_line(error))  # without objects' addresses
         raise PcvError(f"{where}: JAX does not implement part of it: {said}") from error
 
 
 def _unconstrainer(
-    model: pm.Model, shapes: Mapping[str, tuple[int, ...]]
+    model: pm.Model,
 ) -> Callable[[Mapping[str, Array]], Params] | None:
     """Map from one draw of the free variables to unconstrained values, or None if JAX lacks one of
     the transforms."""
@@ -298,10 +293,9 @@ def _unconstrainer(
     except NotImplementedError:
         return None
     inputs, names = [rv.name for rv in free], [model.rvs_to_values[rv].name for rv in free]
-    back = Traced(found, *(np.zeros(shapes[name]) for name in inputs))
 
     def unconstrain(variables: Mapping[str, Array]) -> Params:
-        params = back(*(variables[name] for name in inputs))
+        params = found(*(variables[name] for name in inputs))
         return {name: jnp.asarray(x, float) for name, x in zip(names, params)}
 
     return unconstrain
@@ -359,14 +353,13 @@ def _replicates(
         return jnp.ravel(drawn(*values, *given)[0]).astype(float)
 
     number = len(states)
-    made = Traced(by_keys, jax.random.split(jax.random.key(0), number), *example)
     try:  # some parts fail only when traced
-        made.program()
+        jax.eval_shape(by_keys, jax.random.split(jax.random.key(0), number), *example)
     except NotImplementedError:
         return None
 
     def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
-        drawn_anew: Array = made(jax.random.split(key, number), *at(params))
+        drawn_anew: Array = by_keys(jax.random.split(key, number), *at(params))
         return drawn_anew
 
     return predict

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pcv.base import programs, reference, section
+from pcv.base import reference, section
 from pcv.base.errors import PcvError, in_one_line
 from pcv.models.model import Data, Fold, Model, Target, target
 from pcv.models.scores.replicates import across, frame, interval
@@ -226,7 +226,7 @@ def _check_functions(score: Score, whole: Target, where: str) -> None:
     wanted = (2,) if score.kind == "joint" else (2, 2)
     try:
         if score.per == "draw":
-            made = programs.shapes(
+            made = jax.eval_shape(
                 lambda key: score.statistic(key, whole, whole.init(key), fold), jax.random.key(0)
             )
             means = {name: np.ones((2, *x.shape)) for name, x in made.items()}

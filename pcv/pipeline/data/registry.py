@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pcv.base.errors import PcvError
+from pcv.pipeline.input_files import file_hash
 from pcv.pipeline.storage import store
 
 VARIABLE = "PCV_DATA"
@@ -255,7 +256,7 @@ def _local(file: str, sha256: str) -> Path | None:
     folder = os.environ.get(VARIABLE)
     if not folder or not file or not (local := Path(folder) / file).exists():
         return None
-    if store.file_hash(local) != sha256:
+    if file_hash(local) != sha256:
         raise PcvError(
             f"{local}: not the registered file (its SHA-256 differs); move it away, or unset "
             f"{VARIABLE} to download it"

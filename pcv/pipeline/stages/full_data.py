@@ -163,9 +163,9 @@ def _read(file: Path) -> xr.DataTree:
 
 def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array]":
     """The function from a posterior's variables to flat parameters."""
+    import jax
     from jax.flatten_util import ravel_pytree
 
-    from pcv.base import programs
     from pcv.base.keys import any_key
 
     unconstrain = getattr(model, "unconstrain", None)
@@ -174,7 +174,7 @@ def _way_back(model: "Model | Target") -> "Callable[[Mapping[str, Array]], Array
             "draws are given, but the model cannot map its variables back to its parameters; give "
             "pcv.Model(..., unconstrain=...), or leave the draws out"
         )
-    params = programs.shapes(model.init, any_key())
+    params = jax.eval_shape(model.init, any_key())
 
     def back(variables: "Mapping[str, Array]") -> "Array":
         found = unconstrain(variables)

@@ -222,14 +222,15 @@ def _check_kernel(job: Job, model: "Model | Target") -> None:
     a model that has none."""
     if job.settings.kernel is None:
         return
-    from pcv.base import programs
+    import jax
+
     from pcv.base.keys import any_key
     from pcv.models.model import Target
     from pcv.sampling.folds.subspace import NO_TERMS, beyond
 
     asked, wrong = job.settings.kernel.subspace, ""
     if asked.number is not None:
-        sizes = [x.size for x in programs.shapes(model.init, any_key()).values()]
+        sizes = [x.size for x in jax.eval_shape(model.init, any_key()).values()]
         wrong = beyond(asked.number, sum(sizes))
     elif asked.predictive_share and isinstance(model, Target):
         wrong = NO_TERMS

@@ -11,16 +11,15 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from hashlib import sha256
 from html import unescape
 from pathlib import Path
 from typing import Any
 
-from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, stage_config
 from pcv.pipeline.graph import STAGES
+from pcv.pipeline.input_files import hashes, input_files
 from pcv.pipeline.storage import paths
 
 KEYS = ("stage version", "config")
@@ -89,12 +88,9 @@ def _bring_up_to_date(
     for path in existing:
         _renew_benchmark(artifacts[path], path)
     settled = known == wanted
-    # Snakemake itself compares the files' times with the artifact's.
-    of_model = existing and "model" in STAGES[stage].files.values()
-    files = _files(config, experiment, model) if of_model else None
+    # Snakemake itself compares times alone: a file that was moved or unpacked may be older.
+    files = _files(results, config, experiment, stage, model) if existing else {}
     stale = any(_made_of(path, files) != wanted for path in existing)
-    if stage == "fit":
-        stale |= any(_has_other_draws(path, config, experiment, model) for path in existing)
     lacking = not known_batches or len(existing) < len(artifacts)
     after = _time_of_what_follows(results, config, experiment, stage, model) if lacking else 0.0
     try:
@@ -166,34 +162,20 @@ def _content(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def _files(config: Config, experiment: str, model: str) -> dict[str, str] | None:
-    """Hashes of a model's files, as in stamps; None if they do not exist yet, for example because
-    another rule makes them."""
-    try:
-        files = reference.sources(config.experiments[experiment].models[model].model)
-    except PcvError:
-        return None
-    return {
-        os.path.relpath(path, files[0].parent): sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+def _files(
+    results: Path, config: Config, experiment: str, stage: str, model: str
+) -> dict[str, dict[str, str] | None]:
+    """Hashes of a stage's files by their entry in its recipe, None where the config names none;
+    without those that do not exist yet, for example because another rule makes them."""
+    found: dict[str, dict[str, str] | None] = {}
+    for entry, which in STAGES[stage].files.items():
+        with suppress(PcvError, OSError):
+            files = input_files(config.experiments[experiment], which, results, model)
+            found[entry] = None if files is None else hashes(files)
+    return found
 
 
-def _has_other_draws(path: Path, config: Config, experiment: str, model: str) -> bool:
-    """Whether a fit was made from other given draws than the config's, or from none."""
-    given = config.experiments[experiment].fit.file
-    file = None if given is None else Path(given.replace("{model}", model))
-    try:
-        made = json.loads((path / "zarr.json").read_text())["attributes"]["pcv"]["recipe"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-    drawn = made.get("posterior")
-    if file is None or drawn is None or not file.is_file():
-        return (file is None) != (drawn is None)
-    return bool(drawn != {file.name: sha256(file.read_bytes()).hexdigest()})
-
-
-def _made_of(path: Path, files: Mapping[str, str] | None) -> dict[str, Any] | None:
+def _made_of(path: Path, files: Mapping[str, Mapping[str, str] | None]) -> dict[str, Any] | None:
     """The recipe in an artifact's stamp, or in the page's head; None if it was made of other files,
     for example by a job that ran while they were edited."""
     try:
@@ -203,7 +185,7 @@ def _made_of(path: Path, files: Mapping[str, str] | None) -> dict[str, Any] | No
             with path.open() as page:
                 (found,) = re.findall(r'<meta name="pcv" content="(.*)">', page.read(HEAD))
             made = json.loads(unescape(found))
-        if files is not None and made["files"] != files:
+        if any(made.get(entry) != hashes for entry, hashes in files.items()):
             return None
         return _compared(made)
     except (OSError, ValueError, LookupError, TypeError):

@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv.base.errors import PcvError
+from pcv.pipeline.input_files import TIMESTAMP, folder_hash
 from pcv.pipeline.storage.storable import storable, true_names
 
 IN_MEMORY = 2**26
 """size in bytes up to which a store is made in memory first: Zarr takes twice as long on disk"""
-TIMESTAMP = ".snakemake_timestamp"
-"""written by Snakemake into folders that are outputs of its rules"""
 PACKAGES = (
     "pcv-bayes",
     "jax",
@@ -82,31 +81,6 @@ def stamp(
 def fingerprint(*parts: Any) -> str:
     """A short hash of JSON-serialisable values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file, or of all files in a folder with their names."""
-    if path.is_dir():
-        return _folder_hash(path, TIMESTAMP)
-    return _content_hash(path)
-
-
-def _content_hash(file: str | Path) -> str:
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _folder_hash(folder: Path, *skipped: str) -> str:
-    found = {
-        os.path.relpath(file, folder).replace(os.sep, "/"): file
-        for within, _, names in os.walk(folder)
-        for file in (os.path.join(within, name) for name in names)
-        if os.path.isfile(file)
-    }
-    total = hashlib.sha256()
-    for name in sorted(found.keys() - set(skipped)):
-        total.update(f"{name} {_content_hash(found[name])}\n".encode())
-    return total.hexdigest()
 
 
 def provenance(started: datetime, device: str = "") -> dict[str, Any]:
@@ -338,7 +312,7 @@ def _seal(folder: Path, stamp: Stamp) -> None:
 
 def _digest(folder: Path, meta: Mapping[str, Any]) -> str:
     """A hash of a store: of its files, and of its root's metadata before the digest is added."""
-    return fingerprint(_folder_hash(folder, TIMESTAMP, "zarr.json"), meta)
+    return fingerprint(folder_hash(folder, TIMESTAMP, "zarr.json"), meta)
 
 
 def read_stamp(path: Path, stage: str, command: str = "") -> Stamp:

@@ -107,7 +107,7 @@ def _unconstrained(
     variables: Variables,
 ) -> Float[np.ndarray, "chain draw param"]:
     """Draws as flat unconstrained parameters."""
-    shapes = programs.shapes(lambda key: target.constrain(target.init(key)), any_key())
+    shapes = jax.eval_shape(lambda key: target.constrain(target.init(key)), any_key())
     known = {name: np.asarray(variables[name]) for name in shapes if name in variables}
     for name, x in known.items():
         if x.shape[2:] != shapes[name].shape:

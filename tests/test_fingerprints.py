@@ -1,11 +1,11 @@
-"""What is kept of a model or score is never taken for another's; of the same it is found again."""
+"""What is kept of a model is never taken for another's; of the same it is found again."""
 
 import json
 import os
 import subprocess
 import sys
+import warnings
 from functools import partial
-from types import ModuleType
 from typing import NamedTuple
 
 import bambi as bmb
@@ -21,8 +21,10 @@ from jax.extend.core import Primitive
 
 import pcv
 from pcv.api import calls, inputs
-from pcv.base.programs import digests
+from pcv.pipeline.job import recipe
+from pcv.pipeline.stages import inputs as inputs_stage
 from tests.problems import LinearGaussian
+from tests.slow import repeated
 
 N = 12
 RNG = np.random.default_rng(5)
@@ -193,7 +195,7 @@ def several_slots(x):
 
     def log_predictive(params, fold):
         joint, each = made.log_predictive(params, fold)
-        return joint + (jnp.sum(params["b"] * x) if len(fold.test) > 1 else 0.0), each
+        return joint + (jnp.sum(params["b"] * x) if len(fold.test) > 2 else 0.0), each
 
     return made._replace(log_predictive=log_predictive)
 
@@ -261,58 +263,54 @@ def in_bambi(x):
 
 
 MODELS = [
-    *(closure, closure_of_jax, jitted, jitted_twice, jitted_log_lik, long_array, method),
-    *(static_argument, scanned, looped, branched, mapped, checkpointed, custom_jvp),
-    *(rule_of_custom_jvp, rule_of_a_rule, rule_of_custom_vjp, target, several_slots, marginal),
-    sums_per_unit,
-    *(fold_prior, group, replicates, in_numpyro, correlated, in_pymc, in_pymc_as_data, in_bambi),
+    *(jitted_twice, long_array, method, static_argument, scanned, branched, checkpointed),
+    *(rule_of_a_rule, rule_of_custom_vjp, several_slots, marginal, fold_prior, group, replicates),
+    *(in_numpyro, in_pymc, closure, closure_of_jax, jitted, jitted_log_lik, looped, mapped),
+    *(custom_jvp, rule_of_custom_jvp, target, sums_per_unit, correlated, in_pymc_as_data, in_bambi),
 ]
 
 
-def references(models, results, scores=("log",)):
-    """What the artifacts of a call name its models, or its own scores."""
-    sections = {"scores": scores}
-    common = ({"y": Y}, sections, 0, "float64", results, 2, False)
-    with calls.prepared(models, "loo", *common) as job:
-        if scores != ("log",):
-            return list(job.settings.scores)
-        return [x.model for x in job.settings.models.values()]
+TESTS = [0, 1, 2], [3, 4, 5], [6], [7, 8, 9, 10, 11]
+SOME = [(np.setdiff1d(np.arange(N), test), np.array(test)) for test in TESTS]
 
 
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def made_of(model, results):
+    """What a call's fit and warmup are made of: the name of its model, with a hash, and a hash for
+    its test sets."""
+    common = ({"y": Y}, {}, 0, "float64", results, 2, False)
+    with calls.prepared(model, SOME, *common) as job:
+        job = job._replace(model=next(iter(job.settings.models)))
+        inputs_stage.data(job)
+        inputs_stage.folds(job)
+        return job.model_config.model, recipe(job, "warmup")["program"]
+
+
+@pytest.mark.parametrize("make", repeated(MODELS, 16), ids=lambda make: make.__name__)
 def test_models_that_differ_in_an_array(make, tmp_path):
-    (one,), (again,), (other,) = (
-        references(make(x), tmp_path / str(i)) for i, x in enumerate((X, X, OTHER))
-    )
+    one, again, other = (made_of(make(x), tmp_path / str(i)) for i, x in enumerate((X, X, OTHER)))
     assert one == again
     assert one != other
+    assert (one[0] == other[0]) == (make is several_slots)  # whose full-data fit is the same
 
 
-def test_primitives_of_modules_that_are_loaded_late(monkeypatch):
-    """The hash does not hang on what else a session has done before."""
-    digests.of_function(jnp.sin, 1.0)
-    primitive = Primitive("late")
-    primitive.def_abstract_eval(lambda x: x)
-    with pytest.raises(digests.Uncertain, match="'late', which is not JAX's"):
-        digests.of_function(primitive.bind, 1.0)
-    module = ModuleType("jax.late")
-    module.late_p = primitive
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert digests.of_function(primitive.bind, 1.0)
+def test_a_parameter_of_another_name(tmp_path):
+    one = normal(lambda b: b * X)
+    other = one._replace(constrain=lambda params: {"slope": params["b"]})
+    assert made_of(one, tmp_path) != made_of(other, tmp_path)
 
 
-def test_programs_that_differ_in_which_value_they_use():
-    def program(place):
-        def chosen(*values):
-            for _ in range(5):
-                values = (*values, values[-1] + values[-2])
-            return values[place] * values[-1]
-
-        return digests.of_function(chosen, 1.0, 2.0, 3.0)
-
-    found = [program(place) for place in range(8)]
-    assert len(set(found)) == 8
-    assert found == [program(place) for place in range(8)]
+def test_what_is_read_while_a_model_is_traced(tmp_path, monkeypatch):
+    """By whatever name: of files, of the environment."""
+    file, load = tmp_path / "x.txt", partial(np.loadtxt, tmp_path / "x.txt")
+    model = normal(lambda b: b * load() * float(os.environ.get("SCALE", 1)))
+    np.savetxt(file, X)
+    one = made_of(model, tmp_path / "results")
+    assert made_of(model, tmp_path / "results") == one
+    np.savetxt(file, OTHER, fmt="%.18e")
+    assert made_of(model, tmp_path / "results") != one
+    np.savetxt(file, X)
+    monkeypatch.setenv("SCALE", "2")
+    assert made_of(model, tmp_path / "results") != one
 
 
 def called_back(x):
@@ -320,6 +318,10 @@ def called_back(x):
         return jax.pure_callback(lambda b: b * x, jax.ShapeDtypeStruct((N,), float), b)
 
     return normal(mean)
+
+
+def printed(x):
+    return normal(lambda b: (jax.debug.print("{}", b), b * x)[1])
 
 
 def foreign_primitive(x):
@@ -336,8 +338,9 @@ def cannot_be_traced(x):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (called_back, "an object of jax._src.callback._FlatCallback"),
-        (foreign_primitive, "the primitive 'times_x', which is not JAX's"),
+        (called_back, "it calls back into Python"),
+        (printed, "it calls back into Python"),
+        (foreign_primitive, "NotImplementedError: "),
         (cannot_be_traced, "TracerBoolConversionError: "),
     ],
 )
@@ -345,17 +348,16 @@ def test_models_of_which_nothing_is_reused(make, why, tmp_path):
     seen = set()
     for _ in range(2):
         with pytest.warns(UserWarning, match="cannot be hashed reliably") as caught:
-            seen |= set(references(make(X), tmp_path))
+            seen |= {*made_of(make(X), tmp_path)}
         (said,) = [str(x.message) for x in caught]
         assert said.startswith(f"model 'model': cannot be hashed reliably ({why}")
         assert said.endswith(f"so nothing made from it before is reused from {tmp_path}")
-    assert len(seen) == 2
-    references(make(X), None)  # nothing is kept, and nothing said
+    assert len(seen) == 4
 
 
 def test_models_of_one_call_have_their_own_references(tmp_path, monkeypatch):
     """Even if two that differ were of one hash."""
-    monkeypatch.setattr(inputs, "fingerprint", lambda model, observed: "0" * 16)
+    monkeypatch.setattr(inputs, "fingerprint", lambda model, observed, slots: "0" * 16)
     made = {"x1": jitted(X), "x2": jitted(OTHER)}
     with calls.prepared(made, "loo", {"y": Y}, {}, 0, "float64", tmp_path, 2, False) as job:
         found = {name: job.objects[x.model] for name, x in job.settings.models.items()}
@@ -395,104 +397,36 @@ def bound(x):
     return scored_by(lambda means, y: -np.abs(means["mean"] - y + x.sum()))
 
 
-def default(x):
-    return scored_by(lambda means, y, x=x: -np.abs(means["mean"] - y + x.sum()))
-
-
-def inside(x):
-    def estimate(means, y):
-        def away(at):
-            return at - x.sum()
-
-        return -np.abs(away(means["mean"]) - y)
-
-    return scored_by(estimate)
-
-
-def helped(x):
-    def away(at):
-        return at - x.sum()
-
-    return scored_by(lambda means, y: -np.abs(away(means["mean"]) - y))
-
-
-def long_bound(x):
-    long = LONG if x is X else OTHER_LONG
-    return scored_by(lambda means, y: -np.abs(means["mean"] - y + long.sum()))
-
-
-def partly(x):
-    return scored_by(partial(lambda means, y, x: -np.abs(means["mean"] - y + x.sum()), x=x))
-
-
-def jitted_statistic(x):
-    mean = jax.jit(lambda params: params["b"] * x)
-    return scored_by(error, statistic=lambda key, target, params, fold: {"mean": mean(params)})
-
-
-def weighted(x):
-    return scored_by(error, log_weight=lambda key, target, params, fold: x.sum() * params["b"])
-
-
-SHIFT = 1.0
-
-
-def of_a_global(x):
-    estimate = lambda means, y: -np.abs(means["mean"] - y + SHIFT)  # noqa: E731
-    there = {**globals(), "SHIFT": float(x.sum())}
-    return scored_by(type(estimate)(estimate.__code__, there))
-
-
-def not_smooth(x):
-    return scored_by(error, smooth=x is X)
-
-
-SCORES = [bound, default, inside, helped, long_bound, partly, jitted_statistic, weighted]
-SCORES += [of_a_global, not_smooth]
-
-
-@pytest.mark.parametrize("make", SCORES, ids=lambda make: make.__name__)
-def test_scores_that_differ_in_what_they_hold(make, tmp_path):
-    (one,), (again,), (other,) = (references(jitted(X), tmp_path, make(x)) for x in (X, X, OTHER))
-    assert one == again
-    assert one != other
-
-
-class Errors:
-    def __init__(self, x):
-        self.x = x
-
-    def __call__(self, means, y):
-        return -np.abs(means["mean"] - y + self.x.sum())
-
-
-def test_scores_of_which_nothing_is_reused(tmp_path):
-    made, words = (
-        scored_by(Errors(X)),
-        r"score 'own': .* \(an object of tests\.test_digests\.Errors",
-    )
-    with pytest.warns(UserWarning, match=words):
-        once = references(jitted(X), tmp_path, made)
-    with pytest.warns(UserWarning, match=words):
-        assert references(jitted(X), tmp_path, made) != once
+def test_of_scores_in_python_nothing_is_reused(tmp_path):
+    """They may read a file, or the index of a table."""
+    seen = set()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="score 'own': .* name a file: scores="):
+            names, own = inputs.scores_of(["log", bound(X)], tmp_path)
+        assert names == ["log"]
+        seen |= {*own}
+    assert len(seen) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inputs.scores_of(bound(X))  # nothing is kept
 
 
 def test_two_scores_of_one_name_are_refused():
     with pytest.raises(pcv.PcvError, match="there are two pointwise scores 'own'; rename one"):
-        references(jitted(X), None, [bound(X), bound(OTHER)])
+        inputs.scores_of([bound(X), bound(OTHER)])
 
 
-def every_reference(folder):
-    models = {make.__name__: references(make(X), folder) for make in MODELS}
-    return models | {make.__name__: references(jitted(X), folder, make(X)) for make in SCORES}
+def every_hash(folder):
+    return {make.__name__: made_of(make(X), folder) for make in MODELS}
 
 
 @pytest.mark.slow
 def test_another_process_finds_what_was_kept(tmp_path):
     """Whatever the order of its sets, and where its objects lie."""
-    code = "import json; from tests import conftest, test_digests as t; from pathlib import Path\n"
+    code = "import json; from pathlib import Path\n"
+    code += "from tests import conftest, test_fingerprints as t\n"
     code += "import jax; jax.config.update('jax_enable_x64', True)\n"
-    code += f"print(json.dumps(t.every_reference(Path({str(tmp_path)!r}))))"
+    code += f"print(json.dumps(t.every_hash(Path({str(tmp_path)!r}))))"
     one, other = (
         subprocess.run(
             [sys.executable, "-c", code],
