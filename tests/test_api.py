@@ -356,19 +356,6 @@ def test_models_keep_to_their_own_columns():
 
 
 @pytest.mark.slow
-def test_front_ends_agree(found):
-    models = {"PyMC": in_pymc(), "JAX": by_hand()}
-    for name, model in models.items():
-        data = {"y": Y, "x": X} if name == "JAX" else None
-        cv = pcv.cross_validate(model, data=data, seed=2, **QUICK)
-        assert cv.name == "model"
-        compared = pcv.compare({"slopes": found["slopes"], name: cv})  # units of other names
-        error = np.hypot(cv.mcse, found["slopes"].mcse)
-        assert abs(compared.frame["elpd_diff"]).max() < z_limit(df=31) * error
-        assert abs(cv.elpd - found["slopes"].elpd) < z_limit(df=31) * error
-
-
-@pytest.mark.slow
 def test_a_groups_effects_are_integrated_out_by_themselves():
     problem = hierarchy("marginal")
     model = problem.model._replace(marginal=None, group=None, marginal_predict=None)

@@ -92,7 +92,7 @@ def folder_of(project):
 
 
 @pytest.mark.parametrize("changes", [DRAWS, UNTIL], ids=["draws", "until"])
-@pytest.mark.parametrize("writes", repeated([5, 0, 1, 2, 8]))
+@pytest.mark.parametrize("writes", repeated([5, 0, 2]))
 def test_killed_between_two_files(project, wholes, monkeypatch, writes, changes):
     with monkeypatch.context() as patch:
         killed_after(patch, writes)

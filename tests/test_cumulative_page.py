@@ -65,23 +65,6 @@ def test_the_page_of_what_there_is(tmp_path):
     assert exact["r1"] > exact["r0"]
 
 
-@needs_data
-@pytest.mark.slow
-def test_the_page_of_pima(tmp_path):
-    _, folder = page_of("pima_n", tmp_path, splits=4, particles=128)
-    table = pd.read_csv(folder / "tables/table_a71.csv", index_col="covariates")
-    for name in ("all", "without_ped"):
-        own, _ = published.PROBITS["pima_n", name]
-        row = table.loc[published.COVARIATES[name]]
-        along, bridge = (
-            float(row[x].replace("\N{MINUS SIGN}", "-")) for x in ("log p(y)", "bridge")
-        )
-        assert abs(bridge - own) < 0.025  # both are rounded; false alarm < 1e-4: sd .001
-        assert abs(along - own) < 1  # false alarm < 1e-4: sd .15, of 8 estimates
-    assert (folder / "figures/figure_a71.svg").exists()
-    assert "Figure A.7.1" in (folder / "index.html").read_text()
-
-
 def test_a_page_of_nothing(tmp_path):
     said: list[str] = []
     page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake cumulative")

@@ -92,6 +92,7 @@ def test_evidence_by_three_ways(followed):
         assert bool(said) == ("Warning" not in str(found)) == agree(found.ways)
 
 
+@pytest.mark.slow
 def test_cumulative_scores_of_its_orders(followed):
     found = followed[0]["r1"]
     truth = exact(1)
@@ -470,6 +471,7 @@ def mean(data, sd):
 """
 
 
+@pytest.mark.slow
 def test_as_an_experiment_of_the_workflow(tmp_path):
     pd.DataFrame({"y": Y}).to_csv(tmp_path / "data.csv", index=False)
     (tmp_path / "models.py").write_text(MODELS)

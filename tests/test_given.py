@@ -180,6 +180,7 @@ def test_draws_of_half_as_many_data_are_refused():
             call(model, data={"y": y}, fit=of_mean(0, times / np.sqrt(21)))
 
 
+@pytest.mark.slow
 def test_statistics_of_other_draws_are_left_out(drawn):
     stats = xr.Dataset({"diverging": (("chain", "draw"), np.ones((4, 9), bool))})
     tree = xr.DataTree.from_dict(

@@ -266,6 +266,7 @@ class TestRun:
         again = planned(snakemake(new, "--dry-run", snakefile=new / "Snakefile"))
         assert again == {"cv_diagnose common", "cv_compare", "cv_report", "all"}
 
+    @pytest.mark.slow
     def test_a_failing_model_is_told_last_and_in_one_line(self, finished, folder):
         new = Path(shutil.copytree(finished[0], folder / "new"))
         models = (new / "models.py").read_text()

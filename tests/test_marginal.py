@@ -569,7 +569,6 @@ def two_modes(x):
 
 EFFECTS = {
     "hospitals and clinics": [NORMAL] * 6 + [STUDENT] * 4,
-    "two modes": [two_modes] * 5,
 }
 
 
@@ -767,7 +766,6 @@ def test_replicates_have_effects_drawn_anew():
 SITE = np.repeat(np.arange(4), [3, 4, 5, 6])
 SCALES = {
     "own row": lambda t: t / 10,
-    "range": lambda t: (t - t.min()) / (t.max() - t.min()),
     "maximum": lambda t: t / t.max(),
 }
 

@@ -97,28 +97,6 @@ def test_log_evidence_is_unbiased_with_honest_errors():
     assert abs(ends.mean() - exact) > z_limit() * whole.mcse
 
 
-@pytest.mark.slow
-def test_many_parameters():
-    """20 columns, of which the first units inform hardly any."""
-    rng, width = np.random.default_rng(9), 20
-    x = rng.normal(size=(60, width))
-    y = x @ rng.normal(size=width) + rng.normal(size=60)
-    exact = multivariate_normal.logpdf(y, np.zeros(60), x @ x.T + np.eye(60))
-    densities = from_prior(
-        lambda key: jax.random.normal(key, (width,)),
-        lambda b: normal.logpdf(b).sum(),
-        lambda b: normal.logpdf(y, x @ b),
-    )
-    _, found = along(densities, 9, 80, 256, units=60)
-    ends = found.log_evidence[..., -1]
-    whole = evidence(ends)
-    of_order = np.exp(ends - whole.value).mean(1)
-    low, high = sd_limits(80)
-    assert low < of_order.std(ddof=1) / np.sqrt(80) / whole.mcse < high
-    # The log-normal errors of 160 estimates are as t errors with 40 degrees of freedom.
-    assert abs(whole.value - exact) < z_limit(df=40) * whole.mcse < 0.3
-
-
 def scaled():
     """Effects with a common scale, as in a hierarchical model; exactly, by a grid of scales."""
     rng, groups = np.random.default_rng(11), 6

@@ -257,7 +257,7 @@ def test_few_are_kept(monkeypatch):
 
 
 def test_a_second_call_compiles_nothing():
-    """Of another seed, other data of the same shape, or other folds of the same shape."""
+    """Of another seed, other data of the same shape, and other folds of the same shape."""
     rng = np.random.default_rng(1)
     group = np.repeat(np.arange(6), 5)
     data = [
@@ -268,7 +268,6 @@ def test_a_second_call_compiles_nothing():
     call = partial(pcv.cross_validate, fit={"warmup": 200, "draws": 100}, **short)
     with jax.enable_x64(True):
         call(grouped(data[0]), folds[0], data=data[0], seed=1)
-        for i, j, seed in ((0, 0, 2), (1, 0, 1), (0, 1, 1)):
-            with counted() as events:
-                call(grouped(data[i]), folds[j], data=data[i], seed=seed)
-            assert "backend_compile" not in events
+        with counted() as events:
+            call(grouped(data[1]), folds[1], data=data[1], seed=2)
+        assert "backend_compile" not in events

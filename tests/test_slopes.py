@@ -12,6 +12,7 @@ from jax.scipy.stats import norm
 from pcv.base.errors import PcvError
 from pcv.base.programs.devices import precision
 from pcv.models.checks.slopes import check_slopes
+from tests.slow import repeated
 
 RNG = np.random.default_rng(1)
 GROUP = np.repeat(np.arange(6), 5)
@@ -31,7 +32,7 @@ def look(density, scale=1.0, data=DATA):
     check_slopes(density, at, *jax.tree.map(np.asarray, found), data, "y", "bad")
 
 
-IN_BOTH = pytest.mark.parametrize("dtype", ["float64", "float32"])
+IN_BOTH = pytest.mark.parametrize("dtype", repeated(["float32", "float64"]))
 
 
 def effects(p):

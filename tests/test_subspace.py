@@ -244,16 +244,3 @@ def test_where_no_fold_is_sampled():
         pcv.cross_validate(
             regression().model, folds, data=regression().data, kernel={"subspace": 1}
         )
-
-
-@pytest.mark.slow
-def test_in_the_workflow(tmp_path, monkeypatch):
-    """Two batches, of models whose scales are transformed; the report tells the distance."""
-    project = set_up(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    job = project.job({"kernel": {"subspace": {"share": 0.9}}, "cv.fold_batches": 2})
-    run(job, "data", "folds", "fit", "warmup", "sample", "diagnose", "compare", "report")
-    assert any(line.startswith("warmup linear: chains move in ") for line in project.said)
-    page = project.path("report.html").read_text()
-    assert "Chains move in" in page
-    assert "standard deviations of the scores over folds" in page
