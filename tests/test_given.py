@@ -6,6 +6,7 @@ from hashlib import sha256
 
 import bambi as bmb
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -17,8 +18,10 @@ from numpyro.infer import MCMC, NUTS
 
 import pcv
 from pcv.base.errors import PcvError
+from pcv.models.model import Target
 from pcv.pipeline import config
 from pcv.pipeline.storage import recipes
+from pcv.sampling.fit import given
 from tests.bounds import z_limit
 
 RNG = np.random.default_rng(3)
@@ -199,6 +202,43 @@ def test_bambi_has_another_intercept(drawn):
     model = bmb.Model("y ~ x", pd.DataFrame(DATA))
     with pytest.raises(PcvError, match="cannot map its variables back"):
         call(model, fit=drawn)
+
+
+def line(x, y):
+    a, b = (numpyro.sample(name, dist.Normal(0, 2)) for name in "ab")
+    s = numpyro.sample("s", dist.HalfNormal(2))
+    numpyro.sample("y", dist.Normal(a + b * x, s), obs=y)
+
+
+def test_draws_whose_gradients_have_heavy_tails_are_refused():
+    """Means of gradients know nothing of draws near s = 0, where HMC leaves at once."""
+    rng = np.random.default_rng(5)
+    a, b, s = rng.normal(size=(3, 4, 500))
+    dims = ("chain", "draw")
+    prior = xr.Dataset({"a": (dims, a), "b": (dims, b), "s": (dims, np.abs(s))})
+    drawn = xr.DataTree.from_dict({"posterior": prior})
+    x = np.random.default_rng(0).normal(size=40)
+    y = 1 + x + np.random.default_rng(1).normal(size=40)
+    model = pcv.from_numpyro(line, {"x": x, "y": y})
+    with pytest.raises(PcvError, match=r"Hamiltonian Monte Carlo raises the log density in .*%"):
+        pcv.loo(model, fit=drawn, brute_force=False, progress=False)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_moves_from_the_posterior_go_up_and_down(seed):
+    """The largest of four z-scores exceeds 6 in less than 1e-7 of runs; of draws that are an sd off
+    it is 10 or more."""
+    scale = np.array([0.1, 1.0, 10.0])
+    target = Target(
+        init=lambda key: jax.random.normal(key, (3,)),
+        log_density=lambda x, fold: -jnp.sum((x / scale) ** 2) / 2,
+        log_predictive=lambda x, fold: (x.sum(), x[fold.test]),
+    )
+    draws = np.random.default_rng(seed).normal(size=(4, 500, 3)) * scale
+    arguments = 1, ["a", "b", "c"], jax.random.key(seed)
+    given._check_moves(target, draws, *arguments)
+    with pytest.raises(PcvError, match=r"Hamiltonian Monte Carlo raises .* in \d+% of cases"):
+        given._check_moves(target, draws + [0, 1.0, 0], *arguments)
 
 
 @pytest.mark.parametrize(

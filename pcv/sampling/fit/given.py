@@ -5,11 +5,17 @@ Draws must satisfy two identities that hold under their own posterior,
 .. math:: E[\nabla \log p(u \mid y)] = 0, \qquad
           E[(u_j - E u_j)\,\partial_j \log p(u \mid y)] = -1,
 
-on the unconstrained scale: other models, priors or data violate one of them.
+on the unconstrained scale: other models, priors or data violate one of them. Where gradients have
+heavy tails, their means say little. So draws are also moved by Hamiltonian Monte Carlo, which
+leaves the posterior as it is: a draw and where it ends are exchangeable, so that the log density,
+and every parameter, rises as often as it falls.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +35,14 @@ MAX_Z = 6.0
 """largest z-score of a mean"""
 AT_ONCE = 100
 """draws evaluated side by side"""
+MOVED, TRIED = 400, 50
+"""draws that are moved, evenly spaced, and of these, for which step sizes are tried"""
+TRANSITIONS, STEPS = 5, 8
+"""HMC transitions of each, and their leapfrog steps"""
+STEP_SIZES = 2.0 ** np.arange(4, -15, -1)
+"""step sizes that are tried, in standard deviations of the draws"""
+ACCEPTED = 0.6
+"""acceptance rate from which on a step size is taken"""
 
 Variables = Mapping[str, Shaped[np.ndarray, "chain draw ..."]]
 
@@ -90,6 +104,7 @@ def posterior(
     checks = fit_checks.check(draws, names, target_accept)
     if not checks.problems:
         _check_identities(position, gradient, names)
+        _check_moves(target, position, num_units, names, root("moves"))
     say(f"given posterior, {lp.shape[0]} chains x {lp.shape[1]} draws, {len(names)} parameters")
     if not tune:
         size = float(np.nanmin(checks.ess))
@@ -183,3 +198,64 @@ def _check_identities(
                 f"gradient of the log density{of} in '{names[worst]}' is {z[worst]:.0f} standard "
                 "errors off; give one of the same model, priors and data, or leave out fit"
             )
+
+
+def _check_moves(
+    target: Target,
+    position: Float[np.ndarray, "chain draw param"],
+    num_units: int,
+    names: list[str],
+    root: Key[Array, ""],
+) -> None:
+    """Check that HMC raises the log density, and each parameter, as often as it lowers them."""
+    chains, number, size = position.shape
+    per_chain = max(min(number, MOVED // chains), 1)
+    some = position[:, np.linspace(0, number - 1, per_chain).round().astype(int)]
+    start, variance = some.reshape(-1, size), position.var(axis=(0, 1))
+    everything = full_data(num_units)
+
+    def transitions(step_size: Array, variance: Array, start: Array, keys: Array) -> Any:
+        """All of one draw, where they end, and how many are accepted on average."""
+        density = partial(target.log_density, fold=everything)
+        hmc = blackjax.hmc(density, step_size, variance, STEPS)
+
+        def transition(state: Any, key: Array) -> Any:
+            state, info = hmc.step(key, state)
+            return state, info.acceptance_rate
+
+        begin = hmc.init(start)
+        end, rates = jax.lax.scan(transition, begin, keys)
+        return end.position, end.logdensity - begin.logdensity, rates.mean()
+
+    def of_all(step_size: Array, variance: Array, start: Array, keys: Array) -> Any:
+        each = partial(transitions, step_size, variance)
+        return jax.lax.map(lambda x: each(*x), (start, keys), batch_size=AT_ONCE)
+
+    every, few = programs.shared(of_all), start[:: -(-len(start) // TRIED)]
+    for step_size in STEP_SIZES:
+        one = jax.random.split(jax.random.fold_in(root, 0), (len(few), 1))
+        _, _, rate = every(step_size, variance, few, one)
+        if np.nan_to_num(rate).mean() >= ACCEPTED:
+            break
+    keys = jax.random.split(jax.random.fold_in(root, 1), (len(start), TRANSITIONS))
+    end, rise, _ = every(step_size, variance, start, keys)
+    rises = np.concatenate([np.asarray(rise)[:, None], np.asarray(end) - start], axis=1)
+    _check_signs(np.sign(rises).reshape(chains, per_chain, -1), names)
+
+
+def _check_signs(sign: Float[np.ndarray, "chain draw what"], names: list[str]) -> None:
+    """Check that signs of moves, of the log density and of each parameter, are 0 on average."""
+    from arviz_stats.base import array_stats
+
+    error = np.asarray(array_stats.mcse(sign, method="mean", chain_axis=0, draw_axis=1))
+    independent = 1 / np.sqrt(sign[..., 0].size)
+    z = np.abs(sign.mean((0, 1))) / np.fmax(error, independent)
+    worst = int(np.argmax(z))
+    if z[worst] > MAX_Z:
+        what = "the log density" if worst == 0 else f"'{names[worst - 1]}'"
+        rises = (sign[..., worst] > 0).mean()
+        raise PcvError(
+            "the given posterior is not that of this model and these data: from its draws, "
+            f"Hamiltonian Monte Carlo raises {what} in {rises:.0%} of cases, where half are "
+            "expected; give one of the same model, priors and data, or leave out fit"
+        )
