@@ -333,14 +333,35 @@ def test_values_of_the_wrong_kind_are_refused():
     )
     days = pd.DataFrame({"y": range(3), "day": ["25/01/2024", "01/02/2024", "2/2/2024"]})
     assert refusal(days, order=["day"]) == (
-        "data.csv: data.order: column 'day' holds dates as text ('25/01/2024'), which sort by"
-        " their first digits, not by time; write them as in 2024-03-31"
+        "data.csv: data.order: column 'day' holds dates as text ('25/01/2024'), which do not sort"
+        " by time; write them as in 2024-03-31"
     )
+    for first, second in (
+        ("2024-1-9", "2024-1-10"),
+        ("9-Feb-24", "10-Feb-24"),
+        ("Mar 2024", "Apr 2024"),
+    ):
+        days = pd.DataFrame({"y": range(2), "day": [first, second]})
+        assert "holds dates as text" in refusal(days, order=["day"])
+    for first, second in (("2024-01-09", "2024-01-10"), ("week 9", "week 10"), ("a", "b")):
+        data_of(pd.DataFrame({"y": range(2), "day": [first, second]}), order=["day"])
     assert "values of kind 'mixed-integer' (object) cannot be used" in refusal(with_x(1, "a"))
     assert "values of kind 'integer' (object) cannot be used" in refusal(with_x(1, 2**70))
     assert "values of kind 'bytes' (object) cannot be used" in refusal(with_x(b"a", b"b"))
     assert refusal(pd.DataFrame({"y": []})) == "data.csv: no rows"
     assert data_of(with_x("1", "2", "3"))["x"].values.tolist() == ["1", "2", "3"]
+
+
+def test_codes_that_are_one_number_are_refused(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("site,y\n001,1\n1,2\n002,3\n")
+    with pytest.raises(
+        PcvError, match="column 'site' has '001' and '1', which are the same number"
+    ):
+        read_table(file, "y")
+    file.write_text("site,y\n001,1\n010,2\n002,3\n")
+    table, _ = read_table(file, "y")
+    assert table["site"].tolist() == [1, 10, 2]
 
 
 def test_rows_that_the_order_does_not_tell_apart_are_refused():

@@ -686,6 +686,13 @@ def test_a_map_shows_the_fold_in_the_middle(on_earth):
             np.testing.assert_array_equal(drawn.get_offsets(), there)
 
 
+def test_groups_that_floats_do_not_tell_apart_are_refused():
+    whole = [2**53, 2**53 + 1, 2**53, 2**53 + 1]
+    assert len(pcv.leave_one_group_out(whole).id) == 2
+    with pytest.raises(PcvError, match=r"9007199254740992 is a float, which .* as text"):
+        pcv.leave_one_group_out(np.array(whole, float))
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [

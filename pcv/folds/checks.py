@@ -82,7 +82,16 @@ def whole(scheme: str, **numbers: Any) -> None:
 def grouped(
     values: Shaped[np.ndarray, " unit"],
 ) -> tuple[list[str], Int[np.ndarray, " unit"]]:
-    """Labels of the sorted distinct values, and each unit's index among them."""
+    """Labels of the sorted distinct values, and each unit's index among them.
+
+    Raises:
+        PcvError: they are floats that do not tell whole numbers apart.
+    """
+    if values.dtype.kind == "f" and (np.abs(values) >= 2**53).any():
+        raise PcvError(
+            f"groups: {values[np.abs(values).argmax()]:.0f} is a float, which has digits for whole "
+            "numbers up to 2^53 alone; give groups as integers or as text"
+        )
     distinct, group = np.unique(values, return_inverse=True)
     return [label(value) for value in distinct], group
 

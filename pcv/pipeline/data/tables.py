@@ -38,6 +38,12 @@ from pcv.pipeline.storage.storable import true_names
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
 DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")
 """dates that start with the day or month"""
+DATE = re.compile(
+    r"(\d{1,4}|[A-Za-z]{3,9})[./ -]+(\d{1,4}|[A-Za-z]{3,9})([./, -]+\d{1,4})?([ T].*)?"
+)
+"""dates, and parts of dates such as 2024-1 or Feb 2024"""
+CODE = re.compile(r"0\d")
+"""the start of a code with a leading zero"""
 MAX_COPIES = 0.3
 """share of duplicate rows from which on the data are taken to be coarse"""
 
@@ -98,17 +104,34 @@ def _read_csv(path: Path) -> pd.DataFrame:
                     f"{path}: columns are separated by {mark!r}; separate them by commas, and "
                     "write numbers with a decimal point"
                 )
-        lines = []
+        lines, coded = [], set()
         for line, fields in records:
             if len(fields) != len(header):
                 raise PcvError(
                     f"{path}: line {line} has {len(fields)} field(s), the header has {len(header)}"
                 )
             lines.append(line)
+            coded.update(i for i, field in enumerate(fields) if CODE.match(field))
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]  # as pandas does
     refuse_twice(names, str(path))
     table = pd.read_csv(path, low_memory=False, header=0, names=names)
+    for name in (names[i] for i in sorted(coded)):
+        if pd.api.types.is_integer_dtype(table[name]):
+            _check_codes(path, name, names)
     return table.set_axis(pd.Index(lines, name="line"), axis=0)
+
+
+def _check_codes(path: Path, name: str, names: list[str]) -> None:
+    """Refuse codes that differ in leading zeros alone, as all of them would be one number."""
+    codes = pd.read_csv(path, header=0, names=names, usecols=[name], dtype=str)[name]
+    each = codes.str.strip().drop_duplicates()
+    number = each.str.lstrip("0").replace("", "0")
+    if number.duplicated().any():
+        alike = each[number == number[number.duplicated()].iloc[0]].tolist()
+        raise PcvError(
+            f"{path}: column {name!r} has {' and '.join(map(repr, alike[:2]))}, which are the same "
+            "number; write a code in one way, or codes with a letter, as in 'site 001'"
+        )
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -206,10 +229,10 @@ def make_data(
         )
     for name in config.order:
         texts = columns[name]
-        if texts.dtype.kind == "U" and all(map(DAY_FIRST.fullmatch, texts.tolist())):
+        if texts.dtype.kind == "U" and _are_dates_out_of_order(texts):
             raise PcvError(
                 f"{source}: data.order: column {name!r} holds dates as text ({str(texts[0])!r}),"
-                " which sort by their first digits, not by time; write them as in 2024-03-31"
+                " which do not sort by time; write them as in 2024-03-31"
             )
     others, rows = {}, dict(columns)
     for name, x in arrays.items():
@@ -311,6 +334,19 @@ def _copies(columns: Mapping[str, np.ndarray]) -> Bool[np.ndarray, " row"]:
 def _has_fractions(columns: Mapping[str, np.ndarray]) -> bool:
     """Whether some values are measured finely enough that duplicate rows are no coincidence."""
     return any((x % 1 != 0).any() for x in columns.values() if x.dtype.kind == "f")
+
+
+def _are_dates_out_of_order(texts: Shaped[np.ndarray, " row"]) -> bool:
+    """Whether all are dates, which sort as text otherwise than by time."""
+    each = np.unique(texts)
+    if all(map(DAY_FIRST.fullmatch, each.tolist())):
+        return True
+    if not all(map(DATE.fullmatch, each.tolist())):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        times = pd.to_datetime(pd.Series(each), format="mixed", errors="coerce", utc=True)
+    return bool(times.notna().all() and not times.is_monotonic_increasing)
 
 
 def _rows(index: pd.Index, wrong: Bool[np.ndarray, " value"]) -> str:
