@@ -12,6 +12,7 @@ import yaml
 
 import pcv as package
 from pcv.base.errors import Stopped
+from pcv.base.programs import devices
 from pcv.pipeline import stages, status
 from pcv.pipeline.cli import commands, shared
 from pcv.pipeline.stages import answers
@@ -347,6 +348,23 @@ class TestMachine:
         (tmp_path / "nvidia-smi").touch(mode=0o755)
         hidden = 'nvidia-smi is installed, but JAX sees no GPU: pip install "jax[cuda13]"'
         assert pcv("devices", "--cores", "2")[1].splitlines() == [*found, hidden]
+
+    def test_cache(self, pcv, monkeypatch, tmp_path):
+        monkeypatch.setattr(devices, "cache_folder", lambda: tmp_path / "jax")
+        (tmp_path / "jax").mkdir()
+        (tmp_path / "jax/one").write_bytes(bytes(3000))
+        said = f"1 files, 3.00 kB, at most 268 MB: {tmp_path / 'jax'}"
+        assert pcv("cache")[1].strip() == f"Kept compiled functions: {said}"
+        assert "Removed compiled functions: 1 files, 3.00 kB: " in pcv("cache", "--clear")[1]
+        assert not (tmp_path / "jax").exists()
+        assert "0 files" in pcv("cache")[1]
+
+    def test_status_of_results_beside_the_config(self, pcv, tmp_path, monkeypatch):
+        (tmp_path / "there/results").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path)
+        code, _, err = pcv("status", "there/config.yaml")
+        assert code == 1
+        assert "there is no folder 'results' here, but one beside there/config.yaml" in err[0]
 
     def test_clean(self, pcv, monkeypatch):
         found = {"yields": (2, 1_500_000, 1), "small": (1, 500_000, 0)}

@@ -77,6 +77,8 @@ def _state(
         return _begun(DAMAGED, stage, job, known), None
     if why := outdated(job, stage, stamp, known):
         return _begun(f"again: {why}", stage, job, known), None
+    if stage == "compare" and not path.with_suffix(".csv").exists():
+        return "again: comparison.csv is missing", None
     return "done", stamp
 
 

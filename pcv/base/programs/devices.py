@@ -26,8 +26,8 @@ from pcv.base import process
 from pcv.base.errors import PcvError
 from pcv.base.process import all_cores
 
-CACHE_BYTES = 2**30
-"""bytes of compiled functions cached between processes: some 30,000"""
+CACHE_BYTES = 2**28
+"""bytes of compiled functions cached between processes"""
 
 EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
 """placement of an argument: replicated, or its first axis sharded over devices"""
@@ -59,16 +59,21 @@ def keep_compiled() -> None:
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    own = platformdirs.user_cache_path("pcv", appauthor=False)
+    folder = cache_folder()
     try:
-        for folder in (own, own / "jax"):
-            _make_own(folder)
-        _prune(own / "jax")
+        for part in (folder.parent, folder):
+            _make_own(part)
+        _prune(folder)
     except OSError as error:
         _say_once(f"compiled functions are not kept between processes: {error}")
         return
-    jax.config.update("jax_compilation_cache_dir", str(own / "jax"))
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def cache_folder() -> Path:
+    """The folder of compiled functions, unless JAX_COMPILATION_CACHE_DIR names another."""
+    return platformdirs.user_cache_path("pcv", appauthor=False) / "jax"
 
 
 def _make_own(folder: Path) -> None:

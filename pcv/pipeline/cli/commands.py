@@ -28,6 +28,7 @@ EXAMPLES = {
     "plan": "my_config.yaml --round 1",
     "diagnose": "config/config.yaml --model slopes",
     "devices": "",
+    "cache": "",
 }
 """arguments of commands that take more than a config"""
 
@@ -55,6 +56,7 @@ AFTER: list[Callable[..., None]] = [
     managing.devices,
     managing.status,
     managing.clean,
+    managing.cache,
 ]
 for command in BEFORE:
     _add(command.__name__, command)

@@ -1,5 +1,6 @@
 """Commands around the stages: create a project, check it, show its status, clean up."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +11,13 @@ from pcv.pipeline.cli import shared
 from pcv.pipeline.cli.shared import (
     ALL_CORES,
     HERE,
-    ConfigFile,
     Cores,
     Debug,
     Experiment,
     Results,
+    UsualConfig,
+    usual,
 )
-
-USUAL = (Path("config.yaml"), Path("config/config.yaml"))
-"""configs of a project of `pcv init`, and of the clone"""
 
 
 def init(
@@ -36,14 +35,14 @@ def init(
     print("Next:", *project.next_commands(folder), sep="\n    ")
 
 
-def check(config: ConfigFile, experiment: Experiment = "", debug: Debug = False) -> None:
+def check(config: UsualConfig = None, experiment: Experiment = "", debug: Debug = False) -> None:
     """Check all that can be known before sampling: config, data, folds, models."""
     from pcv.pipeline.stages import inputs
     from pcv.pipeline.storage.recipes import check_braces
 
     shared.prepare(1)
     problems = []
-    jobs = shared.jobs_of(config, experiment, HERE)
+    jobs = shared.jobs_of(usual(config), experiment, HERE)
     for job in jobs:
         try:
             check_braces(job.experiment, job.settings)
@@ -76,12 +75,7 @@ def download(
 
 
 def show(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[CONFIG]", help="Config file (YAML); by default config.yaml, if there is one."
-        ),
-    ] = None,
+    config: UsualConfig = None,
     experiment: Experiment = "",
     results: Results = HERE,
     debug: Debug = False,
@@ -89,8 +83,7 @@ def show(
     """Print the last comparison again, and the path of its report."""
     from pcv.pipeline.stages import answers
 
-    chosen = config or next((path for path in USUAL if path.exists()), USUAL[0])
-    shared.print_each(shared.jobs_of(chosen, experiment, results), answers.show)
+    shared.print_each(shared.jobs_of(usual(config), experiment, results), answers.show)
 
 
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
@@ -102,17 +95,27 @@ def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
 
 
 def status(
-    config: ConfigFile, experiment: Experiment = "", results: Results = HERE, debug: Debug = False
+    config: UsualConfig = None,
+    experiment: Experiment = "",
+    results: Results = HERE,
+    debug: Debug = False,
 ) -> None:
     """Show the state of every artifact (done, started, out of date) and what a rerun would make."""
     from pcv.pipeline.status import artifacts, table
 
-    jobs = shared.jobs_of(config, experiment, results)
+    chosen = usual(config)
+    beside = chosen.parent / results
+    if not results.exists() and beside.exists():
+        raise PcvError(
+            f"there is no folder '{results}' here, but one beside {chosen}; change to that folder, "
+            f"or give --results {beside}"
+        )
+    jobs = shared.jobs_of(chosen, experiment, results)
     shared.print_each(jobs, lambda job: table(artifacts(job)), gap="\n")
 
 
 def clean(
-    config: ConfigFile,
+    config: UsualConfig = None,
     experiment: Experiment = "",
     results: Results = HERE,
     dry_run: Annotated[
@@ -125,7 +128,12 @@ def clean(
 
     removed, freed, kept = map(
         sum,
-        zip(*(status.clean(job, dry_run) for job in shared.jobs_of(config, experiment, results))),
+        zip(
+            *(
+                status.clean(job, dry_run)
+                for job in shared.jobs_of(usual(config), experiment, results)
+            )
+        ),
     )
     does, keeps, are = (
         ("Would remove", "Would keep", "would be") if dry_run else ("Removed", "Kept", "are")
@@ -140,3 +148,20 @@ def clean(
         print(
             f"{keeps} {kept} of models whose samples are not finished: a rerun resumes from them."
         )
+
+
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove them.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show how much is kept of compiled functions, which save later runs time; or remove it."""
+    from pcv.base.programs import devices
+    from pcv.pipeline.status import in_bytes
+
+    folder = devices.cache_folder()
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    if clear:
+        shutil.rmtree(folder, ignore_errors=True)
+    does = "Removed" if clear else "Kept"
+    most = "" if clear else f", at most {in_bytes(devices.CACHE_BYTES)}"
+    print(f"{does} compiled functions: {len(sizes)} files, {in_bytes(sum(sizes))}{most}: {folder}")

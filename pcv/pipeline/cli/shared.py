@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from pcv.pipeline.job import Job
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
+UsualConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG]", help="Config file (YAML); by default config.yaml, if there is one."
+    ),
+]
+USUAL = (Path("config.yaml"), Path("config/config.yaml"))
+"""configs of a project of `pcv init`, and of the clone"""
 Experiment = Annotated[str, typer.Option("--experiment", "-e", help="Only this experiment.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Only this model.")]
 Batch = Annotated[str, typer.Option("--batch", "-b", help="Only this fold batch, such as 1-of-2.")]
@@ -35,6 +43,11 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 HERE = Path("results")
 ALL_CORES = all_cores()
+
+
+def usual(config: Path | None) -> Path:
+    """The config that is given, or the usual one."""
+    return config or next((path for path in USUAL if path.exists()), USUAL[0])
 
 
 def prepare(cores: int) -> None:
