@@ -34,7 +34,7 @@ OF_YAML = {
     r"a section \(lines of key: value\)": "a dict",
     r"true or false": "True or False",
     r"\b(fit|cv)\.(\w+): (auto|always|true)\b": r"\1={'\2': \3}",
-    r"\b(predictive|precision): (plain|float32|float64)\b": r"\1='\2'",
+    r"\b(predictive|estimator|precision): (plain|own|float32|float64)\b": r"\1='\2'",
     r"choose another( folder)? with --results": r"choose another\1",
     r"'(\w+)': true\b": r"'\1': True",
     r"'(\w+)': (auto|always)\b": r"'\1': '\2'",

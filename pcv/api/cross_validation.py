@@ -34,6 +34,7 @@ def cross_validate(
     scores: str | Score | Sequence[Any] = ("log",),
     joint: bool | None = None,
     predictive: str = "auto",
+    estimator: str = "two_sided",
     seed: int = 0,
     chains: int = 8,
     draws: int = 200,
@@ -53,6 +54,10 @@ def cross_validate(
               p(y_{\mathrm{test}_k} \mid \theta_{k,s}), \qquad
               \theta_{k,s} \sim p(\theta \mid y_{\mathrm{train}_k})
 
+    This is the estimate from a fold's own draws. A fold that holds out its test set and nothing
+    else is by default estimated from both sides, its own draws and full-data draws, by Bennett's
+    acceptance ratio (`pcv.analysis.diagnostics.two_sided`), with a smaller error.
+
     Args:
         model: a PyMC or Bambi model, the result of `from_numpyro`, a `pcv.Model` or a
             `pcv.Target`; or a dict of several, which share the folds.
@@ -66,6 +71,7 @@ def cross_validate(
         joint: which score to show, that of each test set as a whole (True) or of each unit
             (False); None: joint where folds hold several units. Both are computed.
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
+        estimator: "two_sided", or "own": each fold's own draws alone, as in the formula.
         seed: of all random numbers.
         chains, draws, warmup: of every fold; at least 2 chains; draws and warmup are per chain.
             Warmup "auto", with 32 chains or more: until chains have forgotten their starts.
@@ -95,6 +101,7 @@ def cross_validate(
     """
     sections = {
         "predictive": predictive,
+        "estimator": estimator,
         "scores": scores,
         "fit": {} if fit is None else fit,
         "kernel": kernel,

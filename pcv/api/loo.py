@@ -35,6 +35,7 @@ def loo(
     data: Any = None,
     joint: bool | None = None,
     predictive: str = "auto",
+    estimator: str = "two_sided",
     seed: int = 0,
     chains: int = 8,
     draws: int = 200,
@@ -60,6 +61,7 @@ def loo(
         good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
         predictive: "auto" integrates out effects of the left-out unit or group alone, so that
             weights depend on the other parameters only.
+        estimator: of the folds sampled, as for `cross_validate`.
         chains, draws, warmup, kernel, cv: of the folds sampled, as for `cross_validate`.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
 
@@ -77,6 +79,7 @@ def loo(
         folds = {"scheme": "leave_one_group_out", "group": group, **exact}
     sections = {
         "predictive": predictive,
+        "estimator": estimator,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
         "cv": calls.cv_section(chains, draws, warmup, None, cv),
@@ -102,6 +105,7 @@ def subsample(
     good_k: float | None = None,
     data: Any = None,
     predictive: str = "auto",
+    estimator: str = "two_sided",
     seed: int = 0,
     chains: int = 8,
     draws: int = 200,
@@ -148,7 +152,7 @@ def subsample(
         by_spread: allocate m to strata in proportion to their size times the surrogate's spread
             within; otherwise to their size.
         good_k: k-hat above which PSIS fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
-        predictive: as for `loo`.
+        predictive, estimator: as for `loo`.
         chains, draws, warmup, kernel, cv: of the folds sampled, as for `cross_validate`.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`; for very large
             data perhaps ``{"approximation": "laplace"}``.
@@ -173,6 +177,7 @@ def subsample(
     _check_strata(strata, by_spread, m, several or results is not None)
     sections = {
         "predictive": predictive,
+        "estimator": estimator,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
         "cv": calls.cv_section(chains, draws, warmup, None, cv),

@@ -241,8 +241,12 @@ class CV:
         if not np.isnan(d["rhat_max"]):
             rhat = results.rhat_max_in_words(d)
             trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
-        notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
         s = self.scores
+        sampled = np.isfinite(d["rhat"].values)
+        notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
+        if sampled.any():
+            two_sided = np.isfinite(d["overlap"].values[sampled])
+            notes.insert(0, f"{wording.estimator_in_words(two_sided)}.")
         notes += [f"{x}." for x in wording.overlap_note(s.inflation[0], len(s.term))]
         notes += [f"P{wording.GIVEN_TESTED[1:]}."] * s.given_tested
         words = [trust, *notes, *(f"Warning: {mark}" for mark in self._marks())]

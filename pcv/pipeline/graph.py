@@ -132,6 +132,7 @@ STAGES = {
         inputs=("folds", "fit", "surrogates", "subsample", "cut"),
         keys={
             "predictive": True,
+            "estimator": True,
             "kernel": True,
             "cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"},
         },

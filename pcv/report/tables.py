@@ -10,7 +10,7 @@ import xarray as xr
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
 from pcv.analysis.results import by_surrogate
 from pcv.analysis.results.numbers import percent, typeset
-from pcv.analysis.results.wording import predictive_in_words, units_of
+from pcv.analysis.results.wording import estimator_in_words, predictive_in_words, units_of
 from pcv.analysis.verdicts import FOLD_FLAGGED
 from pcv.report import plots
 
@@ -226,7 +226,14 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         for name, folds in zip(names, models, strict=True)
         if "subspace" in folds.attrs
     ]
-    return Table("Chains of all folds", head, rows, flagged, [note, *spaces])
+    estimators = {
+        name: estimator_in_words(np.isfinite(folds["overlap"].values[folds["n_draws"].values > 0]))
+        for name, folds in zip(names, models, strict=True)
+    }
+    said = [f"{x[0].upper()}{x[1:]}." for x in dict.fromkeys(estimators.values())]
+    if len(said) > 1:
+        said = [f"{name}: {words}" for name, words in estimators.items()]
+    return Table("Chains of all folds", head, rows, flagged, [note, *said, *spaces])
 
 
 def subsample_table(diagnostics: Mapping[str, xr.Dataset]) -> Table | None:

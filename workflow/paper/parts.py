@@ -26,7 +26,8 @@ PARTS = [
         "as much. Differences from the paper come from other data.",
         {
             "example1": "paper's priors, α of the left-out group integrated out",
-            "example1_authors": "authors' code: σ with scale 10, α of the left-out group drawn",
+            "example1_authors": "authors' code: σ with scale 10, α of the left-out group drawn, "
+            "own draws alone",
         },
     ),
     Part(
@@ -36,8 +37,9 @@ PARTS = [
         "common one.",
         {
             "example2": "paper's priors, α and β of the left-out rat integrated out",
-            "example2_plain": "paper's priors, α and β of the left-out rat drawn",
-            "example2_authors": "authors' code: its priors, α and β of the left-out rat drawn",
+            "example2_plain": "paper's priors, α and β of the left-out rat drawn, own draws alone",
+            "example2_authors": "authors' code: its priors, α and β of the left-out rat drawn, "
+            "own draws alone",
         },
     ),
     Part(
@@ -48,7 +50,7 @@ PARTS = [
         {
             "example3": "paper's priors, α of the left-out county integrated out",
             "example3_authors": "authors' code: priors on σ, log_uppm, α of the left-out county "
-            "drawn",
+            "drawn, own draws alone",
             "example3_cleaned": "as the first, without homes of unknown floor (code 9), upper "
             "floors merged",
         },

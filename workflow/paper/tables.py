@@ -96,8 +96,10 @@ def difference_table(part: Part, examples: Mapping[str, Example]) -> Table:
         )
         flags.append(bad > 0)
     note = (
-        "SE: error from limited data. MCSE: error from limited draws. Folds flagged: of both "
-        "models together; the report of the run says which and why. Δ, SE and Pr are compared at "
+        "SE: error from limited data. MCSE: error from limited draws. Rows of own draws alone are "
+        "estimated as in the paper, all others from both sides (Bennett's estimate). Folds "
+        "flagged: of both models together; the report of the run says which and why. Δ, SE and Pr "
+        "are compared at "
         "twice the combined Monte Carlo error (that of the paper's SE and Pr, which is not given, "
         f"assumed equal to ours), plus {READING:g} nats or {100 * READING_PR:g} percentage point "
         "for reading the plot."

@@ -238,6 +238,7 @@ class Experiment(Section):
     folds: FoldScheme
     models: Annotated[dict[Name, ModelConfig], NAMED]
     predictive: Literal["auto", "marginal", "plain"] = "auto"
+    estimator: Literal["two_sided", "own"] = "two_sided"
     scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
     fit: FitConfig = FitConfig()
     kernel: KernelConfig | None = None  # None: chains move in all directions

@@ -97,7 +97,9 @@ def warmup(job: Job) -> None:
         look = partial(process.look, f"warmup {job.model}")
         num_draws = None if cv.warmup == "auto" else cv.warmup
         many = cv.chains, cv.num_superchains, num_draws
-        plan = starting.Plan(job.config.seed, job.model, *many, cv.adapt, cv.start_scale)
+        two_sided = job.settings.estimator == "two_sided"
+        of_starts = cv.adapt, cv.start_scale, two_sided
+        plan = starting.Plan(job.config.seed, job.model, *many, *of_starts)
 
         diverged: Counter[str] = Counter()
 

@@ -36,6 +36,8 @@ class Plan(NamedTuple):
     """which folds are adapted: those unlike the full data, all, or none"""
     start_scale: float
     """spread of starting points relative to full-data draws"""
+    two_sided: bool = True
+    """whether full-data draws are scored as well, for folds that have two sides"""
 
 
 class FullData(NamedTuple):
@@ -120,7 +122,9 @@ def warmed(
         )
     if plan.num_draws is None:
         say(_lengths(plan.model, starts))
-    which = _with_two_sides(how, engine, fit, folds, full, say)
+    which = np.zeros(len(folds.id), bool)
+    if plan.two_sided:
+        which = _with_two_sides(how, engine, fit, folds, full, say)
     numerical = how.local is not None and not how.local.exact
     most = sides.FEW_DRAWS if numerical else sides.MOST_DRAWS
     at = engine, folds, which, starts, full.draws, full.terms, most
