@@ -104,6 +104,7 @@ def test_folds_that_are_added_are_sampled_alone(project, drawn):
     close(after, anew)
 
 
+@pytest.mark.slow
 def test_folds_and_draws_are_added_at_once(project, drawn):
     sampled(project, settings(FEW))
     drawn.clear()
@@ -122,6 +123,7 @@ def test_folds_that_are_taken_away_cost_nothing(project, drawn):
     assert after.identical(before.sel(fold=after["fold"]))
 
 
+@pytest.mark.slow
 def test_another_cut_costs_nothing(project, drawn):
     whole = sampled(project, settings(MORE))
     drawn.clear()
@@ -130,6 +132,7 @@ def test_another_cut_costs_nothing(project, drawn):
     assert drawn == []
 
 
+@pytest.mark.slow
 def test_folds_of_several_batches_and_new_ones(project, drawn):
     before = sampled(project, settings(FEW, cv={"fold_batches": 2}))
     drawn.clear()
@@ -138,6 +141,7 @@ def test_folds_of_several_batches_and_new_ones(project, drawn):
     assert after.sel(fold=before["fold"]).identical(before)
 
 
+@pytest.mark.slow
 def test_kernels_of_their_own(project, drawn):
     always = {"adapt": "always"}
     before = sampled(project, settings(FEW, cv=always))
@@ -166,6 +170,7 @@ def test_killed_while_folds_are_added(project, monkeypatch, writes):
     assert sampled(project, settings(MORE)).identical(after)
 
 
+@pytest.mark.slow
 def test_a_block_of_others_that_is_damaged_counts_no_more(project, drawn):
     sampled(project, settings(FEW))
     (block,) = project.folder.glob("results/.checkpoints/yields/flat/0/*/block-000003")
@@ -176,6 +181,7 @@ def test_a_block_of_others_that_is_damaged_counts_no_more(project, drawn):
     assert after.sizes["fold"] == 6
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_when_the_answer_is_in_begins_anew(project, drawn):
     """Which folds go on may depend on the others."""
     until = {"until": {"fold_mcse": 0.12, "min_draws": 48, "max_draws": 96}}
@@ -197,6 +203,7 @@ def test_another_model_begins_anew(project, drawn):
     run(project.job(settings(FEW), "flat"), "fit")
 
 
+@pytest.mark.slow
 def test_scores_of_stored_replicates_take_no_draws(project, drawn):
     before = sampled(project, settings(FEW))
     drawn.clear()

@@ -502,6 +502,7 @@ class TestPsisFirst:
         fails = r"importance sampling fails for \d of 24 folds: .*\bcase 5\b.*; sample them by"
         assert re.search(fails, alone.verdict)
 
+    @pytest.mark.slow
     def test_a_bad_fit_is_told(self):
         def either_sign(y):
             a = numpyro.sample("a", dist.Normal(0, 3))
@@ -786,6 +787,7 @@ def two_peaks(y):
         numpyro.sample("y", dist.Normal(jnp.abs(a), 0.5), obs=y)
 
 
+@pytest.mark.slow
 def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
     """Of draws that are thrown away nothing is said."""
     model = pcv.from_numpyro(two_peaks, {"y": Y + 3})
@@ -841,6 +843,7 @@ def test_a_session_of_32_bit_goes_on_as_it_was():
     assert done.stdout.split() == ["float32"], done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 

@@ -84,6 +84,7 @@ def test_weighted_draws_have_the_posterior_moments(how):
         assert np.abs(z(np.ones_like(weight))).max() > z_limit(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", repeated(["laplace", "multipathfinder"]))
 def test_leave_one_out_from_an_approximation(how):
     _, ll, log_w = on_grid()
@@ -151,6 +152,7 @@ def test_heavy_tails_have_a_bad_khat(seed):
     assert problem.startswith("k-hat of the approximation (laplace) is ")
 
 
+@pytest.mark.slow
 def test_a_posterior_unlike_a_normal_is_refused():
     data, fit = {"y": np.array([-1.0, 1.0])}, {"approximation": "laplace"}
     with pytest.raises(PcvError, match=r"k-hat of the approximation \(laplace\) is .*: it is too"):

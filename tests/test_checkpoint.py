@@ -223,6 +223,7 @@ def exhausted(*args):
     raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
 
+@pytest.mark.slow
 def test_killed_after_a_warmup_of_its_own_length(project, monkeypatch, request):
     cv = {**DRAWS["cv"], "chains": 16, "superchains": 4, "warmup": "auto"}
     request.addfinalizer(lambda: run(project.job(DRAWS, "flat"), "warmup"))
@@ -256,6 +257,7 @@ def test_more_draws_go_on(project, monkeypatch):
 CHANGES = {"scores": {"scores": ["log"]}, "seed": {"seed": 2}, "chains": {"cv.chains": 5}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", repeated(CHANGES))
 def test_draws_of_something_else_are_dropped(project, change):
     sampled(project)

@@ -88,6 +88,7 @@ def test_folds_are_estimated_without_jobs_and_files(until, tmp_path, monkeypatch
     assert told[0].startswith("the full data, ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", [None, {"fold_mcse": 0.03, "min_draws": 100, "max_draws": 800}])
 def test_what_a_call_makes_stays_in_memory(until, tmp_path, monkeypatch):
     """The same as with `results`, bit by bit."""

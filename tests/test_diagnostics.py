@@ -1000,6 +1000,7 @@ def test_of_one_draw_it_is_what_the_theory_says():
     assert squared.mean() == pytest.approx(expected, abs=error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_draws", repeated([1, 3, 20]))
 def test_nested_benchmark_is_a_test_of_its_level(num_draws):
     shares, power = [], []

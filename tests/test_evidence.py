@@ -174,6 +174,7 @@ def test_bridge_sampling_alone():
         )
 
 
+@pytest.mark.slow
 def test_a_bad_fit_marks_what_is_made_of_it():
     def either(y):
         a = numpyro.sample("a", dist.Normal(0, 5))

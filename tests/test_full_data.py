@@ -102,6 +102,7 @@ def as_settled(monkeypatch):
     monkeypatch.setattr(full_data.Search, "keep", lambda self, total: self.fit(self.kept(50)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longer", [True, False])
 def test_narrow_directions_are_learnt_by_longer_trajectories(longer, monkeypatch):
     """They hold chains, which must agree before such directions count. Else steps stay as narrow as
@@ -126,6 +127,7 @@ def test_a_kernel_that_was_learnt_apart_is_learnt_again_for_folds(monkeypatch):
     assert fit.step_size > 0.2
 
 
+@pytest.mark.slow
 def test_chains_that_are_lost_go_on_from_others(monkeypatch):
     x, y = jnp.linspace(0, 100, 30), jnp.round(jnp.exp(1 + jnp.linspace(0, 2, 30)))
 

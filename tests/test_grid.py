@@ -123,6 +123,7 @@ def test_a_second_look_knows_its_error_where_rates_overflow(name):
     assert np.sqrt(variance).max() < 0.03
 
 
+@pytest.mark.slow
 def test_a_mean_is_at_most_the_largest_term():
     """Even where a second mode is too far away and too narrow to be found; but not where prior and
     integrand are integrated by nodes of their own, few and at random."""

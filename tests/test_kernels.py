@@ -172,6 +172,7 @@ def errors(ran: Ran) -> Float[np.ndarray, " fold"]:
     return (estimate - regression().elpd) / mcse
 
 
+@pytest.mark.slow
 def test_folds_unlike_the_full_data_are_found():
     found = {scheme: ran(True).own[regression().scheme == scheme] for scheme in ("early", "late")}
     assert found["early"].mean() > 0.8

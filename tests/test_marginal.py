@@ -493,6 +493,7 @@ def test_poisson_groups_against_dense_quadrature():
             np.testing.assert_allclose(pointwise[draw, k, : len(y)], exact[1:], atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_prior_that_is_not_normal():
     model, data = gamma_poisson()
     local = find(model, data, GROUPS)
@@ -716,6 +717,7 @@ def test_two_independent_effects_that_are_not_normal():
     assert not np.abs(errors(local._replace(normal=True))).max() < limit
 
 
+@pytest.mark.slow
 def test_effects_that_a_prior_ties_are_left_to_the_chains_unless_normal():
     together = dist.MultivariateStudentT(4.0, jnp.zeros(2), jnp.linalg.cholesky(_COV))
     model, data, folds, _ = two_effects(together.log_prob)
@@ -798,6 +800,7 @@ def of_three_rows(model, data, folds):
     return np.allclose(model.log_lik(params, few), whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", repeated(SCALES))
 def test_terms_that_depend_on_other_rows_have_all_of_them(scale, monkeypatch):
     model, data, z = trend_of_sites(SCALES[scale])

@@ -148,6 +148,7 @@ def run() -> xr.Dataset:
         return chains.run("normal", normal(), RUNS, 1, nothing_said)
 
 
+@pytest.mark.slow
 def test_chains_forget_and_their_errors_are_those_of_stationary_ones(run):
     low, high = sd_limits(1 + RUNS.repeats)  # two parameters as one
     for sampler in chains.SAMPLERS:

@@ -103,6 +103,7 @@ class TestFromPython:
         assert np.isfinite(found.score("crps").mcse)
         assert np.isfinite(found.score("hyvarinen", "joint").mcse)
 
+    @pytest.mark.slow
     def test_beside_a_model(self, found):
         """A regression on nothing, independent units: worse where neighbours are alike."""
         prior = dist.Normal(1.0, 2.0)

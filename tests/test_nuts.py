@@ -55,6 +55,7 @@ def test_draws_are_of_the_posterior(name, seed):
     assert not check(draws, ["x"] * draws.position.shape[-1]).problems
 
 
+@pytest.mark.slow
 def test_windows_are_those_of_blackjax():
     """Step size and metric after every draw of a warmup, from the same draws and acceptances."""
     rng, warmup = np.random.default_rng(1), 300

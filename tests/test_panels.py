@@ -28,6 +28,7 @@ def test_no_term_that_trains_is_given_a_held_out_value():
                 assert own[: own.sum()].all()  # the past, or all
 
 
+@pytest.mark.slow
 def test_scores_by_steps_ahead_are_exact():
     problem = autoregressions()
     folds = problem.schemes["two visits ahead"]

@@ -305,6 +305,7 @@ def test_the_fold_that_the_plain_predictive_misses_is_flagged():
     assert not (np.char.find(all_verdicts(integrated, "marginal"), "k-hat") >= 0).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_two_seeds_of_the_marginal_predictive_agree(name):
     first, second = (cross_validated(name, "marginal", seed) for seed in (1, 2))

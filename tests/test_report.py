@@ -221,6 +221,7 @@ def test_draws_of_folds_that_ended_early_are_told() -> None:
     assert page.words.count("80") == 10
 
 
+@pytest.mark.slow
 def test_nested_rhat_is_named() -> None:
     comparison, diagnostics, _ = results = make_results()
     for part in (comparison, *diagnostics.values()):

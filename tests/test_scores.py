@@ -357,6 +357,7 @@ def test_the_spread_of_estimates_without_a_part_is_too_small_an_error(score):
     assert spread_of_totals(sampled, score, spread_of_left_out) > MOST  # 3 or 6, known within .4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", scores.named(["dss", "rmse", "mae"]), ids=lambda s: s.key)
 def test_errors_of_scores_from_replicates_are_as_large_as_stated(score):
     assert LEAST < spread_of_totals(from_replicates, score) < MOST

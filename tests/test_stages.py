@@ -642,6 +642,7 @@ class TestRounds:
             assert draws.shape == (4, made)
             np.testing.assert_allclose(draws, fixed.sel(fold=fold)[:, :made], rtol=1e-6)
 
+    @pytest.mark.slow
     def test_rounds_that_are_added_draw_only_what_is_new(self, after_rounds, monkeypatch):
         before = self.rounds(after_rounds, "linear")
         drawn, as_it_is = [], moving.blocks
@@ -774,6 +775,7 @@ class TestScores:
 
 
 class TestSizeOfBatches:
+    @pytest.mark.slow
     def test_on_the_predictive_that_is_scored(self, project):
         """A marginal predictive that is the plain one: evaluated in warmup, as the fit has it."""
         same = """
@@ -1292,6 +1294,7 @@ class TestLags:
         "folds": {"scheme": "hv_block", "v": 0, "h": 0, "skip": 1},
     }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("h", "warns"), [(0, True), (1, False)])
     def test_a_gap_that_is_too_short(self, project, h, warns):
         changes = self.SETTINGS | {"folds": self.SETTINGS["folds"] | {"h": h}}
@@ -1427,6 +1430,7 @@ class TestBadFits:
         assert mark in page
         assert "R-hat" in estimates(project, "mine").attrs["fit_verdict"]
 
+    @pytest.mark.slow
     def test_allowed_in_the_config(self, project):
         job = project.job(with_model("two_peaks") | {"fit.allow_bad_fit": True}, model="mine")
         run(job, "fit")

@@ -141,6 +141,7 @@ def test_what_was_damaged(project):
     assert table(artifacts(job)).endswith(f"remove the damaged ones first: rm -r {path}")
 
 
+@pytest.mark.slow
 def test_rounds(project):
     job = project.job(IN_ROUNDS)
     places = [(a.stage, a.job.round) for a in artifacts(job) if a.stage in ("plan", "sample")]
@@ -184,6 +185,7 @@ def test_clean_removes_those_of_former_cuts(project):
     run(project.job(SETTINGS, "flat"), "warmup")
 
 
+@pytest.mark.slow
 def test_clean_keeps_what_may_be_of_batches_to_come(project):
     run(project.job(SETTINGS), "sample")
     measured = project.job({"cv": {**SETTINGS["cv"], "fold_batches": "auto"}})

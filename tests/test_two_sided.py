@@ -279,6 +279,7 @@ def test_full_data_draws_are_scored_block_by_block(problem):
             np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_target_has_two_sides_where_its_predictive_is_what_its_density_has_more_of():
     def factors(model) -> np.ndarray:
         problem = kriging()
