@@ -133,8 +133,12 @@ class TestWhatIsLocal:
         problem = hierarchy("plain")
         assert not len(find(problem.model, given(problem.data), leave_one_out(UNITS)).entries)
         half = from_sets(["a", "b"], [np.array([0, 1, 2]), np.arange(5, 9)], None, 14)
-        why = find(problem.model, given(problem.data), half)
-        assert why == "some tested units have no parameters of their own"
+        local = find(problem.model, given(problem.data), half)
+        assert (len(local.entries), local.constants) == (2, True)
+        assert local.group[[0, 1, 2]].tolist() == [-1] * 3
+        both = from_sets(["a", "b"], [np.array([6, 7]), np.arange(5, 9)], None, 14)
+        why = find(problem.model, given(problem.data), both)
+        assert why == "a group is left out whole in one fold, and in part in another"
 
     def test_none_in_a_regression(self):
         problem = regression()
@@ -175,6 +179,46 @@ class TestWhatIsLocal:
         local = find(model, given(problem.data), folds)
         assert local.entries.tolist() == [[1, 2], [5, 6]]
         assert local.most == 1
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_units_without_effects_are_constant_factors(several):
+    """The first visit of each subject, at time 0, does not depend on its slope; a fold may test
+    such visits alone."""
+    subject, t = np.repeat(np.arange(4), 3), np.tile([0.0, 1.0, 2.0], 4)
+    data = given({"y": np.random.default_rng(1).normal(size=12)})
+
+    def log_prior(params):
+        slopes = dist.Normal(0.0, jnp.exp(params["log_sd"])).log_prob(params["b"]).sum()
+        return slopes + dist.Normal(0.0, 0.5).log_prob(params["log_sd"])
+
+    def init(key):
+        one, other = jax.random.split(key)
+        log_sd = 0.5 * jax.random.normal(one)
+        return {"b": jnp.exp(log_sd) * jax.random.normal(other, (4,)), "log_sd": log_sd}
+
+    def log_lik(params, data):
+        return dist.Normal(params["b"][subject] * t, 0.7).log_prob(data["y"])
+
+    model = Model(init, log_prior, log_lik, lambda params: params, Outcome("y"))
+    folds = leave_one_group_out(subject, "subject")
+    tests = [np.flatnonzero(subject == i) for i in range(4)]
+    if several:
+        tests = [np.arange(6), np.array([6, 7, 8, 9]), np.array([10, 11])]
+        folds = from_sets(list("abc"), tests, None, 12)
+    local = find(model, data, folds)
+    assert local.exact
+    assert local.constants
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(2), 20))
+    joint, pointwise = of_folds(integrated(model, data, local, folds), data, params, folds)
+    for i, sd in enumerate(np.exp(np.asarray(params["log_sd"]))):
+        for k, units in enumerate(tests):
+            alike = subject[units][:, None] == subject[units]
+            cov = sd**2 * np.outer(t[units], t[units]) * alike + 0.49 * np.eye(len(units))
+            exact = multivariate_normal.logpdf(data["y"][units], np.zeros(len(units)), cov)
+            assert joint[i, k] == pytest.approx(exact, abs=1e-9)
+            each = norm.logpdf(data["y"][units], 0, np.sqrt(np.diag(cov)))
+            np.testing.assert_allclose(pointwise[i, k, : len(units)], each, atol=1e-9)
 
 
 ON_A_GRID, EXACTLY = {"exact": False}, {"exact": True}

@@ -160,14 +160,6 @@ CALLS = {
         lambda: validate(predictive="marginal"),
         "model 'model': no fold leaves out a whole group that has effects of its own; let folds",
     ),
-    "marginal with parts of groups": (
-        lambda: validate(
-            pcv.from_numpyro(grouped, {"y": Y, "x": X}),
-            pcv.block(N, 4),
-            predictive="marginal",
-        ),
-        "model 'model': left-out effects cannot be integrated out: some tested units have no ",
-    ),
     "a column that is not there": (
         lambda: validate(folds={"scheme": "leave_one_group_out", "group": "hospital"}),
         "the data: no column 'hospital'; there are 'case', 'x', 'y'",

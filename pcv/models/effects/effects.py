@@ -30,6 +30,7 @@ MAX_ENTRIES = 500_000_000
 PRIOR_DRAWS, FAR = 8, 2.5
 """points at which derivatives are taken, and the largest moves from them, in prior widths, that
 probe a prior's shape: far enough to reach other modes"""
+IN_PART = "a group is left out whole in one fold, and in part in another"
 AT_ONCE = 16
 """groups, or parameters, evaluated in parallel"""
 MOST, MANY = 2_000_000, 10_000_000
@@ -45,7 +46,8 @@ class Locals(NamedTuple):
     entries: Int[np.ndarray, "group dim"]
     """indices of a group's own parameters in the flat vector, padded with its length"""
     group: Int[np.ndarray, " unit"]
-    """the group of each tested unit"""
+    """the group of each tested unit; -1: its term depends on no left-out effect, so that it is a
+    constant factor of the integral"""
     most: int
     """most groups in a test set"""
     width: Float[np.ndarray, "group dim"]
@@ -55,6 +57,8 @@ class Locals(NamedTuple):
     not, the effects of a group are independent, and the integral is a product"""
     exact: bool
     """whether the outcome is normal as well, with a mean linear in them"""
+    constants: bool = False
+    """whether some tested units have no group"""
 
 
 def find(model: Model, data: Data, folds: Folds) -> Locals | str:
@@ -65,10 +69,10 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         folds: of its units.
 
     Returns:
-        No groups if no tested unit has any. A reason not to integrate them out if only some units
-        have any; a group has more than 8, or is left out only in part in another fold; a log prior
-        has no curvature, as Laplace's or an improper one; a group's prior is not normal and makes
-        its effects dependent; or there are too many parameters to check.
+        No groups if no tested unit has any. A reason not to integrate them out if a group has more
+        than 8, or is left out only in part in another fold; a log prior has no curvature, as
+        Laplace's or an improper one; a group's prior is not normal and makes its effects dependent;
+        or there are too many parameters to check.
     """
     arrays = numeric(data)
     unravel = unravel_of(model.init)
@@ -87,8 +91,6 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     group = np.full(num_units, -1)
     if not with_own:
         return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
-    if with_own < tested.nnz:
-        return "some tested units have no parameters of their own"
     own_of, units_of, of_unit_of = [], [], []
     for k in range(len(folds.id)):
         own, units = left_out_of[:, [k]].tocoo().row, tested[:, [k]].tocoo().row
@@ -111,8 +113,14 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
             if len(entries) > MAX_DIM:
                 return f"a group has {len(entries)}, more than {MAX_DIM}"
             if not known:
-                return "a group is left out whole in one fold, and in part in another"
+                return IN_PART
             group[members] = number
+    constants = False
+    for units, of_unit in zip(units_of, of_unit_of):
+        alone = units[~of_unit.any(0)]
+        constants |= bool(alone.size)
+        if (group[alone] >= 0).any():
+            return IN_PART
     padded = np.full((len(groups), max(map(len, groups))), num_params)
     for entries, number in groups.items():
         padded[number, : len(entries)] = entries
@@ -129,7 +137,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         positions,
         np.unique(padded[padded < num_params]),
     )
-    return Locals(padded, group, most, width, normal, exact)
+    return Locals(padded, group, most, width, normal, exact, constants)
 
 
 def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:

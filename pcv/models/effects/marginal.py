@@ -213,7 +213,11 @@ def by_group(
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
         joint, pointwise = over_groups(of_group, present)
-        return joint.sum(), pointwise.sum(0)
+        if not local.constants:
+            return joint.sum(), pointwise.sum(0)
+        found = log_lik(params, arrays)
+        constant = jnp.where((of_slot < 0) & some, found if few else found[test], 0.0)
+        return joint.sum() + constant.sum(), pointwise.sum(0) + constant
 
     return marginal
 

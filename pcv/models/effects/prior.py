@@ -47,12 +47,14 @@ def entries_and_put(
 def groups_of(
     local: Locals, test: Int[Array, " slot"]
 ) -> tuple[Int[Array, " slot"], Int[Array, " group"]]:
-    """The group of each slot, and the groups of the test set, both padded by the empty group."""
+    """The group of each slot, -1 where it has none, and the groups of the test set, both padded by
+    the empty group."""
     nobody = len(local.entries)
     of_slot = jnp.where(test >= 0, jnp.asarray(local.group)[test], nobody)
+    present = jnp.where(of_slot >= 0, of_slot, nobody)
     if local.most == 1:
-        return of_slot, of_slot[:1]
-    return of_slot, jnp.unique(of_slot, size=local.most + 1, fill_value=nobody)[:-1]
+        return of_slot, jnp.min(present, keepdims=True)
+    return of_slot, jnp.unique(present, size=local.most + 1, fill_value=nobody)[:-1]
 
 
 def over_groups(function: Callable[..., Any], *arrays: Array) -> Any:

@@ -104,7 +104,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
                     f"{path}: columns are separated by {mark!r}; separate them by commas, and "
                     "write numbers with a decimal point"
                 )
-        lines, coded = [], set()
+        lines: list[int] = []
+        coded: set[int] = set()
         for line, fields in records:
             if len(fields) != len(header):
                 raise PcvError(

@@ -216,7 +216,10 @@ def _check_moves(
 
     def transitions(step_size: Array, variance: Array, start: Array, keys: Array) -> Any:
         """All of one draw, where they end, and how many are accepted on average."""
-        density = partial(target.log_density, fold=everything)
+
+        def density(x: Array) -> Array:
+            return target.log_density(x, everything)
+
         hmc = blackjax.hmc(density, step_size, variance, STEPS)
 
         def transition(state: Any, key: Array) -> Any:
