@@ -135,7 +135,7 @@ class TestWhatIsLocal:
         half = from_sets(["a", "b"], [np.array([0, 1, 2]), np.arange(5, 9)], None, 14)
         local = find(problem.model, given(problem.data), half)
         assert (len(local.entries), local.constants) == (2, True)
-        assert local.group[[0, 1, 2]].tolist() == [-1] * 3
+        assert local.group[:3].tolist() == [0, 0, -1]
         both = from_sets(["a", "b"], [np.array([6, 7]), np.arange(5, 9)], None, 14)
         why = find(problem.model, given(problem.data), both)
         assert why == "a group is left out whole in one fold, and in part in another"
