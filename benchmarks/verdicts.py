@@ -1,5 +1,5 @@
 """How often is the whole verdict wrong? `python -m benchmarks.verdicts [tails] [healthy]
-[chains]`, some 40 minutes.
+[chains] [psis]`, some 40 minutes.
 
 Log scores whose exact elpd is known, as AR(1) chains of all folds (10 to 1,000 folds, 8 to 256
 chains of 50 to 1,000 draws, φ of 0 to .8), judged as by default, with superchains from 32 chains
@@ -11,10 +11,12 @@ by more than four of its MCSEs.
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.signal import lfilter
+from scipy.stats import norm
 
 from pcv.analysis.diagnostics import (
     autocorrelation,
@@ -27,6 +29,7 @@ from pcv.analysis.diagnostics import (
     pareto_khat,
     third_moments,
 )
+from pcv.analysis.diagnostics.psis import MOST_INFORMED, psis
 from pcv.analysis.verdicts import faults, heavy_tail, run_verdict
 from pcv.pipeline.config.sections import CvConfig
 
@@ -282,7 +285,37 @@ def of_chains() -> None:
         print("|", " | ".join(cells), "|", flush=True)
 
 
-PARTS = {"tails": of_tails, "healthy": of_healthy, "chains": of_chains}
+def of_psis() -> None:
+    """Folds by PSIS, beside exact answers: test sets that inform one to six directions of a normal
+    posterior, each by .15 to 3 times as much as the prior; some outlying. Those with a k-hat of .4
+    to .7, of 2,000 for each number of draws."""
+    rng = np.random.default_rng(4)
+    print("| draws | lpd - elpd (nats) | folds | off by over 3 MCSE | over .3 nats | over 1 nat |")
+    print("|---" * 6 + "|")
+    bounds = (-np.inf, 0.25, MOST_INFORMED, 1.0, np.inf)
+    for number in (1000, 4000):
+        p, khat, mcse_, error = (np.empty(2000) for _ in range(4))
+        for k in range(len(p)):
+            dim = int(rng.choice([1, 1, 2, 3, 4, 6]))
+            prior = rng.uniform(0.3, 3, dim) * rng.choice([1.0, 1.0, 0.5])
+            y = rng.normal(size=dim) * np.sqrt(prior + 1) * rng.choice([1.0, 1.0, 1.5])
+            sd = np.sqrt(prior / (1 + prior))
+            theta = y * sd**2 + sd * rng.normal(size=(4, number // 4, 1, dim))
+            joint = norm.logpdf(y, theta).sum(-1)
+            found = psis(joint, joint[..., None], np.zeros((1, 1), int))
+            exact = norm.logpdf(y, 0, np.sqrt(1 + prior)).sum()
+            p[k], khat[k] = found.joint_lpd[0] - found.joint_elpd[0], found.khat[0]
+            mcse_[k], error[k] = found.joint_mcse[0], found.joint_elpd[0] - exact
+        near = (khat > 0.4) & (khat <= 0.7)
+        for low, high in pairwise(bounds):
+            some = near & (p > low) & (p <= high)
+            off = np.abs(error[some])
+            cells = [percent(off > x) for x in (3 * mcse_[some], 0.3, 1.0)]
+            place = f"{low:g} to {high:g}".replace("-inf to", "up to").replace("to inf", "and more")
+            print("|", " | ".join((str(number), place, str(some.sum()), *cells)), "|", flush=True)
+
+
+PARTS = {"tails": of_tails, "healthy": of_healthy, "chains": of_chains, "psis": of_psis}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PARTS:

@@ -28,7 +28,7 @@ from sklearn.model_selection import GroupKFold
 import pcv
 from pcv.analysis import weights
 from pcv.analysis.diagnostics.jackknife import shared
-from pcv.analysis.diagnostics.psis import psis
+from pcv.analysis.diagnostics.psis import doubts, psis
 from pcv.api import inputs
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
@@ -416,6 +416,33 @@ class TestPsisFirst:
         np.testing.assert_allclose(found.joint_elpd, found.pointwise_elpd[:, 0], rtol=1e-12)
         theirs = [array_stats.loo(joint[..., i])[0] for i in range(14)]
         np.testing.assert_allclose(found.joint_elpd, theirs, atol=1e-8)
+
+    def test_a_test_set_that_informs_much_is_not_trusted_below_the_limit_of_k_hat(self):
+        """Six directions, each informed as much as by the prior: k-hat is .5 in truth."""
+        rng, folds = np.random.default_rng(3), 200
+        y = rng.normal(size=(folds, 6)) * np.sqrt(2)
+        theta = 0.5 * y + np.sqrt(0.5) * rng.normal(size=(4, 250, folds, 6))
+        joint = norm.logpdf(y, theta).sum(-1)
+        found = psis(joint, joint[..., None], np.arange(folds)[:, None])
+        exact = norm.logpdf(y, 0, np.sqrt(2)).sum(1)
+        error = found.joint_elpd - exact
+        said = np.array(doubts(found, 0.7))
+        below = found.khat <= 0.7
+        # False alarm < 1e-4: some 55 of 200 (sd 6), of which two thirds (sd .07) are off by .3.
+        assert below.sum() > 25
+        assert (error[below] > 0.3).mean() > 0.3
+        assert not ((said == "") & (error > 0.3)).any()
+        assert any("importance sampling is not trusted" in words for words in said)
+
+    def test_a_group_with_effects_of_its_own_is_sampled(self):
+        """Under the plain predictive, whatever its k-hat; others may come from PSIS."""
+        model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
+        quick = {"predictive": "plain", "seed": 1, **QUICK}
+        found = pcv.loo(model, group_by=GROUP, **quick)
+        assert (found.folds["source"] == "mcmc").all()
+        alone = pcv.loo(model, group_by=GROUP, brute_force=False, **quick)
+        assert "parameters of its own: importance sampling fails" in alone.folds["verdict"].iloc[0]
+        assert alone.verdict != "ok"
 
     @pytest.mark.slow
     def test_folds_share_their_draws(self):

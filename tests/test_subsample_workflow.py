@@ -55,7 +55,7 @@ def grown(shelf):
 
 def test_only_folds_that_need_it_are_sampled(grown):
     folder, done = grown
-    assert "surrogates a: PSIS: k-hat above" in done.out + done.err
+    assert "surrogates a: PSIS is not trusted in" in done.out + done.err
     found = diagnosed(folder, "a")
     sampled = found["fold"].values[found["source"].values == "mcmc"].tolist()
     assert sampled == [str(OUTLIER + 1)]

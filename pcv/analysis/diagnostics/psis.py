@@ -11,21 +11,27 @@ lighter tails.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from pcv.analysis.diagnostics.jackknife import Parts, batch_jackknife
 from pcv.analysis.diagnostics.log_sums import log_sum_exp
 
 BATCH_SIZE = 50
 """draws per batch, for Monte Carlo errors"""
+MOST_INFORMED, LIGHT = 0.5, 0.3
+"""lpd - elpd (nats) above which estimates are off by more than their MCSE, and the k-hat above
+which that counts: where a test set alone informs several directions, draws are scarce, and k-hat,
+which is estimated from them, comes out low (`benchmarks.verdicts psis`)"""
 
 
 class Psis(NamedTuple):
     """Estimates of every fold."""
 
+    joint_lpd: Float[np.ndarray, " fold"]
+    """log score under the full-data posterior"""
     joint_elpd: Float[np.ndarray, " fold"]
     joint_mcse: Float[np.ndarray, " fold"]
     pointwise_elpd: Float[np.ndarray, "fold slot"]
@@ -42,6 +48,31 @@ Smooth = Callable[
     tuple[Float[np.ndarray, "fold draw"], Float[np.ndarray, " fold"]],
 ]
 """from log ratios to smoothed log weights, up to a constant of each fold, and k-hat"""
+
+
+def doubts(
+    found: Psis, limit: float, own: Bool[np.ndarray, " fold"] | Literal[False] = False
+) -> list[str]:
+    """Why importance sampling is not trusted, by fold; "" where it is.
+
+    Args:
+        found: of `psis`.
+        limit: k-hat above which it fails.
+        own: whether the test set has parameters of its own, which a fold draws from their prior and
+            the full-data posterior knows.
+    """
+    informed = (found.joint_lpd - found.joint_elpd, found.khat)
+    own = np.broadcast_to(own, found.khat.shape)
+    return [
+        "its test set has parameters of its own: importance sampling fails"
+        if mine
+        else f"k-hat {k:.2f}: importance sampling fails"
+        if not k <= limit
+        else f"lpd - elpd of {p:.2f} with a k-hat of {k:.2f}: importance sampling is not trusted"
+        if p > MOST_INFORMED and k > LIGHT
+        else ""
+        for p, k, mine in zip(*informed, own, strict=True)
+    ]
 
 
 def psislw(
@@ -104,7 +135,12 @@ def psis(
     each = batch_jackknife(parts, lambda m: np.log(m["pointwise"]) + unit_center, present)
     assert whole.left_out is not None
     assert each.left_out is not None
+    of_draws = np.zeros((1, scores.shape[1]))
+    if log_weight is not None:
+        of_draws = log_weight[:, :used].reshape(1, -1)
+    lpd = log_sum_exp(scores + of_draws, 1) - log_sum_exp(of_draws, 1)
     return Psis(
+        lpd,
         whole.value,
         whole.mcse,
         np.where(present, each.value, np.nan),

@@ -1,5 +1,6 @@
 """Diagnostics of folds that are not sampled: estimates by PSIS from the full-data draws. No JAX."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ def by_psis(
     fold: np.ndarray,
     unit_name: np.ndarray,
     checks: xr.Dataset,
+    doubts: Sequence[str],
     limit: float,
     num_draws: int,
     attrs: dict[str, Any],
@@ -28,16 +30,13 @@ def by_psis(
         fold: names of the folds.
         unit_name: of their test units, "" in padded slots.
         checks: of the full-data fit.
-        limit: k-hat above which importance sampling fails.
+        doubts: why importance sampling is not trusted, by fold; "" where it is.
+        limit: k-hat above which it fails.
         num_draws: number of full-data draws.
         attrs: model, predictive, integration, outcome.
     """
     shape, nothing = found.khat.shape, ("fold", np.full(found.khat.shape, np.nan))
-    verdict = np.where(
-        found.khat <= limit,
-        "ok",
-        [f"k-hat {k:.2f}: importance sampling fails" for k in found.khat],
-    )
+    verdict = np.array([why or "ok" for why in doubts])
     per_chain = num_draws // checks.sizes["chain"]
     return xr.Dataset(
         {
@@ -46,7 +45,7 @@ def by_psis(
             "pointwise_elpd": (("fold", "slot"), found.pointwise_elpd),
             "pointwise_mcse": ("fold", found.pointwise_mcse),
             **{
-                f"{kind}_mcse_is_bound": ("fold", ~(found.khat <= limit))
+                f"{kind}_mcse_is_bound": ("fold", verdict != "ok")
                 for kind in ("joint", "pointwise")
             },
             "joint_apart": (("part", "fold"), found.joint_apart),

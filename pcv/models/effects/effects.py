@@ -74,19 +74,13 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         Laplace's or an improper one; a group's prior is not normal and makes its effects dependent;
         or there are too many parameters to check.
     """
-    arrays = numeric(data)
+    arrays, num_units = numeric(data), columns.num_units(data)
     unravel = unravel_of(model.init)
     positions = _positions(model, arrays)
-    num_units = columns.num_units(data)
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
         return "there are too many parameters to check"
-    touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions, of_some=True)
-    held_out, tested = _memberships(folds, num_units)
-    inside = (touches @ held_out).tocoo()
-    left_out = inside.data == touches.sum(1)[inside.row]
-    pairs = inside.row[left_out], inside.col[left_out]
-    left_out_of = sparse.csc_array((np.ones(len(pairs[0]), np.int64), pairs), inside.shape)
+    touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
     with_own = (touches.T @ left_out_of).multiply(tested).nnz
     group = np.full(num_units, -1)
     if not with_own:
@@ -138,6 +132,36 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         np.unique(padded[padded < num_params]),
     )
     return Locals(padded, group, most, width, normal, exact, constants)
+
+
+def have_own(model: Model, data: Data, folds: Folds) -> Bool[np.ndarray, " fold"]:
+    """Which folds test units that have parameters on which no training unit depends; none where
+    there are too many parameters to check."""
+    arrays = numeric(data)
+    positions = _positions(model, arrays)
+    if positions.shape[1] * columns.num_units(data) > MAX_ENTRIES:
+        return np.zeros(len(folds.id), bool)
+    touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
+    pairs = (touches.T @ left_out_of).multiply(tested)
+    return np.asarray(pairs.sum(axis=0)).ravel() > 0
+
+
+def _left_out(
+    model: Model, arrays: Data, positions: Float[np.ndarray, "draw param"], folds: Folds
+) -> tuple[sparse.csr_array, sparse.csc_array, sparse.csc_array]:
+    """Which units depend on which parameters (param, unit), which are tested (unit, fold), and on
+    which parameters no training unit depends (param, fold)."""
+    unravel, num_units = unravel_of(model.init), columns.num_units(arrays)
+    touches = _pattern(lambda x: model.log_lik(unravel(x), arrays), positions, of_some=True)
+    held_out, tested = _memberships(folds, num_units)
+    inside = (touches @ held_out).tocoo()
+    left_out = inside.data == touches.sum(1)[inside.row]
+    pairs = inside.row[left_out], inside.col[left_out]
+    return (
+        touches,
+        tested,
+        sparse.csc_array((np.ones(len(pairs[0]), np.int64), pairs), inside.shape),
+    )
 
 
 def _positions(model: Model, arrays: Data) -> Float[np.ndarray, "draw param"]:

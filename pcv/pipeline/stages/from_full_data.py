@@ -38,9 +38,11 @@ FOLDS_AT_ONCE = 50
 def surrogates(job: Job) -> None:
     """Surrogates of all terms, and importance sampling of the folds: ``surrogates.zarr``."""
     from pcv.analysis import diagnostics
-    from pcv.analysis.diagnostics.psis import psis
+    from pcv.analysis.diagnostics.psis import doubts, psis
     from pcv.analysis.results.by_psis import by_psis
     from pcv.base.programs import devices
+    from pcv.models.effects.effects import have_own
+    from pcv.models.model import Model
     from pcv.sampling.fit.surrogates import smoothed_in_chunks
 
     scheme = job.settings.folds
@@ -60,6 +62,9 @@ def surrogates(job: Job) -> None:
         joint, pointwise, log_weight = _at_full_data(job, made, arrays, folds)
         leaks = warn_of_leaks(job, data, folds)
         given = conditions_on_tested(job, data, folds)
+        own: Any = False
+        if made.predictive == "plain" and isinstance(made.model, Model):
+            own = have_own(made.model, arrays, folds)
         on = devices.describe()
         found = psis(joint, pointwise, folds.test, log_weight, smoothed_in_chunks)
     number = joint.shape[0] * joint.shape[1]
@@ -73,15 +78,16 @@ def surrogates(job: Job) -> None:
         "given_tested": given,
     }
     checks = opened(job, "fit", "checks")
-    folds_ = by_psis(found, folds.id.astype(str), names, checks, limit, number, about)
-    fails = ~(found.khat <= limit)
+    why = doubts(found, limit, own)
+    folds_ = by_psis(found, folds.id.astype(str), names, checks, why, limit, number, about)
+    fails = np.array(why) != ""
     again = np.full(fails.shape, True) if scheme.exact == "folds" else fails
     folds_["again"] = ("fold", again & (scheme.exact != "psis"))
     groups["folds"] = folds_
     keep(job, xr.DataTree.from_dict(groups), stamp_of(job, making, known, leaks, on))
     job.say(
-        f"surrogates {job.model}: PSIS: k-hat above {limit:.2f} in {fails.sum()} of {fails.size} "
-        "folds"
+        f"surrogates {job.model}: PSIS is not trusted in {fails.sum()} of {fails.size} folds; "
+        f"k-hat is above {limit:.2f} in {(~(found.khat <= limit)).sum()}"
     )
 
 
