@@ -49,8 +49,10 @@ def loo(
 ) -> Any:
     r"""Leave-one-out, or leave-one-group-out, from the full-data fit where its draws suffice.
 
-    Folds whose importance weights have a light tail come from PSIS; those with k-hat above `good_k`
-    are sampled, all at once. The column "source" of `CV.folds` tells which is which. At most 1,000
+    Folds whose importance weights have a light tail come from PSIS. Those with k-hat above `good_k`
+    are sampled, all at once, and so are those that inform the posterior by more than .5 nats
+    (lpd - elpd) at a k-hat above .3, and, under the plain predictive, those whose test set has
+    parameters of its own. The column "source" of `CV.folds` tells which is which. At most 1,000
     full-data draws are used where effects are integrated out, for targets, and where the log
     likelihoods exceed the 512 MiB that a fit stores. Only the log score is available.
 
