@@ -463,6 +463,15 @@ def remove_chunk(path):
     chunk(path).unlink()  # plain xarray would read missing values
 
 
+def link_chunks(path):
+    """To a copy elsewhere, which may change later."""
+    chunks = next(x for x in sorted(path.rglob("c")) if x.is_dir())
+    elsewhere = path.with_name("elsewhere")
+    shutil.copytree(chunks, elsewhere)
+    shutil.rmtree(chunks)
+    chunks.symlink_to(elsewhere)
+
+
 def remove_variable(path):
     shutil.rmtree(path / "n")
 
@@ -544,6 +553,7 @@ class TestDamage:
         [
             flip_byte,
             remove_chunk,
+            link_chunks,
             remove_variable,
             add_file,
             rename_chunk,
