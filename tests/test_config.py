@@ -315,7 +315,7 @@ def test_bad_values(path, value, what):
         ),
         (
             {"seed": 1, "experiments": {"x" * 200: quickstart()["experiments"]["rats"]}},
-            f"experiments.'{'x' * 20}…': has 200 letters; names have at most 100: shorten it",
+            f"experiments.'{'x' * 20}…': has 200 letters, more than 100: shorten it",
         ),
         *(
             (
@@ -501,6 +501,12 @@ def test_stage_config_of_unknown_names(experiment, model, expected):
     with pytest.raises(PcvError) as caught:
         stage_config(parse(quickstart()), experiment, "fit", model)
     assert str(caught.value) == expected
+
+
+def test_sections_that_are_nested_too_deep_are_told(tmp_path):
+    (tmp_path / "c.yaml").write_text("seed: " + "[" * 3000 + "]" * 3000)
+    with pytest.raises(PcvError, match=r"c\.yaml: sections are nested too deep to be read"):
+        load(tmp_path / "c.yaml")
 
 
 def test_schema_is_in_step():

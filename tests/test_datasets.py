@@ -352,6 +352,23 @@ def test_values_of_the_wrong_kind_are_refused():
     assert data_of(with_x("1", "2", "3"))["x"].values.tolist() == ["1", "2", "3"]
 
 
+def test_files_that_end_early_are_told(tmp_path):
+    xr.Dataset({"y": ("row", np.arange(100.0))}).to_netcdf(tmp_path / "data.nc", engine="scipy")
+    whole = (tmp_path / "data.nc").read_bytes()
+    for size in (10, 60, len(whole) // 2):
+        (tmp_path / "data.nc").write_bytes(whole[:size])
+        with pytest.raises(PcvError, match=r"data\.nc: cannot be read: "):
+            read_table(tmp_path / "data.nc", "y")
+
+
+def test_too_many_columns_are_refused():
+    table = pd.DataFrame(np.zeros((2, 10_001)), columns=[f"x{i}" for i in range(10_001)])
+    assert refusal(table, outcome="x0") == (
+        "data.csv: 10,001 columns; name those that the models read (data.columns)"
+    )
+    assert len(data_of(table, outcome="x0", columns=["x1"]).data_vars) == 2
+
+
 def test_codes_that_are_one_number_are_refused(tmp_path):
     file = tmp_path / "data.csv"
     file.write_text("site,y\n001,1\n1,2\n002,3\n")

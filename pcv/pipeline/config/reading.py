@@ -110,9 +110,7 @@ def _line(error: ErrorDetails, kind: type[BaseModel] = Config) -> str:
             allowed = "letters a to z, digits, '_' and '-', and no '-' in front"
             what = f"names have only {allowed}; rename it"
         case "string_too_long":
-            what = (
-                f"has {len(value)} letters; names have at most {context['max_length']}: shorten it"
-            )
+            what = f"has {len(value)} letters, more than {context['max_length']}: shorten it"
             value = f"{value[:20]}…"
         case "config":
             what = context["what"]
@@ -222,6 +220,8 @@ def read(path: Path) -> dict[str, Any]:
             f"{path}: line {line}: not valid YAML ({error.problem}); check colons, quotes and"
             " indentation (spaces, no tabs) on this line and the ones before"
         ) from None
+    except RecursionError:
+        raise PcvError(f"{path}: sections are nested too deep to be read") from None
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise PcvError(f"{path}: not a text file ({error.reason}); save it as UTF-8") from None
     if not isinstance(content, dict):

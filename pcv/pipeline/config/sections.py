@@ -26,6 +26,8 @@ from pcv.folds.schemes import FoldScheme
 from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
 
+MAX_TITLE = 200
+"""characters of a report's title, which is read from the page's head"""
 Dataset = Literal[
     "grouped_gaussian",
     "polynomial",
@@ -230,7 +232,7 @@ class CompareConfig(Section):
 
 
 class ReportConfig(Section):
-    title: str | None = None  # None: the experiment's name
+    title: Annotated[str, Field(max_length=MAX_TITLE)] | None = None  # None: the experiment's name
 
 
 class Experiment(Section):

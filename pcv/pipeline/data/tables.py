@@ -44,6 +44,8 @@ DATE = re.compile(
 """dates, and parts of dates such as 2024-1 or Feb 2024"""
 CODE = re.compile(r"0\d")
 """the start of a code with a leading zero"""
+MAX_COLUMNS = 10_000
+"""columns that are kept unless the config names them"""
 MAX_COPIES = 0.3
 """share of duplicate rows from which on the data are taken to be coarse"""
 
@@ -81,7 +83,7 @@ def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, xr.Var
             dataset = true_names(stored.load())
     except PcvError:
         raise
-    except (OSError, ValueError, ImportError, csv.Error) as error:
+    except Exception as error:  # readers of damaged files raise many kinds
         reason = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, UnicodeDecodeError):
             reason = "it is not UTF-8 text; save it as that"
@@ -309,6 +311,11 @@ def _kept(
             if name not in table.columns:
                 raise PcvError(missing_column(name, table.columns, source, f"data.{key}"))
     if config.columns is None:
+        if table.shape[1] > MAX_COLUMNS:
+            raise PcvError(
+                f"{source}: {table.shape[1]:,} columns; name those that the models read "
+                "(data.columns)"
+            )
         return {*table.columns, *arrays}
     named = {config.outcome, *config.order, *config.units, *config.labels.values()}
     return {*named, *config.columns}

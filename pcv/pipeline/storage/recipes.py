@@ -61,11 +61,14 @@ def recipe_files(results: Path, config: Config, renew: bool) -> dict[tuple[str, 
 
 
 def check_braces(name: str, experiment: Experiment) -> None:
-    """Refuse braces in file names, which Snakemake takes for a wildcard even from functions.
+    """Refuse names that Snakemake cannot work with: braces in those of files, which it takes for a
+    wildcard even from functions, and line breaks in that of the folder.
 
     Raises:
-        PcvError: a file's name has braces.
+        PcvError: a name has some.
     """
+    if len(str(Path.cwd()).splitlines()) > 1:
+        raise PcvError(f"the folder {str(Path.cwd())!r} has a line break in its name; rename it")
     files = [("data.file", experiment.data.file or "")]
     files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
     files += [("scores", score) for score in experiment.scores]
