@@ -245,11 +245,11 @@ def test_more_draws_go_on(project, monkeypatch):
     monkeypatch.setattr(sampling, "engine_of", lambda *x: made.append(as_it_is(*x)) or made[-1])
     longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 120}}
     at_once = sampled(project, longer)
-    compiled = len(made[-1].advance.found)
+    compiled = len(made[-1].advance.known)
     shutil.rmtree("results/.checkpoints")
     shorter = sampled(project)
     assert sampled(project, longer).identical(at_once)
-    assert len(made[-1].advance.found) == compiled
+    assert len(made[-1].advance.known) == compiled
     assert shorter["log_joint_draws"].identical(at_once["log_joint_draws"][..., :60])
     assert sampled(project).identical(shorter)
 

@@ -140,6 +140,16 @@ class TestWhatIsLocal:
         why = find(problem.model, given(problem.data), both)
         assert why == "a group is left out whole in one fold, and in part in another"
 
+    def test_by_itself_only_where_every_fold_leaves_out_some(self):
+        """Leave-one-out with a group of one unit stays plain, and fast."""
+        problem = hierarchy("plain")
+        arguments = problem.model, "m", given(problem.data)
+        folds = from_sets(["whole", "part"], [np.array([0, 1]), np.array([2, 3])], None, 14)
+        assert choose("auto", *arguments, folds).predictive == "plain"
+        assert choose("marginal", *arguments, folds).predictive == "marginal"
+        whole = from_sets(["a", "b"], [np.array([0, 1, 5]), np.arange(2, 5)], None, 14)
+        assert choose("auto", *arguments, whole).predictive == "marginal"
+
     def test_none_in_a_regression(self):
         problem = regression()
         local = find(problem.model, given(problem.data), problem.schemes["k-fold"])

@@ -515,7 +515,7 @@ class TestUntil:
         as_it_is = sampling.engine_of
         monkeypatch.setattr(sampling, "engine_of", lambda *x: made.append(as_it_is(*x)) or made[-1])
         run(job, "sample", "diagnose")
-        assert len(made[0].advance.found) == 1  # whatever the number of folds that go on
+        assert len(made[0].advance.known) == 1  # whatever the number of folds that go on
         sample = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr")).load()
         number = sample["n_draws"].values
         assert 24 <= number.min() < number.max() <= 240

@@ -80,8 +80,8 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
     """Which predictive the folds of a model use, and the model with it.
 
     "auto": the model's own `marginal` if it declares its groups and all folds leave out whole ones;
-    otherwise the effects that `find` returns are integrated out; plain if there are none, or not
-    for all units. A target has only its own predictive.
+    otherwise the effects that `find` returns are integrated out; plain if some fold leaves out
+    none. A target has only its own predictive.
 
     Args:
         setting: "auto", "marginal" or "plain".
@@ -129,6 +129,9 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
             "no fold leaves out a whole group that has effects of its own; let folds leave out "
             "whole groups, or set predictive: plain",
         )
+    tested = np.where(folds.test >= 0, local.group[folds.test], -1)
+    if setting == "auto" and not (tested >= 0).any(axis=1).all():
+        return Scored(model, "plain", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
     by = "exactly" if local.exact else by
     few = sliceable(model, data, folds)
