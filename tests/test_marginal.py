@@ -143,7 +143,7 @@ class TestWhatIsLocal:
     def test_by_itself_only_where_every_fold_leaves_out_some(self):
         """Leave-one-out with a group of one unit stays plain, and fast."""
         problem = hierarchy("plain")
-        arguments = problem.model, "m", given(problem.data)
+        arguments = problem.model._replace(marginal=None, group=None), "m", given(problem.data)
         folds = from_sets(["whole", "part"], [np.array([0, 1]), np.array([2, 3])], None, 14)
         assert choose("auto", *arguments, folds).predictive == "plain"
         assert choose("marginal", *arguments, folds).predictive == "marginal"
