@@ -91,7 +91,7 @@ def check(
         problems.append(said)
     elif rhat[worst] > (usual := _usual(num_chains, ess[worst])):
         warnings.append(
-            f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.3g}: "
+            f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.4f}: "
             "increase fit.draws to be sure"
         )
     fewest = int(np.argmin(np.where(np.isnan(ess), np.inf, ess)))
