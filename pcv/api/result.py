@@ -246,7 +246,7 @@ class CV:
         notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
         if sampled.any():
             two_sided = np.isfinite(d["overlap"].values[sampled])
-            notes.insert(0, f"{wording.estimator_in_words(two_sided)}.")
+            notes.insert(0, wording.estimator_in_words(two_sided))
         notes += [f"{x}." for x in wording.overlap_note(s.inflation[0], len(s.term))]
         notes += [f"P{wording.GIVEN_TESTED[1:]}."] * s.given_tested
         words = [trust, *notes, *(f"Warning: {mark}" for mark in self._marks())]

@@ -230,7 +230,7 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         name: estimator_in_words(np.isfinite(folds["overlap"].values[folds["n_draws"].values > 0]))
         for name, folds in zip(names, models, strict=True)
     }
-    said = [f"{x[0].upper()}{x[1:]}." for x in dict.fromkeys(estimators.values())]
+    said = list(dict.fromkeys(estimators.values()))
     if len(said) > 1:
         said = [f"{name}: {words}" for name, words in estimators.items()]
     return Table("Chains of all folds", head, rows, flagged, [note, *said, *spaces])

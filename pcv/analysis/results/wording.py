@@ -177,21 +177,19 @@ def _computed(c: Comparison) -> tuple[np.ndarray, np.ndarray]:
 
 
 def estimator_in_words(two_sided: np.ndarray) -> str:
-    """What elpd and MCSE are computed from, and what is of a fold's own draws all the same.
+    """How elpd is estimated, and what is of a fold's own draws all the same.
 
     Args:
         two_sided: which folds are estimated from both sides.
 
     >>> print(estimator_in_words(np.array([True, True])))
-    elpd and MCSE: two-sided estimates; ESS, R-hat and k-hat: of the folds' own draws
+    Two-sided estimates of elpd; ESS, R-hat and k-hat are of the folds' own draws.
     """
     number, of = int(two_sided.sum()), len(two_sided)
     if not number:
-        return "elpd and MCSE, as ESS, R-hat and k-hat: of the folds' own draws"
-    some = "" if number == of else f" ({number} of {of} folds)"
-    return (
-        f"elpd and MCSE: two-sided estimates{some}; ESS, R-hat and k-hat: of the folds' own draws"
-    )
+        return "Estimates of elpd from the folds' own draws alone."
+    some = "" if number == of else f" in {number} of {of} folds"
+    return f"Two-sided estimates of elpd{some}; ESS, R-hat and k-hat are of the folds' own draws."
 
 
 def predictive_in_words(models: Sequence[str], predictive: Sequence[str]) -> str:
