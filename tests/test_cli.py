@@ -350,6 +350,8 @@ class TestMachine:
         assert pcv("devices", "--cores", "2")[1].splitlines() == [*found, hidden]
 
     def test_cache(self, pcv, monkeypatch, tmp_path):
+        assert "JAX_COMPILATION_CACHE_DIR" in pcv("cache", "--clear")[2][0]  # of these tests
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
         monkeypatch.setattr(devices, "cache_folder", lambda: tmp_path / "jax")
         (tmp_path / "jax").mkdir()
         (tmp_path / "jax/one").write_bytes(bytes(3000))

@@ -376,6 +376,9 @@ def test_codes_that_are_one_number_are_refused(tmp_path):
         PcvError, match="column 'site' has '001' and '1', which are the same number"
     ):
         read_table(file, "y")
+    file.write_text("site,y\n 01,1\n1,2\n,3\n")
+    with pytest.raises(PcvError, match="column 'site' has '01' and '1'"):
+        read_table(file, "y")
     file.write_text("site,y\n001,1\n010,2\n002,3\n")
     table, _ = read_table(file, "y")
     assert table["site"].tolist() == [1, 10, 2]

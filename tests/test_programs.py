@@ -77,6 +77,18 @@ def test_others_are_not_shared():
     assert kinds(found[0], 2.0) != id(programs.once(found[0]).compiled(2.0)[0])
 
 
+def test_functions_of_different_arguments_are_not_shared():
+    """Whose texts are the same but for which of their arguments they use."""
+    at = {"a": 1.0, "b": 10.0}
+    for name in at:
+        assert programs.shared(lambda p, name=name: 2 * p[name])(at) == 2 * at[name]
+        assert programs.shared(lambda p, q, name=name: (p, q)[name == "b"] * 2)(1.0, 10.0) == (
+            2 * at[name]
+        )
+    one, other = (programs.digest(lambda p, n=n: 2 * p[n], at) for n in at)
+    assert one != other
+
+
 def test_what_cannot_be_read_is_compiled_alone():
     def called_back(x):
         shape = jax.ShapeDtypeStruct(x.shape, float)

@@ -83,11 +83,10 @@ def fingerprint(model: Model | Target, observed: Observations, slots: int) -> st
         targets = [model]
     else:
         ways = ["plain"] + ["marginal"] * (model.marginal is not None)
-        own = (target(model, arrays, way) for way in ways)
-        targets = [x._replace(observed=None, density=None) for x in own]  # follow from the others
+        targets = [target(model, arrays, way) for way in ways]
 
-    def everything(key: jax.Array, fold: Fold) -> Any:
-        params, y = model.init(key), jnp.zeros(fold.test.shape)
+    def everything(key: jax.Array, params: Params, fold: Fold) -> Any:
+        y = jnp.zeros(fold.test.shape)
         calls = [
             call
             for x in targets
@@ -100,7 +99,11 @@ def fingerprint(model: Model | Target, observed: Observations, slots: int) -> st
                 (x.moments, params, fold),
             )
         ]
-        return model.constrain(params), [function and function(*args) for function, *args in calls]
+        shown = model.constrain(params)
+        way_back = getattr(model, "unconstrain", None)
+        back = None if way_back is None else way_back(shown)
+        made = [function and function(*args) for function, *args in calls]
+        return model.init(key), shown, back, made
 
     def density(params: Params, fold: Fold) -> Any:
         return targets[0].log_density(params, fold)
@@ -112,7 +115,7 @@ def fingerprint(model: Model | Target, observed: Observations, slots: int) -> st
     fold = whole._replace(test=jnp.zeros(slots, int))
     try:
         params = jax.eval_shape(model.init, key)
-        programs = [digest(everything, key, fold), digest(jax.grad(density), params, fold)]
+        programs = [digest(everything, key, params, fold), digest(jax.grad(density), params, fold)]
     except Uncertain:
         raise
     except Exception as error:  # of a function that JAX cannot trace
@@ -122,7 +125,10 @@ def fingerprint(model: Model | Target, observed: Observations, slots: int) -> st
         programs += _of_derivatives(in_outcome, jnp.zeros(slots), params, fold)
     group = getattr(model, "group", None)
     coords = {name: np.asarray(x).tolist() for name, x in model.coords.items()}
-    fields = model.outcome, None if group is None else np.asarray(group).tolist()
+    fields = (
+        *(model.outcome, None if group is None else np.asarray(group).tolist()),
+        *(getattr(model, "notes", ()), getattr(model, "reads_test", None)),
+    )
     said = repr((*programs, *fields, dict(model.dims), coords))
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 

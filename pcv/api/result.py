@@ -242,11 +242,9 @@ class CV:
             rhat = results.rhat_max_in_words(d)
             trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
         s = self.scores
-        sampled = np.isfinite(d["rhat"].values)
         notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
-        if sampled.any():
-            two_sided = np.isfinite(d["overlap"].values[sampled])
-            notes.insert(0, wording.estimator_in_words(two_sided))
+        if said := wording.estimator_in_words(d):
+            notes.insert(0, said)
         notes += [f"{x}." for x in wording.overlap_note(s.inflation[0], len(s.term))]
         notes += [f"P{wording.GIVEN_TESTED[1:]}."] * s.given_tested
         words = [trust, *notes, *(f"Warning: {mark}" for mark in self._marks())]

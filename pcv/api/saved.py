@@ -23,10 +23,11 @@ ADDED = (
     "given_tested",
 )
 """diagnostics variables and attributes that results of earlier versions lack"""
+DIGEST = "digest_of_values_and_attributes"
 
 
 def write(path: str | Path, tree: xr.DataTree) -> None:
-    tree.attrs["digest"] = _digest(tree)
+    tree.attrs[DIGEST] = _digest(tree)
     try:
         if store.exists(path):
             _check_saved(path)
@@ -43,12 +44,13 @@ def read(path: str | Path) -> xr.DataTree:
     damaged = f"{path}: damaged; restore it from a copy, or cross-validate again"
     try:
         tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
-        written = tree.attrs.pop("digest", None)
+        written = tree.attrs.pop(DIGEST, None)
         found = _digest(tree)
     except Exception as error:  # Zarr raises many kinds
         raise PcvError(f"{damaged} ({in_one_line(error)})") from error
     diagnosed = tree["diagnostics"].dataset
     missing = [name for name in ADDED if name not in diagnosed and name not in diagnosed.attrs]
+    missing += [DIGEST] * (written is None)
     if missing:
         raise PcvError(
             f"{path}: saved by an earlier version of pcv, without {missing[0]}; cross-validate"
@@ -60,8 +62,8 @@ def read(path: str | Path) -> xr.DataTree:
 
 
 def _digest(tree: xr.DataTree) -> str:
-    """A hash of all values and attributes of a tree: Zarr silently reads lost chunks as zeros or
-    NaN, and attributes hold warnings."""
+    """A hash of all values of a tree and its groups' attributes: Zarr silently reads lost chunks as
+    zeros or NaN, and attributes hold warnings."""
     total = hashlib.sha256()
     for node in sorted(tree.subtree, key=lambda node: node.path):  # as Zarr lists them
         named = true_names(node.to_dataset(inherit=False)).variables

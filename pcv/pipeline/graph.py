@@ -84,7 +84,7 @@ STAGES = {
         files={"files": "folds"},
     ),
     "surrogates": Stage(
-        version=3,
+        version=4,
         path="{experiment}/models/{model}/surrogates.zarr",
         module="from_full_data",
         says="Approximate leave-one-out terms from the full-data fit (folds.exact, scheme: "
@@ -113,7 +113,7 @@ STAGES = {
         files={"files": "model"},
     ),
     "cut": Stage(
-        version=4,
+        version=5,
         path="{experiment}/models/{model}/batches.zarr",
         module="batching",
         says="Cut the folds into batches that fit in memory (cv.fold_batches: auto): batches.zarr.",
@@ -125,7 +125,7 @@ STAGES = {
         },
     ),
     "warmup": Stage(
-        version=29,
+        version=30,
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
         module="warming_up",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",

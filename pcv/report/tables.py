@@ -227,8 +227,9 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
         if "subspace" in folds.attrs
     ]
     estimators = {
-        name: estimator_in_words(np.isfinite(folds["overlap"].values[folds["n_draws"].values > 0]))
+        name: words
         for name, folds in zip(names, models, strict=True)
+        if (words := estimator_in_words(folds))
     }
     said = list(dict.fromkeys(estimators.values()))
     if len(said) > 1:

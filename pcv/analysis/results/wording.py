@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from pcv.analysis.comparison import Comparison, noun, se_ratio, standard_error
 from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
@@ -176,18 +177,19 @@ def _computed(c: Comparison) -> tuple[np.ndarray, np.ndarray]:
     return np.hypot(c.mcse_diff, c.subsampling_dse), np.hypot(c.mcse, c.subsampling_se)
 
 
-def estimator_in_words(two_sided: np.ndarray) -> str:
-    """How elpd is estimated, and what is of a fold's own draws all the same.
+def estimator_in_words(diagnostics: xr.Dataset) -> str:
+    """How elpd of the sampled folds is estimated, and what is of their own draws all the same;
+    empty if none is sampled.
 
-    Args:
-        two_sided: which folds are estimated from both sides.
-
-    >>> print(estimator_in_words(np.array([True, True])))
+    >>> nan = float("nan")
+    >>> folds = {"rhat": ("fold", [1.0, 1.0, nan]), "overlap": ("fold", [0.9, 0.8, nan])}
+    >>> print(estimator_in_words(xr.Dataset(folds)))
     Two-sided estimates of elpd; ESS, R-hat and k-hat are of the folds' own draws.
     """
-    number, of = int(two_sided.sum()), len(two_sided)
+    sampled = np.isfinite(diagnostics["rhat"].values)
+    number, of = int(np.isfinite(diagnostics["overlap"].values[sampled]).sum()), int(sampled.sum())
     if not number:
-        return "Estimates of elpd from the folds' own draws alone."
+        return "Estimates of elpd from the folds' own draws alone." if of else ""
     some = "" if number == of else f" in {number} of {of} folds"
     return f"Two-sided estimates of elpd{some}; ESS, R-hat and k-hat are of the folds' own draws."
 

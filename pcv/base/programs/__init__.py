@@ -139,7 +139,9 @@ def lower(function: Callable[..., Any], *args: Any, **options: Any) -> Lowered:
     """
     traced = lifted(function, *args)
     held = jax.device_put(traced.held)
-    lowered = jax.jit(_run(traced), compiler_options=options).lower(held, *args)
+    # With unused arguments in it, the text says which of them are used.
+    jitted = jax.jit(_run(traced), compiler_options=options, keep_unused=True)
+    lowered = jitted.lower(held, *args)
     types = [(x.str_short(), getattr(x, "weak_type", None)) for x in traced.types]
     trees = jax.tree.structure(args), jax.tree.structure(traced.shape)
     where = [device.id for device in in_use()], [*map(_signature, jax.tree.leaves((held, args)))]

@@ -85,6 +85,7 @@ def gaps(
             first = jnp.append(first, pointwise[units])
             slots = jnp.concatenate([slots, jnp.arange(test.size) == units[:, None]])
         second, variance = jax.lax.map(lambda some: other(params, arrays, test, some), slots)
+        variance = jnp.where(jnp.asarray(local.group)[test] >= 0, variance, 0.0)  # of integrals
         return jnp.abs(first - second), jnp.sqrt(local.most * jnp.max(variance, axis=1))
 
     tests = jnp.repeat(jnp.asarray(folds.test[some]), positions.shape[1], axis=0)

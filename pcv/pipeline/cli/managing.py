@@ -1,6 +1,8 @@
 """Commands around the stages: create a project, check it, show its status, clean up."""
 
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -158,10 +160,20 @@ def cache(
     from pcv.base.programs import devices
     from pcv.pipeline.status import in_bytes
 
+    if elsewhere := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        raise PcvError(f"compiled functions are kept in JAX_COMPILATION_CACHE_DIR, {elsewhere}")
     folder = devices.cache_folder()
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    sizes = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # other processes write and remove files
+            sizes += [path.stat().st_size] * path.is_file()
     if clear:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise PcvError(f"{folder}: cannot be removed ({error.strerror})") from None
     does = "Removed" if clear else "Kept"
     most = "" if clear else f", at most {in_bytes(devices.CACHE_BYTES)}"
     print(f"{does} compiled functions: {len(sizes)} files, {in_bytes(sum(sizes))}{most}: {folder}")

@@ -42,8 +42,8 @@ DATE = re.compile(
     r"(\d{1,4}|[A-Za-z]{3,9})[./ -]+(\d{1,4}|[A-Za-z]{3,9})([./, -]+\d{1,4})?([ T].*)?"
 )
 """dates, and parts of dates such as 2024-1 or Feb 2024"""
-CODE = re.compile(r"0\d")
-"""the start of a code with a leading zero"""
+CODE = re.compile(r"\s*0\d+\s*$")
+"""a code with a leading zero"""
 MAX_COLUMNS = 10_000
 """columns that are kept unless the config names them"""
 MAX_COPIES = 0.3
@@ -114,12 +114,12 @@ def _read_csv(path: Path) -> pd.DataFrame:
                     f"{path}: line {line} has {len(fields)} field(s), the header has {len(header)}"
                 )
             lines.append(line)
-            coded.update(i for i, field in enumerate(fields) if CODE.match(field))
+            coded.update(i for i, field in enumerate(fields) if field and CODE.match(field))
     names = [name or f"Unnamed: {place}" for place, name in enumerate(header)]  # as pandas does
     refuse_twice(names, str(path))
     table = pd.read_csv(path, low_memory=False, header=0, names=names)
     for name in (names[i] for i in sorted(coded)):
-        if pd.api.types.is_integer_dtype(table[name]):
+        if pd.api.types.is_numeric_dtype(table[name]):
             _check_codes(path, name, names)
     return table.set_axis(pd.Index(lines, name="line"), axis=0)
 
@@ -127,7 +127,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _check_codes(path: Path, name: str, names: list[str]) -> None:
     """Refuse codes that differ in leading zeros alone, as all of them would be one number."""
     codes = pd.read_csv(path, header=0, names=names, usecols=[name], dtype=str)[name]
-    each = codes.str.strip().drop_duplicates()
+    each = codes.dropna().str.strip().drop_duplicates()
     number = each.str.lstrip("0").replace("", "0")
     if number.duplicated().any():
         alike = each[number == number[number.duplicated()].iloc[0]].tolist()

@@ -252,7 +252,7 @@ def _check_signs(sign: Float[np.ndarray, "chain draw what"], names: list[str]) -
 
     error = np.asarray(array_stats.mcse(sign, method="mean", chain_axis=0, draw_axis=1))
     independent = 1 / np.sqrt(sign[..., 0].size)
-    z = np.abs(sign.mean((0, 1))) / np.fmax(error, independent)
+    z = np.nan_to_num(np.abs(sign.mean((0, 1))) / np.fmax(error, independent), nan=np.inf)
     worst = int(np.argmax(z))
     if z[worst] > MAX_Z:
         what = "the log density" if worst == 0 else f"'{names[worst - 1]}'"
