@@ -616,6 +616,7 @@ def by_dense_nodes(log_priors, params, y):
 
 
 NORMAL, STUDENT = dist.Normal(0.0, 1.0).log_prob, dist.StudentT(3.0, 0.0, 1.0).log_prob
+GUMBEL = dist.Gumbel(0.0, 1.0).log_prob
 
 
 def two_modes(x):
@@ -624,6 +625,7 @@ def two_modes(x):
 
 EFFECTS = {
     "hospitals and clinics": [NORMAL] * 6 + [STUDENT] * 4,
+    "and Gumbel": [NORMAL] * 6 + [GUMBEL] * 4,
 }
 
 
