@@ -334,7 +334,7 @@ def test_values_of_the_wrong_kind_are_refused():
     days = pd.DataFrame({"y": range(3), "day": ["25/01/2024", "01/02/2024", "2/2/2024"]})
     assert refusal(days, order=["day"]) == (
         "data.csv: data.order: column 'day' holds dates as text ('25/01/2024'), which do not sort"
-        " by time; write them as in 2024-03-31"
+        " by time; write them as in 2024-03-31, and labels that are no dates unlike dates"
     )
     for first, second in (
         ("2024-1-9", "2024-1-10"),
