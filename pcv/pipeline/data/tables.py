@@ -235,8 +235,8 @@ def make_data(
         if texts.dtype.kind == "U" and _are_dates_out_of_order(texts):
             raise PcvError(
                 f"{source}: data.order: column {name!r} holds dates as text ({str(texts[0])!r}),"
-                " which do not sort by time; write them as in 2024-03-31, and labels that are no dates"
-                " unlike dates"
+                " which do not sort by time; write them as in 2024-03-31, and labels that are no"
+                " dates unlike dates"
             )
     others, rows = {}, dict(columns)
     for name, x in arrays.items():
