@@ -51,28 +51,34 @@ Smooth = Callable[
 
 
 def doubts(
-    found: Psis, limit: float, own: Bool[np.ndarray, " fold"] | Literal[False] = False
+    estimates: Psis,
+    limit: float,
+    has_parameters: Bool[np.ndarray, " fold"] | Literal[False] = False,
 ) -> list[str]:
     """Why importance sampling is not trusted, by fold; "" where it is.
 
     Args:
-        found: of `psis`.
+        estimates: of `psis`.
         limit: k-hat above which it fails.
-        own: whether the test set has parameters of its own, which a fold draws from their prior and
-            the full-data posterior knows.
+        has_parameters: whether the test set has parameters of its own, which a fold draws from
+            their prior and the full-data posterior knows.
     """
-    informed = (found.joint_lpd - found.joint_elpd, found.khat)
-    own = np.broadcast_to(own, found.khat.shape)
-    return [
-        "its test set has parameters of its own: importance sampling fails"
-        if mine
-        else f"k-hat {k:.2f}: importance sampling fails"
-        if not k <= limit
-        else f"lpd - elpd of {p:.2f} with a k-hat of {k:.2f}: importance sampling is not trusted"
-        if p > MOST_INFORMED and k > LIGHT
-        else ""
-        for p, k, mine in zip(*informed, own, strict=True)
-    ]
+
+    def doubt(information: float, khat: float, has_parameters: bool) -> str:
+        if has_parameters:
+            return "its test set has parameters of its own: importance sampling fails"
+        if not khat <= limit:
+            return f"k-hat {khat:.2f}: importance sampling fails"
+        if information > MOST_INFORMED and khat > LIGHT:
+            return (
+                f"lpd - elpd of {information:.2f} with a k-hat of {khat:.2f}: importance sampling "
+                "is not trusted"
+            )
+        return ""
+
+    information = estimates.joint_lpd - estimates.joint_elpd
+    each = np.broadcast_to(has_parameters, information.shape)
+    return list(map(doubt, information, estimates.khat, each))
 
 
 def psislw(
