@@ -66,7 +66,7 @@ def doubts(
 
     def doubt(information: float, khat: float, has_parameters: bool) -> str:
         if has_parameters:
-            return "its test set has parameters of its own: importance sampling fails"
+            return "its test set has parameters of its own: importance sampling is not trusted"
         if not khat <= limit:
             return f"k-hat {khat:.2f}: importance sampling fails"
         if information > MOST_INFORMED and khat > LIGHT:
