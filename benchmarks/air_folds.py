@@ -4,7 +4,6 @@
 R-hat max, the share of its benchmark that reaches it and flagged folds, with kernels of their own.
 """
 
-import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +12,12 @@ import numpy as np
 import pandas as pd
 
 import pcv
+from benchmarks.data import data_file
 from pcv.models.zoo import air
 
 
 def main(draws: int, seeds: list[int]) -> None:
-    file = Path(os.environ["PCV_DATA"]) / "air_passengers_au.csv"
+    file = data_file("air_passengers_au.csv")
     table = pd.read_csv(file).sort_values(["year", "month"])
     data = {name: table[name].to_numpy() for name in ("month", "outbound")}
     print("| model | seed | R-hat max | share of its benchmark | flagged folds, counted from 0 |")

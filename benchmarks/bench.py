@@ -1,4 +1,4 @@
-"""pcv beside loops over folds: `make bench`, or `python -m benchmarks.bench rats air`.
+"""pcv beside loops over folds: `make bench`, or `python -m benchmarks.bench rats air --ways paper`.
 
 Every measurement is a process of its own; imports are not counted. Twice, the second time in the
 other order: cold with empty caches, and warm with those that were left. pcv is called once more in
@@ -6,6 +6,7 @@ the warm process, with another seed. Times of loops are of some folds, by propor
 stand beside times; all go to `benchmarks/results/`, by machine.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -127,12 +128,12 @@ def with_caches(caches: str) -> dict[str, str]:
     return flags | {"PYTENSOR_FLAGS": f"base_compiledir={caches}"}
 
 
-def measured(name: str) -> list[dict[str, Any]]:
-    """All ways, cold and warm, in one order and then in the other."""
+def measured(name: str, ways: list[str]) -> list[dict[str, Any]]:
+    """Some ways, cold and warm, in one order and then in the other."""
     rows = []
     known = ("cold",) if PROBLEMS[name].long else ("cold", "warm")
     with tempfile.TemporaryDirectory() as folder:
-        for state, order in zip(known, (list(WAYS), list(WAYS)[::-1])):
+        for state, order in zip(known, (ways, ways[::-1])):
             for way in order:
                 env = with_caches(os.path.join(folder, way))
                 found = alone(f"bench.of_way({way!r}, {name!r})", f"{name}, {way}", env=env)
@@ -181,13 +182,13 @@ def versions() -> dict[str, str]:
 
 
 def save(name: str, rows: list[dict[str, Any]]) -> Path:
-    """Add to what is known of this machine; what was measured of the same problems is replaced."""
+    """Add to what is known of this machine; rows of the same problems and ways are replaced."""
     here = machine()
     label = "".join(c if c.isalnum() else "-" for c in f"{here['processor']} x{here['cores']}")
     path = RESULTS / f"{label.lower()}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
-    done = {row["problem"] for row in rows}
-    kept = [row for row in known.get(name, []) if row["problem"] not in done]
+    done = {(row["problem"], row.get("way")) for row in rows}
+    kept = [row for row in known.get(name, []) if (row["problem"], row.get("way")) not in done]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     at = {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip()}
     known |= {"machine": here, "versions": versions(), name: kept + [at | row for row in rows]}
@@ -196,11 +197,15 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def main(names: list[str]) -> None:
-    for name in names or PROBLEMS:
-        path = save("folds", measured(name))
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench")
+    parser.add_argument("problems", nargs="*", choices=[*PROBLEMS, []])
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    asked = parser.parse_args()
+    for name in asked.problems or PROBLEMS:
+        path = save("folds", measured(name, asked.ways))
     print(path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,7 +8,6 @@ answers are kept in tests/evidence.json.
 """
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -24,6 +23,7 @@ import pandas as pd
 from scipy.stats import norm
 
 import pcv
+from benchmarks.data import data_file
 
 ROOT = Path(__file__).parents[1]
 FACTS = ROOT / "tests/evidence.json"
@@ -58,7 +58,7 @@ def switching(y: np.ndarray, dist100: np.ndarray, arsenic: np.ndarray) -> None:
 
 
 def wells(every: int) -> Problem:
-    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "wells.csv")[::every]
+    table = pd.read_csv(data_file("wells.csv"))[::every]
     y, far, arsenic = (table[x].to_numpy(float) for x in ("switch", "dist", "arsenic"))
     data = {"y": y.astype(int), "dist100": far / 100, "arsenic": arsenic}
     x = (2 * y - 1)[:, None] * np.stack([np.ones(len(y)), far / 100, arsenic], axis=1)

@@ -1,6 +1,6 @@
 """PSIS first, brute force where it fails, against brute force for all: the answer and its cost.
 
-    PCV_DATA=... .venv/bin/python benchmarks/loo.py [ROWS]
+    PCV_DATA=... .venv/bin/python -m benchmarks.loo [ROWS]
 
 Each call in a process of its own, with no compiled code at hand. ROWS of the wells, evenly spaced
 (default 604 of 3,020); 200 observations of a regression, 6 of them gross outliers; rats, one rat
@@ -8,13 +8,11 @@ left out at a time.
 """
 
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +21,7 @@ import numpyro.distributions as dist
 import pandas as pd
 
 import pcv
+from benchmarks.data import data_file
 from pcv.api.result import CV
 from pcv.base.process import all_cores
 from pcv.base.programs import devices
@@ -57,7 +56,7 @@ def line(y, x):
 
 
 def wells(rows: int) -> pcv.Model:
-    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "wells.csv")
+    table = pd.read_csv(data_file("wells.csv"))
     table = table.iloc[np.linspace(0, len(table) - 1, rows).round().astype(int)]
     columns = {"dist100": table["dist"].to_numpy() / 100, "arsenic": table["arsenic"].to_numpy()}
     return pcv.from_numpyro(switching, {"y": table["switch"].to_numpy(), **columns})

@@ -154,7 +154,7 @@ def by_paper(problem: Problem, model: Written, double: bool = True) -> Scores:
         shape = (len(folds.id), CHAINS)
         picked = jax.random.randint(key, shape, 0, jax.tree.leaves(tuned)[0].shape[0])
         z = jax.tree.map(lambda x: x[picked], tuned)
-        for number in (WARMUP // 8, DRAWS):  # as many draws of warmup as pcv takes
+        for number in (WARMUP, DRAWS):  # as long a warmup as sampling: the paper's, with radon
             key, now = jax.random.split(key)
             keys = jax.random.split(now, shape)
             z, scores = sampler(keys, z, train, test, number)

@@ -50,8 +50,8 @@ same error. Loops that take long are timed on some folds, evenly spaced, and cou
 takes minutes to sample is measured once.
 
 For the rats, averages over left-out effects drawn by the chains depend on few draws: answers
-differ by more than their MCSEs say. The chains of the paper's sampler, with pcv's 50 draws of
-warmup, start where the full data placed these effects, and need longer to leave.
+differ by more than their MCSEs say. The chains of the paper's sampler, which take 400 draws of
+warmup, start where the full data placed these effects, and need long to leave.
 """
 
 
@@ -79,9 +79,9 @@ def _seconds(rows: dict[Any, Any], *key: str) -> str:
 
 
 def table(known: dict[str, Any], short: bool = False) -> list[str]:
-    """Seconds of every problem, and ratios to nutpie's; in short of nutpie alone."""
+    """Seconds of every problem, and ratios to nutpie's; in short without NumPyro's."""
     rows = {(r["problem"], r["way"], r["state"]): r for r in known["folds"]}
-    others = ("nutpie",) if short else ("nutpie", "numpyro", "paper")
+    others = ("nutpie", "paper") if short else ("nutpie", "numpyro", "paper")
     names = [NAMES[way] for way in others]
     ratios = ["nutpie / pcv", "in a new process", "at one error"]
     head = ["", "folds", "pcv", "new process", "second call", *names, *ratios]

@@ -9,8 +9,6 @@ from where the full data had it. Beside such chains: independent draws of z, the
 can do. All else is drawn from the full-data posterior; exact are effects integrated out.
 """
 
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -20,6 +18,7 @@ import pandas as pd
 from scipy.signal import lfilter
 
 import pcv
+from benchmarks.data import data_file
 from pcv.analysis import diagnostics as diag
 from pcv.models.zoo.radon import varying_intercepts
 
@@ -88,7 +87,7 @@ def sums_of(scores: np.ndarray) -> diag.LogSums:
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "radon_us.csv")
+    table = pd.read_csv(data_file("radon_us.csv"))
     a, b = (repeated(floor, table) for floor in (True, False))
     print("time  draws  of      bias    sd  stated MCSE  R-hat max")
     for way, of_a, of_b in zip(WAYS, a, b):

@@ -4,7 +4,6 @@ pcv and nutpie are given the PyMC model, NumPyro's own sampler the other. `PCV_D
 folder of the data that the repository does not contain.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import pandas as pd
 from scipy import special
 
 import pcv
+from benchmarks.data import data_file
 
 Columns = Mapping[str, np.ndarray]
 Sides = tuple[Any, ...]
@@ -133,7 +133,7 @@ def of(theta: Mapping[str, Any], name: str) -> Any:
 
 
 def _read(name: str) -> pd.DataFrame:
-    return pd.read_csv(Path(os.environ["PCV_DATA"]) / name)
+    return pd.read_csv(data_file(name))
 
 
 def _by_group(d: Columns) -> pcv.Folds:

@@ -5,10 +5,8 @@ both sides and from the fold's draws alone. Then models: the error of a fold is 
 estimates over seeds, each with a fit of its own, from the same draws.
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import numpyro
@@ -16,6 +14,7 @@ import numpyro.distributions as dist
 import pandas as pd
 
 import pcv
+from benchmarks.data import data_file
 from benchmarks.loo import rats, wells
 from pcv.analysis import diagnostics as diag
 from pcv.api.result import CV
@@ -87,7 +86,7 @@ def homes(y: np.ndarray, floor: np.ndarray, county: np.ndarray) -> None:
 
 
 def of_radon(predictive: str, seed: int) -> CV:
-    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "radon_mn.csv")
+    table = pd.read_csv(data_file("radon_mn.csv"))
     y, floor = table["log_radon"].to_numpy(), table["floor_measure"].to_numpy(float)
     county = np.unique(table["county_idx"], return_inverse=True)[1]
     model = pcv.from_numpyro(homes, {"y": y, "floor": floor, "county": county})

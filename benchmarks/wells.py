@@ -6,9 +6,7 @@ fold's training set, by importance sampling from a t distribution at the mode, w
 posterior of so many households.
 """
 
-import os
 from itertools import combinations
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, gammaln, logsumexp
 
 import pcv
+from benchmarks.data import data_file
 
 DRAWS, FREEDOM = 40_000, 30
 """of importance sampling"""
@@ -100,7 +99,7 @@ def exact(x: np.ndarray, y: np.ndarray, folds: pcv.Folds) -> tuple[np.ndarray, n
 
 
 if __name__ == "__main__":
-    table = pd.read_csv(Path(os.environ["PCV_DATA"]) / "wells.csv")
+    table = pd.read_csv(data_file("wells.csv"))
     y = table["switch"].to_numpy()
     folds = pcv.kfold(len(y), 10, seed=1)
     x = designs(table)

@@ -152,7 +152,7 @@ class TestOneModel:
         found["slopes"].save(tmp_path / "cv.zarr")
         (tmp_path / "own").mkdir()
         (tmp_path / "own" / "file.txt").write_text("precious")
-        with pytest.raises(PcvError, match=r"own: not a saved cross-validation \(CV\.save\)"):
+        with pytest.raises(PcvError, match=r"own: something else is there, and is not overw"):
             found["slopes"].save(tmp_path / "own")
         assert (tmp_path / "own" / "file.txt").read_text() == "precious"
 
@@ -822,7 +822,7 @@ def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
     fit = {"chains": 16, "warmup": 100, "draws": 100}  # not all at one peak, whatever their key
     short = {"fit": fit, "progress": False, "seed": 1}
     words = (
-        r"reparameterise\nfit=\{'allow_bad_fit': True\} continues anyway "
+        r"another parameterisation\nfit=\{'allow_bad_fit': True\} continues anyway "
         r"\(allow_bad_fit=True in pcv\.fit\)"
     )
     with pytest.raises(PcvError, match=words):

@@ -1026,3 +1026,24 @@ def test_bambi_drops_rows_where_a_column_of_its_formula_has_no_value():
     np.testing.assert_array_equal(made.data.columns["x"], X[kept, 0])
     assert made.data.columns["site"].tolist() == site[kept].tolist()
     assert "spare" not in made.data.columns
+
+
+@pytest.mark.parametrize("kind", ["Censored", "Truncated", "OrderedProbit"])
+def test_pymc_distributions_have_second_derivatives(kind):
+    """erfcx of JAX 0.12 has one for single numbers alone."""
+    y = np.array([0.1, 0.5, 0.9, 0.3])
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0.4, 0.2, shape=4)
+        if kind == "OrderedProbit":
+            pm.OrderedProbit("y", mean, [0.0, 0.7], observed=[0, 1, 2, 1])
+        else:
+            getattr(pm, kind)("y", pm.Normal.dist(mean, 0.3), lower=0, upper=1, observed=y)
+    made = from_pymc(model)
+
+    def total(mean):
+        return made.log_lik({"mean": mean}, {}).sum()
+
+    at, step = jnp.array([0.2, 0.5, 1.4, -0.3]), 1e-5
+    slope, curved = jax.grad(total), jax.hessian(total)(at)
+    numerical = [(slope(at + step * e) - slope(at - step * e)) / (2 * step) for e in np.eye(4)]
+    np.testing.assert_allclose(curved, np.stack(numerical), atol=1e-6)

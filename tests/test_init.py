@@ -266,6 +266,17 @@ class TestRun:
         again = planned(snakemake(new, "--dry-run", snakefile=new / "Snakefile"))
         assert again == {"cv_diagnose common", "cv_compare", "cv_report", "all"}
 
+    def test_another_config_replaces_the_projects(self, finished, folder):
+        new = Path(shutil.copytree(finished[0], folder / "new"))
+        config = yaml.safe_load((new / "config.yaml").read_text())
+        models = config["experiments"]["yields"]["models"]
+        models["renamed"] = models.pop("common")
+        (new / "other.yaml").write_text(yaml.safe_dump(config))
+        arguments = "--dry-run", "--configfile", "other.yaml"
+        again = planned(snakemake(new, *arguments, snakefile=new / "Snakefile"))
+        assert "cv_fit renamed" in again
+        assert not any(job.endswith(" common") for job in again)
+
     @pytest.mark.slow
     def test_a_failing_model_is_told_last_and_in_one_line(self, finished, folder):
         new = Path(shutil.copytree(finished[0], folder / "new"))

@@ -296,7 +296,7 @@ VALUES = {
     ),
     "plus infinity": (
         {"log_lik": lambda params, data: -infinite_at_negative_mu(params, data)},
-        r"model 'bad': log_lik of unit 'unit 2' is not finite at ([1-9]|1\d) of 20 prior draws",
+        r"model 'bad': log_lik of unit 'unit 2' is infinite at ([1-9]|1\d) of 20 prior draws: is a",
     ),
     "impossible at all draws": (
         {"log_lik": lambda params, data: log_lik(params, data).at[3].set(-jnp.inf)},
@@ -329,6 +329,28 @@ VALUES = {
 def test_values_that_are_not_finite_are_refused(change, message):
     with pytest.raises(PcvError, match=message):
         check_values(MODEL._replace(**change), DATA, "bad", UNITS)
+
+
+@pytest.mark.parametrize("bound", [1.0, -0.5])
+def test_points_about_the_mode_decide(bound, monkeypatch):
+    """Of a density that is not a number at half of the draws, far from the mode or about it."""
+    as_it_is = values.points
+
+    def spread(init, number):
+        return as_it_is(init, number) | {"mu": np.tile(np.linspace(-8, 8, number), 2)}
+
+    monkeypatch.setattr(values, "points", spread)
+
+    def only_below(params, data):
+        return log_lik(params, data).at[2].add(jnp.where(params["mu"] < bound, 0.0, jnp.nan))
+
+    model, said = MODEL._replace(log_lik=only_below), r"log_lik of unit 'unit 2' is not finite at"
+    if bound == 1.0:
+        with pytest.warns(UserWarning, match=f"{said} 9 of 20 prior draws, and finite about the"):
+            check_values(model, DATA, "some", UNITS)
+    else:
+        with pytest.raises(PcvError, match=f"{said} 11 of 20 prior draws; check"):
+            check_values(model, DATA, "some", UNITS)
 
 
 def test_a_gradient_that_overflows_at_some_draws_is_told(monkeypatch):

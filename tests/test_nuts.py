@@ -128,7 +128,9 @@ def correlated() -> Draws:
     return draws
 
 
-SHIFTED = r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the others\): increase "
+SHIFTED = (
+    r"R-hat of 'b' is \d\.\d\d, above 1.05 \(chain 2 is furthest from the others\): more warmup "
+)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +156,17 @@ def test_fits_that_cannot_be_trusted(draws, said):
     ("draws", "said"),
     [
         # False alarm < 1e-4: 1.0120, with an sd of .0003.
-        (spoilt(shift=0.35), r"R-hat of 'b' is 1\.0\d{3}, above 1\.\d+: increase fit.draws"),
-        (spoilt(diverging=40), "40 divergences: a higher fit.target_accept, tighter priors or "),
-        (spoilt(diverging=1), "1 divergence: a higher fit.target_accept, tighter priors or "),
+        (spoilt(shift=0.35), r"R-hat of 'b' is 1\.0\d{3}, above 1\.\d+: more draws of the fit to"),
+        (
+            spoilt(diverging=40),
+            "40 divergences: a higher target_accept of the fit, tighter priors or ",
+        ),
+        (
+            spoilt(diverging=1),
+            "1 divergence: a higher target_accept of the fit, tighter priors or ",
+        ),
         # False alarm < 1e-4: 246, with an sd of 31.
-        (correlated(), r"ESS of 'a' is \d\d\d, below 400: increase fit.draws"),
+        (correlated(), r"ESS of 'a' is \d\d\d, below 400: more draws of the fit"),
     ],
     ids=["shifted a little", "few divergent", "one divergent", "correlated"],
 )

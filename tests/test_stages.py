@@ -825,7 +825,7 @@ def same(data, scale=5.0):
             "raised": f"MCSEs are raised by 30%, as successive batches of {size} draws are "
             "correlated; use longer batches (cv.batch_size) and more draws",
             "unknown": "chains of the full-data fit are too short to tell whether batches of "
-            f"{size} draws are long enough; use more fit.draws",
+            f"{size} draws are long enough; use more draws of the fit",
         }
         assert project.said == [f"warning: diagnose linear: {expected[x]}" for x in said]
 
@@ -1402,7 +1402,7 @@ class TestBadFits:
         said = message(job, "fit")
         assert re.fullmatch(
             r"fit mine: R-hat of 'a' is \d+\.\d\d, above 1\.05 \(chain [0-3] is furthest from the "
-            r"others\): increase fit\.warmup and fit\.draws, or reparameterise\n"
+            r"others\): more warmup and draws of the fit, or another parameterisation\n"
             r"the draws are saved in results/yields/models/mine/fit_failed\.zarr; to continue "
             r"anyway, set fit.allow_bad_fit: true \(--allow-bad-fit\)",
             said,

@@ -381,6 +381,14 @@ def test_a_bad_config_is_refused_in_plain_words(project, problem):
     assert all(line.startswith("error: ") for line in told)
 
 
+def test_a_file_where_the_results_are_kept(tmp_path):
+    (make_project(tmp_path) / "results").write_text("")
+    run = tiny(tmp_path, "--dry-run")
+    assert run.status == 1
+    words = "error: results: a file stands where a folder is needed; move it away"
+    assert words in run.err.splitlines()
+
+
 @pytest.mark.parametrize("place", ["results/config.yaml", "results/tiny/config.yaml"])
 def test_a_folder_where_the_config_is_kept(tmp_path, place):
     (make_project(tmp_path) / place).mkdir(parents=True)

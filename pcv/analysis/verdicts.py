@@ -206,8 +206,8 @@ def faults(
         if both is not None and not heavy[k] and both.gap_p[k] < BENCHMARK_LEVEL / among:
             found.append(
                 f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
-                f" (p = {both.gap_p[k]:.0e}): longer warmup or more fit.draws; if that does not"
-                " help, its posterior lacks more than the predictive, and own_elpd may be right"
+                f" (p = {both.gap_p[k]:.0e}): longer warmup or more draws of the fit; if that does"
+                " not help, its posterior lacks more than the predictive, and own_elpd may be right"
             )
         return found
 

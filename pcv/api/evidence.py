@@ -164,8 +164,8 @@ def _by(method: str, job: Job) -> OneEvidence:
     if np.isnan(estimate.value):
         raise PcvError(
             f"model '{job.model}': bridge sampling has no answer; it needs draws without weights, "
-            "more than 8 per parameter, that vary in all directions: raise fit.draws, or leave out "
-            "`method`"
+            "more than 8 per parameter, that vary in all directions: take more draws of the fit, "
+            "or leave out `method`"
         )
     return OneEvidence(method, *estimate, np.nan, tuple(require(job, "fit", {}).marks))
 

@@ -29,8 +29,10 @@ DIGEST = "digest_of_values_and_attributes"
 def write(path: str | Path, tree: xr.DataTree) -> None:
     tree.attrs[DIGEST] = _digest(tree)
     try:
-        if store.exists(path):
-            _check_saved(path)
+        if store.exists(path) and not _is_saved(path):
+            raise PcvError(
+                f"{path}: something else is there, and is not overwritten; choose another path"
+            )
         store.put(path, tree, mode="w")
     except OSError as error:
         said = f"cannot be saved here ({error.strerror or error}); choose another path"
@@ -40,7 +42,8 @@ def write(path: str | Path, tree: xr.DataTree) -> None:
 def read(path: str | Path) -> xr.DataTree:
     if not store.exists(path):
         raise PcvError(f"{path}: not found")
-    _check_saved(path)
+    if not _is_saved(path):
+        raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
     damaged = f"{path}: damaged; restore it from a copy, or cross-validate again"
     try:
         tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
@@ -86,11 +89,9 @@ def _in_json(x: Any) -> Any:
     return np.asarray(x).tolist() if isinstance(x, np.ndarray | np.generic) else x
 
 
-def _check_saved(path: str | Path) -> None:
+def _is_saved(path: str | Path) -> bool:
     try:
         group = zarr.open_group(path, mode="r")
-        if "joint" in group.attrs and "diagnostics" in group:
-            return
+        return "joint" in group.attrs and "diagnostics" in group
     except (OSError, ValueError, LookupError, TypeError):
-        pass
-    raise PcvError(f"{path}: not a saved cross-validation (CV.save)")
+        return False

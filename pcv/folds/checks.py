@@ -225,8 +225,8 @@ def _check_order_of(
         names = [unit_names[i] for i in places]
         raise PcvError(
             f"{_with(places[1], folds)}{name}: {names[0]!r} and {names[1]!r} have the same time, "
-            f"{label(twice)}; where order matters, times must be distinct (data.units merges rows "
-            "into one unit)"
+            f"{label(twice)}; where order matters, times must be distinct (for series side by "
+            "side: leave_future_out with `by`; data.units merges rows into one unit)"
         )
     if (np.diff(np.argsort(own, kind="stable")) < 0).any():
         i, j = units[np.flatnonzero(own[1:] < own[:-1])[0] + np.arange(2)].tolist()

@@ -45,7 +45,8 @@ PARTS = [
     Part(
         "example3",
         "Example 3: radon",
-        "12,573 homes in 386 counties, one county left out at a time. A has the floor of the "
+        "12,573 homes in 386 counties by name, one left out at a time (73 of the names stand for "
+        "counties of several states: units: [county_idx, log_uppm]). A has the floor of the "
         "measurement as a covariate, B does not.",
         {
             "example3": "paper's priors, α of the left-out county integrated out",

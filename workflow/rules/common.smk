@@ -1,5 +1,6 @@
 import atexit
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,14 @@ def check_files(checked):
 
 
 def check_places(config):
+    place = Path("results") if Path("results").exists() else Path(".")
+    if not place.is_dir():
+        raise PcvError("results: a file stands where a folder is needed; move it away")
+    if not (os.access(place, os.W_OK | os.X_OK) or workflow.dryrun):
+        raise PcvError(
+            f"results: {place.resolve()} cannot be written to; change its permissions, or run "
+            "in another folder"
+        )
     for name, experiment in config.experiments.items():
         check_braces(name, experiment)
     for folder in ("results", *(f"results/{name}" for name in config.experiments)):

@@ -27,6 +27,8 @@ OFFSETS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
 """from the shift: estimates leaning on the fold's draws, on neither side, on full-data draws"""
 BALANCED = 2
 """index of the shift itself"""
+ROUNDING = 1e-5
+"""nats that both sides of a score which no parameter changes may differ by"""
 STEPS = 60
 """of the bisection for the shift"""
 
@@ -153,7 +155,7 @@ def two_sided(sums: LogSums, sides: Sides | None, inflation: float = 1.0) -> Two
     with np.errstate(invalid="ignore", divide="ignore"):
         each = sides.shift[:, None] - OFFSETS + log_mean - np.log(full_mean)
         by_own, by_full = (_sum_of_squares(x[..., 0] - x[..., -1]) for x in (of_own, of_full))
-        gap_error = np.sqrt(inflation * by_own + by_full)
+        gap_error = np.maximum(np.sqrt(inflation * by_own + by_full), ROUNDING)
         lean = np.log(sides.full_draws / number)[:, None]
         gap = each[:, 0] - each[:, -1]
         batches = np.minimum((sums.count > 0).sum(axis=(1, 2)), sides.full.shape[1])

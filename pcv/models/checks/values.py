@@ -9,17 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from scipy.optimize import minimize
 
 from pcv.base import programs
 from pcv.base.errors import PcvError, in_one_line
 from pcv.models.checks.slopes import check_slopes
 from pcv.models.model import Data, Model, Params, Scalar, Target, full_data, numeric
-from pcv.models.parameters import points, prior_draws
+from pcv.models.parameters import flattened, points, prior_draws, unravel_of
 
 CHECKED_DRAWS = 20
 """prior draws evaluated"""
 MOST = 2_000_000
 """units of all draws evaluated in parallel, at most"""
+CLIMBS, MOSTLY = 200, 0.9
+"""steps to the mode, and the share of draws about it that must be finite"""
 FAR, NEAR = 100, 10
 """log density per unit below the best, beyond which chains certainly, or most likely, never go"""
 
@@ -51,7 +54,8 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     target, the log density given all units.
 
     Terms of impossible units may be -inf, but need finite gradients. Draws from vague priors that
-    the data rule out by far do not count: no fold's chains go there.
+    the data rule out by far do not count: no fold's chains go there. Where others fail, points
+    about the mode decide.
 
     Raises:
         PcvError: naming the unit or parameter that is not finite at the most prior draws; or, if no
@@ -69,7 +73,7 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
         if not np.isfinite(values).all():
             raise PcvError(_disagree(name, "log_density"))
         everywhere = np.ones(draws, bool)
-        _check_gradients(grads, everywhere, everywhere, name)
+        _check_gradients(grads, everywhere, everywhere, name, lambda: False)
         check_slopes(lambda p: density(p, fold), at, values, grads, data, model.outcome.name, name)
         return
     looked = _look(model, data, name)
@@ -89,8 +93,20 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
             f"{int(wrong[:, unit].sum())} of {draws} prior draws"
         )
 
+    if (infinite := np.isposinf(at_draws.terms)).any():
+        raise PcvError(
+            f"{said(infinite, 'infinite')}: is a normaliser 0 there, as that of NumPyro's "
+            "TruncatedNormal is far from its bounds? Tighten the priors, or take its logarithm"
+        )
     if bad.any():
-        raise PcvError(f"{said(bad, 'not finite')}; check its data and the priors")
+        words = said(bad, "not finite")
+        if not _finite_about_the_mode(model, data, looked):
+            raise PcvError(f"{words}; check its data and the priors")
+        warnings.warn(
+            f"{words}, and finite about the mode of the posterior: chains turn back there; if that "
+            "is not far from the data, tighten the priors, or look for a term that underflows",
+            stacklevel=2,
+        )
     if not possible.any():
         raise PcvError(
             f"{said(impossible, '-inf')}, and at each of them some unit is impossible; check its "
@@ -101,7 +117,8 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     density_of = partial(_density, model, numeric(data))
     check_slopes(density_of, looked.at, whole, looked.gradients, data, model.outcome.name, name)
     near = at_draws.rest > best - NEAR * len(units)
-    _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name)
+    finite = partial(_finite_about_the_mode, model, data, looked)
+    _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name, finite)
     if impossible.any():
         warnings.warn(
             f"{said(impossible, '-inf')}: right if it is (nearly) impossible there; otherwise "
@@ -119,14 +136,15 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
         )
 
 
+def _of_rest(model: Model, arrays: Data, params: Params) -> tuple[Scalar, tuple[Array, Scalar]]:
+    """The log density without terms that are not finite; the terms, and the log prior."""
+    terms, prior = model.log_lik(params, arrays), model.log_prior(params)
+    return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
+
+
 def _look(model: Model, data: Data, name: str) -> Looked:
-    arrays = numeric(data)
-
-    def of_rest(params: Params) -> tuple[Scalar, tuple[Array, Scalar]]:
-        terms, prior = model.log_lik(params, arrays), model.log_prior(params)
-        return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
-
-    at = points(model.init, CHECKED_DRAWS)
+    arrays, at = numeric(data), points(model.init, CHECKED_DRAWS)
+    of_rest = partial(_of_rest, model, arrays)
     try:
         num_units = len(arrays[model.outcome.name])
         found = _once(jax.value_and_grad(of_rest, has_aux=True), num_units)(at)
@@ -153,6 +171,37 @@ def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.
     return ~looked.usable | far | (possible.any() & few_left)
 
 
+def _finite_about_the_mode(model: Model, data: Data, looked: Looked) -> bool:
+    """Whether terms and gradients are finite at most draws of a normal about the mode that is
+    reached from the best point."""
+    flat, slopes = flattened(looked.at), flattened(looked.gradients)
+    whole = looked.usable & np.isfinite(looked.terms).all(1) & np.isfinite(slopes).all(1)
+    whole &= np.isfinite(looked.rest)
+    if not whole.any():
+        return False
+    unravel, of_rest = unravel_of(model.init), partial(_of_rest, model, numeric(data))
+    both = programs.shared(jax.value_and_grad(lambda x: of_rest(unravel(x)), has_aux=True))
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        (value, (terms, _)), gradient = both(x.astype(flat.dtype))
+        if not all(np.isfinite(y).all() for y in (value, terms, gradient)):
+            return np.inf, np.zeros_like(x)
+        return -float(value), -np.asarray(gradient, float)
+
+    best = flat[np.argmax(np.where(whole, looked.rest, -np.inf))]
+    mode = minimize(objective, best, jac=True, method="L-BFGS-B", options={"maxiter": CLIMBS})
+    z: np.ndarray = np.random.default_rng(0).normal(size=(CHECKED_DRAWS, flat.shape[1]))
+    values, vectors = np.linalg.eigh(mode.hess_inv.todense())
+    about = mode.x + (z * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    near = jax.vmap(unravel)(jnp.asarray(about, flat.dtype))
+    whole_at = _once(jax.value_and_grad(of_rest, has_aux=True), looked.terms.shape[1])
+    (rest, (terms, _)), gradients = jax.tree.map(np.asarray, whole_at(near))
+    finite = np.isfinite(rest) & (np.isfinite(terms) | np.isneginf(terms)).all(1)
+    for x in gradients.values():
+        finite &= np.isfinite(x).reshape(CHECKED_DRAWS, -1).all(1)
+    return bool(finite.mean() > MOSTLY)
+
+
 def _disagree(name: str, part: str) -> str:
     return (
         f"model '{name}': {part} is not finite at draws from `init`; do they agree on the supports?"
@@ -164,9 +213,11 @@ def _check_gradients(
     checked: Bool[np.ndarray, " draw"],
     in_reach: Bool[np.ndarray, " draw"],
     name: str,
+    finite_about_the_mode: Callable[[], bool],
 ) -> None:
     """Chains turn back where a gradient is not finite. That is an error where a fold's posterior
-    has mass, as only units it leaves out are impossible (`in_reach`)."""
+    has mass, as only units it leaves out are impossible (`in_reach`), and where most draws have
+    none, unless it is finite about the mode."""
     bad = {k: ~np.isfinite(x).reshape(len(x), -1).all(1) & checked for k, x in grads.items()}
     parameter = max(bad, key=lambda k: int(bad[k].sum()))
     where = bad[parameter]
@@ -176,7 +227,8 @@ def _check_gradients(
         f"model '{name}': the gradient in '{parameter}' is not finite at {where.sum()} of "
         f"{len(where)} prior draws"
     )
-    if (where & in_reach).any() or where.sum() > checked.sum() / 2:
+    most = where.sum() > checked.sum() / 2
+    if (where & in_reach).any() or (most and not finite_about_the_mode()):
         raise PcvError(f"{said}; look for sqrt, log or division at a bound")
     warnings.warn(
         f"{said}, perhaps by overflow: chains turn back there; if that is not far from the data, "

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
 from pcv.base import programs
+from pcv.base.errors import in_one_line
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.effects.laplace import expansion
@@ -72,7 +73,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
         No groups if no tested unit has any. A reason not to integrate them out if a group has more
         than 8, or is left out only in part in another fold; a log prior has no curvature, as
         Laplace's or an improper one; a group's prior is not normal and makes its effects dependent;
-        or there are too many parameters to check.
+        there are too many parameters to check; or JAX has no second derivative.
     """
     arrays, num_units = numeric(data), columns.num_units(data)
     unravel = unravel_of(model.init)
@@ -85,6 +86,8 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     group = np.full(num_units, -1)
     if not with_own:
         return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
+    if wrong := _without_second_derivatives(model, arrays, positions[0]):
+        return wrong
     own_of, units_of, of_unit_of = [], [], []
     for k in range(len(folds.id)):
         own, units = left_out_of[:, [k]].tocoo().row, tested[:, [k]].tocoo().row
@@ -144,6 +147,21 @@ def have_own(model: Model, data: Data, folds: Folds) -> Bool[np.ndarray, " fold"
     touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
     pairs = (touches.T @ left_out_of).multiply(tested)
     return np.asarray(pairs.sum(axis=0)).ravel() > 0
+
+
+def _without_second_derivatives(model: Model, arrays: Data, position: Position) -> str:
+    """Why JAX cannot differentiate the log likelihood twice, if it cannot."""
+    unravel = unravel_of(model.init)
+
+    def curvature(x: Position) -> Position:
+        slope = jax.grad(lambda x: model.log_lik(unravel(x), arrays).sum())
+        return jax.jvp(slope, (x,), (x,))[1]
+
+    try:
+        jax.eval_shape(curvature, position)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        return f"JAX has no second derivative of their log likelihood ({in_one_line(error)})"
+    return ""
 
 
 def _left_out(

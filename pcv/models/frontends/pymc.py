@@ -29,7 +29,8 @@ from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
-from pytensor.link.jax.dispatch import jax_typify
+from pytensor.link.jax.dispatch import jax_funcify, jax_typify
+from pytensor.scalar.math import Erfcx
 from pytensor.tensor.random.type import RandomType
 
 from pcv.models.frontends.rows import Layout, common_units, observations
@@ -50,6 +51,13 @@ def _jaxified() -> Callable[..., Any]:
 
 
 get_jaxified_graph = _jaxified()
+
+
+@jax_funcify.register(Erfcx)
+def _of_elements(op: Any, **kwargs: Any) -> Callable[..., Any]:
+    """In JAX 0.12 erfcx has a second derivative for single numbers, and a TypeError for arrays."""
+    return jnp.vectorize(jax.scipy.special.erfcx)
+
 
 PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000
 """prior draws that start chains of the full-data fit: number wanted, fewest accepted, and most

@@ -9,7 +9,9 @@ Units are the counties (``data: {units: [county_idx]}``): a county's Gaussian li
 the sums of its homes, so that a gradient costs 386 terms, not 12,573. The paper has
 :math:`\sigma_\alpha^2 \sim` Gamma(6, 9) and :math:`\sigma_y^2 \sim` Gamma(10, 10); the authors'
 code has these on the standard deviations, and ``log_uppm`` as a second covariate in both models.
-Columns of the data: ``log_radon``, ``floor_measure``, ``log_uppm``.
+``county_idx`` numbers county names, 73 of which stand for counties of several states; ``units:
+[county_idx, log_uppm]`` tells these apart by their uranium. Columns of the data: ``log_radon``,
+``floor_measure``, ``log_uppm``.
 """
 
 from typing import Literal

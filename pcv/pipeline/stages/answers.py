@@ -160,7 +160,7 @@ def _warn_of_short_batches(job: Job, diagnostics: xr.Dataset) -> None:
     if several and np.isnan(share):
         job.say(
             f"warning: diagnose {job.model}: chains of the full-data fit are too short to tell "
-            f"whether batches of {size} draws are long enough; use more fit.draws"
+            f"whether batches of {size} draws are long enough; use more draws of the fit"
         )
     if share < SHORT_BATCHES and several:
         job.say(

@@ -48,6 +48,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     from pcv.base.programs import devices
     from pcv.models.checks.prior import centred, check_prior
     from pcv.models.checks.shapes import check_shapes
+    from pcv.models.checks.steps import stepwise
     from pcv.models.model import target
     from pcv.models.parameters import flat_target, param_names, unit_log_lik
     from pcv.pipeline.storage import idata
@@ -94,7 +95,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         fitted, checks = found
         draws = fitted.draws
         if checks.problems and not settings.approximation:
-            checks = fit_checks.check(draws, names, fitted.target_accept, centred(model))
+            causes = centred(model), stepwise(model, arrays, draws.position)
+            checks = fit_checks.check(draws, names, fitted.target_accept, *causes)
             units = data_set["unit"].values.tolist()
             checks.problems[:0] = _cause(model, arrays, job.model, units)
         for warning in checks.warnings:
@@ -115,7 +117,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
             job.say(
                 f"fit {job.model}: the log likelihoods of {num_units} units at {draws.lp.size} "
                 f"draws, {size / 2**30:.1f} GiB, are not kept, so p and az.loo are not available; "
-                "use fewer fit.draws to keep them"
+                "use fewer draws of the fit to keep them"
             )
         tree = idata.tree(flat, log_lik, data_set, names, fitted, checks)
         marks = notes + [f"full-data fit of '{job.model}' is bad: {p}" for p in checks.problems]

@@ -14,6 +14,8 @@ MAX_SHARE = 0.01
 """of divergent draws, or of refused proposals"""
 TARGETS = (0.8, 0.95, 0.99)
 """target acceptance rates tried in turn by default, while steps are too large"""
+FAR, MOST_LABELS = 1.2, 20
+"""R-hat above which chains are in different places, and most components of a mixture"""
 APART = 0.5
 """standard deviations, and at least four standard errors, by which the mean of divergent draws must
 differ in a parameter to name it"""
@@ -47,6 +49,7 @@ def check(
     names: list[str],
     target_accept: float = TARGETS[0],
     centred: Sequence[str] = (),
+    stepwise: Sequence[str] = (),
     kernel: Kernel | None = None,
     seen: Mixing | None = None,
 ) -> Checks:
@@ -57,6 +60,7 @@ def check(
         names: of the parameters.
         target_accept: of the fit, for advice.
         centred: parameters that could be non-centred.
+        stepwise: parameters that move the log likelihood in steps alone.
         kernel: of the fit, in whose whitened coordinates chains must agree as well.
         seen: R-hat and ESS, if known.
     """
@@ -67,6 +71,7 @@ def check(
     with np.errstate(invalid="ignore", divide="ignore"):
         efmi = np.asarray(array_stats.bfmi(draws.energy, chain_axis=0, draw_axis=1))
     problems, warnings = [], []
+    advice = _advice(draws, names, rhat, centred, stepwise)
     other = "another parameterisation"
     if centred:
         other = f"a non-centred {' and '.join(repr(x) for x in centred)}"
@@ -85,19 +90,19 @@ def check(
         apart = int(np.argmax(np.abs(means - np.median(means))))
         problems.append(
             f"R-hat of '{names[worst]}' is {_beyond(rhat[worst])} (chain {apart} is "
-            "furthest from the others): increase fit.warmup and fit.draws, or reparameterise"
+            f"furthest from the others): {advice}"
         )
     elif kernel is not None and (said := _in_directions(draws, names, kernel)):
-        problems.append(said)
+        problems.append(f"{said}: {advice}")
     elif rhat[worst] > (usual := _usual(num_chains, ess[worst])):
         warnings.append(
             f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.4f}: "
-            "increase fit.draws to be sure"
+            "more draws of the fit to be sure"
         )
     fewest = int(np.argmin(np.where(np.isnan(ess), np.inf, ess)))
     if ess[fewest] < MIN_ESS:
         warnings.append(
-            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS}: increase fit.draws"
+            f"ESS of '{names[fewest]}' is {ess[fewest]:.0f}, below {MIN_ESS}: more draws of the fit"
         )
     divergences = int(draws.diverging.sum())
     higher = target_accept < TARGETS[-1]
@@ -111,7 +116,7 @@ def check(
         plural = "s" * (divergences > 1)
         warnings.append(
             f"{divergences} divergence{plural}{_where(draws, names)}: "
-            f"{'a higher fit.target_accept, ' * higher}tighter priors or {other} may help"
+            f"{'a higher target_accept of the fit, ' * higher}tighter priors or {other} may help"
         )
     return Checks(rhat, ess, efmi, divergences, problems, warnings)
 
@@ -137,10 +142,43 @@ def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
     worst = int(np.argmax(rhat))
     if rhat[worst] <= MAX_RHAT:
         return ""
-    return (
-        f"R-hat of '{names[worst]}' given the others is {_beyond(rhat[worst])}: "
-        "increase fit.warmup and fit.draws, or reparameterise"
-    )
+    return f"R-hat of '{names[worst]}' given the others is {_beyond(rhat[worst])}"
+
+
+def _advice(
+    draws: Draws,
+    names: list[str],
+    rhat: Float[np.ndarray, " param"],
+    centred: Sequence[str],
+    stepwise: Sequence[str],
+) -> str:
+    """What may help chains that disagree."""
+    longer = "more warmup and draws of the fit"
+    if switched := _switched(draws, names, rhat):
+        return (
+            f"the elements of '{switched}' change places between chains, as labels of a mixture "
+            "do: order them"
+        )
+    if stepwise:
+        return (
+            f"the log likelihood has steps in '{stepwise[0]}' and no slope: smooth the switch, for "
+            "example by a logistic function"
+        )
+    if centred:
+        return f"a non-centred {' and '.join(repr(x) for x in centred)}, or {longer}"
+    return f"{longer}, or another parameterisation"
+
+
+def _switched(draws: Draws, names: list[str], rhat: Float[np.ndarray, " param"]) -> str:
+    """The vector, if any, whose chains disagree element by element and agree once it is sorted."""
+    base = np.array([name.split("[")[0] for name in names])
+    for name in dict.fromkeys(base[~(rhat <= FAR)]):
+        elements = np.flatnonzero(base == name)
+        if 2 <= elements.size <= MOST_LABELS:
+            in_order = plain_rhat(np.sort(draws.position[..., elements], axis=-1))
+            if in_order.max() <= MAX_RHAT:
+                return str(name)
+    return ""
 
 
 def _where(draws: Draws, names: list[str]) -> str:
