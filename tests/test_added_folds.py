@@ -193,6 +193,7 @@ def test_a_run_that_stops_when_the_answer_is_in_begins_anew(project, drawn):
     close(after, sampled(project, settings(MORE, cv=until)))
 
 
+@pytest.mark.slow
 def test_another_model_begins_anew(project, drawn):
     sampled(project, settings(FEW))
     other = settings(FEW, **{"models.flat.args": {"scale": 4.0}})

@@ -440,6 +440,7 @@ def test_states_that_are_kept(project):
     assert found == {1, 2, 4, 8, 11, 12}
 
 
+@pytest.mark.slow
 def test_draws_remade_from_an_earlier_state(project):
     """Of 50 blocks one is damaged whose number is no power of two."""
     longer = {**DRAWS, "cv": {**DRAWS["cv"], "draws": 600}}

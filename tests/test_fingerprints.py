@@ -365,6 +365,7 @@ def test_models_of_one_call_have_their_own_references(tmp_path, monkeypatch):
     assert found["x2"] is made["x2"]
 
 
+@pytest.mark.slow
 def test_models_that_differ_in_an_array_of_a_jitted_function_are_told_apart():
     """By exact answers: `compare` found one model beside itself."""
     columns = {"x1": 3 * X, "x2": 3 * X[::-1]}

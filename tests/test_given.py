@@ -113,7 +113,9 @@ def changed(tree, change):
         (lambda x: x.assign(sigma=-x["sigma"]), "2000 of 2000 draws of the given posterior"),
         (lambda x: x.assign(mu=x["mu"] + 0.5), "is not that of this model and these data: the"),
         (lambda x: x.rename(chain="walker"), "no group 'posterior' with dimensions chain and draw"),
-        (lambda x: x.isel(draw=slice(20)).isel(chain=slice(2)), "R-hat of"),
+        pytest.param(
+            lambda x: x.isel(draw=slice(20), chain=slice(2)), "R-hat of", marks=pytest.mark.slow
+        ),
     ],
 )  # fmt: skip
 def test_what_is_not_the_models_is_refused(drawn, change, said):

@@ -76,6 +76,7 @@ def test_all_tables_have_the_papers_numbers_in_brackets():
         assert not re.search(r"(?<![\w])-\d|nan", str(table.rows))
 
 
+@pytest.mark.slow
 def test_simulated_posteriors_are_those_of_the_model():
     """`pcv` refuses draws whose identities fail; those given other data must."""
     made = simulated("sparse_300")

@@ -892,6 +892,7 @@ def test_terms_that_depend_on_other_rows_have_all_of_them(scale, monkeypatch):
         assert min(errors()) > 0.5
 
 
+@pytest.mark.slow
 def test_too_many_effects_are_left_to_the_chains(monkeypatch):
     data = rats_data()
     model = rats.random_slopes(data)._replace(marginal=None, group=None)

@@ -81,6 +81,7 @@ def test_columns_of_a_file_reach_the_model(names):
         assert_all_there(through_stores(file, Path(place, "data.zarr")), columns)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(several)
 def test_columns_from_python_reach_the_model(names):

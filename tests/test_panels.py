@@ -15,6 +15,7 @@ from pcv.folds.base import train_mask
 from tests.bounds import z_limit
 from tests.problems import autoregression, autoregressions, exact
 from tests.project import run, set_up
+from tests.slow import repeated
 
 
 def test_no_term_that_trains_is_given_a_held_out_value():
@@ -65,7 +66,7 @@ def constant(y):
         numpyro.sample("y", dist.Normal(a, 2), obs=y)
 
 
-@pytest.mark.parametrize("horizon", [3, 1])
+@pytest.mark.parametrize("horizon", repeated([1, 3]))
 def test_a_model_with_lags_is_one_step_ahead(horizon):
     """Its units are given those that the same fold tests, which a horizon of 1 leaves none of."""
     y = np.random.default_rng(3).normal(size=30).cumsum() * 0.7

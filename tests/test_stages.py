@@ -401,6 +401,7 @@ class TestSuperchains:
         cv = {"chains": chains, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": draws}}
 
+    @pytest.mark.slow
     def test_answers_are_exact_and_have_mixed(self, conjugate):
         changes = self.changes(1, chains=256)  # errors of 64 draws are far from normal
         z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
@@ -699,6 +700,7 @@ class TestRounds:
         planned = xr.open_dataset(project.path("plan/1.zarr")).load()
         assert planned.attrs["words"] == "settled"
 
+    @pytest.mark.slow
     def test_a_plan_of_other_samples_is_out_of_date(self, project):
         changes = {"cv.until": ROUNDS}
         for model in ("linear", "flat"):
@@ -904,6 +906,7 @@ class TestSameAnswer:
             np.testing.assert_array_equal(*first, err_msg=name)
             np.testing.assert_allclose(*second, rtol=1e-6, err_msg=name)
 
+    @pytest.mark.slow
     def test_target_accept_counts_for_all_folds(self, project):
         steps = []
         for target_accept in (0.8, 0.99):

@@ -176,6 +176,7 @@ def test_clean_keeps_what_a_rerun_goes_on_from(project, monkeypatch):
     assert clean(job) == (0, 0, 1)
 
 
+@pytest.mark.slow
 def test_clean_removes_those_of_former_cuts(project):
     run(project.job(SETTINGS, "flat"), "sample")
     whole = project.job({"cv": {**SETTINGS["cv"], "fold_batches": 1}})

@@ -201,6 +201,7 @@ def spread_as_stated(z: np.ndarray) -> bool:
     return bool(low < z.std(ddof=1) < UNDERSTATED * high)
 
 
+@pytest.mark.slow
 def test_a_settled_difference_is_equivalent_to_one_of_fixed_length():
     found = compared_at(doubling(USUAL_MIN_DRAWS, MOST_DRAWS), 2.5, 0.07, None)
     fixed, longer = (compared_at([n], 2.5, 0.07, None) for n in (400, 800))

@@ -244,7 +244,8 @@ def test_units_of_several_rows(how):
     np.testing.assert_allclose(terms(found), truth[chosen(found)], atol=0.05)
 
 
-@pytest.mark.parametrize("how", repeated(["folds", "psis"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["folds", "psis"])
 def test_a_target_of_correlated_outcomes(how):
     """A level with an autoregression around it: terms are conditional on all other units."""
     n = 60

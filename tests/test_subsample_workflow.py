@@ -106,6 +106,7 @@ def test_a_larger_subsample_keeps_what_was_sampled(tmp_path, monkeypatch):
     assert np.abs(z).max() < z_limit(z.size, df=19)
 
 
+@pytest.mark.slow
 def test_leave_one_out_from_the_full_data_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = settings(names="b")

@@ -203,6 +203,7 @@ def module_experiments(default: dict) -> dict:
         "rounds": {
             **tiny,
             "data": {"file": "tiny.csv", "outcome": "y"},
+            "folds": {"scheme": "k_fold", "k": 2},
             "models": {"a": tiny["models"]["a"]},
             "cv": {**tiny["cv"], **by_memory},
         },

@@ -11,7 +11,7 @@ from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, frames, wording
 from pcv.api import cumulative
-from pcv.api.cumulative import CumulativeCV
+from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
@@ -134,7 +134,7 @@ class Comparisons:
 
 
 def compare(
-    models: Mapping[str, CV] | Mapping[str, CumulativeCV],
+    models: Mapping[str, CV] | Mapping[str, CumulativeCV] | Mapping[str, OneEvidence],
     *,
     reference: str | None = None,
     joint: bool | None = None,
@@ -155,7 +155,8 @@ def compare(
         joint: the joint or the pointwise score; None: what the models show.
 
     Returns:
-        `Comparisons`; of evidence and cumulative scores, `pcv.api.cumulative.CumulativeComparison`.
+        `Comparisons`; of cumulative scores `pcv.api.cumulative.CumulativeComparison`, of evidence
+        alone `pcv.api.cumulative.EvidenceComparison`.
 
     Raises:
         PcvError: they differ in data, folds, outcome or predictive, so that their difference would
@@ -167,13 +168,16 @@ def compare(
     along = {name: cv for name, cv in models.items() if isinstance(cv, CumulativeCV)}
     if len(along) == len(models):
         return cumulative.compared(along, reference)
+    alone = {x: cv for x, cv in models.items() if isinstance(cv, OneEvidence)}
+    if len(alone) == len(models):
+        return cumulative.by_evidence(alone, reference)
     scored = {name: cv for name, cv in models.items() if isinstance(cv, CV)}
     for name, cv in models.items():
         if name not in scored:
-            if isinstance(cv, cumulative.OneEvidence):
+            if isinstance(cv, OneEvidence):
                 raise PcvError(
-                    f"compare: '{name}' is log p(y) alone; log Bayes factors are differences of "
-                    "`log_evidence`, and `evidence` without `method` has more to compare"
+                    f"compare: '{name}' is log p(y) alone, others are not; give all to one call of "
+                    "`evidence`"
                 )
             if along:
                 other = next(x for x in models if x not in along)

@@ -163,9 +163,13 @@ def collected(job: Job, joint: bool | None) -> CV:
 
 def prints(data: xr.Dataset, outcome: str, folds: xr.Dataset) -> dict[str, str]:
     """Hashes of what models must share to be compared."""
-    rows = [data[name].values for name in (outcome, "unit_of_row") if name in data]
     of_folds = [folds[name].values for name in ("test", "held_out", "order") if name in folds]
-    return {"outcome_print": _hash(*rows), "folds_print": _hash(*of_folds)}
+    return {"outcome_print": outcome_print(data, outcome), "folds_print": _hash(*of_folds)}
+
+
+def outcome_print(data: xr.Dataset, outcome: str) -> str:
+    """A hash of the outcome, and of the units that its rows belong to."""
+    return _hash(*(data[name].values for name in (outcome, "unit_of_row") if name in data))
 
 
 def _groups(job: Job) -> dict[str, xr.Dataset]:

@@ -31,8 +31,8 @@ class CumulativeCV:
     @property
     def log_evidence(self) -> float:
         """log p(y) (nats), the log marginal likelihood; NaN where the prior is improper. By bridge
-        sampling where that is more accurate than growing training sets and agrees with them, and
-        their own MCSE is 0.1 at most."""
+        sampling where that is more accurate than growing training sets, and these or Laplace's
+        approximation agree with it."""
         return estimates.answer(self.path)[1].value
 
     @property
@@ -95,24 +95,29 @@ class CumulativeCV:
 
 
 class OneEvidence(NamedTuple):
-    """log p(y) by one method alone (nats)."""
+    """log p(y) without growing training sets (nats)."""
 
-    method: str
-    """"bridge" or "laplace\""""
+    way: str
+    """"bridge sampling" or "Laplace\""""
     log_evidence: float
     mcse: float
     """by Laplace's approximation to be trusted where k-hat is at most 0.7"""
     khat: float
-    """NaN for bridge sampling, and where all weights are alike, as the posterior is normal"""
+    """of Laplace's approximation; NaN where it was not made, or all weights are alike, as the
+    posterior is normal"""
+    besides: str = ""
+    """what Laplace's approximation gives, in words"""
     marks: tuple[str, ...] = ()
     """what is wrong with the full-data fit that bridge sampling took draws from"""
+    outcome_print: str = ""
+    """hash of the outcome"""
 
     def __repr__(self) -> str:
         known = estimates.Estimate(self.log_evidence, self.mcse)
         words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by "
-        if self.method == "bridge":
-            said = words + estimates.BRIDGE, *(f"Warning: {mark}" for mark in self.marks)
-            return "\n".join(map(wrapped, said))
+        if self.way == estimates.BRIDGE:
+            first = ", ".join([words + estimates.BRIDGE, *filter(None, [self.besides])])
+            return "\n".join(map(wrapped, [first, *(f"Warning: {mark}" for mark in self.marks)]))
         words += "Laplace's approximation, "
         words += f"k-hat {self.khat:.2f}" if np.isfinite(self.khat) else "whose weights are alike"
         if self.khat > estimates.GOOD_K:
@@ -121,6 +126,52 @@ class OneEvidence(NamedTuple):
                 "trusted; leave out `method`"
             )
         return wrapped(words)
+
+
+@dataclass(frozen=True, repr=False)
+class EvidenceComparison:
+    """Models side by side by evidence, best first.
+
+    Attributes:
+        frame: log p(y) with MCSE, and the log Bayes factor over the reference with its MCSE (nats).
+        reference: the model that the others are compared with.
+    """
+
+    frame: pd.DataFrame
+    reference: str
+
+    def __repr__(self) -> str:
+        rows = self.frame.rename_axis(index=None, columns="model")
+        errors = dict.fromkeys(("mcse", "log_bf_mcse"), "{:.2g}".format)
+        table = rows.to_string(float_format="{:.2f}".format, formatters=errors)
+        return f"Log evidence; log Bayes factors over {self.reference}\n{table}"
+
+    def _repr_html_(self) -> str:
+        return foldable(repr(self), "in numbers", self.frame)
+
+
+def by_evidence(models: Mapping[str, OneEvidence], reference: str | None) -> EvidenceComparison:
+    """Models by their evidence alone.
+
+    Raises:
+        PcvError: they have other data.
+    """
+    best = max(models, key=lambda name: models[name].log_evidence)
+    if reference is not None and reference not in models:
+        raise PcvError(f"compare: no model '{reference}'; there are {', '.join(models)}")
+    base = models[reference or best]
+    rows = {}
+    for name, one in models.items():
+        if one.outcome_print != base.outcome_print:
+            raise PcvError(f"compare: '{name}' has another set of data than '{reference or best}'")
+        rows[name] = {
+            "log_evidence": one.log_evidence,
+            "mcse": one.mcse,
+            "log_bf": one.log_evidence - base.log_evidence,
+            "log_bf_mcse": float(np.hypot(one.mcse, base.mcse)) * (one is not base),
+        }
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+    return EvidenceComparison(frame.sort_values("log_evidence", ascending=False), reference or best)
 
 
 @dataclass(frozen=True, repr=False)

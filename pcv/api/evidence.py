@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pcv.analysis.evidence import BRIDGE, LAPLACE, beside, confirmed, of_prior, of_ways
 from pcv.api import calls, cross_validation
 from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.inputs import AnyModel
@@ -15,12 +16,12 @@ from pcv.base.programs import devices
 from pcv.models.checks.prior import strayed
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job
-from pcv.pipeline.stages.along_orders import by_approximation, by_bridge
+from pcv.pipeline.stages.along_orders import by_approximation, by_bridge, other_ways
 from pcv.pipeline.stages.common.problem import by_unit, model_of
 from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.storage.artifacts import opened, require
 
-METHODS = ["path", "bridge", "laplace"]
+METHODS = ["auto", "path", "bridge", "laplace"]
 
 
 def evidence(
@@ -35,31 +36,32 @@ def evidence(
     results: str | None = None,
     cores: int | None = None,
     progress: bool = True,
-    method: str = "path",
+    method: str = "auto",
 ) -> Any:
-    r"""The log evidence of a model, its log marginal likelihood, and the path to it.
+    r"""The log evidence of a model, its log marginal likelihood.
 
     .. math:: \log p(y) = \log \int p(y \mid \theta) \, p(\theta) \, d\theta
               = \sum_{i=1}^n \log p(y_i \mid y_1, \dots, y_{i-1})
 
-    By sequential Monte Carlo along training sets that grow from none to all units, in random
-    orders (`pcv.sampling.path`); and by bridge sampling and importance sampling besides
-    (`CumulativeCV.ways`). Differences between models are log Bayes factors (``pcv.compare``,
-    for the default `method`).
+    By bridge sampling from the full-data fit, where Laplace's approximation agrees for every model
+    (k-hat at most 0.7) and the priors integrate to 1. Otherwise by sequential Monte Carlo along
+    training sets that grow from none to all units, in random orders (`pcv.sampling.path`), beside
+    both (`CumulativeCV.ways`). Differences between models are log Bayes factors (``pcv.compare``).
 
     Args:
         model, data, seed, precision, results, cores, progress: as for `cross_validate`. Draws of
             the model's `init` must be of its prior, which must be proper.
-        splits: number of random orders.
+        splits: number of random orders, where growing training sets are followed.
         particles: in each of the two sets that follow each order; a multiple of 16.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
-        method: "bridge" for bridge sampling from the full-data fit alone; "laplace" for importance
-            sampling from Laplace's approximation alone, which takes no fit and a second or so, and
-            suffices where k-hat is at most 0.7. Neither keeps anything in `results`.
+        method: "path" to follow growing training sets in any case, as `cumulative` does; "bridge"
+            for bridge sampling alone; "laplace" for importance sampling from Laplace's
+            approximation alone, which takes no fit and a second or so, and suffices where k-hat is
+            at most 0.7.
 
     Returns:
-        `CumulativeCV`, by another method than "path" `OneEvidence`, or a dict of them by the
-        models' names.
+        `OneEvidence`, or `CumulativeCV` where growing training sets were followed, which `results`
+        keeps; or a dict of either by the models' names.
 
     Raises:
         PcvError: the prior is improper, or what else is wrong, where, and what to do.
@@ -67,14 +69,19 @@ def evidence(
     settings = {"splits": splits, "particles": particles}
     if method not in METHODS:
         raise PcvError(f"method is {method!r}; {nearest(method, METHODS)}")
-    kept = results if method == "path" else None
+    kept = results if method in ("auto", "path") else None
     made = _checked(model, settings, data, seed, fit, precision, kept, cores, progress)
     several = isinstance(model, Mapping)
     with made as job:
         _check_priors(job)
         if method == "path":
             return _followed(job, several)
-        found = {name: _by(method, job._replace(model=name)) for name in job.settings.models}
+        found = {}
+        for name in job.settings.models:
+            one = _by(method, job._replace(model=name))
+            if one is None:
+                return _followed(job, several)
+            found[name] = one
         return found if several else next(iter(found.values()))
 
 
@@ -150,24 +157,34 @@ def _followed(job: Job, several: bool) -> Any:
     return found if several else next(iter(found.values()))
 
 
-def _by(method: str, job: Job) -> OneEvidence:
-    """Of one model."""
-    if method == "bridge":
+def _by(method: str, job: Job) -> OneEvidence | None:
+    """Of one model; nothing where bridge sampling is to be confirmed and is not."""
+    if method != "laplace":
         stages.fit(job)
+    made_of = cross_validation.outcome_print(opened(job, "data"), job.settings.data.outcome)
     with devices.at_work(job.config.precision):
         arrays, built = model_of(job)
         model = by_unit(built, job.model)
         if method == "laplace":
             estimate, khat = by_approximation(job, model, arrays)
-            return OneEvidence(method, *estimate, khat)
-        estimate = by_bridge(job, model, arrays)
+            return OneEvidence(LAPLACE, *estimate, khat, outcome_print=made_of)
+        if method == "auto":
+            ways = other_ways(job, model, arrays)
+            found = of_ways(ways)
+            (estimate, _), (by_laplace, khat) = found[BRIDGE], found[LAPLACE]
+            if not confirmed(estimate, by_laplace, khat, of_prior(ways)):
+                return None
+            besides = beside(LAPLACE, by_laplace, khat)
+        else:
+            estimate, khat, besides = by_bridge(job, model, arrays), np.nan, ""
     if np.isnan(estimate.value):
         raise PcvError(
             f"model '{job.model}': bridge sampling has no answer; it needs draws without weights, "
             "more than 8 per parameter, that vary in all directions: take more draws of the fit, "
             "or leave out `method`"
         )
-    return OneEvidence(method, *estimate, np.nan, tuple(require(job, "fit", {}).marks))
+    marks = tuple(require(job, "fit", {}).marks)
+    return OneEvidence(BRIDGE, *estimate, khat, besides, marks, made_of)
 
 
 def _check_priors(job: Job) -> None:

@@ -103,7 +103,7 @@ STAGES = {
         keys={"folds": True, "compare": True},
     ),
     "evidence": Stage(
-        version=3,
+        version=4,
         path="{experiment}/models/{model}/evidence.zarr",
         module="along_orders",
         says="Follow the evidence of growing training sets (scheme: cumulative): evidence.zarr.",

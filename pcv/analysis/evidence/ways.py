@@ -8,8 +8,9 @@ from pcv.analysis.evidence.curves import Estimate, evidence
 PATH, BRIDGE, LAPLACE = "growing training sets", "bridge sampling", "Laplace"
 MAX_APART, LEAST_APART = 4.0, 0.05
 """MCSEs, and nats, by which two ways to the evidence may differ"""
-MAX_SPREAD = 1.0
-"""nats between estimates along one order"""
+MAX_SPREAD = 0.5
+"""sd of estimates along growing training sets (nats): beyond it their distribution can have a tail
+to the right that is not seen"""
 GOOD_K = 0.7
 """k-hat up to which Laplace's approximation counts"""
 LARGE_MCSE = 0.1
@@ -27,7 +28,7 @@ def of_path(path: xr.Dataset) -> Estimate:
     return evidence(path["log_evidence"].values[:, :, -1])
 
 
-def other_ways(path: xr.Dataset) -> dict[str, tuple[Estimate, float]]:
+def of_ways(path: xr.Dataset) -> dict[str, tuple[Estimate, float]]:
     """log p(y) from the full-data fit and from Laplace's approximation, with k-hat, or NaN."""
     found = {}
     for way in path["way"].values.tolist() if "way" in path else []:
@@ -40,17 +41,35 @@ def other_ways(path: xr.Dataset) -> dict[str, tuple[Estimate, float]]:
 
 def every_way(path: xr.Dataset) -> dict[str, tuple[Estimate, float]]:
     """log p(y) along growing training sets as well, and k-hat."""
-    return {PATH: (of_path(path), np.nan), **other_ways(path)}
+    return {PATH: (of_path(path), np.nan), **of_ways(path)}
 
 
 def answer(path: xr.Dataset) -> tuple[str, Estimate]:
     """log p(y), and by which way: by bridge sampling where that is more accurate than growing
-    training sets, which have no part in common with it and are accurate enough to tell that it
-    agrees."""
-    found = of_path(path)
-    by_bridge, _ = other_ways(path).get(BRIDGE, (Estimate(np.nan, np.nan), np.nan))
-    agrees = found.mcse <= LARGE_MCSE and not _apart(found, by_bridge)
-    return (BRIDGE, by_bridge) if agrees and by_bridge.mcse < found.mcse else (PATH, found)
+    training sets, and confirmed by them or by Laplace's approximation. Where the latter two agree,
+    growing training sets that are lower have missed a part of the posterior. If they are higher,
+    the others have: estimates with mean p(y) are seldom far above it (Markov's inequality)."""
+    found, ways = of_path(path), of_ways(path)
+    by_bridge, _ = ways.get(BRIDGE, (Estimate(np.nan, np.nan), np.nan))
+    apart = _apart(found, by_bridge)
+    if found.mcse <= LARGE_MCSE and not apart:
+        return (BRIDGE, by_bridge) if by_bridge.mcse < found.mcse else (PATH, found)
+    higher = apart and found.value > by_bridge.value
+    if LAPLACE in ways and not higher and confirmed(by_bridge, *ways[LAPLACE], of_prior(path)):
+        return BRIDGE, by_bridge
+    return PATH, found
+
+
+def of_prior(path: xr.Dataset) -> Estimate:
+    """Log of the integral of the prior's density: 0 where `log_prior` lacks no constant."""
+    return Estimate(path.attrs["log_prior_integral"], path.attrs["log_prior_integral_mcse"])
+
+
+def confirmed(by_bridge: Estimate, by_laplace: Estimate, khat: float, prior: Estimate) -> bool:
+    """Whether bridge sampling and a good Laplace approximation agree, of a prior that is known to
+    integrate to 1: a constant that it lacks is in both."""
+    one = all(x.mcse <= LARGE_MCSE for x in (by_bridge, by_laplace, prior)) and not khat > GOOD_K
+    return one and not (_apart(by_bridge, by_laplace) or _apart(prior, Estimate(0.0, 0.0)))
 
 
 def _apart(one: Estimate, other: Estimate) -> bool:
@@ -68,13 +87,19 @@ def in_words(path: xr.Dataset) -> str:
     words = [f"log p(y) {number(found)} (MCSE {found.mcse:.2g}) by {best}"]
     for way, (estimate, khat) in every_way(path).items():
         if way != best:
-            tail = f", k-hat {khat:.2f}" if np.isfinite(khat) else ""
-            known = np.isfinite(estimate.value)
-            said = f"{number(estimate)} ({estimate.mcse:.2g}{tail})" if known else "unknown"
+            said = beside(way, estimate, khat)
             if way == LAPLACE and path.attrs["no_laplace"]:
                 said += f" ({path.attrs['no_laplace']})"
-            words.append(f"by {way} {said}")
+            words.append(said)
     return ", ".join(words)
+
+
+def beside(way: str, estimate: Estimate, khat: float) -> str:
+    """log p(y) by a way that is not the answer's."""
+    if not np.isfinite(estimate.value):
+        return f"by {way} unknown"
+    tail = f", k-hat {khat:.2f}" if np.isfinite(khat) else ""
+    return f"by {way} {number(estimate)} ({estimate.mcse:.2g}{tail})"
 
 
 def number(found: Estimate) -> str:
@@ -88,23 +113,38 @@ def doubts(path: xr.Dataset) -> list[str]:
     differs."""
     said = []
     whole = path["log_evidence"].values[:, :, -1]
-    if (spread := float(np.sqrt(whole.var(1, ddof=1).mean()))) > MAX_SPREAD:
+    best, found = answer(path)
+    if best == PATH and (spread := float(whole.std(ddof=1))) > MAX_SPREAD:
         said.append(
-            f"estimates along one order differ by {spread:.1f} nats, too much for their MCSE to be "
-            "trusted; use more particles"
+            f"estimates along growing training sets differ by {spread:.1f} nats, too much for "
+            "their MCSE to be trusted; use more particles"
         )
-    elif (mcse := answer(path)[1].mcse) > LARGE_MCSE:
+    elif (mcse := found.mcse) > LARGE_MCSE:
         said.append(f"log p(y) has an MCSE of {mcse:.2g} nats; use more splits, or particles")
     if (orders := whole.shape[0]) < FEW_ORDERS:
         said.append(f"SEs over {orders} orders can be far too small; use more splits")
-    found = of_path(path)
-    for way, (estimate, khat) in other_ways(path).items():
+    for way, (estimate, khat) in every_way(path).items():
         if _apart(found, estimate) and not khat > GOOD_K:
             error = np.hypot(found.mcse, estimate.mcse)
             said.append(
                 f"log p(y) by {way} differs by {estimate.value - found.value:.2f} nats (MCSE "
-                f"{error:.2g}): `log_prior` lacks a constant, or one of both did not reach all of "
-                "the posterior"
+                f"{error:.2g}): {_why_apart(path, way)}"
             )
             break
     return said
+
+
+def _why_apart(path: xr.Dataset, way: str) -> str:
+    """Why a way differs from the answer."""
+    prior = of_prior(path)
+    if way == PATH:
+        return (
+            "some of its estimates are too low, as bridge sampling and Laplace's approximation "
+            "agree; use more particles"
+        )
+    if _apart(prior, Estimate(0.0, 0.0)):
+        return (
+            f"`log_prior` lacks a constant, the log of its integral is {number(prior)} (MCSE "
+            f"{prior.mcse:.2g})"
+        )
+    return "it did not reach all of the posterior, or `log_prior` lacks a constant"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PER_DEVICE = 4
 """orders of a CPU between two looks at the progress"""
-LAPLACE_DRAWS = 4000
+LAPLACE_DRAWS, PRIOR_DRAWS = 4000, 1000
 COPIES = 4
 """of the particles' log likelihoods that XLA holds at once"""
 
@@ -74,7 +74,7 @@ def evidence(job: Job) -> None:
             found = _followed(job, densities, scheme.particles, orders, sizes, first, before)
         dataset = _by_units(found, sizes, first, n)
         if not improper:
-            ways = _other_ways(job, model, arrays)
+            ways = other_ways(job, model, arrays)
             dataset = dataset.merge(ways).assign_attrs(ways.attrs)
         on = devices.describe()
     dataset = dataset.assign_attrs(
@@ -216,8 +216,9 @@ def _by_units(found: "Path", sizes: np.ndarray, first: int, num_units: int) -> x
     )
 
 
-def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> xr.Dataset:
-    """log p(y) from the draws of the full-data fit, and from Laplace's approximation."""
+def other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> xr.Dataset:
+    """log p(y) from the draws of the full-data fit, and from Laplace's approximation; and whether
+    the prior integrates to 1."""
     from pcv.analysis.evidence import BRIDGE, LAPLACE, Estimate
 
     by_laplace, khat, without = Estimate(np.nan, np.nan), np.nan, ""
@@ -225,7 +226,7 @@ def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") ->
         by_laplace, khat = by_approximation(job, model, arrays)
     except PcvError as error:
         without = str(error)
-    ways = by_bridge(job, model, arrays), by_laplace
+    ways, prior = (by_bridge(job, model, arrays), by_laplace), integral_of_prior(job, model)
     return xr.Dataset(
         {
             "log_evidence_by": ("way", [x.value for x in ways]),
@@ -233,8 +234,24 @@ def _other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") ->
             "khat": ("way", [np.nan, khat]),
         },
         {"way": [BRIDGE, LAPLACE]},
-        {"no_laplace": without},
+        {
+            "no_laplace": without,
+            "log_prior_integral": prior.value,
+            "log_prior_integral_mcse": prior.mcse,
+        },
     )
+
+
+def integral_of_prior(job: Job, model: "Model") -> "Estimate":
+    """Log of the integral of the prior's density, by bridge sampling from draws of `init`."""
+    from pcv.models.parameters import flattened, prior_draws, unravel_of
+    from pcv.sampling.fit.bridge import bridge
+
+    draws, unravel = flattened(prior_draws(model.init, PRIOR_DRAWS)), unravel_of(model.init)
+    _, first = np.unique(draws, axis=0, return_index=True)  # PyMC's repeat a few hundred
+    of_prior = draws[np.sort(first)][None]
+    rng = np.random.default_rng([job.config.seed, name_bits("prior"), name_bits(job.model)])
+    return bridge(lambda x: model.log_prior(unravel(x)), of_prior, rng)
 
 
 def by_bridge(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> "Estimate":
