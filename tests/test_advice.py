@@ -5,11 +5,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy.signal import lfilter
 
 import pcv
 from pcv.models.checks.steps import stepwise
 from pcv.sampling.fit.draws import Draws
 from pcv.sampling.fit.fit_checks import check
+from tests.bounds import count_limits
 
 NAMES = ["mu[0]", "mu[1]", "sigma"]
 
@@ -84,3 +86,14 @@ def test_a_parameter_without_influence_has_no_steps():
     data = {"y": WEEK}
     made = pcv.from_numpyro(model, data)
     assert stepwise(made, data, np.random.default_rng(1).normal(size=(2, 50, 2))) == []
+
+
+def test_mixed_chains_seldom_warn():
+    """Though successive draws of HMC lie on opposite sides, and squares of them are fewer."""
+    phi, rng, warned = -0.7, np.random.default_rng(1), 0
+    for _ in range(60):
+        steps = rng.normal(size=(16, 20, 250))
+        steps[..., 1:] *= np.sqrt(1 - phi**2)
+        position = np.moveaxis(lfilter([1], [1, -phi], steps), 1, 2)
+        warned += bool(check(draws_of(position), [f"x{i}" for i in range(20)]).warnings)
+    assert warned <= count_limits(60, 0.02)[1]  # the level is .01

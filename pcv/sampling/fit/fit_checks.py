@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import chdtri
 
 from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, REFUSED, Draws, Mixing, mixing, plain_rhat
 from pcv.sampling.kernel import Kernel, whitened
 
-WARN_RHAT = 1.01
+WARN_RHAT, CHANCE = 1.01, 0.01
+"""R-hat that needs no explanation, and the probability that any of mixed chains is beyond chance"""
 MAX_SHARE = 0.01
 """of divergent draws, or of refused proposals"""
 TARGETS = (0.8, 0.95, 0.99)
@@ -66,7 +68,7 @@ def check(
     """
     from arviz_stats.base import array_stats
 
-    num_chains, num_draws, _ = draws.position.shape
+    num_draws = draws.position.shape[1]
     rhat, ess = seen or mixing(draws.position)
     with np.errstate(invalid="ignore", divide="ignore"):
         efmi = np.asarray(array_stats.bfmi(draws.energy, chain_axis=0, draw_axis=1))
@@ -94,7 +96,7 @@ def check(
         )
     elif kernel is not None and (said := _in_directions(draws, names, kernel)):
         problems.append(f"{said}: {advice}")
-    elif rhat[worst] > (usual := _usual(num_chains, ess[worst])):
+    elif rhat[worst] > (usual := _usual(draws.position[..., worst], ess[worst], rhat.size)):
         warnings.append(
             f"R-hat of '{names[worst]}' is {rhat[worst]:.4f}, above {usual:.4f}: "
             "more draws of the fit to be sure"
@@ -131,9 +133,16 @@ def _beyond(rhat: float) -> str:
     return f"{rhat:.{digits}f}, above {MAX_RHAT}"
 
 
-def _usual(chains: int, ess: float) -> float:
-    """R-hat expected of mixed chains, given the Monte Carlo error of their means."""
-    return max(WARN_RHAT, float(np.sqrt(1 + 2 * chains / max(ess, 1.0))))
+def _usual(position: Float[np.ndarray, "chain draw"], ess: float, num_params: int) -> float:
+    """R-hat that mixed chains seldom exceed, given the Monte Carlo errors of means over their
+    halves, of the parameter and of its distance from the median."""
+    from arviz_stats.base import array_stats
+
+    apart = np.abs(position - np.median(position))
+    of_spread = float(array_stats.ess(apart, method="mean", chain_axis=0, draw_axis=1))
+    halves = 2 * len(position)
+    chance = chdtri(halves - 1, CHANCE / num_params) / (halves - 1)
+    return max(WARN_RHAT, float(np.sqrt(1 + chance * halves / max(min(ess, of_spread), 1.0))))
 
 
 def _in_directions(draws: Draws, names: list[str], kernel: Kernel) -> str:
