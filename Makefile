@@ -1,5 +1,5 @@
-# make run: the default config, from data to report. make test: the tests; make test-all: then the
-# slow ones, with types checked everywhere. make lint: the quality gates. make docs: the
+# make run: the default config, from data to report. make test: the tests; make test-all: the slow
+# ones too, with types checked everywhere. make lint: the quality gates. make docs: the
 # documentation, into docs/_build/html; its tutorials are run, once for each state of pcv. make
 # docs-fast: without running them, into docs/_build/fast. make bench: pcv beside loops over folds, an
 # hour or more (PROBLEMS="rats wells": of some), which installs nutpie and particles.
@@ -20,9 +20,8 @@ run: $(VENV)/.ready
 test: $(VENV)/.ready
 	$(BIN)/pytest
 
-test-all: export PYTEST_ADDOPTS += --jaxtyping-packages=pcv,beartype.beartype
-test-all: test
-	$(BIN)/pytest -m slow
+test-all: $(VENV)/.ready
+	$(BIN)/pytest -m "slow or not slow" --jaxtyping-packages=pcv,beartype.beartype
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

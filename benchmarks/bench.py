@@ -199,7 +199,7 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench")
-    parser.add_argument("problems", nargs="*", choices=[*PROBLEMS, []])
+    parser.add_argument("problems", nargs="*", choices=[*PROBLEMS, []], metavar="PROBLEM")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     asked = parser.parse_args()
     for name in asked.problems or PROBLEMS:

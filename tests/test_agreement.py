@@ -201,71 +201,6 @@ def wells_in(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-# A Poisson model with effects of groups
-
-
-GROUPS, EACH = 10, 5
-
-
-def counts() -> pd.DataFrame:
-    rng = np.random.default_rng(20)
-    group, x = np.repeat(np.arange(GROUPS), EACH), rng.normal(size=GROUPS * EACH)
-    rate = np.exp(1.0 + 0.4 * x + rng.normal(0, 0.8, GROUPS)[group])
-    return pd.DataFrame(
-        {"y": rng.poisson(rate), "x": x, "site": np.array(list("abcdefghij"))[group]}
-    )
-
-
-def site(table: pd.DataFrame) -> np.ndarray:
-    return pd.factorize(table["site"])[0]
-
-
-def sites(y, x, group, slope=1.0):
-    a, b = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("b", dist.Normal(0, 1))
-    tau = numpyro.sample("tau", dist.HalfNormal(1))
-    with numpyro.plate("sites", GROUPS):
-        u = numpyro.sample("u", dist.Normal(0, tau))
-    with numpyro.plate("visit", len(y)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(a + slope * b * x + u[group])), obs=y)
-
-
-def counts_in(table: pd.DataFrame) -> dict[str, Any]:
-    y, x, group = table["y"].to_numpy(), table["x"].to_numpy(), site(table)
-    with pm.Model(coords={"site": list("abcdefghij")}) as in_pymc:
-        u = pm.Normal("u", 0, pm.HalfNormal("tau", 1), dims="site")
-        eta = pm.Normal("a", 0, 2) + pm.Normal("b", 0, 1) * x + u[group]
-        pm.Poisson("y", pm.math.exp(eta), observed=y)
-    prior = {
-        "a": dist.Normal(0.0, 2.0),
-        "b": dist.Normal(0.0, 1.0),
-        "tau": dist.HalfNormal(1.0),
-    }
-    priors = {
-        "Intercept": bmb.Prior("Normal", mu=0, sigma=2),
-        "x": bmb.Prior("Normal", mu=0, sigma=1),
-        "1|site": bmb.Prior("Normal", mu=0, sigma=bmb.Prior("HalfNormal", sigma=1)),
-    }
-    return {
-        "NumPyro": pcv.from_numpyro(sites, {"y": y, "x": x, "group": group}),
-        "PyMC": in_pymc,
-        "Bambi": bmb.Model(
-            "y ~ x + (1|site)",
-            table,
-            family="poisson",
-            priors=priors,
-            center_predictors=False,
-            noncentered=False,
-        ),
-        "JAX": by_hand(
-            prior,
-            lambda t, d: dist.Poisson(
-                jnp.exp(t["a"] + t["b"] * d["x"] + t["u"][jnp.asarray(group)])
-            ),
-            lambda t: dist.Normal(0.0, t["tau"]).expand([GROUPS]),
-        ),
-    }
-
-
 EXAMPLES = {
     "eight schools": Example(
         lambda: table_of("eight_schools.csv", "y"),
@@ -306,21 +241,6 @@ EXAMPLES = {
             "Bambi": "Intercept dist100 arsenic",
             "JAX": "a b c",
         },
-    ),
-    "Poisson with sites": Example(
-        counts,
-        lambda table: pcv.leave_one_group_out(table["site"].to_numpy(), "site"),
-        counts_in,
-        lambda table: pcv.from_numpyro(
-            sites, {**columns(table, "x"), "group": site(table), "slope": 0.0}
-        ),
-        {
-            "NumPyro": "a b tau u",
-            "PyMC": "a b tau_log__ u",
-            "Bambi": "Intercept x 1|site_sigma_log__ 1|site",
-            "JAX": "a b tau u",
-        },
-        target_accept=0.95,
     ),
 }
 

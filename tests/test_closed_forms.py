@@ -143,12 +143,12 @@ def test_effects_that_are_narrow_given_their_data(attached, monkeypatch):
     truth = exact(problem, folds).joint
     if attached:
         monkeypatch.setattr(sides, "FREED", np.inf)
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         cv = pcv.cross_validate(problem.model, folds, data=problem.data, seed=seed, progress=False)
         z = (cv.folds["elpd"] - truth) / cv.folds["mcse"]
         off = (cv.elpd - truth.sum()) / cv.mcse
         # t errors, of 32 batches of a fold and 80 of full-data draws
-        limit, of_sum = z_limit(3 * len(z), df=31), z_limit(3, df=60)
+        limit, of_sum = z_limit(2 * len(z), df=31), z_limit(2, df=60)
         if attached:
             assert off > of_sum
             assert np.abs(z).max() > limit

@@ -109,12 +109,15 @@ def test_python_blocks_run_one_after_the_other(folder, monkeypatch, capsys):
     (folder / "resources").mkdir()
     rats = pd.read_csv(ROOT / "resources/rats.csv").query("rat <= 6")
     rats.to_csv("resources/rats.csv", index=False)
-    whole = pcv.cross_validate
+    whole, of_some = pcv.cross_validate, pcv.subsample
     fit = {"warmup": 100, "draws": 100, "allow_bad_fit": True}
     short = {"chains": 2, "warmup": 2, "draws": 4, "fit": fit, "cv": {"adapt": "never"}}
     kept = {"results": folder / "kept", "predictive": "plain", "progress": False}
     monkeypatch.setattr(
         pcv, "cross_validate", lambda *args, **given: whole(*args, **given | short | kept)
+    )
+    monkeypatch.setattr(
+        pcv, "subsample", lambda *args, **given: of_some(*args, **given | short, progress=False)
     )
     there = xr.Dataset({"elpd": ("model", [-1.0])})
     there.to_zarr("memory://bucket/results/rats/comparison.zarr", zarr_format=3, consolidated=True)

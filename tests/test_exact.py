@@ -24,7 +24,7 @@ from tests.slow import repeated
 
 SEEDS = (1, 2, 3)
 FULL_DRAWS = 800
-ALIKE = ("autoregressions", "normal means")  # with "panel" and with "regression"
+ALIKE = ("autoregression", "autoregressions", "normal means")  # with "panel" and "regression"
 EACH = repeated([name for name in PROBLEMS if name not in ALIKE], 3)
 UNDERSTATED = {"hierarchy, plain": 1.2, "hierarchy, marginal": 1.15, "regression": 1.15}
 """sd of errors in units of their MCSE, at most, if it is not below 1.08: batches of 20 draws are

@@ -324,9 +324,10 @@ def test_trajectories_of_slow_folds_are_longer(way, wanted):
 
 @pytest.mark.slow
 @pytest.mark.skipif("PCV_DATA" not in os.environ, reason="PCV_DATA names no folder of data")
-def test_all_folds_of_the_air_passengers_through_the_stages(tmp_path):
-    """R-hat max of all 394 passes its benchmark with kernels of their own; without, dozens of
-    folds are flagged. (Where that many have not mixed, their own draws widen the benchmark.)
+def test_folds_of_the_air_passengers_through_the_stages(tmp_path):
+    """R-hat max of the first 194 (`benchmarks.air_folds`: all) passes its benchmark with kernels of
+    their own; without, many folds are flagged. (Where so many have not mixed, their draws widen the
+    benchmark.)
 
     A fold of `monthly` may be flagged for its E-FMI: of the first three, with fewer terms than
     parameters (docs/limits.md).
@@ -334,7 +335,7 @@ def test_all_folds_of_the_air_passengers_through_the_stages(tmp_path):
     file = Path(os.environ["PCV_DATA"]) / "air_passengers_au.csv"
     if not file.exists():
         pytest.skip(f"{file} is not there")
-    table = pd.read_csv(file).sort_values(["year", "month"])
+    table = pd.read_csv(file).sort_values(["year", "month"]).head(220)
     data = {name: table[name].to_numpy() for name in ("month", "outbound")}
     settings = {
         "folds": pcv.leave_future_out(len(table), 26),
@@ -351,10 +352,10 @@ def test_all_folds_of_the_air_passengers_through_the_stages(tmp_path):
         pcv.cross_validate(models, cv={"adapt": adapt}, **settings)["air"].diagnostics
         for adapt in ("auto", "never")
     )
-    assert with_own.sizes["fold"] == 394
+    assert with_own.sizes["fold"] == 194
     # R-hat max is beyond 99% of its benchmark in 1% of runs; twice as far from 1 in less than 1e-4.
     assert with_own["rhat_max"] - 1 < 2 * (np.quantile(with_own["benchmark"], 0.99) - 1)
     bad = set(np.flatnonzero(with_own["verdict"] != "ok").tolist())
     assert len(bad - {0, 1, 2}) <= 2  # chance flags one in 2% of runs, three in < 1e-4
     assert without["rhat_max"] > 1.2 > with_own["rhat_max"]
-    assert (without["verdict"] != "ok").sum() > 20
+    assert (without["verdict"] != "ok").sum() > 10

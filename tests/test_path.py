@@ -80,20 +80,20 @@ HEADS = COINS.sum()
 
 @pytest.mark.slow
 def test_log_evidence_is_unbiased_with_honest_errors():
-    """Over 250 estimates of 16 orders each."""
+    """Over 100 estimates of 16 orders each."""
     exact = betaln(2 + HEADS, 3 + UNITS - HEADS) - betaln(2, 3)
-    _, found = along(coins(), 1, 16 * 250, 64)
-    ends = found.log_evidence[..., -1].reshape(250, -1)
+    _, found = along(coins(), 1, 16 * 100, 64)
+    ends = found.log_evidence[..., -1].reshape(100, -1)
     each = [evidence(x) for x in ends]
     errors = np.expm1([x.value - exact for x in each])  # logs are biased
-    assert abs(errors.mean()) < z_limit(df=249) * errors.std(ddof=1) / np.sqrt(250)
+    assert abs(errors.mean()) < z_limit(df=99) * errors.std(ddof=1) / np.sqrt(100)
     z = np.array([(x.value - exact) / x.mcse for x in each])
-    low, high = sd_limits(250, kurtosis=3.5)
+    low, high = sd_limits(100, kurtosis=3.5)
     assert low < z.std(ddof=1) / np.sqrt(31 / 29) < high  # t errors: of 32 estimates
     assert np.mean([x.mcse for x in each]) < 0.15
     whole = evidence(ends)
-    assert abs(whole.value - exact) < z_limit() * whole.mcse < 0.03
-    # Without half the variance; false alarm < 1e-4: 8 MCSE or more.
+    assert abs(whole.value - exact) < z_limit() * whole.mcse < 0.05
+    # Without half the variance; false alarm < 1e-4: 8 MCSE or more, of 250 such estimates.
     assert abs(ends.mean() - exact) > z_limit() * whole.mcse
 
 
@@ -123,9 +123,9 @@ def scaled():
 @pytest.mark.slow
 def test_a_scale_of_effects():
     densities, exact = scaled()
-    _, found = along(densities, 10, 200, 256, units=30)
+    _, found = along(densities, 10, 100, 256, units=30)
     whole = evidence(found.log_evidence[..., -1])
-    assert abs(whole.value - exact) < z_limit(df=200) * whole.mcse < 0.1
+    assert abs(whole.value - exact) < z_limit(df=100) * whole.mcse < 0.15
 
 
 @pytest.mark.slow
@@ -223,16 +223,16 @@ def test_errors_of_the_median(far):
 @pytest.mark.slow
 def test_the_two_sets_are_independent():
     """Though each takes its metric from the other."""
-    _, found = along(regression(), 2, 1000)
+    _, found = along(regression(), 2, 400)
     one, other = found.log_evidence[..., -1].T
-    assert abs(np.corrcoef(one, other)[0, 1]) < z_limit() / np.sqrt(1000)
+    assert abs(np.corrcoef(one, other)[0, 1]) < z_limit() / np.sqrt(400)
 
 
 @pytest.fixture(scope="module")
 def followed():
     sizes = np.arange(UNITS)
     with jax.enable_x64(True):
-        orders, found = along(regression(), 3, 200, 256, sizes)
+        orders, found = along(regression(), 3, 100, 256, sizes)
     return orders, sizes, found
 
 
@@ -245,13 +245,13 @@ def test_cumulative_scores_of_the_same_orders(followed):
     all_ = evidence_of(np.arange(UNITS))
     ccv = gained(found.log_evidence, sizes, whole)
     pcv = gained(found.log_evidence, 0 * sizes, sizes)
-    error, limit = ccv.value[1:] - (all_ - exact).mean(0), z_limit(UNITS - 1, df=199)
+    error, limit = ccv.value[1:] - (all_ - exact).mean(0), z_limit(UNITS - 1, df=99)
     assert (abs(error) < limit * ccv.mcse[1:]).all()
     assert (ccv.mcse[5:] < 0.03).all()  # false alarm < 1e-4: below .012, with a relative sd of .05
     error = pcv.value[1:] - exact.mean(0)
     assert (abs(error) < limit * pcv.mcse[1:]).all()
     np.testing.assert_allclose(ccv.value + pcv.value, ccv.value[0], atol=1e-9)
-    assert abs(ccv.value[0] - all_) < z_limit(df=199) * ccv.mcse[0]
+    assert abs(ccv.value[0] - all_) < z_limit(df=99) * ccv.mcse[0]
     spread = (all_ - exact).std(0, ddof=1) / np.sqrt(len(orders))
     # False alarm < 1e-4: relative sds of .01 at most.
     np.testing.assert_allclose(ccv.se[5:], spread[4:], rtol=0.15)
@@ -262,27 +262,27 @@ def test_leave_p_out_scores_of_the_same_orders(followed):
     orders, sizes, found = followed
     curve = over_orders(found.score)
     exact = np.array([[predictive(o[:m], o[m:]) for m in sizes] for o in orders])
-    assert (abs(curve.value - exact.mean(0)) < z_limit(UNITS, df=199) * curve.mcse + 2e-3).all()
+    assert (abs(curve.value - exact.mean(0)) < z_limit(UNITS, df=99) * curve.mcse + 2e-3).all()
     ccv = gained(found.log_evidence, sizes, np.full(UNITS, UNITS))
     summed = np.cumsum(curve.value[::-1])[::-1]
     gains = found.log_evidence[:, :, -1:] - found.log_evidence[:, :, :-1]
     apart = np.cumsum(found.score[:, :, ::-1], axis=2)[:, :, ::-1].mean(1) - gains.mean(1)
     error = np.hypot(apart.std(0, ddof=1) / np.sqrt(len(orders)), 0.01)
-    assert (abs(summed - ccv.value) < z_limit(UNITS, df=199) * error).all()
+    assert (abs(summed - ccv.value) < z_limit(UNITS, df=99) * error).all()
 
 
 @pytest.mark.slow
 def test_differences_are_paired_by_order():
-    (_, one), (_, other) = (along(regression(width), 4, 100, 256) for width in (3, 2))
+    (_, one), (_, other) = (along(regression(width), 4, 60, 256) for width in (3, 2))
     first, last = np.array([6]), np.array([UNITS])
     a, b = (gained(x.log_evidence, first, last) for x in (one, other))
     apart = minus(a, b)
     exact = [
         [evidence_of(np.arange(UNITS), w) - evidence_of(o[:6], w) for w in (3, 2)]
-        for o in orders_of(4, 100)
+        for o in orders_of(4, 60)
     ]
     off = abs(apart.value[0] - np.subtract(*np.transpose(exact)).mean())
-    assert off < z_limit(df=99) * apart.mcse[0]
+    assert off < z_limit(df=59) * apart.mcse[0]
     assert apart.se[0] < np.hypot(a.se, b.se)[0]
 
 
@@ -298,7 +298,7 @@ def test_a_prior_without_draws():
         lambda b: normal.logpdf(Y, X @ b),
         10,
     )
-    orders, found = along(densities, 5, 100, 256)
+    orders, found = along(densities, 5, 60, 256)
     sd = np.full(3, 1e3)
     first = np.arange(1, UNITS - 9)
     ccv = gained(found.log_evidence, first, np.full(first.size, UNITS - 9))
@@ -311,7 +311,7 @@ def test_a_prior_without_draws():
             for order in orders
         ]
     )
-    limit = z_limit(first.size, df=99)
+    limit = z_limit(first.size, df=59)
     assert (abs(ccv.value - exact.mean(0)) < limit * ccv.mcse + 1e-4).all()
 
 
@@ -328,10 +328,10 @@ def test_what_is_impossible_in_most_of_the_prior():
         lambda u: jnp.where(u[0] > 0, -u[0], -jnp.inf),
         log_lik,
     )
-    _, found = along(densities, 6, 200, 256, units=4)
+    _, found = along(densities, 6, 100, 256, units=4)
     whole = evidence(found.log_evidence[..., -1])
     exact = -np.log(5) - 5 * np.log(3.9)  # ∫ exp(-5 u) from log 3.9
-    assert abs(whole.value - exact) < z_limit(df=200) * whole.mcse < 0.3
+    assert abs(whole.value - exact) < z_limit(df=100) * whole.mcse < 0.4
 
 
 def test_moving_before_weighing_is_biased():

@@ -116,15 +116,15 @@ def cross_validate(
         return of_models(job, joint, isinstance(model, Mapping))
 
 
-def run(job: Job) -> None:
-    """Run every stage of a job up to the diagnostics of all models, reusing finished artifacts.
+def run(job: Job, stop: str = "compare") -> None:
+    """Run every stage of a job that comes before one, for all models, reusing finished artifacts.
 
     Raises:
         PcvError: a stage fails.
     """
     made: list[Made] = []
     for stage, part in places(job):
-        if stage == "compare":
+        if stage in (stop, "compare"):
             return
         known = known_to(part, made)
         with suppress(PcvError):

@@ -31,8 +31,8 @@ class CumulativeCV:
     @property
     def log_evidence(self) -> float:
         """log p(y) (nats), the log marginal likelihood; NaN where the prior is improper. By bridge
-        sampling where that is more accurate than growing training sets, and these or Laplace's
-        approximation agree with it."""
+        sampling where that is more accurate than growing training sets, and these confirm it, or
+        Laplace's approximation does and these are not higher."""
         return estimates.answer(self.path)[1].value
 
     @property
@@ -105,7 +105,7 @@ class OneEvidence(NamedTuple):
     khat: float
     """of Laplace's approximation; NaN where it was not made, or all weights are alike, as the
     posterior is normal"""
-    besides: str = ""
+    by_laplace: str = ""
     """what Laplace's approximation gives, in words"""
     marks: tuple[str, ...] = ()
     """what is wrong with the full-data fit that bridge sampling took draws from"""
@@ -116,7 +116,7 @@ class OneEvidence(NamedTuple):
         known = estimates.Estimate(self.log_evidence, self.mcse)
         words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by "
         if self.way == estimates.BRIDGE:
-            first = ", ".join([words + estimates.BRIDGE, *filter(None, [self.besides])])
+            first = ", ".join([words + estimates.BRIDGE, *filter(None, [self.by_laplace])])
             return "\n".join(map(wrapped, [first, *(f"Warning: {mark}" for mark in self.marks)]))
         words += "Laplace's approximation, "
         words += f"k-hat {self.khat:.2f}" if np.isfinite(self.khat) else "whose weights are alike"
@@ -135,16 +135,19 @@ class EvidenceComparison:
     Attributes:
         frame: log p(y) with MCSE, and the log Bayes factor over the reference with its MCSE (nats).
         reference: the model that the others are compared with.
+        warnings: what makes estimates doubtful.
     """
 
     frame: pd.DataFrame
     reference: str
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         rows = self.frame.rename_axis(index=None, columns="model")
         errors = dict.fromkeys(("mcse", "log_bf_mcse"), "{:.2g}".format)
         table = rows.to_string(float_format="{:.2f}".format, formatters=errors)
-        return f"Log evidence; log Bayes factors over {self.reference}\n{table}"
+        said = [wrapped(f"Warning: {words}") for words in self.warnings]
+        return "\n".join([f"Log evidence; log Bayes factors over {self.reference}", table, *said])
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "in numbers", self.frame)
@@ -160,8 +163,14 @@ def by_evidence(models: Mapping[str, OneEvidence], reference: str | None) -> Evi
     if reference is not None and reference not in models:
         raise PcvError(f"compare: no model '{reference}'; there are {', '.join(models)}")
     base = models[reference or best]
-    rows = {}
+    rows, warnings = {}, []
     for name, one in models.items():
+        warnings += [f"'{name}': {mark}" for mark in one.marks]
+        if one.khat > estimates.GOOD_K:
+            warnings.append(
+                f"'{name}': Laplace's approximation has a k-hat of {one.khat:.2f}, above "
+                f"{estimates.GOOD_K}, and cannot be trusted"
+            )
         if one.outcome_print != base.outcome_print:
             raise PcvError(f"compare: '{name}' has another set of data than '{reference or best}'")
         rows[name] = {
@@ -171,7 +180,8 @@ def by_evidence(models: Mapping[str, OneEvidence], reference: str | None) -> Evi
             "log_bf_mcse": float(np.hypot(one.mcse, base.mcse)) * (one is not base),
         }
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
-    return EvidenceComparison(frame.sort_values("log_evidence", ascending=False), reference or best)
+    frame = frame.sort_values("log_evidence", ascending=False)
+    return EvidenceComparison(frame, reference or best, tuple(warnings))
 
 
 @dataclass(frozen=True, repr=False)

@@ -76,6 +76,8 @@ def evidence(
         _check_priors(job)
         if method == "path":
             return _followed(job, several)
+        if method != "laplace":
+            cross_validation.run(job, "evidence")
         found = {}
         for name in job.settings.models:
             one = _by(method, job._replace(model=name))
@@ -159,8 +161,7 @@ def _followed(job: Job, several: bool) -> Any:
 
 def _by(method: str, job: Job) -> OneEvidence | None:
     """Of one model; nothing where bridge sampling is to be confirmed and is not."""
-    if method != "laplace":
-        stages.fit(job)
+    marks = () if method == "laplace" else tuple(require(job, "fit", {}).marks)
     made_of = cross_validation.outcome_print(opened(job, "data"), job.settings.data.outcome)
     with devices.at_work(job.config.precision):
         arrays, built = model_of(job)
@@ -172,19 +173,22 @@ def _by(method: str, job: Job) -> OneEvidence | None:
             ways = other_ways(job, model, arrays)
             found = of_ways(ways)
             (estimate, _), (by_laplace, khat) = found[BRIDGE], found[LAPLACE]
-            if not confirmed(estimate, by_laplace, khat, of_prior(ways)):
+            if marks or not confirmed(estimate, by_laplace, khat, of_prior(ways)):
+                job.say(
+                    f"evidence {job.model}: Laplace's approximation does not confirm bridge "
+                    "sampling: following growing training sets"
+                )
                 return None
-            besides = beside(LAPLACE, by_laplace, khat)
+            words = beside(LAPLACE, by_laplace, khat)
         else:
-            estimate, khat, besides = by_bridge(job, model, arrays), np.nan, ""
+            estimate, khat, words = by_bridge(job, model, arrays), np.nan, ""
     if np.isnan(estimate.value):
         raise PcvError(
             f"model '{job.model}': bridge sampling has no answer; it needs draws without weights, "
             "more than 8 per parameter, that vary in all directions: take more draws of the fit, "
             "or leave out `method`"
         )
-    marks = tuple(require(job, "fit", {}).marks)
-    return OneEvidence(BRIDGE, *estimate, khat, besides, marks, made_of)
+    return OneEvidence(BRIDGE, *estimate, khat, words, marks, made_of)
 
 
 def _check_priors(job: Job) -> None:

@@ -59,7 +59,7 @@ def loo(
     Args:
         model, data, joint, seed, precision, cores, progress: as for `cross_validate`.
         group_by: group of each unit, or the name of its column; None: units are left out alone.
-        brute_force: whether to sample the folds for which importance sampling fails.
+        brute_force: whether to sample the folds for which importance sampling is not trusted.
         good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
         predictive: "auto" integrates out effects of the left-out unit or group alone, so that
             weights depend on the other parameters only.

@@ -60,7 +60,7 @@ def check_places(config):
     place = Path("results") if Path("results").exists() else Path(".")
     if not place.is_dir():
         raise PcvError("results: a file stands where a folder is needed; move it away")
-    if not (os.access(place, os.W_OK | os.X_OK) or workflow.dryrun):
+    if not os.access(place, os.W_OK | os.X_OK):
         raise PcvError(
             f"results: {place.resolve()} cannot be written to; change its permissions, or run "
             "in another folder"

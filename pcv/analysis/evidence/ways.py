@@ -8,9 +8,9 @@ from pcv.analysis.evidence.curves import Estimate, evidence
 PATH, BRIDGE, LAPLACE = "growing training sets", "bridge sampling", "Laplace"
 MAX_APART, LEAST_APART = 4.0, 0.05
 """MCSEs, and nats, by which two ways to the evidence may differ"""
-MAX_SPREAD = 0.5
-"""sd of estimates along growing training sets (nats): beyond it their distribution can have a tail
-to the right that is not seen"""
+MAX_SPREAD, SKEWED = 1.0, 0.5
+"""nats between estimates along one order; and sd of all, beyond which few of them, that are seldom
+seen, may carry their mean"""
 GOOD_K = 0.7
 """k-hat up to which Laplace's approximation counts"""
 LARGE_MCSE = 0.1
@@ -46,9 +46,12 @@ def every_way(path: xr.Dataset) -> dict[str, tuple[Estimate, float]]:
 
 def answer(path: xr.Dataset) -> tuple[str, Estimate]:
     """log p(y), and by which way: by bridge sampling where that is more accurate than growing
-    training sets, and confirmed by them or by Laplace's approximation. Where the latter two agree,
-    growing training sets that are lower have missed a part of the posterior. If they are higher,
-    the others have: estimates with mean p(y) are seldom far above it (Markov's inequality)."""
+    training sets, and these or Laplace's approximation confirm it.
+
+    Where bridge sampling and Laplace's approximation agree, growing training sets that are lower
+    have missed a part of the posterior. If they are higher, the others have: estimates with mean
+    p(y) are seldom far above it (Markov's inequality).
+    """
     found, ways = of_path(path), of_ways(path)
     by_bridge, _ = ways.get(BRIDGE, (Estimate(np.nan, np.nan), np.nan))
     apart = _apart(found, by_bridge)
@@ -68,8 +71,12 @@ def of_prior(path: xr.Dataset) -> Estimate:
 def confirmed(by_bridge: Estimate, by_laplace: Estimate, khat: float, prior: Estimate) -> bool:
     """Whether bridge sampling and a good Laplace approximation agree, of a prior that is known to
     integrate to 1: a constant that it lacks is in both."""
-    one = all(x.mcse <= LARGE_MCSE for x in (by_bridge, by_laplace, prior)) and not khat > GOOD_K
-    return one and not (_apart(by_bridge, by_laplace) or _apart(prior, Estimate(0.0, 0.0)))
+    accurate = all(x.mcse <= LARGE_MCSE for x in (by_bridge, by_laplace, prior))
+    return (
+        accurate
+        and not khat > GOOD_K
+        and not (_apart(by_bridge, by_laplace) or _apart(prior, Estimate(0.0, 0.0)))
+    )
 
 
 def _apart(one: Estimate, other: Estimate) -> bool:
@@ -114,10 +121,15 @@ def doubts(path: xr.Dataset) -> list[str]:
     said = []
     whole = path["log_evidence"].values[:, :, -1]
     best, found = answer(path)
-    if best == PATH and (spread := float(whole.std(ddof=1))) > MAX_SPREAD:
+    if (spread := float(np.sqrt(whole.var(1, ddof=1).mean()))) > MAX_SPREAD:
         said.append(
-            f"estimates along growing training sets differ by {spread:.1f} nats, too much for "
-            "their MCSE to be trusted; use more particles"
+            f"estimates along one order differ by {spread:.1f} nats, too much for their MCSE to be "
+            "trusted; use more particles"
+        )
+    elif best == PATH and (spread := float(whole.std(ddof=1))) > SKEWED:
+        said.append(
+            f"estimates of log p(y) along growing training sets differ by {spread:.1f} nats, so "
+            "that their MCSE may be too small; use more particles"
         )
     elif (mcse := found.mcse) > LARGE_MCSE:
         said.append(f"log p(y) has an MCSE of {mcse:.2g} nats; use more splits, or particles")
@@ -128,23 +140,28 @@ def doubts(path: xr.Dataset) -> list[str]:
             error = np.hypot(found.mcse, estimate.mcse)
             said.append(
                 f"log p(y) by {way} differs by {estimate.value - found.value:.2f} nats (MCSE "
-                f"{error:.2g}): {_why_apart(path, way)}"
+                f"{error:.2g}): {_why_apart(path, way, estimate.value - found.value)}"
             )
             break
     return said
 
 
-def _why_apart(path: xr.Dataset, way: str) -> str:
-    """Why a way differs from the answer."""
+def _why_apart(path: xr.Dataset, way: str, by: float) -> str:
+    """Why a way differs from the answer by so much. Estimates that are too low have missed a part
+    of the posterior; a constant of the prior is in all ways but growing training sets."""
     prior = of_prior(path)
+    if _apart(prior, Estimate(0.0, 0.0)) and not _apart(prior, Estimate(by, 0.0)):
+        return (
+            f"`log_prior` lacks a constant, the log of its integral is {number(prior)} (MCSE "
+            f"{prior.mcse:.2g})"
+        )
     if way == PATH:
         return (
             "some of its estimates are too low, as bridge sampling and Laplace's approximation "
             "agree; use more particles"
         )
-    if _apart(prior, Estimate(0.0, 0.0)):
-        return (
-            f"`log_prior` lacks a constant, the log of its integral is {number(prior)} (MCSE "
-            f"{prior.mcse:.2g})"
-        )
-    return "it did not reach all of the posterior, or `log_prior` lacks a constant"
+    why = (
+        "it did not reach all of the posterior" if by < 0 else "the others did not reach all of it"
+    )
+    known = prior.mcse <= LARGE_MCSE and not _apart(prior, Estimate(0.0, 0.0))
+    return why if known else f"{why}, or `log_prior` lacks a constant"

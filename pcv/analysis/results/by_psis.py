@@ -153,8 +153,8 @@ def _fails(names: np.ndarray, verdict: np.ndarray) -> str:
         return "ok"
     shown = ", ".join(bad[:3]) + (f" and {bad.size - 3} more" if bad.size > 3 else "")
     return (
-        f"importance sampling fails for {bad.size} of {names.size} folds: {shown}; sample them by "
-        "brute force (exact: auto, or brute_force=True of pcv.loo)"
+        f"importance sampling is not trusted for {bad.size} of {names.size} folds: {shown}; sample "
+        "them by brute force (exact: auto, or brute_force=True of pcv.loo)"
     )
 
 

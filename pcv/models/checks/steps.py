@@ -36,15 +36,15 @@ def stepwise(
         return model.log_lik(unravel(position), arrays).sum()
 
     def level(draws: Float[Array, "draw param"]) -> Bool[Array, " param"]:
-        return (jax.vmap(jax.grad(total))(draws) == 0).all(0)
+        return (jax.lax.map(jax.grad(total), draws) == 0).all(0)
 
     flat_in = np.asarray(programs.once(level)(draws))
-    moved = np.tile(draws[0], (FEW, 1))
+    moved, totals = np.tile(draws[0], (FEW, 1)), programs.shared(lambda x: jax.lax.map(total, x))
 
     def steps(index: int) -> bool:
         alone = moved.copy()
         alone[:, index] = draws[:, index]
-        values = np.asarray(programs.once(lambda x: jax.lax.map(total, x))(alone))
+        values = np.asarray(totals(alone))
         return np.unique(values[np.isfinite(values)]).size > 1
 
     entries = [index for index in np.flatnonzero(flat_in).tolist() if steps(index)]

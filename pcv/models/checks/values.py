@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,11 @@ CHECKED_DRAWS = 20
 """prior draws evaluated"""
 MOST = 2_000_000
 """units of all draws evaluated in parallel, at most"""
-CLIMBS, MOSTLY = 200, 0.9
-"""steps to the mode, and the share of draws about it that must be finite"""
+CLIMBS, SMALL, MOSTLY = 200, 0.1, 0.9
+"""steps to the mode, its distance from there in posterior variances, and the share of draws about
+it that must be finite"""
+MOST_PARAMS = 500
+"""for which the mode is looked for"""
 FAR, NEAR = 100, 10
 """log density per unit below the best, beyond which chains certainly, or most likely, never go"""
 
@@ -93,14 +96,15 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
             f"{int(wrong[:, unit].sum())} of {draws} prior draws"
         )
 
-    if (infinite := np.isposinf(at_draws.terms)).any():
+    if (infinite := np.isposinf(at_draws.terms) & ~lost[:, None]).any():
         raise PcvError(
             f"{said(infinite, 'infinite')}: is a normaliser 0 there, as that of NumPyro's "
             "TruncatedNormal is far from its bounds? Tighten the priors, or take its logarithm"
         )
+    finite = cache(partial(_finite_about_the_mode, model, data, looked))
     if bad.any():
         words = said(bad, "not finite")
-        if not _finite_about_the_mode(model, data, looked):
+        if not finite():
             raise PcvError(f"{words}; check its data and the priors")
         warnings.warn(
             f"{words}, and finite about the mode of the posterior: chains turn back there; if that "
@@ -117,7 +121,6 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     density_of = partial(_density, model, numeric(data))
     check_slopes(density_of, looked.at, whole, looked.gradients, data, model.outcome.name, name)
     near = at_draws.rest > best - NEAR * len(units)
-    finite = partial(_finite_about_the_mode, model, data, looked)
     _check_gradients(at_draws.gradients, ~lost, near & impossible.any(1), name, finite)
     if impossible.any():
         warnings.warn(
@@ -172,12 +175,12 @@ def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.
 
 
 def _finite_about_the_mode(model: Model, data: Data, looked: Looked) -> bool:
-    """Whether terms and gradients are finite at most draws of a normal about the mode that is
-    reached from the best point."""
+    """Whether terms and gradients are finite at most draws of a normal about the mode, where that
+    is reached from the best point through finite ones."""
     flat, slopes = flattened(looked.at), flattened(looked.gradients)
     whole = looked.usable & np.isfinite(looked.terms).all(1) & np.isfinite(slopes).all(1)
     whole &= np.isfinite(looked.rest)
-    if not whole.any():
+    if not whole.any() or flat.shape[1] > MOST_PARAMS:
         return False
     unravel, of_rest = unravel_of(model.init), partial(_of_rest, model, numeric(data))
     both = programs.shared(jax.value_and_grad(lambda x: of_rest(unravel(x)), has_aux=True))
@@ -190,8 +193,11 @@ def _finite_about_the_mode(model: Model, data: Data, looked: Looked) -> bool:
 
     best = flat[np.argmax(np.where(whole, looked.rest, -np.inf))]
     mode = minimize(objective, best, jac=True, method="L-BFGS-B", options={"maxiter": CLIMBS})
+    covariance = mode.hess_inv.todense()
+    if not mode.jac @ covariance @ mode.jac < SMALL:  # stopped where values are not finite
+        return False
     z: np.ndarray = np.random.default_rng(0).normal(size=(CHECKED_DRAWS, flat.shape[1]))
-    values, vectors = np.linalg.eigh(mode.hess_inv.todense())
+    values, vectors = np.linalg.eigh(covariance)
     about = mode.x + (z * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     near = jax.vmap(unravel)(jnp.asarray(about, flat.dtype))
     whole_at = _once(jax.value_and_grad(of_rest, has_aux=True), looked.terms.shape[1])

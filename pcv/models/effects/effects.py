@@ -86,7 +86,7 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     group = np.full(num_units, -1)
     if not with_own:
         return Locals(np.empty((0, 1), np.int64), group, 0, np.empty((0, 1)), True, True)
-    if wrong := _without_second_derivatives(model, arrays, positions[0]):
+    if wrong := _without_second_derivatives(model, arrays, jnp.asarray(positions[0])):
         return wrong
     own_of, units_of, of_unit_of = [], [], []
     for k in range(len(folds.id)):

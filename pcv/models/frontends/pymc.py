@@ -53,10 +53,13 @@ def _jaxified() -> Callable[..., Any]:
 get_jaxified_graph = _jaxified()
 
 
+OF_PYTENSOR = jax_funcify.dispatch(Erfcx)
+
+
 @jax_funcify.register(Erfcx)
 def _of_elements(op: Any, **kwargs: Any) -> Callable[..., Any]:
     """In JAX 0.12 erfcx has a second derivative for single numbers, and a TypeError for arrays."""
-    return jnp.vectorize(jax.scipy.special.erfcx)
+    return jnp.vectorize(OF_PYTENSOR(op, **kwargs))
 
 
 PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PER_DEVICE = 4
 """orders of a CPU between two looks at the progress"""
-LAPLACE_DRAWS, PRIOR_DRAWS = 4000, 1000
+LAPLACE_DRAWS, PRIOR_DRAWS, PER_PARAM = 4000, 1000, 20
 COPIES = 4
 """of the particles' log likelihoods that XLA holds at once"""
 
@@ -244,10 +244,19 @@ def other_ways(job: Job, model: "Model", arrays: "Mapping[str, np.ndarray]") -> 
 
 def integral_of_prior(job: Job, model: "Model") -> "Estimate":
     """Log of the integral of the prior's density, by bridge sampling from draws of `init`."""
-    from pcv.models.parameters import flattened, prior_draws, unravel_of
+    import jax
+    from jax.flatten_util import ravel_pytree
+
+    from pcv.base import programs
+    from pcv.base.keys import key
+    from pcv.models.parameters import unravel_of
     from pcv.sampling.fit.bridge import bridge
 
-    draws, unravel = flattened(prior_draws(model.init, PRIOR_DRAWS)), unravel_of(model.init)
+    unravel, root = unravel_of(model.init), key(job.config.seed, job.model, "prior")
+    flat = lambda key: ravel_pytree(model.init(key))[0]  # noqa: E731
+    (width,) = jax.eval_shape(flat, root).shape
+    keys = jax.random.split(root, max(PRIOR_DRAWS, PER_PARAM * width))
+    draws = np.asarray(programs.once(lambda keys: jax.lax.map(flat, keys))(keys))
     _, first = np.unique(draws, axis=0, return_index=True)  # PyMC's repeat a few hundred
     of_prior = draws[np.sort(first)][None]
     rng = np.random.default_rng([job.config.seed, name_bits("prior"), name_bits(job.model)])

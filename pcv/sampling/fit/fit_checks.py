@@ -11,7 +11,7 @@ from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, REFUSED, Draws, Mixing, mi
 from pcv.sampling.kernel import Kernel, whitened
 
 WARN_RHAT, CHANCE = 1.01, 0.01
-"""R-hat that needs no explanation, and the probability that any of mixed chains is beyond chance"""
+"""R-hat that needs no explanation, and the probability that mixed chains exceed the limit"""
 MAX_SHARE = 0.01
 """of divergent draws, or of refused proposals"""
 TARGETS = (0.8, 0.95, 0.99)
