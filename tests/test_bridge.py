@@ -56,6 +56,18 @@ def test_bridge_is_exact_within_honest_errors(name):
     assert max(x.mcse for x in found) < 0.01  # false alarm < 1e-4: mostly below .001
 
 
+def test_where_a_density_is_not_a_number_it_is_none():
+    """As for chains, which do not go there: half of the proposals do."""
+    rng = np.random.default_rng(1)
+    draws = norm.ppf(rng.uniform(0, norm.cdf(0.5), (4, 1000)))[..., None]
+
+    def cut(x):
+        return jnp.where(x[0] < 0.5, normal.logpdf(x[0]), jnp.nan)
+
+    found = bridge(cut, draws, rng)
+    assert abs(found.value - norm.logcdf(0.5)) < z_limit(df=100) * found.mcse < 0.2
+
+
 def test_correlated_chains_have_larger_errors():
     """As large as the spread over samples: autoregressions with ρ = .9 on the posterior."""
     log_density, draw, exact = CASES["coins"]

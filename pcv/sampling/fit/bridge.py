@@ -60,8 +60,12 @@ def bridge(
     standard = np.linalg.solve(root, (rest.reshape(-1, width) - center).T).T
     proposals = rng.normal(size=standard.shape)
 
+    def density(x: Float[Array, " param"]) -> Float[Array, ""]:
+        value = log_density(x)
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)  # chains do not go there either
+
     def log_ratio(z: Float[Array, " param"]) -> Float[Array, ""]:
-        both = log_density(center + root @ z), log_density(center - root @ z)
+        both = (density(center + root @ z), density(center - root @ z))
         log_normal = -0.5 * jnp.sum(z**2 + np.log(2 * np.pi))
         return jnp.logaddexp(*both) - np.log(2) - log_normal
 
