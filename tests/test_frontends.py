@@ -1,6 +1,7 @@
 """Models of NumPyro, PyMC and Bambi have the density of their twins written by hand in JAX."""
 
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -1026,6 +1027,13 @@ def test_bambi_drops_rows_where_a_column_of_its_formula_has_no_value():
     np.testing.assert_array_equal(made.data.columns["x"], X[kept, 0])
     assert made.data.columns["site"].tolist() == site[kept].tolist()
     assert "spare" not in made.data.columns
+
+
+def test_no_sources_stay_in_the_temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = from_pymc(hierarchical_pymc())
+    made.log_prior(made.init(jax.random.key(1)))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["Censored", "Truncated", "OrderedProbit"])

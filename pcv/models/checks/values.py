@@ -152,8 +152,12 @@ def _look(model: Model, data: Data, name: str) -> Looked:
         num_units = len(arrays[model.outcome.name])
         found = _once(jax.value_and_grad(of_rest, has_aux=True), num_units)(at)
     except (ValueError, NotImplementedError) as error:  # JAX has no derivative of it
+        said = in_one_line(error)
+        of_counts = "Betainc" in said
+        way_out = "zero-inflated in place of hurdle or truncated" if of_counts else "another one"
         raise PcvError(
-            f"model '{name}': the gradient of its log_lik fails: {in_one_line(error)}"
+            f"model '{name}': the gradient of its log_lik fails: {said}; JAX has no derivative of "
+            f"this distribution: take {way_out}, or write the density in JAX (pcv.Model)"
         ) from error
     (rest, (terms, prior)), gradients = jax.tree.map(np.asarray, found)
     usable = np.all([np.isfinite(x).reshape(len(x), -1).all(1) for x in at.values()], axis=0)

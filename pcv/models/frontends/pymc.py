@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ except ModuleNotFoundError as error:
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor import config
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.link.jax.dispatch import jax_funcify, jax_typify
@@ -38,7 +40,8 @@ from pcv.models.model import Data, Model, Outcome, Params
 
 
 def _jaxified() -> Callable[..., Any]:
-    """PyMC's function, without its module setting XLA_FLAGS to a hundred host devices."""
+    """PyMC's function, without its module setting XLA_FLAGS to a hundred host devices; its sources
+    stay in PyTensor's own folder, where they are found again, not in the temporary one."""
     before = os.environ.get("XLA_FLAGS")
     try:
         from pymc.sampling.jax import get_jaxified_graph
@@ -47,7 +50,8 @@ def _jaxified() -> Callable[..., Any]:
             os.environ.pop("XLA_FLAGS", None)
         else:
             os.environ["XLA_FLAGS"] = before
-    return get_jaxified_graph
+    sources = str(Path(config.compiledir) / "pcv")
+    return config.change_flags(generated_src_dir=sources)(get_jaxified_graph)
 
 
 get_jaxified_graph = _jaxified()
