@@ -175,8 +175,8 @@ def _by(method: str, job: Job) -> OneEvidence | None:
             (estimate, _), (by_laplace, khat) = found[BRIDGE], found[LAPLACE]
             if marks or not confirmed(estimate, by_laplace, khat, of_prior(ways)):
                 job.say(
-                    f"evidence {job.model}: Laplace's approximation does not confirm bridge "
-                    "sampling: following growing training sets"
+                    f"evidence {job.model}: bridge sampling is not confirmed; following growing "
+                    "training sets"
                 )
                 return None
             words = beside(LAPLACE, by_laplace, khat)
