@@ -1,7 +1,7 @@
-"""The bias of joint Dawid-Sebastiani scores whose moments are estimated: `python -m benchmarks.dss`.
+"""Bias of joint Dawid-Sebastiani scores whose moments are estimated: `python -m benchmarks.dss`.
 
-The covariance of S independent draws of n normal numbers has a Wishart distribution: the mean of its
-log determinant and that of its inverse are known.
+The covariance of S independent draws of n normal numbers has a Wishart distribution: the mean of
+its log determinant and that of its inverse are known.
 """
 
 import numpy as np
