@@ -199,7 +199,7 @@ def alone():
 
 def test_by_default_of_bridge_sampling_where_it_is_confirmed(alone):
     for degree, found in enumerate(alone.values()):
-        assert found.way == "bridge sampling"
+        assert found.method == "bridge"
         # t errors: few draws reach the tails that make them.
         assert (
             abs(found.log_evidence - exact(degree)) < z_limit(2, df=100) * found.mcse + 1e-6 < 0.05

@@ -97,25 +97,25 @@ class CumulativeCV:
 class OneEvidence(NamedTuple):
     """log p(y) without growing training sets (nats)."""
 
-    way: str
-    """"bridge sampling" or "Laplace\""""
+    method: str
+    """"bridge" or "laplace\""""
     log_evidence: float
     mcse: float
     """by Laplace's approximation to be trusted where k-hat is at most 0.7"""
     khat: float
     """of Laplace's approximation; NaN where it was not made, or all weights are alike, as the
     posterior is normal"""
-    by_laplace: str = ""
-    """what Laplace's approximation gives, in words"""
     marks: tuple[str, ...] = ()
     """what is wrong with the full-data fit that bridge sampling took draws from"""
+    by_laplace: str = ""
+    """what Laplace's approximation gives, in words"""
     outcome_print: str = ""
     """hash of the outcome"""
 
     def __repr__(self) -> str:
         known = estimates.Estimate(self.log_evidence, self.mcse)
         words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by "
-        if self.way == estimates.BRIDGE:
+        if self.method == "bridge":
             first = ", ".join([words + estimates.BRIDGE, *filter(None, [self.by_laplace])])
             return "\n".join(map(wrapped, [first, *(f"Warning: {mark}" for mark in self.marks)]))
         words += "Laplace's approximation, "

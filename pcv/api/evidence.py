@@ -168,11 +168,11 @@ def _by(method: str, job: Job) -> OneEvidence | None:
         model = by_unit(built, job.model)
         if method == "laplace":
             estimate, khat = by_approximation(job, model, arrays)
-            return OneEvidence(LAPLACE, *estimate, khat, outcome_print=made_of)
+            return OneEvidence("laplace", *estimate, khat, outcome_print=made_of)
         if method == "auto":
             ways = other_ways(job, model, arrays)
-            found = of_ways(ways)
-            (estimate, _), (by_laplace, khat) = found[BRIDGE], found[LAPLACE]
+            by_way = of_ways(ways)
+            (estimate, _), (by_laplace, khat) = by_way[BRIDGE], by_way[LAPLACE]
             if marks or not confirmed(estimate, by_laplace, khat, of_prior(ways)):
                 job.say(
                     f"evidence {job.model}: bridge sampling is not confirmed; following growing "
@@ -188,7 +188,7 @@ def _by(method: str, job: Job) -> OneEvidence | None:
             "more than 8 per parameter, that vary in all directions: take more draws of the fit, "
             "or leave out `method`"
         )
-    return OneEvidence(BRIDGE, *estimate, khat, words, marks, made_of)
+    return OneEvidence("bridge", *estimate, khat, marks, words, made_of)
 
 
 def _check_priors(job: Job) -> None:

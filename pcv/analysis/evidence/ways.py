@@ -15,8 +15,8 @@ GOOD_K = 0.7
 """k-hat up to which Laplace's approximation counts"""
 LARGE_MCSE = 0.1
 """nats that are too many for a Bayes factor, and to tell whether another way is right"""
-
-
+NOTHING = Estimate(0.0, 0.0)
+"""log of the integral of a prior that lacks no constant"""
 FEW_ORDERS = 10
 """below which their spread says little of the SE"""
 
@@ -52,15 +52,15 @@ def answer(path: xr.Dataset) -> tuple[str, Estimate]:
     have missed a part of the posterior. If they are higher, the others have: estimates with mean
     p(y) are seldom far above it (Markov's inequality).
     """
-    found, ways = of_path(path), of_ways(path)
+    by_path, ways = of_path(path), of_ways(path)
     by_bridge, _ = ways.get(BRIDGE, (Estimate(np.nan, np.nan), np.nan))
-    apart = _apart(found, by_bridge)
-    if found.mcse <= LARGE_MCSE and not apart:
-        return (BRIDGE, by_bridge) if by_bridge.mcse < found.mcse else (PATH, found)
-    higher = apart and found.value > by_bridge.value
+    differs = _apart(by_path, by_bridge)
+    if by_path.mcse <= LARGE_MCSE and not differs:
+        return (BRIDGE, by_bridge) if by_bridge.mcse < by_path.mcse else (PATH, by_path)
+    higher = differs and by_path.value > by_bridge.value
     if LAPLACE in ways and not higher and confirmed(by_bridge, *ways[LAPLACE], of_prior(path)):
         return BRIDGE, by_bridge
-    return PATH, found
+    return PATH, by_path
 
 
 def of_prior(path: xr.Dataset) -> Estimate:
@@ -71,12 +71,13 @@ def of_prior(path: xr.Dataset) -> Estimate:
 def confirmed(by_bridge: Estimate, by_laplace: Estimate, khat: float, prior: Estimate) -> bool:
     """Whether bridge sampling and a good Laplace approximation agree, of a prior that is known to
     integrate to 1: a constant that it lacks is in both."""
-    accurate = all(x.mcse <= LARGE_MCSE for x in (by_bridge, by_laplace, prior))
-    return (
-        accurate
-        and not khat > GOOD_K
-        and not (_apart(by_bridge, by_laplace) or _apart(prior, Estimate(0.0, 0.0)))
-    )
+    accurate = all(x.mcse <= LARGE_MCSE for x in (by_bridge, by_laplace)) and not khat > GOOD_K
+    return accurate and _is_normalised(prior) and not _apart(by_bridge, by_laplace)
+
+
+def _is_normalised(prior: Estimate) -> bool:
+    """Whether the prior's density is known to integrate to 1."""
+    return prior.mcse <= LARGE_MCSE and not _apart(prior, NOTHING)
 
 
 def _apart(one: Estimate, other: Estimate) -> bool:
@@ -150,7 +151,7 @@ def _why_apart(path: xr.Dataset, way: str, by: float) -> str:
     """Why a way differs from the answer by so much. Estimates that are too low have missed a part
     of the posterior; a constant of the prior is in all ways but growing training sets."""
     prior = of_prior(path)
-    if _apart(prior, Estimate(0.0, 0.0)) and not _apart(prior, Estimate(by, 0.0)):
+    if _apart(prior, NOTHING) and not _apart(prior, Estimate(by, 0.0)):
         return (
             f"`log_prior` lacks a constant, the log of its integral is {number(prior)} (MCSE "
             f"{prior.mcse:.2g})"
@@ -163,5 +164,4 @@ def _why_apart(path: xr.Dataset, way: str, by: float) -> str:
     why = (
         "it did not reach all of the posterior" if by < 0 else "the others did not reach all of it"
     )
-    known = prior.mcse <= LARGE_MCSE and not _apart(prior, Estimate(0.0, 0.0))
-    return why if known else f"{why}, or `log_prior` lacks a constant"
+    return why if _is_normalised(prior) else f"{why}, or `log_prior` lacks a constant"
