@@ -1,5 +1,6 @@
 """Two host devices and double precision for every test: what `pcv` does on two cores."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,8 @@ os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/compiled")
 )
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# Programs tell where in Python they come from at a twentieth of a test's time.
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 # What tests compute by themselves runs once; pcv's programs say how far each is optimised.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
@@ -16,6 +19,9 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
+
+# A collection looks at all that JAX has traced, and finds little.
+gc.set_threshold(50_000, 20, 50)
 
 # The same examples in every run, however slow the machine.
 hypothesis.settings.register_profile("here", deadline=None, derandomize=True)
@@ -34,6 +40,7 @@ jaxtyping.jaxtyped = outermost
 
 from pcv.base import process  # noqa: E402
 
+CORES = process.all_cores()
 process.all_cores = lambda: 2  # on any machine
 
 from pcv.base.programs import devices  # noqa: E402
@@ -47,6 +54,11 @@ from tests.shelf import shelf  # noqa: E402, F401
 
 MAX_BYTES = 2**30
 """size of the cache at which a run begins with an empty one"""
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One more than cores: tests of workflows wait for other processes."""
+    return CORES + 1
 
 
 def pytest_configure(config):
