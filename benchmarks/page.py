@@ -79,9 +79,9 @@ def _seconds(rows: dict[Any, Any], *key: str) -> str:
 
 
 def table(known: dict[str, Any], short: bool = False) -> list[str]:
-    """Seconds of every problem, and ratios to nutpie's; in short of nutpie alone."""
+    """Seconds of every problem, and ratios to nutpie's; in short without NumPyro's loop."""
     rows = {(r["problem"], r["way"], r["state"]): r for r in known["folds"]}
-    others = ("nutpie",) if short else ("nutpie", "numpyro", "paper")
+    others = ("nutpie", "paper") if short else ("nutpie", "numpyro", "paper")
     names = [NAMES[way] for way in others]
     ratios = ["nutpie / pcv", "in a new process", "at one error"]
     head = ["", "folds", "pcv", "new process", "second call", *names, *ratios]
