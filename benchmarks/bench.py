@@ -191,7 +191,8 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
     kept = [row for row in known.get(name, []) if (row["problem"], row.get("way")) not in done]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     at = {"date": datetime.now(UTC).date().isoformat(), "commit": commit.stdout.strip()}
-    known |= {"machine": here, "versions": versions(), name: kept + [at | row for row in rows]}
+    used = known.get("versions", {}) | versions()  # of ways that were measured before, too
+    known |= {"machine": here, "versions": used, name: kept + [at | row for row in rows]}
     RESULTS.mkdir(exist_ok=True)
     path.write_text(json.dumps(known, indent=1) + "\n")
     return path
