@@ -1,4 +1,7 @@
-"""Where compiled functions are kept: what lies there is run, so nobody else may write to it."""
+"""Where compiled functions are kept: what lies there is run, so nobody else may write to it.
+
+And what a stage at work takes of the machine.
+"""
 
 import os
 import stat
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pcv.api import calls
 from pcv.base.programs import devices
@@ -117,3 +121,15 @@ def test_a_call_lays_chains_over_as_many_cores_as_it_asks_for():
         assert used(2) == len(devices.in_use()) == 2
     with pytest.warns(UserWarning, match=r"on 2 host device\(s\) instead of 3: "):
         assert used(3) == 2
+
+
+def test_a_stage_takes_one_thread_for_linear_algebra():
+    """Those of a BLAS and the chains would wait for each other."""
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        with devices.at_work("float64"):
+            assert set(threads()) == {1}
+        assert set(threads()) == {2}

@@ -21,6 +21,7 @@ import numpy as np
 import platformdirs
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from threadpoolctl import threadpool_limits
 
 from pcv.base import process
 from pcv.base.errors import PcvError
@@ -140,12 +141,19 @@ def precision(name: str) -> Iterator[None]:
 def at_work(name: str) -> Iterator[None]:
     """Context of a running stage: arrays in the named precision; Ctrl-C is deferred.
 
+    A BLAS has one thread: chains use all cores, and for small matrices its threads wait for one
+    another five times as long as one thread takes.
+
     Raises:
         PcvError: a device ran out of memory, and there was no smaller tile to try.
         Stopped: Ctrl-C was pressed.
     """
     try:
-        with precision(name), process.deferred(signal.SIGINT):
+        with (
+            precision(name),
+            threadpool_limits(1, user_api="blas"),
+            process.deferred(signal.SIGINT),
+        ):
             yield
     except JaxRuntimeError as error:
         if not out_of_memory(error):
