@@ -216,12 +216,13 @@ def _of_folds(
 def _at_full_data(
     job: Job, made: "Scored", arrays: dict[str, np.ndarray], folds: Folds
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Log scores of all folds at the draws of the full-data fit, (chain, draw, fold[, slot]); and
-    the draws' log weights, None where they are of the posterior."""
+    """Log scores of all folds at the draws of the full-data fit, (chain, draw, fold[, slot]), which
+    all devices share; and the draws' log weights, None where they are of the posterior."""
     import jax
     import jax.numpy as jnp
 
     from pcv.base import programs
+    from pcv.base.programs.devices import BY_CHAIN, in_use, shard_mapped
     from pcv.models.model import Model
 
     position, log_weight = draws_of(job, thinning(job, made, arrays))
@@ -238,9 +239,11 @@ def _at_full_data(
         pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
         return pointwise.sum(-1), pointwise, log_weight
     at = _predictive_of(made, arrays, folds)
-    every = programs.shared(lambda x: jax.lax.map(at, x))
-    found = every(jnp.asarray(position.reshape(-1, width)))
-    joint, pointwise = (np.asarray(x).reshape(chains, -1, *x.shape[1:]) for x in found)
+    program = programs.shared(shard_mapped(lambda x: jax.lax.map(at, x), BY_CHAIN))
+    draws = position.reshape(-1, width)
+    every = np.pad(np.arange(len(draws)), (0, -len(draws) % len(in_use())), mode="edge")
+    scores = [np.asarray(x)[: len(draws)] for x in program(jnp.asarray(draws[every]))]
+    joint, pointwise = (x.reshape(chains, -1, *x.shape[1:]) for x in scores)
     return joint, pointwise, log_weight
 
 
