@@ -162,3 +162,20 @@ def test_newton_finds_the_mode_from_beside_an_inflection_point():
     found = jax.jit(jax.vmap(lambda x: laplace(lambda x: log_density(x).sum(), x[None])))(starts)
     np.testing.assert_allclose(found.mean, 0.0, atol=0.1)
     np.testing.assert_allclose(found.log_integral, np.median(found.log_integral), atol=0.01)
+
+
+def test_terms_that_overflow_where_the_prior_is_negligible():
+    """As densities of PyMC's Weibull do where y / scale underflows."""
+    smooth = normal_terms(1.0)
+
+    def of(terms):
+        def found(key):
+            prior = lambda x: x - jnp.exp(x)  # noqa: E731
+            return grid.log_mean(key, prior, terms, jnp.array(0.0), jnp.array(1.0))
+
+        return jax.jit(jax.vmap(found))(jax.random.split(jax.random.key(0), 200))
+
+    for wrong in (jnp.inf, jnp.nan):
+        found = of(lambda x, wrong=wrong: jnp.where(x < -300.0, wrong, smooth(x)))
+        for one, other in zip(found, of(smooth)):
+            np.testing.assert_allclose(one, other, atol=2e-3)

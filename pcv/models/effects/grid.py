@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 BINS, MORE_BINS, PER_BIN = 96, 100, 3
 """bins, most extra bins (one per function), and Gauss–Legendre nodes in each"""
@@ -134,18 +134,22 @@ def log_mean(
 
     of_node = mass[:, None]
     found = jnp.concatenate([of_node, of_node + each.sum(1)[:, None], of_node + each], axis=1)
-    # A term may overflow where the prior is negligible; NaN elsewhere is the model's own.
-    nowhere = jnp.isnan(found) & (of_node < jnp.max(mass) - NEGLIGIBLE)
+    # A term may overflow where the prior is negligible; elsewhere that is the model's own.
+    nowhere = _overflows(found) & (of_node < jnp.max(mass) - NEGLIGIBLE)
     integrals = jax.nn.logsumexp(jnp.where(nowhere, -jnp.inf, found), axis=0)
     return integrals[1] - integrals[0], integrals[2:] - integrals[0]
+
+
+def _overflows(x: Float[Array, "*any"]) -> Bool[Array, "*any"]:
+    return jnp.isnan(x) | jnp.isposinf(x)
 
 
 def _extrapolated(
     each: Float[Array, "node slot"], mass: Float[Array, " node"]
 ) -> Float[Array, "node slot"]:
-    """Terms that are NaN at the ends of the line, as for counts whose rate overflows, replaced by
+    """Terms that overflow at the ends of the line, as for counts whose rate does, replaced by
     those of the nearest node if next to no prior mass lies beyond it."""
-    known, places = ~jnp.isnan(each), jnp.arange(len(each))[:, None]
+    known, places = ~_overflows(each), jnp.arange(len(each))[:, None]
     last = len(each) - 1 - jnp.argmax(known[::-1], axis=0)
     nearest = jnp.clip(places, jnp.argmax(known, axis=0), last)
     lost = jnp.sum(jnp.where(nearest != places, mass[:, None], 0.0), axis=0)
