@@ -170,6 +170,19 @@ def test_a_posterior_without_a_mode_is_refused():
         pcv.subsample(model, 2, data={"y": np.arange(5.0)}, fit=fit, **QUICK)
 
 
+@pytest.mark.parametrize("sd", [1e-3, 1.0])
+def test_a_posterior_with_two_modes_is_refused(sd):
+    """Of any scale, and with a saddle where the first climb begins."""
+
+    def squared(params, data):
+        return dist.Normal((params["a"] / sd) ** 2 + 0 * params["b"], 1.0).log_prob(data["y"])
+
+    model = model_of(squared, sd=4 * sd)
+    fit = {"approximation": "laplace"}
+    with pytest.raises(PcvError, match=r"has no single mode: it is about as high at 'a' = "):
+        pcv.subsample(model, 2, data={"y": np.full(20, 4.0)}, fit=fit, **QUICK)
+
+
 def identity(params, data):
     return dist.Poisson(params["a"] + params["b"] * data["x"]).log_prob(data["y"])
 

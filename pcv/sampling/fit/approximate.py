@@ -35,6 +35,9 @@ AT_ONCE = 20
 """densities, or products with the Hessian, evaluated side by side"""
 RADIUS, TRIALS = 2.0, 20
 """starting points: uniform on (-2, 2), and how many are tried"""
+CLIMBS, FAR, LOWER = 5, 5.0, 5.0
+"""L-BFGS climbs to the mode; one that ends so many posterior standard deviations from it, and at
+most so many nats below, is at another mode"""
 NEWTON, SMALL = 20, 1e-4
 """most Newton steps after L-BFGS; and the step, in posterior standard deviations, that ends them"""
 STEPS, RATE, SAMPLES = 1000, 0.01, 10
@@ -203,7 +206,12 @@ def _of_normal(
 def _at_mode(
     log_density: LogDensity, start: Array, names: list[str]
 ) -> tuple[Float[Array, " param"], Float[Array, "param param"]]:
-    """The mode, and a root of the inverse of the negative Hessian there."""
+    """The highest mode of those that climbs from several points reach, and a root of the inverse of
+    the negative Hessian there.
+
+    Raises:
+        PcvError: the density has no curvature there; or it is about as high far from there.
+    """
     from scipy.optimize import minimize
 
     both = programs.shared(jax.value_and_grad(log_density))
@@ -223,8 +231,13 @@ def _at_mode(
             return np.inf, np.zeros_like(x)
         return -float(value), -gradient
 
-    first = _usable(log_density, start, len(names), at_origin=True)
-    x = minimize(objective, first, jac=True, method="L-BFGS-B", options={"maxiter": 2000}).x
+    tops = []
+    for climb in range(CLIMBS):
+        key = start if climb == 0 else jax.random.fold_in(start, climb)
+        first = _usable(log_density, key, len(names), at_origin=climb == 0)
+        options = {"maxiter": 2000}
+        tops.append(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x)
+    x = min(tops, key=lambda top: objective(top)[0])
     for _ in range(NEWTON):
         value, gradient = objective(x)
         curvature = np.asarray(hessian(jnp.asarray(x)), float)
@@ -250,6 +263,14 @@ def _at_mode(
             f"no mode of the posterior was found, perhaps as it has none (at the last, "
             f"'{names[worst]}' was {x[worst]:.3g}); leave fit.approximation out"
         )
+    for top in tops:
+        sds = float(np.linalg.norm(vectors.T @ (scale * (top - x)) * np.sqrt(values)))
+        if objective(top)[0] - value < LOWER and sds > FAR:
+            most = int(np.argmax(np.abs(scale * (top - x))))
+            raise PcvError(
+                f"the posterior has no single mode: it is about as high at '{names[most]}' = "
+                f"{top[most]:.3g} as at {x[most]:.3g}; leave fit.approximation out"
+            )
     return jnp.asarray(x), jnp.asarray(vectors / np.sqrt(values) / scale[:, None])
 
 
