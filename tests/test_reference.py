@@ -1,5 +1,6 @@
 """Model references: what they find, and what is said when they do not."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -65,6 +66,15 @@ class TestFound:
             ["day", "rat"],
             6.0,
         )
+
+    def test_files_count_by_their_content(self, folder, monkeypatch):
+        """Not by time and size, by which Python takes up stored bytecode."""
+        monkeypatch.setattr(sys, "dont_write_bytecode", False)
+        file = folder / "model.py"
+        for number in (1, 2, 3):
+            file.write_text(f"def model(data):\n    return {number}\n")
+            os.utime(file, (1e9, 1e9))
+            assert reference.build("model.py:model", {}, {}) == number
 
     def test_file_elsewhere(self, folder, monkeypatch):
         (folder / "other").mkdir()
