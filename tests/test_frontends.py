@@ -1055,3 +1055,28 @@ def test_pymc_distributions_have_second_derivatives(kind):
     slope, curved = jax.grad(total), jax.hessian(total)(at)
     numerical = [(slope(at + step * e) - slope(at - step * e)) / (2 * step) for e in np.eye(4)]
     np.testing.assert_allclose(curved, np.stack(numerical), atol=1e-6)
+
+
+def test_arrays_of_a_numpyro_model_that_are_changed_later():
+    """Arguments are copied; of what the model's function encloses, the outcome is watched."""
+    x, y = np.arange(5.0), np.arange(5.0) ** 2
+
+    def line(x, y):
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(b * x, 1.0), obs=y)
+
+    params = {"b": jnp.array(0.3)}
+    of_arguments = from_numpyro(line, {"x": x, "y": y})
+    of_a_table = from_numpyro(line, table := pd.DataFrame({"x": x, "y": y}))
+    enclosing = from_numpyro(lambda: line(x, y))
+    before = [
+        model.log_lik(params, numeric(model.data.columns))
+        for model in (of_arguments, of_a_table, enclosing)
+    ]
+    x[:], y[:] = x[::-1].copy(), y[::-1].copy()
+    table.loc[:, ["x", "y"]] = table.to_numpy()[::-1]
+    for model, terms in zip((of_arguments, of_a_table), before):
+        now = model.log_lik(params, numeric(model.data.columns))
+        np.testing.assert_array_equal(now, terms)
+    with pytest.raises(PcvError, match=r"observed at 'y' has changed since pcv\.from_numpyro"):
+        enclosing.log_lik(params, numeric(enclosing.data.columns))

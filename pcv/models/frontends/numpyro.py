@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Array, Key
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
+from pcv.base.errors import PcvError
 from pcv.base.programs import devices
 from pcv.folds.columns import refuse_twice
 from pcv.models.frontends.rows import common_units, observations
@@ -55,7 +56,7 @@ def from_numpyro(
 
     Args:
         model: function of NumPyro primitives, with its observations.
-        data: its keyword arguments, by name or as the columns of a table.
+        data: its keyword arguments, by name or as the columns of a table. They are copied.
         units: plate, or plates, whose elements are the units; None: the elements of the observed
             site or, with several observed sites, of the plates they share.
         columns: further columns of the data, one value per element of the observed site, that
@@ -87,7 +88,7 @@ def from_numpyro(
     layouts = {site: layout_of(x, where) for site, x in found.observed.items()}
     chosen = common_units(layouts, units, where)
     refuse_masked(found.observed, layouts, chosen, where)
-    observed = {site: np.asarray(x["value"]) for site, x in found.observed.items()}
+    observed = {site: np.array(x["value"]) for site, x in found.observed.items()}
     outcome = "_".join(observed)
     rows = observations(outcome, observed, layouts, chosen, data, columns or {}, where)
     first, shape = next((site, x.shape) for site, x in observed.items())
@@ -139,6 +140,13 @@ def from_numpyro(
         with numpyro.validation_enabled(found.moving):
             terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
         if single is not None and argument is None and outcome in data:
+            now = sites[single]["value"]
+            same = isinstance(now, jax.core.Tracer) or np.allclose(now, observed[single])
+            if not same:
+                raise PcvError(
+                    f"{where}: what is observed at '{single}' has changed since pcv.from_numpyro; "
+                    "call it again"
+                )
             fn, scale = sites[single]["fn"], sites[single]["scale"]
             y = jnp.reshape(data[outcome], observed[single].shape).astype(observed[single].dtype)
             terms[single] = fn.log_prob(y) * (1.0 if scale is None else scale)
@@ -180,11 +188,11 @@ def from_numpyro(
 
 
 def _as_array(x: Any) -> Any:
-    """Columns of tables and lists of numbers as arrays, 0-d arrays as numbers, all else
+    """Copies of columns of tables and lists of numbers as arrays, 0-d arrays as numbers, all else
     unchanged."""
     if isinstance(x, str | bytes | bool | int | float | Mapping) or x is None or callable(x):
         return x
-    array = np.asarray(x)
+    array = np.array(x)
     if array.dtype.kind not in "biuf":
         return x
     return array if array.ndim else array.item()

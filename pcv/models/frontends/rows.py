@@ -142,7 +142,8 @@ def observations(
         table[name] = column
     whole = len(observed) == 1 and len(units) == len(dims)
     by = () if whole else tuple(of_dim[name] for name in units)
-    return Observations(table, tuple(order), by, labels)
+    copies = {name: np.array(x) for name, x in table.items()}  # users change theirs in place
+    return Observations(copies, tuple(order), by, labels)
 
 
 def _column(x: Any, observed: Mapping[str, np.ndarray]) -> np.ndarray | None:
