@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
 from pcv.base import programs
-from pcv.base.errors import in_one_line
+from pcv.base.errors import PcvError, in_one_line
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.effects.laplace import expansion
@@ -31,6 +31,7 @@ MAX_ENTRIES = 500_000_000
 PRIOR_DRAWS, FAR = 8, 2.5
 """points at which derivatives are taken, and the largest moves from them, in prior widths, that
 probe a prior's shape: far enough to reach other modes"""
+NOT_FORWARD = "JAX has no forward derivative of the log likelihood"
 IN_PART = "a group is left out whole in one fold, and in part in another"
 AT_ONCE = 16
 """groups, or parameters, evaluated in parallel"""
@@ -81,7 +82,10 @@ def find(model: Model, data: Data, folds: Folds) -> Locals | str:
     num_params = positions.shape[1]
     if num_params * num_units > MAX_ENTRIES:
         return "there are too many parameters to check"
-    touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
+    try:
+        touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
+    except TypeError as error:  # a custom_vjp has no forward mode
+        return f"{NOT_FORWARD} ({in_one_line(error)})"
     with_own = (touches.T @ left_out_of).multiply(tested).nnz
     group = np.full(num_units, -1)
     if not with_own:
@@ -144,7 +148,13 @@ def have_own(model: Model, data: Data, folds: Folds) -> Bool[np.ndarray, " fold"
     positions = _positions(model, arrays)
     if positions.shape[1] * columns.num_units(data) > MAX_ENTRIES:
         return np.zeros(len(folds.id), bool)
-    touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
+    try:
+        touches, tested, left_out_of = _left_out(model, arrays, positions, folds)
+    except TypeError as error:
+        raise PcvError(
+            f"{NOT_FORWARD} ({in_one_line(error)}), which importance sampling needs: write "
+            "jax.custom_jvp for jax.custom_vjp, or sample every fold (pcv.cross_validate)"
+        ) from error
     pairs = (touches.T @ left_out_of).multiply(tested)
     return np.asarray(pairs.sum(axis=0)).ravel() > 0
 
