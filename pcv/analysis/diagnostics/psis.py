@@ -65,6 +65,8 @@ def doubts(
     """
 
     def doubt(information: float, khat: float, has_parameters: bool) -> str:
+        if not np.isfinite(information):
+            return f"lpd - elpd is {information}: some draw has a score that is not finite"
         if has_parameters:
             return "its test set has parameters of its own: importance sampling is not trusted"
         if not khat <= limit:
