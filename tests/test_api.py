@@ -20,6 +20,7 @@ import pytest
 import xarray as xr
 from arviz_stats.base import array_stats
 from arviz_stats.utils import ELPDDataLOOKFold
+from filelock import FileLock
 from scipy.special import softmax
 from scipy.stats import norm
 from sklearn.model_selection import GroupKFold
@@ -413,6 +414,14 @@ class TestPsisFirst:
         assert not ((said == "") & (error > 0.3)).any()
         assert any("importance sampling is not trusted" in words for words in said)
 
+    def test_scores_that_are_not_finite_are_not_trusted(self):
+        joint = np.random.default_rng(1).normal(-1, 0.1, (4, 100, 3))
+        joint[2, 40, 0], joint[0, 3, 1] = np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            said = doubts(psis(joint, joint[..., None], np.arange(3)[:, None]), 0.7)
+        assert [bool(words) for words in said] == [True, True, False]
+        assert "some draw has a score that is not finite" in said[0]
+
     def test_a_group_with_effects_of_its_own_is_sampled(self):
         """Under the plain predictive, whatever its k-hat; others may come from PSIS."""
         model = pcv.from_numpyro(poisson_groups, {"y": COUNT, "group": GROUP})
@@ -732,6 +741,15 @@ def test_what_was_kept_is_not_made_again(tmp_path, capsys, monkeypatch):
         moved = {**kept, "results": spelt}
         assert pcv.cross_validate(model, folds, draws=60, warmup=60, **moved).elpd == warmer.elpd
         assert capsys.readouterr().err == ""
+
+
+def test_one_call_at_a_time_uses_a_folder(tmp_path):
+    model, fit = pcv.from_numpyro(flat, {"y": Y}), {"warmup": 50, "draws": 50}
+    with (
+        FileLock(tmp_path / ".lock"),
+        pytest.raises(PcvError, match=r"^results: another call uses '.*'; wait for it, or name"),
+    ):
+        pcv.cross_validate(model, pcv.kfold(N, 4, seed=1), fit=fit, results=tmp_path)
 
 
 def test_the_full_data_fit_alone():

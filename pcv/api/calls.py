@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from filelock import FileLock, Timeout
 
 from pcv.api import inputs
 from pcv.api.inputs import AnyModel
@@ -73,7 +74,12 @@ def prepared(
         raise PcvError("no models; give one, or several by their names")
     if isinstance(model, Mapping) and "" in model:
         raise PcvError("a model needs a name, and one has ''")
-    with devices.precision(precision), devices.at_most(cores), _in_words_of_a_call(kept):
+    with (
+        devices.precision(precision),
+        devices.at_most(cores),
+        _in_words_of_a_call(kept),
+        _alone_in(kept),
+    ):
         models = (
             {name: inputs.model_of(x, name) for name, x in model.items()}
             if isinstance(model, Mapping)
@@ -182,6 +188,27 @@ def _kept(results: Any) -> Path | None:
     if not isinstance(results, str | os.PathLike) or results == "":
         raise PcvError(f"results is {results!r}; give the path of a folder")
     return Path(results)
+
+
+@contextmanager
+def _alone_in(results: Path | None) -> Iterator[None]:
+    """Keep other processes out of a folder, whose inputs each call writes."""
+    if results is None:
+        yield
+        return
+    with store.explained(results):
+        results.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(results / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise PcvError(
+                f"results: another call uses '{results}'; wait for it, or name another folder"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
