@@ -146,7 +146,8 @@ def faults(
         nested = nested_rhat(sums, superchains)
         nested_most = np.minimum(nested_most, benchmark.nested.limit)
     lighter_tail = {
-        "plain": "smaller test sets or, where whole groups are left out, the marginal predictive",
+        "plain": "smaller test sets or, where a test set has effects of its own, the marginal "
+        "predictive",
         "marginal": "smaller test sets, or a model that predicts them better",
         "either": "smaller test sets, or a model that predicts them better",
     }[predictive]
