@@ -11,6 +11,7 @@ the tail of these weights, k-hat, tells whether q is near enough to the posterio
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import jax
@@ -35,9 +36,9 @@ AT_ONCE = 20
 """densities, or products with the Hessian, evaluated side by side"""
 RADIUS, TRIALS = 2.0, 20
 """starting points: uniform on (-2, 2), and how many are tried"""
-CLIMBS, FAR, LOWER = 5, 5.0, 5.0
-"""L-BFGS climbs to the mode; one that ends so many posterior standard deviations from it, and at
-most so many nats below, is at another mode"""
+CLIMBS, FAR, LOWER = 2, 5.0, 5.0
+"""pairs of opposite points from which L-BFGS climbs, beside the origin; a mode so many posterior
+standard deviations from the highest, and at most so many nats below, counts as another"""
 NEWTON, SMALL = 20, 1e-4
 """most Newton steps after L-BFGS; and the step, in posterior standard deviations, that ends them"""
 STEPS, RATE, SAMPLES = 1000, 0.01, 10
@@ -203,6 +204,20 @@ def _of_normal(
     return _From(center + z @ root.T, log_q)
 
 
+class _Mode(NamedTuple):
+    """A maximum of the density."""
+
+    x: Float[np.ndarray, " param"]
+    value: float
+    """negative log density"""
+    root: Float[np.ndarray, "param param"]
+    """of the inverse of the negative Hessian"""
+
+    def sds(self, x: np.ndarray) -> float:
+        """Return the distance of a point, in standard deviations of the normal approximation."""
+        return float(np.linalg.norm(np.linalg.solve(self.root, x - self.x)))
+
+
 def _at_mode(
     log_density: LogDensity, start: Array, names: list[str]
 ) -> tuple[Float[Array, " param"], Float[Array, "param param"]]:
@@ -210,7 +225,7 @@ def _at_mode(
     the negative Hessian there.
 
     Raises:
-        PcvError: the density has no curvature there; or it is about as high far from there.
+        PcvError: the density has no mode with a curvature, or climbs find another as high.
     """
     from scipy.optimize import minimize
 
@@ -231,47 +246,58 @@ def _at_mode(
             return np.inf, np.zeros_like(x)
         return -float(value), -gradient
 
-    tops = []
-    for climb in range(CLIMBS):
-        key = start if climb == 0 else jax.random.fold_in(start, climb)
-        first = _usable(log_density, key, len(names), at_origin=climb == 0)
-        options = {"maxiter": 2000}
-        tops.append(minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x)
-    x = min(tops, key=lambda top: objective(top)[0])
-    for _ in range(NEWTON):
-        value, gradient = objective(x)
-        curvature = np.asarray(hessian(jnp.asarray(x)), float)
-        scale = np.sqrt(np.maximum(np.abs(np.diagonal(curvature)), 1e-300))
-        even = (curvature + curvature.T) / 2 / scale / scale[:, None]
-        values, vectors = np.linalg.eigh(even)
-        worst = int(np.argmax(np.abs(vectors[:, 0])))
-        if not values[0] > 1e-10:
-            raise PcvError(
-                f"the posterior has no normal approximation at its mode: it is flat or rising in "
-                f"'{names[worst]}'; leave fit.approximation out"
-            )
-        along = vectors.T @ (gradient / scale)
-        step = vectors @ (along / values) / scale
-        if float(np.sqrt(np.sum(along**2 / values))) < SMALL:
-            break
-        length = 1.0
-        while objective(x - length * step)[0] > value and length > 1e-3:
-            length /= 2
-        x = x - length * step
-    else:
+    def polished(x: np.ndarray) -> _Mode:
+        for _ in range(NEWTON):
+            value, gradient = objective(x)
+            curvature = np.asarray(hessian(jnp.asarray(x)), float)
+            scale = np.sqrt(np.maximum(np.abs(np.diagonal(curvature)), 1e-300))
+            even = (curvature + curvature.T) / 2 / scale / scale[:, None]
+            values, vectors = np.linalg.eigh(even)
+            worst = int(np.argmax(np.abs(vectors[:, 0])))
+            if not values[0] > 1e-10:
+                raise PcvError(
+                    f"the posterior has no normal approximation at its mode: it is flat or rising "
+                    f"in '{names[worst]}'; leave fit.approximation out"
+                )
+            along = vectors.T @ (gradient / scale)
+            step = vectors @ (along / values) / scale
+            if float(np.sqrt(np.sum(along**2 / values))) < SMALL:
+                return _Mode(x, value, vectors / np.sqrt(values) / scale[:, None])
+            length = 1.0
+            while objective(x - length * step)[0] > value and length > 1e-3:
+                length /= 2
+            x = x - length * step
         raise PcvError(
             f"no mode of the posterior was found, perhaps as it has none (at the last, "
             f"'{names[worst]}' was {x[worst]:.3g}); leave fit.approximation out"
         )
-    for top in tops:
-        sds = float(np.linalg.norm(vectors.T @ (scale * (top - x)) * np.sqrt(values)))
-        if objective(top)[0] - value < LOWER and sds > FAR:
-            most = int(np.argmax(np.abs(scale * (top - x))))
+
+    firsts = [_usable(log_density, start, len(names), at_origin=True)]
+    for climb in range(1, CLIMBS + 1):
+        with suppress(PcvError):
+            first = _usable(log_density, jax.random.fold_in(start, climb), len(names))
+            firsts += [first, -first]
+    modes: list[_Mode] = []
+    errors: list[PcvError] = []
+    for first in firsts:
+        top = minimize(objective, first, jac=True, method="L-BFGS-B", options={"maxiter": 2000}).x
+        if not np.isfinite(objective(top)[0]) or any(mode.sds(top) < FAR for mode in modes):
+            continue
+        try:
+            modes.append(polished(top))
+        except PcvError as error:  # flat there, or unbounded
+            errors.append(error)
+    if not modes:
+        raise errors[0]
+    highest = min(modes, key=lambda mode: mode.value)
+    for mode in modes:
+        if mode.value - highest.value < LOWER and highest.sds(mode.x) > FAR:
+            most = int(np.argmax(np.abs(mode.x - highest.x)))
             raise PcvError(
                 f"the posterior has no single mode: it is about as high at '{names[most]}' = "
-                f"{top[most]:.3g} as at {x[most]:.3g}; leave fit.approximation out"
+                f"{mode.x[most]:.3g} as at {highest.x[most]:.3g}; leave fit.approximation out"
             )
-    return jnp.asarray(x), jnp.asarray(vectors / np.sqrt(values) / scale[:, None])
+    return jnp.asarray(highest.x), jnp.asarray(highest.root)
 
 
 def _usable(
