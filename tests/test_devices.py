@@ -129,7 +129,13 @@ def test_a_stage_takes_one_thread_for_linear_algebra():
     def threads():
         return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
+    if not threads():
+        pytest.skip("threadpoolctl knows no BLAS here")
     with threadpool_limits(2, user_api="blas"):
-        with devices.at_work("float64"):
-            assert set(threads()) == {1}
+        first, second = (devices.at_work("float64") for _ in range(2))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(threads()) == {1}
+        second.__exit__(None, None, None)
         assert set(threads()) == {2}

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -141,9 +142,6 @@ def precision(name: str) -> Iterator[None]:
 def at_work(name: str) -> Iterator[None]:
     """Context of a running stage: arrays in the named precision; Ctrl-C is deferred.
 
-    A BLAS has one thread: chains use all cores, and for small matrices its threads wait for one
-    another five times as long as one thread takes.
-
     Raises:
         PcvError: a device ran out of memory, and there was no smaller tile to try.
         Stopped: Ctrl-C was pressed.
@@ -151,7 +149,7 @@ def at_work(name: str) -> Iterator[None]:
     try:
         with (
             precision(name),
-            threadpool_limits(1, user_api="blas"),
+            _one_thread_for_linear_algebra(),
             process.deferred(signal.SIGINT),
         ):
             yield
@@ -163,6 +161,26 @@ def at_work(name: str) -> Iterator[None]:
             "(cv.fold_batches: auto), or use precision: float32; for a full-data fit, reduce "
             "fit.chains or fit.draws"
         ) from error
+
+
+_guard = threading.Lock()
+_limits: list[threadpool_limits | None] = []
+
+
+@contextmanager
+def _one_thread_for_linear_algebra() -> Iterator[None]:
+    """Limit BLAS to one thread: several would compete with the chains for the cores, and for small
+    matrices they wait for one another longer than one thread takes. Threads of Python share this
+    limit; the last to leave lifts it."""
+    with _guard:
+        _limits.append(None if _limits else threadpool_limits(1, user_api="blas"))
+    try:
+        yield
+    finally:
+        with _guard:
+            limit = _limits.pop()
+            if limit is not None:
+                limit.restore_original_limits()
 
 
 def out_of_memory(error: JaxRuntimeError) -> bool:
