@@ -56,9 +56,10 @@ MAX_BYTES = 2**30
 """size of the cache at which a run begins with an empty one"""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """One more than cores: tests of workflows wait for other processes."""
-    return CORES + 1
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", CORES + 1))
 
 
 def pytest_configure(config):

@@ -142,8 +142,8 @@ def make_results(
         verdict = np.full(folds, "ok", dtype="U200")
         verdict[khat > 0.7] = (
             f"k-hat {khat_of_worst:.1f}: heavy-tailed predictive density, so the MCSE is only a"
-            " lower bound; smaller test sets or, where whole groups are left out, the marginal"
-            " predictive"
+            " lower bound; smaller test sets or, where a test set has effects of its own, the"
+            " marginal predictive"
         )
         params = ["mu_alpha", "sigma_alpha", "sigma_y"] + [
             f"{name}[{k}]" for name in ("alpha", "beta") for k in range(folds)

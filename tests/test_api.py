@@ -744,12 +744,18 @@ def test_what_was_kept_is_not_made_again(tmp_path, capsys, monkeypatch):
 
 
 def test_one_call_at_a_time_uses_a_folder(tmp_path):
-    model, fit = pcv.from_numpyro(flat, {"y": Y}), {"warmup": 50, "draws": 50}
+    model = pcv.from_numpyro(flat, {"y": Y})
+
+    def call():
+        folds = pcv.kfold(N, 2, seed=1)
+        return pcv.cross_validate(model, folds, draws=40, seed=1, results=tmp_path, **QUICK)
+
     with (
         FileLock(tmp_path / ".lock"),
         pytest.raises(PcvError, match=r"^results: another call uses '.*'; wait for it, or name"),
     ):
-        pcv.cross_validate(model, pcv.kfold(N, 4, seed=1), fit=fit, results=tmp_path)
+        call()
+    assert np.isfinite(call().elpd)
 
 
 def test_the_full_data_fit_alone():

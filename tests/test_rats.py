@@ -300,7 +300,7 @@ def test_the_fold_that_the_plain_predictive_misses_is_flagged():
     assert FOLDS.id[worst] == "rat 9"
     assert khat[worst] > 2
     flagged = all_verdicts(plain, "plain")
-    assert "or, where whole groups are left out, the marginal predictive" in flagged[worst]
+    assert "or, where a test set has effects of its own, the marginal predictive" in flagged[worst]
     assert (np.char.find(flagged, "k-hat") >= 0).tolist() == (khat > 0.7).tolist()
     assert not (np.char.find(all_verdicts(integrated, "marginal"), "k-hat") >= 0).any()
 

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,23 +192,24 @@ def _kept(results: Any) -> Path | None:
 
 @contextmanager
 def _alone_in(results: Path | None) -> Iterator[None]:
-    """Keep other processes out of a folder, whose inputs each call writes."""
+    """Keep other calls out of a folder, whose inputs each call writes.
+
+    A folder that takes no lock, as one that is only read, is used without.
+    """
     if results is None:
         yield
         return
-    with store.explained(results):
-        results.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(results / ".lock")
+    with ExitStack() as stack:
         try:
-            lock.acquire(timeout=0)
+            results.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(results / ".lock", timeout=0))
         except Timeout:
             raise PcvError(
                 f"results: another call uses '{results}'; wait for it, or name another folder"
             ) from None
-    try:
+        except (OSError, NotImplementedError):
+            pass  # whatever cannot be written is told where it is
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

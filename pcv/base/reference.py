@@ -131,7 +131,7 @@ def load(reference: str) -> Callable[..., Any]:
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
             # Of the file itself: a stored bytecode counts by time and size, not by content.
-            code = compile(path.read_bytes(), path, "exec")
+            code = compile(path.read_bytes(), str(spec.origin), "exec", dont_inherit=True)
             with _importing(reference):
                 exec(code, vars(module))
         else:

@@ -56,7 +56,7 @@ def from_numpyro(
 
     Args:
         model: function of NumPyro primitives, with its observations.
-        data: its keyword arguments, by name or as the columns of a table. They are copied.
+        data: its keyword arguments, by name or as the columns of a table. Numeric ones are copied.
         units: plate, or plates, whose elements are the units; None: the elements of the observed
             site or, with several observed sites, of the plates they share.
         columns: further columns of the data, one value per element of the observed site, that
@@ -140,9 +140,7 @@ def from_numpyro(
         with numpyro.validation_enabled(found.moving):
             terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
         if single is not None and argument is None and outcome in data:
-            now = sites[single]["value"]
-            same = isinstance(now, jax.core.Tracer) or np.allclose(now, observed[single])
-            if not same:
+            if _differs(sites[single]["value"], observed[single]):
                 raise PcvError(
                     f"{where}: what is observed at '{single}' has changed since pcv.from_numpyro; "
                     "call it again"
@@ -196,6 +194,13 @@ def _as_array(x: Any) -> Any:
     if array.dtype.kind not in "biuf":
         return x
     return array if array.ndim else array.item()
+
+
+def _differs(now: Any, then: np.ndarray) -> bool:
+    """Whether an outcome that the model's function encloses has other values than it had."""
+    if isinstance(now, jax.core.Tracer) or np.shape(now) != then.shape:
+        return False
+    return not np.allclose(now, then, atol=0, equal_nan=True)
 
 
 def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> str | None:
