@@ -669,6 +669,15 @@ class TestRounds:
         assert [made for made in drawn if made[1]] == [(192, 192)]
 
     @pytest.mark.slow
+    def test_sums_in_place_of_draws_and_other_scores(self, project):
+        changes = {"cv.store": "sums", "scores": ["interval", "crps"]}
+        in_rounds(project, **changes)
+        with_sums = estimates(project)
+        in_rounds(project, scores=["interval", "crps"])
+        for name in ("joint_elpd", "joint_mcse", "khat", "interval_pointwise", "crps_pointwise"):
+            np.testing.assert_allclose(with_sums[name], estimates(project)[name], rtol=1e-9)
+
+    @pytest.mark.slow
     def test_two_batches_of_sums_and_other_scores(self, after_rounds):
         """As one batch of draws: a model, or a batch, may be done long before the others."""
         whole = [estimates(after_rounds, model) for model in ("linear", "flat")]
@@ -757,6 +766,7 @@ class TestScores:
             z = ((here - there) / np.hypot(whole[f"{key}_mcse"], single[f"{key}_mcse"])).values
             assert (abs(z) < z_limit(z.size, df=19)).all(), (key, z)
             assert (z != 0).any()
+        assert not (whole["joint_elpd"] == single["joint_elpd"]).any()
         assert not any("resuming from" in line for line in project.said)  # nothing is recycled
         drawn = xr.open_dataset(project.path("models/linear/sample/1-of-1.zarr", "single"))
         assert (drawn["log_joint_draws"] == drawn["log_joint_draws"].astype("float32")).all()

@@ -149,8 +149,8 @@ def _extrapolated(
 ) -> Float[Array, "node slot"]:
     """Terms that overflow at the ends of the line, as for counts whose rate does, replaced by
     those of the nearest node if next to no prior mass lies beyond it."""
-    known, places = ~_overflows(each), jnp.arange(len(each))[:, None]
-    last = len(each) - 1 - jnp.argmax(known[::-1], axis=0)
-    nearest = jnp.clip(places, jnp.argmax(known, axis=0), last)
+    mask, places = ~_overflows(each), jnp.arange(len(each))[:, None]
+    last = len(each) - 1 - jnp.argmax(mask[::-1], axis=0)
+    nearest = jnp.clip(places, jnp.argmax(mask, axis=0), last)
     lost = jnp.sum(jnp.where(nearest != places, mass[:, None], 0.0), axis=0)
     return jnp.where(lost < BEYOND, jnp.take_along_axis(each, nearest, axis=0), each)
