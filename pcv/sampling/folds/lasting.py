@@ -55,6 +55,8 @@ class Seen(NamedTuple):
     """joint scores"""
     mean: Centers
     """of the log score, by kind"""
+    accepted: Float[np.ndarray, " fold"]
+    """mean acceptance probability"""
 
 
 class Length(NamedTuple):
@@ -74,6 +76,8 @@ class Run(NamedTuple):
     center: Centers
     early: Float[np.ndarray, "fold chain early_draw"]
     """joint scores of all draws, or of those before the first look"""
+    accepted: Float[np.ndarray, " fold"]
+    """mean acceptance probability of the early draws"""
     late: Float[np.ndarray, "fold chain late_draw"]
     """joint scores of later draws"""
     num_draws: Int[np.ndarray, " fold"]
@@ -117,7 +121,8 @@ def run(
         blocks = moving.blocks(engine, root, kernel, *at, until - done, first + done, say)
         for block, standing in blocks:
             means = {kind: block.sums[kind]["mean"].mean(1) for kind in ("joint", "pointwise")}
-            made.append(Seen(block.draws, means))
+            accepted = block.stats["acceptance"]["total"].mean(1) / block.num_draws
+            made.append(Seen(block.draws, means, accepted))
             begin, done = standing.position, done + block.num_draws
             after(block, first + done, first + in_all)
         return made, begin
@@ -128,9 +133,10 @@ def run(
         made, end = drawn(every, position, 0, given, given)
         later = made[len(made) // 2 :]
         num_draws, forgot = np.full(number, given), np.ones(number, bool)
-        return Run(end, centers(later), _scores(made), _scores(later), num_draws, forgot)
+        scores = _scores(made), _accepted(made), _scores(later)
+        return Run(end, centers(later), *scores, num_draws, forgot)
     end, center = position.copy(), moving.uncentered(folds)
-    early: list[np.ndarray] = []
+    early: list[Seen] = []
     late = np.zeros((*position.shape[:2], KEPT))
     num_draws, forgot, done, left = np.zeros(number, int), np.zeros(number, bool), 0, every
     noise = fdtri(superchains - 1, chains - superchains, 1 - BY_CHANCE)
@@ -146,7 +152,7 @@ def run(
         made, end[left] = drawn(left, end[left], done, until, in_all)
         done = until
         if done <= FIRST:
-            early.append(_scores(made))
+            early.extend(made)
         if done < FIRST:
             continue
         apart = excess(_scores(made), superchains)
@@ -158,9 +164,12 @@ def run(
         if not len(left):
             break
     else:
-        rest = [Seen(x.draws[~passed], {k: m[~passed] for k, m in x.mean.items()}) for x in made]
+        rest = [
+            Seen(x.draws[~passed], {k: m[~passed] for k, m in x.mean.items()}, x.accepted[~passed])
+            for x in made
+        ]
         conclude(left, rest, LAST, False)
-    return Run(end, center, np.concatenate(early, axis=2), late, num_draws, forgot)
+    return Run(end, center, _scores(early), _accepted(early), late, num_draws, forgot)
 
 
 def enough(look: int, chains: int, superchains: int) -> int:
@@ -187,10 +196,9 @@ def excess(
 
 def centers(made: Sequence[Seen]) -> Centers:
     """Centring constants of the log score by kind, from blocks of draws."""
-    counts = [seen.draws.shape[2] for seen in made]
 
     def center(kind: str) -> np.ndarray:
-        pooled = np.average([seen.mean[kind] for seen in made], axis=0, weights=counts)
+        pooled = _average(made, [seen.mean[kind] for seen in made])
         return np.where(np.isfinite(pooled), pooled, 0.0)
 
     shift = np.full(len(made[0].draws), np.inf)
@@ -199,3 +207,11 @@ def centers(made: Sequence[Seen]) -> Centers:
 
 def _scores(made: Sequence[Seen]) -> Float[np.ndarray, "fold chain draw"]:
     return np.concatenate([seen.draws for seen in made], axis=2)
+
+
+def _accepted(made: Sequence[Seen]) -> Float[np.ndarray, " fold"]:
+    return _average(made, [seen.accepted for seen in made])
+
+
+def _average(made: Sequence[Seen], means: Sequence[np.ndarray]) -> np.ndarray:
+    return np.average(means, axis=0, weights=[seen.draws.shape[2] for seen in made])

@@ -52,13 +52,14 @@ def warmup(
     """
     own = moving.alike(fit, len(folds.id))
     at = engine, root("warmup"), fit.kernel, folds, own, position, length, 0
-    end, center, early, late, num_draws, forgot = run(
+    end, center, early, accepted, late, num_draws, forgot = run(
         *at, lambda block, *made: after(block, "", *made), say
     )
     which = np.full(len(folds.id), adapted == "always")
     if adapted == "auto" and early.shape[2] >= MIN_DRAWS:
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
-        which = needs_adapting(early, at_full_data(engine, folds, thinned, say)) | ~forgot
+        full = at_full_data(engine, folds, thinned, say)
+        which = needs_adapting(early, full, accepted) | ~forgot
         own = own._replace(num_steps=own.num_steps * longer(early))
     if not which.any():
         return Starts(end, own, which, center, late, num_draws, forgot)
