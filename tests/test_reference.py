@@ -1,5 +1,6 @@
 """Model references: what they find, and what is said when they do not."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -70,11 +71,12 @@ class TestFound:
     def test_files_count_by_their_content(self, folder, monkeypatch):
         """Not by time and size, by which Python takes up stored bytecode."""
         monkeypatch.setattr(sys, "dont_write_bytecode", False)
-        file = folder / "model.py"
-        for number in (1, 2, 3):
-            file.write_text(f"def model(data):\n    return {number}\n")
-            os.utime(file, (1e9, 1e9))
-            assert reference.build("model.py:model", {}, {}) == number
+        write("model.py", "from constant import number\ndef model(data):\n    return number\n")
+        for name, build in (("constant", "model.py:model"), ("alone", "alone.py:model")):
+            for number in (1, 2, 3):
+                write(f"{name}.py", f"number = {number}\ndef model(data):\n    return number\n")
+                os.utime(folder / f"{name}.py", (1e9, 1e9))
+                assert reference.build(build, {}, {}) == number
 
     def test_file_elsewhere(self, folder, monkeypatch):
         (folder / "other").mkdir()
@@ -120,6 +122,18 @@ class TestFound:
     def test_module(self):
         assert reference.load("pcv.models.zoo.rats:random_slopes") is rats.random_slopes
         assert str(reference.source("pcv.models.zoo.rats:random_slopes")) == rats.__file__
+
+    def test_a_module_that_has_changed_since_it_was_imported(self, folder, monkeypatch):
+        """Its file would be hashed, and what was imported run; a file's reference runs it anew."""
+        sys.path.insert(0, str(folder))
+        write("changing.py", "def f(data):\n    return 1\n")
+        assert reference.load("changing:f")({}) == 1
+        write("changing.py", "def f(data):\n    return 22\n")
+        said = message(reference.load, "changing:f")
+        assert said.endswith("changing.py has changed since it was imported; start a new process")
+        assert reference.load("changing.py:f")({}) == 22
+        importlib.reload(sys.modules["changing"])
+        assert reference.load("changing:f")({}) == 22
 
     def test_search_path_is_left_alone(self):
         before = list(sys.path)

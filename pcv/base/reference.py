@@ -13,6 +13,10 @@ from typing import Any
 from pcv.base.errors import PcvError, in_one_line, nearest
 
 
+_IMPORTED: dict[str, tuple[Any, bytes]] = {}
+"""by module: what tells one import of it from the next, and the content of its file then"""
+
+
 def _split(reference: str) -> tuple[str, str]:
     place, colon, function = reference.rpartition(":")
     if not colon or not place or not function:
@@ -107,9 +111,12 @@ def _importing(reference: str) -> Iterator[None]:
     neighbours = {str(path.resolve()) for path in sources(reference)[1:]}
     sys.path.insert(0, str(Path(place).parent.resolve()))
     importlib.invalidate_caches()
+    # Stored bytecode counts by time and size, not by content.
+    stores, sys.dont_write_bytecode = not sys.dont_write_bytecode, True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = not stores
         sys.path.pop(0)
         for name, module in list(sys.modules.items()):
             if getattr(module, "__file__", None) in neighbours:
@@ -120,7 +127,8 @@ def load(reference: str) -> Callable[..., Any]:
     """The function that builds a model from data and arguments.
 
     Raises:
-        PcvError: the file fails to import (with its error and line), or has no such function.
+        PcvError: the file fails to import (with its error and line), or has no such function; or
+            that of a module has changed since this process loaded it.
     """
     place, function = _split(reference)
     path = source(reference)
@@ -130,7 +138,7 @@ def load(reference: str) -> Callable[..., Any]:
             assert spec is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
-            # Of the file itself: a stored bytecode counts by time and size, not by content.
+            # Of the file itself, not of stored bytecode.
             code = compile(path.read_bytes(), str(spec.origin), "exec", dont_inherit=True)
             with _importing(reference):
                 exec(code, vars(module))
@@ -138,6 +146,15 @@ def load(reference: str) -> Callable[..., Any]:
             module = importlib.import_module(place)
     except (Exception, SystemExit) as error:
         raise _does_not_import(reference, path, error) from error
+    if not place.endswith(".py") and path.is_file():
+        this = module.__spec__, path.read_bytes()
+        first = _IMPORTED.setdefault(place, this)
+        if first[0] is not this[0]:
+            _IMPORTED[place] = this
+        elif first[1] != this[1]:
+            raise PcvError(
+                f"model '{reference}': {path} has changed since it was imported; start a new process"
+            )
     found = getattr(module, function, None)
     if not callable(found):
         public = {n: x for n, x in vars(module).items() if callable(x) and n[0] != "_"}
