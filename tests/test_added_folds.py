@@ -28,7 +28,7 @@ def settings(min_observations, **changes):
 
 
 FEW, MORE = 8, 6  # four folds, and the two before them
-MADE = "warmup", "sample"
+LEFT = "results/.checkpoints", *(f"results/yields/models/flat/{x}" for x in ("warmup", "sample"))
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +39,38 @@ def folder(tmp_path_factory):
     return made
 
 
+def forget():
+    for left in LEFT:
+        shutil.rmtree(left, ignore_errors=True)
+
+
 @pytest.fixture
 def project(folder, monkeypatch):
     """After the fit, with nothing of any folds."""
     monkeypatch.chdir(folder.folder)
     folder.said.clear()
-    for left in ("results/.checkpoints", *(f"results/yields/models/flat/{x}" for x in MADE)):
-        shutil.rmtree(left, ignore_errors=True)
+    forget()
     with jax.enable_x64(True):
         yield folder
+
+
+@pytest.fixture(scope="module")
+def few(folder):
+    """Four folds, once sampled, and what that leaves."""
+    with contextlib.chdir(folder.folder), jax.enable_x64(True):
+        forget()
+        made = sampled(folder, settings(FEW))
+        for left in LEFT:
+            shutil.copytree(left, f"few/{left}")
+    return made
+
+
+@pytest.fixture
+def before(few, project):
+    """A project with four folds that are sampled; their samples."""
+    for left in LEFT:
+        shutil.copytree(f"few/{left}", left)
+    return few
 
 
 def sampled(project, changes):
@@ -89,9 +112,7 @@ def close(one, other):
             np.testing.assert_allclose(one[name], other[name], rtol=1e-6, err_msg=name)
 
 
-def test_folds_that_are_added_are_sampled_alone(project, drawn):
-    before = sampled(project, settings(FEW))
-    drawn.clear()
+def test_folds_that_are_added_are_sampled_alone(project, before, drawn):
     after = sampled(project, settings(MORE))
     assert drawn == [(2, 20), (2, 60)]
     assert "sample flat: 4 of 6 folds have saved blocks; the others are made" in project.said
@@ -105,9 +126,7 @@ def test_folds_that_are_added_are_sampled_alone(project, drawn):
 
 
 @pytest.mark.slow
-def test_folds_and_draws_are_added_at_once(project, drawn):
-    sampled(project, settings(FEW))
-    drawn.clear()
+def test_folds_and_draws_are_added_at_once(project, before, drawn):
     both = settings(MORE, cv={"draws": 96})
     after = sampled(project, both)
     assert drawn == [(2, 20), (2, 60), (6, 36)]
@@ -152,27 +171,26 @@ def test_kernels_of_their_own(project, drawn):
     close(after, sampled(project, settings(MORE, cv=always)))
 
 
-@pytest.mark.parametrize("writes", repeated([5, 0, 12, 15]))
-def test_killed_while_folds_are_added(project, monkeypatch, writes):
+@pytest.mark.parametrize("writes", repeated([(5,), (0, 12, 15)]))
+def test_killed_while_folds_are_added(project, before, monkeypatch, writes):
     """At a block of the new folds, or while all are put together."""
-    sampled(project, settings(FEW))
     run(project.job(settings(MORE), "flat"), "folds", "warmup")
-    for left in ("kept", "results/yields/models/flat/sample"):
-        shutil.rmtree(left, ignore_errors=True)
+    shutil.rmtree("kept", ignore_errors=True)
     shutil.copytree("results/.checkpoints", "kept")
-    with monkeypatch.context() as patch:
-        killed_after(patch, writes)
-        with pytest.raises(Killed):
-            run(project.job(settings(MORE), "flat"), "sample")
-    after = sampled(project, settings(MORE))
-    shutil.rmtree("results/.checkpoints")
-    shutil.copytree("kept", "results/.checkpoints")
-    assert sampled(project, settings(MORE)).identical(after)
+    undisturbed = sampled(project, settings(MORE))
+    for number in writes:
+        for left in (LEFT[0], LEFT[2]):
+            shutil.rmtree(left)
+        shutil.copytree("kept", LEFT[0])
+        with monkeypatch.context() as patch:
+            killed_after(patch, number)
+            with pytest.raises(Killed):
+                run(project.job(settings(MORE), "flat"), "sample")
+        assert sampled(project, settings(MORE)).identical(undisturbed)
 
 
 @pytest.mark.slow
-def test_a_block_of_others_that_is_damaged_counts_no_more(project, drawn):
-    sampled(project, settings(FEW))
+def test_a_block_of_others_that_is_damaged_counts_no_more(project, before, drawn):
     (block,) = project.folder.glob("results/.checkpoints/yields/flat/0/*/block-000003")
     block.write_bytes(b"")
     drawn.clear()
@@ -194,8 +212,7 @@ def test_a_run_that_stops_when_the_answer_is_in_begins_anew(project, drawn):
 
 
 @pytest.mark.slow
-def test_another_model_begins_anew(project, drawn):
-    sampled(project, settings(FEW))
+def test_another_model_begins_anew(project, before, drawn):
     other = settings(FEW, **{"models.flat.args": {"scale": 4.0}})
     run(project.job(other, "flat"), "fit")
     drawn.clear()
@@ -205,9 +222,7 @@ def test_another_model_begins_anew(project, drawn):
 
 
 @pytest.mark.slow
-def test_scores_of_stored_replicates_take_no_draws(project, drawn):
-    before = sampled(project, settings(FEW))
-    drawn.clear()
+def test_scores_of_stored_replicates_take_no_draws(project, before, drawn):
     more = settings(FEW, scores=["log", "crps", "energy", "interval"])
     after = sampled(project, more)
     assert drawn == []
