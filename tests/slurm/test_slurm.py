@@ -37,12 +37,12 @@ RATS = {
                 "warmup": 30,
                 "draws": 100,
                 "batch_size": 20,
-                "fold_batches": 3,
+                "fold_batches": 2,
             },
         }
     },
 }
-"""in three batches of ten folds"""
+"""in two batches of 15 folds"""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def since(env, before):
 
 
 @pytest.fixture(scope="module")
-def three_batches(slurm, tmp_path_factory):
+def two_batches(slurm, tmp_path_factory):
     """A folder after its workflow, whose warmup and sampling asked for the one GPU; its jobs."""
     project = tmp_path_factory.mktemp("rats") / "project"
     project.mkdir()
@@ -102,21 +102,21 @@ def three_batches(slurm, tmp_path_factory):
     return project, since(slurm, before)
 
 
-def test_three_batches_one_gpu(three_batches):
-    project, made = three_batches
+def test_two_batches_one_gpu(two_batches):
+    project, made = two_batches
     assert (project / "results/rats/report.html").exists()
     names = [name for name, *_ in made.values()]
-    assert names.count("pcv-sample") == names.count("pcv-warmup") == 3
+    assert names.count("pcv-sample") == names.count("pcv-warmup") == 2
     assert {state for _, state, *_ in made.values()} == {"COMPLETED"}
     gpu = ("pcv-sample", "pcv-warmup")
     times = sorted((start, end) for name, _, start, end in made.values() if name in gpu)
     assert all(end <= start for (_, end), (start, _) in pairwise(times))
 
 
-def test_a_time_limit_and_a_kill(slurm, three_batches, tmp_path):
+def test_a_time_limit_and_a_kill(slurm, two_batches, tmp_path):
     """More draws until this machine takes longer than the limit of a minute; one job is killed as
     soon as it has draws."""
-    project = Path(shutil.copytree(three_batches[0], tmp_path / "project"))
+    project = Path(shutil.copytree(two_batches[0], tmp_path / "project"))
     long = {"batch_size": 200, "fold_batches": 1, "store": "sums"}
     options = ("--set-resources", "sample:runtime=1", "--set-threads", "sample=1", "--retries=30")
     before, signalled, deadline = jobs(slurm), set(), time.monotonic() + LIMIT_S
