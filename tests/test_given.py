@@ -135,19 +135,6 @@ def test_draws_of_other_data_or_priors_are_refused(drawn, data):
         call(pcv.from_numpyro(clinics, data), fit=drawn)
 
 
-@pytest.mark.slow
-def test_models_have_draws_of_their_own(drawn, tmp_path):
-    models = {name: pcv.from_numpyro(clinics, DATA) for name in ("one", "other")}
-    with pytest.raises(PcvError, match="give those of each model by its name: 'one', 'other'"):
-        call(models, fit=drawn)
-    found = call(models, fit={"one": drawn, "other": drawn}, results=tmp_path)
-    assert set(found) == {"one", "other"}
-    first = tmp_path / "cv/models/one/sample/1-of-1.zarr/zarr.json"
-    before = first.stat().st_mtime_ns
-    call(models, fit={"one": drawn, "other": drawn}, results=tmp_path)
-    assert first.stat().st_mtime_ns == before
-
-
 def mean_of(**more):
     """A normal mean; its posterior is N(Σy / (n + 1), 1 / (n + 1))."""
     return pcv.Model(
@@ -163,6 +150,19 @@ def mean_of(**more):
 def of_mean(mean, sd):
     draws = np.random.default_rng(4).normal(mean, sd, size=(4, 500))
     return xr.DataTree.from_dict({"posterior": xr.Dataset({"a": (("chain", "draw"), draws)})})
+
+
+def test_models_have_draws_of_their_own(tmp_path):
+    model = mean_of(unconstrain=lambda variables: {"a": variables["a"]})
+    models, right = {"one": model, "other": model}, of_mean(Y.sum() / 21, 1 / np.sqrt(21))
+    with pytest.raises(PcvError, match="give those of each model by its name: 'one', 'other'"):
+        call(models, data={"y": Y}, fit=right)
+    settings = {"data": {"y": Y}, "fit": {"one": right, "other": right}, "results": tmp_path}
+    assert set(call(models, **settings)) == {"one", "other"}
+    first = tmp_path / "cv/models/one/sample/1-of-1.zarr/zarr.json"
+    before = first.stat().st_mtime_ns
+    call(models, **settings)
+    assert first.stat().st_mtime_ns == before
 
 
 def test_a_model_of_ones_own_says_the_way_back():
