@@ -171,7 +171,7 @@ def test_kernels_of_their_own(project, drawn):
     close(after, sampled(project, settings(MORE, cv=always)))
 
 
-@pytest.mark.parametrize("writes", repeated([(5,), (0, 12, 15)]))
+@pytest.mark.parametrize("writes", repeated([(5,), (0, 12)]))
 def test_killed_while_folds_are_added(project, before, monkeypatch, writes):
     """At a block of the new folds, or while all are put together."""
     run(project.job(settings(MORE), "flat"), "folds", "warmup")

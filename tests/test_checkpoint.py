@@ -254,21 +254,6 @@ def test_more_draws_go_on(project, monkeypatch):
     assert sampled(project).identical(shorter)
 
 
-CHANGES = {"scores": {"scores": ["log"]}, "seed": {"seed": 2}, "chains": {"cv.chains": 5}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", repeated(CHANGES))
-def test_draws_of_something_else_are_dropped(project, change):
-    sampled(project)
-    changes = {**DRAWS, **CHANGES[change]}
-    run(project.job(changes, "flat"), "data", "folds", "fit", "warmup")
-    project.said.clear()
-    sampled(project, changes)
-    assert not any("goes on" in line for line in project.said)
-    run(project.job(DRAWS, "flat"), "data", "folds", "fit", "warmup")
-
-
 def cut_short(file):
     file.write_bytes(file.read_bytes()[:-7])
 

@@ -248,17 +248,6 @@ class TestRun:
         assert "cv_fit renamed" in again
         assert not any(job.endswith(" common") for job in again)
 
-    @pytest.mark.slow
-    def test_a_failing_model_is_told_last_and_in_one_line(self, finished, folder):
-        new = Path(shutil.copytree(finished[0], folder / "new"))
-        models = (new / "models.py").read_text()
-        (new / "models.py").write_text(models.replace('data["dose"]', 'data["doze"]'))
-        run = snakemake(new, snakefile=new / "Snakefile")
-        assert run.status == 1
-        assert "Traceback" not in run.out + run.err
-        assert "fit failed; full output in results/yields/logs/fit-varying.log" in run.err
-        assert "varying(data) fails (line 49): KeyError: 'doze'; the data have dose" in run.err
-
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):

@@ -1,6 +1,7 @@
 """The LOO-SS paper's page: its simulated posteriors, its estimates, and the whole from a config."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,11 @@ from loo_subsampling.estimates import M, Run, Terms, difference, from_some, mean
 from loo_subsampling.models import linear
 from loo_subsampling.page import page
 from loo_subsampling.simulate import posterior, simulated
+from pcv.api import cross_validation
 from pcv.base.errors import PcvError
 from pcv.pipeline.config import load
-from tests.workflow import ROOT, make_project, planned, snakemake
+from pcv.pipeline.job import Job
+from tests.workflow import ROOT, planned, snakemake
 
 CONFIGS = {
     name: ROOT / f"config/loo_subsampling/{name}.yaml" for name in ("loo_subsampling", "quick")
@@ -103,14 +106,14 @@ def test_configs_have_what_the_page_looks_for(name):
 
 
 @pytest.mark.slow
-def test_the_page_of_what_there_is(tmp_path):
+def test_the_page_of_what_there_is(tmp_path, monkeypatch):
     """Wells alone, from data at hand; the other experiments are named as missing."""
-    project = make_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(1)
     table = pd.DataFrame(rng.gamma(2, 1, (400, 3)), columns=["dist", "arsenic", "educ"])
     table["assoc"] = rng.integers(0, 2, 400)
     table["switch"] = rng.binomial(1, 1 / (1 + np.exp(table["dist"] - table["arsenic"])))
-    table.to_csv(project / "data.csv", index=False)
+    table.to_csv("data.csv", index=False)
     model = str(ROOT / "workflow/loo_subsampling/models.py")
     experiment = {
         "data": {"file": "data.csv", "outcome": "switch"},
@@ -128,14 +131,14 @@ def test_the_page_of_what_there_is(tmp_path):
         "fit": {"approximation": "laplace", "draws": 250},
     }
     config = {"seed": 1, "experiments": {"wells": experiment}}
-    (project / "wells.yaml").write_text(yaml.safe_dump(config))
-    run = snakemake(project, "loo_subsampling", "--configfile", "wells.yaml")
-    assert run.status == 0, run.err
-    assert "Page: results/loo_subsampling/index.html" in run.out
-    text = (project / "results/loo_subsampling/index.html").read_text()
+    Path("wells.yaml").write_text(yaml.safe_dump(config))
+    results, said = Path("results"), []
+    cross_validation.run(Job(load(Path("wells.yaml")), "wells", results, say=said.append))
+    page(load(Path("wells.yaml")), results, said.append, "snakemake loo_subsampling")
+    text = (results / "loo_subsampling/index.html").read_text()
     missing = [name for name in files.EXPERIMENTS if name != "wells"]
     assert f"{', '.join(missing)} were not run" in text
-    found = pd.read_csv(project / "results/loo_subsampling/tables/table_7.csv", index_col="row")
+    found = pd.read_csv(results / "loo_subsampling/tables/table_7.csv", index_col="row")
     assert found["elpd difference, paper"].tolist() == [-21, -29]
     row = found.loc["splines against linear terms"]
     # False alarm < 1e-4: errors are skewed, and so 4 SE are too few.

@@ -8,11 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 from jaxtyping import Array
-from numpyro.infer import MCMC, NUTS
 from scipy.stats import gamma, multivariate_normal, norm
 
 from pcv.analysis import diagnostics as diag
@@ -29,7 +26,7 @@ from pcv.sampling.folds.moving import starting_draws
 from pcv.sampling.tiles import Engine, build
 from tests import chains
 from tests.bounds import z_limit
-from tests.chains import Sampled, fit_of, mcse, off_printed, run
+from tests.chains import Sampled, fit_of, off_printed, run
 from tests.slow import repeated
 
 MODELS = {"random_slopes": rats.random_slopes, "common_slope": rats.common_slope}
@@ -192,50 +189,6 @@ def posterior(name: str) -> Posterior:
     return Posterior(draws.position, {n: np.asarray(x) for n, x in named.items() if x.ndim == 2})
 
 
-@cache
-def reference(name: str) -> dict[str, np.ndarray]:
-    """The same posterior by NumPyro, from sample statements."""
-    priors = PRIORS[name, "authors"]
-
-    def random_slopes():
-        scale = {n: numpyro.sample(n, dist.Gamma(*map(float, p))) for n, p in priors.items()}
-        mu_alpha = numpyro.sample("mu_alpha", dist.Normal(250.0, 20.0))
-        mu_beta = numpyro.sample("mu_beta", dist.Normal(6.0, 2.0))
-        with numpyro.plate("rats", 30):
-            alpha = numpyro.sample("alpha", dist.Normal(mu_alpha, scale["sigma_alpha"]))
-            beta = numpyro.sample("slope", dist.Normal(mu_beta, scale["sigma_beta"]))
-        mean = alpha[RAT - 1] + beta[RAT - 1] * AGE
-        numpyro.sample("weight", dist.Normal(mean, scale["sigma_y"]), obs=WEIGHT)
-
-    def common_slope():
-        scale = {n: numpyro.sample(n, dist.Gamma(*map(float, p))) for n, p in priors.items()}
-        mu_alpha = numpyro.sample("mu_alpha", dist.Normal(250.0, 20.0))
-        beta = numpyro.sample("beta", dist.Normal(6.0, 2.0))
-        with numpyro.plate("rats", 30):
-            alpha = numpyro.sample("alpha", dist.Normal(mu_alpha, scale["sigma_alpha"]))
-        mean = alpha[RAT - 1] + beta * AGE
-        numpyro.sample("weight", dist.Normal(mean, scale["sigma_y"]), obs=WEIGHT)
-
-    nuts = NUTS({"random_slopes": random_slopes, "common_slope": common_slope}[name])
-    mcmc = MCMC(nuts, num_warmup=500, num_samples=1500, num_chains=2, progress_bar=False)
-    mcmc.run(jax.random.key(7))
-    draws = mcmc.get_samples(group_by_chain=True)
-    return {n: np.asarray(x) for n, x in draws.items() if x.ndim == 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_the_full_data_posterior_is_that_of_another_sampler(name):
-    ours, theirs = posterior(name).named, reference(name)
-    assert set(ours) == set(theirs)
-    limit = z_limit(2 * len(ours))
-    for parameter, draws in ours.items():
-        other = theirs[parameter]
-        for of, summary in [("mean", np.mean), ("sd", np.std)]:
-            error = np.hypot(mcse(draws, of), mcse(other, of))
-            assert abs(summary(draws) - summary(other)) < limit * error
-
-
 @pytest.mark.parametrize("name", repeated(MODELS))
 def test_the_full_data_posterior_has_the_printed_means(name):
     assert off_printed(posterior(name).named, PRINTED[name]) < z_limit(len(PRINTED[name]))
@@ -306,9 +259,8 @@ def test_the_fold_that_the_plain_predictive_misses_is_flagged():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_two_seeds_of_the_marginal_predictive_agree(name):
-    first, second = (cross_validated(name, "marginal", seed) for seed in (1, 2))
+def test_two_seeds_of_the_marginal_predictive_agree():
+    first, second = (cross_validated("random_slopes", "marginal", seed) for seed in (1, 2))
     elpd, other = diag.elpd(first.joint), diag.elpd(second.joint)
     errors = np.hypot(diag.mcse(first.joint), diag.mcse(second.joint))
     assert (np.abs(elpd - other) < z_limit(elpd.size, df=158) * errors).all()  # of 160 batches

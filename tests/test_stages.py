@@ -401,25 +401,6 @@ class TestSuperchains:
         cv = {"chains": chains, "superchains": 4, "warmup": warmup, "draws": draws}
         return EXACT | {"cv": cv | {"batch_size": draws}}
 
-    @pytest.mark.slow
-    def test_answers_are_exact_and_have_mixed(self, conjugate):
-        changes = self.changes(1, chains=256)  # errors of 64 draws are far from normal
-        z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
-        assert np.abs(z).max() < z_limit(z.size, df=31)
-        warm = xr.open_dataset(conjugate.path("models/exact/warmup/1-of-1.zarr"))
-        assert warm.attrs["superchains"] == 4
-        found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
-        assert found.attrs["superchains"] == 4
-        assert (found["n_draws"] == 1).all()
-        # Chance flags a fold in 2% of runs, and three in less than 1e-4.
-        assert (found["verdict"] != "ok").sum() <= 2
-        share = (found["benchmark"] >= found["rhat_max"]).mean()
-        assert found["benchmark_share"] == pytest.approx(float(share))
-        # Superchains of M = 64 differ by chance: √(1 + χ²₃ / (3 M)), 1.01 on average, and that of
-        # any of four folds exceeds 1.07 in less than 1e-4 of runs.
-        assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.1
-        assert "nested R-hat max" in conjugate.said[-1]
-
     def starts(self, conjugate, monkeypatch, **cv) -> np.ndarray:
         """Of each fold and superchain the starts of its chains."""
         seen = []
@@ -470,15 +451,26 @@ class TestSuperchains:
         assert float(found["rhat"].min()) > 2
 
     @pytest.mark.slow
-    def test_warmup_that_ends_when_starts_are_forgotten(self, conjugate):
-        changes = self.changes(1, "auto", chains=256)
+    def test_answers_are_exact_and_have_mixed(self, conjugate):
+        """After a warmup that ends when starts are forgotten."""
+        changes = self.changes(1, "auto", chains=256)  # errors of 64 draws are far from normal
         run(conjugate.job(changes), "data", "folds", "fit")
         z = z_of_estimates(conjugate, conjugate.job(changes, model="exact"))
         assert np.abs(z).max() < z_limit(z.size, df=31)
         warm = xr.open_dataset(conjugate.path("models/exact/warmup/1-of-1.zarr")).load()
         assert warm["forgot"].all()
-        found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr"))
+        found = xr.open_dataset(conjugate.path("models/exact/diagnostics.zarr")).load()
+        assert found.attrs["superchains"] == warm.attrs["superchains"] == 4
+        assert (found["n_draws"] == 1).all()
         np.testing.assert_array_equal(found["n_warmup"], warm["n_warmup"])
+        # Chance flags a fold in 2% of runs, and three in less than 1e-4.
+        assert (found["verdict"] != "ok").sum() <= 2
+        share = (found["benchmark"] >= found["rhat_max"]).mean()
+        assert found["benchmark_share"] == pytest.approx(float(share))
+        # Superchains of M = 64 differ by chance: √(1 + χ²₃ / (3 M)), 1.01 on average, and that of
+        # any of four folds exceeds 1.07 in less than 1e-4 of runs.
+        assert 1 <= float(found["rhat"].min()) <= float(found["rhat_max"]) < 1.1
+        assert "nested R-hat max" in conjugate.said[-1]
         typical = np.median(warm["n_warmup"])
         assert any(f"{typical:.0f} draws per chain" in words for words in conjugate.said)
 
@@ -558,15 +550,6 @@ class TestUntil:
         assert number.min() < number.max()
         assert np.isfinite(sample["log_joint_tail"].values[:, -20:]).all()
         assert np.isfinite(estimates(project)["khat"]).all()
-
-    @pytest.mark.slow
-    def test_the_comparison_goes_on(self, project):
-        for model in ("linear", "flat"):
-            job = project.job({"cv.until": UNTIL}, model=model)
-            run(job, "sample", "diagnose")
-        job = project.job({"cv.until": UNTIL})
-        run(job, "compare", "report")
-        assert np.isfinite(pd.read_csv(project.path("comparison.csv"))["mcse"]).all()
 
     def test_a_share_of_the_se(self, project):
         share = {"fold_mcse_over_se": 0.05, "min_draws": 24, "max_draws": 2400}
@@ -1142,9 +1125,11 @@ class TestOutOfDate:
         }
         inputs = known | sampled(job, known) | {"something else": known["fit"]}
         pretend_remade(job, "diagnose", inputs)
+        said = "made from other results of stage 'diagnose flat' than the present ones"
+        found = {artifact.stage: artifact.state for artifact in status.artifacts(project.job())}
+        assert (found["diagnose"], found["compare"]) == ("done", f"again: {said}")
         assert message(project.job(), "report") == (
-            f"{project.path('comparison.zarr')}: out of date: made from other results of stage "
-            "'diagnose flat' than the present ones; run `pcv compare` again"
+            f"{project.path('comparison.zarr')}: out of date: {said}; run `pcv compare` again"
         )
 
     @pytest.mark.parametrize(

@@ -116,19 +116,6 @@ def test_what_is_out_of_date_and_why(project):
     )
 
 
-@pytest.mark.slow
-def test_a_comparison_of_older_diagnostics(project):
-    job = project.job(SETTINGS)
-    run(job, "sample", "diagnose", "compare", "report")
-    other = project.job({**SETTINGS, "models.flat.args": {"scale": 4.0}})
-    run(other._replace(model="flat"), "fit", "warmup", "sample", "diagnose")
-    found = states(other)
-    assert found["diagnose flat"] == found["diagnose linear"] == "done"
-    made_from = "made from other results of stage 'diagnose flat' than the present ones"
-    assert found["compare"] == f"again: {made_from}"
-    run(job._replace(model="flat"), "fit", "warmup")
-
-
 def test_what_was_damaged(project):
     job = project.job(SETTINGS)
     run(job, "sample")

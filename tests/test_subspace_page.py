@@ -1,5 +1,7 @@
 """The page of chains on a subspace: its configs, its model, and the rows of its table."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,12 +10,14 @@ import pytest
 import yaml
 from scipy.integrate import solve_ivp
 
+from pcv.api import cross_validation
 from pcv.base.names import name_bits
 from pcv.pipeline.config import load
 from pcv.pipeline.data.registry import SOURCES
+from pcv.pipeline.job import Job
 from subspace import files, models
 from subspace.page import Row, discrepancy, page, table_1
-from tests.workflow import ROOT, make_project, planned, snakemake
+from tests.workflow import ROOT, planned, snakemake
 
 CONFIGS = {path.stem: path for path in (ROOT / "config/subspace").glob("*.yaml")}
 
@@ -93,9 +97,9 @@ def test_rows_of_the_table():
 
 
 @pytest.mark.slow
-def test_the_page_of_what_there_is(tmp_path):
+def test_the_page_of_what_there_is(tmp_path, monkeypatch):
     """Re-running and five directions, with few draws."""
-    project = make_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
     config = yaml.safe_load(CONFIGS["quick"].read_text())
     some = {name: config["experiments"][name] for name in ("all", "d5")}
     for experiment in some.values():
@@ -104,16 +108,22 @@ def test_the_page_of_what_there_is(tmp_path):
         )
         experiment |= {"fit": {"warmup": 300, "draws": 250}}
         experiment["cv"] = {"chains": 4, "draws": 40, "warmup": 10, "batch_size": 20}
-    (project / "c.yaml").write_text(yaml.safe_dump(config | {"experiments": some}))
-    run = snakemake(project, "subspace", "--configfile", "c.yaml")
-    assert run.status == 0, run.err
-    table = pd.read_csv(project / "results/subspace/tables/table_1.csv", index_col="method")
+    Path("c.yaml").write_text(yaml.safe_dump(config | {"experiments": some}))
+    results, said = Path("results"), []
+    for name in some:
+        job = Job(load(Path("c.yaml")), name, results, say=said.append)
+        cross_validation.run(job)
+        (folder := results / name / "benchmarks").mkdir()
+        for stage in ("warmup", "sample"):
+            (folder / f"{stage}-kinetics.tsv").write_text("s\n1.5\n")
+    page(load(Path("c.yaml")), results, said.append, "snakemake subspace")
+    table = pd.read_csv(results / "subspace/tables/table_1.csv", index_col="method")
     assert table.index[0] == "re-running, 49 parameters"
     assert table.index[1].startswith("PSIS (largest k-hat ")
     assert table.index[2] == "subspace, 5"
     assert float(table["bias"].iloc[2]) > 5 * float(table["MCSE"].iloc[2])
     assert table["seconds"].notna().all()
-    assert (project / "results/subspace/figures/bias.svg").exists()
+    assert (results / "subspace/figures/bias.svg").exists()
 
 
 def test_a_page_of_nothing(tmp_path):

@@ -12,7 +12,6 @@ from typing import Any
 
 from pcv.base.errors import PcvError, in_one_line, nearest
 
-
 _IMPORTED: dict[str, tuple[Any, bytes]] = {}
 """by module: what tells one import of it from the next, and the content of its file then"""
 
@@ -153,7 +152,8 @@ def load(reference: str) -> Callable[..., Any]:
             _IMPORTED[place] = this
         elif first[1] != this[1]:
             raise PcvError(
-                f"model '{reference}': {path} has changed since it was imported; start a new process"
+                f"model '{reference}': {path} has changed since it was imported; "
+                "start a new process"
             )
     found = getattr(module, function, None)
     if not callable(found):
