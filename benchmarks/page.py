@@ -49,9 +49,9 @@ there are two ratios: of seconds, and of seconds times MCSE², which is of the t
 same error. Loops that take long are timed on some folds, evenly spaced, and counted for all; what
 takes minutes to sample is measured once.
 
-For the rats, averages over left-out effects drawn by the chains depend on few draws: answers
-differ by more than their MCSEs say. The chains of the paper's sampler, which take 400 draws of
-warmup, start where the full data placed these effects, and need long to leave.
+The paper's sampler warms up for 1,000 draws, as in the paper: its chains start where the full data
+placed the effects that are left out, and need long to leave. For the rats, averages over left-out
+effects that chains draw depend on few draws: answers differ by more than their MCSEs say.
 """
 
 
