@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 # One cache of compiled functions for all workers, the processes that they start, and later runs.
@@ -65,10 +66,12 @@ def pytest_xdist_auto_num_workers(config):
 def pytest_configure(config):
     folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    is_worker = hasattr(config, "workerinput")
-    if not is_worker and sum(file.stat().st_size for file in folder.iterdir()) > MAX_BYTES:
-        shutil.rmtree(folder)
-        folder.mkdir(mode=0o700)
+    if hasattr(config, "workerinput"):
+        return
+    with suppress(FileNotFoundError):  # another run empties it
+        if sum(file.stat().st_size for file in folder.iterdir()) > MAX_BYTES:
+            shutil.rmtree(folder)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

@@ -497,7 +497,7 @@ class TestPsisFirst:
             xr.testing.assert_identical(loaded.tree[name].dataset, mixed.tree[name].dataset)
 
     @pytest.mark.slow
-    def test_brute_force_where_weights_are_heavy(self, found):
+    def test_brute_force_where_weights_are_heavy(self):
         y = Y.copy()
         y[5] += 8.0
         model = pcv.from_numpyro(slopes, {"y": y, "x": X})

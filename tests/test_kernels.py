@@ -278,12 +278,12 @@ def test_no_one_step_size_suits_a_funnel(monkeypatch):
     estimate, mcse = diag.elpd_pointwise(several.pointwise), diag.mcse_pointwise(several.pointwise)
     # Chains are in the neck so seldom that their 32 batches are worth some 16.
     assert np.abs((estimate - elpd) / mcse).max() < z_limit(FUNNELS, df=15)
-    # False alarm < 1e-4: medians are 1.004 (sd .001), and 1.040 (sd .009) without more moves.
+    # False alarm 3e-4: medians are 1.004 (sd .001), and 1.040 (sd .009) without more moves.
     assert second(diag.rhat(several.joint)) < MAX_RHAT
-    assert np.median(diag.rhat(several.joint)) < 1.014
+    assert np.median(diag.rhat(several.joint)) < 1.009
     monkeypatch.setattr(adapting, "MOVES", 1)
     monkeypatch.setattr(adapting, "FINER", 1)
-    assert np.median(diag.rhat(run(problem, True).joint)) > 1.014
+    assert np.median(diag.rhat(run(problem, True).joint)) > 1.009
 
 
 def second(x: np.ndarray) -> float:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow import changed, command, make_project, tiny, write_config
+from tests.workflow import MODEL, changed, command, make_project, tiny, write_config
 
-MODEL = Path("results/tiny/models/a")
-SAMPLED = MODEL / "sample/1-of-1.zarr"
-WARMED, DIAGNOSED = (str(MODEL / name) for name in ("warmup/1-of-1.zarr", "diagnostics.zarr"))
+OF_MODEL = Path("results/tiny/models/a")
+SAMPLED = OF_MODEL / "sample/1-of-1.zarr"
+WARMED, DIAGNOSED = (str(OF_MODEL / name) for name in ("warmup/1-of-1.zarr", "diagnostics.zarr"))
 LONG = changed(
     models={"a": {"model": "a.py:normal"}},
     cv__fold_batches=1,
@@ -22,6 +22,23 @@ LONG = changed(
     cv__batch_size=20,
 )
 """60 blocks of draws"""
+SLOW = """
+import time
+
+from pcv.sampling.folds import moving
+
+blocks = moving.blocks
+
+
+def slow_blocks(*args, **named):
+    for block in blocks(*args, **named):
+        time.sleep(0.1)
+        yield block
+
+
+moving.blocks = slow_blocks
+"""
+"""a model's file that takes its time on any machine, so that the kill is in the middle"""
 
 
 @pytest.fixture
@@ -31,6 +48,7 @@ def begun(tmp_path: Path) -> Path:
     project.mkdir()
     make_project(project)
     write_config(project, LONG)
+    (project / "a.py").write_text(MODEL + SLOW)
     run = tiny(project, WARMED)
     assert run.status == 0, run.err + run.out
     return project

@@ -45,7 +45,7 @@ def test_configs_have_all_targets(name):
 
 
 def test_the_workflow_knows_the_page():
-    assert "nested_rhat" in planned(snakemake(ROOT, "nested_rhat", "--dry-run"))
+    assert "nested_rhat" in planned(snakemake(ROOT, "nested_rhat", "--dry-run", "--forceall"))
 
 
 def test_jobs_of_a_cluster_know_the_settings(tmp_path):

@@ -561,7 +561,7 @@ def test_the_error_of_a_jump_over_many_units():
     """Accuracy: x̄ ~ N(m, s²) is above 0 or not, with m anywhere. On average over m the bootstrap's
     variance and the true one are 1/√π, and the mean squared error is √(2/π)."""
     rng = np.random.default_rng(4)
-    replications, units, parts = 600, 80, 40
+    replications, units, parts = 300, 80, 40
     middle = np.linspace(-4, 4, units) / np.sqrt(parts)
     x = rng.normal(np.tile(middle, replications)[:, None], 1, (replications * units, parts))
     found = batch_bootstrap(
@@ -572,10 +572,11 @@ def test_the_error_of_a_jump_over_many_units():
     error = found.value - np.tile(middle > 0, replications)
     total = error.reshape(replications, units).sum(1)
     size = np.sqrt((found.mcse**2).reshape(replications, units).sum(1))
-    # 40 parts: an sd of 1.01, and a ratio that is 2% too large, known within 1.3%
+    # 40 parts: an sd of 1.01, and a ratio that is 2% too large.
     low, high = sd_limits(replications)
     assert low < (total / size).std(ddof=1) < 1.02 * high
-    assert (error**2).mean() / (found.mcse**2).mean() == pytest.approx(np.sqrt(2), rel=0.08)
+    # False alarm < 1e-4: a tenth of 24,000 signs are wrong, so that the relative sd is .019.
+    assert (error**2).mean() / (found.mcse**2).mean() == pytest.approx(np.sqrt(2), rel=0.1)
 
 
 def test_the_bootstrap_sees_that_a_jump_is_near():

@@ -86,10 +86,11 @@ def test_handlers_of_others_and_other_threads_are_left_alone():
 
 
 SCRIPT = """
-import os, signal, sys, threading, time
+import os, signal, threading
 from pathlib import Path
 import numpy as np, numpyro, numpyro.distributions as dist
 import pcv
+from pcv.sampling.folds import moving
 
 def normal(y):
     mu = numpyro.sample("mu", dist.Normal(0, 2))
@@ -99,12 +100,16 @@ def normal(y):
 def made():
     return list(Path("kept").glob(".checkpoints/cv/*/0/*/block-*"))
 
-def press(before):
-    "Ctrl-C in the block after the next one."
-    while len(made()) <= before:
-        time.sleep(0.01)
-    time.sleep(0.4)
-    os.kill(os.getpid(), signal.SIGINT)
+as_it_is = moving.blocks
+
+def blocks(*args, **named):
+    "Ctrl-C while the third block is made."
+    for number, block in enumerate(as_it_is(*args, **named)):
+        yield block
+        if number == 1:
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+moving.blocks = blocks
 
 def run():
     return pcv.cross_validate(
@@ -117,7 +122,6 @@ def run():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 model = pcv.from_numpyro(normal, {"y": np.random.default_rng(1).normal(size=20)})
 for last in (False, True):
-    threading.Thread(target=press, args=(len(made()),)).start()
     try:
         run()
     except KeyboardInterrupt as interrupt:

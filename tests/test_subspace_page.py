@@ -22,6 +22,10 @@ from tests.workflow import ROOT, planned, snakemake
 CONFIGS = {path.stem: path for path in (ROOT / "config/subspace").glob("*.yaml")}
 
 
+def test_the_workflow_knows_the_page():
+    assert "subspace" in planned(snakemake(ROOT, "subspace", "--dry-run", "--forceall"))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs_have_what_the_page_looks_for(name):
     config = load(CONFIGS[name])
@@ -34,7 +38,6 @@ def test_configs_have_what_the_page_looks_for(name):
             share = asked.predictive_share
             assert experiment == (f"share{round(100 * share)}" if share else f"d{asked.number}")
     assert name == "quick" or set(config.experiments) == set(files.EXPERIMENTS)
-    assert "subspace" in planned(snakemake(ROOT, "subspace", "--dry-run"))
 
 
 def test_concentrations_solve_the_compartments():
