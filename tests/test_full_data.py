@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -18,6 +19,8 @@ from pcv.base.errors import PcvError
 from pcv.base.keys import key
 from pcv.models.model import Target, target
 from pcv.models.parameters import flat_target
+from pcv.models.zoo.grouped import regression
+from pcv.pipeline.data.registry import grouped_gaussian
 from pcv.sampling.fit import full_data
 from pcv.sampling.fit.draws import mixing, tau
 from pcv.sampling.fit.fit_checks import TARGETS, check, too_large
@@ -30,9 +33,16 @@ from tests.problems import PROBLEMS, Problem, coin, narrow_effects
 from tests.slow import repeated
 
 
-def fitted(target: Target, num_units: int, seed: int, total: int = 4000, warmup: int = 1000) -> Fit:
+def fitted(
+    target: Target,
+    num_units: int,
+    seed: int,
+    total: int = 4000,
+    warmup: int = 1000,
+    targets: Sequence[float] = TARGETS,
+) -> Fit:
     engine = full_data.engine_of(target, num_units, total)
-    for accept in TARGETS:
+    for accept in targets:
         fit = full_data.sample(engine, key(seed, "model", "fit"), warmup, total, accept)
         if not too_large(fit.draws):
             break
@@ -112,6 +122,7 @@ def test_narrow_directions_are_learnt_by_longer_trajectories(longer, monkeypatch
     if longer:
         monkeypatch.setattr(full_data, "HELD", held)
     for seed in (1, 2):
+        # False alarm < 1e-4: .77 with an sd of .02, or .014 with one of .001.
         assert (fit_of(narrow_effects(), seed).step_size > 0.2) == longer
 
 
@@ -124,7 +135,26 @@ def test_a_posterior_with_narrow_directions(seed):
 def test_a_kernel_that_was_learnt_apart_is_learnt_again_for_folds(monkeypatch):
     monkeypatch.setattr(full_data, "HELD", 10**9)
     fit = fit_of(narrow_effects(), 1)
-    assert fit.step_size > 0.2
+    assert fit.step_size > 0.2  # false alarm < 1e-4: .7, with an sd of .06
+
+
+def test_a_kernel_of_few_effective_draws_is_learnt_again_for_folds(monkeypatch):
+    """Of a regression on groups, whose narrow directions ten draws of each chain do not show."""
+    table = grouped_gaussian(14)
+    data = {name: table[name].to_numpy() for name in table}
+    flat, _ = flat_target(target(regression(data, 3), data, "plain"))
+    as_it_is = full_data.Search.settle
+
+    def settle(self, warmup):
+        as_it_is(self, warmup)
+        self.learn(self.block(0.0, 10).position, True)
+
+    monkeypatch.setattr(full_data.Search, "settle", settle)
+    at = flat, len(table), 1, 2000, 500
+    assert fitted(*at).num_steps < 20  # false alarm < 1e-4: 2.6 to 6.3 at eight seeds
+    monkeypatch.setattr(full_data.Search, "mixed", lambda self, draws: mixing(draws.position))
+    monkeypatch.setattr(full_data, "teaches", lambda *_: False)
+    assert fitted(*at).num_steps > 40  # 64 at 14 seeds
 
 
 @pytest.mark.slow
@@ -141,9 +171,11 @@ def test_chains_that_are_lost_go_on_from_others(monkeypatch):
         lambda position, fold: (position[0], position),
     )
     draws = fitted(vague, 30, 1).draws
+    # False alarm < 1e-4: R-hat is 1.01 with an sd of .003, and means have one of .002.
     assert not check(draws, ["a", "b"]).problems
     np.testing.assert_allclose(draws.position.mean((0, 1)), [1, 0.02], atol=0.3)
     monkeypatch.setattr(full_data, "LOST", np.inf)
+    # False alarm < 1e-4: of 32 chains 11 or more are stuck.
     assert check(fitted(vague, 30, 1).draws, ["a", "b"]).problems
 
 
@@ -173,8 +205,11 @@ def test_the_kernel_whitens(name):
     scale = SCALES[name]
     fit = fitted(gaussian(scale), 2, 1)
     z = np.linalg.inv(scale) @ covariance(fit.kernel) @ np.linalg.inv(scale).T
+    # False alarm < 1e-4: errors of .09, with an sd of .025.
     np.testing.assert_allclose(z, np.eye(DIM), atol=0.35)
-    assert tau(fit.draws.position).max() < 4
+    # False alarm < 1e-4: 1.6 steps (sd .2) for an independent draw, or in a tenth of runs, with
+    # trajectories half as long, 3.8 (sd .4); an acceptance of .81 or .87, with sds of .01.
+    assert fit.num_steps * tau(fit.draws.position).max() < 8
     assert fit.num_steps <= 4
     assert 0.65 < fit.draws.acceptance_rate.mean() < 0.95
 
@@ -266,6 +301,7 @@ def test_a_chain_in_a_neck_does_not_spoil_the_kernel_of_all(monkeypatch):
     as_settled(monkeypatch)
     monkeypatch.setattr(full_data.Search, "block", after_one_got_lost)
     at = full_data.engine_of(target, 1, 4000), key(1, "model", "fit"), 1000, 4000, TARGETS[0]
+    # False alarm < 1e-4: 2.8 with an sd of .1, and 42 or more where it is not lost.
     assert full_data.sample(*at).num_steps < 8
     monkeypatch.setattr(full_data, "LOST", 2000.0)
     assert full_data.sample(*at).num_steps > 16
@@ -297,11 +333,13 @@ def test_first_draws_count_beside_those_that_are_made_after_them(mixes, draws, m
 @pytest.mark.parametrize("seed", repeated([1, 2]))
 def test_what_is_not_mixed_is_flagged(name, seed):
     """By R-hat, or by the share of divergences or of refused proposals. Those of centred schools
-    are about the limits at a target acceptance of .99: what is below them is warned of."""
+    are about the limits at a target acceptance of .99, and far above them at .8."""
     skip_without_data(name)
-    fit = fitted(density_of(BADLY[name]()), 1, seed)
-    found = check(fit.draws, ["x"] * fit.draws.position.shape[-1])
-    assert found.problems or (found.warnings and name == "centred schools")
+    targets = TARGETS[:1] if name == "centred schools" else TARGETS
+    fit = fitted(density_of(BADLY[name]()), 1, seed, targets=targets)
+    # False alarm < 1e-4: 8% of schools' proposals are refused and 4% of the funnel's, give or take
+    # a quarter (limit 1%). R-hat of two modes is 1.65, with an sd of .01.
+    assert check(fit.draws, ["x"] * fit.draws.position.shape[-1]).problems
 
 
 def of_garch(y):

@@ -168,7 +168,7 @@ class Search:
         test, held_out = np.full((1, 1), -1), np.zeros((1, 1, 2), int)  # nothing is held out
         self.chains = chains_of(["full data"], self.number, test, held_out, engine.num_params)
         self.kernel = plain(engine.num_params)
-        self.num_steps, self.made, self.learnt_together = LONG, 0, False
+        self.num_steps, self.made, self.learnt_together, self.taught = LONG, 0, False, False
         self.state: State
         self.size = BLOCK
 
@@ -254,10 +254,10 @@ class Search:
         whether there are enough effective draws for every direction."""
         if not agree:
             position = position[:, position.shape[1] // 2 :]
-        each = position.shape[1] / tau(position).mean() if agree else 1.0
-        effective, self.learnt_together = float(position.shape[0] * each), agree
+        effective = num_effective(position) if agree else float(len(position))
         self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
-        return effective >= FEWEST_PER_PARAM * position.shape[-1]
+        self.learnt_together, self.taught = agree, teaches(effective, position)
+        return self.taught
 
     def rescue(self, block: Moved) -> None:
         """Move lost chains, nearly stuck at a far lower density, to the positions of others: a
@@ -314,8 +314,10 @@ class Search:
             draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
             if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
                 draws = last
-        if not self.learnt_together:  # learnt while chains disagreed: folds need a better one
-            self.learn(draws.position, True)
+        position = draws.position
+        known = self.taught or not teaches(num_effective(position), position)
+        if not (self.learnt_together and known):  # folds need a better kernel than these draws did
+            self.learn(position, True)
             self.set_step(NEXT_STEP)
             self.choose_steps()
         return self.fit(draws, seen)
@@ -346,3 +348,13 @@ class Search:
         """The draws with the current sampler settings."""
         step = self.step_size()
         return Fit(draws, self.kernel, step, self.num_steps, self.target_accept, seen)
+
+
+def num_effective(position: Float[np.ndarray, "chain draw param"]) -> float:
+    """Effective draws of all chains, by the mean autocorrelation time of the parameters."""
+    return float(len(position) * position.shape[1] / tau(position).mean())
+
+
+def teaches(effective: float, position: Float[np.ndarray, "chain draw param"]) -> bool:
+    """Whether there are enough effective draws for every direction."""
+    return effective >= FEWEST_PER_PARAM * position.shape[-1]
