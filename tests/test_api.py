@@ -115,6 +115,7 @@ class TestOneModel:
         assert cv.pointwise.sizes == {"unit": N}
         assert cv.pointwise["unit"].values[:2].tolist() == ["case 0", "case 1"]
         assert cv.se == pytest.approx(np.sqrt(N) * cv.pointwise.values.std(ddof=1), rel=1e-12)
+        # False alarm < 1e-4: .017 with an sd of .0014, and p is 2.4 with one of .04.
         assert 0 < cv.mcse < 0.1 * cv.se
         assert 1 < cv.p < 6
         assert cv.folds.shape[0] == N
@@ -169,6 +170,7 @@ class TestOneModel:
         assert {"posterior", "sample_stats", "log_likelihood", "observed_data"} <= set(
             tree.children
         )
+        # False alarm < 1e-4: -.07, with an sd of .08.
         assert arviz_stats.loo(tree).elpd == pytest.approx(found["slopes"].elpd, abs=0.5)
 
 
@@ -246,6 +248,7 @@ class TestUntil:
         found = pcv.cross_validate(self.models(), pcv.kfold(N, 4), until=until, **QUICK)
         c = pcv.compare(found).shown
         draws = np.concatenate([cv.diagnostics["n_draws"].values for cv in found.values()])
+        # False alarm < 1e-4: MCSEs are .065 of the SE (sd .005), largest R-hats 1.01 (sd .006).
         assert draws.min() == 100
         assert draws.max() < 400
         assert (c.mcse_diff[1:] < 0.5 * c.dse[1:]).all()
@@ -390,7 +393,7 @@ class TestPsisFirst:
         joint = np.asarray(joint)
         found = psis(joint, joint[..., None], folds.test)
         sound = found.khat < 0.3  # MCSEs of heavier weights are too small in one run of a hundred
-        assert sound.sum() > 4
+        assert sound.sum() > 4  # false alarm < 1e-4: 10 of 14, with an sd of .7
         z = ((found.joint_elpd - truth.joint) / found.joint_mcse)[sound]
         assert np.abs(z).max() < z_limit(z.size, df=159)  # 160 batches
         np.testing.assert_allclose(found.joint_elpd, found.pointwise_elpd[:, 0], rtol=1e-12)
@@ -466,11 +469,12 @@ class TestPsisFirst:
         problem = regression()
         folds = problem.schemes["leave one out"]
         truth = exact(problem, folds).joint
-        mixed = pcv.loo(problem.model, data=problem.data, good_k=0.3, seed=1, **QUICK)
+        more = QUICK | {"fit": {"warmup": 300, "draws": 2000}}
+        mixed = pcv.loo(problem.model, data=problem.data, good_k=0.3, seed=1, **more)
         joint = mixed.to_datatree()["log_likelihood"]["y"].values
         found = psis(joint, joint[..., None], folds.test)
         again = found.khat > 0.3
-        assert 1 < again.sum() < 12
+        assert 1 < again.sum() < 12  # false alarm < 1e-4: 4.3, with an sd of .7
         assert (mixed.folds["source"] == np.where(again, "mcmc", "psis")).all()
         elpd, mcse = mixed.folds["elpd"].values, mixed.folds["mcse"].values
         assert np.abs((elpd - truth) / mcse)[again].max() < z_limit(again.sum(), df=31)
@@ -503,6 +507,7 @@ class TestPsisFirst:
         model = pcv.from_numpyro(slopes, {"y": y, "x": X})
         mixed = pcv.loo(model, seed=1, **QUICK)
         source = mixed.folds["source"]
+        # False alarm < 1e-4: its k-hat is 1.3 with an sd of .1, of the others .4 with one of .05.
         assert source["case 5"] == "mcmc"
         assert (source == "psis").sum() >= N - 4
         assert mixed.diagnostics["joint_elpd"].dtype == float
@@ -544,7 +549,8 @@ class TestPsisFirst:
         mixed = pcv.loo(model, group_by="group", seed=1, **QUICK)
         assert mixed.joint
         assert mixed.folds.index.tolist() == [f"group {i}" for i in range(6)]
-        assert (mixed.folds["source"] == "psis").sum() >= 4
+        # False alarm < 1e-4: of one group PSIS is doubted, of two in 1% of runs, of three in 1e-4.
+        assert (mixed.folds["source"] == "psis").sum() >= 3
         brute = pcv.cross_validate(model, pcv.leave_one_group_out(GROUP), seed=2, **QUICK)
         z = (mixed.folds["elpd"].values - brute.folds["elpd"].values) / np.hypot(
             mixed.folds["mcse"].values, brute.folds["mcse"].values

@@ -175,6 +175,8 @@ def errors(ran: Ran) -> Float[np.ndarray, " fold"]:
 @pytest.mark.slow
 def test_folds_unlike_the_full_data_are_found():
     found = {scheme: ran(True).own[regression().scheme == scheme] for scheme in ("early", "late")}
+    # False alarm < 1e-4: scores vary 7 times as much or more, late ones 1.6 times at most, and 800
+    # times or more where many are left out (limit 3).
     assert found["early"].mean() > 0.8
     assert found["late"].mean() < 0.2
     assert ran(True).own[regression().scheme == "many left out"].all()
@@ -221,7 +223,7 @@ def test_a_kernel_of_its_own_is_made_of_its_fold_alone():
     assert (finer.step_size < 0.8 * together.step_size).all()
 
 
-GROUPS, FUNNELS = 12, 24
+GROUPS, FUNNELS = 12, 36
 
 
 @cache
@@ -273,12 +275,13 @@ def funnel() -> tuple[Problem, float]:
 def test_no_one_step_size_suits_a_funnel(monkeypatch):
     problem, elpd = funnel()
     own, *_ = adapted(problem, starts(problem), np.ones(FUNNELS, bool))
-    assert (own.thin == adapting.MOVES).mean() > 0.75  # it is .96 or more
+    # False alarm < 1e-4: 97% of folds, each by itself; 14 of 36 would have to be without.
+    assert (own.thin == adapting.MOVES).mean() > 0.6
     several = run(problem, True)
     estimate, mcse = diag.elpd_pointwise(several.pointwise), diag.mcse_pointwise(several.pointwise)
     # Chains are in the neck so seldom that their 32 batches are worth some 16.
     assert np.abs((estimate - elpd) / mcse).max() < z_limit(FUNNELS, df=15)
-    # False alarm 3e-4: medians are 1.004 (sd .001), and 1.040 (sd .009) without more moves.
+    # False alarm < 1e-4: medians are 1.004 (sd .001), and 1.040 (sd .007) without more moves.
     assert second(diag.rhat(several.joint)) < MAX_RHAT
     assert np.median(diag.rhat(several.joint)) < 1.009
     monkeypatch.setattr(adapting, "MOVES", 1)
@@ -369,5 +372,6 @@ def test_folds_of_the_air_passengers_through_the_stages(tmp_path):
     assert with_own["rhat_max"] - 1 < 2 * (np.quantile(with_own["benchmark"], 0.99) - 1)
     bad = set(np.flatnonzero(with_own["verdict"] != "ok").tolist())
     assert len(bad - {0, 1, 2}) <= 2  # chance flags one in 2% of runs, three in < 1e-4
+    # Of all folds 1.7 and 1.9, with their own kernels 1.02 to 1.14 (`benchmarks.air_folds`).
     assert without["rhat_max"] > 1.2 > with_own["rhat_max"]
     assert (without["verdict"] != "ok").sum() > 10

@@ -70,12 +70,14 @@ def z_of_ends(found: lasting.Run) -> np.ndarray:
 @pytest.mark.parametrize("seed", repeated([1, 2, 3]))
 def test_starts_are_forgotten_in_sum_over_folds(seed):
     found = warmed(seed, None)
-    assert found.forgot.all()
-    assert found.num_draws.min() < found.num_draws.max()
+    # False alarm < 1e-4: two of 60 folds get to the last look, where one in 10,000 fails by chance.
+    assert (~found.forgot).sum() <= 1
+    assert found.num_draws.min() < found.num_draws.max()  # 46, and 746 or more
     assert np.abs(z_of_ends(found)).max() < MAX_Z
 
 
 def test_ten_draws_are_too_few():
+    # False alarm < 1e-4: 41 with an sd of 3, and the limit is 21.
     assert np.abs(z_of_ends(warmed(1, 10))).max() > 5 * MAX_Z
 
 
@@ -83,7 +85,8 @@ def test_the_first_agreement_is_too_early(monkeypatch):
     """Superchains of single folds agree, within their noise, while all are off alike."""
     monkeypatch.setattr(lasting, "enough", lambda look, *_: look + lasting.KEPT)
     found = warmed(1, None)
-    assert np.abs(z_of_ends(found)).max() > 2 * MAX_Z
+    # False alarm < 1e-4: 12.6 with an sd of 1.8, and the limit is 5.0.
+    assert np.abs(z_of_ends(found)).max() > 1.2 * MAX_Z
 
 
 @pytest.mark.slow
@@ -91,6 +94,7 @@ def test_slower_chains_take_longer(monkeypatch):
     fast = warmed(1, None)
     slow = setting()._replace(fit=setting().fit._replace(step_size=STEP / 2))
     monkeypatch.setitem(globals(), "setting", lambda: slow)
+    # False alarm < 1e-4: 4 times, give or take a sixth.
     assert np.median(warmed(1, None).num_draws) > 1.5 * np.median(fast.num_draws)
 
 
@@ -98,6 +102,7 @@ def test_chains_that_do_not_move_have_not_forgotten(monkeypatch):
     still = setting()._replace(fit=setting().fit._replace(step_size=1e-4))
     monkeypatch.setitem(globals(), "setting", lambda: still)
     found = warmed(1, None)
+    # False alarm < 1e-4: superchains vary 3e5 times as much as is accepted, or more.
     assert not found.forgot.any()
     assert (found.num_draws == lasting.LAST).all()
 

@@ -401,7 +401,7 @@ def test_integrals_are_the_same_in_any_unit_of_measurement():
     ratio = np.exp(of_folds(by_nodes, data, params, folds)[0] - exact)
     error = (ratio.mean(0) - 1) / (ratio.std(0) / np.sqrt(DRAWS))
     assert np.abs(error).max() < z_limit(error.size, df=DRAWS - 1)
-    assert ratio.std() < 0.2
+    assert ratio.std() < 0.2  # false alarm < 1e-4: .054, with an sd of .001
     assert not find(*slopes_in_units(scale, dist.StudentT(4.0))[:3]).normal
 
 
@@ -495,7 +495,7 @@ def test_two_effects_by_group_are_right_on_average(seed):
     # Those of single units have heavy tails, so that a mean of 200 is far from normal.
     of_all = single.mean(2)
     assert abs(of_all.mean() - 1) < z_limit() * of_all.std() / np.sqrt(of_all.size)
-    assert joint.std() < 0.2  # it is .1
+    assert joint.std() < 0.2  # false alarm < 1e-4: .104, with an sd of .001
 
 
 def test_poisson_groups_against_dense_quadrature():

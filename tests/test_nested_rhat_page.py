@@ -159,8 +159,10 @@ def test_chains_forget_and_their_errors_are_those_of_stationary_ones(run):
             # False alarm < 1e-4: each of 16 is above with a probability of .08 or less.
             assert np.median(found.rhat[:, -1]) < errors.limit(run, number) * 1.05
     early = errors.errors(run, "chees", 4)
+    # False alarm < 1e-4: 64 times a mean of 16 chi-squares; and on the median R-hat is 15 or more,
+    # but 1.3 in one of 80 repeats.
     assert early.squared[:, 0].mean() > 4
-    assert (early.rhat[:, 0] > errors.limit(run, 4)).all()
+    assert np.median(early.rhat[:, 0]) > 2 * errors.limit(run, 4)
 
 
 def test_the_threshold_is_that_of_the_folds():
@@ -205,28 +207,31 @@ def drawn() -> xr.Dataset:
 
 @pytest.mark.slow
 def test_a_superchain_forgets_in_the_normal_and_not_in_the_mixture(drawn):
+    # False alarm < 1e-4: 32, 1 and 1/32 times; variances of 256 have errors of 9%.
     alone, apart, together = drawn["variance"].sel(distribution="normal").values
     assert together[0] > 10 * apart[0]
     assert together[-1] < 3 * apart[-1] < alone[-1]
     alone, apart, together = drawn["variance"].sel(distribution="mixture").values
-    assert together[-1] > 10 * apart[-1]
+    assert together[-1] > 10 * apart[-1]  # 27 times
 
 
 @pytest.mark.slow
 def test_narrow_and_biased_starts_are_unreliable(drawn):
-    """Corollary 3.6, at least four times above or below its bound."""
+    """Corollary 3.6, at least six times above its bound or four times below."""
     found = drawn["reliable"].sel(distribution="normal")
     excess, reliable = illustrated.TOLERATED - 1 / illustrated.PER_SUPERCHAIN, illustrated.RELIABLE
     bound = excess * (found["bias"] ** 2 / reliable - 1)
-    above, below = found["spread"] > 4 * bound, found["spread"] < bound / 4
+    above, below = found["spread"] > 6 * bound, found["spread"] < bound / 4
     assert above.sum() > 5
     assert below.sum() > 5
+    # False alarm < 1e-4: next to the bound, .141, means are off by .053 (sd .021) and .264 (.032).
     assert found.where(above, True).all()
     assert not found.where(below, False).any()
 
 
 @pytest.mark.slow
 def test_nested_rhat_falls_where_rhat_does_not(drawn):
+    # False alarm < 1e-4: 1.001, as F of 3 degrees of freedom; 1.10, give or take .02.
     assert drawn["nested_rhat"][-1] < 1.02 < drawn["rhat_many"][-1]
 
 

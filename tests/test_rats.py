@@ -233,7 +233,7 @@ def test_plain_and_marginal_agree_where_k_hat_is_good(name):
     plain = cross_validated(name, "plain", 1)
     integrated = cross_validated(name, "marginal", 2)
     good = diag.pareto_khat(plain.draws) < 0.7
-    assert good.sum() >= 25
+    assert good.sum() >= 25  # false alarm < 1e-4: 28, with an sd of .7
     for elpd, error, sums in [
         (diag.elpd, diag.mcse, "joint"),
         (diag.elpd_pointwise, diag.mcse_pointwise, "pointwise"),
@@ -250,6 +250,7 @@ def test_the_fold_that_the_plain_predictive_misses_is_flagged():
     plain, integrated = (cross_validated(name, kind, seed) for kind in ("plain", "marginal"))
     khat = diag.pareto_khat(plain.draws)
     worst = int(np.argmax(khat))
+    # False alarm < 1e-4: 9 with an sd of .6, and of others 1.3 at most.
     assert FOLDS.id[worst] == "rat 9"
     assert khat[worst] > 2
     flagged = all_verdicts(plain, "plain")
