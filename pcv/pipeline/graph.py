@@ -64,7 +64,7 @@ STAGES = {
         files={"files": "table"},
     ),
     "fit": Stage(
-        version=10,
+        version=11,
         path="{experiment}/models/{model}/fit.zarr",
         module="full_data",
         says="Fit the models to the full data and adapt the folds' kernel: fit.zarr.",
@@ -125,7 +125,7 @@ STAGES = {
         },
     ),
     "warmup": Stage(
-        version=30,
+        version=31,
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
         module="warming_up",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",
