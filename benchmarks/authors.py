@@ -35,11 +35,15 @@ def main(seeds: list[int]) -> None:
             }
             folds = pcv.leave_one_group_out(data["group"])
             length = {"chains": 4, "warmup": 1000, "draws": 1000, "seed": seed, "progress": False}
-            runs = pcv.cross_validate(models, folds, data=data, **length, **settings)
+            try:
+                runs = pcv.cross_validate(models, folds, data=data, **length, **settings)
+            except pcv.PcvError as error:
+                print(f"| {seed} | {way} | refused: {str(error).splitlines()[0]} | | |", flush=True)
+                continue
             row = pcv.compare(runs, reference="B").frame.loc["A"]
             flagged = sum(int((run.folds["verdict"] != "ok").sum()) for run in runs.values())
             rhat = np.max([float(run.diagnostics["rhat_max"]) for run in runs.values()])
-            numbers = f"{row['elpd_diff']:.1f} ({row['dse']:.1f}, {row['diff_mcse']:.2g})"
+            numbers = f"{row['elpd_diff']:.1f} ({row['dse']:.1f}, {row['mcse_diff']:.2g})"
             print(f"| {seed} | {way} | {numbers} | {flagged} of 100 | {rhat:.3f} |", flush=True)
 
 
