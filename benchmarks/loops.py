@@ -2,7 +2,8 @@
 
 Each takes 4 chains of 400 draws for every fold, as many as pcv's default 8 of 200, and is compiled
 once: nutpie is given every fold's data in turn, NumPyro a mask. The paper's sampler warms up for as
-many draws as the paper's. Scores of left-out groups are by their effects as the chains draw them.
+many draws as for the paper's first two examples. Scores of left-out groups are by their effects as
+the chains draw them.
 """
 
 import time

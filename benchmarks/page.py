@@ -49,9 +49,10 @@ there are two ratios: of seconds, and of seconds times MCSE², which is of the t
 same error. Loops that take long are timed on some folds, evenly spaced, and counted for all; what
 takes minutes to sample is measured once.
 
-The paper's sampler warms up for 1,000 draws, as in the paper: its chains start where the full data
-placed the effects that are left out, and need long to leave. For the rats, averages over left-out
-effects that chains draw depend on few draws: answers differ by more than their MCSEs say.
+The paper's sampler warms up for 1,000 draws, as for the paper's first two examples: its chains
+start where the full data placed the effects that are left out, and need long to leave. For the
+rats, averages over left-out effects that chains draw depend on few draws: answers differ by more
+than their MCSEs say.
 """
 
 

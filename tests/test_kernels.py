@@ -302,7 +302,7 @@ def test_mixed_and_stuck_chains_are_not_slow_and_apart_ones_are():
     draws[4] = 1e-4 * draws[4].cumsum(axis=1) + np.arange(4.0)[:, None]  # settled apart
     draws[5] = np.arange(4.0)[:, None]  # stuck apart
     all_alike = np.full((6, 100), np.inf)
-    found = adapting.needs_adapting(draws, all_alike, np.full(6, 0.8))
+    found = adapting.needs_adapting(draws, all_alike, np.full(6, 0.8), 0.8)
     assert found.tolist() == [False, True, False, False, True, True]
 
 
@@ -310,7 +310,7 @@ def test_a_score_that_varies_more_than_given_the_full_data_tells_a_fold():
     rng = np.random.default_rng(1)
     draws, full = rng.normal(size=(2, 4, 50)), rng.normal(size=(2, 100))
     full[1] /= 3
-    assert adapting.needs_adapting(draws, full, np.full(2, 0.8)).tolist() == [False, True]
+    assert adapting.needs_adapting(draws, full, np.full(2, 0.8), 0.8).tolist() == [False, True]
 
 
 def test_folds_that_refuse_proposals_are_adapted(monkeypatch):

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import py_compile
 import sys
 from pathlib import Path
 
@@ -77,6 +78,7 @@ class TestFound:
                 write(f"{name}.py", f"number = {number}\ndef model(data):\n    return number\n")
                 os.utime(folder / f"{name}.py", (1e9, 1e9))
                 assert reference.build(build, {}, {}) == number
+                py_compile.compile(f"{name}.py")
 
     def test_file_elsewhere(self, folder, monkeypatch):
         (folder / "other").mkdir()
@@ -130,7 +132,9 @@ class TestFound:
         assert reference.load("changing:f")({}) == 1
         write("changing.py", "def f(data):\n    return 22\n")
         said = message(reference.load, "changing:f")
-        assert said.endswith("changing.py has changed since it was imported; start a new process")
+        assert said.endswith(
+            "changing.py has changed since it was first loaded; start a new process"
+        )
         assert reference.load("changing.py:f")({}) == 22
         importlib.reload(sys.modules["changing"])
         assert reference.load("changing:f")({}) == 22

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +108,14 @@ def _importing(reference: str) -> Iterator[None]:
         yield
         return
     neighbours = {str(path.resolve()) for path in sources(reference)[1:]}
+    for file in neighbours:  # stored bytecode counts by time and size, not by content
+        with suppress(OSError):
+            Path(importlib.util.cache_from_source(file)).unlink()
     sys.path.insert(0, str(Path(place).parent.resolve()))
     importlib.invalidate_caches()
-    # Stored bytecode counts by time and size, not by content.
-    stores, sys.dont_write_bytecode = not sys.dont_write_bytecode, True
     try:
         yield
     finally:
-        sys.dont_write_bytecode = not stores
         sys.path.pop(0)
         for name, module in list(sys.modules.items()):
             if getattr(module, "__file__", None) in neighbours:
@@ -146,13 +146,13 @@ def load(reference: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         raise _does_not_import(reference, path, error) from error
     if not place.endswith(".py") and path.is_file():
-        this = module.__spec__, path.read_bytes()
+        this = getattr(module, "__spec__", None), path.read_bytes()
         first = _IMPORTED.setdefault(place, this)
         if first[0] is not this[0]:
             _IMPORTED[place] = this
         elif first[1] != this[1]:
             raise PcvError(
-                f"model '{reference}': {path} has changed since it was imported; "
+                f"model '{reference}': {path} has changed since it was first loaded; "
                 "start a new process"
             )
     found = getattr(module, function, None)

@@ -316,7 +316,7 @@ class Search:
                 draws = last
         position = draws.position
         known = self.taught or not teaches(num_effective(position), position)
-        if not (self.learnt_together and known):  # folds need a better kernel than these draws did
+        if not (self.learnt_together and known):  # folds need a kernel as good as draws can teach
             self.learn(position, True)
             self.set_step(NEXT_STEP)
             self.choose_steps()

@@ -21,8 +21,9 @@ NEARLY = 0.3
 """tolerance, in powers of √2, for trajectories shorter than a quarter period"""
 MAX_WIDER = 3
 """ratio of the variances of a fold's score, own to full-data draws, above which it is adapted"""
-LEAST_ACCEPTED = 0.6
-"""mean acceptance probability under the full-data kernel below which a fold is adapted"""
+LEAST_ACCEPTED = 0.75
+"""mean acceptance probability under the full-data kernel, over the fit's target or .8 if that is
+higher, below which a fold is adapted"""
 WINDOWS = (25, 50, 100)
 """lengths of the windows after which a fold's scales are updated"""
 LAST_WINDOW, CHECKED = 50, 100
@@ -53,24 +54,27 @@ def needs_adapting(
     draws: Float[np.ndarray, "fold chain draw"],
     full: Float[np.ndarray, "fold full_draw"],
     accepted: Float[np.ndarray, " fold"],
+    target_accept: float,
 ) -> Bool[np.ndarray, " fold"]:
     """Which folds are unlike the full data: the autocorrelation of their score is above .6, its
     variance is over three times that at full-data draws, or proposals are accepted with a mean
-    probability below .6.
+    probability below .6 (less if the fit's target is below .8, in proportion).
 
     Args:
         draws: of a score, from warmup with the full-data kernel.
         full: the same score at full-data draws, from `at_full_data`.
         accepted: mean acceptance probability of these draws.
+        target_accept: of the fit.
 
     >>> walk = np.random.default_rng(1).normal(size=(3, 4, 50))
     >>> walk[1] = walk[1].cumsum(axis=1)
-    >>> needs_adapting(walk, np.full((3, 100), np.inf), np.array([0.8, 0.8, 0.4]))
+    >>> needs_adapting(walk, np.full((3, 100), np.inf), np.array([0.8, 0.8, 0.4]), 0.8)
     array([False,  True,  True])
     """
     with np.errstate(invalid="ignore"):
         wider = draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1)
-        return (autocorrelated(draws) > MAX_RHO) | wider | (accepted < LEAST_ACCEPTED)
+        refuses = accepted < LEAST_ACCEPTED * min(target_accept, 0.8)
+        return (autocorrelated(draws) > MAX_RHO) | wider | refuses
 
 
 def longer(draws: Float[np.ndarray, "fold chain draw"]) -> Float[np.ndarray, " fold"]:

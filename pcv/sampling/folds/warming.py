@@ -59,7 +59,7 @@ def warmup(
     if adapted == "auto" and early.shape[2] >= MIN_DRAWS:
         thinned = full_draws[:: -(-len(full_draws) // FULL_DRAWS)]
         full = at_full_data(engine, folds, thinned, say)
-        which = needs_adapting(early, full, accepted) | ~forgot
+        which = needs_adapting(early, full, accepted, fit.target_accept) | ~forgot
         own = own._replace(num_steps=own.num_steps * longer(early))
     if not which.any():
         return Starts(end, own, which, center, late, num_draws, forgot)
