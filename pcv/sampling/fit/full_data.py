@@ -233,7 +233,7 @@ class Search:
             else:
                 pool = []
             agree = bool(pool)
-            taught = self.learn(np.concatenate(pool, 1) if agree else block.position, agree)
+            self.learn(np.concatenate(pool, 1) if agree else block.position, agree)
             learnt += 1
             step = self.step_size()
             short = step * self.num_steps < SHORT
@@ -241,7 +241,7 @@ class Search:
             if disagreed == HELD or (short and len(held) == TOGETHER):
                 self.num_steps, held = min(2 * self.num_steps, MAX_STEPS), []
             self.set_step(NEXT_STEP if learnt <= 2 or freed else step)
-            if len(pool) >= (GOOD if taught else MOST_GOOD):
+            if len(pool) >= (GOOD if self.taught else MOST_GOOD):
                 break
 
     def agreed(self, position: Float[np.ndarray, "chain draw param"]) -> bool:
@@ -249,15 +249,13 @@ class Search:
         both = (position, whitened(self.kernel, position))
         return all(bool(plain_rhat(x).max() < AGREE) for x in both)
 
-    def learn(self, position: Float[np.ndarray, "chain draw param"], agree: bool) -> bool:
-        """Update the kernel, from the second half of the draws while chains disagree. Returns
-        whether there are enough effective draws for every direction."""
+    def learn(self, position: Float[np.ndarray, "chain draw param"], agree: bool) -> None:
+        """Update the kernel, from the second half of the draws while chains disagree."""
         if not agree:
             position = position[:, position.shape[1] // 2 :]
         effective = num_effective(position) if agree else float(len(position))
         self.kernel = learn(position.reshape(-1, position.shape[-1]), effective)
         self.learnt_together, self.taught = agree, teaches(effective, position)
-        return self.taught
 
     def rescue(self, block: Moved) -> None:
         """Move lost chains, nearly stuck at a far lower density, to the positions of others: a
@@ -314,9 +312,10 @@ class Search:
             draws = Draws(*(np.concatenate(both, 1) for both in zip(draws, last)))
             if (seen := self.mixed(draws)) is None and (seen := self.mixed(last)) is not None:
                 draws = last
-        position = draws.position
-        known = self.taught or not teaches(num_effective(position), position)
-        if not (self.learnt_together and known):  # folds need a kernel as good as draws can teach
+        position = draws.position  # folds need a kernel as good as these can teach
+        if not self.learnt_together or (
+            not self.taught and teaches(num_effective(position), position)
+        ):
             self.learn(position, True)
             self.set_step(NEXT_STEP)
             self.choose_steps()
