@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Key
 from pcv.analysis.samples import Block
 from pcv.folds.base import Folds
 from pcv.sampling.fit.draws import REFUSED, autocorrelation
+from pcv.sampling.fit.fit_checks import TARGETS
 from pcv.sampling.fit.full_data import QUARTER, Fit
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.moving import Own
@@ -73,7 +74,7 @@ def needs_adapting(
     """
     with np.errstate(invalid="ignore"):
         wider = draws.var(axis=(1, 2)) > MAX_WIDER * full.var(axis=1)
-        refuses = accepted < LEAST_ACCEPTED * min(target_accept, 0.8)
+        refuses = accepted < LEAST_ACCEPTED * min(target_accept, TARGETS[0])
         return (autocorrelated(draws) > MAX_RHO) | wider | refuses
 
 
