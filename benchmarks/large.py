@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pcv.base.programs import devices
+from pcv.base import devices
 
 devices.setup(2)
 

@@ -23,8 +23,8 @@ import pandas as pd
 import pcv
 from benchmarks.data import data_file
 from pcv.api.result import CV
+from pcv.base import devices
 from pcv.base.process import all_cores
-from pcv.base.programs import devices
 
 CHAINS = 8
 

@@ -18,8 +18,8 @@ from benchmarks.data import data_file
 from benchmarks.loo import rats, wells
 from pcv.analysis import diagnostics as diag
 from pcv.api.result import CV
+from pcv.base import devices
 from pcv.base.process import all_cores
-from pcv.base.programs import devices
 
 REPLICATIONS, DRAWS, BATCH_SIZE = 1000, 1600, 50
 SEEDS = range(1, 11)

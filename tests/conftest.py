@@ -44,7 +44,7 @@ from pcv.base import process  # noqa: E402
 CORES = process.all_cores()
 process.all_cores = lambda: 2  # on any machine
 
-from pcv.base.programs import devices  # noqa: E402
+from pcv.base import devices  # noqa: E402
 
 devices.setup(2)
 

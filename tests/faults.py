@@ -193,7 +193,7 @@ def _changed(event: str, args: tuple) -> str:
 
 def main(config: str, how: str, at: int, among: str) -> None:
     from pcv.api import cross_validation
-    from pcv.base.programs import devices
+    from pcv.base import devices
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     devices.setup(2)

@@ -12,7 +12,7 @@ import yaml
 
 import pcv as package
 from pcv.base.errors import Stopped
-from pcv.base.programs import devices
+from pcv.compile import cache
 from pcv.pipeline import stages, status
 from pcv.pipeline.cli import commands, shared
 from pcv.pipeline.stages import answers
@@ -352,7 +352,7 @@ class TestMachine:
     def test_cache(self, pcv, monkeypatch, tmp_path):
         assert "JAX_COMPILATION_CACHE_DIR" in pcv("cache", "--clear")[2][0]  # of these tests
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-        monkeypatch.setattr(devices, "cache_folder", lambda: tmp_path / "jax")
+        monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path / "jax")
         (tmp_path / "jax").mkdir()
         (tmp_path / "jax/one").write_bytes(bytes(3000))
         said = f"1 files, 3.00 kB, at most 268 MB: {tmp_path / 'jax'}"

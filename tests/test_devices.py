@@ -14,7 +14,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from pcv.api import calls
-from pcv.base.programs import devices
+from pcv.base import devices
+from pcv.compile import cache
 from pcv.pipeline.cli import shared
 from tests.lines import numpyro_line
 
@@ -25,7 +26,7 @@ def kept(monkeypatch, tmp_path):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     monkeypatch.setattr(devices, "setup", lambda cores: None)
-    devices._say_once.cache_clear()
+    devices.warn_once.cache_clear()
     told = {}
     monkeypatch.setattr(jax.config, "update", told.__setitem__)
     return told
@@ -57,18 +58,18 @@ def test_python_and_the_command_use_the_users_own_folder(kept, tmp_path, monkeyp
 
 def test_a_folder_that_others_can_read_is_closed_to_them(kept, tmp_path):
     ours(tmp_path).mkdir(parents=True, mode=0o755)
-    devices.keep_compiled()
+    cache.keep_compiled()
     assert stat.S_IMODE(ours(tmp_path).stat().st_mode) == 0o700
     assert kept["jax_compilation_cache_dir"] == str(ours(tmp_path))
 
 
 def test_the_oldest_functions_make_room(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "CACHE_BYTES", 250)
+    monkeypatch.setattr(cache, "CACHE_BYTES", 250)
     ours(tmp_path).mkdir(parents=True, mode=0o700)
     for age in range(5):
         (ours(tmp_path) / f"of-{age}-days-cache").write_bytes(bytes(100))
         os.utime(ours(tmp_path) / f"of-{age}-days-cache", (0, 1e9 - 86400 * age))
-    devices.keep_compiled()
+    cache.keep_compiled()
     assert {x.name for x in ours(tmp_path).iterdir()} == {"of-0-days-cache", "of-1-days-cache"}
 
 
@@ -95,21 +96,21 @@ def in_the_way(folder: Path, monkeypatch):
 def test_a_folder_that_others_can_write_to_is_not_used(kept, tmp_path, monkeypatch, spoil):
     spoil(ours(tmp_path), monkeypatch)
     with pytest.warns(UserWarning, match=r"^compiled functions are not kept between processes: "):
-        devices.keep_compiled()
-    devices.keep_compiled()  # a second warning would be an error
+        cache.keep_compiled()
+    cache.keep_compiled()  # a second warning would be an error
     assert not kept
 
 
 def test_the_environment_takes_precedence(kept, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "chosen"))
-    devices.keep_compiled()
+    cache.keep_compiled()
     assert not kept
     assert not ours(tmp_path).exists()
 
 
 def test_a_call_lays_chains_over_as_many_cores_as_it_asks_for():
     """Where JAX runs on two host devices, as it does here."""
-    devices._say_once.cache_clear()
+    devices.warn_once.cache_clear()
 
     def used(cores):
         with calls.prepared(numpyro_line(), "loo", None, {}, 1, "float64", None, cores, False):

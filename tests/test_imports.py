@@ -33,7 +33,7 @@ LOADED = "import sys; print('jaxlib' in sys.modules)"
 ROOT = Path(__file__).parents[1]
 
 
-ROOMS = ["base", "folds", "models", "analysis", "sampling", "report", "pipeline", "api"]
+ROOMS = ["base", "compile", "folds", "models", "analysis", "sampling", "report", "pipeline", "api"]
 
 
 def used(file: Path) -> set[str]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pcv.base.programs.packing import bytes_of_one, pack, unpack
+from pcv.sampling.packing import bytes_of_one, pack, unpack
 
 
 class Tree(NamedTuple):

@@ -14,7 +14,7 @@ from jax.experimental import sparse
 from scipy.stats import norm
 
 import pcv
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.models.frontends import as_model
 from tests.programs import counted, grouped
 

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 from jax.scipy.stats import norm
 
+from pcv.base.devices import precision
 from pcv.base.errors import PcvError
-from pcv.base.programs.devices import precision
 from pcv.models.checks.slopes import check_slopes
 from tests.slow import repeated
 

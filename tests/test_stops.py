@@ -8,9 +8,8 @@ import threading
 
 import pytest
 
-from pcv.base import process
+from pcv.base import devices, process
 from pcv.base.errors import Stopped
-from pcv.base.programs import devices
 
 
 def come(signum):

@@ -15,10 +15,11 @@ from filelock import FileLock, Timeout
 
 from pcv.api import inputs
 from pcv.api.inputs import AnyModel
+from pcv.base import devices
 from pcv.base.errors import BadFit, PcvError, Stopped
 from pcv.base.process import all_cores
-from pcv.base.programs import devices
 from pcv.base.progress import reporter, say
+from pcv.compile import cache
 from pcv.folds.base import Folds
 from pcv.pipeline import config
 from pcv.pipeline.job import Job
@@ -89,7 +90,7 @@ def prepared(
         observed = inputs.observations(models, data)
         outcome = next(iter(models.values())).outcome.name
         devices.setup(used)
-        devices.keep_compiled()
+        cache.keep_compiled()
         hashes: dict[str, str | None] = dict.fromkeys(models, "")
         if kept is not None:
             for name, x in models.items():

@@ -11,8 +11,8 @@ from pcv.analysis.evidence import BRIDGE, LAPLACE, beside, confirmed, of_prior, 
 from pcv.api import calls, cross_validation
 from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.inputs import AnyModel
+from pcv.base import devices
 from pcv.base.errors import PcvError, nearest
-from pcv.base.programs import devices
 from pcv.models.checks.prior import strayed
 from pcv.pipeline import stages
 from pcv.pipeline.job import Job

@@ -17,7 +17,7 @@ import xarray as xr
 
 import pcv
 from pcv.base.errors import PcvError, in_one_line, nearest
-from pcv.base.programs import Uncertain, digest
+from pcv.compile.programs import Uncertain, digest
 from pcv.folds.base import Folds
 from pcv.folds.columns import free, refuse_twice
 from pcv.folds.splitters import from_splitter

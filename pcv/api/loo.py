@@ -10,8 +10,8 @@ from pcv.analysis.subsampling import strata_of
 from pcv.api import calls, cross_validation
 from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
+from pcv.base import devices
 from pcv.base.errors import PcvError
-from pcv.base.programs import devices
 from pcv.folds import columns
 from pcv.folds.exchangeable import in_order
 from pcv.folds.sections.scheme import GROUPS, ORDER, Table

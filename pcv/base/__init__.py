@@ -1,6 +1,5 @@
 """Foundations that every room uses and that depend on none of them.
 
 Errors for users, signals that stop a run, progress, references to users' functions, names and the
-random keys derived from them; and `programs`: JAX functions traced and compiled once, and the
-devices that run them.
+random keys derived from them, and JAX's devices.
 """

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, UInt32
 
-from pcv.base import programs
 from pcv.base.names import name_bits
 
 
@@ -29,7 +28,7 @@ def _path(seed: UInt32[Array, ""], path: UInt32[Array, " part"]) -> Key[Array, "
     return result
 
 
-_at_the_end = programs.once(_path)
+_at_the_end = jax.jit(_path, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @cache

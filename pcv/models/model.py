@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
-from pcv.base.programs import devices
+from pcv.base import devices
 
 devices.setup_if_new()  # models hold arrays, after which JAX cannot add devices
 

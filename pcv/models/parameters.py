@@ -8,8 +8,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key, Shaped
 
-from pcv.base import programs
 from pcv.base.keys import any_key
+from pcv.compile import programs
 from pcv.models.model import Data, Model, Params, Target, numeric
 
 MOST_DRAWS, MOST_NUMBERS = 1000, 2**23

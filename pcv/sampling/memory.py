@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from pcv.base.devices import in_use
 from pcv.base.errors import PcvError
 from pcv.base.process import all_cores
-from pcv.base.programs.devices import in_use
 from pcv.folds.base import Folds
 from pcv.sampling.folds.moving import measured
 from pcv.sampling.tiles import Engine

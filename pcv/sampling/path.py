@@ -36,8 +36,8 @@ from blackjax.smc.solver import dichotomy
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.base import programs
-from pcv.base.programs.devices import BY_CHAIN, in_use, shard_mapped
+from pcv.base.devices import BY_CHAIN, in_use, shard_mapped
+from pcv.compile import programs
 from pcv.sampling.hmc import MAX_LOG_STEP, MIN_LOG_STEP, Chain, Pace, State, run_chain
 from pcv.sampling.kernel import DENSE, Kernel
 

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.base import programs
+from pcv.base.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, shard_mapped, sharded
 from pcv.base.keys import any_key, key
 from pcv.base.names import name_bits
-from pcv.base.programs import Shared
-from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, by_chain, in_use, shard_mapped, sharded
-from pcv.base.programs.packing import Packed, bytes_of_one, pack, unpack
+from pcv.compile import programs
+from pcv.compile.programs import Shared
 from pcv.models.model import Target, full_data
 from pcv.models.scores import Score
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
 from pcv.sampling.kernel import Kernel, plain
+from pcv.sampling.packing import Packed, bytes_of_one, pack, unpack
 from pcv.sampling.scoring import Made, score_block
 
 MOST_CPU, MOST_GPU = 16, 4096

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from pcv.base.programs import devices
+from pcv.base import devices
 from pcv.pipeline.storage import store
 
 SEED = 20201

@@ -11,10 +11,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from nested_rhat import files  # noqa: E402
 from nested_rhat.settings import load, part  # noqa: E402
-from pcv.base import process  # noqa: E402
+from pcv.base import devices, process  # noqa: E402
 from pcv.base.errors import PcvError, nearest  # noqa: E402
-from pcv.base.programs import devices  # noqa: E402
 from pcv.base.progress import say  # noqa: E402
+from pcv.compile import cache  # noqa: E402
 from pcv.pipeline.storage import store  # noqa: E402
 
 
@@ -31,7 +31,7 @@ def main() -> None:
         if args.name not in (known := [files.ILLUSTRATED, *settings.targets]):
             raise PcvError(f"{args.settings}: no run '{args.name}'; {nearest(args.name, known)}")
         devices.setup(args.cores)
-        devices.keep_compiled()
+        cache.keep_compiled()
         from nested_rhat import chains, illustrated
         from nested_rhat.targets import TARGETS
 

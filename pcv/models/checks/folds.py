@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pcv.base import programs
 from pcv.base.errors import PcvError
+from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds, train_mask
 from pcv.models.checks.values import CHECKED_DRAWS

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.models.model import Fold, Model, Scalar, Target
 from pcv.models.parameters import MOST_DRAWS, prior_draws
 

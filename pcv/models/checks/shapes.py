@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pcv.base import programs
 from pcv.base.errors import PcvError, in_one_line
 from pcv.base.keys import any_key
+from pcv.compile import programs
 from pcv.models.model import Data, Model, Outcome, Params, Target, full_data, numeric
 
 OF_DRAWS = ("chain", "draw")

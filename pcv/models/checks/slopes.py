@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pcv.base import programs
+from pcv.base.devices import precision
 from pcv.base.errors import PcvError
-from pcv.base.programs.devices import precision
+from pcv.compile import programs
 from pcv.models.model import Data, Params, Scalar
 from pcv.models.parameters import flattened, unravel_like
 

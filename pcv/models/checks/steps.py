@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.models.model import Data, Model, Target, numeric
 from pcv.models.parameters import unravel_of
 

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from scipy.optimize import minimize
 
-from pcv.base import programs
 from pcv.base.errors import PcvError, in_one_line
+from pcv.compile import programs
 from pcv.models.checks.slopes import check_slopes
 from pcv.models.model import Data, Model, Params, Scalar, Target, full_data, numeric
 from pcv.models.parameters import flattened, points, prior_draws, unravel_of

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.folds.base import Folds
 from pcv.models.effects.effects import Position
 from pcv.models.effects.laplace import Laplace, expansion, normal

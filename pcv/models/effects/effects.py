@@ -16,8 +16,8 @@ import scipy.sparse as sparse
 from jaxtyping import Array, Bool, Float, Int
 from scipy.sparse.csgraph import connected_components
 
-from pcv.base import programs
 from pcv.base.errors import PcvError, in_one_line
+from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.effects.laplace import expansion

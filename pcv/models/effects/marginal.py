@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pcv.base import programs
+from pcv.base import devices
 from pcv.base.errors import PcvError
-from pcv.base.programs import devices
+from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.checks.folds import check_whole_groups

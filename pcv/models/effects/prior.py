@@ -9,8 +9,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.base import programs
 from pcv.base.keys import any_key
+from pcv.compile import programs
 from pcv.folds.base import Folds
 from pcv.models.effects.effects import Locals, Position
 from pcv.models.effects.laplace import Function, Prior, independent_prior, normal_prior

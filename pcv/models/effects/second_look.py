@@ -13,7 +13,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.folds.base import Folds, evenly
 from pcv.models.effects.grid import finite
 from pcv.models.effects.laplace import Function, draws_of_t, laplace

@@ -16,8 +16,8 @@ import pandas as pd
 from jaxtyping import Array, Key
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
+from pcv.base import devices
 from pcv.base.errors import PcvError
-from pcv.base.programs import devices
 from pcv.folds.columns import refuse_twice
 from pcv.models.frontends.rows import common_units, observations
 from pcv.models.frontends.sites import (

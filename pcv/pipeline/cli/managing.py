@@ -90,7 +90,7 @@ def show(
 
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
     """Show the devices that JAX finds, and which of them chains run on."""
-    from pcv.base.programs import devices
+    from pcv.base import devices
 
     devices.setup(cores)
     print(devices.found())
@@ -157,12 +157,12 @@ def cache(
     debug: Debug = False,
 ) -> None:
     """Show how much is kept of compiled functions, which save later runs time; or remove it."""
-    from pcv.base.programs import devices
+    from pcv.compile.cache import CACHE_BYTES, cache_folder
     from pcv.pipeline.status import in_bytes
 
     if elsewhere := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         raise PcvError(f"compiled functions are kept in JAX_COMPILATION_CACHE_DIR, {elsewhere}")
-    folder = devices.cache_folder()
+    folder = cache_folder()
     sizes = []
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # other processes write and remove files
@@ -175,5 +175,5 @@ def cache(
         except OSError as error:
             raise PcvError(f"{folder}: cannot be removed ({error.strerror})") from None
     does = "Removed" if clear else "Kept"
-    most = "" if clear else f", at most {in_bytes(devices.CACHE_BYTES)}"
+    most = "" if clear else f", at most {in_bytes(CACHE_BYTES)}"
     print(f"{does} compiled functions: {len(sizes)} files, {in_bytes(sum(sizes))}{most}: {folder}")

@@ -51,10 +51,11 @@ def usual(config: Path | None) -> Path:
 
 
 def prepare(cores: int) -> None:
-    from pcv.base.programs import devices
+    from pcv.base import devices
+    from pcv.compile import cache
 
     devices.setup(cores)
-    devices.keep_compiled()
+    cache.keep_compiled()
 
 
 def jobs_of(

@@ -46,7 +46,7 @@ def evidence(job: Job) -> None:
         PcvError: the model has no log likelihood by unit, or a path got stuck.
     """
     from pcv.analysis import evidence as estimates
-    from pcv.base.programs import devices
+    from pcv.base import devices
     from pcv.models.checks.prior import strayed
 
     scheme = job.settings.folds
@@ -135,8 +135,8 @@ def _followed(
     """
     import jax
 
+    from pcv.base import devices
     from pcv.base.keys import key
-    from pcv.base.programs import devices
     from pcv.sampling.path import Path, paths, side_by_side
 
     _check_memory(job, particles, orders.shape[1])
@@ -174,7 +174,7 @@ def _followed(
 @contextmanager
 def _kept(job: Job, known: "Mapping[str, Stamp]") -> "Iterator[Checkpoint]":
     """The checkpoint of orders that were followed before, be it for fewer of them."""
-    from pcv.base.programs import devices
+    from pcv.base import devices
 
     if job.kept is not None:
         yield checkpoint.NOWHERE
@@ -189,7 +189,7 @@ def _kept(job: Job, known: "Mapping[str, Stamp]") -> "Iterator[Checkpoint]":
 
 def _check_memory(job: Job, particles: int, num_units: int) -> None:
     """Refuse log likelihoods, of all particles and units, that do not fit."""
-    from pcv.base.programs import devices
+    from pcv.base import devices
     from pcv.sampling import memory
 
     number, there = len(devices.in_use()), memory.of_devices()
@@ -247,8 +247,8 @@ def integral_of_prior(job: Job, model: "Model") -> "Estimate":
     import jax
     from jax.flatten_util import ravel_pytree
 
-    from pcv.base import programs
     from pcv.base.keys import key
+    from pcv.compile import programs
     from pcv.models.parameters import unravel_of
     from pcv.sampling.fit.bridge import bridge
 

@@ -15,7 +15,7 @@ def cut(job: Job) -> None:
     The memory of a block of draws is read off its compiled function. Where the config gives the
     number of batches, nothing is measured.
     """
-    from pcv.base.programs import devices
+    from pcv.base import devices
     from pcv.models import scores as scoring
     from pcv.pipeline.status import in_bytes
     from pcv.pipeline.storage import idata

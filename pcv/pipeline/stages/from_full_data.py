@@ -40,7 +40,7 @@ def surrogates(job: Job) -> None:
     from pcv.analysis import diagnostics
     from pcv.analysis.diagnostics.psis import doubts, psis
     from pcv.analysis.results.by_psis import by_psis
-    from pcv.base.programs import devices
+    from pcv.base import devices
     from pcv.models.effects.effects import have_own
     from pcv.models.model import Model
     from pcv.sampling.fit.surrogates import smoothed_in_chunks
@@ -143,7 +143,7 @@ def _of_log_lik(
     """From the log likelihood's terms; in chunks where each depends on its own row alone."""
     import jax
 
-    from pcv.base import programs
+    from pcv.compile import programs
     from pcv.models.parameters import unit_log_lik
     from pcv.sampling.fit import surrogates as by_unit
 
@@ -174,7 +174,7 @@ def _of_rows(
 ) -> "Callable[[Array, Mapping[str, Any]], Array] | None":
     """The log likelihood of some rows, given these alone; None if its terms depend on others, as
     seen at a position by reading all in parts."""
-    from pcv.base import programs
+    from pcv.compile import programs
     from pcv.models.parameters import unit_log_lik, unravel_of
     from pcv.sampling.fit import surrogates as by_unit
 
@@ -204,7 +204,7 @@ def _of_folds(
     names: list[str],
 ) -> dict[str, np.ndarray]:
     """From the log predictive of each fold, with left-out effects integrated out."""
-    from pcv.base import programs
+    from pcv.compile import programs
     from pcv.sampling.fit import surrogates as by_fold
 
     at = _predictive_of(made, arrays, folds)
@@ -221,8 +221,8 @@ def _at_full_data(
     import jax
     import jax.numpy as jnp
 
-    from pcv.base import programs
-    from pcv.base.programs.devices import BY_CHAIN, in_use, shard_mapped
+    from pcv.base.devices import BY_CHAIN, in_use, shard_mapped
+    from pcv.compile import programs
     from pcv.models.model import Model
 
     position, log_weight = draws_of(job, thinning(job, made, arrays))
@@ -259,7 +259,7 @@ def _of_tested(
     import jax
     import jax.numpy as jnp
 
-    from pcv.base import programs
+    from pcv.compile import programs
     from pcv.models.parameters import unit_log_lik
 
     of_rows = _of_rows(job, model, arrays, jnp.asarray(position.mean((0, 1))))

@@ -44,8 +44,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     Raises:
         BadFit: the fit cannot be trusted (its draws are kept in ``fit_failed.zarr``).
     """
+    from pcv.base import devices
     from pcv.base.keys import key
-    from pcv.base.programs import devices
     from pcv.models.checks.prior import centred, check_prior
     from pcv.models.checks.shapes import check_shapes
     from pcv.models.checks.steps import stepwise

@@ -141,7 +141,7 @@ def check(job: Job, leaks: bool = True) -> None:
         PcvError: one line for each problem.
     """
     from pcv.analysis.results.wording import GIVEN_TESTED
-    from pcv.base.programs import devices
+    from pcv.base import devices
     from pcv.models import scores as scoring
     from pcv.models.checks.folds import check_marginal
     from pcv.models.checks.prior import check_prior

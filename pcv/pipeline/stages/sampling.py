@@ -81,7 +81,7 @@ def sample(job: Job) -> None:
     """
     from pcv.analysis import samples
     from pcv.analysis.diagnostics import largest, tail_size
-    from pcv.base.programs import devices
+    from pcv.base import devices
     from pcv.pipeline.storage import idata
     from pcv.sampling.folds import subspace
     from pcv.sampling.folds.drawing import sampled

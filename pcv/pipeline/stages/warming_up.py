@@ -47,8 +47,8 @@ def warmup(job: Job) -> None:
     can be regrouped or added.
     """
     from pcv.analysis.verdicts import ENOUGH_ESS
+    from pcv.base import devices
     from pcv.base.keys import key
-    from pcv.base.programs import devices
     from pcv.models.effects import second_look
     from pcv.pipeline.storage import idata
     from pcv.sampling.folds import starting, subspace

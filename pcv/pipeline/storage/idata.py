@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.models.model import Params, Target
 from pcv.pipeline.storage.storable import storable
 from pcv.sampling.fit.draws import Draws

@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from pcv.analysis.diagnostics import good_k
 from pcv.analysis.evidence import Estimate, evidence
-from pcv.base import programs
 from pcv.base.errors import PcvError
+from pcv.compile import programs
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.draws import MIN_ESS, Draws, mixing

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pcv.analysis.evidence import Estimate
-from pcv.base import programs
+from pcv.compile import programs
 from pcv.sampling.fit.draws import mixing
 
 AT_ONCE = 20

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from pcv.base import programs
 from pcv.base.errors import PcvError
+from pcv.compile import programs
 from pcv.models.model import Target
 from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, Draws, Mixing, mixing, plain_rhat, tau
 from pcv.sampling.hmc import Moved, Pace, State

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, Shaped
 
-from pcv.base import programs
 from pcv.base.errors import PcvError
 from pcv.base.keys import any_key
 from pcv.base.progress import Progress
+from pcv.compile import programs
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.draws import Draws

@@ -17,8 +17,8 @@ from blackjax.adaptation.step_size import (
 from blackjax.adaptation.window_adaptation import build_schedule
 from jaxtyping import Array, Float, Int, Key
 
-from pcv.base import programs
-from pcv.base.programs.devices import BY_CHAIN, EVERYWHERE, in_use, shard_mapped, sharded
+from pcv.base.devices import BY_CHAIN, EVERYWHERE, in_use, shard_mapped, sharded
+from pcv.compile import programs
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit.draws import Draws
 

@@ -32,8 +32,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from pcv.base import programs
 from pcv.base.section import DELTA, OF_DRAWS, SURROGATES, draws_of_surrogate
+from pcv.compile import programs
 
 Terms = Callable[[Float[Array, " param"]], Float[Array, " unit"]]
 CHUNK = 2**26

@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.analysis.diagnostics import crossing
 from pcv.analysis.samples import Block
+from pcv.base.devices import in_use, out_of_memory
 from pcv.base.errors import PcvError
 from pcv.base.names import name_bits
-from pcv.base.programs import Shared
-from pcv.base.programs.devices import in_use, out_of_memory
+from pcv.compile.programs import Shared
 from pcv.folds.base import Folds
 from pcv.sampling.accumulate import energy_sums, log_sums, weighted_means
 from pcv.sampling.fit.full_data import Fit

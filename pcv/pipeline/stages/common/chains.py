@@ -123,7 +123,7 @@ def resumed(
     if job.kept is not None:
         yield checkpoint.NOWHERE
         return
-    from pcv.base.programs import devices
+    from pcv.base import devices
 
     made_on = devices.made_on()
     with checkpoint.held(pool, made_of, made_on, job.say) as own:

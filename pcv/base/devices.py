@@ -1,25 +1,21 @@
-"""JAX's host devices, precision and compile cache. Imports nothing that uses JAX.
+"""JAX's host devices and precision. Imports nothing that uses JAX.
 
 Call `setup` first: host devices can only be added before JAX's backend starts, which happens as
 soon as an imported library makes a JAX array.
 """
 
-import os
 import shutil
 import signal
-import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import platformdirs
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from threadpoolctl import threadpool_limits
@@ -27,9 +23,6 @@ from threadpoolctl import threadpool_limits
 from pcv.base import process
 from pcv.base.errors import PcvError
 from pcv.base.process import all_cores
-
-CACHE_BYTES = 2**28
-"""bytes of compiled functions cached between processes"""
 
 EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
 """placement of an argument: replicated, or its first axis sharded over devices"""
@@ -47,64 +40,10 @@ def setup(cores: int) -> None:
         jax.config.update("jax_num_cpu_devices", cores)
     except RuntimeError:
         if jax.default_backend() == "cpu" and len(in_use()) < cores:
-            _say_once(
+            warn_once(
                 f"JAX is running already, on {len(in_use())} host device(s) instead of {cores}: "
                 "use pcv before the first JAX array is made"
             )
-
-
-def keep_compiled() -> None:
-    """Cache compiled functions between processes, in the user's own cache folder.
-
-    Its contents are executed, so a folder that others can write to is refused. The environment
-    variable JAX_COMPILATION_CACHE_DIR takes precedence.
-    """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    folder = cache_folder()
-    try:
-        for part in (folder.parent, folder):
-            _make_own(part)
-        _prune(folder)
-    except OSError as error:
-        _say_once(f"compiled functions are not kept between processes: {error}")
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def cache_folder() -> Path:
-    """The folder of compiled functions, unless JAX_COMPILATION_CACHE_DIR names another."""
-    return platformdirs.user_cache_path("pcv", appauthor=False) / "jax"
-
-
-def _make_own(folder: Path) -> None:
-    """Make a private folder; OSError if it is a link or writable by others."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise OSError(f"{folder} is not a folder; remove it")
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
-        raise OSError(f"{folder} is writable by others; remove it, or set XDG_CACHE_HOME")
-    folder.chmod(0o700)
-
-
-@cache
-def _prune(folder: Path) -> None:
-    """Keep only the newest `CACHE_BYTES`; once per process.
-
-    JAX (0.12) with a size limit lists the whole folder for each function that it caches, blocking
-    other processes: 1.2 s with 20,000 entries.
-    """
-    files = []
-    for entry in os.scandir(folder):
-        with suppress(FileNotFoundError):  # other processes prune and write too
-            files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
-    total = 0
-    for _, size, path in sorted(files, reverse=True):
-        total += size
-        if total > CACHE_BYTES:
-            Path(path).unlink(missing_ok=True)
 
 
 def setup_if_new() -> None:
@@ -114,7 +53,7 @@ def setup_if_new() -> None:
 
 
 @cache
-def _say_once(line: str) -> None:
+def warn_once(line: str) -> None:
     warnings.warn(line, stacklevel=3)
 
 

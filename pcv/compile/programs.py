@@ -4,7 +4,7 @@ Every call of pcv builds new functions that close over its data. JAX caches by f
 embeds closed-over arrays as constants, so it would compile them all again. Here these arrays become
 arguments of the program, which is traced, lowered and looked up by a hash of its StableHLO text:
 new data of the same shape, other folds or another seed compile nothing. JAX's own cache keeps what
-was compiled between processes (`pcv.base.programs.devices.keep_compiled`).
+was compiled between processes (`pcv.compile.cache`).
 
 A program is reused for what was lowered, never for how a function looks.
 """
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from pcv.base.programs.devices import in_use
+from pcv.base.devices import in_use
 
 MOST = 200
 """programs kept in memory, by last use"""
