@@ -16,6 +16,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from pcv.base.keys import key
+from pcv.base.monitor import TO_LOG
 from pcv.folds.base import from_sets
 from pcv.models.model import Model, Outcome, target
 from pcv.models.parameters import flat_target
@@ -49,11 +50,11 @@ def seconds(num_units: int, tile: int) -> float:
         [str(i) for i in range(CHAINS)], [np.array([i]) for i in units], None, num_units
     )
     kernel = plain(5)._replace(scale=np.full(5, 1 / np.sqrt(num_units)))
-    steps, ones = np.full(CHAINS, STEPS), np.ones(CHAINS, int)
+    steps, ones = np.full(CHAINS, float(STEPS)), np.ones(CHAINS, int)
     own = moving.Own(np.full(CHAINS, 0.5), steps, ones, np.ones((CHAINS, 5)))
     begin = moving.standing_at(np.zeros((CHAINS, 1, 5)))
     center = moving.uncentered(folds)
-    at = engine, key(1, "bench"), kernel, folds, own, begin, center, DRAWS, 0, print
+    at = engine, key(1, "bench"), kernel, folds, own, begin, center, DRAWS, 0, TO_LOG
     list(moving.blocks(*at))
     spent = []
     for _ in range(3):

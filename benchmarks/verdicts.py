@@ -31,7 +31,7 @@ from pcv.analysis.diagnostics import (
 )
 from pcv.analysis.diagnostics.psis import MOST_INFORMED, psis
 from pcv.analysis.verdicts import faults, heavy_tail, run_verdict
-from pcv.pipeline.config.sections import CvConfig
+from pcv.core.settings import CvConfig
 
 HEALTHY, FAULTY = 200, 40
 """designs, of each fault"""

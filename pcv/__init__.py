@@ -3,8 +3,8 @@
 Public names are loaded when they are first used: a bare ``import pcv`` loads no JAX. Of the rooms,
 each uses what stands before it: `base` (errors, keys, devices), `compile` (programs shared between
 calls), `folds`, `models` (with front-ends, scores and left-out effects), `analysis` (NumPy on sums
-of draws), `sampling`, `report`, `pipeline` (stages, artifacts, the command), `api` (calls from
-Python).
+of draws), `sampling`, `core` (the method), `report`, `pipeline` (stages, artifacts, the command),
+`api` (calls from Python).
 """
 
 import importlib

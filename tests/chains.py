@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -14,6 +14,7 @@ from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, UnitSides
 from pcv.analysis.diagnostics.jackknife import Parts
 from pcv.analysis.samples import batch_of, parts
 from pcv.base.keys import key
+from pcv.base.monitor import SILENT
 from pcv.folds.base import Folds
 from pcv.models.model import Target
 from pcv.models.scores import Replicates, across, frame
@@ -95,10 +96,6 @@ def fit_of(draws: Float[np.ndarray, "draw param"], step_size: float, num_steps: 
     return Fit(NO_DRAWS, kernel, step_size, float(num_steps), target_accept=0.8)
 
 
-def nothing_said(*_: Any) -> None:
-    """For what tells how far it is."""
-
-
 def run(
     engine: Engine,
     fit: Fit,
@@ -126,7 +123,7 @@ def run(
         Length(warmup, 0),
         "never",
         starts[0],
-        *(nothing_said,) * 2,
+        SILENT,
     )
     facing = None
     if full_side is not None:
@@ -142,7 +139,7 @@ def run(
         begun.center,
         num_batches * engine.buffer,
         0,
-        nothing_said,
+        SILENT,
     )
     made = [block for block, _ in drawn]
     centers, stored = None, []

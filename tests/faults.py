@@ -19,8 +19,9 @@ from typing import NamedTuple
 import xarray as xr
 
 from pcv.base.errors import PcvError
+from pcv.base.monitor import Monitor
 from pcv.pipeline.config import load
-from pcv.pipeline.job import Job, Say
+from pcv.pipeline.job import Job
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import places
 
@@ -128,10 +129,10 @@ def run(config: Path, fault: Fault) -> Ended:
     return Ended(done.returncode, done.stdout + done.stderr)
 
 
-def job_of(config: Path, say: Say) -> Job:
+def job_of(config: Path, emit: Callable[[str], None]) -> Job:
     settings = load(config)
     (name,) = settings.experiments
-    return Job(settings, name, Path(RESULTS), say=say, given=f" {config.name}")
+    return Job(settings, name, Path(RESULTS), monitor=Monitor(emit=emit), given=f" {config.name}")
 
 
 def found(job: Job) -> tuple[dict[str, xr.Dataset], set[str]]:
@@ -192,8 +193,8 @@ def _changed(event: str, args: tuple) -> str:
 
 
 def main(config: str, how: str, at: int, among: str) -> None:
-    from pcv.api import cross_validation
     from pcv.base import devices
+    from tests.project import run_all
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
     devices.setup(2)
@@ -216,7 +217,7 @@ def main(config: str, how: str, at: int, among: str) -> None:
 
     sys.addaudithook(meet)
     try:
-        cross_validation.run(job)
+        run_all(job)
     except PcvError as error:
         sys.exit(f"error: {error}")
     for name, number in changes.items():

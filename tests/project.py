@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from pcv.base.errors import PcvError
+from pcv.base.monitor import Monitor
 from pcv.pipeline import config, stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages import inputs
-from pcv.pipeline.storage.artifacts import batches
+from pcv.pipeline.storage.artifacts import Finished, batches, known_to, places, require
 
 MODELS = '''
 """Models of the yield of plots in fields."""
@@ -203,7 +205,8 @@ class Project(NamedTuple):
             for name in path:
                 section = section.setdefault(name, {})
             section[last] = copy.deepcopy(value)
-        return Job(config.parse(settings), "yields", Path(results), model, batch, self.said.append)
+        monitor = Monitor(emit=self.said.append)
+        return Job(config.parse(settings), "yields", Path(results), model, batch, monitor)
 
     def path(self, name, results="results"):
         return Path(results, "yields", name)
@@ -224,6 +227,21 @@ def run(job, *names, allow_bad_fit=False):
             stage = inputs.check if name == "check" else getattr(stages, name)
             result = stage(part, **options)
     return result
+
+
+def run_all(job):
+    """Run every stage before the comparison, reusing artifacts that are up to date."""
+    finished = []
+    for stage, part in places(job):
+        if stage == "compare":
+            return
+        known = known_to(part, finished)
+        try:
+            stamp = require(part, stage, known)
+        except PcvError:
+            getattr(stages, stage)(part)
+            stamp = require(part, stage, known)
+        finished.append(Finished(stage, part, stamp))
 
 
 def set_up(folder):

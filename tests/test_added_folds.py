@@ -96,10 +96,10 @@ def drawn(monkeypatch):
     """How many folds were drawn, by the number of draws: of warmups (20), and of samples."""
     as_it_is, found = moving.blocks, []
 
-    def blocks(engine, root, kernel, folds, own, standing, center, num_draws, first, say):
+    def blocks(engine, root, kernel, folds, own, standing, center, num_draws, first, monitor):
         if num_draws:
             found.append((len(folds.id), num_draws))
-        at = folds, own, standing, center, num_draws, first, say
+        at = folds, own, standing, center, num_draws, first, monitor
         return as_it_is(engine, root, kernel, *at)
 
     monkeypatch.setattr(moving, "blocks", blocks)

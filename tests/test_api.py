@@ -29,15 +29,14 @@ import pcv
 from pcv.analysis import weights
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.diagnostics.psis import doubts, psis
-from pcv.api import inputs
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
+from pcv.core.store import Unsaved
 from pcv.folds.base import train_mask
 from pcv.models.model import Model, Outcome, numeric, support
+from pcv.models.observations import observations
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data import tables
-from pcv.pipeline.stages import full_data
-from pcv.pipeline.storage.checkpoints import checkpoint
 from tests.bounds import sd_limits, z_limit
 from tests.problems import LinearGaussian, exact, hierarchy, regression
 from tests.synthetic import diagnosed
@@ -340,7 +339,7 @@ def test_models_keep_to_their_own_columns():
     }
     params = {"a": jnp.array(0.1), "b": jnp.array(0.9), "sigma": jnp.array(-0.2)}
     for first in models:
-        rows = inputs.observations({first: models[first], **models}, {"age": np.arange(N)})
+        rows = observations({first: models[first], **models}, {"age": np.arange(N)})
         assert {"y", "site", "age"} <= set(rows.columns)
         for name, model in models.items():
             shared, own = (model.log_lik(params, numeric(x)) for x in (rows.columns, {}))
@@ -789,14 +788,14 @@ def test_data_frames():
 def test_a_signal_ends_a_script_that_goes_on_from_errors(monkeypatch, signum):
     before = signal.getsignal(signum)
 
-    as_it_is = checkpoint.Checkpoint.save
+    as_it_is = Unsaved.save
 
     def save(self, *args):
         as_it_is(self, *args)
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # of a sample's block
             os.kill(os.getpid(), signum)
 
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    monkeypatch.setattr(Unsaved, "save", save)
     with pytest.raises((SystemExit, KeyboardInterrupt)) as caught:
         pcv.cross_validate(pcv.from_numpyro(flat, {"y": Y}), pcv.kfold(N, 3), seed=1, **QUICK)
     if signum == signal.SIGTERM:
@@ -874,7 +873,7 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
     """PSIS evaluates what it needs of them, to the same result; p is not known."""
 
     # All of them are looked at, kept or not.
-    monkeypatch.setattr("pcv.pipeline.stages.full_data.MAX_DRAWS", 1600)
+    monkeypatch.setattr("pcv.core.psis.MAX_DRAWS", 1600)
 
     def found():
         model = pcv.from_numpyro(flat, {"y": Y})
@@ -883,7 +882,7 @@ def test_log_likelihoods_that_are_too_large_are_not_kept(monkeypatch, capsys):
 
     whole = found()
     assert "are not kept" not in capsys.readouterr().err
-    monkeypatch.setattr(full_data, "LOG_LIK_BYTES", 6 * 1600 * N)  # of 32 bit they are smaller
+    monkeypatch.setattr("pcv.core.fit.LOG_LIK_BYTES", 6 * 1600 * N)  # of 32 bit they are smaller
     without = found()
     said = (
         f"the log likelihoods of {N} units at 1600 draws, 0.0 GiB, are not kept, so p and az.loo "

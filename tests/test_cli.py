@@ -1,6 +1,8 @@
 """The command as a user meets it: help with examples, one line per error, exit status, no JAX."""
 
+import contextlib
 import copy
+import logging
 import signal
 import subprocess
 import sys
@@ -12,10 +14,11 @@ import yaml
 
 import pcv as package
 from pcv.base.errors import Stopped
+from pcv.base.monitor import LOGGER
 from pcv.compile import cache
 from pcv.pipeline import stages, status
 from pcv.pipeline.cli import commands, shared
-from pcv.pipeline.stages import answers
+from pcv.pipeline.stages import comparison
 from tests.project import CONFIG, MODELS, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
@@ -53,13 +56,22 @@ def change(*path, to):
     save(content)
 
 
+@contextlib.contextmanager
+def without_handlers(monkeypatch):
+    """Logging as in a process of its own: pytest's handlers would take the messages."""
+    with monkeypatch.context() as patch:
+        for logger in (logging.root, LOGGER):
+            patch.setattr(logger, "handlers", [])
+        yield
+
+
 @pytest.fixture
 def pcv(monkeypatch, capsys):
     """Run the command; gives its exit status and what it printed and complained of."""
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["pcv", *arguments])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as left, without_handlers(monkeypatch):
             commands.main()
         printed = capsys.readouterr()
         return left.value.code or 0, printed.out, printed.err.splitlines()
@@ -101,7 +113,7 @@ class TestLastResult:
         assert package.__version__ == metadata.version("pcv-bayes")
 
     def test_show(self, pcv, monkeypatch):
-        monkeypatch.setattr(answers, "show", lambda job: f"table of {job.experiment}")
+        monkeypatch.setattr(comparison, "show", lambda job: f"table of {job.experiment}")
         said = ["Experiment 'yields'", "table of yields", "Experiment 'small'", "table of small"]
         assert pcv("show", "my.yaml")[1].splitlines() == said
         assert pcv("show", "my.yaml", "-e", "small")[1] == "table of small\n"

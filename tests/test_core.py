@@ -1,4 +1,4 @@
-"""The stages' calls by themselves: from a model and folds to estimates, in memory."""
+"""The core: from problems to diagnostics, without jobs, files and configs."""
 
 import ast
 import tempfile
@@ -9,91 +9,69 @@ import numpy as np
 import pytest
 
 import pcv
-from pcv import sampling
-from pcv.analysis.diagnostics import LogSums, Sides, two_sided, two_sided_mcse
-from pcv.base.keys import key
-from pcv.models.effects.marginal import choose
-from pcv.models.model import target
-from pcv.models.parameters import flat_target, param_names
-from pcv.sampling import tiles
-from pcv.sampling.fit import posterior
-from pcv.sampling.folds import drawing, starting
-from pcv.sampling.folds.moving import standing_at
+from pcv import core, sampling
+from pcv.base.monitor import SILENT, Monitor
+from pcv.compile import programs
+from pcv.core.cross_validate import cross_validate
+from pcv.core.problem import pose
+from pcv.core.settings import Settings
 from tests.bounds import z_limit
-from tests.chains import nothing_said
 from tests.problems import exact, normal_means
+from tests.programs import counted
 
-ARTIFACTS = ("pcv.pipeline.", "pcv.api.", "pcv.base.reference.")
+ARTIFACTS = ("pcv.pipeline.", "pcv.api.", "pcv.report.", "pcv.base.reference.")
 
 
-@pytest.mark.parametrize("until", [None, drawing.Until(0.02, None, 1.05, 0)], ids=["200", "until"])
+def settings(**cv) -> Settings:
+    fit = {"warmup": 500, "draws": 500}
+    chains = {"chains": 4, "draws": 200, "warmup": 50}
+    folds = {"scheme": "k_fold", "k": 5}
+    return Settings.model_validate({"folds": folds, "fit": fit, "cv": chains | cv})
+
+
+def problem(y=None, seed=1):
+    """Normal means, of other outcomes if given."""
+    known = normal_means()
+    data = known.data if y is None else known.data | {"y": y}
+    return pose("means", known.model, data, known.schemes["k-fold"], "plain", seed=seed)
+
+
+@pytest.mark.parametrize("until", [None, {"fold_mcse": 0.02, "max_draws": 3200}])
 def test_folds_are_estimated_without_jobs_and_files(until, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    problem = normal_means()
-    folds = problem.schemes["k-fold"]
-    arrays = {**problem.data, "unit": np.arange(len(problem.data["y"]))}
-    named = target(problem.model, arrays, "plain")
-    flat, _ = flat_target(named)
-    root, told = partial(key, 1, "means"), []
-    found = posterior.fit(
-        flat, len(arrays["unit"]), param_names(named), root, 4, 500, 500, None, told.append, repr
-    )
-    assert not found.checks.problems
-    fit, position = found.fit, found.fit.draws.position
-    engine = tiles.build(flat, (), len(arrays["unit"]), 50)
-    warm = starting.warmed(
-        choose("plain", problem.model, "means", arrays, folds),
-        engine,
-        fit,
-        folds,
-        starting.FullData(position.reshape(-1, position.shape[-1]), None, bad=False),
-        starting.Plan(1, "means", 4, 0, 50, "auto", 1.0),
-        root,
-        told.append,
-        nothing_said,
-        nothing_said,
-    )
-    begun = drawing.Begun(
-        engine,
-        root("sample"),
-        fit.kernel,
-        folds,
-        warm.starts.own,
-        standing_at(warm.starts.position),
-        warm.starts.center | {"shift": warm.facing.shift},
-        warm.facing.crossing,
-        warm.facing.num_draws,
-    )
-    lengths = [200] if until is None else [200, 400, 800, 1600, 3200]
-    every = list(drawing.sampled(begun, 0, lengths, until, told.append))
-    exactly = exact(problem, folds).joint
-    for fold in range(len(folds.id)):
-        own = [d.block for d in every if fold in d.active]
-        place = [int(np.flatnonzero(d.active == fold)[0]) for d in every if fold in d.active]
-        fields = [
-            np.stack([b.sums["joint"][f][i : i + 1] for b, i in zip(own, place)], axis=2)
-            for f in LogSums._fields
-        ]
-        crossing = np.stack([b.crossing[i : i + 1] for b, i in zip(own, place)], axis=2)
-        facing = warm.facing
-        sides = Sides(
-            facing.shift[[fold]], crossing, facing.crossing[[fold]], int(facing.num_draws)
-        )
-        both = two_sided(LogSums(*fields), sides, 1.0)
-        limit = z_limit(len(folds.id), df=15)  # 16 batches, or more
-        assert abs(both.elpd[0] - exactly[fold]) < limit * two_sided_mcse(both)[0]
-        assert len(own) == 4 or until is not None
-    assert len(every) == 4 if until is None else len(every) < 64  # 8 to 16
+    messages, posed = [], problem()
+    asked = settings() if until is None else settings(until=until)
+    found = cross_validate({"means": posed}, asked, Monitor(emit=messages.append))["means"]
+    d = found.diagnostics
+    exactly = exact(normal_means(), posed.folds).joint
+    z = (d["joint_elpd"].values - exactly) / d["joint_mcse"].values
+    assert np.abs(z).max() < z_limit(len(z), df=15)  # 16 batches, or more
+    number = d["n_draws"].values
+    assert (number == 200).all() if until is None else (number.max() > number.min())
     assert not list(tmp_path.iterdir())
-    assert told[0].startswith("the full data, ")
+    assert messages[0].startswith("fit means: the full data, ")
+    assert "posterior" in found.fit
+
+
+@pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_loop_over_simulated_data_compiles_once(number, monkeypatch):
+    monkeypatch.setattr(programs, "_compiled", {})
+    rng, compiled = np.random.default_rng(1), []
+    for simulation in range(number):
+        y = rng.normal(size=len(normal_means().data["y"]))
+        with counted() as events:
+            cross_validate({"means": problem(y, simulation)}, settings(), SILENT)
+        compiled.append(events.count("backend_compile"))
+    assert compiled[0] > 0
+    assert compiled[1:] == [0] * (number - 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("until", [None, {"fold_mcse": 0.03, "min_draws": 100, "max_draws": 800}])
 def test_what_a_call_makes_stays_in_memory(until, tmp_path, monkeypatch):
     """The same as with `results`, bit by bit."""
-    problem = normal_means()
-    models, data = {"means": problem.model}, problem.data
+    known = normal_means()
+    models, data = {"means": known.model}, known.data
     short = {"chains": 2, "draws": 100, "warmup": 20, "fit": {"warmup": 200, "draws": 200}}
     call = partial(pcv.cross_validate, models, pcv.kfold(14, 5), data=data, progress=False, **short)
     call = partial(call, cv={"fold_batches": 2, "batch_size": 50}, until=until)
@@ -110,10 +88,10 @@ def test_what_a_call_makes_stays_in_memory(until, tmp_path, monkeypatch):
             np.testing.assert_array_equal(ours[name].values, theirs[name].values)
 
 
-def test_sampling_knows_no_artifacts():
-    folder = Path(sampling.__file__).parent
-    files = list(folder.rglob("*.py"))
-    assert len(files) > 15
+@pytest.mark.parametrize("room", [sampling, core])
+def test_the_method_knows_no_artifacts(room):
+    files = list(Path(room.__file__).parent.rglob("*.py"))
+    assert len(files) > 10
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom):

@@ -11,6 +11,7 @@ import yaml
 import pcv
 from cumulative import files, models, published
 from cumulative.page import page
+from pcv.base.monitor import Monitor
 from pcv.models.checks.prior import strayed
 from pcv.pipeline.config import load
 from tests.bounds import z_limit
@@ -70,7 +71,7 @@ def test_the_page_of_what_there_is(tmp_path):
 
 def test_a_page_of_nothing(tmp_path):
     said: list[str] = []
-    page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake cumulative")
+    page(load(CONFIGS["quick"]), tmp_path, Monitor(emit=said.append), "snakemake cumulative")
     assert "`snakemake cumulative` runs it" in " ".join(said)
     assert not list(tmp_path.glob("cumulative/tables/*"))
 

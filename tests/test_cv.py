@@ -11,7 +11,7 @@ import xarray as xr
 import pcv
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
-from pcv.pipeline.storage.storable import true_names
+from pcv.base.storable import true_names
 from tests.synthetic import FOLDS, diagnosed
 
 

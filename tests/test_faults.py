@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import yaml
 
-from pcv.api import cross_validation
 from pcv.pipeline import stages
 from tests import faults
 from tests.faults import NONE, Fault
-from tests.project import ONE_MODEL, set_up
+from tests.project import ONE_MODEL, run_all, set_up
 
 EACH = 5
 """faults that a job meets, one after another: another order of kinds in every job"""
@@ -87,7 +86,7 @@ def test_faults_one_after_another(base, tmp_path, among, start):
             said += ended.said.splitlines()
             in_checkpoint = ended.where.startswith(faults.AMONG["checkpoints"])
             torn_files += how == "power_cut" and in_checkpoint
-        cross_validation.run(job)
+        run_all(job)
         taken, refused = faults.found(job)
         assert taken.keys() == whole.keys()
         assert not faults.wrong(taken, whole)

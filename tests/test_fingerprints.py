@@ -22,7 +22,6 @@ from jax.extend.core import Primitive
 import pcv
 from pcv.api import calls, inputs
 from pcv.pipeline.job import recipe
-from pcv.pipeline.stages import inputs as inputs_stage
 from tests.bounds import z_limit
 from tests.problems import LinearGaussian
 from tests.slow import repeated
@@ -279,10 +278,8 @@ def made_of(model, results):
     """What a call's fit and warmup are made of: the name of its model, with a hash, and a hash for
     its test sets."""
     common = ({"y": Y}, {}, 0, "float64", results, 2, False)
-    with calls.prepared(model, SOME, *common) as job:
-        job = job._replace(model=next(iter(job.settings.models)))
-        inputs_stage.data(job)
-        inputs_stage.folds(job)
+    with calls.prepared(model, SOME, *common) as call:
+        job = call.store.job._replace(model=next(iter(call.problems)))
         return job.model_config.model, recipe(job, "warmup")["program"]
 
 
@@ -358,10 +355,12 @@ def test_models_of_which_nothing_is_reused(make, why, tmp_path):
 
 def test_models_of_one_call_have_their_own_references(tmp_path, monkeypatch):
     """Even if two that differ were of one hash."""
-    monkeypatch.setattr(inputs, "fingerprint", lambda model, observed, slots: "0" * 16)
+    monkeypatch.setattr(
+        "pcv.models.fingerprint.fingerprint", lambda model, observed, slots: "0" * 16
+    )
     made = {"x1": jitted(X), "x2": jitted(OTHER)}
-    with calls.prepared(made, "loo", {"y": Y}, {}, 0, "float64", tmp_path, 2, False) as job:
-        found = {name: job.objects[x.model] for name, x in job.settings.models.items()}
+    with calls.prepared(made, "loo", {"y": Y}, {}, 0, "float64", tmp_path, 2, False) as call:
+        found = {name: problem.model for name, problem in call.problems.items()}
     assert found["x1"] is made["x1"]
     assert found["x2"] is made["x2"]
 

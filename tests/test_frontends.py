@@ -32,7 +32,7 @@ from pcv.models.frontends.pymc import from_pymc
 from pcv.models.model import Model, numeric, support
 from pcv.pipeline.config import DataConfig
 from pcv.pipeline.data.tables import make_data
-from pcv.pipeline.stages.common.problem import _of_column
+from pcv.pipeline.problems import _of_column
 from tests.bounds import z_limit
 from tests.slow import repeated
 

@@ -33,7 +33,18 @@ LOADED = "import sys; print('jaxlib' in sys.modules)"
 ROOT = Path(__file__).parents[1]
 
 
-ROOMS = ["base", "compile", "folds", "models", "analysis", "sampling", "report", "pipeline", "api"]
+ROOMS = [
+    "base",
+    "compile",
+    "folds",
+    "models",
+    "analysis",
+    "sampling",
+    "core",
+    "report",
+    "pipeline",
+    "api",
+]
 
 
 def used(file: Path) -> set[str]:

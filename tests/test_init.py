@@ -16,14 +16,15 @@ import pandas as pd
 import pytest
 import yaml
 
-from pcv.api import cross_validation
 from pcv.base import reference
+from pcv.base.monitor import Monitor
 from pcv.models.frontends import as_model
 from pcv.pipeline.cli import commands, project
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages import inputs
 from pcv.pipeline.storage.artifacts import opened
+from tests.project import run_all
 from tests.workflow import ROOT, kept, planned, run_module, snakemake
 
 FILES = [
@@ -189,7 +190,8 @@ def test_a_fresh_project_is_clean(frontend, folder):
     NumPyro's (`TestTemplates`), so that their folds need not be sampled."""
     project.init(folder, frontend)
     said = []
-    job = Job(load(Path("config.yaml")), "yields", Path("results"), say=said.append)
+    monitor = Monitor(emit=said.append)
+    job = Job(load(Path("config.yaml")), "yields", Path("results"), monitor=monitor)
     inputs.check(job)
     assert said == [
         "yields: 120 units of 'yield_t'",
@@ -199,7 +201,7 @@ def test_a_fresh_project_is_clean(frontend, folder):
     ]
     if frontend in ("jax", "pymc"):
         return
-    cross_validation.run(job)
+    run_all(job)
     diagnosed = [opened(job._replace(model=name), "diagnose") for name in ("common", "varying")]
     assert sum((d["verdict"] != "ok").sum() for d in diagnosed) <= 2
     assert sum("warning" in line for line in said) <= 2

@@ -24,6 +24,7 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import LogSums, batch_sums
 from pcv.analysis.verdicts import MAX_RHAT, faults
 from pcv.base.keys import key
+from pcv.base.monitor import SILENT
 from pcv.folds.base import Folds
 from pcv.folds.exchangeable import kfold, leave_p_out
 from pcv.folds.time import leave_future_out
@@ -36,7 +37,7 @@ from pcv.sampling.folds.lasting import Length
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, build
 from tests.bounds import z_limit
-from tests.chains import fit_of, nothing_said, posterior, replicated
+from tests.chains import fit_of, posterior, replicated
 from tests.problems import LinearGaussian, exact, side_by_side
 from tests.problems import Problem as ExactProblem
 
@@ -112,7 +113,7 @@ def adapted(
     fit = problem.fit._replace(target_accept=target_accept)
     some = problem.folds.some(chosen)
     at = problem.engine, key(1, "adapt"), fit, some, position[chosen]
-    return adapting.adapt(*at, nothing_said, nothing_said)
+    return adapting.adapt(*at, SILENT)
 
 
 def starts(problem: Problem) -> Float[np.ndarray, "fold chain param"]:
@@ -141,7 +142,7 @@ class Ran(NamedTuple):
 def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
     """Warmup, kernels of their own for folds unlike the full data, and draws of all folds."""
     folds, engine, fit = problem.folds, problem.engine, problem.fit
-    how, said = "auto" if adapt else "never", (nothing_said, nothing_said)
+    how = "auto" if adapt else "never"
     begun = warming.warmup(
         engine,
         partial(key, 1),
@@ -151,9 +152,9 @@ def run(problem: Problem, adapt: bool, num_draws: int = DRAWS) -> Ran:
         Length(WARMUP, 0),
         how,
         problem.draws,
-        *said,
+        SILENT,
     )
-    at = begun.own, moving.standing_at(begun.position), begun.center, num_draws, 0, nothing_said
+    at = begun.own, moving.standing_at(begun.position), begun.center, num_draws, 0, SILENT
     made = [x for x, _ in moving.blocks(engine, key(1, "sample"), fit.kernel, folds, *at)]
     draws = np.concatenate([block.draws for block in made], axis=2)
     sums = [block.sums["pointwise"] for block in made]

@@ -12,10 +12,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from pcv.base.keys import key
+from pcv.base.monitor import SILENT
 from pcv.sampling.folds import adapting, lasting, moving, warming
 from pcv.sampling.folds.lasting import Length
 from tests.bounds import z_limit
-from tests.chains import nothing_said
 from tests.problems import regression
 from tests.replications import Setting, prepare
 from tests.slow import repeated
@@ -54,7 +54,7 @@ def warmed(seed: int, num_draws: int | None, some: slice = slice(None)) -> lasti
     folds = made.folds.some(some)
     own = moving.alike(made.fit, len(folds.id))
     at = made.engine, key(seed, "warmup"), made.fit.kernel, folds, own, starts(seed)[some]
-    return lasting.run(*at, Length(num_draws, SUPERCHAINS), 0, nothing_said, nothing_said)
+    return lasting.run(*at, Length(num_draws, SUPERCHAINS), 0, SILENT)
 
 
 def z_of_ends(found: lasting.Run) -> np.ndarray:
@@ -129,12 +129,11 @@ def test_chains_that_have_not_forgotten_are_adapted():
     folds, begin = still.folds.some(slice(6)), starts(1)[:6]
     at = still.engine, partial(key, 1), still.fit, folds, begin, Length(None, SUPERCHAINS)
     draws = begin.reshape(-1, begin.shape[-1])
-    told = nothing_said, nothing_said
-    found = warming.warmup(*at, "auto", draws, *told)
+    found = warming.warmup(*at, "auto", draws, SILENT)
     assert found.adapted.all()
     assert found.forgot.all()
     assert (found.num_draws > lasting.LAST + ADAPTING).all()
-    left_alone = warming.warmup(*at, "never", draws, *told)
+    left_alone = warming.warmup(*at, "never", draws, SILENT)
     assert not left_alone.forgot.any()
     assert (left_alone.num_draws == lasting.LAST).all()
 

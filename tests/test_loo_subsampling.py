@@ -14,10 +14,11 @@ from loo_subsampling.estimates import M, Run, Terms, difference, from_some, mean
 from loo_subsampling.models import linear
 from loo_subsampling.page import page
 from loo_subsampling.simulate import posterior, simulated
-from pcv.api import cross_validation
 from pcv.base.errors import PcvError
+from pcv.base.monitor import SILENT, Monitor
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
+from tests.project import run_all
 from tests.workflow import ROOT, planned, snakemake
 
 CONFIGS = {
@@ -137,9 +138,9 @@ def test_the_page_of_what_there_is(tmp_path, monkeypatch):
     }
     config = {"seed": 1, "experiments": {"wells": experiment}}
     Path("wells.yaml").write_text(yaml.safe_dump(config))
-    results, said = Path("results"), []
-    cross_validation.run(Job(load(Path("wells.yaml")), "wells", results, say=said.append))
-    page(load(Path("wells.yaml")), results, said.append, "snakemake loo_subsampling")
+    results = Path("results")
+    run_all(Job(load(Path("wells.yaml")), "wells", results, monitor=SILENT))
+    page(load(Path("wells.yaml")), results, SILENT, "snakemake loo_subsampling")
     text = (results / "loo_subsampling/index.html").read_text()
     missing = [name for name in files.EXPERIMENTS if name != "wells"]
     assert f"{', '.join(missing)} were not run" in text
@@ -152,6 +153,6 @@ def test_the_page_of_what_there_is(tmp_path, monkeypatch):
 
 def test_a_page_of_nothing(tmp_path):
     said: list[str] = []
-    page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake loo_subsampling")
+    page(load(CONFIGS["quick"]), tmp_path, Monitor(emit=said.append), "snakemake loo_subsampling")
     assert "`snakemake loo_subsampling` runs it" in " ".join(said)
     assert not list(tmp_path.glob("loo_subsampling/tables/*"))

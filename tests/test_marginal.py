@@ -14,6 +14,7 @@ from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
 from pcv.base.errors import PcvError
+from pcv.core.psis import NODES_PER_DIM
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
 from pcv.models.effects import decoupling, effects, marginal, second_look
@@ -23,7 +24,6 @@ from pcv.models.effects.marginal import choose, sliceable
 from pcv.models.frontends.numpyro import from_numpyro
 from pcv.models.model import Fold, Model, Outcome, numeric, support, target
 from pcv.models.zoo import rats
-from pcv.pipeline.stages.from_full_data import NODES_PER_DIM
 from tests.bounds import z_limit
 from tests.problems import GROUP_OF_UNIT, hierarchy, narrow_effects, regression
 from tests.slow import repeated

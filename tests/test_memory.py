@@ -7,14 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from pcv.api import cross_validation
 from pcv.base.errors import PcvError
 from pcv.pipeline import stages, status
 from pcv.pipeline.storage.artifacts import batches, opened
 from pcv.sampling import memory
 from pcv.sampling.folds import moving
 from pcv.sampling.memory import Step
-from tests.project import run, set_up
+from tests.project import run, run_all, set_up
 
 SETTINGS = {
     "models": {"flat": {"model": "models.py:flat"}},
@@ -145,12 +144,12 @@ def test_a_given_number_needs_no_measuring(project):
 def test_from_python(project, monkeypatch):
     of_machine(monkeypatch, 1000)
     job = project.job(SETTINGS)._replace(results=Path("python"))
-    cross_validation.run(job)
+    run_all(job)
     assert len(batches(job._replace(model="flat"))) == 4
     of_machine(monkeypatch, 2**40)
     longer = {**SETTINGS, "cv": {**SETTINGS["cv"], "draws": 120, "memory_share": 0.4}}
     job = project.job(longer)._replace(results=Path("python"))
-    cross_validation.run(job)
+    run_all(job)
     assert set(opened(job._replace(model="flat"), "diagnose")["n_draws"].values) == {120}
 
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import xarray as xr
 from hypothesis import given, settings
@@ -17,18 +18,19 @@ from numpyro import handlers
 from scipy.stats import norm
 
 import pcv
-from pcv.api import inputs
 from pcv.base.errors import PcvError
+from pcv.base.monitor import SILENT
+from pcv.base.storable import ATTRIBUTE, storable, true_names
 from pcv.folds.columns import model_data
 from pcv.models.checks.shapes import check_shapes
 from pcv.models.model import Observations
+from pcv.models.observations import observations, rows
 from pcv.pipeline import config, stages
-from pcv.pipeline.data.tables import make_data, read_table
+from pcv.pipeline.data.tables import make_data, read_table, stacked
 from pcv.pipeline.job import Job
-from pcv.pipeline.stages.common.problem import model_of
+from pcv.pipeline.problems import problem_of
 from pcv.pipeline.stages.inputs import check
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.storable import ATTRIBUTE, storable, true_names
 from tests.bounds import z_limit
 
 AWKWARD = [
@@ -53,9 +55,10 @@ def columns_of(names: list[str]) -> dict[str, np.ndarray]:
     return {name: Y + 10.5 * (i + 1) for i, name in enumerate(names)}
 
 
-def through_stores(file: Path, folder: Path) -> dict[str, np.ndarray]:
+def through_stores(
+    table: pd.DataFrame, constants: dict[str, xr.Variable], folder: Path
+) -> dict[str, np.ndarray]:
     """What a model gets of a table."""
-    table, constants = read_table(file, "y")
     made = make_data(table, constants, config.DataConfig(file="a.csv", outcome="y"), "a.csv")
     store.put(folder, made, mode="w")
     xr.testing.assert_identical(store.opened(folder).load(), made)
@@ -78,7 +81,8 @@ def test_columns_of_a_file_reach_the_model(names):
         with file.open("w", newline="", encoding="utf-8") as opened:
             writer = csv.writer(opened)
             writer.writerows([["y", *columns], *zip(Y, *columns.values())])
-        assert_all_there(through_stores(file, Path(place, "data.zarr")), columns)
+        arrays = through_stores(*read_table(file, "y"), Path(place, "data.zarr"))
+    assert_all_there(arrays, columns)
 
 
 @pytest.mark.slow
@@ -88,9 +92,8 @@ def test_columns_from_python_reach_the_model(names):
     columns = columns_of(names)
     given = Observations({"y": Y, "x": np.ones((2, 2)), **columns})
     with tempfile.TemporaryDirectory() as place:
-        for _ in range(2):  # the second finds it as it should be
-            inputs.write(Path(place, "table.zarr"), inputs.rows(given, "y"))
-        arrays = through_stores(Path(place, "table.zarr"), Path(place, "data.zarr"))
+        table = stacked(rows(given, "y"), "y", "data")
+        arrays = through_stores(*table, Path(place, "data.zarr"))
     assert_all_there(arrays, columns)
     np.testing.assert_array_equal(arrays["x"], np.ones((2, 2)))
 
@@ -130,12 +133,12 @@ def test_a_variable_that_was_renamed_since_keeps_its_new_name():
 def test_names_that_are_no_text_are_refused(tmp_path):
     given = Observations({"y": Y, "a\ud800": Y})
     with pytest.raises(PcvError, match=r"the name 'a\\ud800' is not valid Unicode; rename it"):
-        inputs.write(tmp_path / "table.zarr", inputs.rows(given, "y"))
+        through_stores(*stacked(rows(given, "y"), "y", "data"), tmp_path / "data.zarr")
 
 
 def test_two_columns_of_one_name_are_refused():
     with pytest.raises(PcvError, match="data: two columns are named '1'; rename one"):
-        inputs.observations({"m": normal()}, {"y": Y, 1: Y, "1": Y + 1})
+        observations({"m": normal()}, {"y": Y, 1: Y, "1": Y + 1})
 
 
 def normal(name="mu", outcome="y"):
@@ -185,15 +188,15 @@ def job(tmp_path, monkeypatch):
         "models": {"m": {"model": "models.py:stacked"}},
     }
     made = config.parse({"seed": 1, "experiments": {"e": experiment}})
-    return Job(made, "e", tmp_path / "results", "m", say=lambda words: None)
+    return Job(made, "e", tmp_path / "results", "m", monitor=SILENT)
 
 
 def test_a_model_that_stacks_columns_has_all_four_parameters(job):
     check(job)
     stages.data(job)
-    arrays, model = model_of(job)
-    assert {*X} < {*arrays}
-    assert model.init(jax.random.key(0))["beta"].shape == (4,)
+    problem = problem_of(job, layout=xr.Dataset())
+    assert {*X} < {*problem.arrays}
+    assert problem.model.init(jax.random.key(0))["beta"].shape == (4,)
 
 
 def test_check_reads_what_the_stages_will_read(job, monkeypatch):

@@ -16,10 +16,11 @@ from nested_rhat import page as pages
 from nested_rhat.settings import Illustrated, Runs, load, parse, part
 from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tolerated
 from pcv.base.errors import PcvError
+from pcv.base.monitor import SILENT, Monitor
 from pcv.models.model import full_data
 from pcv.pipeline.storage import store
 from tests.bounds import sd_limits
-from tests.chains import fit_of, nothing_said
+from tests.chains import fit_of
 from tests.data import needs_data
 from tests.workflow import CONFIG, ROOT, make_project, planned, snakemake, write_config
 
@@ -145,7 +146,7 @@ def normal() -> targets.Example:
 @pytest.fixture(scope="module")
 def run() -> xr.Dataset:
     with jax.enable_x64(True):
-        return chains.run("normal", normal(), RUNS, 1, nothing_said)
+        return chains.run("normal", normal(), RUNS, 1, SILENT)
 
 
 @pytest.mark.slow
@@ -202,7 +203,7 @@ def drawn() -> xr.Dataset:
     small = Illustrated(superchains=256, chains=32, repeats=10, grid=5)
     with jax.enable_x64(True), pytest.MonkeyPatch.context() as patched:
         patched.setattr(illustrated, "SPLITS", (2, 1024))
-        return illustrated.illustrate(small, 1, Path(), nothing_said)
+        return illustrated.illustrate(small, 1, Path(), SILENT)
 
 
 @pytest.mark.slow
@@ -244,7 +245,7 @@ def test_the_page_has_a_table_and_all_figures(run, drawn, tmp_path):
         made_of = part(settings, "rosenbrock" if name == "bimodal" else name)  # of another config
         store.put(path, dataset.assign_attrs(device="a CPU", settings=made_of), mode="w")
     said: list[str] = []
-    pages.page(settings, tmp_path, said.append, "snakemake nested_rhat")
+    pages.page(settings, tmp_path, Monitor(emit=said.append), "snakemake nested_rhat")
     folder = files.folder_of(tmp_path)
     text = (folder / "index.html").read_text()
     assert "Run on a CPU" in text
@@ -259,6 +260,6 @@ def test_the_page_has_a_table_and_all_figures(run, drawn, tmp_path):
 
 def test_a_page_of_nothing(tmp_path):
     said: list[str] = []
-    pages.page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake nested_rhat")
+    pages.page(load(CONFIGS["quick"]), tmp_path, Monitor(emit=said.append), "snakemake nested_rhat")
     assert "`snakemake nested_rhat` runs it" in " ".join(said)
     assert not list(tmp_path.glob("nested_rhat/tables/*"))

@@ -26,6 +26,7 @@ from paper.published import DIFFERENCES, MEANS, RUN_TIMES
 from paper.run import paper
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, batch_sums, rhat_max_benchmark
+from pcv.base.monitor import Monitor
 from pcv.pipeline.config import load, parse
 from pcv.report import drawn
 from tests.bounds import count_limits, sd_limits
@@ -528,7 +529,7 @@ def test_a_failed_download_leaves_the_rest(tmp_path, monkeypatch):
 
 def test_a_page_of_nothing_names_all_that_is_missing(tmp_path):
     said = []
-    paper(load(CONFIGS["quick"]), tmp_path, said.append)
+    paper(load(CONFIGS["quick"]), tmp_path, Monitor(emit=said.append, task="paper"))
     assert [line.split(":")[2] for line in said[:-1]] == [
         " missing example1, example1_authors, example2, example2_plain, example2_authors",
         " missing example3, example3_authors, example3_cleaned",

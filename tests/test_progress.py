@@ -17,7 +17,7 @@ class Terminal(StringIO):
 
 
 def two_blocks(show):
-    for done, divergences in ((50, 0), (100, 3)):
+    for done, divergences in ((50, 1), (100, 2)):
         show(Progress("sample a", 16, done, 100, 0.806, divergences))
 
 
@@ -70,7 +70,7 @@ def test_lines_of_a_log(clock, capsys):
     first call, since a run that goes on has not made those before it."""
     show = progress.reporter()
     told = {}
-    steps = ((0, 50, 0), (4, 100, 0), (12, 150, 3), (13, 160, 3), (14, 200, 4))
+    steps = ((0, 50, 0), (4, 100, 1), (12, 150, 2), (13, 160, 0), (14, 200, 1))
     for now, done, divergences in steps:
         clock.now = float(now)
         show(Progress("sample a 1-of-2", 16, done, 200, 0.806, divergences))

@@ -57,13 +57,14 @@ def closing(opened: str) -> str:
 
 EVERY_STAGE = """
 from pathlib import Path
-from pcv.api import cross_validation
+from pcv.base.monitor import Monitor
 from pcv.pipeline import stages
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
+from tests.project import run_all
 
-job = Job(load(Path("tiny.yaml")), "tiny", Path("results"), say=print)
-cross_validation.run(job)
+job = Job(load(Path("tiny.yaml")), "tiny", Path("results"), monitor=Monitor(emit=print))
+run_all(job)
 stages.compare(job)
 stages.report(job)
 """

@@ -16,9 +16,9 @@ import xarray as xr
 
 import pcv
 from pcv.base.errors import PcvError
+from pcv.core import fit as fitting
+from pcv.folds.base import as_dataset
 from pcv.models.model import Model, Outcome
-from pcv.pipeline import stages
-from pcv.pipeline.stages import inputs
 from pcv.pipeline.storage import store
 from tests.lines import GROUP, N, X, Y, line, numpyro_line
 
@@ -201,15 +201,16 @@ OF_A_CONFIG = (
 
 @pytest.fixture
 def _nothing_is_drawn(monkeypatch):
-    def fit(job):
-        raise AssertionError("it was not refused")
+    monkeypatch.setattr(fitting, "_posterior", _not_refused)
 
-    monkeypatch.setattr(stages, "fit", fit)
+
+def _not_refused(*_):
+    raise AssertionError("it was not refused")
 
 
 def told():
     """What each call raises, where no types are checked around the functions of pcv, as here."""
-    stages.fit = lambda job: None
+    fitting._posterior = _not_refused
     found = {}
     for name, (call, _) in CALLS.items():
         try:
@@ -247,7 +248,7 @@ def test_folds_that_leave_the_last_units_alone_are_what_they_say():
 def test_folds_in_a_file_are_of_as_many_units_as_they_were_made_for(tmp_path):
     folds = {"scheme": "file", "file": str(tmp_path / "folds.zarr")}
     few = pcv.leave_p_out(N - 4, 2, splits=3)
-    store.put(tmp_path / "folds.zarr", inputs.folds_dataset(few))
+    store.put(tmp_path / "folds.zarr", as_dataset(few))
     with pytest.raises(PcvError, match="folds of 8 units, but the data have 12; make them"):
         validate(folds=folds)
 
@@ -263,16 +264,18 @@ def test_results_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(xr.Dataset, "to_zarr", refuse)
-    with pytest.raises(PcvError, match=r"/locked: no permission .* or choose another$"):
+    with pytest.raises(
+        PcvError, match=r"/locked/cv/data.zarr: no permission .* or choose another$"
+    ):
         validate(results=tmp_path / "locked")
 
 
 @pytest.mark.usefixtures("_nothing_is_drawn")
-def test_an_input_that_was_damaged_is_written_again(tmp_path):
+def test_data_that_were_damaged_are_written_again(tmp_path):
     for _ in range(2):
         with pytest.raises(AssertionError, match="it was not refused"):
             validate(results=tmp_path)
-        (tmp_path / "inputs" / "table.zarr" / "zarr.json").write_text("[]")
+        (tmp_path / "cv" / "data.zarr" / "zarr.json").write_text("[]")
 
 
 def test_bambi_models_that_drop_rows():

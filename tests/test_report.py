@@ -11,7 +11,7 @@ import xarray as xr
 
 from pcv import report
 from pcv.analysis.results.numbers import typeset
-from pcv.pipeline.stages.common.pages import write_figures
+from pcv.pipeline.stages.page import write_figures
 from pcv.report import plots
 from tests.synthetic import PROVENANCE, make_results
 

@@ -25,12 +25,15 @@ import yaml
 
 from pcv.analysis import diagnostics
 from pcv.base.errors import PcvError
+from pcv.core import diagnose as diagnosing
+from pcv.core import sample as sampling
+from pcv.core import warmup as warming_up
 from pcv.pipeline import stages, status
 from pcv.pipeline.input_files import file_hash
 from pcv.pipeline.job import recipe
-from pcv.pipeline.stages import answers, inputs, sampling, warming_up
+from pcv.pipeline.stages import comparison, inputs
 from pcv.pipeline.storage import growing, paths, store
-from pcv.pipeline.storage.artifacts import sampled
+from pcv.pipeline.storage.artifacts import known_to, verified
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
 from pcv.sampling.folds import adapting, moving, warming
@@ -274,7 +277,7 @@ class TestArtifacts:
             "folds": {"data"},
             "fit": {"data"},
             "warmup": {"data", "fit", "folds"},
-            "sample": {"data", "folds", "warmup"},
+            "sample": {"data", "fit", "folds", "warmup"},
             "diagnose": {"data", "folds", "fit", "sample"},
             "compare": {"data", "folds", "diagnose"},
         }
@@ -364,9 +367,9 @@ EXACT = {
 
 def test_the_last_comparison_is_shown(project):
     table, page = stages.compare(project.job()), project.job().path("report")
-    assert answers.show(project.job()) == f"{table}\n\nReport: {page}"
+    assert comparison.show(project.job()) == f"{table}\n\nReport: {page}"
     with pytest.raises(PcvError, match=r"fit\.draws was \d+, is 5000; run `pcv "):
-        answers.show(project.job({"fit.draws": 5000}))
+        comparison.show(project.job({"fit.draws": 5000}))
 
 
 class TestExactAnswer:
@@ -637,9 +640,9 @@ class TestRounds:
         before = self.rounds(after_rounds, "linear")
         drawn, as_it_is = [], moving.blocks
 
-        def blocks(*args, num_draws, first, say):
+        def blocks(*args, num_draws, first, monitor):
             drawn.append((first, num_draws))
-            return as_it_is(*args, num_draws, first, say)
+            return as_it_is(*args, num_draws, first, monitor)
 
         monkeypatch.setattr(moving, "blocks", blocks)
         more = IN_ROUNDS | {"cv.until": ROUNDS | {"max_draws": 384}}
@@ -809,7 +812,7 @@ def same(data, scale=5.0):
             {"size": [size]},
             {"batch_inflation": inflation},
         )
-        answers._warn_of_short_batches(job, checked)
+        diagnosing._warn_of_short_batches(checked, job.settings.cv, job.monitor_of("diagnose"))
         expected = {
             "short": f"on full-data draws, batches of {size} give 70% of the MCSE from a windowed "
             "ESS; use longer batches (cv.batch_size)",
@@ -1058,7 +1061,7 @@ class TestOutOfDate:
 
         monkeypatch.setattr(sampling_of_full_data, "sample", edited_meanwhile)
         read = file_hash(file)
-        stages.fit(job._replace(made={}))
+        stages.fit(job)
         stamp = store.read_stamp(job.path("fit"), "fit")
         assert stamp.recipe["files"] == {"models.py": read}
         assert "models.py has changed" in message(job, "warmup")
@@ -1123,10 +1126,8 @@ class TestOutOfDate:
 
     def test_diagnostics_that_were_made_anew(self, project):
         job = project.job(model="flat")
-        known = {
-            stage: store.read_stamp(job.path(stage), stage) for stage in ("data", "folds", "fit")
-        }
-        inputs = known | sampled(job, known) | {"something else": known["fit"]}
+        known = known_to(job, verified(job, "diagnose"))
+        inputs = known | {"something else": known["fit"]}
         pretend_remade(job, "diagnose", inputs)
         said = "made from other results of stage 'diagnose flat' than the present ones"
         found = {artifact.stage: artifact.state for artifact in status.artifacts(project.job())}
@@ -1346,6 +1347,34 @@ class TestBadModels:
             "model 'linear': no fold leaves out a whole group that has effects of its own; let "
             "folds leave out whole groups, or set predictive: plain"
         )
+
+    def test_models_that_could_not_be_compared(self, project):
+        """Before any of their folds is sampled."""
+        grouped = """
+def grouped(data, group):
+    def marginal(params, data, test):
+        terms = jnp.where(test >= 0, LIK(params, data)[test], 0.0)
+        return terms.sum(), terms
+    return flat(data)._replace(marginal=marginal, group=np.unique(group, return_inverse=True)[1])
+
+
+def of_fields(data, scale):
+    return grouped(data, data["field"])
+
+
+def of_halves(data, scale):
+    return grouped(data, data["plot"] % 2)
+"""
+        Path("models.py").write_text(Path("models.py").read_text() + grouped)
+        models = {"models.linear.model": "models.py:of_fields"}
+        job = project.job(models | {"models.flat.model": "models.py:of_halves"}, model="flat")
+        run(job, "fit")
+        for stage in ("check", "warmup"):
+            assert message(job, stage) == (
+                "experiment 'yields': its models would be scored by different predictives (linear: "
+                "marginal, flat: plain) and could not be compared; set predictive: plain, or give "
+                "each model a `marginal`"
+            )
 
     def test_good_models(self, fresh):
         run(fresh.job(), "check")

@@ -18,8 +18,8 @@ from pcv.analysis import comparison
 from pcv.analysis.comparison import Scores
 from pcv.analysis.stopping.rule import SETTLED, UNDECIDED, needs_terms
 from pcv.analysis.subsampling import Subsample
+from pcv.core import psis
 from pcv.folds.exchangeable import Terms
-from pcv.pipeline.stages import from_full_data
 from pcv.sampling.fit import surrogates
 from tests.bounds import z_limit
 from tests.data import DATA as FOLDER
@@ -444,7 +444,7 @@ def test_arguments_of_another_type_are_refused(change, words):
 def test_a_surrogate_that_is_not_finite_is_named(monkeypatch):
     broken = np.where(np.arange(NUM_UNITS) == 3, -np.inf, -1.0)
     found = {"waic": broken, "influence": np.zeros(9)}
-    monkeypatch.setattr(from_full_data, "_of_log_lik", lambda *_: found)
+    monkeypatch.setattr(psis, "_by_log_lik", lambda *_: found)
     with pytest.raises(PcvError, match=r"surrogate 'waic' of 4 is -inf \(1 not finite\); take"):
         pcv.subsample(MODEL, **ONE_STRATUM)
 

@@ -8,12 +8,13 @@ import pytest
 import xarray as xr
 
 from pcv import PcvError
-from pcv.api import cross_validation
+from pcv.base.monitor import Monitor
 from pcv.pipeline import stages
 from pcv.pipeline.config import parse
 from pcv.pipeline.job import Job
 from pcv.pipeline.status import artifacts
 from tests.bounds import z_limit
+from tests.project import run_all
 from tests.workflow import MODEL, NUM_UNITS, OUTLIER, SUBSAMPLE, kept, outcomes, run_module
 
 
@@ -28,8 +29,8 @@ def run(config, said):
     Path("outlier.csv").write_text("\n".join(["y", *map(str, outcomes())]) + "\n")
     for name in "ab":
         Path(f"{name}.py").write_text(MODEL)
-    job = Job(parse(config), "tiny", Path("results"), say=said.append)
-    cross_validation.run(job)
+    job = Job(parse(config), "tiny", Path("results"), monitor=Monitor(emit=said.append))
+    run_all(job)
     stages.compare(job)
     return job
 

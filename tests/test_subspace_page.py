@@ -10,13 +10,14 @@ import pytest
 import yaml
 from scipy.integrate import solve_ivp
 
-from pcv.api import cross_validation
+from pcv.base.monitor import SILENT, Monitor
 from pcv.base.names import name_bits
 from pcv.pipeline.config import load
 from pcv.pipeline.data.registry import SOURCES
 from pcv.pipeline.job import Job
 from subspace import files, models
 from subspace.page import Row, discrepancy, page, table_1
+from tests.project import run_all
 from tests.workflow import ROOT, planned, snakemake
 
 CONFIGS = {path.stem: path for path in (ROOT / "config/subspace").glob("*.yaml")}
@@ -112,14 +113,13 @@ def test_the_page_of_what_there_is(tmp_path, monkeypatch):
         experiment |= {"fit": {"warmup": 300, "draws": 250}}
         experiment["cv"] = {"chains": 4, "draws": 40, "warmup": 10, "batch_size": 20}
     Path("c.yaml").write_text(yaml.safe_dump(config | {"experiments": some}))
-    results, said = Path("results"), []
+    results = Path("results")
     for name in some:
-        job = Job(load(Path("c.yaml")), name, results, say=said.append)
-        cross_validation.run(job)
+        run_all(Job(load(Path("c.yaml")), name, results, monitor=SILENT))
         (folder := results / name / "benchmarks").mkdir()
         for stage in ("warmup", "sample"):
             (folder / f"{stage}-kinetics.tsv").write_text("s\n1.5\n")
-    page(load(Path("c.yaml")), results, said.append, "snakemake subspace")
+    page(load(Path("c.yaml")), results, SILENT, "snakemake subspace")
     table = pd.read_csv(results / "subspace/tables/table_1.csv", index_col="method")
     assert table.index[0] == "re-running, 49 parameters"
     assert table.index[1].startswith("PSIS (largest k-hat ")
@@ -132,6 +132,6 @@ def test_the_page_of_what_there_is(tmp_path, monkeypatch):
 
 def test_a_page_of_nothing(tmp_path):
     said: list[str] = []
-    page(load(CONFIGS["quick"]), tmp_path, said.append, "snakemake subspace")
+    page(load(CONFIGS["quick"]), tmp_path, Monitor(emit=said.append), "snakemake subspace")
     assert "`snakemake subspace` runs it" in " ".join(said)
     assert not list(tmp_path.glob("subspace/tables/*"))

@@ -12,6 +12,7 @@ from pcv.analysis import diagnostics as diag
 from pcv.analysis.diagnostics import Sides, UnitSides, batch_sums
 from pcv.analysis.stopping.rule import Rule, finished
 from pcv.analysis.verdicts import MIN_WEIGHTS, faults, heavy_tail
+from pcv.base.monitor import SILENT
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import kfold, leave_one_out
 from pcv.folds.time import hv_block
@@ -20,7 +21,7 @@ from pcv.models.parameters import flat_target
 from pcv.sampling.folds import moving, sides
 from pcv.sampling.tiles import build
 from tests.bounds import count_limits, sd_limits, z_limit
-from tests.chains import fit_of, nothing_said
+from tests.chains import fit_of
 from tests.problems import kriging, regression
 from tests.replications import prepare
 
@@ -252,9 +253,8 @@ def test_full_data_draws_are_scored_block_by_block(problem):
     at = setting.starts[: len(once.id)], own, no, zero, pilot, no.astype(int), ~no
     which = sides.without_gap(once)
     engine = setting.engine
-    end = nothing_said, nothing_said
     side = engine, once, which, moving.Starts(*at), draws
-    found = sides.facing(*side, None, 4000, *end)
+    found = sides.facing(*side, None, 4000, SILENT)
     joint, pointwise = (np.asarray(x) for x in setting.scores(draws))
     assert found.num_draws == 1280  # of blocks of 20, two to a batch
     assert np.isfinite(found.shift).tolist() == which.tolist()
@@ -271,7 +271,7 @@ def test_full_data_draws_are_scored_block_by_block(problem):
         terms = np.empty((len(draws), len(setting.problem.data["y"])))
         for k, test in enumerate(once.test):
             terms[:, test[test >= 0]] = pointwise[:, k, test >= 0]
-        summed = sides.facing(*side, terms, 4000, *end)
+        summed = sides.facing(*side, terms, 4000, SILENT)
         for name in ("shift", "crossing", "bridge", "bridge_sq"):
             one, other = (getattr(x, name)[some] for x in (found, summed))
             if name.startswith("bridge"):
@@ -292,7 +292,7 @@ def test_a_target_has_two_sides_where_its_predictive_is_what_its_density_has_mor
             fit_of(draws, 0.5, 3),
             leave_one_out([str(i) for i in range(num_units)]),
             draws,
-            nothing_said,
+            SILENT,
         )
         return sides.factors(*at)
 

@@ -17,6 +17,7 @@ import pytest
 import xarray as xr
 import yaml
 
+from pcv.base.monitor import SILENT
 from pcv.pipeline import config, graph, stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.status import artifacts
@@ -49,7 +50,7 @@ def to_do(folder: Path, config: str = "tiny.yaml") -> set[str]:
 
 
 def job_of(settings: dict, model: str = "") -> Job:
-    return Job(config.parse(settings), "tiny", Path("results"), model, say=lambda line: None)
+    return Job(config.parse(settings), "tiny", Path("results"), model, monitor=SILENT)
 
 
 def out_of_date(settings: dict) -> set[str]:

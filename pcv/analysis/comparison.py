@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr
 
 from pcv.analysis.subsampling import Subsample, Sum, difference_estimator
-from pcv.base.errors import PcvError, nearest
+from pcv.base.errors import PcvError, nearest, setting
 
 
 class Scores(NamedTuple):
@@ -335,11 +335,12 @@ def _check(scores: Sequence[Scores]) -> None:
         if s.model in seen:
             raise PcvError(f"compare: two models are named '{s.model}'; rename one")
         seen.add(s.model)
+    plain = setting("predictive", value="plain")
     remedy = {
         "kind": "compare joint with joint and pointwise with pointwise scores",
         "score": "compare one score at a time",
         "outcome": "let both models score the same variable on the same scale",
-        "predictive": "set predictive: plain, or give each model a `marginal`",
+        "predictive": f"set {plain}, or give each model a `marginal`",
         "data": "rerun both models on the same data",
         "folds": "rerun both models on the same folds",
     }

@@ -1,6 +1,6 @@
-"""From Python: models and data as they are, through the stages in memory, to a result.
+"""From Python: models and data as they are, to a result.
 
-`inputs` translates a call's arguments into config terms, `calls` makes a job of them,
-`cross_validation` runs its stages, `leave_one_out` runs them only where PSIS fails, `result` is
-what comes back, `saved` stores it, and `comparisons` compares several.
+`calls` makes problems and settings of a call's arguments, which `inputs` checks; `cross_validation`,
+`loo` and `evidence` pass them to `pcv.core`; `result`, `comparisons` and `cumulative` are what comes
+back.
 """

@@ -10,9 +10,10 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, frames, wording
+from pcv.analysis.results.comparable import comparable
 from pcv.api import cumulative
 from pcv.api.cumulative import CumulativeCV, OneEvidence
-from pcv.api.result import CV
+from pcv.api.result import CV, draw
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
 
@@ -116,21 +117,15 @@ class Comparisons:
 
     def plot_difference(self) -> "Figure":
         """Differences over draws, with both errors."""
-        from pcv.report import plots
-
-        return plots.difference(self.dataset)
+        return draw("difference", self.dataset)
 
     def plot_probability(self) -> "Figure":
         """Probability that each model predicts better than the comparator, over draws."""
-        from pcv.report import plots
-
-        return plots.probability(self.dataset)
+        return draw("probability", self.dataset)
 
     def plot_folds(self) -> "Figure":
         """Differences fold by fold."""
-        from pcv.report import plots
-
-        return plots.fold_differences(self.dataset)
+        return draw("fold_differences", self.dataset)
 
 
 def compare(
@@ -192,53 +187,16 @@ def compare(
 
 
 def _scored(models: Mapping[str, CV], reference: str | None, joint: bool | None) -> Comparisons:
-    if joint is False and any("chosen" in cv.diagnostics for cv in models.values()):
-        raise PcvError("compare: subsamples have one score, of whole terms; leave joint out")
-    if len({"chosen" in cv.diagnostics for cv in models.values()}) > 1:
-        raise PcvError(
-            "compare: some score all terms, others a subsample; score all models alike, "
-            "subsamples with the same m and seed"
-        )
     shown = {cv.joint for cv in models.values()} if joint is None else {joint}
     if len(shown) > 1:
         raise PcvError("compare: some models show the joint score, some the pointwise; give joint=")
-    made_of = {
-        key: {name: cv.tree.attrs[key] for name, cv in models.items()}
-        for key in ("outcome_print", "folds_print")
-    }
-    for key, what in (("outcome_print", "data"), ("folds_print", "folds")):
-        if len(set(made_of[key].values())) > 1:
-            first, *others = made_of[key]
-            other = next(name for name in others if made_of[key][name] != made_of[key][first])
-            alike = "the same folds of the same outcome"
-            if "chosen" in models[first].diagnostics:
-                alike = "one subsample, of the same m and seed"
-            raise PcvError(
-                f"compare: '{other}' was scored on other {what} than '{first}'; compare models "
-                f"over {alike}"
-            )
-    data, folds = (next(iter(made_of[key].values())) for key in made_of)
-    # Front-ends name units by their own dimensions; they are in the same order.
-    names = next(iter(models.values())).diagnostics
-    named = {
-        name: cv.diagnostics.assign_attrs(model=name)
-        .assign_coords(fold=names["fold"].values)
-        .assign(unit_name=names["unit_name"].variable)
-        for name, cv in models.items()
-    }
-    lags = {name: int(d.attrs["given_tested"]) for name, d in named.items()}
-    given = {name: lag > 0 for name, lag in lags.items()}
-    if False in shown and len(set(given.values())) > 1:
-        lagged, other = (next(x for x in given if given[x] == which) for which in (True, False))
-        lag = lags[lagged]
-        raise PcvError(
-            f"compare: pointwise scores of '{lagged}' are given outcomes that the same fold tests, "
-            f"through lags, those of '{other}' are not: at most {lag} step(s) ahead against up to "
-            f"{names.sizes['slot']}; compare the joint score (joint=True), or by_step"
-        )
-    compared = results.compare(named, data, folds, reference, "")
-    num_units = next(iter(models.values())).tree["folds"].attrs.get("num_units")
-    return Comparisons(compared, shown.pop(), named, num_units)
+    (is_joint,) = shown
+    trees = {name: cv.tree for name, cv in models.items()}
+    diagnosed = comparable(trees, is_joint)
+    first = next(iter(trees.values()))
+    data, folds = (str(first.attrs[key]) for key in ("outcome_print", "folds_print"))
+    compared = results.compare(diagnosed, data, folds, reference, "")
+    return Comparisons(compared, is_joint, diagnosed, first["folds"].attrs.get("num_units"))
 
 
 def check_joint(joint: object) -> None:

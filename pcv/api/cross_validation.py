@@ -1,26 +1,26 @@
-"""Cross-validation from Python: the same stages that the workflow runs."""
+"""Cross-validation from Python, and the full-data fit alone."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
+from pcv.analysis.results.comparable import shared_prints
 from pcv.api import calls
+from pcv.api.calls import Call
 from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
-from pcv.base.errors import PcvError
+from pcv.base.monitor import SILENT
+from pcv.core import cross_validate as core
+from pcv.core import fit as fitting
+from pcv.core.check import check
+from pcv.core.problem import Problem
+from pcv.core.settings import chain_settings
 from pcv.folds.base import Folds, describe, stored
 from pcv.folds.schemes import headline
 from pcv.models.scores import Score
-from pcv.pipeline import stages
-from pcv.pipeline.job import Job
-from pcv.pipeline.stages.inputs import check
-from pcv.pipeline.storage.artifacts import Made, fitted, known_to, opened, places, require
 
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """ArviZ groups of the full-data fit"""
@@ -105,84 +105,46 @@ def cross_validate(
         "scores": scores,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
-        "cv": calls.cv_section(chains, draws, warmup, until, cv),
+        "cv": chain_settings(chains, draws, warmup, until, cv),
     }
     check_joint(joint)
     with calls.prepared(
         model, folds, data, sections, seed, precision, results, cores, progress
-    ) as job:
-        check(job._replace(say=calls.silent), leaks=False)
-        run(job)
-        return of_models(job, joint, isinstance(model, Mapping))
+    ) as call:
+        return cross_validated(call, joint, isinstance(model, Mapping))
 
 
-def run(job: Job, stop: str = "compare") -> None:
-    """Run every stage of a job that comes before one, for all models, reusing finished artifacts.
-
-    Raises:
-        PcvError: a stage fails.
-    """
-    made: list[Made] = []
-    for stage, part in places(job):
-        if stage in (stop, "compare"):
-            return
-        known = known_to(part, made)
-        with suppress(PcvError):
-            made.append(Made(stage, part, require(part, stage, known)))
-            continue
-        getattr(stages, stage)(part)
-        made.append(Made(stage, part, require(part, stage, known)))
+def cross_validated(call: Call, joint: bool | None, several: bool) -> Any:
+    """A `CV` of a call's model, or several of them by the models' names."""
+    check(call.problems, call.settings, SILENT, look_for_leaks=False)
+    results = core.cross_validate(
+        call.problems, call.settings, call.monitor, call.store, call.draws
+    )
+    cvs = {name: _cv(call.problems[name], result, call, joint) for name, result in results.items()}
+    return cvs if several else next(iter(cvs.values())).renamed("model")
 
 
-def of_models(job: Job, joint: bool | None, several: bool) -> Any:
-    """A `CV`, or several of them by the models' names."""
-    found = {name: collected(job._replace(model=name), joint) for name in job.settings.models}
-    return found if several else next(iter(found.values())).renamed("model")
-
-
-def collected(job: Job, joint: bool | None) -> CV:
-    """A model's artifacts as a `CV`."""
-    folds, data, diagnosed = (opened(job, x).load() for x in ("folds", "data", "diagnose"))
-    folds = folds.sel(fold=diagnosed["fold"].values)  # all but those of a larger subsample
-    outcome = job.settings.data.outcome
-    groups = {**_groups(job), "folds": folds, "diagnostics": diagnosed}
-    if job.settings.makes("subsample"):
-        groups["surrogates"] = opened(job, "surrogates", "terms").load()
+def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -> CV:
+    """The cross-validation of a model."""
+    diagnosed = result.diagnostics.load()
+    folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
+    groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}
+    if result.approximated is not None and "terms" in result.approximated:
+        groups["surrogates"] = result.approximated["terms"].to_dataset().load()
     tree = xr.DataTree.from_dict(groups)
-    said = describe(stored(folds), data.sizes["unit"])
-    stamp = require(job, "fit", {})
+    said = describe(stored(folds), problem.num_units)
     tree.attrs = {
-        "title": headline(job.settings.folds, said),
-        "outcome": outcome,
-        "seed": job.config.seed,
-        "marks": stamp.marks,
-        **prints(data, outcome, folds),
+        "title": headline(call.settings.folds, said),
+        "outcome": problem.outcome,
+        "seed": problem.seed,
+        "marks": result.fit.attrs["marks"],
+        **shared_prints(problem.data, problem.outcome, folds),
     }
     return CV(tree, bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint)
 
 
-def prints(data: xr.Dataset, outcome: str, folds: xr.Dataset) -> dict[str, str]:
-    """Hashes of what models must share to be compared."""
-    of_folds = [folds[name].values for name in ("test", "held_out", "order") if name in folds]
-    return {"outcome_print": outcome_print(data, outcome), "folds_print": _hash(*of_folds)}
-
-
-def outcome_print(data: xr.Dataset, outcome: str) -> str:
-    """A hash of the outcome, and of the units that its rows belong to."""
-    return _hash(*(data[name].values for name in (outcome, "unit_of_row") if name in data))
-
-
-def _groups(job: Job) -> dict[str, xr.Dataset]:
-    tree = fitted(job)
-    return {name: tree[name].to_dataset().load() for name in GROUPS if name in tree}
-
-
-def _hash(*arrays: np.ndarray) -> str:
-    """A hash of the arrays' values, whatever their dtype."""
-    digest = hashlib.sha256()
-    for x in arrays:
-        digest.update(np.ascontiguousarray(x, float).tobytes())
-    return digest.hexdigest()[:16]
+def _groups(fit: xr.DataTree) -> dict[str, xr.Dataset]:
+    return {name: fit[name].to_dataset().load() for name in GROUPS if name in fit}
 
 
 def fit(
@@ -228,9 +190,7 @@ def fit(
     }
     with calls.prepared(
         model, "loo", data, {"fit": settings}, seed, precision, None, cores, progress
-    ) as job:
-        stages.data(job)
-        (part,) = (job._replace(model=name) for name in job.settings.models)
-        stages.fit(part)
-        groups = _groups(part)
-    return xr.DataTree.from_dict(groups)
+    ) as call:
+        (problem,) = call.problems.values()
+        monitor = call.monitor.of(f"fit {problem.name}")
+        return xr.DataTree.from_dict(_groups(fitting.fit(problem, call.settings.fit, monitor)))

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
 from pcv.analysis import evidence as estimates
-from pcv.analysis.results.wording import wrapped
+from pcv.analysis.evidence import summary
+from pcv.api.result import draw
 from pcv.base.errors import PcvError
 from pcv.folds.base import foldable
 
@@ -67,24 +67,7 @@ class CumulativeCV:
         return estimates.at(self.path, left_out)
 
     def __repr__(self) -> str:
-        path, (n, left_out) = self.path, estimates.extent(self.path)
-        every = {left_out, *estimates.left_out(n, path.attrs["num_params"])}
-        out = [p for p in sorted(every) if p in self.curve.index]
-        columns = ["s_ccv", "s_ccv_se", "s_ccv_mcse", "s_ccv_per_n", "s_ccv_trimmed", "s_cv"]
-        rows = self.curve.loc[out, columns].rename_axis(index=None, columns="left out")
-        errors = dict.fromkeys(("s_ccv_se", "s_ccv_mcse"), "{:.2g}".format)
-        shown = rows.to_string(float_format="{:.2f}".format, formatters=errors)
-        first = estimates.in_words(path)
-        rest = [f"{words}." for words in estimates.doubts(path)] + path.attrs["marks"]
-        return "\n".join(
-            [
-                f"{self.name}: {path.sizes['order']} random orders of {n} units, "
-                f"2 x {path.attrs['particles']} particles along each",
-                *map(wrapped, (f"{first}.", *(f"Warning: {words}" for words in rest))),
-                "",
-                shown,
-            ]
-        )
+        return summary.curve_summary(self.path, self.name)
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "by the number of units left out", self.curve)
@@ -105,27 +88,18 @@ class OneEvidence(NamedTuple):
     khat: float
     """of Laplace's approximation; NaN where it was not made, or all weights are alike, as the
     posterior is normal"""
-    marks: tuple[str, ...] = ()
-    """what is wrong with the full-data fit that bridge sampling took draws from"""
     by_laplace: str = ""
     """what Laplace's approximation gives, in words"""
+    marks: tuple[str, ...] = ()
+    """what is wrong with the full-data fit that bridge sampling took draws from"""
     outcome_print: str = ""
     """hash of the outcome"""
 
     def __repr__(self) -> str:
-        known = estimates.Estimate(self.log_evidence, self.mcse)
-        words = f"log p(y) {estimates.number(known)} (MCSE {self.mcse:.2g}) by "
-        if self.method == "bridge":
-            first = ", ".join([words + estimates.BRIDGE, *filter(None, [self.by_laplace])])
-            return "\n".join(map(wrapped, [first, *(f"Warning: {mark}" for mark in self.marks)]))
-        words += "Laplace's approximation, "
-        words += f"k-hat {self.khat:.2f}" if np.isfinite(self.khat) else "whose weights are alike"
-        if self.khat > estimates.GOOD_K:
-            words += (
-                f", above {estimates.GOOD_K}: the posterior has heavier tails, so neither can be "
-                "trusted; leave out `method`"
-            )
-        return wrapped(words)
+        estimate = estimates.Estimate(self.log_evidence, self.mcse)
+        return summary.evidence_summary(
+            self.method, estimate, self.khat, self.by_laplace, self.marks
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,45 +117,23 @@ class EvidenceComparison:
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        rows = self.frame.rename_axis(index=None, columns="model")
-        errors = dict.fromkeys(("mcse", "log_bf_mcse"), "{:.2g}".format)
-        table = rows.to_string(float_format="{:.2f}".format, formatters=errors)
-        said = [wrapped(f"Warning: {words}") for words in self.warnings]
-        return "\n".join([f"Log evidence; log Bayes factors over {self.reference}", table, *said])
+        return summary.bayes_factor_table(self.frame, self.reference, self.warnings)
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "in numbers", self.frame)
 
 
 def by_evidence(models: Mapping[str, OneEvidence], reference: str | None) -> EvidenceComparison:
-    """Models by their evidence alone.
+    """Models by their evidence alone."""
+    reference = summary.check_evidences(models, reference)
+    each = {x: estimates.Estimate(one.log_evidence, one.mcse) for x, one in models.items()}
+    warnings = [f"'{name}': {words}" for name, one in models.items() for words in _doubts(one)]
+    return EvidenceComparison(summary.bayes_factors(each, reference), reference, tuple(warnings))
 
-    Raises:
-        PcvError: they have other data.
-    """
-    best = max(models, key=lambda name: models[name].log_evidence)
-    if reference is not None and reference not in models:
-        raise PcvError(f"compare: no model '{reference}'; there are {', '.join(models)}")
-    base = models[reference or best]
-    rows, warnings = {}, []
-    for name, one in models.items():
-        warnings += [f"'{name}': {mark}" for mark in one.marks]
-        if one.khat > estimates.GOOD_K:
-            warnings.append(
-                f"'{name}': Laplace's approximation has a k-hat of {one.khat:.2f}, above "
-                f"{estimates.GOOD_K}, and cannot be trusted"
-            )
-        if one.outcome_print != base.outcome_print:
-            raise PcvError(f"compare: '{name}' has another set of data than '{reference or best}'")
-        rows[name] = {
-            "log_evidence": one.log_evidence,
-            "mcse": one.mcse,
-            "log_bf": one.log_evidence - base.log_evidence,
-            "log_bf_mcse": float(np.hypot(one.mcse, base.mcse)) * (one is not base),
-        }
-    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
-    frame = frame.sort_values("log_evidence", ascending=False)
-    return EvidenceComparison(frame, reference or best, tuple(warnings))
+
+def _doubts(one: OneEvidence) -> list[str]:
+    tail = f"Laplace's approximation has a k-hat of {one.khat:.2f}, above {estimates.GOOD_K}"
+    return [*one.marks, *[f"{tail}, and cannot be trusted"] * (one.khat > estimates.GOOD_K)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,33 +169,14 @@ class CumulativeComparison:
 
     def plot(self) -> "Figure":
         """Scores over the size of the training set."""
-        from pcv.report import plots
-
-        return plots.cumulative(self.paths)
+        return draw("cumulative", self.paths)
 
     def _repr_html_(self) -> str:
         return foldable(repr(self), "in numbers", self.frame)
 
 
 def compared(models: Mapping[str, CumulativeCV], reference: str | None) -> CumulativeComparison:
-    """Models that were followed along the same orders.
-
-    Raises:
-        PcvError: they have other data, orders or shares that prepare.
-    """
-    paths = {name: one.path.assign_attrs(model=name) for name, one in models.items()}
-    first = next(iter(paths))
-    keys = {
-        **{"outcome_print": "set of data", "outcome": "outcome", "folds_print": "set of orders"},
-        "prepared": "share that prepares",
-    }
-    for key, what in keys.items():
-        for name, path in paths.items():
-            if path.attrs[key] != paths[first].attrs[key]:
-                raise PcvError(
-                    f"compare: '{name}' has another {what} than '{first}'; give the same data, "
-                    "splits, prepare and seed"
-                )
-    if reference is not None and reference not in paths:
-        raise PcvError(f"compare: no model '{reference}'; there are {', '.join(paths)}")
-    return CumulativeComparison(paths, reference or estimates.best(paths))
+    """Models that were followed along the same orders."""
+    curves = {name: one.path.assign_attrs(model=name) for name, one in models.items()}
+    summary.check_curves(curves, reference)
+    return CumulativeComparison(curves, reference or estimates.best(curves))

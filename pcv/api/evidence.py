@@ -4,22 +4,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
-from pcv.analysis.evidence import BRIDGE, LAPLACE, beside, confirmed, of_prior, of_ways
-from pcv.api import calls, cross_validation
+from pcv.analysis.results.comparable import outcome_print, shared_prints
+from pcv.api import calls
+from pcv.api.calls import Call
 from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.inputs import AnyModel
-from pcv.base import devices
 from pcv.base.errors import PcvError, nearest
-from pcv.models.checks.prior import strayed
-from pcv.pipeline import stages
-from pcv.pipeline.job import Job
-from pcv.pipeline.stages.along_orders import by_approximation, by_bridge, other_ways
-from pcv.pipeline.stages.common.problem import by_unit, model_of
-from pcv.pipeline.stages.inputs import check
-from pcv.pipeline.storage.artifacts import opened, require
+from pcv.base.monitor import SILENT
+from pcv.core import evidence as core
+from pcv.core.check import check
+from pcv.folds.sections.cumulative import Cumulative
 
 METHODS = ["auto", "path", "bridge", "laplace"]
 
@@ -70,21 +66,25 @@ def evidence(
     if method not in METHODS:
         raise PcvError(f"method is {method!r}; {nearest(method, METHODS)}")
     kept = results if method in ("auto", "path") else None
-    made = _checked(model, settings, data, seed, fit, precision, kept, cores, progress)
     several = isinstance(model, Mapping)
-    with made as job:
-        _check_priors(job)
+    with _checked(model, settings, data, seed, fit, precision, kept, cores, progress) as call:
+        core.check_priors(call.problems)
         if method == "path":
-            return _followed(job, several)
-        if method != "laplace":
-            cross_validation.run(job, "evidence")
-        found = {}
-        for name in job.settings.models:
-            one = _by(method, job._replace(model=name))
-            if one is None:
-                return _followed(job, several)
-            found[name] = one
-        return found if several else next(iter(found.values()))
+            return _followed(call, several)
+        answers = {}
+        for name, problem in call.problems.items():
+            fit_of = None
+            if method != "laplace":
+                of_fit = call.settings.fit, call.monitor, call.store, call.draws.get(name)
+                fit_of = core.fit_once(problem, *of_fit)
+            monitor = call.monitor.of(f"evidence {name}")
+            answer = core.answer(problem, fit_of, method == "auto", monitor)
+            if answer is None:
+                return _followed(call, several)
+            marks = () if fit_of is None else tuple(fit_of.attrs["marks"])
+            shared = outcome_print(problem.data, problem.outcome)
+            answers[name] = OneEvidence(*answer, marks, shared)
+        return answers if several else next(iter(answers.values()))
 
 
 def cumulative(
@@ -123,9 +123,8 @@ def cumulative(
         PcvError: what is wrong, where, and what to do.
     """
     settings = {"prepare": prepare, "splits": splits, "particles": particles}
-    made = _checked(model, settings, data, seed, fit, precision, results, cores, progress)
-    with made as job:
-        return _followed(job, isinstance(model, Mapping))
+    with _checked(model, settings, data, seed, fit, precision, results, cores, progress) as call:
+        return _followed(call, isinstance(model, Mapping))
 
 
 @contextmanager
@@ -139,74 +138,25 @@ def _checked(
     results: str | None,
     cores: int | None,
     progress: bool,
-) -> Iterator[Job]:
-    folds = {"scheme": "cumulative", **settings}
-    sections = {"fit": {} if fit is None else fit}
-    prepared = calls.prepared(
-        model, folds, data, sections, seed, precision, results, cores, progress
-    )
-    with calls.keys_as_arguments(), prepared as job:
-        check(job._replace(say=calls.silent), leaks=False)
-        yield job
+) -> Iterator[Call]:
+    """The call, after checks of its models."""
+    folds, sections = {"scheme": "cumulative", **settings}, {"fit": {} if fit is None else fit}
+    with calls.prepared(
+        model, folds, data, sections, seed, precision, results, cores, progress, flat=True
+    ) as call:
+        check(call.problems, call.settings, SILENT, look_for_leaks=False)
+        yield call
 
 
-def _followed(job: Job, several: bool) -> Any:
-    cross_validation.run(job)
-    found = {
-        name: _collected(job._replace(model=name), name if several else "model")
-        for name in job.settings.models
-    }
-    return found if several else next(iter(found.values()))
-
-
-def _by(method: str, job: Job) -> OneEvidence | None:
-    """Of one model; nothing where bridge sampling is to be confirmed and is not."""
-    marks = () if method == "laplace" else tuple(require(job, "fit", {}).marks)
-    made_of = cross_validation.outcome_print(opened(job, "data"), job.settings.data.outcome)
-    with devices.at_work(job.config.precision):
-        arrays, built = model_of(job)
-        model = by_unit(built, job.model)
-        if method == "laplace":
-            estimate, khat = by_approximation(job, model, arrays)
-            return OneEvidence("laplace", *estimate, khat, outcome_print=made_of)
-        if method == "auto":
-            ways = other_ways(job, model, arrays)
-            by_way = of_ways(ways)
-            (estimate, _), (by_laplace, khat) = by_way[BRIDGE], by_way[LAPLACE]
-            if marks or not confirmed(estimate, by_laplace, khat, of_prior(ways)):
-                job.say(
-                    f"evidence {job.model}: bridge sampling is not confirmed; following growing "
-                    "training sets"
-                )
-                return None
-            words = beside(LAPLACE, by_laplace, khat)
-        else:
-            estimate, khat, words = by_bridge(job, model, arrays), np.nan, ""
-    if np.isnan(estimate.value):
-        raise PcvError(
-            f"model '{job.model}': bridge sampling has no answer; it needs draws without weights, "
-            "more than 8 per parameter, that vary in all directions: take more draws of the fit, "
-            "or leave out `method`"
-        )
-    return OneEvidence("bridge", *estimate, khat, marks, words, made_of)
-
-
-def _check_priors(job: Job) -> None:
-    """Refuse improper priors before anything is sampled."""
-    stages.data(job)
-    for name in job.settings.models:
-        with devices.at_work(job.config.precision):
-            _, model = model_of(job._replace(model=name))
-            wrong = strayed(by_unit(model, name))
-        if wrong:
-            raise PcvError(
-                f"{name}: the prior of '{wrong}' is improper, or `init` does not draw from it, so "
-                "that there is no evidence; give it a proper prior, or use pcv.cumulative"
-            )
-
-
-def _collected(job: Job, name: str) -> CumulativeCV:
-    data, folds = opened(job, "data"), opened(job, "folds")
-    made_of = cross_validation.prints(data, job.settings.data.outcome, folds)
-    marks = require(job, "fit", {}).marks
-    return CumulativeCV(opened(job, "evidence").load().assign_attrs(made_of, marks=marks), name)
+def _followed(call: Call, several: bool) -> Any:
+    """Growing training sets of all models."""
+    problems, scheme, fit = call.problems, call.settings.folds, call.settings.fit
+    assert isinstance(scheme, Cumulative)
+    followed = core.follow(problems, scheme, fit, call.monitor, call.store, call.draws)
+    curves = {}
+    for name, (tree, curve) in followed.items():
+        problem = problems[name]
+        shared = shared_prints(problem.data, problem.outcome, problem.layout)
+        about = curve.load().assign_attrs(shared, marks=tree.attrs["marks"])
+        curves[name] = CumulativeCV(about, name if several else "model")
+    return curves if several else next(iter(curves.values()))

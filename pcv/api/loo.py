@@ -1,27 +1,24 @@
 """Leave-one-out from the full-data fit where it suffices: `loo` of all terms, and `subsample`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pcv.analysis.subsampling import strata_of
-from pcv.api import calls, cross_validation
+from pcv.api import calls
+from pcv.api.calls import Call
 from pcv.api.comparisons import check_joint
+from pcv.api.cross_validation import cross_validated
 from pcv.api.inputs import AnyModel
-from pcv.base import devices
 from pcv.base.errors import PcvError
-from pcv.folds import columns
-from pcv.folds.exchangeable import in_order
-from pcv.folds.sections.scheme import GROUPS, ORDER, Table
+from pcv.core.fit import fit as fit_model
+from pcv.core.psis import order_in_strata
+from pcv.core.settings import chain_settings
+from pcv.core.store import Step
+from pcv.folds.sections.scheme import GROUPS, Table
 from pcv.folds.sections.subsampling import Subsampling
-from pcv.pipeline import stages
-from pcv.pipeline.job import Job
-from pcv.pipeline.stages.common.problem import scored
-from pcv.pipeline.stages.from_full_data import of_terms
-from pcv.pipeline.stages.inputs import check
-from pcv.pipeline.storage.artifacts import opened
 
 Groups = str | Sequence[Any] | np.ndarray | None
 
@@ -84,14 +81,12 @@ def loo(
         "estimator": estimator,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
-        "cv": calls.cv_section(chains, draws, warmup, None, cv),
+        "cv": chain_settings(chains, draws, warmup, None, cv),
     }
-    prepared = calls.prepared(model, folds, data, sections, seed, precision, None, cores, progress)
-    with calls.keys_as_arguments(), prepared as job:
-        job = _grouped(job, group_by)
-        check(job._replace(say=calls.silent), leaks=False)
-        cross_validation.run(job)
-        return cross_validation.of_models(job, joint, isinstance(model, Mapping))
+    of_call = seed, precision, None, cores, progress
+    groups = group_by if _is_array(group_by) else None
+    with calls.prepared(model, folds, data, sections, *of_call, flat=True, groups=groups) as call:
+        return cross_validated(call, joint, isinstance(model, Mapping))
 
 
 def subsample(
@@ -182,28 +177,20 @@ def subsample(
         "estimator": estimator,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
-        "cv": calls.cv_section(chains, draws, warmup, None, cv),
+        "cv": chain_settings(chains, draws, warmup, None, cv),
     }
-    prepared = calls.prepared(
-        model, folds, data, sections, seed, precision, results, cores, progress
-    )
-    with calls.keys_as_arguments(), prepared as job:
-        job = _grouped(job, group_by)
-        check(job._replace(say=calls.silent), leaks=False)
-        if strata > 1:
-            (part,) = (job._replace(model=name) for name in job.settings.models)
-            job = job._replace(objects={**job.objects, ORDER: _in_strata(part, strata, by_spread)})
-        cross_validation.run(job)
-        return cross_validation.of_models(job, True, several)
-
-
-def _grouped(job: Job, group_by: Groups) -> Job:
-    """The job with groups that are given as an array."""
-    if group_by is None or isinstance(group_by, str):
-        return job
-    if job.kept is None:
+    if results is not None and _is_array(group_by):
         raise PcvError("group_by: an array cannot be kept in `results`; name a column of the data")
-    return job._replace(objects={**job.objects, GROUPS: np.asarray(group_by)})
+    of_call = seed, precision, results, cores, progress
+    groups = group_by if _is_array(group_by) else None
+    with calls.prepared(model, folds, data, sections, *of_call, flat=True, groups=groups) as call:
+        if strata > 1:
+            call = _in_strata(call, strata, by_spread)
+        return cross_validated(call, True, several)
+
+
+def _is_array(group_by: Groups) -> bool:
+    return group_by is not None and not isinstance(group_by, str)
 
 
 def _check_strata(strata: int, by_spread: bool, m: object, shared: bool) -> None:
@@ -217,21 +204,14 @@ def _check_strata(strata: int, by_spread: bool, m: object, shared: bool) -> None
         raise PcvError(f"m is {m} for {strata} strata; give at least 2 of each, m={2 * strata}")
 
 
-def _in_strata(job: Job, number: int, by_spread: bool) -> xr.Dataset:
-    """An order of all terms with strata between quantiles of their surrogate."""
-    for stage in (stages.data, stages.fit):
-        stage(job)
-    scheme = job.settings.folds
+def _in_strata(call: Call, number: int, by_spread: bool) -> Call:
+    """The call with an order of all terms in strata between quantiles of their surrogate."""
+    ((name, problem),) = call.problems.items()
+    settings, scheme = call.settings, call.settings.folds
     assert isinstance(scheme, Subsampling)
-    data = opened(job, "data")
-    table = Table(data.load(), job.config.seed, job.objects)
-    n = len(scheme.terms(table).name)
-    if n < 2 * number:
-        raise PcvError(f"{number} strata of {n} terms; use {n // 2} or fewer")
-    with devices.at_work(job.config.precision):
-        made = scored(job, columns.model_data(data), scheme.lay_out(table))
-        found = of_terms(job, scheme, made, data)
-    every = found[found.attrs["surrogates"][0]].values
-    stratum, spread = strata_of(every, number)
-    order = in_order(job.config.seed, stratum, spread if by_spread else None)
-    return xr.Dataset({"order": ("term", order), "stratum": ("term", stratum)})
+    of_fit = settings.fit, call.monitor.of(f"fit {name}"), call.draws.get(name), scheme.samples
+    fit = call.store.keep(Step("fit", name), fit_model, problem, *of_fit)
+    monitor = call.monitor.of(f"surrogates {name}")
+    order = order_in_strata(problem, fit, scheme, number, by_spread, monitor)
+    layout = scheme.laid_out(Table(problem.data, problem.seed, order))
+    return call._replace(problems={name: replace(problem, layout=layout)})

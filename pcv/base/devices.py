@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from threadpoolctl import threadpool_limits
 
 from pcv.base import process
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, setting
 from pcv.base.process import all_cores
 
 EVERYWHERE, BY_CHAIN = PartitionSpec(), PartitionSpec("chain")
@@ -97,8 +97,9 @@ def at_work(name: str) -> Iterator[None]:
             raise
         raise PcvError(
             f"out of memory on {in_use()[0].device_kind}; cut the folds into batches that fit "
-            "(cv.fold_batches: auto), or use precision: float32; for a full-data fit, reduce "
-            "fit.chains or fit.draws"
+            f"({setting('cv', 'fold_batches', value='auto')}), or use "
+            f"{setting('precision', value='float32')}; for a full-data fit, reduce fit.chains or "
+            "fit.draws"
         ) from error
 
 

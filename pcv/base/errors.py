@@ -1,13 +1,91 @@
-"""Errors meant for the user."""
+"""Errors meant for the user, in the words of a config or of a call from Python."""
 
 import difflib
 import signal
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+
+class Language(NamedTuple):
+    """How settings are named in messages."""
+
+    python: bool = False
+    """as arguments of a call from Python, else as lines of a config"""
+    flat: bool = False
+    """whether the keys of `folds` are arguments themselves, as those of `pcv.loo` are"""
+
+
+OF_CONFIGS = Language()
+_language: ContextVar[Language] = ContextVar("language", default=OF_CONFIGS)
+RENAMED = {"group": "group_by"}
+"""keys of `folds` that have another name as arguments"""
+
+
+@contextmanager
+def in_python(flat: bool = False) -> Iterator[None]:
+    """Context in which messages name settings as arguments of a call from Python."""
+    token = _language.set(Language(True, flat))
+    try:
+        yield
+    finally:
+        _language.reset(token)
+
+
+def is_python() -> bool:
+    """Whether messages are for a call from Python."""
+    return _language.get().python
+
+
+def setting(*keys: str, value: str | bool) -> str:
+    """A setting with its value.
+
+    >>> setting("cv", "fold_batches", value="auto"), setting("predictive", value="plain")
+    ('cv.fold_batches: auto', 'predictive: plain')
+    >>> with in_python():
+    ...     setting("cv", "fold_batches", value="auto"), setting("predictive", value="plain")
+    ("cv={'fold_batches': 'auto'}", "predictive='plain'")
+    """
+    if not is_python():
+        return f"{'.'.join(keys)}: {str(value).lower() if isinstance(value, bool) else value}"
+    if len(keys) == 1:
+        return f"{keys[0]}={value!r}"
+    section, key = keys
+    return f"{section}={{{key!r}: {value!r}}}"
+
+
+def key_path(keys: Sequence[str | int]) -> str:
+    """Where a setting is: its section and key, or its argument.
+
+    >>> key_path(("experiments", "rats", "models", 0)), key_path(("folds", "group"))
+    ('experiments.rats.models[0]', 'folds.group')
+    >>> with in_python(flat=True):
+    ...     key_path(("folds", "group"))
+    'group_by'
+    """
+    if _language.get().flat and len(keys) > 1 and keys[0] == "folds":
+        keys = (RENAMED.get(str(keys[1]), keys[1]), *keys[2:])
+    parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return "".join(parts).removeprefix(".")
 
 
 class PcvError(ValueError):
-    """An error for the user, in one line: what is wrong, where, and what to do."""
+    """An error for the user, in one line: where, what is wrong, and what to do.
+
+    Attributes:
+        what: what is wrong.
+        where: keys of the setting that is wrong.
+        remedy: what to do.
+        code: kind of the error.
+    """
+
+    def __init__(
+        self, what: str, where: Sequence[str | int] = (), remedy: str = "", code: str = ""
+    ) -> None:
+        self.what, self.where, self.remedy, self.code = what, tuple(where), remedy, code
+        place = f"{key_path(where)}: " if where else ""
+        super().__init__(f"{place}{what}{f'; {remedy}' if remedy else ''}")
 
 
 def in_one_line(error: BaseException) -> str:
@@ -18,6 +96,19 @@ def in_one_line(error: BaseException) -> str:
     """
     said = str(error).splitlines()
     return f"{type(error).__name__}{f': {said[0].rstrip(".")}' if said else ''}"
+
+
+def kind_of(x: Any) -> str:
+    """A short description of an argument.
+
+    >>> kind_of("rats.csv"), kind_of(len), kind_of(3.0)
+    ("'rats.csv', text", 'a function, len', 'of type float')
+    """
+    if isinstance(x, str):
+        return f"{x!r}, text"
+    if callable(x) and hasattr(x, "__name__"):
+        return f"a function, {x.__name__}"
+    return f"of type {type(x).__name__}"
 
 
 def nearest(name: str, known: Collection[str], otherwise: str = "") -> str:
@@ -31,12 +122,23 @@ def nearest(name: str, known: Collection[str], otherwise: str = "") -> str:
 
 
 class BadFit(PcvError):
-    """A full-data fit that cannot be trusted: one line per problem, and one of advice."""
+    """A full-data fit that cannot be trusted: one line per problem, and one of advice.
 
-    def __init__(self, problems: list[str], kept: Path) -> None:
-        advice = "to continue anyway, set fit.allow_bad_fit: true (--allow-bad-fit)"
-        super().__init__("\n".join([*problems, f"the draws are saved in {kept}; {advice}"]))
-        self.problems, self.kept = problems, kept
+    Attributes:
+        problems: what is wrong, one line each.
+        fit: its draws, in ArviZ's groups.
+    """
+
+    def __init__(self, problems: list[str], fit: Any, advice: str = "") -> None:
+        advice = advice or allow_bad_fit()
+        super().__init__("\n".join([*problems, advice]), code="bad-fit")
+        self.problems, self.fit = problems, fit
+
+
+def allow_bad_fit() -> str:
+    """How to continue with a bad fit."""
+    in_fit = " (allow_bad_fit=True in pcv.fit)" * is_python()
+    return f"{setting('fit', 'allow_bad_fit', value=True)} continues anyway{in_fit}"
 
 
 class Stopped(BaseException):

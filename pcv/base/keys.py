@@ -17,8 +17,18 @@ from pcv.base.names import name_bits
 def key(seed: int, *path: str | int) -> Key[Array, ""]:
     """The key at the end of ``path``; names enter by their hash bits, integers as they are."""
     parts = [name_bits(part) if isinstance(part, str) else part for part in path]
-    found: Key[Array, ""] = _at_the_end(np.uint32(seed), np.array(parts, np.uint32))
-    return found
+    derive = _compiled(len(parts), bool(jax.config.jax_enable_x64))
+    derived: Key[Array, ""] = derive(np.uint32(seed), np.array(parts, np.uint32))
+    return derived
+
+
+@cache
+def _compiled(length: int, x64: bool) -> Any:
+    """The derivation along paths of a length: `jax.jit` would forget it where caches are
+    cleared."""
+    seed, path = jax.ShapeDtypeStruct((), np.uint32), jax.ShapeDtypeStruct((length,), np.uint32)
+    unoptimised = {"xla_backend_optimization_level": 0}
+    return jax.jit(_path, compiler_options=unoptimised).lower(seed, path).compile()
 
 
 def _path(seed: UInt32[Array, ""], path: UInt32[Array, " part"]) -> Key[Array, ""]:
@@ -26,9 +36,6 @@ def _path(seed: UInt32[Array, ""], path: UInt32[Array, " part"]) -> Key[Array, "
     for part in path:
         result = jax.random.fold_in(result, part)
     return result
-
-
-_at_the_end = jax.jit(_path, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @cache

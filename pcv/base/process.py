@@ -10,8 +10,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from numbers import Integral
+from typing import Any
 
-from pcv.base.errors import Stopped
+from pcv.base.errors import PcvError, Stopped
 
 _pending: list[int] = []
 """pending signals; global, as signals belong to the process"""
@@ -23,6 +25,15 @@ def all_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cores_of(cores: Any) -> int:
+    """The number of cores that a call from Python asks for."""
+    if cores is None:
+        return all_cores()
+    if isinstance(cores, Integral) and not isinstance(cores, bool) and int(cores) > 0:
+        return int(cores)
+    raise PcvError(f"cores is {cores!r}; give 1 or more, or leave it out for all")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class Progress(NamedTuple):
     acceptance: float
     """mean acceptance rate of the last block"""
     divergences: int
-    """over all chains so far"""
+    """of the last block, over all chains"""
 
 
 def say(line: str) -> None:
@@ -32,24 +33,33 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Throttle: drop lines within `EVERY` seconds of the last one, or of the start."""
+def throttled(emit: Callable[[str], None]) -> Callable[[str], None]:
+    """Drop messages within `EVERY` seconds of the last one, or of the start."""
     last = time.monotonic()
 
-    def throttled(line: str) -> None:
+    def emit_some(message: str) -> None:
         nonlocal last
         if time.monotonic() - last >= EVERY:
             last = time.monotonic()
-            say(line)
+            emit(message)
 
-    return throttled
+    return emit_some
 
 
 def reporter() -> Callable[[Progress], None]:
-    """A callback that shows progress, as a bar where one can be drawn, else as lines."""
+    """A callback that shows progress, with all divergences so far: as a bar where one can be
+    drawn, else as lines."""
     if _in_a_notebook():
-        return _bar(_notebook_bar())
-    return _bar(tqdm) if sys.stderr.isatty() else _lines()
+        show = _bar(_notebook_bar())
+    else:
+        show = _bar(tqdm) if sys.stderr.isatty() else _lines()
+    divergences: Counter[str] = Counter()
+
+    def show_total(p: Progress) -> None:
+        divergences[p.label] += p.divergences
+        show(p._replace(divergences=divergences[p.label]))
+
+    return show_total
 
 
 def _in_a_notebook() -> bool:

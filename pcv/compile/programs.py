@@ -11,7 +11,9 @@ A program is reused for what was lowered, never for how a function looks.
 
 import hashlib
 import re
+import weakref
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -45,6 +47,24 @@ class Uncertain(Exception):
     """A program does more than its text says."""
 
 
+Held = dict[int, tuple[weakref.ref[np.ndarray], str]]
+"""arrays that programs hold, while others do so too, with their digests, by their ids"""
+_held: ContextVar[Held | None] = ContextVar("held", default=None)
+
+
+def record_arrays(held: Held) -> None:
+    """Record the NumPy arrays that programs traced from now on hold: these may change in place."""
+    _held.set(held)
+
+
+def array_digest(x: np.ndarray) -> str:
+    """A hash of an array's values, shape and type."""
+    total = hashlib.blake2b(f"{x.shape} {x.dtype} ".encode(), digest_size=16)
+    plain = x.dtype.kind == "O"
+    total.update(repr(x.tolist()).encode() if plain else np.ascontiguousarray(x).tobytes())
+    return total.hexdigest()
+
+
 def lifted(function: Callable[..., Any], *args: Any) -> Program:
     """Trace a function, turning closed-over arrays into arguments.
 
@@ -58,6 +78,10 @@ def lifted(function: Callable[..., Any], *args: Any) -> Program:
     closed, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
     if any(_holding(step) for step in closed.jaxpr.eqns):
         closed = jax.make_jaxpr(_inlined(closed))(*leaves)
+    if (held := _held.get()) is not None:
+        for x in closed.consts:
+            if isinstance(x, np.ndarray) and id(x) not in held:
+                held[id(x)] = weakref.ref(x), array_digest(x)
     program = closed.jaxpr
     open_one = program.replace(
         constvars=[], invars=[*program.constvars, *program.invars], debug_info=_unnamed(program)

@@ -86,6 +86,18 @@ def is_exchangeable(folds: Folds) -> bool:
     return bool(once and not with_gap and not blocks)
 
 
+def as_dataset(folds: Folds) -> xr.Dataset:
+    """Folds as ``folds.zarr`` holds them; `stored` reads them back."""
+    return xr.Dataset(
+        {
+            "test": (("fold", "slot"), folds.test),
+            "held_out": (("fold", "run", "bound"), folds.held_out),
+        },
+        coords={"fold": folds.id.astype(str)},
+        attrs={} if folds.num_units is None else {"num_units": folds.num_units},
+    )
+
+
 def from_file(path: Path) -> Folds:
     """Saved folds: `fold`, `test` and `held_out` of a store like folds.zarr.
 

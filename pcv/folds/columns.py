@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Shaped
 
-from pcv.base.errors import PcvError, nearest
+from pcv.base.errors import PcvError, is_python, nearest
 
 RESERVED = ("row", "unit", "unit_of_row")
 
@@ -39,7 +39,7 @@ def unit_column(data: xr.Dataset, column: str, key: str = "") -> Shaped[np.ndarr
     if column not in along:
         raise PcvError(missing_column(column, along, "the data", key))
     values = data[column].values
-    if "unit_of_row" not in data:
+    if data[column].dims == ("unit",):
         return values
     unit_of_row = data["unit_of_row"].values
     per_unit = values[np.unique(unit_of_row, return_index=True)[1]]
@@ -106,7 +106,7 @@ def missing_column(name: str, known: Iterable[str], where: str, key: str = "") -
     """
     known = list(known)
     hint = nearest(name, known, f"there are {listed(known)}")
-    return f"{where}: no column {name!r}{f' ({key})' if key else ''}; {hint}"
+    return f"{where}: no column {name!r}{f' ({key})' if key and not is_python() else ''}; {hint}"
 
 
 def listed(names: Iterable[object]) -> str:

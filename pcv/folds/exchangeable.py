@@ -332,7 +332,9 @@ def terms_of(
         return Terms(units, np.arange(len(units)))
     folds = leave_one_group_out(group, name)
     if folds.test.shape[1] == 1:
-        raise PcvError(f"folds.group: every {name!r} is a single unit; leave units out, without it")
+        raise PcvError(
+            f"every {name!r} is a single unit", ("folds", "group"), "leave units out, without it"
+        )
     of_unit = np.empty(len(units), int)
     for j, of_group in enumerate(folds.test):
         of_unit[of_group[of_group >= 0]] = j

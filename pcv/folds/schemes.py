@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 
+from pcv.base.errors import key_path
 from pcv.base.section import MODEL, Text, plain, problem
 from pcv.folds.sections.coordinates import Coordinates
 from pcv.folds.sections.cumulative import Cumulative
@@ -53,7 +54,7 @@ class LeavePOut(Scheme):
         if len(folds.id) > MANY_FOLDS:
             yield (
                 f"leave-p-out: {len(folds.id)} folds, each with chains of its own, take long;"
-                " sample some of them with folds.splits"
+                f" sample some of them with {key_path(('folds', 'splits'))}"
             )
 
 
@@ -291,8 +292,7 @@ class FoldsOfFile(Scheme):
         from pcv.folds.base import from_file
         from pcv.folds.checks import checked
 
-        known = table.given.get(self.file)
-        return checked(from_file(Path(self.file)) if known is None else known, table.units)
+        return checked(from_file(Path(self.file)), table.units)
 
 
 Known = (

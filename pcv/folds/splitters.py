@@ -1,12 +1,14 @@
-"""Folds from scikit-learn splitters."""
+"""Folds from scikit-learn splitters, and from their pairs of training and test indices."""
 
 import warnings
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, in_one_line
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.checks import Units, Values, checked, names_of, some
 
@@ -92,3 +94,85 @@ def _indices(part: Any, name: str) -> Int[np.ndarray, " some"]:
     if array.size and array.dtype.kind not in "iu":
         raise PcvError(f"{name!r} of the splitter: integer indices needed, not {array.dtype}")
     return array.astype(np.int64)
+
+
+def from_object(folds: Any, num_units: int, y: Values | None) -> Folds:
+    """Folds of a Python session: `Folds`, a splitter, or its pairs.
+
+    Args:
+        folds: one of these.
+        num_units: number of units.
+        y: what a splitter stratifies by, one value per unit.
+
+    Raises:
+        PcvError: it is something else, or as `from_splitter`.
+
+    Warns:
+        UserWarning: folds seem to be made for fewer units.
+    """
+    if not isinstance(folds, Folds):
+        if isinstance(folds, Sequence):
+            _check_pairs(folds)
+            folds = _Pairs(folds)
+        if not hasattr(folds, "split"):
+            raise PcvError(
+                f"folds is {type(folds).__name__}; give 'loo', Folds such as pcv.kfold(...), a "
+                "scikit-learn splitter or its pairs, or a scheme of a config"
+            )
+        if isinstance(folds, _Pairs):
+            _check_reach(folds, num_units)
+        try:
+            folds = from_splitter(folds, num_units, y)
+        except PcvError:
+            raise
+        except Exception as error:
+            raise PcvError(
+                f"folds: {type(folds).__name__}.split fails: {in_one_line(error)}; one that takes "
+                "groups can give its pairs: folds=list(splitter.split(X, y, groups))"
+            ) from error
+    if folds.num_units is None:
+        _warn_of_a_rest(folds, num_units)
+    return folds
+
+
+class _Pairs(NamedTuple):
+    """Pairs of training and test indices, posing as a splitter."""
+
+    pairs: Sequence[Any]
+
+    def split(self, x: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
+        return iter(self.pairs)
+
+
+def _check_pairs(folds: Sequence[Any]) -> None:
+    """Refuse a list of test sets alone."""
+    for i, pair in enumerate(folds):
+        if not np.iterable(pair) or [np.ndim(part) for part in pair] != [1, 1]:
+            raise PcvError(
+                f"folds[{i}] is not a pair of training and test indices; give "
+                "folds=[(train, test), ...], or each unit's fold as a column: "
+                "folds={'scheme': 'column', 'column': ...}"
+            )
+
+
+def _check_reach(folds: _Pairs, num_units: int) -> None:
+    """Refuse pairs made for fewer units: the last units would be neither trained on nor tested."""
+    reach = 0
+    with suppress(ValueError, TypeError):  # `from_splitter` reports malformed pairs
+        reach = max(int(np.max(units, initial=-1)) for pair in folds.pairs for units in pair) + 1
+    if 0 < reach < num_units:
+        raise PcvError(
+            f"folds: the pairs cover {reach} units, but the data have {num_units}; make them for "
+            f"these {num_units}, in the order of the data"
+        )
+
+
+def _warn_of_a_rest(folds: Folds, num_units: int) -> None:
+    """Warn of folds without `num_units` that seem to be made for fewer units."""
+    used = max(int(folds.test.max()) + 1, int(folds.held_out.max()))
+    if used < num_units:
+        warnings.warn(
+            f"folds test none of the last {num_units - used} of {num_units} units, and always "
+            "train on them: were they made for fewer units?",
+            stacklevel=2,
+        )

@@ -1,7 +1,7 @@
 """Parameters of a model: as a flat vector, with names of its entries, and draws from the prior."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,8 @@ from pcv.models.model import Data, Model, Params, Target, numeric
 
 MOST_DRAWS, MOST_NUMBERS = 1000, 2**23
 """prior draws made at once, and the most numbers they may hold"""
+MODELS = 4
+"""whose prior draws are kept"""
 
 
 def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"]], Params]]:
@@ -91,11 +93,33 @@ def prior_draws(
     init: Callable[[Key[Array, ""]], Params], number: int
 ) -> dict[str, Shaped[np.ndarray, "draw ..."]]:
     """Up to `MOST_DRAWS` draws from the prior, the same in each call: prior samplers are slow to
-    compile, so they are compiled once."""
-    size = sum(x.size for x in jax.eval_shape(init, any_key()).values())
-    most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
-    drawn = programs.once(lambda: jax.lax.map(init, jax.random.split(jax.random.key(0), most)))()
-    return {name: np.asarray(x)[:number] for name, x in drawn.items()}
+    compile, so they are compiled once, and all checks of a model share its draws."""
+    key = id(init), bool(jax.config.jax_enable_x64)
+    if key not in _drawn or _drawn[key].number < number:
+        size = sum(x.size for x in jax.eval_shape(init, any_key()).values())
+        most = MOST_DRAWS if size * MOST_DRAWS <= MOST_NUMBERS else number
+
+        def draw() -> Params:
+            drawn: Params = jax.lax.map(init, jax.random.split(jax.random.key(0), most))
+            return drawn
+
+        every = programs.once(draw)()
+        _drawn[key] = _Drawn(init, most, {name: np.asarray(x) for name, x in every.items()})
+        while len(_drawn) > MODELS:
+            del _drawn[next(iter(_drawn))]
+    return {name: x[:number] for name, x in _drawn[key].draws.items()}
+
+
+class _Drawn(NamedTuple):
+    """Draws from the prior of a model."""
+
+    init: Callable[[Key[Array, ""]], Params]
+    """which is alive with its id"""
+    number: int
+    draws: dict[str, Shaped[np.ndarray, "draw ..."]]
+
+
+_drawn: dict[tuple[int, bool], _Drawn] = {}
 
 
 def points(

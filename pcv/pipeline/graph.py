@@ -13,6 +13,7 @@ remakes them all follow from this table.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -40,6 +41,11 @@ class Stage(NamedTuple):
     """top-level keys that it depends on"""
     files: Mapping[str, Files] = {}
     """the files that it reads, by their names in its recipe"""
+    on_devices: bool = False
+    """whether it computes with JAX"""
+    follows: bool = False
+    """whether its artifact follows from its recipe and inputs alone, so that the same one is not
+    written again"""
     path_in_rounds: str = ""
     """of its artifact in rounds after the first, where a comparison decides which folds continue"""
 
@@ -57,6 +63,7 @@ class Stage(NamedTuple):
 STAGES = {
     "data": Stage(
         version=2,
+        follows=True,
         path="{experiment}/data.zarr",
         module="inputs",
         says="Read and check the data, and lay them out by unit: data.zarr.",
@@ -65,8 +72,9 @@ STAGES = {
     ),
     "fit": Stage(
         version=11,
+        on_devices=True,
         path="{experiment}/models/{model}/fit.zarr",
-        module="full_data",
+        module="posterior",
         says="Fit the models to the full data and adapt the folds' kernel: fit.zarr.",
         inputs=("data",),
         keys={"fit": {"chains", "warmup", "draws", "target_accept", "approximation"}},
@@ -75,6 +83,7 @@ STAGES = {
     ),
     "folds": Stage(
         version=1,
+        follows=True,
         path="{experiment}/folds.zarr",
         module="inputs",
         says="Lay out the folds, once for all models: folds.zarr.",
@@ -85,8 +94,9 @@ STAGES = {
     ),
     "surrogates": Stage(
         version=4,
+        on_devices=True,
         path="{experiment}/models/{model}/surrogates.zarr",
-        module="from_full_data",
+        module="psis",
         says="Approximate leave-one-out terms from the full-data fit (folds.exact, scheme: "
         "subsample): surrogates.zarr.",
         inputs=("folds", "fit"),
@@ -97,15 +107,16 @@ STAGES = {
     "subsample": Stage(
         version=1,
         path="{experiment}/subsample.zarr",
-        module="from_full_data",
+        module="psis",
         says="Choose how many terms are computed exactly (scheme: subsample): subsample.zarr.",
         inputs=("folds", "surrogates"),
         keys={"folds": True, "compare": True},
     ),
     "evidence": Stage(
         version=4,
+        on_devices=True,
         path="{experiment}/models/{model}/evidence.zarr",
-        module="along_orders",
+        module="cumulative",
         says="Follow the evidence of growing training sets (scheme: cumulative): evidence.zarr.",
         inputs=("folds", "fit"),
         keys={"folds": True},
@@ -114,8 +125,9 @@ STAGES = {
     ),
     "cut": Stage(
         version=5,
+        on_devices=True,
         path="{experiment}/models/{model}/batches.zarr",
-        module="batching",
+        module="batches",
         says="Cut the folds into batches that fit in memory (cv.fold_batches: auto): batches.zarr.",
         inputs=("folds", "fit", "surrogates", "subsample"),
         keys={
@@ -126,8 +138,9 @@ STAGES = {
     ),
     "warmup": Stage(
         version=31,
+        on_devices=True,
         path="{experiment}/models/{model}/warmup/{batch}.zarr",
-        module="warming_up",
+        module="chains",
         says="Warm up all chains of all folds from full-data draws: warmup/<batch>.zarr.",
         inputs=("folds", "fit", "surrogates", "subsample", "cut"),
         keys={
@@ -141,8 +154,9 @@ STAGES = {
     ),
     "sample": Stage(
         version=22,
+        on_devices=True,
         path="{experiment}/models/{model}/sample/{batch}.zarr",
-        module="sampling",
+        module="chains",
         says="Sample all chains of all folds and store sums of their scores: sample/<batch>.zarr.",
         inputs=("warmup", "plan"),
         keys={"scores": True, "cv": {"draws", "until", "store"}},
@@ -152,7 +166,7 @@ STAGES = {
     "plan": Stage(
         version=5,
         path="",  # the first round has none
-        module="answers",
+        module="estimates",
         says="Choose the folds that need more draws for the comparison (cv.until): "
         "plan/<round>.zarr.",
         inputs=("cut", "sample"),
@@ -162,7 +176,7 @@ STAGES = {
     "diagnose": Stage(
         version=21,
         path="{experiment}/models/{model}/diagnostics.zarr",
-        module="answers",
+        module="estimates",
         says="Compute estimates and diagnostics of every fold from the stored sums: "
         "diagnostics.zarr.",
         inputs=("surrogates", "subsample", "cut", "sample"),
@@ -170,8 +184,9 @@ STAGES = {
     ),
     "compare": Stage(
         version=10,
+        follows=True,
         path="{experiment}/comparison.zarr",
-        module="answers",
+        module="comparison",
         says="Compare the models and print the tables: comparison.zarr, comparison.csv.",
         inputs=("diagnose", "evidence"),
         keys={"compare": True},
@@ -179,13 +194,23 @@ STAGES = {
     "report": Stage(
         version=6,
         path="{experiment}/report.html",
-        module="answers",
+        module="page",
         says="Write the report and its figures: report.html, figures/.",
         inputs=("compare",),
         keys={"report": True},
     ),
 }
 """in the order in which they run"""
+
+
+@cache
+def ancestors(stage: str) -> frozenset[str]:
+    """All stages that a stage's artifact is made from, directly or not: of `sample` and `plan`,
+    those of earlier rounds too."""
+    before = {*STAGES[stage].inputs}
+    while (more := before.union(*(STAGES[name].inputs for name in before))) != before:
+        before = more
+    return frozenset(before)
 
 
 def path(

@@ -6,22 +6,15 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from pcv.analysis.results.numbers import in_bytes
 from pcv.base.errors import PcvError
 from pcv.pipeline.graph import STAGES
-from pcv.pipeline.job import Job, draws_of, paths_of
-from pcv.pipeline.stages.common.problem import active_folds, batch_of, sampled_folds, stored_folds
+from pcv.pipeline.job import Job, evidence_recipe
 from pcv.pipeline.storage import paths, store
-from pcv.pipeline.storage.artifacts import (
-    Made,
-    belong,
-    known_to,
-    opened,
-    outdated,
-    places,
-    sample_name,
-)
+from pcv.pipeline.storage.artifacts import Finished, belong, known_to, opened, outdated, places
 from pcv.pipeline.storage.checkpoints import checkpoint
 from pcv.pipeline.storage.store import Stamp
+from pcv.pipeline.work import failed_fit, sampled_recipe
 
 DAMAGED = "again: damaged, or not of this stage"
 
@@ -50,7 +43,7 @@ def artifacts(job: Job) -> list[Artifact]:
             for a in found
             if a.stage in STAGES[stage].inputs and belong(a.job, part, stage == "sample")
         ]
-        known = known_to(part, (Made(a.stage, a.job, a.stamp) for a in found if a.stamp))
+        known = known_to(part, (Finished(a.stage, a.job, a.stamp) for a in found if a.stamp))
         if waits := list(dict.fromkeys(a.stage for a in inputs if a.state != "done")):
             there = part.path(stage).exists()
             state, stamp = f"again, after {' and '.join(waits)}" if there else "to do", None
@@ -85,7 +78,7 @@ def _state(
 def _failed(job: Job, known: Mapping[str, Stamp]) -> str:
     """Why the same fit failed before, if it did."""
     try:
-        stamp = store.read_stamp(job.path("fit").with_name("fit_failed.zarr"), "fit")
+        stamp = store.read_stamp(failed_fit(job), "fit")
     except PcvError:
         return ""
     return "" if outdated(job, "fit", stamp, known) else f"; failed: {'; '.join(stamp.marks)}"
@@ -107,14 +100,7 @@ def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
 
 def _blocks(job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, str]:
     """Of samples: what they are made of, and the number of blocks saved, also in words."""
-    inputs = {name: known[name] for name in ("data", "fit", "folds", "warmup")}
-    if job.round:
-        before = sample_name(job._replace(round=job.round - 1))
-        inputs |= {name: known[name] for name in (before, f"plan {job.round}")}
-    folds = batch_of(job, sampled_folds(job, stored_folds(job)))
-    which = active_folds(job, folds)
-    made_of = draws_of(job, inputs, folds.some(which), opened(job, "warmup").isel(fold=which))
-    cv = job.settings.cv
+    made_of, cv = sampled_recipe(job, known), job.settings.cv
     most = cv.most_draws // cv.batch_size
     number = min(checkpoint.count(job.checkpoints, made_of), most)
     return made_of, number, f"{number} of {'at most ' * bool(cv.until)}{most} blocks"
@@ -122,7 +108,7 @@ def _blocks(job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, 
 
 def _orders(pool: Path, job: Job, known: Mapping[str, Stamp]) -> tuple[dict[str, Any], int, str]:
     """The same of paths along random orders, by order."""
-    made_of, most = paths_of(job, known), len(opened(job, "folds")["order"])
+    made_of, most = evidence_recipe(job, known), len(opened(job, "folds")["order"])
     saved = checkpoint.saved(pool, made_of)
     number = min(sum(len(saved.block(i)["steps"]) for i in range(saved.number)), most)
     return made_of, number, f"{number} of {most} orders"
@@ -159,16 +145,6 @@ def table(found: list[Artifact]) -> str:
             + " ".join(damaged)
         )
     return "\n".join([*(line.rstrip() for line in lines), left if again else "All is done."])
-
-
-def in_bytes(size: int) -> str:
-    """A number of bytes with its unit.
-
-    >>> in_bytes(1234567)
-    '1.23 MB'
-    """
-    number = tqdm.format_sizeof(size, "", 1000)
-    return f"{number} B" if size < 1000 else f"{number[:-1]} {number[-1]}B"
 
 
 def size_of(path: Path) -> int:

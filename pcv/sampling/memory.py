@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from pcv.base.devices import in_use
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, setting
 from pcv.base.process import all_cores
 from pcv.folds.base import Folds
 from pcv.sampling.folds.moving import measured
@@ -49,8 +49,8 @@ def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Ste
     found = measured(engine, fold)
     if found is None:
         raise PcvError(
-            f"cv.fold_batches: auto: JAX does not report memory use on {jax.default_backend()}; "
-            "give a number of batches"
+            f"{setting('cv', 'fold_batches', value='auto')}: JAX does not report memory use on "
+            f"{jax.default_backend()}; give a number of batches"
         )
     copies = HOST_COPIES * num_folds * num_chains * found.chain
     on_host = in_use()[0].platform == "cpu"

@@ -16,11 +16,12 @@ from cumulative import files, published
 from cumulative.models import design, prior_sd
 from paper.runs import demand, runs_of
 from pcv.analysis import evidence
+from pcv.base.monitor import Monitor
 from pcv.folds import columns
 from pcv.pipeline.config import Config
-from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.along_orders import followed
-from pcv.pipeline.stages.common.pages import write_figures
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.cumulative import curves_of
+from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import opened
 from pcv.report import Cells, Table, drawn, inline, plots, template
@@ -47,22 +48,22 @@ CAPTIONS = {
 }
 
 
-def page(config: Config, results: Path, say: Say, command: str) -> None:
+def page(config: Config, results: Path, monitor: Monitor, command: str) -> None:
     """Write the tables, the figures and the page of those experiments that were run.
 
     Args:
         config: with experiments named as in ``config/cumulative/cumulative.yaml``.
         results: folder of the artifacts.
-        say: prints what is missing.
+        monitor: of the page; takes what is missing.
         command: runs the experiments.
     """
 
     def read(name: str) -> tuple[Job, Paths]:
         demand(config, name)
         job = Job(config, name, results)
-        return job, followed(job)[0]
+        return job, curves_of(job)[0]
 
-    there, missing = runs_of("cumulative", files.EXPERIMENTS, read, say, command)
+    there, missing = runs_of(files.EXPERIMENTS, read, monitor, command)
     runs = {name: job for name, (job, _) in there.items()}
     paths = {name: of_models for name, (_, of_models) in there.items()}
     folder = files.folder_of(results)
@@ -83,7 +84,7 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         missing=missing,
     )
     store.write_text(folder / "index.html", text)
-    say(f"cumulative: {folder / 'index.html'}")
+    monitor.log(f"{folder / 'index.html'}")
 
 
 def tables(runs: Mapping[str, Job], paths: Mapping[str, Paths]) -> dict[str, Table]:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +15,25 @@ from loo_subsampling.figure import CAPTION, figure_1
 from loo_subsampling.tables import tables
 from paper.page import table_html
 from paper.runs import demand, runs_of
+from pcv.base.monitor import Monitor
 from pcv.pipeline.config import Config
-from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.common.pages import write_figures
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import opened, require
+from pcv.pipeline.storage.artifacts import opened, verified
 from pcv.report import Table, drawn, inline, template
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def page(config: Config, results: Path, say: Say, command: str) -> None:
+def page(config: Config, results: Path, monitor: Monitor, command: str) -> None:
     """Write the tables, the figure and the page of those experiments that were run.
 
     Args:
         config: with experiments named as in ``config/loo_subsampling/loo_subsampling.yaml``;
             others are ignored.
         results: folder of the artifacts.
-        say: prints what is missing.
+        monitor: of the page; takes what is missing.
         command: runs the experiments.
     """
 
@@ -39,7 +41,7 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         demand(config, name)
         return of_experiment(Job(config, name, results))
 
-    runs, missing = runs_of("loo_subsampling", files.EXPERIMENTS, read, say, command)
+    runs, missing = runs_of(files.EXPERIMENTS, read, monitor, command)
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
@@ -62,7 +64,7 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         marks={name: run.marks for name, run in runs.items() if run.marks},
     )
     store.write_text(folder / "index.html", text)
-    say(f"loo_subsampling: {folder / 'index.html'}")
+    monitor.log(f"{folder / 'index.html'}")
 
 
 def of_experiment(job: Job) -> Run:
@@ -71,15 +73,13 @@ def of_experiment(job: Job) -> Run:
     Raises:
         PcvError: an artifact is missing or out of date.
     """
-    known = {"data": require(job, "data", {})}
-    known["folds"] = require(job, "folds", known)
+    finished = verified(job, "subsample")
+    marks = [x.stamp.marks for x in finished if x.stage == "surrogates"]
     layout = opened(job, "folds").load()
     in_order = np.argsort(layout["place"].values)
-    models, draws, marks = {}, set(), []
+    models, draws = {}, set()
     for name in job.settings.models:
         part = job._replace(model=name)
-        stamps = known | {"fit": require(part, "fit", known)}
-        marks += require(part, "surrogates", stamps).marks
         found = opened(part, "surrogates", "folds").load()
         every = opened(part, "surrogates", "terms").load()
         models[name] = Terms(
@@ -89,7 +89,7 @@ def of_experiment(job: Job) -> Run:
             {str(key): x.values for key, x in every.items()},
         )
         draws.add(int(found.attrs["num_chains"] * found["n_draws"].values[0]))
-    return Run(models, max(draws), float(found.attrs["good_k"]), list(dict.fromkeys(marks)))
+    return Run(models, max(draws), float(found.attrs["good_k"]), list(dict.fromkeys(chain(*marks))))
 
 
 def _csv(table: Table) -> str:

@@ -27,8 +27,8 @@ from nested_rhat.settings import Runs
 from nested_rhat.targets import Example
 from pcv.analysis.diagnostics.convergence import nested_rhat_of_moments
 from pcv.base.keys import key
+from pcv.base.monitor import SILENT, Monitor
 from pcv.models.model import full_data
-from pcv.pipeline.job import Say
 from pcv.sampling.fit import draws as of_draws
 from pcv.sampling.fit import full_data as fitting
 from pcv.sampling.fit.full_data import Fit
@@ -56,7 +56,7 @@ class Looks(NamedTuple):
     """over all chains"""
 
 
-def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Dataset:
+def run(name: str, example: Example, runs: Runs, seed: int, monitor: Monitor) -> xr.Dataset:
     """Nested R-hat and the mean of every parameter, by sampler, number of superchains and warmup.
 
     Args:
@@ -64,7 +64,7 @@ def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Data
         example: the target.
         runs: what to run.
         seed: of all random numbers.
-        say: prints how far it is.
+        monitor: of the target; takes messages.
     """
     root = partial(key, seed, name)
     engine = fitting.engine_of(example.target, example.num_units, runs.reference)
@@ -73,7 +73,7 @@ def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Data
     mean = draws.mean((0, 1)) if example.mean is None else example.mean
     variance = draws.var((0, 1)) if example.variance is None else example.variance
     seen = of_draws.mixing(draws)
-    say(f"{name}: {draws[..., 0].size} draws for the kernel, ESS at least {seen.ess.min():.0f}")
+    monitor.log(f"{draws[..., 0].size} draws for the kernel, ESS at least {seen.ess.min():.0f}")
     found: dict[str, list[Looks]] = {sampler: [] for sampler in SAMPLERS}
     seconds: dict[str, list[float]] = {sampler: [] for sampler in SAMPLERS}
     for number in runs.superchains:
@@ -85,7 +85,7 @@ def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Data
             made = by_program(engine, fit, *of) if sampler == "program" else by_chees(example, *of)
             seconds[sampler].append(time.perf_counter() - begun)
             found[sampler].append(made)
-            say(f"{name}: {sampler}, {number} superchains, {seconds[sampler][-1]:.0f} s")
+            monitor.log(f"{sampler}, {number} superchains, {seconds[sampler][-1]:.0f} s")
     dims = "sampler", "superchains", "repeat", "length", "param"
     return xr.Dataset(
         {
@@ -109,7 +109,7 @@ def run(name: str, example: Example, runs: Runs, seed: int, say: Say) -> xr.Data
 def fitted(engine: Engine, root: Any, total: int) -> Fit:
     """Draws and a kernel, with trajectories of a quarter period. Chains that disagree, as those of
     two modes, are not run for longer."""
-    search = fitting.Search(engine, root, TARGET_ACCEPT, lambda *_: None)
+    search = fitting.Search(engine, root, TARGET_ACCEPT, SILENT)
     search.begin()
     search.settle(WARMUP)
     step = search.step_size()

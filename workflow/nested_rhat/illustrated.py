@@ -24,7 +24,7 @@ from nested_rhat.settings import Illustrated
 from nested_rhat.targets import rosenbrock
 from pcv.analysis.diagnostics.convergence import nested_rhat_of_moments, rhat_of_moments
 from pcv.base.keys import key
-from pcv.pipeline.job import Say
+from pcv.base.monitor import Monitor
 from pcv.sampling.fit import full_data as fitting
 
 STEP, TIME = 0.05, 6.0
@@ -195,13 +195,13 @@ def motivating(seed: int, root: Any, results: Path) -> dict[str, tuple]:
     return {"point": ("point", points), **{name: ("point", x) for name, x in rows.items()}}
 
 
-def illustrate(settings: Illustrated, seed: int, results: Path, say: Say) -> xr.Dataset:
+def illustrate(settings: Illustrated, seed: int, results: Path, monitor: Monitor) -> xr.Dataset:
     """All of them, as arrays."""
     root = partial(key, seed)
     made: dict[str, tuple] = {}
     for part in (variances, ratios, reliability):
         made |= part(settings, seed, partial(root, part.__name__))
-        say(f"illustrated: {part.__name__}")
+        monitor.log(part.__name__)
     made |= motivating(seed, partial(root, "motivating"), results)
     times = STEP * np.arange(1, round(TIME / STEP) + 1)
     coords = {"distribution": list(MOMENTS), "split": list(SPLITS), "time": times}

@@ -12,8 +12,8 @@ from nested_rhat import figures, files
 from nested_rhat.errors import LEVEL, accepted, errors, limit, share_large
 from nested_rhat.settings import Settings, part
 from paper.runs import Absent, runs_of
-from pcv.pipeline.job import Say
-from pcv.pipeline.stages.common.pages import write_figures
+from pcv.base.monitor import Monitor
+from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import store
 from pcv.report import Cells, Table, drawn, inline, template
 
@@ -49,13 +49,13 @@ NOTES = (
 )
 
 
-def page(settings: Settings, results: Path, say: Say, command: str) -> None:
+def page(settings: Settings, results: Path, monitor: Monitor, command: str) -> None:
     """Write the table, the figures and the page of those targets that were run.
 
     Args:
         settings: what to run.
         results: folder of the results.
-        say: prints what is missing.
+        monitor: of the page; takes what is missing.
         command: runs them.
     """
 
@@ -66,7 +66,7 @@ def page(settings: Settings, results: Path, say: Say, command: str) -> None:
             return run.load()
 
     names = [files.ILLUSTRATED, *settings.targets]
-    runs, missing = runs_of("nested_rhat", names, read, say, command)
+    runs, missing = runs_of(names, read, monitor, command)
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
         shutil.rmtree(folder / stale, ignore_errors=True)
@@ -100,7 +100,7 @@ def page(settings: Settings, results: Path, say: Say, command: str) -> None:
         missing=missing,
     )
     store.write_text(folder / "index.html", text)
-    say(f"nested_rhat: {folder / 'index.html'}")
+    monitor.log(f"{folder / 'index.html'}")
 
 
 def table_1(runs: dict[str, xr.Dataset]) -> Table:

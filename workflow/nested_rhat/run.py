@@ -13,7 +13,7 @@ from nested_rhat import files  # noqa: E402
 from nested_rhat.settings import load, part  # noqa: E402
 from pcv.base import devices, process  # noqa: E402
 from pcv.base.errors import PcvError, nearest  # noqa: E402
-from pcv.base.progress import say  # noqa: E402
+from pcv.base.monitor import TO_LOG, show_messages  # noqa: E402
 from pcv.compile import cache  # noqa: E402
 from pcv.pipeline.storage import store  # noqa: E402
 
@@ -26,6 +26,8 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--cores", type=int, default=1)
     args = parser.parse_args()
+    monitor = TO_LOG.of(args.name)
+    show_messages()
     try:
         settings, results = load(args.settings), args.output.parents[2]
         if args.name not in (known := [files.ILLUSTRATED, *settings.targets]):
@@ -37,11 +39,13 @@ def main() -> None:
 
         with process.at_once(), devices.at_work(settings.precision):
             if args.name == files.ILLUSTRATED:
-                found = illustrated.illustrate(settings.illustrated, settings.seed, results, say)
+                found = illustrated.illustrate(
+                    settings.illustrated, settings.seed, results, monitor
+                )
             else:
                 example = TARGETS[args.name](results)
                 runs = settings.targets[args.name]
-                found = chains.run(args.name, example, runs, settings.seed, say)
+                found = chains.run(args.name, example, runs, settings.seed, monitor)
             found.attrs |= {"device": devices.describe(), "settings": part(settings, args.name)}
         store.put(args.output, found, mode="w")
     except PcvError as error:

@@ -15,22 +15,26 @@ from paper.published import MEANS, MIXING, RUN_TIMES
 from paper.runs import by_reason
 from paper.tables import mixing_table, time_table
 from pcv.base.errors import PcvError
+from pcv.base.monitor import Monitor
 from pcv.pipeline.config import Config
 from pcv.pipeline.data.registry import SOURCES, VARIABLE
-from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.answers import diagnosed_of, write_figures
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.comparison import compared_of
+from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import paths, store
 from pcv.pipeline.storage.artifacts import batches, opened, require
 from pcv.report import Table, drawn
 
 
-def paper(config: Config, results: Path, say: Say, command: str = "snakemake paper") -> None:
+def paper(
+    config: Config, results: Path, monitor: Monitor, command: str = "snakemake paper"
+) -> None:
     """Write the paper's figures, tables, numbers and page from those of its examples that were run.
 
     Args:
         config: with experiments named as in ``config/paper/paper.yaml``; others are ignored.
         results: folder of the artifacts.
-        say: prints what is missing.
+        monitor: of the page; takes what is missing.
         command: runs the examples; named in warnings if they were not run.
     """
     examples, missing = {}, {}
@@ -42,7 +46,7 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
         except PcvError as error:
             missing[name] = _reason(config, name, results, str(error), command)
     for names, why in by_reason(missing):
-        say(f"warning: paper: missing {', '.join(names)}: {why}")
+        monitor.warn(f"missing {', '.join(names)}: {why}")
     pictures = drawn(
         {
             files.figure(n): figure.draw(examples[figure.experiment], config.seed)
@@ -68,7 +72,7 @@ def paper(config: Config, results: Path, say: Say, command: str = "snakemake pap
     store.write_text(folder / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     page = html(examples, missing, pictures, tables, mixing, about)
     store.write_text(folder / "index.html", page)
-    say(f"paper: {folder / 'index.html'}")
+    monitor.log(f"{folder / 'index.html'}")
 
 
 def read(job: Job) -> Example:
@@ -84,8 +88,8 @@ def read(job: Job) -> Example:
         raise PcvError(f"{where}.cv.until: the paper's chains have a fixed length; give draws")
     if job.settings.cv.warmup == "auto":
         raise PcvError(f"{where}.cv.warmup: the paper's warmup has a fixed length; give it")
-    diagnosed, known = diagnosed_of(job)
-    compared = require(job, "compare", known)
+    comparison = compared_of(job)
+    stamp = require(job, "compare", comparison.known)
     draws, means, seconds, devices, own_kernels = {}, {}, {}, [], 0
     for i, name in enumerate(job.settings.models):
         part = job._replace(model=name)
@@ -112,7 +116,7 @@ def read(job: Job) -> Example:
         name=job.experiment,
         settings=job.settings,
         comparison=opened(job, "compare").sel(kind=["joint"]).load(),
-        diagnostics=diagnosed,
+        diagnostics=comparison.diagnosed,
         draws=draws,
         data=opened(job, "data").load(),
         test=opened(job, "folds")["test"].to_numpy(),
@@ -120,7 +124,7 @@ def read(job: Job) -> Example:
         seconds=seconds,
         own_kernels=own_kernels,
         device=", ".join(dict.fromkeys(devices)),
-        marks=compared.marks,
+        marks=stamp.marks,
     )
 
 

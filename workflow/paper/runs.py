@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from markupsafe import Markup, escape
 
 from pcv.base.errors import PcvError
+from pcv.base.monitor import Monitor
 from pcv.pipeline.config import Config
-from pcv.pipeline.job import Say
 
 Missing = list[tuple[list[str], Markup]]
 """names, and why"""
@@ -18,15 +18,14 @@ class Absent(Exception):
 
 
 def runs_of[T](
-    page: str, names: Iterable[str], read: Callable[[str], T], say: Say, command: str
+    names: Iterable[str], read: Callable[[str], T], monitor: Monitor, command: str
 ) -> tuple[dict[str, T], Missing]:
-    """Those that were run, and those that were not, which are also said.
+    """Those that were run, and those that were not, which are also reported.
 
     Args:
-        page: its name.
-        names: of what it shows.
+        names: of what the page shows.
         read: the results of a name; raises `Absent`, or a `PcvError` where it was not run.
-        say: prints what is missing.
+        monitor: of the page; takes what is missing.
         command: runs what is missing.
     """
     runs: dict[str, T] = {}
@@ -40,7 +39,7 @@ def runs_of[T](
             missing[name] = f"`{command}` runs it."
     together = by_reason(missing)
     for some, reason in together:
-        say(f"warning: {page}: missing {', '.join(some)}: {reason}")
+        monitor.warn(f"missing {', '.join(some)}: {reason}")
     return runs, [(some, coded(reason)) for some, reason in together]
 
 

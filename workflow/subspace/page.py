@@ -17,14 +17,15 @@ from scipy.special import logsumexp
 from paper.runs import demand, runs_of
 from pcv.analysis.diagnostics.psis import psislw
 from pcv.analysis.subspace import distance
+from pcv.base.monitor import Monitor
 from pcv.folds.base import train_mask
 from pcv.pipeline.config import Config
-from pcv.pipeline.job import Job, Say
-from pcv.pipeline.stages.answers import diagnosed_of
-from pcv.pipeline.stages.common.pages import write_figures
-from pcv.pipeline.stages.common.problem import stored_folds
+from pcv.pipeline.job import Job
+from pcv.pipeline.stages.comparison import compared_of
+from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import opened
+from pcv.pipeline.work import all_folds
 from pcv.report import Cells, Table, drawn, inline, plots, template
 from subspace import files
 
@@ -61,23 +62,23 @@ class Row(NamedTuple):
     share: float
 
 
-def page(config: Config, results: Path, say: Say, command: str) -> None:
+def page(config: Config, results: Path, monitor: Monitor, command: str) -> None:
     """Write the table, the figure and the page of those experiments that were run.
 
     Args:
         config: with experiments named as in ``config/subspace/subspace.yaml``.
         results: folder of the artifacts.
-        say: prints what is missing.
+        monitor: of the page; takes what is missing.
         command: runs the experiments.
     """
 
     def read(name: str) -> tuple[Job, xr.Dataset]:
         demand(config, name)
         job = Job(config, name, results)._replace(model=MODEL)
-        return job, diagnosed_of(job)[0][MODEL]
+        return job, compared_of(job).diagnosed[MODEL]
 
     names = [x for x in files.EXPERIMENTS if x in config.experiments or x == files.BRUTE_FORCE]
-    runs, missing = runs_of("subspace", names, read, say, command)
+    runs, missing = runs_of(names, read, monitor, command)
     rows = [_row(*run) for run in runs.values()]
     folder = files.folder_of(results)
     for stale in ("figures", "tables"):
@@ -97,7 +98,7 @@ def page(config: Config, results: Path, say: Say, command: str) -> None:
         missing=missing,
     )
     store.write_text(folder / "index.html", text)
-    say(f"subspace: {folder / 'index.html'}")
+    monitor.log(f"{folder / 'index.html'}")
 
 
 def _row(job: Job, diagnosed: xr.Dataset) -> Row:
@@ -125,7 +126,7 @@ def _psis(job: Job) -> Row:
     """From draws of the full-data posterior, reweighted by all that a fold does not train on."""
     by_unit = opened(job, "fit", "log_likelihood")[job.settings.data.outcome]
     terms = by_unit.transpose("unit", "chain", "draw").values
-    begun, folds = time.perf_counter(), stored_folds(job)
+    begun, folds = time.perf_counter(), all_folds(job)
     flat = terms.reshape(len(terms), -1)
     held_out = ~train_mask(folds, len(terms))
     weight, khat = psislw(-(held_out.astype(float) @ flat))

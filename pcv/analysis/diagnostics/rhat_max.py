@@ -1,6 +1,6 @@
 """R-hat max, the largest R-hat of all folds, and its distribution if all chains had mixed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from pcv.analysis.diagnostics.convergence import (
     rhat_of_moments,
 )
 from pcv.analysis.diagnostics.log_sums import LogSums, coarsen, merge, merge_moments
+from pcv.base.monitor import SILENT, Monitor
 
 BENCHMARK_LEVEL = 0.01
 """share of benchmark replicates at or above R-hat max below which chains have not mixed"""
@@ -26,7 +27,6 @@ EMULATED = 2**16
 """blocks drawn at a time, to bound memory"""
 KEPT_APART = 1000
 """number of folds with the largest R-hat, any of which the limit may exclude"""
-Tell = Callable[[str], None]
 """receives progress messages"""
 
 
@@ -46,14 +46,14 @@ class Benchmark(NamedTuple):
 
 
 def mixing_benchmark(
-    rng: np.random.Generator, sums: LogSums, superchains: int, tell: Tell = lambda words: None
+    rng: np.random.Generator, sums: LogSums, superchains: int, monitor: Monitor = SILENT
 ) -> Benchmark:
     """`rhat_max_benchmark`, with superchains beside `nested_benchmark`, or this alone where chains
     have a single batch."""
-    nested = nested_benchmark(rng, sums, superchains, tell=tell) if superchains else None
+    nested = nested_benchmark(rng, sums, superchains, monitor=monitor) if superchains else None
     if nested and nested_alone(sums, superchains):
         return nested
-    return rhat_max_benchmark(rng, sums, tell=tell)._replace(nested=nested)
+    return rhat_max_benchmark(rng, sums, monitor=monitor)._replace(nested=nested)
 
 
 def nested_benchmark(
@@ -61,7 +61,7 @@ def nested_benchmark(
     sums: LogSums,
     superchains: int,
     replicates: int = 500,
-    tell: Tell = lambda words: None,
+    monitor: Monitor = SILENT,
 ) -> Benchmark:
     """The largest nested R-hat of all folds, and its distribution if all chains had mixed.
 
@@ -74,7 +74,7 @@ def nested_benchmark(
         sums: joint sums, dims (fold, chain, batch).
         superchains: number of superchains.
         replicates: number of replicates.
-        tell: called with progress messages.
+        monitor: takes messages.
 
     Returns:
         As `rhat_max_benchmark`.
@@ -97,7 +97,7 @@ def nested_benchmark(
             count, mean, m2 = (np.take_along_axis(x, dealt, axis=1) for x in chain[:3])
             yield nested_rhat_of_moments(count, mean, m2, superchains)[None]
 
-    return _from_replicates(nested_rhat(sums, superchains), emulated(), tell)
+    return _from_replicates(nested_rhat(sums, superchains), emulated(), monitor)
 
 
 def rhat_max_benchmark(
@@ -105,7 +105,7 @@ def rhat_max_benchmark(
     sums: LogSums,
     blocks: int = BLOCKS,
     replicates: int = 500,
-    tell: Tell = lambda words: None,
+    monitor: Monitor = SILENT,
 ) -> Benchmark:
     r"""The largest R-hat of all folds, and its distribution if all chains had mixed.
 
@@ -123,7 +123,7 @@ def rhat_max_benchmark(
         sums: joint sums, dims (fold, chain, batch), or their `coarsen` into as many blocks.
         blocks: blocks per chain (D); folds with fewer batches use one block per batch.
         replicates: number of replicates.
-        tell: called with progress messages.
+        monitor: takes messages.
 
     Returns:
         The observed value, the replicates, and the share at or above it. The limit for a fold is
@@ -158,7 +158,7 @@ def rhat_max_benchmark(
             ]
             yield np.concatenate(rhats, axis=1)
 
-    return _from_replicates(rhat(sums), emulated(), tell)
+    return _from_replicates(rhat(sums), emulated(), monitor)
 
 
 def _emulated(
@@ -189,7 +189,7 @@ def _emulated(
 def _from_replicates(
     observed: Float[np.ndarray, " fold"],
     emulated: Iterable[Float[np.ndarray, "replicate fold"]],
-    tell: Tell,
+    monitor: Monitor,
 ) -> Benchmark:
     """The benchmark, from the R-hats of all folds and an iterator over chunks of replicates.
 
@@ -206,7 +206,7 @@ def _from_replicates(
     made = []
     for x in emulated:
         made.append(columns(x))
-        tell(f"R-hat max benchmark: {sum(map(len, made))} replicates")
+        monitor.log(f"R-hat max benchmark: {sum(map(len, made))} replicates")
     replicates = np.concatenate(made)
     (known,) = columns(observed[None])
     return _benchmark(

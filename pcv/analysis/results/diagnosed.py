@@ -1,6 +1,6 @@
 """Estimates and diagnostics of a model's folds: diagnostics.zarr."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results import reading
 from pcv.analysis.results.scored import listed
 from pcv.analysis.samples import energy_sums, log_sums, sides_of
+from pcv.base.monitor import SILENT, Monitor
 
 MAX_POINTS = 100
 """most points of progressive estimates: after every batch, or this many evenly spaced"""
@@ -26,7 +27,7 @@ def diagnose(
     checks: xr.Dataset,
     rng: np.random.Generator,
     model: str,
-    tell: Callable[[str], None] = lambda words: None,
+    monitor: Monitor = SILENT,
 ) -> xr.Dataset:
     """Estimates and diagnostics of all folds of a model.
 
@@ -37,7 +38,7 @@ def diagnose(
         checks: group ``checks`` of the model's fit.
         rng: random generator for the benchmark.
         model: name of the model.
-        tell: called with progress messages.
+        monitor: takes messages.
 
     Returns:
         Dims: fold, slot; point (progressive estimates, coordinate: draws per chain); replicate
@@ -58,9 +59,9 @@ def diagnose(
         joint = log_sums([part], "joint")
         correlations.append(diag.autocorrelation(joint))
         blocks.append(_blocks(part, joint, present[rows]))
-        tell(f"read the sums of {rows.stop} of {len(ids)} folds")
+        monitor.log(f"read the sums of {rows.stop} of {len(ids)} folds")
     benchmark, unit_benchmark = (
-        diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains, tell)
+        diag.mixing_benchmark(rng, LogSums(*map(np.concatenate, zip(*x))), superchains, monitor)
         for x in zip(*blocks)
     )
     del blocks
@@ -83,7 +84,7 @@ def diagnose(
                 inflation,
             )
         )
-        tell(f"diagnosed {rows.stop} of {len(ids)} folds")
+        monitor.log(f"diagnosed {rows.stop} of {len(ids)} folds")
     found = {
         name: (dims, np.concatenate([x[name][1] for x in of_groups]))
         for name, (dims, _) in of_groups[0].items()

@@ -1,6 +1,7 @@
 """Numbers as printed in text, tables and figures: with as many digits as their errors allow."""
 
 import numpy as np
+from tqdm import tqdm
 
 
 def fixed(x: float, error: float, figures: int = 1, thousands: str = "") -> str:
@@ -56,3 +57,13 @@ def percent(p: float) -> str:
     if not np.isfinite(p):
         return "n/a"
     return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{100 * p:.0f}%"
+
+
+def in_bytes(size: int) -> str:
+    """A number of bytes with its unit.
+
+    >>> in_bytes(1234567)
+    '1.23 MB'
+    """
+    number = tqdm.format_sizeof(size, "", 1000)
+    return f"{number} B" if size < 1000 else f"{number[:-1]} {number[-1]}B"

@@ -1,12 +1,12 @@
 """The base of all schemes of a config: what they have in common, and what folds are made from."""
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, key_path
 from pcv.base.section import Section
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pcv.folds.base import Folds
     from pcv.folds.space import Places
 
-ORDER, GROUPS = "python order", "python group"
-"""keys in `Table.given` of an order of all terms, and of groups of units, of a Python session"""
+GROUPS = "python group"
+"""column of groups that a Python session gives as an array"""
 
 
 def shown(name: str) -> str:
@@ -32,8 +32,8 @@ class Table(NamedTuple):
     """as `pcv.pipeline.data.tables.make_data` returns it"""
     seed: int = 0
     """of the config; random schemes draw from (seed, "folds") alone"""
-    given: Mapping[str, Any] = {}
-    """folds made in a Python session, by the scheme's `file`; and by `ORDER`, `GROUPS`"""
+    order: "xr.Dataset | None" = None
+    """in which the terms of a subsample are chosen; None: at random"""
 
     @property
     def units(self) -> list[str]:
@@ -42,21 +42,10 @@ class Table(NamedTuple):
     def column(self, key: str, name: str) -> "np.ndarray":
         from pcv.folds.columns import unit_column
 
-        if name in self.given:
-            return self._given(key, name)
-        return unit_column(self.data, name, f"folds.{key}")
+        return unit_column(self.data, name, key_path(("folds", key)))
 
     def optional(self, key: str, name: str | None) -> "np.ndarray | None":
         return None if name is None else self.column(key, name)
-
-    def _given(self, key: str, name: str) -> "np.ndarray":
-        values: np.ndarray = self.given[name]
-        if len(values) != len(self.units):
-            raise PcvError(
-                f"folds.{key} has {len(values)} values; give one for each of the {len(self.units)} "
-                "units"
-            )
-        return values
 
 
 class Scheme(Section):
@@ -93,6 +82,14 @@ class Scheme(Section):
         """What else ``folds.zarr`` has of each fold."""
         return None
 
+    def laid_out(self, table: Table) -> "xr.Dataset":
+        """All folds, as ``folds.zarr`` holds them."""
+        from pcv.folds.base import as_dataset
+        from pcv.folds.schemes import make
+
+        layout, more = as_dataset(make(self, table)), self.described(table)
+        return layout if more is None else layout.merge(more)
+
     def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
         """Warnings about settings that were probably not intended."""
         yield from ()
@@ -115,3 +112,13 @@ class FromFullData(Scheme):
     @property
     def samples(self) -> bool:
         return self.exact != "psis"
+
+
+def with_groups(units: "xr.Dataset", groups: Any) -> "xr.Dataset":
+    """The data with a column of groups that a Python session gives as an array."""
+    from pcv.folds.checks import complete
+
+    place, number = key_path(("folds", "group")), units.sizes["unit"]
+    if len(groups) != number:
+        raise PcvError(f"{place} has {len(groups)} values; give one for each of the {number} units")
+    return units.assign({GROUPS: ("unit", complete(groups, place, units["unit"].values))})

@@ -11,9 +11,9 @@ from pydantic import (
     model_validator,
 )
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, key_path
 from pcv.base.section import SURROGATE, DecideConfig, Section, Surrogate, Text, doubling, problem
-from pcv.folds.sections.scheme import ORDER, FromFullData, Table, shown
+from pcv.folds.sections.scheme import FromFullData, Table, shown
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -122,17 +122,18 @@ class Subsampling(FromFullData):
 
         from pcv.folds.exchangeable import in_order
 
-        if ORDER in table.given:
-            given: xr.Dataset = table.given[ORDER]
-            return given
+        if table.order is not None:
+            return table.order
         one = np.zeros(len(self.terms(table).name), int)
         return xr.Dataset({"order": ("term", in_order(table.seed, one)), "stratum": ("term", one)})
 
     def lay_out(self, table: Table) -> "Folds":
         terms = self.terms(table)
         if self.m > len(terms.name):
-            which = f"m is {self.m}, but there are {len(terms.name)} {terms.noun}"
-            raise PcvError(f"folds.{which}; take fewer of them, or leave each out in turn")
+            raise PcvError(
+                f"{key_path(('folds', 'm'))} is {self.m}, but there are {len(terms.name)} "
+                f"{terms.noun}; take fewer of them, or leave each out in turn"
+            )
         return terms.folds(self.order(table)["order"].values[: self.sizes[-1]])
 
     def described(self, table: Table) -> "xr.Dataset":

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, setting
 from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds, train_mask
@@ -142,7 +142,7 @@ def check_marginal(model: Model | Target, data: Data, name: str, folds: Folds) -
     assert model.marginal is not None
     arrays = numeric(data)
     some = np.unique(np.linspace(0, len(folds.id) - 1, CHECKED_FOLDS).astype(int))
-    marginal, test = model.marginal, jnp.asarray(folds.test[some])
+    marginal, test = model.marginal, folds.test[some]
 
     def of_folds(params: Params) -> tuple[Array, Array]:
         terms = jax.vmap(lambda units: marginal(params, arrays, units)[0])(test)
@@ -178,5 +178,5 @@ def check_whole_groups(model: Model, name: str, folds: Folds) -> None:
             raise PcvError(
                 f"model '{name}': its marginal predictive is for groups that are left out as a "
                 f"whole, but fold '{fold}' trains on part of a tested group; leave out whole "
-                "groups, or set predictive: plain"
+                f"groups, or set {setting('predictive', value='plain')}"
             )

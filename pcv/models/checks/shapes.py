@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from pcv.base.errors import PcvError, in_one_line
+from pcv.base.errors import PcvError, in_one_line, is_python
 from pcv.base.keys import any_key
 from pcv.compile import programs
 from pcv.models.model import Data, Model, Outcome, Params, Target, full_data, numeric
@@ -40,8 +40,8 @@ def check_shapes(
         raise PcvError(f"{where}: outcome is {model.outcome!r}, not a pcv.Outcome")
     if model.outcome.name != outcome:
         raise PcvError(
-            f"{where}: its outcome is '{model.outcome.name}', but that of the data is '{outcome}' "
-            "(data.outcome); they must be the same"
+            f"{where}: its outcome is '{model.outcome.name}', but that of the data is '{outcome}'"
+            f"{' (data.outcome)' * (not is_python())}; they must be the same"
         )
     if outcome in OF_DRAWS:
         raise PcvError(f"{where}: its outcome '{outcome}' {_TAKEN}; rename the column")

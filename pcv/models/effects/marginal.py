@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from pcv.base import devices
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, setting
 from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds
@@ -76,7 +76,7 @@ class Scored(NamedTuple):
         return self.local.exact or self.local.entries.shape[1] == 1
 
 
-def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Folds) -> Scored:
+def choose(asked: str, model: Model | Target, name: str, data: Data, folds: Folds) -> Scored:
     """Which predictive the folds of a model use, and the model with it.
 
     "auto": the model's own `marginal` if it declares its groups and all folds leave out whole ones;
@@ -84,7 +84,7 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
     none. A target has only its own predictive.
 
     Args:
-        setting: "auto", "marginal" or "plain".
+        asked: "auto", "marginal" or "plain".
         model, name: the model.
         data: its data.
         folds: of the data.
@@ -96,11 +96,11 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
 
     def without(predictive: Literal["plain", "either"], why: str) -> Scored:
         """Nothing is integrated out."""
-        if setting == "marginal":
+        if asked == "marginal":
             raise PcvError(f"model '{name}': {why}")
         return Scored(model, predictive, "")
 
-    if setting == "plain":
+    if asked == "plain":
         return Scored(model, "plain", "")
     if isinstance(model, Target):
         return without(
@@ -108,11 +108,11 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
             "predictive 'marginal' is requested, but a pcv.Target gives its own; leave out "
             "`predictive`",
         )
-    if model.marginal is not None and (setting == "marginal" or model.group is not None):
+    if model.marginal is not None and (asked == "marginal" or model.group is not None):
         try:
             check_whole_groups(model, name, folds)
         except PcvError:
-            if setting == "marginal":
+            if asked == "marginal":
                 raise
             return Scored(model, "plain", "")
         return Scored(model, "marginal", "analytically")
@@ -121,16 +121,16 @@ def choose(setting: str, model: Model | Target, name: str, data: Data, folds: Fo
         return without(
             "plain",
             f"left-out effects cannot be integrated out: {local}; write a `marginal`, or set "
-            "predictive: plain",
+            + setting("predictive", value="plain"),
         )
     if not len(local.entries):
         return without(
             "either",
             "no fold leaves out a whole group that has effects of its own; let folds leave out "
-            "whole groups, or set predictive: plain",
+            "whole groups, or set " + setting("predictive", value="plain"),
         )
     tested = np.where(folds.test >= 0, local.group[folds.test], -1)
-    if setting == "auto" and not (tested >= 0).any(axis=1).all():
+    if asked == "auto" and not (tested >= 0).any(axis=1).all():
         return Scored(model, "plain", "")
     by = "on a grid" if local.entries.shape[1] == 1 else "by importance sampling"
     by = "exactly" if local.exact else by

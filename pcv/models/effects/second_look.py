@@ -5,14 +5,13 @@ and wide Cauchy distributions around the prior's. It finds the modes independent
 integral of the prior, and estimates its own error.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
+from pcv.base.monitor import Monitor
 from pcv.compile import programs
 from pcv.folds.base import Folds, evenly
 from pcv.models.effects.grid import finite
@@ -42,7 +41,7 @@ def gaps(
     data: Data,
     folds: Folds,
     positions: Float[np.ndarray, "fold draw param"],
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> Float[np.ndarray, " fold"] | None:
     """Difference in nats between two methods' scores, where it exceeds their errors.
 
@@ -53,7 +52,7 @@ def gaps(
         scored: of `choose`, of these data.
         folds: to check.
         positions: some draws of each.
-        say: reports how many folds are checked.
+        monitor: takes how many folds are checked.
 
     Returns:
         The largest over each fold's draws: 0 if they agree, NaN if a fold is not checked, as
@@ -72,7 +71,7 @@ def gaps(
     cost = DRAWS * local.most * (rows + positions.shape[-1]) * (3 if of_units else 1)
     positions = positions[:, : max(MAX_TERMS // (cost * len(folds.id)), 1)]
     some = evenly(len(folds.id), max(MAX_TERMS // (cost * positions.shape[1]), 1))
-    say(f"checking integrals of {len(some)} of {len(folds.id)} folds by a second method")
+    monitor.log(f"checking integrals of {len(some)} of {len(folds.id)} folds by a second method")
 
     def differ(at: tuple[Array, Array]) -> tuple[Array, Array]:
         params, test = unravel(at[0]), at[1]

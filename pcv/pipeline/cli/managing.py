@@ -65,7 +65,7 @@ def download(
     debug: Debug = False,
 ) -> None:
     """Fetch a registered data set, from the folder in PCV_DATA or from its source."""
-    from pcv.base.progress import say
+    from pcv.base.monitor import TO_LOG, show_messages
     from pcv.pipeline.data.registry import SOURCES
     from pcv.pipeline.stages import inputs
     from pcv.pipeline.storage import paths
@@ -73,7 +73,8 @@ def download(
     if name not in SOURCES:
         hint = nearest(name, SOURCES, f"there are {', '.join(SOURCES)}")
         raise PcvError(f"no registered data set '{name}'; {hint}")
-    inputs.download(name, paths.dataset(results, name), say)
+    show_messages()
+    inputs.download(name, paths.dataset(results, name), TO_LOG)
 
 
 def show(
@@ -83,9 +84,9 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Print the last comparison again, and the path of its report."""
-    from pcv.pipeline.stages import answers
+    from pcv.pipeline.stages import comparison
 
-    shared.print_each(shared.jobs_of(usual(config), experiment, results), answers.show)
+    shared.print_each(shared.jobs_of(usual(config), experiment, results), comparison.show)
 
 
 def devices(cores: Cores = ALL_CORES, debug: Debug = False) -> None:
@@ -126,6 +127,7 @@ def clean(
     debug: Debug = False,
 ) -> None:
     """Remove checkpoints of finished samples and evidence, from which more draws would resume."""
+    from pcv.analysis.results.numbers import in_bytes
     from pcv.pipeline import status
 
     removed, freed, kept = map(
@@ -142,7 +144,7 @@ def clean(
     )
     print(
         f"{does} {removed} checkpoints of models whose samples are finished, "
-        f"{status.in_bytes(freed)}; with more draws, folds or scores these {are} sampled anew."
+        f"{in_bytes(freed)}; with more draws, folds or scores these {are} sampled anew."
         if removed
         else "No model whose samples are finished has a checkpoint."
     )
@@ -157,8 +159,8 @@ def cache(
     debug: Debug = False,
 ) -> None:
     """Show how much is kept of compiled functions, which save later runs time; or remove it."""
+    from pcv.analysis.results.numbers import in_bytes
     from pcv.compile.cache import CACHE_BYTES, cache_folder
-    from pcv.pipeline.status import in_bytes
 
     if elsewhere := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         raise PcvError(f"compiled functions are kept in JAX_COMPILATION_CACHE_DIR, {elsewhere}")

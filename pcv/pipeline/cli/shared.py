@@ -61,7 +61,8 @@ def prepare(cores: int) -> None:
 def jobs_of(
     config: Path, experiment: str, results: Path, model: str = "", batch: str = "", per: str = ""
 ) -> list["Job"]:
-    from pcv.base.progress import reporter, say
+    from pcv.base.monitor import Monitor, show_messages
+    from pcv.base.progress import reporter
     from pcv.pipeline.config import load
     from pcv.pipeline.job import Job
     from pcv.pipeline.storage.artifacts import batches
@@ -69,10 +70,9 @@ def jobs_of(
     settings = load(config)
     names = _chosen(config, "experiment", experiment, list(settings.experiments))
     given = f" {config}" + f" --results {results}" * (results != HERE)
-    jobs = [
-        Job(settings, name, results, say=say, progress=reporter(), given=given, made={})
-        for name in names
-    ]
+    show_messages()
+    monitor = Monitor(show=reporter())
+    jobs = [Job(settings, name, results, monitor=monitor, given=given) for name in names]
     if per:
         known = list(dict.fromkeys(name for job in jobs for name in job.settings.models))
         wanted = _chosen(config, "model", model, known)
@@ -85,7 +85,7 @@ def jobs_of(
     if per == "batch":
         for job in jobs:
             if not job.settings.makes("sample"):
-                say(f"{job.experiment} {job.model}: no fold is sampled (see `folds`)")
+                monitor.log(f"{job.experiment} {job.model}: no fold is sampled (see `folds`)")
         jobs = [job for job in jobs if job.settings.makes("sample")]
         if not jobs:
             return []

@@ -99,8 +99,6 @@ def compare(
 
 
 WITH_OPTIONS = (fit, folds, warmup, sample, plan, compare)
-ON_DEVICES = ("surrogates", "evidence", "cut")
-"""other stages that compute with JAX"""
 
 
 def command(stage: str) -> Callable[..., None]:
@@ -135,8 +133,9 @@ def command(stage: str) -> Callable[..., None]:
         of_model(config, experiment, model, results)
 
     known: dict[str, Callable[..., None]] = {x.__name__: x for x in WITH_OPTIONS}
-    known |= dict.fromkeys(ON_DEVICES, of_model_on)
-    return known.get(stage, of_model if STAGES[stage].has("model") else of_experiment)
+    if STAGES[stage].has("model"):
+        return known.get(stage, of_model_on if STAGES[stage].on_devices else of_model)
+    return known.get(stage, of_experiment)
 
 
 def _run(stage: str, jobs: Iterable["Job"], *settings: Any) -> None:
@@ -155,4 +154,4 @@ def _of_round(round: int, jobs: list["Job"]) -> Iterator["Job"]:
             continue
         asks = "rounds need cv.until with mcse_over_se or decide"
         rule = f"its rounds are 0 to {last}" if last else asks
-        job.say(f"experiment '{job.experiment}': no round {round}: {rule}")
+        job.monitor.log(f"experiment '{job.experiment}': no round {round}: {rule}")

@@ -12,6 +12,7 @@ config/README.md documents every key; ``python -m pcv.pipeline.config`` writes t
 
 from pcv.analysis.stopping.config import UntilConfig
 from pcv.base.section import MAX_SEED, MODEL, OBJECT, SCORES, DecideConfig, Score, Section
+from pcv.core.settings import MANY_CHAINS, CompareConfig, CvConfig, FitConfig, KernelConfig
 from pcv.folds.schemes import (
     SCHEMES,
     Blocks,
@@ -35,14 +36,9 @@ from pcv.pipeline.config.by_stage import stage_config
 from pcv.pipeline.config.reading import load, parse
 from pcv.pipeline.config.schema import SCHEMA, json_schema
 from pcv.pipeline.config.sections import (
-    MANY_CHAINS,
-    CompareConfig,
     Config,
-    CvConfig,
     DataConfig,
     Experiment,
-    FitConfig,
-    KernelConfig,
     ModelConfig,
     ReportConfig,
 )

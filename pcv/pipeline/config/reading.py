@@ -11,25 +11,20 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pcv.analysis.stopping.config import UntilConfig
-from pcv.base.errors import PcvError, nearest
+from pcv.base.errors import PcvError, is_python, nearest
 from pcv.base.section import NAME, DecideConfig
+from pcv.core.settings import KernelConfig, LeadingConfig
 from pcv.folds.schemes import SCHEMES
 from pcv.folds.sections.coordinates import Coordinates
 from pcv.folds.sections.subsampling import GrowConfig
-from pcv.pipeline.config.sections import (
-    Config,
-    Experiment,
-    KernelConfig,
-    LeadingConfig,
-    ModelConfig,
-)
+from pcv.pipeline.config.sections import Config, Experiment, ModelConfig
 
 
 def _shown(value: object) -> str:
     if value is None:
-        return "empty"
+        return "None" if is_python() else "empty"
     if isinstance(value, dict | list):
-        kind = "list" if isinstance(value, list) else "section"
+        kind = "list" if isinstance(value, list) else "dict" if is_python() else "section"
         return f"a {kind}" if value else f"an empty {kind}"
     if isinstance(value, str):
         return repr(value)
@@ -64,6 +59,8 @@ def _section(path: tuple[str | int, ...]) -> type[BaseModel]:
 
 
 SECTION = "a section (lines of key: value)"
+IN_PYTHON = {SECTION: "a dict", "true or false": "True or False"}
+"""types that have another name in Python"""
 EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -83,9 +80,10 @@ EXPECTED = {
 }
 
 
-def _line(error: ErrorDetails, kind: type[BaseModel] = Config) -> str:
+def _in_words(error: ErrorDetails, kind: type[BaseModel] = Config) -> PcvError:
     """A pydantic error in plain words: key path, what is wrong, what to do."""
     path, value, context = error["loc"], error["input"], error.get("ctx", {})
+    remedy = ""
     if path[2:3] == ("folds",):
         path = path[:3] + path[4:]  # without the scheme's name, which pydantic inserts
     match error["type"]:
@@ -117,19 +115,29 @@ def _line(error: ErrorDetails, kind: type[BaseModel] = Config) -> str:
             path += context["at"]
         case type_ if type_ in EXPECTED:
             instead = f" or {context['instead']}" if "instead" in context else ""
-            what = f"must be {EXPECTED[type_].format(**context)}{instead}, is {_shown(value)}"
-            if type_ == "string_type" and isinstance(value, bool | int | float):
-                what += "; put it in quotes"
-            elif EXPECTED[type_] == SECTION and value is None:
-                what += "; write {} for one without keys"
-            elif type_ in ("int_type", "float_type") and isinstance(value, str):
-                what += "; write numbers without quotes, exponents as in 1.0e-3"
+            expected = EXPECTED[type_].format(**context)
+            if is_python():
+                expected = IN_PYTHON.get(expected, expected)
+            what = f"must be {expected}{instead}, is {_shown(value)}"
+            remedy = "" if is_python() else _remedy_in_yaml(type_, value)
         case _:
             what = error["msg"]
     if path[-1:] == ("[key]",):
         path = (*path[:-2], _shown(value))
-    keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-    return f"{keys[1:]}: {what}"
+    if is_python() and path[:1] == ("experiments",):
+        path = path[2:]
+    return PcvError(what, path, remedy, error["type"])
+
+
+def _remedy_in_yaml(kind: str, value: object) -> str:
+    """What to do about a value that YAML reads as another type than is meant."""
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return "put it in quotes"
+    if EXPECTED[kind] == SECTION and value is None:
+        return "write {} for one without keys"
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        return "write numbers without quotes, exponents as in 1.0e-3"
+    return ""
 
 
 def _one_each(errors: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -186,10 +194,20 @@ def parse(mapping: Mapping[str, Any], source: str = "config") -> Config:
 def validated[T: BaseModel](kind: type[T], mapping: Mapping[str, Any], source: str) -> T:
     """A mapping as a config of some kind; raises as `parse` does."""
     try:
-        return kind.model_validate(dict(mapping))
+        return kind.model_validate(plain_numbers(dict(mapping)))
     except ValidationError as error:
-        lines = [f"{source}: {_line(detail, kind)}" for detail in _one_each(error.errors())]
-        raise PcvError("\n".join(lines)) from None
+        problems = [_in_words(detail, kind) for detail in _one_each(error.errors())]
+        prefix = "" if is_python() else f"{source}: "
+        raise PcvError("\n".join(f"{prefix}{problem}" for problem in problems)) from None
+
+
+def plain_numbers(x: Any) -> Any:
+    """Settings with NumPy's numbers as Python's. Loads no NumPy."""
+    if type(x).__module__ == "numpy" and hasattr(x, "item") and not getattr(x, "shape", None):
+        return x.item()
+    if isinstance(x, Mapping):
+        return {key: plain_numbers(value) for key, value in x.items()}
+    return [plain_numbers(value) for value in x] if isinstance(x, list) else x
 
 
 def load(path: Path) -> Config:

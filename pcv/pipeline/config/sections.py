@@ -1,28 +1,22 @@
-"""The sections of a config: data, models, fit, cross-validation, comparison, report. Those of folds
-are in `pcv.folds.schemes`, that of `until` in `pcv.analysis.stopping.config`."""
+"""The sections of a config: data, models, report, and the settings of `pcv.core.settings`."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from pcv.analysis.stopping.config import UntilConfig, looks
 from pcv.base.errors import nearest
 from pcv.base.section import (
     MAX_SEED,
     MODEL,
     NAMED,
     OBJECT,
-    OF_REPLICATES,
-    Count,
     Name,
-    Score,
     Section,
     Text,
-    doubling,
     plain,
     problem,
 )
-from pcv.folds.schemes import FoldScheme
+from pcv.core.settings import Settings
 from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
 
@@ -69,183 +63,13 @@ class ModelConfig(Section):
     args: Annotated[dict[str, Any], AfterValidator(plain)] = {}
 
 
-class FitConfig(Section):
-    chains: Annotated[int, Field(ge=4)] = 4
-    warmup: Annotated[int, Field(ge=100)] = 1000
-    draws: Annotated[int, Field(ge=100)] = 1000
-    target_accept: Annotated[float, Field(gt=0.5, lt=1)] | None = None
-    file: Text | None = None  # existing draws; {model} stands for the model's name
-    approximation: Literal["laplace", "normal", "pathfinder", "multipathfinder"] | None = None
-    allow_bad_fit: bool = False
-
-    @model_validator(mode="after")
-    def _one_posterior(self) -> "FitConfig":
-        if self.file and self.approximation:
-            raise problem("existing draws and approximation exclude each other; keep one", "file")
-        return self
-
-
-def _or_number(schema: dict[str, Any]) -> None:
-    number = schema["properties"].pop("number")["anyOf"][0]
-    section = dict(schema)
-    schema.clear()
-    schema["anyOf"] = [number, section]
-
-
-class LeadingConfig(Section):
-    """How many directions: a number, or as many as have a share of the variance."""
-
-    model_config = ConfigDict(json_schema_extra=_or_number)
-    number: Count | None = None
-    share: Annotated[float, Field(gt=0, le=1)] | None = None  # of the posterior
-    predictive_share: Annotated[float, Field(gt=0, le=1)] | None = None  # of log likelihoods
-
-    @model_validator(mode="before")
-    @classmethod
-    def _number(cls, given: Any) -> Any:
-        if isinstance(given, dict | LeadingConfig):
-            return given
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise problem("must be a whole number, {share: 0.99} or {predictive_share: 0.99}")
-        if given < 1:
-            raise problem(f"must be at least 1, is {given}")
-        return {"number": given}
-
-    @model_validator(mode="after")
-    def _one(self) -> "LeadingConfig":
-        if [self.number, self.share, self.predictive_share].count(None) != 2:
-            raise problem("give a number, or one of share and predictive_share")
-        return self
-
-
-class KernelConfig(Section):
-    subspace: LeadingConfig
-
-
-MANY_CHAINS, MOST_STARTS = 32, 32
-"""chains per fold from which on `superchains: auto` forms superchains, and the most of them: more
-make nested R-hat noisier (`benchmarks/nested.py`)"""
-
-
-class CvConfig(Section):
-    chains: Annotated[int, Field(ge=2)] = 8
-    warmup: Count | Literal["auto"] = 50
-    draws: Count = 200
-    until: UntilConfig | None = None  # None: all folds make `draws`
-    batch_size: Count = 50
-    store: Literal["draws", "sums"] = "draws"
-    fold_batches: Count | Literal["auto"] = 1
-    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    superchains: Annotated[int, Field(ge=2)] | Literal["auto"] | None = "auto"
-    adapt: Literal["auto", "always", "never"] = "auto"
-    start_scale: Annotated[float, Field(ge=1)] = 1.0
-
-    @model_validator(mode="after")
-    def _forgets_starts(self) -> "CvConfig":
-        number = self.num_superchains
-        if self.warmup == "auto" and not (number >= 4 and self.chains >= 2 * number):
-            raise problem(
-                "auto needs four superchains or more, of two chains or more: take chains: 32, 64, "
-                "100, ... and superchains: auto",
-                "warmup",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_batches(self) -> "CvConfig":
-        fewest = 1 if self.num_superchains else 2
-        batches = max(fewest, -(-self.draws // self.batch_size))
-        if self.draws != batches * self.batch_size:
-            raise problem(
-                f"must be a multiple of batch_size and at least two batches, is {self.draws} with"
-                f" batch_size {self.batch_size}; take {batches * self.batch_size}",
-                "draws",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _equal_superchains(self) -> "CvConfig":
-        if isinstance(self.superchains, int) and self.chains % self.superchains:
-            raise problem(
-                f"{self.superchains} superchains of {self.chains} chains: must be of equal size",
-                "superchains",
-            )
-        if self.superchains == self.chains:
-            raise problem(
-                f"{self.superchains} superchains of {self.chains} chains: must have two or more "
-                "each; null lets each chain start apart",
-                "superchains",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _until_in_batches(self) -> "CvConfig":
-        if self.until is None:
-            return self
-        for name in ("min_draws", "max_draws"):
-            number = getattr(self.until, name)
-            if number % self.batch_size or number < 2 * self.batch_size:
-                raise problem(
-                    f"must be a multiple of batch_size, {self.batch_size}, and at least two "
-                    f"batches, is {number}",
-                    "until",
-                    name,
-                )
-        if self.until.fold_mcse_over_se is not None and self.fold_batches != 1:
-            raise problem(
-                "needs all folds in one job (fold_batches: 1); take fold_mcse or mcse_over_se",
-                "until",
-                "fold_mcse_over_se",
-            )
-        return self
-
-    @property
-    def most_draws(self) -> int:
-        """Draws per chain of folds that do not stop earlier."""
-        return self.until.max_draws if self.until else self.draws
-
-    @property
-    def lengths(self) -> list[int]:
-        """Draws per chain at which single folds may stop."""
-        if self.until is None:
-            return [self.draws]
-        return looks(self.until.min_draws, self.until.max_draws, self.batch_size)
-
-    @property
-    def rounds(self) -> list[int]:
-        """Draws per chain after each round, where the comparison decides which folds continue."""
-        if self.until is None or not self.until.of_comparison:
-            return [self.most_draws]
-        return doubling(self.until.min_draws, self.until.max_draws)
-
-    @property
-    def num_superchains(self) -> int:
-        """Number of superchains, whose chains start at one point; 0: all chains start apart."""
-        if self.superchains != "auto":
-            return self.superchains or 0
-        most = min(max(4, self.chains // 8), MOST_STARTS) if self.chains >= MANY_CHAINS else 0
-        return max((k for k in range(3, most + 1) if self.chains % k == 0), default=0)
-
-
-class CompareConfig(Section):
-    reference: str | None = None  # None: the best model
-
-
 class ReportConfig(Section):
     title: Annotated[str, Field(max_length=MAX_TITLE)] | None = None  # None: the experiment's name
 
 
-class Experiment(Section):
+class Experiment(Settings):
     data: DataConfig
-    folds: FoldScheme
     models: Annotated[dict[Name, ModelConfig], NAMED]
-    predictive: Literal["auto", "marginal", "plain"] = "auto"
-    estimator: Literal["two_sided", "own"] = "two_sided"
-    scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
-    fit: FitConfig = FitConfig()
-    kernel: KernelConfig | None = None  # None: chains move in all directions
-    cv: CvConfig = CvConfig()
-    compare: CompareConfig = CompareConfig()
     report: ReportConfig = ReportConfig()
 
     def makes(self, stage: str) -> bool:
@@ -281,39 +105,10 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _sampled_all(self) -> "Experiment":
-        if not self.folds.from_full_data:
-            return self
-        if set(self.scores) != {"log"}:
-            raise problem("only the log score is available without sampling every fold", "scores")
-        if self.cv.until and self.cv.until.fold_mcse is None:
-            raise problem("not every fold is sampled, so the rule must be fold_mcse", "cv", "until")
+    def _can_grow(self) -> "Experiment":
         grow = self.folds.until if isinstance(self.folds, Subsampling) else None
         if grow and grow.decide and len(self.models) == 1:
             raise problem("needs another model to decide against", "folds", "until", "decide")
-        return self
-
-    @model_validator(mode="after")
-    def _moves(self) -> "Experiment":
-        if self.kernel is not None and not self.folds.samples:
-            raise problem("no fold is sampled here; leave kernel out", "kernel")
-        return self
-
-    @model_validator(mode="after")
-    def _adds_up(self) -> "Experiment":
-        if isinstance(self.folds, Cumulative) and set(self.scores) != {"log"}:
-            raise problem("only the log score adds up to the evidence; leave scores out", "scores")
-        return self
-
-    @model_validator(mode="after")
-    def _batches_enough(self) -> "Experiment":
-        across = OF_REPLICATES & set(self.scores)
-        if across and self.cv.most_draws < 2 * self.cv.batch_size:
-            raise problem(
-                f"{min(across)} has no Monte Carlo error with one batch of draws; take two, "
-                f"draws: {2 * self.cv.batch_size}",
-                "scores",
-            )
         return self
 
 

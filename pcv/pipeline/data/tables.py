@@ -24,7 +24,8 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Shaped
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, is_python
+from pcv.base.storable import storable, true_names
 from pcv.folds.columns import (
     RESERVED,
     free,
@@ -33,7 +34,6 @@ from pcv.folds.columns import (
     refuse_twice,
 )
 from pcv.pipeline.config import DataConfig
-from pcv.pipeline.storage.storable import true_names
 
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
 DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")
@@ -149,6 +149,7 @@ def stacked(
     dataset: xr.Dataset, outcome: str, source: str
 ) -> tuple[pd.DataFrame, dict[str, xr.Variable]]:
     """The rows and arrays of a dataset, as for `read_table`."""
+    storable(dataset)  # refuses names that are not valid Unicode
     variables = {str(name): variable for name, variable in dataset.variables.items()}
     if outcome not in variables:
         raise PcvError(missing_column(outcome, variables, source, "data.outcome"))
@@ -314,8 +315,8 @@ def _kept(
     if config.columns is None:
         if table.shape[1] > MAX_COLUMNS:
             raise PcvError(
-                f"{source}: {table.shape[1]:,} columns; name those that the models read "
-                "(data.columns)"
+                f"{source}: {table.shape[1]:,} columns; name those that the models read"
+                + " (data.columns)" * (not is_python())
             )
         return {*table.columns, *arrays}
     named = {config.outcome, *config.order, *config.units, *config.labels.values()}
@@ -403,7 +404,11 @@ def _values(
     missing = series.isna().to_numpy()
     if missing.any():
         rows = _rows(index, missing)
-        leave = "" if is_outcome else ", or leave the column out (data.columns)"
+        leave = (
+            ""
+            if is_outcome
+            else ", or leave the column out" + " (data.columns)" * (not is_python())
+        )
         raise PcvError(f"{where}: missing value in {rows}; fill or drop it{leave}")
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.cat.categories.dtype)

@@ -1,4 +1,4 @@
-"""Artifacts of a job, in files or in memory: finding, checking, reading and keeping them."""
+"""Artifacts of a job: finding, checking, reading and keeping them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv.base.errors import PcvError
-from pcv.pipeline.graph import STAGES
+from pcv.pipeline.graph import STAGES, ancestors
 from pcv.pipeline.job import Artifact, Job, recipe
 from pcv.pipeline.storage import paths, store
-from pcv.pipeline.storage.storable import true_names
 from pcv.pipeline.storage.store import Stamp
 
 
@@ -26,10 +25,6 @@ def require(job: Job, stage: str, known: Mapping[str, Stamp]) -> Stamp:
         PcvError: it is missing, damaged, or made from something else; says what changed.
     """
     path = job.path(stage)
-    if job.kept is not None:
-        if path not in job.kept:
-            raise PcvError(f"stage '{stage}' has not run yet")
-        return job.kept[path][0]
     stamp = store.read_stamp(path, stage, command(job, stage))
     if why := outdated(job, stage, stamp, known):
         raise PcvError(f"{path}: out of date: {why}; run `{command(job, stage)}` again")
@@ -78,11 +73,8 @@ def _known_batches(job: Job) -> list[Job]:
     """The same, or none while their number is not measured."""
     if not job.settings.makes("sample"):
         return []
-    number: Any = job.settings.cv.fold_batches
-    if number != "auto" or job.kept is None:
-        number = paths.num_batches(job.results, job.experiment, job.model, number)
-    else:
-        number = opened(job, "cut").attrs["fold_batches"]
+    asked = job.settings.cv.fold_batches
+    number = paths.num_batches(job.results, job.experiment, job.model, asked)
     return [job._replace(batch=name) for name in paths.batches(number)]
 
 
@@ -97,6 +89,7 @@ def places(job: Job) -> Iterator[tuple[str, Job]]:
 
     Those of a model's batches are left out while their number is not known.
     """
+    job = job._replace(model="", batch="", round=0)
     parts = [job._replace(model=name) for name in job.settings.models]
     for stage, line in STAGES.items():
         if stage == "sample":
@@ -115,22 +108,7 @@ def places(job: Job) -> Iterator[tuple[str, Job]]:
             yield stage, job
 
 
-def approximated(job: Job, known: Mapping[str, Stamp]) -> dict[str, Stamp]:
-    """The stamps of what is computed from the full-data fit, where the config asks for it.
-
-    Args:
-        job: of a model.
-        known: stamps of data, folds and perhaps the fit.
-    """
-    stamps = {}
-    if job.settings.makes("surrogates"):
-        stamps[f"surrogates {job.model}"] = require(job, "surrogates", known)
-    if job.settings.makes("subsample"):
-        stamps["subsample"] = require(job, "subsample", {**known, **stamps})
-    return stamps
-
-
-class Made(NamedTuple):
+class Finished(NamedTuple):
     """An artifact that exists and is up to date."""
 
     stage: str
@@ -147,9 +125,47 @@ class Made(NamedTuple):
         return self.stage + of.get(self.stage, "")
 
 
-def known_to(job: Job, made: Iterable[Made]) -> dict[str, Stamp]:
+def verified(job: Job, stage: str) -> list[Finished]:
+    """All that a stage's artifact is made from, after checking that it is up to date.
+
+    Args:
+        job: what is to be made.
+        stage: by which stage.
+
+    Raises:
+        PcvError: as `require` does.
+    """
+    finished: list[Finished] = []
+    for earlier, part in places(job):
+        if (
+            earlier in ancestors(stage)
+            and belong(part, job)
+            and _is_before(earlier, part, stage, job)
+        ):
+            stamp = require(part, earlier, known_to(part, finished))
+            finished.append(Finished(earlier, part, stamp))
+    return finished
+
+
+def _is_before(earlier: str, part: Job, stage: str, job: Job) -> bool:
+    """Whether an artifact belongs to an earlier round, where rounds are planned and sampled."""
+    if stage not in ("plan", "sample") or earlier not in ("plan", "sample"):
+        return True
+    return part.round < job.round + (stage == "sample" and earlier == "plan")
+
+
+def known_to(job: Job, finished: Iterable[Finished]) -> dict[str, Stamp]:
     """Stamps of the artifacts of a job's model and batch, and of those common to all."""
-    return {x.name: x.stamp for x in made if belong(x.job, job)}
+    return {x.name: x.stamp for x in finished if belong(x.job, job)}
+
+
+def inputs_of(job: Job, stage: str, finished: Iterable[Finished]) -> dict[str, Stamp]:
+    """Stamps of the artifacts that a stamp records: those of the stages directly before, of the
+    round before, and data, folds and the model's fit."""
+    direct = {"data", "folds", *STAGES[stage].inputs} - {"cut"}
+    direct |= {"fit"} if STAGES[stage].has("model") else set()
+    direct |= {"sample", "plan"} if job.round else set()
+    return {x.name: x.stamp for x in finished if x.stage in direct and belong(x.job, job)}
 
 
 def belong(one: Job, other: Job, same_round: bool = False) -> bool:
@@ -159,26 +175,6 @@ def belong(one: Job, other: Job, same_round: bool = False) -> bool:
         and (not one.batch or not other.batch or one.batch == other.batch)
         and (not same_round or one.round in (0, other.round))
     )
-
-
-def sampled(job: Job, known: Mapping[str, Stamp], before: int | None = None) -> dict[str, Stamp]:
-    """The stamps of a model's samples by name, each checked by `require`.
-
-    Args:
-        job: of the model.
-        known: stamps of data, folds and the model's fit.
-        before: only the rounds before this one; None: all.
-    """
-    stamps: dict[str, Stamp] = {}
-    warm = {part.batch: require(part, "warmup", known) for part in batches(job)}
-    for each in rounds(job, before):
-        plan = {}
-        if each.round:
-            plan = {f"plan {each.round}": require(each, "plan", {**known, **stamps})}
-        for part in batches(each):
-            inputs = {**known, "warmup": warm[part.batch], **plan}
-            stamps[sample_name(part)] = require(part, "sample", inputs)
-    return stamps
 
 
 def sample_name(job: Job) -> str:
@@ -198,20 +194,13 @@ def samples(job: Job, before: int | None = None) -> list[xr.Dataset]:
 
 
 def opened(job: Job, stage: str, group: str | None = None, cache: bool = True) -> xr.Dataset:
-    """An artifact that is a dataset, or a group of the fit."""
-    if job.kept is None:
-        return store.opened(job.path(stage), group, cache)
-    found = job.kept[job.path(stage)][1]
-    return found if isinstance(found, xr.Dataset) else true_names(found[str(group)].to_dataset())
+    """An artifact that is a dataset, or a group of one that is not; lazily read."""
+    return store.opened(job.path(stage), group, cache)
 
 
-def fitted(job: Job) -> xr.DataTree:
-    """The artifact of the full-data fit."""
-    if job.kept is None:
-        return xr.open_datatree(job.path("fit"), engine="zarr", consolidated=True)
-    found = job.kept[job.path("fit")][1]
-    assert isinstance(found, xr.DataTree)
-    return found
+def opened_tree(job: Job, stage: str) -> xr.DataTree:
+    """An artifact that has groups, lazily read."""
+    return xr.open_datatree(job.path(stage), engine="zarr", consolidated=True)
 
 
 class Making(NamedTuple):
@@ -228,18 +217,16 @@ def begin(job: Job, stage: str) -> Making:
 
 
 def stamp_of(
-    job: Job, making: Making, inputs: Mapping[str, Stamp], marks: Sequence[str] = (), on: str = ""
+    making: Making, inputs: Mapping[str, Stamp], marks: Sequence[str] = (), on: str = ""
 ) -> Stamp:
     """The stamp of a finished artifact."""
-    made = {} if job.kept is not None else store.provenance(making.started, on)
-    return store.stamp(making.stage, making.recipe, inputs, list(marks), made)
+    provenance = store.provenance(making.started, on)
+    return store.stamp(making.stage, making.recipe, inputs, list(marks), provenance)
 
 
-def keep(job: Job, artifact: Artifact, stamp: Stamp, follows: bool = False) -> None:
-    """Write an artifact; if it `follows` from its stamp, only where the same is not there yet."""
-    if job.kept is not None:
-        job.kept[job.path(stamp.stage)] = stamp, artifact
-    elif follows:
+def keep(job: Job, artifact: Artifact, stamp: Stamp) -> None:
+    """Write an artifact; if it follows from its recipe, only where the same is not there yet."""
+    if STAGES[stamp.stage].follows:
         assert isinstance(artifact, xr.Dataset)
         store.renew(job.path(stamp.stage), artifact, stamp)
     else:

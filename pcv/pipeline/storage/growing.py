@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from pcv.base.storable import storable
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.storable import storable
 
 MAX_CHUNKS = 32
 """chunks along the batches of a run: few, so that long runs do not leave thousands of files"""

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, is_python
+from pcv.base.storable import storable, true_names
 from pcv.pipeline.input_files import TIMESTAMP, folder_hash
-from pcv.pipeline.storage.storable import storable, true_names
 
 IN_MEMORY = 2**26
 """size in bytes up to which a store is made in memory first: Zarr takes twice as long on disk"""
@@ -229,18 +229,23 @@ def explained(path: Path) -> Iterator[None]:
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise PcvError(
                 f"{path}: a file stands where a folder is needed; move it away, or choose another "
-                "folder with --results"
+                f"folder{_with_results()}"
             ) from error
         if error.errno == errno.ENOENT:  # as in /proc
             raise PcvError(
-                f"{path}: no folder can be made here; choose another with --results"
+                f"{path}: no folder can be made here; choose another{_with_results()}"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise PcvError(
                 f"{path}: no permission to write here; check the folder's owner, or choose "
-                "another with --results"
+                f"another{_with_results()}"
             ) from error
         raise
+
+
+def _with_results() -> str:
+    """How to choose another folder on the command line."""
+    return "" if is_python() else " with --results"
 
 
 def write(path: Path, data: xr.Dataset | xr.DataTree, stamp: Stamp) -> None:

@@ -5,7 +5,6 @@ update the kernel and the acceptance rates the step size, until chains agree; la
 Nothing is adapted while draws are kept, so chains are then independent.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.base.errors import PcvError
+from pcv.base.monitor import SILENT, Monitor
 from pcv.compile import programs
 from pcv.models.model import Target
 from pcv.sampling.fit.draws import MAX_RHAT, MIN_ESS, Draws, Mixing, mixing, plain_rhat, tau
@@ -90,7 +90,8 @@ def sample(
     warmup: int,
     total: int,
     target_accept: float,
-    after: Callable[[int, int, Moved], None] = lambda made, most, block: None,
+    monitor: Monitor = SILENT,
+    part: str = "",
 ) -> Fit:
     """Draws of the full-data posterior.
 
@@ -100,13 +101,13 @@ def sample(
         warmup: largest number of warmup draws per chain.
         total: fewest draws to keep, over all chains.
         target_accept: target acceptance rate.
-        after: called after every block with the draws per chain so far, those expected in all, and
-            the block.
+        monitor: takes the progress after every block.
+        part: of the task, for the monitor.
 
     Raises:
         PcvError: a chain has no starting point with finite density and gradient.
     """
-    search = Search(engine, root, target_accept, after)
+    search = Search(engine, root, target_accept, monitor, part)
     search.begin()
     search.settle(warmup)
     search.choose_steps()
@@ -118,11 +119,11 @@ def after_nuts(
     root: Key[Array, ""],
     draws: Draws,
     target_accept: float,
-    after: Callable[[int, int, Moved], None] = lambda made, most, block: None,
+    monitor: Monitor = SILENT,
 ) -> Fit:
     """Kernel, step size and trajectory length for folds, from NUTS draws of the full data."""
     pooled = draws.position.reshape(-1, draws.position.shape[-1])
-    search = Search(engine, root, target_accept, after)
+    search = Search(engine, root, target_accept, monitor)
     search.learn(draws.position, True)
     picks = np.linspace(0, len(pooled) - 1, search.number).astype(int)
     nothing = np.full(search.number, np.nan)
@@ -160,9 +161,10 @@ class Search:
         engine: Engine,
         root: Key[Array, ""],
         target_accept: float,
-        after: Callable[[int, int, Moved], None],
+        monitor: Monitor,
+        part: str = "",
     ) -> None:
-        self.engine, self.root, self.after = engine, root, after
+        self.engine, self.root, self.monitor, self.part = engine, root, monitor, part
         self.target_accept = target_accept
         self.number = num_chains(engine)
         test, held_out = np.full((1, 1), -1), np.zeros((1, 1, 2), int)  # nothing is held out
@@ -177,7 +179,9 @@ class Search:
         pace = Pace(self.made, num_draws, self.num_steps, 1, rate, self.target_accept)
         self.state, made = self._run(self.state, pace)
         self.made += num_draws
-        self.after(self.made, self.made + more, made)
+        accepted, diverged = float(made.acceptance.mean()), int(made.diverging.sum()) * (rate == 0)
+        done = self.number, self.made, self.made + more
+        self.monitor.progress(*done, accepted, diverged, self.part)
         return made
 
     def _run(self, state: State, pace: Pace) -> tuple[State, Moved]:

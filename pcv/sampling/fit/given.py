@@ -23,13 +23,14 @@ from jaxtyping import Array, Float, Key, Shaped
 
 from pcv.base.errors import PcvError
 from pcv.base.keys import any_key
-from pcv.base.progress import Progress
+from pcv.base.monitor import Monitor
 from pcv.compile import programs
 from pcv.models.model import Target, full_data
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.draws import Draws
-from pcv.sampling.fit.full_data import after_nuts, engine_of, num_chains, untuned
-from pcv.sampling.fit.posterior import Posterior, shown
+from pcv.sampling.fit.full_data import after_nuts, untuned
+from pcv.sampling.fit.posterior import Posterior
+from pcv.sampling.tiles import Engine
 
 MAX_Z = 6.0
 """largest z-score of a mean"""
@@ -56,9 +57,8 @@ def posterior(
     names: list[str],
     root: Callable[[str], Key[Array, ""]],
     target_accept: float,
-    say: Callable[[str], None],
-    after: Callable[[Progress], None],
-    tune: bool,
+    monitor: Monitor,
+    engine_of: Callable[[int], Engine] | None,
 ) -> Posterior:
     """The posterior of existing draws, and the kernel for its folds.
 
@@ -71,9 +71,9 @@ def posterior(
         names: of the parameters.
         root: key by sampler.
         target_accept: target acceptance rate of the folds.
-        say: prints a message.
-        after: called with the progress after every block.
-        tune: whether folds will be sampled; finding their kernel takes longer than all else.
+        monitor: takes messages, and the progress after every block.
+        engine_of: makes the program of a fit with so many draws; None: no folds will be sampled,
+            so that they need no kernel, which takes longer to find than all else.
 
     Raises:
         PcvError: a variable is missing or has another shape, a draw lies outside its support, or
@@ -105,14 +105,15 @@ def posterior(
     if not checks.problems:
         _check_identities(position, gradient, names)
         _check_moves(target, position, num_units, names, root("moves"))
-    say(f"given posterior, {lp.shape[0]} chains x {lp.shape[1]} draws, {len(names)} parameters")
-    if not tune:
+    monitor.log(
+        f"given posterior, {lp.shape[0]} chains x {lp.shape[1]} draws, {len(names)} parameters"
+    )
+    if engine_of is None:
         size = float(np.nanmin(checks.ess))
         equal = position.reshape(-1, position.shape[-1])
         return Posterior(untuned(draws, equal, size, target_accept), checks)
-    engine = engine_of(target, num_units, lp.size)
-    report = shown(after, num_chains(engine), target_accept, target_accept)
-    fit = after_nuts(engine, root("fit"), draws, target_accept, report)
+    engine = engine_of(lp.size)
+    fit = after_nuts(engine, root("fit"), draws, target_accept, monitor)
     return Posterior(fit, checks)
 
 

@@ -9,12 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from pcv.base.progress import Progress
-from pcv.models.model import Target
+from pcv.base.monitor import Monitor
 from pcv.sampling.fit import fit_checks, full_data
 from pcv.sampling.fit.draws import Draws, plain_rhat
 from pcv.sampling.fit.full_data import Fit
-from pcv.sampling.hmc import Moved
+from pcv.sampling.tiles import Engine
 
 
 class Posterior(NamedTuple):
@@ -25,22 +24,19 @@ class Posterior(NamedTuple):
 
 
 def fit(
-    target: Target,
-    num_units: int,
+    engine: Engine,
     names: list[str],
     root: Callable[[str], Key[Array, ""]],
     chains: int,
     warmup: int,
     draws: int,
     target_accept: float | None,
-    say: Callable[[str], None],
-    after: Callable[[Progress], None],
+    monitor: Monitor,
 ) -> Posterior:
     """Draws of the full-data posterior, and the kernel for its folds.
 
     Args:
-        target: the model on flat parameters.
-        num_units: number of units.
+        engine: of the model, from `full_data.engine_of`.
         names: of the parameters.
         root: key by sampler: "fit", "nuts".
         chains: of NUTS; `chains` times `draws` are kept in total.
@@ -48,38 +44,41 @@ def fit(
         draws: see `chains`.
         target_accept: target acceptance rate; None: .8, and higher where draws diverge or proposals
             are refused.
-        say: prints a message.
-        after: called with the progress after every block.
+        monitor: takes messages, and the progress after every block.
 
     Raises:
         PcvError: a chain has no starting point with finite density and gradient.
     """
     targets = fit_checks.TARGETS if target_accept is None else (target_accept,)
     total = chains * draws
-    engine = full_data.engine_of(target, num_units, total)
     number = full_data.num_chains(engine)
-    say(f"the full data, {number} chains x {-(-total // number)} draws, {len(names)} parameters")
+    monitor.log(
+        f"the full data, {number} chains x {-(-total // number)} draws, {len(names)} parameters"
+    )
 
     def attempt(target_accept: float) -> tuple[Draws, Fit]:
-        report = shown(after, number, target_accept, targets[0])
-        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, report)
+        part = _retry(target_accept, targets[0])
+        found = full_data.sample(engine, root("fit"), warmup, total, target_accept, monitor, part)
         return found.draws, found
 
-    accept, found = _with_small_steps(map(attempt, targets), targets, say)
+    accept, found = _with_small_steps(map(attempt, targets), targets, monitor)
     checks = fit_checks.check(found.draws, names, accept, kernel=found.kernel, seen=found.mixing)
     if not checks.problems:
         return Posterior(found, checks)
     from pcv.sampling.fit import nuts  # slow to import, rarely needed
 
-    say(f"{checks.problems[0]}; rerunning with NUTS, {chains} chains x ({warmup} + {draws}) draws")
+    monitor.log(
+        f"{checks.problems[0]}; rerunning with NUTS, {chains} chains x ({warmup} + {draws}) draws"
+    )
     start = _overdispersed(found, chains), warmup, draws
     higher = targets[targets.index(accept) :]
-    report_nuts = _nuts_reporter(after, chains, warmup, warmup + draws, accept)
-    attempts = nuts.posteriors(target, num_units, root("nuts"), *start, higher, report_nuts)
+    report_nuts = _nuts_reporter(monitor, chains, warmup, warmup + draws, accept)
+    attempts = nuts.posteriors(
+        engine.target, engine.num_units, root("nuts"), *start, higher, report_nuts
+    )
     each = ((made, made) for made in attempts)
-    accept, made = _with_small_steps(each, higher, say)
-    report = shown(after, number, accept, accept)
-    found = full_data.after_nuts(engine, root("fit"), made, accept, report)
+    accept, made = _with_small_steps(each, higher, monitor)
+    found = full_data.after_nuts(engine, root("fit"), made, accept, monitor)
     return Posterior(found, fit_checks.check(made, names, accept))
 
 
@@ -93,7 +92,7 @@ def _overdispersed(fit: Fit, chains: int) -> Float[np.ndarray, "chain param"]:
 
 
 def _with_small_steps[T](
-    attempts: Iterator[tuple[Draws, T]], targets: Sequence[float], say: Callable[[str], None]
+    attempts: Iterator[tuple[Draws, T]], targets: Sequence[float], monitor: Monitor
 ) -> tuple[float, T]:
     """The first attempt whose steps are not too large, or the last; with its target acceptance."""
     for target_accept, higher in zip(targets, [*targets[1:], None]):
@@ -101,34 +100,23 @@ def _with_small_steps[T](
         said = fit_checks.too_large(draws)
         if higher is None or not said:
             break
-        say(f"target_accept {target_accept:g}: {said}; retrying at {higher:g}")
+        monitor.log(f"target_accept {target_accept:g}: {said}; retrying at {higher:g}")
     return target_accept, made
 
 
-def shown(
-    after: Callable[[Progress], None], chains: int, target_accept: float, first: float
-) -> Callable[[int, int, Moved], None]:
-    """A callback that reports the progress of the short chains."""
-    at = f"at {target_accept:g}" * (target_accept != first)
-
-    def report(made: int, most: int, block: Moved) -> None:
-        accepted, diverged = float(block.acceptance.mean()), int(block.diverging.sum())
-        after(Progress(at, chains, made, most, accepted, diverged))
-
-    return report
+def _retry(target_accept: float, first: float) -> str:
+    """The part of the fit, for its progress: empty at the first target acceptance rate."""
+    return f"at {target_accept:g}" * (target_accept != first)
 
 
 def _nuts_reporter(
-    after: Callable[[Progress], None], chains: int, warmup: int, most: int, first: float
+    monitor: Monitor, chains: int, warmup: int, most: int, first: float
 ) -> Callable[[float, int, Draws], None]:
     """A callback that reports the progress of NUTS."""
-    divergences = 0
 
     def report(target_accept: float, made: int, block: Draws) -> None:
-        nonlocal divergences
-        divergences = divergences + int(block.diverging.sum()) if made > warmup else 0
-        label = "by NUTS" + f" at {target_accept:g}" * (target_accept != first)
-        accepted = float(block.acceptance_rate.mean())
-        after(Progress(label, chains, made, most, accepted, divergences))
+        divergences = int(block.diverging.sum()) if made > warmup else 0
+        part = f"by NUTS {_retry(target_accept, first)}".rstrip()
+        monitor.progress(chains, made, most, float(block.acceptance_rate.mean()), divergences, part)
 
     return report

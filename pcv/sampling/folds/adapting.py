@@ -1,11 +1,9 @@
 """Detecting and adapting folds whose posterior is unlike that of the full data."""
 
-from collections.abc import Callable
-
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv.analysis.samples import Block
+from pcv.base.monitor import Monitor
 from pcv.folds.base import Folds
 from pcv.sampling.fit.draws import REFUSED, autocorrelation
 from pcv.sampling.fit.fit_checks import TARGETS
@@ -16,6 +14,8 @@ from pcv.sampling.hmc import Pace
 from pcv.sampling.kernel import whitened
 from pcv.sampling.tiles import Engine, advance
 
+ADAPTED = "adapted folds"
+"""part of warmup, for its progress"""
 MAX_RHO = 0.6
 """lag-1 autocorrelation of a fold's score above which its chains mix slowly"""
 NEARLY = 0.3
@@ -110,8 +110,7 @@ def adapt(
     fit: Fit,
     folds: Folds,
     position: Float[np.ndarray, "fold chain param"],
-    after: Callable[[Block, int, int], None],
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> tuple[Own, Float[np.ndarray, "fold chain param"], int]:
     r"""Adapt scales, step size and number of steps of folds, from short windows of their own draws.
 
@@ -133,7 +132,7 @@ def adapt(
     momenta, not long trajectories, move chains along a funnel.
 
     Args:
-        engine, root, fit, folds, after, say: as for `warmup`.
+        engine, root, fit, folds, monitor: as for `warmup`.
         position: current positions of the chains.
 
     Returns:
@@ -159,7 +158,7 @@ def adapt(
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
             at = root, fit.kernel, pace, state, chains, center, True
-            state, drawn, made_of = moving.in_memory(engine, advance, at, say)
+            state, drawn, made_of = moving.in_memory(engine, advance, at, monitor)
             position = moving.by_fold(state.position, num_chains)
             step = np.exp(moving.by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
             z = whitened(fit.kernel, drawn.position[:, :size]) / chains.scale_ratio[:, None]
@@ -172,7 +171,7 @@ def adapt(
             made += size
             before = np.full(len(state.energy), np.nan)
             block = moving.block_of(drawn, made_of, before, num_chains, size, zero["shift"])
-            after(block, made, in_all)
+            moving.report(monitor, block, made, in_all, ADAPTED)
             scores.append(block.draws)
         looked_at += counted if i >= len(WINDOWS) - 1 else 0
         if i < len(WINDOWS):

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 from pcv.analysis.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
 from pcv.analysis.samples import Block
 from pcv.analysis.stopping import rule
+from pcv.base.monitor import Monitor
 from pcv.folds.base import Folds
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.moving import Centers, Own, Standing, chosen
@@ -70,7 +71,7 @@ def sampled(
     made: int,
     lengths: Sequence[int],
     until: Until | None,
-    say: Callable[[str], None],
+    monitor: Monitor,
     saved: Saved = UNSAVED,
 ) -> Iterator[Drawn]:
     """Blocks of draws of all folds, then, after each of the lengths, of unfinished folds only.
@@ -80,7 +81,7 @@ def sampled(
         made: earlier draws per chain.
         lengths: draws per chain at which folds are checked; all stop at the last.
         until: when a fold stops earlier; None: never.
-        say: warns when a tile exceeds the device's memory.
+        monitor: warns when a tile exceeds the device's memory.
         saved: blocks to replay before new ones are made.
     """
     engine, root, kernel, folds, own, standing, center, full_crossing, full_draws = begun
@@ -98,7 +99,7 @@ def sampled(
             yield Drawn(block, active, standing)
         some = folds.some(active), chosen(own, active), standing, chosen(center, active)
         drawn = moving.blocks(
-            engine, root, kernel, *some, num_draws=length - made, first=made, say=say
+            engine, root, kernel, *some, num_draws=length - made, first=made, monitor=monitor
         )
         for block, standing in drawn:
             saved.save(index, block, standing)

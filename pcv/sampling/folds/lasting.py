@@ -17,7 +17,7 @@ noise, further draws take the squared bias down to :math:`1/(5CF)`, after
 draws in all. `benchmarks/nested.py` shows by how much sums over folds are off, with and without.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +25,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from scipy.special import fdtri
 
 from pcv.analysis.diagnostics import batch_sums, nested_limit, nested_rhat, tolerated
-from pcv.analysis.samples import Block
 from pcv.analysis.stopping.config import looks
+from pcv.base.monitor import Monitor
 from pcv.folds.base import Folds
 from pcv.sampling.folds import moving
 from pcv.sampling.folds.moving import Centers, Own
@@ -43,9 +43,6 @@ FOLDS = 1000
 
 BY_CHANCE = 1e-4
 """probability of superchains that differ at the last look as much, if starts are forgotten"""
-
-After = Callable[[Block, int, int], None]
-"""called with a block, the draws per chain so far and those expected in all"""
 
 
 class Seen(NamedTuple):
@@ -95,8 +92,8 @@ def run(
     position: Float[np.ndarray, "fold chain param"],
     length: Length,
     first: int,
-    after: After,
-    say: Callable[[str], None],
+    monitor: Monitor,
+    part: str = "",
 ) -> Run:
     """Draws of all chains, discarded.
 
@@ -109,22 +106,24 @@ def run(
         position: starting points.
         length: how many draws.
         first: earlier draws per chain.
-        after: called after every block.
-        say: prints a message.
+        monitor: takes the progress after every block.
+        part: of the task, for the monitor.
     """
 
     def drawn(
         some: np.ndarray, begin: np.ndarray, done: int, until: int, in_all: int
     ) -> tuple[list[Seen], np.ndarray]:
-        made, part = [], folds.some(some)
-        at = part, moving.chosen(own, some), moving.standing_at(begin), moving.uncentered(part)
-        blocks = moving.blocks(engine, root, kernel, *at, until - done, first + done, say)
+        made, of_some = [], folds.some(some)
+        settings = moving.chosen(own, some), moving.standing_at(begin), moving.uncentered(of_some)
+        blocks = moving.blocks(
+            engine, root, kernel, of_some, *settings, until - done, first + done, monitor
+        )
         for block, standing in blocks:
             means = {kind: block.sums[kind]["mean"].mean(1) for kind in ("joint", "pointwise")}
             accepted = block.stats["acceptance"]["total"].mean(1) / block.num_draws
             made.append(Seen(block.draws, means, accepted))
             begin, done = standing.position, done + block.num_draws
-            after(block, first + done, first + in_all)
+            moving.report(monitor, block, first + done, first + in_all, part)
         return made, begin
 
     number, (chains, superchains) = len(folds.id), (position.shape[1], length.superchains)

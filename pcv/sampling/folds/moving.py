@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from pcv.analysis.diagnostics import crossing
 from pcv.analysis.samples import Block
 from pcv.base.devices import in_use, out_of_memory
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, setting
+from pcv.base.monitor import Monitor
 from pcv.base.names import name_bits
 from pcv.compile.programs import Shared
 from pcv.folds.base import Folds
@@ -120,7 +121,7 @@ def blocks(
     center: Centers,
     num_draws: int,
     first: int,
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> Iterator[tuple[Block, Standing]]:
     """Draws of all chains, block by block, in constant device memory.
 
@@ -134,7 +135,7 @@ def blocks(
         center: centring constants of the log score.
         num_draws: draws per chain to make.
         first: earlier draws per chain.
-        say: warns when a tile exceeds the device's memory.
+        monitor: warns when a tile exceeds the device's memory.
 
     Yields:
         Each block's sums and draws, and the state of the chains.
@@ -147,7 +148,7 @@ def blocks(
         size = min(engine.buffer, num_draws - done)
         pace = Pace(first + done, size, steps, thin, 0.0, 0.0)
         before, at = state.energy, (root, kernel, pace, state, chains, center_of)
-        state, moved, made = in_memory(engine, advance, at, say)
+        state, moved, made = in_memory(engine, advance, at, monitor)
         done += size
         standing = Standing(*(by_fold(x, num_chains) for x in (state.position, state.energy)))
         yield block_of(moved, made, before, num_chains, size, center["shift"]), standing
@@ -158,7 +159,7 @@ _smaller: WeakKeyDictionary[Shared, Engine] = WeakKeyDictionary()
 
 
 def in_memory[T](
-    engine: Engine, call: Callable[..., T], args: tuple[Any, ...], say: Callable[[str], None]
+    engine: Engine, call: Callable[..., T], args: tuple[Any, ...], monitor: Monitor
 ) -> T:
     """Call with an engine, halving its tile, for later calls too, while device memory runs out.
 
@@ -176,14 +177,21 @@ def in_memory[T](
             together = engine.tile // len(in_use())
             if together <= 1:
                 raise PcvError(
-                    "out of memory with one chain per device; use precision: float32, or a smaller "
-                    "cv.batch_size"
+                    "out of memory with one chain per device; use "
+                    f"{setting('precision', value='float32')}, or a smaller cv.batch_size"
                 ) from error
             _smaller[engine.advance] = engine = engine.with_tile(engine.tile // 2)
-            say(
-                f"warning: out of memory with {together} chains at a time per device; retrying "
+            monitor.warn(
+                f"out of memory with {together} chains at a time per device; retrying "
                 f"with {engine.tile // len(in_use())}"
             )
+
+
+def report(monitor: Monitor, block: Block, done: int, draws: int, part: str = "") -> None:
+    """Show the progress of chains after a block of draws."""
+    accepted, divergences = (block.stats[x]["total"] for x in ("acceptance", "divergences"))
+    rate = float(accepted.mean() / block.num_draws)
+    monitor.progress(accepted.size, done, draws, rate, int(divergences.sum()), part)
 
 
 def measured(engine: Engine, fold: Folds) -> Taken | None:

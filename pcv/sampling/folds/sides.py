@@ -4,7 +4,7 @@ For `pcv.analysis.diagnostics.two_sided`. A fold has two sides if its posterior 
 full-data one only by the density of its test set.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.special import log_expit, logsumexp
 
 from pcv.analysis.diagnostics import OFFSETS, balanced_shift, crossing
 from pcv.base.keys import key
+from pcv.base.monitor import Monitor
 from pcv.folds.base import Folds
 from pcv.sampling.accumulate import log_sums
 from pcv.sampling.fit.full_data import Fit
@@ -61,7 +62,7 @@ def factors(
     fit: Fit,
     folds: Folds,
     draws: Float[np.ndarray, "draw param"],
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> Bool[np.ndarray, " fold"]:
     r"""Which folds' density times predictive is the full-data density, up to a constant.
 
@@ -72,8 +73,8 @@ def factors(
     """
     some = draws[np.linspace(0, len(draws) - 1, LOOKED_AT).astype(int)]
     at = np.broadcast_to(some, (len(folds.id), *some.shape))
-    lp, joint = _densities(engine, fit, folds, at, say)
-    full, _ = _densities(engine, fit, _of_all(folds), at, say)
+    lp, joint = _densities(engine, fit, folds, at, monitor)
+    full, _ = _densities(engine, fit, _of_all(folds), at, monitor)
     with np.errstate(invalid="ignore"):
         apart = np.ptp(full - lp - joint, axis=1)
         rounding = 1000 * np.finfo(lp.dtype).eps * np.abs([full, lp, joint]).max((0, 2))
@@ -85,7 +86,7 @@ def frees_effects(
     fit: Fit,
     folds: Folds,
     group: Shaped[np.ndarray, " unit"],
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> bool:
     """Whether leaving out a group makes any parameter, given the others, much wider.
 
@@ -98,7 +99,7 @@ def frees_effects(
     step = 0.5 / np.sqrt(precisions(fit.kernel))
 
     def at(position: Float[np.ndarray, "place param"], which: Folds) -> np.ndarray:
-        return _densities(engine, fit, which, position[None], say, False)[0][0]
+        return _densities(engine, fit, which, position[None], monitor, False)[0][0]
 
     for some in np.array_split(np.arange(len(center)), -(-len(center) // AT_ONCE)):
         moves = np.zeros((len(some), len(center)))
@@ -125,7 +126,7 @@ def _densities(
     fit: Fit,
     folds: Folds,
     position: Float[np.ndarray, "fold place param"],
-    say: Callable[[str], None],
+    monitor: Monitor,
     scored: bool = True,
 ) -> tuple[Float[np.ndarray, "fold place"], Float[np.ndarray, "fold place"]]:
     """Log densities of folds and, if `scored`, joint scores, by chains that do not move."""
@@ -135,7 +136,7 @@ def _densities(
     )
     state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
     together = key(0), fit.kernel, pace, state, chains, center if scored else None
-    _, moved, made = moving.in_memory(engine, advance, together, say)
+    _, moved, made = moving.in_memory(engine, advance, together, monitor)
     lp, joint = moved.lp, made.joint if scored else moved.lp
     return lp[:, 0].reshape(position.shape[:2]), joint[:, 0].reshape(position.shape[:2])
 
@@ -148,8 +149,7 @@ def facing(
     full_draws: Float[np.ndarray, "draw param"],
     terms: Float[np.ndarray, "draw unit"] | None,
     most: int,
-    say: Callable[[str], None],
-    after: Callable[[], None],
+    monitor: Monitor,
 ) -> Facing:
     """The other side of folds, from evenly spaced full-data draws.
 
@@ -162,8 +162,7 @@ def facing(
         terms: log likelihoods of all units at these draws, if scores are sums of them; None: scores
             are evaluated.
         most: largest number of draws.
-        say: prints a message.
-        after: called after every block.
+        monitor: is asked after every block whether to stop.
     """
     number, slots = folds.test.shape
     total = min(most, len(full_draws))
@@ -189,7 +188,7 @@ def facing(
         if terms is not None:
             return _of_terms(terms[at], some.test, shift, size)
         center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
-        return _of_program(engine, some, center, full_draws[at], size, say)
+        return _of_program(engine, some, center, full_draws[at], size, monitor)
 
     first = scored(spaced(min(FULL_DRAWS, total)), np.full(len(some.id), np.inf))
     pilot = np.concatenate([joint for joint, _ in first], axis=1)
@@ -200,7 +199,7 @@ def facing(
         for into, log_sum in zip((found.bridge, found.bridge_sq), sums):
             mean = log_sum - np.log(size * per_batch)
             into[which, batch] = np.logaddexp(into[which, batch], mean)
-        after()
+        monitor.raise_if_stopped()
     found.shift[which] = shift
     return found
 
@@ -216,9 +215,9 @@ def _of_program(
     center: Centers,
     draws: Float[np.ndarray, "draw param"],
     size: int,
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> Iterator[Scores]:
-    for made in scored_blocks(engine, folds, center, draws, say, size):
+    for made in scored_blocks(engine, folds, center, draws, monitor, size):
         found = log_sums.finalize(made.sums["bridge"]) if "bridge" in made.sums else {}
         yield made.joint.astype(float), tuple(found[x] for x in found if x.startswith("log_sum"))
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from pcv.analysis.samples import Block
+from pcv.base.monitor import Monitor
 from pcv.folds.base import Folds
 from pcv.models.effects.marginal import Scored
 from pcv.models.effects.prior import started_anew
@@ -66,9 +66,7 @@ def warmed(
     full: FullData,
     plan: Plan,
     root: Callable[[str], Key[Array, ""]],
-    say: Callable[[str], None],
-    after: Callable[[Block, str, int, int], None],
-    look: Callable[[], None],
+    monitor: Monitor,
     space: Subspace | None = None,
 ) -> Warm:
     """A run of all chains of some folds, discarded.
@@ -81,9 +79,7 @@ def warmed(
         full: full-data draws: starting points, and the other side of folds without a gap.
         plan: settings of the warmup.
         root: key by stage.
-        say: prints a message.
-        after: called with every block, its purpose, the draws per chain so far and those expected.
-        look: called between blocks of full-data scores.
+        monitor: takes messages and progress.
         space: on which chains move, as the engine and the fit's kernel do; None: all.
     """
     picks = moving.starting_draws(
@@ -109,35 +105,34 @@ def warmed(
         Length(plan.num_draws, plan.num_superchains),
         plan.adapted,
         full.draws,
-        after,
-        say,
+        monitor,
     )
     if starts.adapted.any():
         why = " whose scores in warmup are unlike the full data"
         several = int((starts.own.thin > 1).sum())
-        say(
-            f"warmup {plan.model}: adapted {starts.adapted.sum()} of {len(folds.id)} folds"
+        monitor.log(
+            f"adapted {starts.adapted.sum()} of {len(folds.id)} folds"
             + why * (plan.adapted == "auto")
             + f"; {several} of them take {adapting.MOVES} transitions per draw" * bool(several)
         )
     if plan.num_draws is None:
-        say(_lengths(plan.model, starts))
+        _report_lengths(starts, monitor)
     which = np.zeros(len(folds.id), bool)
     if plan.two_sided:
-        which = _with_two_sides(how, engine, fit, folds, full, say)
+        which = _with_two_sides(how, engine, fit, folds, full, monitor)
     numerical = how.local is not None and not how.local.exact
     most = sides.FEW_DRAWS if numerical else sides.MOST_DRAWS
     at = engine, folds, which, starts, full.draws, full.terms, most
-    return Warm(starts, sides.facing(*at, say, look))
+    return Warm(starts, sides.facing(*at, monitor))
 
 
-def _lengths(model: str, starts: Starts) -> str:
-    """How long folds took to forget where their chains started."""
-    long, unlike = starts.num_draws.max(), int((~starts.forgot).sum())
-    words = f"warmup {model}: {np.median(starts.num_draws):.0f} draws per chain, at most {long}"
+def _report_lengths(starts: Starts, monitor: Monitor) -> None:
+    """Log how long folds took to forget where their chains started."""
+    longest, unlike = starts.num_draws.max(), int((~starts.forgot).sum())
+    message = f"{np.median(starts.num_draws):.0f} draws per chain, at most {longest}"
     if unlike:
-        words += f"; {unlike} of {len(starts.forgot)} folds have not forgotten their starts"
-    return f"{'warning: ' * bool(unlike)}{words}"
+        message += f"; {unlike} of {len(starts.forgot)} folds have not forgotten their starts"
+    (monitor.warn if unlike else monitor.log)(message)
 
 
 def _with_two_sides(
@@ -146,9 +141,9 @@ def _with_two_sides(
     fit: Fit,
     folds: Folds,
     full: FullData,
-    say: Callable[[str], None],
+    monitor: Monitor,
 ) -> Bool[np.ndarray, " fold"]:
     which = sides.without_gap(folds) & (not full.bad and how.exact)
     if isinstance(how.model, Target) and which.any():
-        which &= sides.factors(engine, fit, folds, full.draws, say)
+        which &= sides.factors(engine, fit, folds, full.draws, monitor)
     return which

@@ -10,8 +10,8 @@ import xarray as xr
 import zarr
 
 from pcv.base.errors import PcvError, in_one_line
+from pcv.base.storable import true_names
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.storable import true_names
 
 ADDED = (
     "joint_mcse_is_bound",
@@ -27,7 +27,7 @@ DIGEST = "digest_of_values_and_attributes"
 
 
 def write(path: str | Path, tree: xr.DataTree) -> None:
-    tree.attrs[DIGEST] = _digest(tree)
+    tree.attrs[DIGEST] = digest(tree)
     try:
         if store.exists(path) and not _is_saved(path):
             raise PcvError(
@@ -48,7 +48,7 @@ def read(path: str | Path) -> xr.DataTree:
     try:
         tree = xr.open_datatree(path, engine="zarr", consolidated=True).load()
         written = tree.attrs.pop(DIGEST, None)
-        found = _digest(tree)
+        found = digest(tree)
     except Exception as error:  # Zarr raises many kinds
         raise PcvError(f"{damaged} ({in_one_line(error)})") from error
     diagnosed = tree["diagnostics"].dataset
@@ -64,7 +64,7 @@ def read(path: str | Path) -> xr.DataTree:
     return tree
 
 
-def _digest(tree: xr.DataTree) -> str:
+def digest(tree: xr.DataTree) -> str:
     """A hash of all values of a tree and its groups' attributes: Zarr silently reads lost chunks as
     zeros or NaN, and attributes hold warnings."""
     total = hashlib.sha256()

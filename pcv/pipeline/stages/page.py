@@ -1,13 +1,16 @@
-"""What all report pages have: the provenance of their numbers, and figures as files."""
+"""The stage of the report, ``report.html``: its figures, and the provenance of its numbers."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pcv.pipeline.job import Job
+from pcv.analysis import results
+from pcv.pipeline.job import Job, recipe
+from pcv.pipeline.stages import cumulative
+from pcv.pipeline.stages.comparison import by_scheme, compared_of
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import places
+from pcv.pipeline.storage.artifacts import opened, places, require
 
 if TYPE_CHECKING:
     from pcv.report import Picture
@@ -64,3 +67,37 @@ def write_figures(pictures: Mapping[str, "Picture"], folder: Path) -> list[Path]
             paths.append(folder / f"{name}.{suffix}")
             store.write_bytes(paths[-1], content)
     return paths
+
+
+def report(job: Job) -> None:
+    """The figures, and the page that shows them: ``figures/``, ``report.html``."""
+    from pcv import report as reporting
+    from pcv.analysis.results.frames import scores_frame
+    from pcv.analysis.results.wording import caveats, scores_notes
+
+    started = datetime.now(UTC)
+    if job.settings.makes("evidence"):
+        return cumulative.report(job, started)
+    comparison = compared_of(job)
+    compared, diagnosed, known = comparison
+    kinds = results.distinct_kinds(diagnosed)
+    stamp = require(job, "compare", known)
+    dataset = opened(job, "compare").sel(kind=kinds).load()
+    pictures = reporting.drawn(reporting.figures(dataset, results.trimmed(diagnosed)))
+    write_figures(pictures, job.path("report").parent / "figures")
+    page = reporting.html(
+        dataset,
+        diagnosed,
+        compared.frame.query("kind in @kinds"),
+        origin(job, started),
+        pictures,
+        job.settings.report.title or f"Cross-validation of {job.experiment}",
+        stamp.marks,
+        {kind: caveats(compared.comparisons[kind]) for kind in kinds},
+        scores_frame(compared.others) if compared.others else None,
+        scores_notes(compared.others),
+        by_scheme(job, comparison),
+        recipe(job, "report"),
+    )
+    store.write_text(job.path("report"), page)
+    job.monitor.of("report").log(str(job.path("report")))

@@ -1,0 +1,176 @@
+"""Estimates and diagnostics of all folds of a model, from stored sums. Uses no JAX."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from pcv.analysis import comparison, results
+from pcv.analysis.diagnostics import SHORT_BATCHES
+from pcv.analysis.results.by_psis import merged
+from pcv.analysis.subspace import with_subspace
+from pcv.base.monitor import Monitor
+from pcv.base.names import name_bits
+from pcv.base.storable import true_names
+from pcv.core.problem import Problem
+from pcv.core.settings import CvConfig, Settings
+from pcv.core.subsample import merge_subsample
+from pcv.folds.base import evenly
+
+CHECKED_FOLDS = 100
+"""number of folds used to check the batch size on full-data draws"""
+
+
+def diagnose(
+    problem: Problem,
+    fit: xr.DataTree,
+    warmup: xr.Dataset | None,
+    samples: Sequence[xr.Dataset],
+    settings: Settings,
+    monitor: Monitor,
+    approximated: xr.DataTree | None = None,
+    chosen: xr.Dataset | None = None,
+) -> xr.Dataset:
+    """Estimates and diagnostics of all folds of a model.
+
+    Args:
+        problem: with all folds.
+        fit: of the full data.
+        warmup: of the first batch of folds; None: none is sampled.
+        samples: of each batch of folds, of all rounds.
+        settings: of the folds' chains.
+        monitor: takes messages.
+        approximated: "folds" of `estimate_by_psis`, and "terms" of `approximate_terms`, of schemes
+            that are scored from the full data.
+        chosen: the terms that are scored, of `choose_terms`; None: all.
+
+    Returns:
+        What `pcv.analysis.results.diagnose` returns.
+    """
+    diagnosed, num_sampled = None, sum(sample.sizes["fold"] for sample in samples)
+    if num_sampled:
+        assert warmup is not None
+        diagnosed = _sampled(problem, fit, warmup, samples, settings, monitor)
+    if approximated is not None and chosen is not None:
+        diagnosed = merge_subsample(approximated, diagnosed, chosen)
+    elif approximated is not None:
+        diagnosed = merged(approximated["folds"].to_dataset().load(), diagnosed)
+    assert diagnosed is not None
+    if settings.kernel is not None and warmup is not None and num_sampled:
+        diagnosed = with_subspace(diagnosed, warmup, num_sampled)
+    flagged = int((diagnosed["verdict"].values != "ok").sum())
+    elpd = comparison.total(results.scores(diagnosed, "joint", "", "")).elpd
+    monitor.log(
+        f"elpd {elpd:.1f} (joint), {results.rhat_max_in_words(diagnosed)}, {flagged} of "
+        f"{diagnosed.sizes['fold']} folds flagged"
+    )
+    return diagnosed
+
+
+def _sampled(
+    problem: Problem,
+    fit: xr.DataTree,
+    warmup: xr.Dataset,
+    samples: Sequence[xr.Dataset],
+    settings: Settings,
+    monitor: Monitor,
+) -> xr.Dataset:
+    """Estimates and diagnostics of the folds that are sampled."""
+    drawn = [sample for sample in samples if sample.sizes["fold"]]
+    names = np.concatenate([sample["fold"].values for sample in drawn]).astype(str)
+    layout = problem.layout.sel(fold=names)
+    seeds = [problem.seed, name_bits("diagnose"), name_bits(problem.name)]
+    rng, throttled = np.random.default_rng(seeds), monitor.throttled()
+    checks, units = fit["checks"].to_dataset(), problem.data["unit"].values
+    diagnosed = results.diagnose(drawn, layout, units, checks, rng, problem.name, throttled)
+    y = np.empty(0)
+    if problem.scores:
+        y = problem.observed(problem.named(names))
+    diagnosed = results.with_scores(diagnosed, drawn, problem.scores, y, rng)
+    if "log_weight" in fit["sample_stats"]:  # independent draws: nothing to learn of chains
+        return diagnosed
+    full = _scores_at_full_data(problem, fit, warmup, layout["test"].values)
+    diagnosed = results.with_batch_check(diagnosed, full)
+    _warn_of_short_batches(diagnosed, settings.cv, monitor)
+    return diagnosed
+
+
+def _scores_at_full_data(
+    problem: Problem, fit: xr.DataTree, warmup: xr.Dataset, test: np.ndarray
+) -> np.ndarray:
+    """Scores of some folds' test sets at full-data draws (fold, chain, draw), from the warmup or
+    from the fit's log likelihood."""
+    if "log_score_full" in warmup:
+        return warmup["log_score_full"].values
+    some = test[evenly(len(test), CHECKED_FOLDS)]
+    units, place = np.unique(some[some >= 0], return_inverse=True)
+    log_lik = true_names(fit["log_likelihood"].to_dataset())[problem.outcome]
+    by_unit = log_lik.transpose("chain", "draw", ...).isel(unit=units)
+    by_slot = np.zeros((by_unit.sizes["draw"], *some.shape))
+    scores = []
+    for chain in range(by_unit.sizes["chain"]):  # one at a time, to save memory
+        by_slot[..., some >= 0] = by_unit.isel(chain=chain).values[..., place]
+        scores.append(by_slot.sum(-1).T)
+    return np.stack(scores, axis=1)
+
+
+def _warn_of_short_batches(diagnosed: xr.Dataset, cv: CvConfig, monitor: Monitor) -> None:
+    """Warn of correlated batches; single batches of independent chains are never correlated."""
+    size = cv.batch_size
+    share = float(diagnosed["batch_check"].sel(size=size))
+    several = bool((diagnosed["n_draws"] > size).any())
+    if several and np.isnan(share):
+        monitor.warn(
+            f"chains of the full-data fit are too short to tell whether batches of {size} draws "
+            "are long enough; use more draws of the fit"
+        )
+    if share < SHORT_BATCHES and several:
+        monitor.warn(
+            f"on full-data draws, batches of {size} give {share:.0%} of the MCSE from a windowed "
+            "ESS; use longer batches (cv.batch_size)"
+        )
+    raised = np.sqrt(diagnosed.attrs["batch_inflation"])
+    if raised > 1 / SHORT_BATCHES:
+        monitor.warn(
+            f"MCSEs are raised by {raised - 1:.0%}, as successive batches of {size} draws are "
+            "correlated; use longer batches (cv.batch_size) and more draws"
+        )
+
+
+def plan(
+    problems: Mapping[str, Problem],
+    samples: Mapping[str, Sequence[xr.Dataset]],
+    settings: Settings,
+    round: int,
+    before: xr.Dataset | None,
+    monitor: Monitor,
+) -> xr.Dataset:
+    """Choose the folds that need more draws for the comparison to be settled.
+
+    A fold that is not sampled in one round is not sampled in later ones.
+
+    Args:
+        problems: by the models' names.
+        samples: of each model's batches, of all rounds so far.
+        settings: of the folds' chains.
+        round: the round that is planned, from 1.
+        before: the plan of the round before; None: there is none.
+        monitor: takes messages.
+
+    Returns:
+        ``more`` (model, fold), whether a fold is sampled further.
+    """
+    until, cv = settings.cv.until, settings.cv
+    assert until is not None
+    layout = next(iter(problems.values())).layout
+    active = None if before is None else before["more"].values
+    rule = until, settings.compare.reference, cv.num_superchains, active
+    planned = results.plan(dict(samples), layout, *rule)
+    more = planned["more"].stack(both=("model", "fold"))
+    names = [f"{fold} of {model}" for model, fold in more["both"].values[more.values]]
+    listed = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+    monitor.of("").log(
+        f"round {round}: {planned.attrs['words']}; {len(names)} of {more.size} folds continue"
+        + f": {listed}" * bool(names)
+    )
+    return planned

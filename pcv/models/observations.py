@@ -1,0 +1,125 @@
+"""The rows that several models share: one outcome, and the columns of each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pcv.base.errors import PcvError, kind_of
+from pcv.folds.columns import free, refuse_twice
+from pcv.models.model import Model, Observations, Target
+
+
+def observations(models: Mapping[str, Model | Target], data: Any) -> Observations:
+    """The rows shared by all models: one outcome, and the columns of each model."""
+    outcomes = {name: x.outcome.name for name, x in models.items()}
+    first, *others = models
+    for name in others:
+        if outcomes[name] != outcomes[first]:
+            raise PcvError(
+                f"models '{first}' and '{name}' are of different outcomes, '{outcomes[first]}' and "
+                f"'{outcomes[name]}'; they cannot share folds"
+            )
+    outcome = outcomes[first]
+    if not isinstance(data, Mapping | pd.DataFrame | xr.Dataset | None):
+        raise PcvError(f"data is {kind_of(data)}; give arrays by name, or a table")
+    table = {} if data is None else data
+    refuse_twice([str(name) for name in table], "data")
+    given = {str(name): np.asarray(table[name]) for name in table}
+    parts = {
+        name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
+    }
+    for name, part in parts.items():
+        if outcome not in part.columns:
+            there = ", ".join(part.columns) or "none"
+            raise PcvError(
+                f"model '{name}': its outcome '{outcome}' is not in the data ({there}); give them "
+                "by data=..."
+            )
+        if np.ndim(part.columns[outcome]) != 1:
+            shape = np.shape(part.columns[outcome])
+            raise PcvError(
+                f"data: the outcome '{outcome}' has shape {shape}; give a flat array, a value for "
+                "each row"
+            )
+        own = models[name]
+        holds_its_own = isinstance(own, Model) and own.data is not None and outcome in given
+        if holds_its_own and not np.array_equal(np.ravel(given[outcome]), part.columns[outcome]):
+            sizes = len(part.columns[outcome]), np.size(given[outcome])
+            raise PcvError(
+                f"model '{name}' was made with {sizes[0]} values of '{outcome}', and data=... has "
+                f"{'others' if sizes[0] == sizes[1] else sizes[1]}; make the model of these data"
+            )
+        if name == first:
+            continue
+        same = np.array_equal(part.columns[outcome], parts[first].columns[outcome])
+        if not same or part.units != parts[first].units:
+            raise PcvError(
+                f"models '{first}' and '{name}' were made with different values, or units, of "
+                f"'{outcome}'; they cannot share folds"
+            )
+    return _agreed(models, parts, given)
+
+
+def _agreed(
+    models: Mapping[str, Model | Target],
+    parts: Mapping[str, Observations],
+    given: Mapping[str, np.ndarray],
+) -> Observations:
+    """The first model's rows, with the columns on which all models agree.
+
+    Front-end models hold their own values, and keep them for columns that are left out here.
+    """
+    first, *_ = parts.values()
+    columns: dict[str, np.ndarray] = {}
+    owner: dict[str, str] = {}
+    differ = set()
+    for name, part in parts.items():
+        for column, x in part.columns.items():
+            there = columns.setdefault(column, x)
+            other = owner.setdefault(column, name)
+            if there is x or np.array_equal(there, x):
+                continue
+            differ.add(column)
+            if column in given and any(
+                isinstance(m, Model) and not m.data for m in models.values()
+            ):
+                raise PcvError(
+                    f"models '{other}' and '{name}' have different values of column '{column}', "
+                    "and one of them reads it from data=...; rename it there"
+                )
+    agreed = {name: x for name, x in {**given, **columns}.items() if name not in differ}
+    of_rows = (*first.order, *first.units, *first.labels.values())
+    renamed = {name: f"{name}_of_unit" if name in differ else name for name in of_rows}
+    return Observations(
+        agreed | {new: first.columns[name] for name, new in renamed.items()},
+        tuple(renamed[name] for name in first.order),
+        tuple(renamed[name] for name in first.units),
+        {renamed[name]: renamed[label] for name, label in first.labels.items()},
+    )
+
+
+def rows(observed: Observations, outcome: str) -> xr.Dataset:
+    """Arrays of the outcome's length as columns, all others as constants, sorted by name."""
+    columns = dict(sorted(observed.columns.items()))
+
+    def dims(name: str, x: Any) -> list[str]:
+        if np.shape(x) == np.shape(columns[outcome]):
+            return [free("row", columns)]
+        return [free(f"{name}_{axis}", columns) for axis in range(np.ndim(x))]
+
+    return xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()})
+
+
+def unit_of_row(observed: Observations, outcome: str) -> np.ndarray:
+    """The index of each row's unit, as in `model_data` up to the order of units."""
+    if not observed.units:
+        return np.arange(len(observed.columns[outcome]))
+    units = pd.DataFrame({name: observed.columns[name] for name in observed.units})
+    return np.asarray(units.groupby(list(observed.units), sort=False).ngroup())
+
+
+def num_units(observed: Observations, outcome: str) -> int:
+    return int(unit_of_row(observed, outcome).max(initial=-1)) + 1

@@ -1,0 +1,43 @@
+"""The stages that run the folds' chains: ``warmup/<batch>.zarr``, ``sample/<batch>.zarr``."""
+
+from pcv.pipeline.job import Job
+from pcv.pipeline.problems import comparable_problem_of, problem_of
+from pcv.pipeline.storage.artifacts import known_to, opened, opened_tree, verified
+from pcv.pipeline.work import batch_of, resume, sampled_folds, write, write_batches
+
+
+def warmup(job: Job) -> None:
+    """Warmup of all chains of a fold batch: ``warmup/<batch>.zarr``.
+
+    Draws are discarded. Final states are also kept beside the samples' checkpoints, so that folds
+    can be regrouped or added.
+    """
+    from pcv.core.warmup import warm_up
+
+    finished = verified(job, "warmup")
+    sampled = sampled_folds(job)
+    settings = opened_tree(job, "fit"), job.settings, job.monitor_of("warmup")
+    folds = batch_of(job, sampled), resume(job, "warmup", known_to(job, finished))
+    warm_up_all = lambda: warm_up(comparable_problem_of(job), *settings, sampled, *folds)  # noqa: E731
+    write(job, "warmup", finished, warm_up_all)
+
+
+def sample(job: Job) -> None:
+    """Draws of all chains of a fold batch, as sums per batch of draws: ``sample/<batch>.zarr``.
+
+    Rounds after the first continue the folds that their plan chooses. Valid blocks of draws from an
+    earlier run are taken from the job's checkpoint.
+    """
+    from pcv.core.cross_validate import continued
+    from pcv.core.sample import num_batches, sample_batches
+
+    finished, before = verified(job, "sample"), None
+    if job.round:
+        earlier = opened(job._replace(round=job.round - 1), "sample")
+        before = continued(job.round, job.model, earlier, opened(job, "plan"))
+    warmup, monitor = opened(job, "warmup"), job.monitor_of("sample")
+    made_of = opened_tree(job, "fit"), warmup, job.settings, monitor, before
+    saved = resume(job, "sample", known_to(job, finished))
+    number = num_batches(job.settings.cv, job.round)
+    draw = lambda: sample_batches(problem_of(job), *made_of, saved)  # noqa: E731
+    write_batches(job, finished, draw, number)

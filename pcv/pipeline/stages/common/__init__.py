@@ -1,1 +1,0 @@
-"""What several stages share: the problem they work on, and their chains."""

@@ -1,0 +1,272 @@
+"""A stage at work: read and verify its inputs, call the core, write its artifact.
+
+`Results` does the same for the steps of `pcv.core.cross_validate`, called from Python.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pcv.base.errors import BadFit, PcvError, allow_bad_fit
+from pcv.core.store import Blocks, Make, Resume
+from pcv.folds.base import Folds, stored
+from pcv.pipeline.graph import STAGES
+from pcv.pipeline.job import Artifact, Job, evidence_recipe, sample_recipe, warmup_recipe
+from pcv.pipeline.storage import growing, store
+from pcv.pipeline.storage.artifacts import (
+    Finished,
+    batches,
+    begin,
+    command,
+    inputs_of,
+    keep,
+    known_to,
+    opened,
+    opened_tree,
+    require,
+    stamp_of,
+)
+from pcv.pipeline.storage.checkpoints import checkpoint, merging
+from pcv.pipeline.storage.store import Stamp
+
+if TYPE_CHECKING:
+    from pcv.core.store import Step
+
+TREES = ("fit", "surrogates")
+"""stages whose artifact has groups"""
+
+
+def write(
+    job: Job, stage: str, finished: Iterable[Finished], make: Callable[[], Artifact]
+) -> Artifact:
+    """Make an artifact and write it.
+
+    Args:
+        job: what to make.
+        stage: by which stage.
+        finished: what it is made from, of `verified`.
+        make: computes it; its attribute ``marks`` becomes part of the stamp.
+
+    Returns:
+        The artifact as it is made.
+
+    Raises:
+        BadFit: the fit cannot be trusted; its draws are kept beside its path.
+    """
+    making, inputs = begin(job, stage), inputs_of(job, stage, finished)
+    with _on_devices(job, stage) as devices_in_use:
+        try:
+            artifact = make()
+        except BadFit as bad:
+            marks = bad.fit.attrs.pop("marks")
+            store.write(failed_fit(job), bad.fit, stamp_of(making, inputs, marks, devices_in_use()))
+            raise
+        marks = artifact.attrs.pop("marks", [])
+        stamp = stamp_of(making, inputs, marks, devices_in_use())
+    keep(job, artifact, stamp)
+    return artifact
+
+
+def failed_fit(job: Job) -> Any:
+    """The path of the draws of a fit that cannot be trusted."""
+    return job.path("fit").with_name("fit_failed.zarr")
+
+
+@contextmanager
+def _on_devices(job: Job, stage: str) -> Iterator[Callable[[], str]]:
+    """The context of a stage that computes with JAX; gives what names its devices."""
+    if not STAGES[stage].on_devices:
+        yield str
+        return
+    from pcv.base import devices
+
+    with devices.at_work(job.config.precision):
+        yield devices.describe
+
+
+def write_batches(
+    job: Job, finished: Iterable[Finished], batches: Callable[[], Iterator[xr.Dataset]], number: int
+) -> None:
+    """Make samples and write them, batch by batch where they do not fit in memory.
+
+    Args:
+        job: what to make.
+        finished: what they are made from, of `verified`.
+        batches: draws them, as `pcv.core.sample.sample_batches` does.
+        number: the largest number of batches.
+    """
+    from pcv.analysis.samples import whole
+    from pcv.base import devices
+
+    making, inputs = begin(job, "sample"), inputs_of(job, "sample", finished)
+
+    def stamp() -> Stamp:
+        return stamp_of(making, inputs, (), devices.describe())
+
+    with _on_devices(job, "sample"), ExitStack() as opening:
+        in_memory: list[xr.Dataset] = []
+        folder = None
+        for i, part in enumerate(batches()):
+            is_end = "fold" in part.coords
+            if i == 0 and not is_end and number * part.nbytes > store.IN_MEMORY:
+                folder = opening.enter_context(store.new(job.path("sample"), stamp))
+            if folder is None:
+                in_memory.append(part)
+            elif is_end:
+                store.put(folder, part, mode="a")
+            else:
+                growing.put(folder, part, i, number)
+        if folder is None:
+            *drawn, end = in_memory
+            keep(job, whole(drawn, end, number) if drawn else end, stamp())
+
+
+def all_folds(job: Job) -> Folds:
+    """All folds of the experiment."""
+    return stored(opened(job, "folds"))
+
+
+def sampled_folds(job: Job) -> Folds:
+    """The folds that the job's model samples: all that are scored, except where the full-data fit
+    suffices."""
+    from pcv.core.cross_validate import sampled_folds
+
+    chosen = opened(job, "subsample") if job.settings.makes("subsample") else None
+    approximated = opened_tree(job, "surrogates") if job.settings.makes("surrogates") else None
+    return sampled_folds(all_folds(job), approximated, chosen)
+
+
+def batch_of(job: Job, folds: Folds) -> Folds:
+    """Those of the job's batch, of the folds that its model samples; perhaps none where the
+    full-data fit suffices."""
+    names = [part.batch for part in batches(job)]
+    if job.batch not in names:
+        raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
+    places = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
+    if places.size == 0 and not job.settings.folds.from_full_data:
+        advice = "use fewer"
+        if job.settings.cv.fold_batches == "auto":
+            advice = f"run `{command(job, 'cut')}` again"
+        raise PcvError(f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; {advice}")
+    return folds.some(places)
+
+
+def active_folds(job: Job, folds: Folds) -> np.ndarray:
+    """Places of the batch's folds that the job samples: in rounds after the first, those of its
+    plan."""
+    if not job.round:
+        return np.arange(len(folds.id))
+    more = opened(job, "plan")["more"].sel(model=job.model, fold=folds.id)
+    return np.flatnonzero(more.values)
+
+
+def resume(job: Job, stage: str, known: Mapping[str, Stamp]) -> Resume:
+    """What opens the checkpoint of a job: its blocks, and those of its folds in other jobs'.
+
+    Args:
+        job: of a warmup, a sample or an evidence.
+        stage: which of these.
+        known: stamps of what it is made from.
+    """
+    match stage:
+        case "warmup":
+            folds = batch_of(job, sampled_folds(job))
+            return partial(_resumed_warmup, job, known, folds)
+        case "sample":
+            return partial(_resumed, job, stage, job.checkpoints, sampled_recipe(job, known))
+        case _:
+            pool = job.checkpoints.with_name("evidence")
+            return partial(_resumed, job, stage, pool, evidence_recipe(job, known))
+
+
+def sampled_recipe(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
+    """What the draws of a sample's folds depend on."""
+    warmup = opened(job, "warmup")
+    folds = stored(opened(job, "folds").sel(fold=warmup["fold"].values))
+    which = active_folds(job, folds)
+    if not which.size:
+        return {"folds": []}
+    return sample_recipe(job, known, folds.some(which), warmup.isel(fold=which))
+
+
+def _resumed_warmup(
+    job: Job, known: Mapping[str, Stamp], folds: Folds, more: Mapping[str, Any], make: Make
+) -> Any:
+    pool, made_of = job.checkpoints.with_name("warmup"), warmup_recipe(job, known, folds, **more)
+    return _resumed(job, "warmup", pool, made_of, {}, make)
+
+
+@contextmanager
+def _resumed(
+    job: Job,
+    stage: str,
+    pool: Any,
+    made_of: Mapping[str, Any],
+    more: Mapping[str, Any],
+    make: Make,
+) -> Iterator[Blocks]:
+    """The job's checkpoint, with blocks of its folds from other jobs' checkpoints merged in; folds
+    that have none are caught up by `make`."""
+    from pcv.base.devices import made_on
+
+    monitor, here = job.monitor_of(stage), made_on()
+    with checkpoint.held(pool, made_of, here, monitor.emit) as blocks:
+        if stage == "evidence":
+            yield blocks
+        else:
+            yield merging.completed(blocks, made_of, here, make, monitor.log)
+
+
+class Results:
+    """Artifacts in a folder: what finished steps made is read, the rest is made and written."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.finished: list[Finished] = []
+
+    def keep(self, step: "Step", make: Callable[..., Any], *args: Any, **more: Any) -> Artifact:
+        """Return what a step has made, or make and write it."""
+        stage, job = step.stage, self._job(step)
+        known = known_to(job, self.finished)
+        try:
+            stamp = require(job, stage, known)
+        except PcvError:
+            self._make(stage, job, partial(make, *args, **more))
+            stamp = require(job, stage, known)
+        self.finished.append(Finished(stage, job, stamp))
+        if stage not in TREES:
+            return opened(job, stage)
+        tree = opened_tree(job, stage)
+        tree.attrs["marks"] = stamp.marks
+        return tree
+
+    def _make(self, stage: str, job: Job, make: "partial[Any]") -> None:
+        if stage == "sample":
+            from pcv.core.sample import num_batches, sample_batches
+
+            number = num_batches(job.settings.cv, job.round)
+            batches = partial(sample_batches, *make.args, **make.keywords)
+            write_batches(job, self.finished, batches, number)
+            return
+        try:
+            write(job, stage, self.finished, make)
+        except BadFit as bad:
+            advice = f"the draws are kept in {failed_fit(job)}; {allow_bad_fit()}"
+            raise BadFit(bad.problems, bad.fit, advice) from None
+
+    def resume(self, step: "Step") -> Resume:
+        """Open the checkpoint of a step."""
+        job = self._job(step)
+        known = known_to(job, self.finished)
+
+        def opening(more: Mapping[str, Any], make: Make) -> Any:
+            return resume(job, step.stage, known)(more, make)
+
+        return opening
+
+    def _job(self, step: "Step") -> Job:
+        return self.job._replace(model=step.model, batch=step.batch, round=step.round)
