@@ -30,7 +30,8 @@ from pcv.analysis.diagnostics import (
     third_moments,
 )
 from pcv.analysis.diagnostics.psis import MOST_INFORMED, psis
-from pcv.analysis.verdicts import faults, heavy_tail, run_verdict
+from pcv.analysis.run_verdict import run_verdict
+from pcv.analysis.verdicts import faults, heavy_tail
 from pcv.core.settings import CvConfig
 
 HEALTHY, FAULTY = 200, 40

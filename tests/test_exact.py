@@ -14,6 +14,7 @@ from scipy.special import log_expit, logsumexp
 from pcv.analysis import diagnostics as diag
 from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import LogSums, batch_sums
+from pcv.analysis.run_verdict import run_verdict
 from pcv.sampling.folds.moving import Starts
 from pcv.sampling.folds.sides import Facing, without_gap
 from tests.bounds import count_limits, sd_limits, z_limit
@@ -329,4 +330,4 @@ def all_verdicts(joint: LogSums, draws: np.ndarray, seed: int) -> tuple[list[str
     khat, divergences = diag.pareto_khat(draws), np.zeros(len(draws))
     verdict = verdicts.faults(joint, khat, divergences, benchmark, "plain").words()
     names = [f"fold {k + 1}" for k in range(len(draws))]
-    return verdict.tolist(), verdicts.run_verdict(names, verdict, benchmark)
+    return verdict.tolist(), run_verdict(names, verdict, benchmark)

@@ -2,6 +2,6 @@
 
 `samples` is the layout of what is stored; `diagnostics` has estimates, their errors and convergence
 diagnostics; `results` arranges them by fold, unit and model, as numbers and in words; `comparison`,
-`weights` and `verdicts` draw conclusions, and `stopping` decides when there are enough draws.
-`subsampling` estimates sums over all units from a few exact terms.
+`weights`, `verdicts` and `run_verdict` draw conclusions, and `stopping` decides when there are
+enough draws. `subsampling` estimates sums over all units from a few exact terms.
 """

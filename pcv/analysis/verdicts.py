@@ -1,28 +1,13 @@
-"""Verdicts: what the diagnostics of folds, units and runs mean, in words. No JAX."""
+"""Verdicts on folds and units: which checks their diagnostics fail, in words. No JAX."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from pcv.analysis.diagnostics import (
-    BENCHMARK_LEVEL,
-    Benchmark,
-    LogSums,
-    TwoSided,
-    constant,
-    drift,
-    elpd,
-    ess,
-    good_k,
-    merge,
-    mixing,
-    nested_alone,
-    nested_limit,
-    nested_rhat,
-)
+from pcv.analysis import diagnostics as diag
+from pcv.analysis.diagnostics import Benchmark, LogSums, TwoSided
 
 MAX_RHAT = 1.2
 """R-hat above which chains disagree, whatever the benchmark, which needs enough blocks"""
@@ -44,12 +29,21 @@ MIN_ACCEPTANCE, MIN_EFMI = 0.5, 0.2
 """smallest acceptable acceptance and E-FMI of a fold"""
 FOLD_FLAGGED = "the chains of its fold are flagged"
 """verdict of a unit whose fold's own verdict gives the reasons"""
-NUM_NAMED = 3
-"""flagged folds or units spelt out in the verdict of a run"""
+
+
+class Check(NamedTuple):
+    """What may be wrong with a fold, or unit."""
+
+    flags: Bool[np.ndarray, " fold"]
+    """where it is wrong"""
+    message: Callable[[int], str]
+    """states it, with the values of the fold of this index"""
+    remedy: str
+    """what it means, and what to do about it"""
 
 
 class Faults(NamedTuple):
-    """What is wrong with each fold, or unit, and what to do about it; empty where nothing is.
+    """Messages and remedies for each fold, or unit; empty where nothing is wrong.
 
     Chains are numbered from 0, as in the artifacts.
     """
@@ -60,7 +54,7 @@ class Faults(NamedTuple):
     """problems of the estimated score"""
 
     def words(self) -> np.ndarray:
-        """Per fold or unit: "ok", or the reasons joined by "; "."""
+        """Join the problems of each fold, or unit, by "; ", or say "ok"."""
         return np.array(["; ".join(x + y) or "ok" for x, y in zip(*self, strict=True)])
 
 
@@ -81,7 +75,7 @@ def faults(
     both: TwoSided | None = None,
     carry: Float[np.ndarray, " fold"] | None = None,
 ) -> Faults:
-    """What is wrong with each fold, and what to do about it.
+    """State what is wrong with each fold, and what to do about it.
 
     Chains are flagged where one never moved; where R-hat exceeds the benchmark's limit (which a
     long run may put well below 1.01: `mcse` is too small as soon as chains disagree by more than
@@ -123,140 +117,223 @@ def faults(
     ok
     chain 2 never moved: longer warmup, or a smaller step size (higher target_accept)
     """
-    chain, num_draws = merge(sums, axis=2), sums.count.sum(axis=(1, 2))
-    estimate, effective = elpd(sums), ess(sums) / inflation
-    alone = nested_alone(sums, superchains)
-    rhat, word = mixing(sums, alone), "Nested R-hat" if alone else "R-hat"
-    if both is not None:
-        carry = both.carry
-    heavy, effective_draws = heavy_tail(sums, khat, hidden, carry), effective_weights(sums)
-    if carry is not None:
-        effective_draws = np.where(np.isnan(carry), effective_draws, carry)
-    good = np.asarray(good_k(num_draws))
-    drifts = drift(sums)
-    too_many = divergences > MAX_SHARE_DIVERGENT * num_draws
-    among = among or len(khat)
-    limit = np.full(len(khat), min(MAX_RHAT, benchmark.limit))
-    nested, nested_most = np.full((2, len(khat)), np.nan)
-    if superchains:
-        nested_most = nested_limit(sums, superchains, MAX_RHAT**2 - 1)
-    if alone:
-        limit = np.minimum(nested_most, benchmark.limit)
-    elif benchmark.nested:
-        nested = nested_rhat(sums, superchains)
-        nested_most = np.minimum(nested_most, benchmark.nested.limit)
-    lighter_tail = {
-        "plain": "smaller test sets or, where a test set has effects of its own, the marginal "
-        "predictive",
-        "marginal": "smaller test sets, or a model that predicts them better",
-        "either": "smaller test sets, or a model that predicts them better",
-    }[predictive]
-
-    exact = constant(sums)
-
-    def of_chains(k: int) -> list[str]:
-        found, stuck = [], never_moved(k)[: 0 if exact[k] else None]
-        if len(stuck):
-            names = ", ".join(map(str, stuck))
-            found.append(
-                f"chain{'s' * (len(stuck) > 1)} {names} never moved:"
-                " longer warmup, or a smaller step size (higher target_accept)"
-            )
-        elif rhat[k] > limit[k]:
-            found.append(
-                f"{word} {rhat[k]:.5g}, above {limit[k]:.5g}: chains disagree; longer warmup, then"
-                " more draws"
-            )
-        elif not alone and rhat[k] > ROUGH_RHAT and effective[k] < ENOUGH_ESS:
-            found.append(
-                f"{word} {rhat[k]:.4g} with an ESS of {effective[k]:.0f}: too few effective draws"
-                " to tell whether the chains have mixed; more draws"
-            )
-        if nested[k] > nested_most[k] and not rhat[k] > limit[k]:
-            found.append(
-                f"Nested R-hat {nested[k]:.5g}, above {nested_most[k]:.5g}: chains from different"
-                " starts disagree; longer warmup, then more draws"
-            )
-        if forgot is not None and not forgot[k]:
-            found.append(
-                "superchains still differed by their starting points at the end of warmup: its"
-                " posterior may have several modes; cv.adapt: auto, or reparameterise"
-            )
-        if drifts[k] < BENCHMARK_LEVEL / among:
-            found.append(
-                f"first and second halves of the chains differ (p = {drifts[k]:.0e}): they have not"
-                " reached stationarity; longer warmup"
-            )
-        if too_many[k]:
-            found.append(
-                f"{divergences[k]:.0f} divergences ({divergences[k] / num_draws[k]:.1%} of draws):"
-                " higher target_accept, or reparameterise"
-            )
-        if acceptance is not None and acceptance[k] < MIN_ACCEPTANCE:
-            found.append(
-                f"mean acceptance probability {acceptance[k]:.2f}: the kernel does not suit this"
-                " fold; set cv.adapt to always, or more draws"
-            )
-        if efmi is not None and efmi[k] < MIN_EFMI:
-            found.append(f"E-FMI {efmi[k]:.2f}: slow exploration of the tails; reparameterise")
-        if integral_gap is not None and integral_gap[k] > 0:
-            found.append(
-                f"two integrals over its groups' effects differ by {integral_gap[k]:.2g} nats at"
-                " one draw: compare with predictive: plain"
-            )
-        if both is not None and not heavy[k] and both.gap_p[k] < BENCHMARK_LEVEL / among:
-            found.append(
-                f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
-                f" (p = {both.gap_p[k]:.0e}): longer warmup or more draws of the fit; if that does"
-                " not help, its posterior lacks more than the predictive, and own_elpd may be right"
-            )
-        return found
-
-    def of_score(k: int) -> list[str]:
-        found = []
-        if np.isnan(rhat[k]) and not len(never_moved(k)):
-            found.append(
-                f"{word} undefined: the predictive density is 0 at some draws; check log_lik"
-            )
-        if effective[k] < MIN_ESS:
-            found.append(f"ESS {effective[k]:.0f}: too low; more draws")
-        if heavy[k] and not (carry is None or np.isnan(carry[k]) or np.isnan(khat[k])):
-            found.append(
-                f"{carry[k]:.0f} draws cross between the fold and the full data: too few, so the"
-                f" MCSE is only a lower bound; more draws, {lighter_tail}"
-            )
-        elif heavy[k]:
-            sign = f"k-hat {khat[k]:.2f}"
-            if np.isnan(khat[k]):
-                sign = (
-                    "effective number of draws for the mean of exp(s) is"
-                    f" {effective_draws[k]:.0f} of {num_draws[k]:.0f}"
-                )
-            elif hidden is not None and not khat[k] > good[k]:
-                sign += (
-                    ", but the variance of s implies a variance of exp(s)"
-                    f" {hidden[k]:.1f} times the observed one"
-                )
-            more_draws = "" if khat[k] > 1 else "more draws, "
-            found.append(
-                f"{sign}: heavy-tailed predictive density, so the MCSE is only a lower bound;"
-                f" {more_draws}{lighter_tail}"
-            )
-        return found
-
-    def never_moved(k: int) -> np.ndarray:
-        return np.flatnonzero((chain.m2[k] == 0) & (chain.count[k] >= MIN_DRAWS))
-
-    def not_finite(k: int) -> list[str]:
-        if not np.isfinite(estimate[k]):
-            return [f"elpd is {estimate[k]}: non-finite score; check log_lik at this fold's units"]
-        return []
-
-    useless = [not_finite(k) for k in range(len(khat))]
-    return Faults(
-        [[] if words else of_chains(k) for k, words in enumerate(useless)],
-        [words or ([] if exact[k] else of_score(k)) for k, words in enumerate(useless)],
+    # What is None becomes NaN, which exceeds no limit.
+    nan, carry = np.full(len(khat), np.nan), carry if both is None else both.carry
+    acceptance, efmi, hidden, integral_gap, carry = (
+        nan if x is None else x for x in (acceptance, efmi, hidden, integral_gap, carry)
     )
+    elpd, ess = diag.elpd(sums), diag.ess(sums) / inflation
+    finite, exact = np.isfinite(elpd), diag.constant(sums)
+    heavy = heavy_tail(sums, khat, hidden, carry)
+    level = diag.BENCHMARK_LEVEL / (among or len(khat) or 1)
+    rhat_checks, undefined = _rhat_checks(sums, ess, benchmark, superchains)
+    chain_checks = [
+        *rhat_checks,
+        *_stationarity_checks(forgot, diag.drift(sums), level),
+        *_sampler_checks(sums, divergences, acceptance, efmi, integral_gap),
+        *_sides_checks(both, heavy, level),
+    ]
+    score_checks = [
+        undefined,
+        Check(ess < MIN_ESS, lambda k: f"ESS {ess[k]:.0f}", "too low; more draws"),
+        *_tail_checks(sums, heavy, khat, hidden, carry, predictive),
+    ]
+    not_finite = Check(
+        ~finite,
+        lambda k: f"elpd is {elpd[k]}",
+        "non-finite score; check log_lik at this fold's units",
+    )
+    return Faults(
+        _reasons(_restrict(chain_checks, finite)),
+        _reasons([not_finite, *_restrict(score_checks, finite & ~exact)]),
+    )
+
+
+def _restrict(checks: list[Check], folds: Bool[np.ndarray, " fold"]) -> list[Check]:
+    """Drop the flags outside some folds."""
+    return [check._replace(flags=check.flags & folds) for check in checks]
+
+
+def _reasons(checks: list[Check]) -> list[list[str]]:
+    """Put each fold's flags into words."""
+    reasons: list[list[str]] = [[] for _ in checks[0].flags]
+    for check in checks:
+        for k in np.flatnonzero(check.flags).tolist():
+            reasons[k].append(f"{check.message(k)}: {check.remedy}")
+    return reasons
+
+
+def _rhat_checks(
+    sums: LogSums, ess: np.ndarray, benchmark: Benchmark, superchains: int
+) -> tuple[list[Check], Check]:
+    """Check that chains move and agree, and, as a check of the score, that R-hat is defined."""
+    chain, alone = diag.merge(sums, axis=2), diag.nested_alone(sums, superchains)
+    stuck = (chain.m2 == 0) & (chain.count >= MIN_DRAWS) & ~diag.constant(sums)[:, None]
+    rhat, name = diag.mixing(sums, alone), "Nested R-hat" if alone else "R-hat"
+    limit = np.full(len(rhat), min(MAX_RHAT, benchmark.limit))
+    nested, nested_limit = np.full((2, len(rhat)), np.nan)
+    if superchains:
+        nested_limit = diag.nested_limit(sums, superchains, MAX_RHAT**2 - 1)
+    if alone:
+        limit = np.minimum(nested_limit, benchmark.limit)
+    elif benchmark.nested:
+        nested = diag.nested_rhat(sums, superchains)
+        nested_limit = np.minimum(nested_limit, benchmark.nested.limit)
+    too_large, has_stuck = rhat > limit, stuck.any(axis=1)
+    of_chains = [
+        Check(
+            has_stuck,
+            lambda k: f"{_name_chains(stuck[k])} never moved",
+            "longer warmup, or a smaller step size (higher target_accept)",
+        ),
+        Check(
+            too_large & ~has_stuck,
+            lambda k: f"{name} {rhat[k]:.5g}, above {limit[k]:.5g}",
+            "chains disagree; longer warmup, then more draws",
+        ),
+        Check(
+            (rhat > ROUGH_RHAT) & (ess < ENOUGH_ESS) & ~too_large & ~has_stuck & (not alone),
+            lambda k: f"{name} {rhat[k]:.4g} with an ESS of {ess[k]:.0f}",
+            "too few effective draws to tell whether the chains have mixed; more draws",
+        ),
+        Check(
+            (nested > nested_limit) & ~too_large,
+            lambda k: f"Nested R-hat {nested[k]:.5g}, above {nested_limit[k]:.5g}",
+            "chains from different starts disagree; longer warmup, then more draws",
+        ),
+    ]
+    return of_chains, Check(
+        np.isnan(rhat) & ~has_stuck,
+        lambda k: f"{name} undefined",
+        "the predictive density is 0 at some draws; check log_lik",
+    )
+
+
+def _name_chains(flags: Bool[np.ndarray, " chain"]) -> str:
+    numbers = np.flatnonzero(flags).tolist()
+    return f"chain{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _stationarity_checks(forgot: np.ndarray | None, drift: np.ndarray, level: float) -> list[Check]:
+    """Check that chains forgot their starts and have stopped drifting."""
+    return [
+        Check(
+            np.full(len(drift), False) if forgot is None else ~forgot,
+            lambda k: "superchains still differed by their starting points at the end of warmup",
+            "its posterior may have several modes; cv.adapt: auto, or reparameterise",
+        ),
+        Check(
+            drift < level,
+            lambda k: f"first and second halves of the chains differ (p = {drift[k]:.0e})",
+            "they have not reached stationarity; longer warmup",
+        ),
+    ]
+
+
+def _sampler_checks(
+    sums: LogSums,
+    divergences: np.ndarray,
+    acceptance: np.ndarray,
+    efmi: np.ndarray,
+    integral_gap: np.ndarray,
+) -> list[Check]:
+    """Check trajectories, and the integrals over a group's effects."""
+    num_draws = sums.count.sum(axis=(1, 2))
+    return [
+        Check(
+            divergences > MAX_SHARE_DIVERGENT * num_draws,
+            lambda k: (
+                f"{divergences[k]:.0f} divergences ({divergences[k] / num_draws[k]:.1%} of draws)"
+            ),
+            "higher target_accept, or reparameterise",
+        ),
+        Check(
+            acceptance < MIN_ACCEPTANCE,
+            lambda k: f"mean acceptance probability {acceptance[k]:.2f}",
+            "the kernel does not suit this fold; set cv.adapt to always, or more draws",
+        ),
+        Check(
+            efmi < MIN_EFMI,
+            lambda k: f"E-FMI {efmi[k]:.2f}",
+            "slow exploration of the tails; reparameterise",
+        ),
+        Check(
+            integral_gap > 0,
+            lambda k: (
+                "two integrals over its groups' effects differ by"
+                f" {integral_gap[k]:.2g} nats at one draw"
+            ),
+            "compare with predictive: plain",
+        ),
+    ]
+
+
+def _sides_checks(both: TwoSided | None, heavy: np.ndarray, level: float) -> list[Check]:
+    """Check that both sides imply the same elpd, where enough draws cross to tell."""
+    if both is None:
+        return []
+    return [
+        Check(
+            (both.gap_p < level) & ~heavy,
+            lambda k: (
+                f"its draws and those of the full data differ by {abs(both.gap[k]):.2g} nats"
+                f" (p = {both.gap_p[k]:.0e})"
+            ),
+            "longer warmup or more draws of the fit; if that does not help, its posterior lacks"
+            " more than the predictive, and own_elpd may be right",
+        )
+    ]
+
+
+def _tail_checks(
+    sums: LogSums,
+    heavy: np.ndarray,
+    khat: np.ndarray,
+    hidden: np.ndarray,
+    carry: np.ndarray,
+    predictive: Literal["plain", "marginal", "either"],
+) -> list[Check]:
+    """Check by which of five signs a tail is heavy; the signs exclude each other."""
+    num_draws = sums.count.sum(axis=(1, 2))
+    weights = np.where(np.isnan(carry), effective_weights(sums), carry)
+    no_khat, large_khat = np.isnan(khat), khat > diag.good_k(num_draws)
+    two_sided, one_sided = heavy & ~np.isnan(carry) & ~no_khat, heavy & np.isnan(carry) & ~no_khat
+    lighter_tail = "smaller test sets, or a model that predicts them better"
+    if predictive == "plain":
+        lighter_tail = (
+            "smaller test sets or, where a test set has effects of its own, the marginal predictive"
+        )
+    bound = "so the MCSE is only a lower bound;"
+    remedy = f"heavy-tailed predictive density, {bound} more draws, {lighter_tail}"
+    return [
+        Check(
+            two_sided,
+            lambda k: f"{carry[k]:.0f} draws cross between the fold and the full data",
+            f"too few, {bound} more draws, {lighter_tail}",
+        ),
+        Check(
+            one_sided & (khat > 1),  # the mean may be infinite, however many draws
+            lambda k: f"k-hat {khat[k]:.2f}",
+            f"heavy-tailed predictive density, {bound} {lighter_tail}",
+        ),
+        Check(one_sided & large_khat & (khat <= 1), lambda k: f"k-hat {khat[k]:.2f}", remedy),
+        Check(
+            one_sided & ~large_khat,
+            lambda k: (
+                f"k-hat {khat[k]:.2f}, but the variance of s implies a variance of exp(s)"
+                f" {hidden[k]:.1f} times the observed one"
+            ),
+            remedy,
+        ),
+        Check(
+            heavy & no_khat,
+            lambda k: (
+                "effective number of draws for the mean of exp(s) is"
+                f" {weights[k]:.0f} of {num_draws[k]:.0f}"
+            ),
+            remedy,
+        ),
+    ]
 
 
 def heavy_tail(
@@ -265,7 +342,7 @@ def heavy_tail(
     hidden: Float[np.ndarray, " fold"] | None = None,
     carry: Float[np.ndarray, " fold"] | None = None,
 ) -> Bool[np.ndarray, " fold"]:
-    """Whether the MCSE is only a lower bound, because few draws dominate the mean of exp(s).
+    """Tell whether the MCSE is only a lower bound, because few draws dominate the mean of exp(s).
 
     With two sides: if fewer than 20 draws cross or, for a unit in a fold with others, if `carry` is
     below 2.5 times the root of the number of draws. With one side: if k-hat exceeds `good_k`, or
@@ -279,7 +356,7 @@ def heavy_tail(
         carry: of `two_sided` or `two_sided_units`, NaN with one side; None: one side throughout.
     """
     num_draws = sums.count.sum(axis=(1, 2))
-    heavy = khat > good_k(num_draws)
+    heavy = khat > diag.good_k(num_draws)
     if hidden is not None:
         heavy |= (khat > LIGHT_KHAT) & (hidden > MAX_HIDDEN)
     few = effective_weights(sums) < MIN_WEIGHTS * np.sqrt(num_draws)
@@ -291,8 +368,8 @@ def heavy_tail(
 
 
 def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:
-    r"""Effective number of draws for the mean of exp(s): :math:`(\sum e^s)^2 / \sum e^{2s}`."""
-    whole = merge(sums, axis=(1, 2))
+    r"""Count effective draws for the mean of exp(s): :math:`(\sum e^s)^2 / \sum e^{2s}`."""
+    whole = diag.merge(sums, axis=(1, 2))
     with np.errstate(invalid="ignore", over="ignore"):
         return np.exp(2 * whole.log_sum - whole.log_sum_sq)
 
@@ -300,7 +377,7 @@ def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:
 def of_units(
     units: Faults, folds: Faults, fold_of_unit: Int[np.ndarray, " unit"]
 ) -> tuple[list[str], list[str]]:
-    """The verdict on each unit, and the part of it that is not due to its fold.
+    """Give the verdict on each unit, and the part of it that is not due to its fold.
 
     Units share the draws of their fold: if the fold's chains are flagged, so are all its units,
     and their own chain diagnostics are dropped.
@@ -309,94 +386,10 @@ def of_units(
         units, folds: of `faults`.
         fold_of_unit: index of the fold of every unit.
     """
-    verdict, own = [], []
+    verdicts, parts = [], []
     for k, chains, score in zip(fold_of_unit, *units, strict=True):
-        shared = [FOLD_FLAGGED] if folds.chains[k] else []
-        mine = score if shared else chains + score
-        own.append("; ".join(mine) or "ok")
-        verdict.append("; ".join(shared + mine) or "ok")
-    return verdict, own
-
-
-def run_verdict(
-    name: Sequence[str] | np.ndarray,
-    verdict: Sequence[str] | np.ndarray,
-    benchmark: Benchmark | None,
-    superchains: int = 0,
-    of_fold: Sequence[str] | np.ndarray | None = None,
-) -> str:
-    """Whether a run can be trusted, in one or two sentences.
-
-    Args:
-        name: of the folds, or of the units.
-        verdict: on each, from `Faults.words`.
-        benchmark: of `mixing_benchmark`; None: reported elsewhere.
-        superchains: number of superchains, for nested R-hat; 0: none.
-        of_fold: the fold of each unit, for units: flagged units of a fold are listed together,
-            with the first one's reasons.
-
-    Returns:
-        "ok" if no fold is flagged and more than 1% of the benchmark's replicates reach R-hat
-        max (and nested R-hat max); otherwise what is wrong, naming the first flagged folds.
-
-    >>> fine = Benchmark(1.02, np.array([1.01, 1.03]), 0.5, 1.03)
-    >>> run_verdict(["rat 1", "rat 2"], ["ok", "ESS 23: too low; more draws"], fine)
-    '1 of 2 folds is flagged: rat 2 (ESS 23: too low; more draws).'
-    >>> run_verdict(["a", "b", "c"], ["ok", "ESS 23", "ESS 9"], fine, of_fold=["1", "2", "2"])
-    '2 of 3 units are flagged: 2 units of 2 (ESS 23).'
-    """
-    flagged = [i for i, words in enumerate(verdict) if words != "ok"]
-    groups: dict[str, list[int]] = {}
-    for i in flagged:
-        groups.setdefault(str(i if of_fold is None else of_fold[i]), []).append(i)
-    sentences = []
-    if flagged:
-        shown, left = list(groups.items())[:NUM_NAMED], list(groups.values())[NUM_NAMED:]
-        said: set[str] = set()
-        named = [
-            f"{name[i] if not more else f'{len(more) + 1} units of {fold}'}"
-            f" ({_remedies_once(verdict[i], said)})"
-            for fold, (i, *more) in shown
-        ]
-        named += [f"and {sum(map(len, left))} more"] if left else []
-        sentences.append(
-            f"{len(flagged)} of {len(name)} {'folds' if of_fold is None else 'units'}"
-            f" {'is' if len(flagged) == 1 else 'are'} flagged: {', '.join(named)}."
-        )
-    judged = {} if benchmark is None else {"R-hat max": benchmark}
-    if benchmark is not None and superchains:
-        nested = "Nested R-hat max"
-        judged = judged | {nested: benchmark.nested} if benchmark.nested else {nested: benchmark}
-    for word, each in judged.items():
-        all_exact = np.isnan(each.observed) and not flagged
-        if each.share_above > BENCHMARK_LEVEL or all_exact:
-            continue
-        word += " of units" * (of_fold is not None)
-        sentences.append(
-            f"{word} is undefined: a single chain, or none that moved."
-            if np.isnan(each.observed)
-            else f"{word} {each.observed:.4g} is reached by {each.share_above:.1%} of its"
-            " benchmark: the chains have not mixed; longer warmup, then more draws."
-        )
-    return " ".join(sentences) or "ok"
-
-
-def _remedies_once(words: str, said: set[str]) -> str:
-    """The reasons in `words`, without remedies already in `said`; adds new remedies to it.
-
-    >>> said = {"too low; more draws"}
-    >>> _remedies_once("ESS 9: too low; more draws; 40 divergences: higher target_accept", said)
-    'ESS 9; 40 divergences: higher target_accept'
-    """
-    found = []
-    for reason in re.split("; (?=[^;]*: )", words):
-        what, _, remedy = reason.partition(": ")
-        found.append(what if remedy in said else reason)
-        said.add(remedy)
-    return "; ".join(found)
-
-
-def mixed(benchmark: Benchmark) -> bool:
-    """Whether R-hat max, also nested, is consistent with mixing; False where it is undefined."""
-    nested = benchmark.nested is None or mixed(benchmark.nested)
-    return benchmark.share_above > BENCHMARK_LEVEL and nested
+        fold = [FOLD_FLAGGED] if folds.chains[k] else []
+        unit = score if fold else chains + score
+        parts.append("; ".join(unit) or "ok")
+        verdicts.append("; ".join(fold + unit) or "ok")
+    return verdicts, parts

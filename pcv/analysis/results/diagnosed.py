@@ -13,6 +13,7 @@ from pcv.analysis.diagnostics import Benchmark, LogSums, Sides, TwoSided
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results import reading
 from pcv.analysis.results.scored import listed
+from pcv.analysis.run_verdict import mixed, run_verdict
 from pcv.analysis.samples import energy_sums, log_sums, sides_of
 from pcv.base.monitor import SILENT, Monitor
 
@@ -113,11 +114,11 @@ def diagnose(
         "fit_rhat": ("param", checks["rhat"].values),
         "fit_ess": ("param", checks["ess"].values),
     }
-    on_chains = verdicts.run_verdict(ids, of_chains, benchmark, superchains)
-    on_units = verdicts.run_verdict(
+    on_chains = run_verdict(ids, of_chains, benchmark, superchains)
+    on_units = run_verdict(
         names[present],
         of_units[present],
-        unit_benchmark if verdicts.mixed(benchmark) else None,
+        unit_benchmark if mixed(benchmark) else None,
         superchains,
         ids[np.nonzero(present)[0]],
     )
@@ -126,7 +127,7 @@ def diagnose(
         "predictive": predictive,
         "integration": samples[0].attrs["integration"],
         "outcome": samples[0].attrs["outcome"],
-        "verdict": verdicts.run_verdict(ids, verdict, benchmark, superchains),
+        "verdict": run_verdict(ids, verdict, benchmark, superchains),
         "units_verdict": on_units,
         "pointwise_verdict": " ".join(x for x in (on_chains, on_units) if x != "ok") or "ok",
         "num_chains": int(chains),
