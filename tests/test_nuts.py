@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from blackjax.adaptation import window_adaptation
 
 from pcv.base.keys import key
 from pcv.models.checks.prior import centred
@@ -55,29 +54,6 @@ def test_draws_are_of_the_posterior(name, seed):
     assert not check(draws, ["x"] * draws.position.shape[-1]).problems
 
 
-@pytest.mark.slow
-def test_windows_are_those_of_blackjax():
-    """Step size and metric after every draw of a warmup, from the same draws and acceptances."""
-    rng, warmup = np.random.default_rng(1), 300
-    position, acceptance = rng.normal(0, [1.0, 5.0], (warmup, 2)), rng.uniform(0.5, 1, warmup)
-    begin, adapted = nuts._adaptation(warmup, 0.8)
-    with pytest.warns(DeprecationWarning, match="base"):
-        init, update, final = window_adaptation.base(True, 0.8)
-    schedule = np.asarray(window_adaptation.build_schedule(warmup))
-    mine, theirs = begin(jnp.zeros(2)), init(jnp.zeros(2), 1.0)
-    for i in range(warmup):
-        now = jnp.asarray(position[i]), jnp.asarray(acceptance[i])
-        mine = adapted(jnp.asarray(i), mine, *now)
-        theirs = update(theirs, tuple(schedule[i]), position[i], acceptance[i])
-        if i < warmup - 1:
-            assert mine.step_size == pytest.approx(theirs.step_size)
-        np.testing.assert_allclose(mine.metric.inverse_mass_matrix, theirs.inverse_mass_matrix)
-    assert mine.step_size == pytest.approx(final(theirs)[0])
-    assert np.ptp(mine.metric.inverse_mass_matrix) > 1
-    after = adapted(jnp.asarray(warmup), mine, jnp.zeros(2), jnp.zeros(()))
-    assert after.step_size == mine.step_size
-
-
 def test_a_missing_jacobian_is_noticed():
     problem = coin(jacobian=False)
     # False alarm < 1e-4: 10, with an sd of 1.
@@ -90,6 +66,19 @@ def test_same_key_same_draws():
     np.testing.assert_array_equal(first, again)
     assert (abs(first - other).max(axis=(1, 2)) > 0).all()
     assert len(np.unique(first[:, 0])) == CHAINS
+
+
+def test_blocks_are_reported_as_they_are_drawn():
+    """Without what fills the last one, and the devices: of three chains, two run on each."""
+    problem, reports = coin(), []
+    flat, _ = flat_target(target(problem.model, problem.data, "plain"))
+    settings = flat, len(problem.data["y"]), key(1, "model", "fit"), starts(flat)[:3], 100, 30
+    for draws in nuts.posteriors(*settings, [0.8, 0.9], lambda *report: reports.append(report)):
+        *_, (_, _, full), (_, _, rest) = reports
+        np.testing.assert_array_equal(draws.lp, np.concatenate([full.lp, rest.lp], axis=1))
+        assert full.lp.shape == (3, 25)
+        assert rest.position.shape == (3, 5, 1)
+    assert [report[:2] for report in reports] == [(0.8, 25), (0.8, 30), (0.9, 25), (0.9, 30)]
 
 
 def level(x: np.ndarray) -> np.ndarray:

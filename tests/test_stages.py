@@ -1458,14 +1458,14 @@ class TestBadFits:
         job = project.job(with_model("funnel") | {"fit.target_accept": 0.6}, model="mine")
         said = message(job, "fit")
         assert said.startswith("fit mine: ")
-        # False alarm < 1e-4: 55 on the median, give or take half as much; the limit is 8. R-hat is
+        # Of 1,500 fits by other seeds 3 have no more than the limit, 8; the median is 60. R-hat is
         # not asked for: in one run of six an 'x' has the largest, one in 2,000 has none above 1.05.
         number = re.search(
-            r"(\d+) of 800 draws diverged at target_accept 0\.6 \(limit 1%\).*: try a higher one, "
-            r"tighter priors or a non-centred 'x'\n",
+            r"^fit mine: (\d+) of 800 draws diverged at target_accept 0\.6 \(limit 1%\).*: try a "
+            r"higher one, tighter priors or a non-centred 'x'$",
             said,
+            re.MULTILINE,
         )
-        assert max(map(len, said.splitlines())) <= 160
         assert int(number[1]) > 8
         assert "retrying at" not in "".join(project.said)
         kept = xr.open_datatree(project.path("models/mine/fit_failed.zarr"))

@@ -71,7 +71,7 @@ STAGES = {
         files={"files": "table"},
     ),
     "fit": Stage(
-        version=11,
+        version=12,
         on_devices=True,
         path="{experiment}/models/{model}/fit.zarr",
         module="posterior",

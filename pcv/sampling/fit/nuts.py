@@ -2,19 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 import blackjax
-import blackjax.mcmc.hmc as hmc
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.adaptation.mass_matrix import MassMatrixAdaptationState, mass_matrix_adaptation
-from blackjax.adaptation.step_size import (
-    DualAveragingAdaptationState,
-    dual_averaging_adaptation,
-)
-from blackjax.adaptation.window_adaptation import build_schedule
+from blackjax.mcmc.hmc import HMCState
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.base.devices import BY_CHAIN, EVERYWHERE, in_use, shard_mapped, sharded
@@ -23,7 +16,9 @@ from pcv.models.model import Target, full_data
 from pcv.sampling.fit.draws import Draws
 
 BLOCK = 25
-"""draws per chain, warmup included, between progress reports"""
+"""draws per chain between progress reports"""
+
+type LogDensity = Callable[[Float[Array, " param"]], Float[Array, ""]]
 
 
 def posteriors(
@@ -34,7 +29,7 @@ def posteriors(
     warmup: int,
     draws: int,
     targets: Sequence[float],
-    after: Callable[[float, int, Draws], None] = lambda target_accept, made, block: None,
+    after: Callable[[float, int, Draws], None] = lambda target_accept, number, block: None,
 ) -> Iterator[Draws]:
     """Full-data posterior draws by BlackJAX's NUTS; each chain adapts on its own.
 
@@ -44,9 +39,10 @@ def posteriors(
         key: of this fit.
         starts: of each chain, with finite density.
         warmup, draws: numbers per chain.
-        targets: target acceptance rates to run in turn, from the same starts and by one program.
-        after: called after every block, warmup included, with its target acceptance rate, the draws
-            per chain so far, and the block.
+        targets: target acceptance rates to run in turn, from the same starts and by the same
+            programs.
+        after: called after every block of draws that follow warmup, with its target acceptance
+            rate, the draws per chain so far, and the block.
 
     Yields:
         The draws for each target.
@@ -56,126 +52,66 @@ def posteriors(
     def log_density(position: Float[Array, " param"]) -> Float[Array, ""]:
         return target.log_density(position, everything)
 
-    transition = blackjax.mcmc.nuts.build_kernel()
-
-    def one_chain(
-        target_accept: Float[Array, ""],
-        first: Int[Array, ""],
-        last: Int[Array, ""],
-        key: Key[Array, ""],
-        state: hmc.HMCState,
-        tuning: Tuning,
-    ) -> tuple[hmc.HMCState, Tuning, Draws]:
-        """Warmup and sampling in one loop, so that its body is compiled once."""
-        _, adapted = _adaptation(warmup, target_accept)
-
-        def step(i: Int[Array, ""], carry: tuple) -> tuple[hmc.HMCState, Tuning, Draws]:
-            state, tuning, made = carry
-            metric = tuning.metric.inverse_mass_matrix
-            state, info = transition(
-                jax.random.fold_in(key, i), state, log_density, tuning.step_size, metric
-            )
-            tuning = adapted(i, tuning, state.position, info.acceptance_rate)
-            drawn = Draws(
-                state.position,
-                state.logdensity,
-                info.energy,
-                info.acceptance_rate,
-                info.num_integration_steps,
-                info.is_divergent,
-            )
-            place = i - first
-            return state, tuning, jax.tree.map(lambda x, now: x.at[place].set(now), made, drawn)
-
-        number = jnp.zeros(BLOCK, state.logdensity.dtype)
-        place = jnp.zeros((BLOCK, *state.position.shape), number.dtype)
-        room = Draws._make([place, *(number,) * 3, number.astype(int), number.astype(bool)])
-        return jax.lax.fori_loop(first, last, step, (state, tuning, room))
-
-    begin_at = programs.once(jax.vmap(lambda x: hmc.init(x, log_density)))
-    found = jax.tree.map(np.asarray, begin_at(jnp.asarray(starts)))
-    keys = jax.random.split(jax.random.fold_in(key, 1), chains)
-    keys, states = sharded(padded((keys, found)))
-    begin, _ = _adaptation(warmup, targets[0])
-    begun = sharded(jax.tree.map(np.asarray, jax.vmap(begin)(states.position)))
-    every_chain = jax.vmap(one_chain, (None, None, None, 0, 0, 0))
-    run = programs.shared(shard_mapped(every_chain, *(EVERYWHERE,) * 3, *(BY_CHAIN,) * 3))
+    warmups = jax.vmap(partial(_warm_up, log_density, warmup), (None, 0, 0))
+    blocks = jax.vmap(partial(_advance, log_density), (None, 0, 0, 0))
+    warm_up = programs.shared(shard_mapped(warmups, EVERYWHERE, *(BY_CHAIN,) * 2))
+    advance = programs.shared(shard_mapped(blocks, EVERYWHERE, *(BY_CHAIN,) * 3))
+    keys = [jax.random.split(jax.random.fold_in(key, part), chains) for part in (1, 2)]
+    warmup_keys, draw_keys, positions = map(padded, (*keys, jnp.asarray(starts)))
     for target_accept in targets:
-        state, tuning, kept = states, begun, []
-        for first in range(0, warmup + draws, BLOCK):
-            last = min(first + BLOCK, warmup + draws)
-            place = jnp.int32(first), jnp.int32(last)
-            state, tuning, made = run(jnp.asarray(target_accept), *place, keys, state, tuning)
-            block = jax.tree.map(partial(_made, chains, last - first), made)
-            kept.append(jax.tree.map(lambda x: x[:, max(warmup - first, 0) :], block))  # noqa: B023
-            after(target_accept, last, block)
-        yield jax.tree.map(lambda *x: np.concatenate(x, axis=1), *kept)
+        state, settings = warm_up(jnp.asarray(target_accept), warmup_keys, positions)
+        parts = []
+        for first in range(0, draws, BLOCK):
+            state, block = advance(jnp.int32(first), draw_keys, state, settings)
+            parts.append(Draws(*(np.asarray(x)[:chains, : draws - first] for x in block)))
+            after(target_accept, min(first + BLOCK, draws), parts[-1])
+        yield jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
 
 
-def padded(tree: Any) -> Any:
-    """Arrays over chains, padded with the last chain to fill the devices."""
+def padded(x: Array) -> Array:
+    """An array over chains, on all devices, with the last chain repeated to fill them."""
     devices = len(in_use())
-
-    def pad(x: Any) -> Any:
-        size = -(-x.shape[0] // devices) * devices
-        return x if size == x.shape[0] else x[np.minimum(np.arange(size), x.shape[0] - 1)]
-
-    return jax.tree.map(pad, tree)
+    rows = np.arange(-(-len(x) // devices) * devices)
+    return sharded(x[np.minimum(rows, len(x) - 1)])
 
 
-def _made(chains: int, draws: int, x: Array) -> np.ndarray:
-    """Without the padding of chains and draws."""
-    return np.asarray(x)[:chains, :draws]
+def _warm_up(
+    log_density: LogDensity,
+    num_draws: int,
+    target_accept: Float[Array, ""],
+    key: Key[Array, ""],
+    start: Float[Array, " param"],
+) -> tuple[HMCState, dict[str, Array]]:
+    """Adapt step size and metric of one chain as Stan does; with its state after that."""
+    adaptation = blackjax.window_adaptation(
+        blackjax.nuts,
+        log_density,
+        target_acceptance_rate=target_accept,
+        adaptation_info_fn=lambda *info: None,
+    )
+    (state, settings), _ = adaptation.run(key, start, num_draws)
+    return state, settings
 
 
-class Tuning(NamedTuple):
-    """Adaptation state of one chain."""
+def _advance(
+    log_density: LogDensity,
+    first: Int[Array, ""],
+    key: Key[Array, ""],
+    state: HMCState,
+    settings: dict[str, Array],
+) -> tuple[HMCState, Draws]:
+    """Draw a block of one chain, from its draw number `first` on; with its state after that."""
+    transition = blackjax.nuts(log_density, **settings).step
 
-    step_size: Float[Array, ""]
-    search: DualAveragingAdaptationState
-    metric: MassMatrixAdaptationState
-
-
-def _adaptation(warmup: int, target_accept: float | Float[Array, ""]) -> tuple[Callable, Callable]:
-    """Stan's window adaptation from BlackJAX's parts: initial state, and update after draw i.
-
-    The step size adapts throughout; the metric is estimated in each slow window, after which
-    step-size adaptation restarts.
-    """
-    begin_search, search, found = dual_averaging_adaptation(target_accept)
-    begin_metric, observe, finish = mass_matrix_adaptation(is_diagonal_matrix=True)
-    with jax.ensure_compile_time_eval():
-        in_slow, is_last = np.asarray(build_schedule(warmup)).T
-    stages = np.append(in_slow + is_last, 4)
-    stages[warmup - 1] = 3
-
-    def begin(position: Float[Array, " param"]) -> Tuning:
-        return Tuning(jnp.ones((), position.dtype), begin_search(1.0), begin_metric(position.size))
-
-    def fast(tuning: Tuning, position: Array, acceptance: Array) -> Tuning:
-        state = search(tuning.search, acceptance)
-        return tuning._replace(step_size=jnp.exp(state.log_step_size), search=state)
-
-    def in_window(tuning: Tuning, position: Array, acceptance: Array) -> Tuning:
-        return fast(tuning, position, acceptance)._replace(metric=observe(tuning.metric, position))
-
-    def end_window(*now: Any) -> Tuning:
-        tuning = in_window(*now)
-        state = begin_search(found(tuning.search))
-        return Tuning(jnp.exp(state.log_step_size), state, finish(tuning.metric))
-
-    def end(*now: Any) -> Tuning:
-        tuning = fast(*now)
-        return tuning._replace(step_size=found(tuning.search))
-
-    def after(tuning: Tuning, *_: Any) -> Tuning:
-        return tuning
-
-    def adapted(i: Int[Array, ""], *now: Any) -> Tuning:
-        return jax.lax.switch(
-            jnp.asarray(stages)[jnp.minimum(i, warmup)],
-            (fast, in_window, end_window, end, after),
-            *now,
+    def draw(state: HMCState, number: Int[Array, ""]) -> tuple[HMCState, Draws]:
+        state, info = transition(jax.random.fold_in(key, number), state)
+        return state, Draws(
+            state.position,
+            state.logdensity,
+            info.energy,
+            info.acceptance_rate,
+            info.num_integration_steps,
+            info.is_divergent,
         )
 
-    return begin, adapted
+    return jax.lax.scan(draw, state, first + jnp.arange(BLOCK))

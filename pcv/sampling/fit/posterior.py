@@ -72,10 +72,9 @@ def fit(
     )
     start = _overdispersed(found, chains), warmup, draws
     higher = targets[targets.index(accept) :]
-    report_nuts = _nuts_reporter(monitor, chains, warmup, warmup + draws, accept)
-    attempts = nuts.posteriors(
-        engine.target, engine.num_units, root("nuts"), *start, higher, report_nuts
-    )
+    report_nuts = _nuts_reporter(monitor, chains, draws, accept)
+    of_model = engine.target, engine.num_units, root("nuts")
+    attempts = nuts.posteriors(*of_model, *start, higher, report_nuts)
     each = ((made, made) for made in attempts)
     accept, made = _with_small_steps(each, higher, monitor)
     found = full_data.after_nuts(engine, root("fit"), made, accept, monitor)
@@ -110,13 +109,13 @@ def _retry(target_accept: float, first: float) -> str:
 
 
 def _nuts_reporter(
-    monitor: Monitor, chains: int, warmup: int, most: int, first: float
+    monitor: Monitor, chains: int, draws: int, first: float
 ) -> Callable[[float, int, Draws], None]:
     """A callback that reports the progress of NUTS."""
 
-    def report(target_accept: float, made: int, block: Draws) -> None:
-        divergences = int(block.diverging.sum()) if made > warmup else 0
+    def report(target_accept: float, number: int, block: Draws) -> None:
         part = f"by NUTS {_retry(target_accept, first)}".rstrip()
-        monitor.progress(chains, made, most, float(block.acceptance_rate.mean()), divergences, part)
+        rate, diverged = float(block.acceptance_rate.mean()), int(block.diverging.sum())
+        monitor.progress(chains, number, draws, rate, diverged, part)
 
     return report
