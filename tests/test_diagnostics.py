@@ -18,6 +18,7 @@ from pcv.analysis import verdicts
 from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, tails
 from pcv.analysis.run_verdict import run_verdict
 from pcv.analysis.stopping.rule import Rule, finished
+from pcv.base.monitor import Monitor
 from pcv.pipeline.config import CvConfig
 from pcv.sampling.folds import lasting
 from tests.bounds import RATE, count_limits, z_limit
@@ -1155,7 +1156,7 @@ def test_the_benchmark_takes_few_folds_at_a_time(monkeypatch):
 
     told = []
     monkeypatch.setattr(rhat_max, "EMULATED", 10**7)
-    all_at_once, most = peak(diag.rhat_max_benchmark, sums, 5, 8, told.append)
+    all_at_once, most = peak(diag.rhat_max_benchmark, sums, 5, 8, Monitor(emit=told.append))
     assert told[-1] == "R-hat max benchmark: 8 replicates"
     monkeypatch.setattr(rhat_max, "EMULATED", 50 * 4 * 5)
     few, least = peak(diag.rhat_max_benchmark, sums, 5, 8)

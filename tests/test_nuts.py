@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 
 from pcv.base.keys import key
+from pcv.base.monitor import Monitor
 from pcv.models.checks.prior import centred
 from pcv.models.model import Model, Outcome, Target, target
 from pcv.models.parameters import flat_target
@@ -226,7 +227,7 @@ def attempts(*divergent: int) -> Iterator[tuple[Draws, Draws]]:
 def test_the_target_is_raised_while_draws_diverge(divergent, target_accept, said_of):
     said = []
     each = attempts(*divergent)
-    found, draws = fitting._with_small_steps(each, fit_checks.TARGETS, said.append)
+    found, draws = fitting._with_small_steps(each, fit_checks.TARGETS, Monitor(emit=said.append))
     assert found == target_accept
     assert draws.diverging.sum() == divergent[-1]
     assert said == [
@@ -240,7 +241,8 @@ def test_the_target_is_raised_while_proposals_are_refused(number, found):
     refused, said = spoilt(), []
     refused.acceptance_rate[2, :number] = 0.01
     each = iter([(refused, refused), (spoilt(), None)])
-    assert fitting._with_small_steps(each, fit_checks.TARGETS, said.append)[0] == found
+    accept, _ = fitting._with_small_steps(each, fit_checks.TARGETS, Monitor(emit=said.append))
+    assert accept == found
     told = f"{number} of 4000 proposals were refused"
     assert said == [f"target_accept 0.8: {told}; retrying at 0.95"] * (found > 0.8)
     problems = fit_checks.check(refused, ["a", "b"]).problems

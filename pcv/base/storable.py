@@ -6,6 +6,7 @@ again. Such names are percent-encoded in the store; an attribute of the variable
 
 import hashlib
 import re
+from collections.abc import Hashable, Iterable
 
 import xarray as xr
 
@@ -42,6 +43,16 @@ def storable(data: xr.Dataset) -> xr.Dataset:
     for name, short in stored.items():
         renamed.variables[short].attrs[ATTRIBUTE] = name
     return renamed
+
+
+def check_names(names: Iterable[Hashable]) -> None:
+    """Refuse names that cannot be stored.
+
+    Raises:
+        PcvError: a name is not valid Unicode.
+    """
+    for name in names:
+        _is_plain(str(name))
 
 
 def true_names(data: xr.Dataset) -> xr.Dataset:

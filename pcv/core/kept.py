@@ -8,19 +8,18 @@ Where an array that a program holds has been changed in place, the model's entri
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from pcv.base.devices import in_use
-from pcv.compile import programs
+if TYPE_CHECKING:
+    from pcv.compile.programs import Held
 
 MOST = 200
 """entries in memory, by last use"""
 Key = tuple[int, str, Hashable, Hashable]
 _entries: OrderedDict[Key, tuple[Any, Any]] = OrderedDict()
-_held: dict[int, programs.Held] = {}
+_held: "dict[int, Held]" = {}
 """arrays that a model's programs hold, by the model's id"""
 
 
@@ -33,6 +32,11 @@ def kept(model: Any, data: str, what: Hashable, make: Callable[[], Any]) -> Any:
         what: name of the result, and all else that it depends on. Precision and devices count too.
         make: computes it.
     """
+    import jax
+
+    from pcv.base.devices import in_use
+    from pcv.compile import programs
+
     owner = id(model)
     held = _held.setdefault(owner, {})
     programs.record_arrays(held)
@@ -50,6 +54,8 @@ def kept(model: Any, data: str, what: Hashable, make: Callable[[], Any]) -> Any:
 
 def drop_changed(model: Any) -> None:
     """Drop what is kept of a model if an array that its programs hold has changed."""
+    from pcv.compile import programs
+
     owner = id(model)
     held = _held.get(owner, {})
     arrays = {place: (array(), before) for place, (array, before) in held.items()}
@@ -63,6 +69,8 @@ def drop_changed(model: Any) -> None:
 
 def fingerprint(arrays: Mapping[str, Any]) -> str:
     """A hash of arrays with their names, shapes and types."""
+    from pcv.compile import programs
+
     total = blake2b(digest_size=16)
     for name, x in sorted(arrays.items()):
         total.update(f"{name} {programs.array_digest(np.asarray(x))} ".encode())

@@ -104,7 +104,7 @@ def alone_in(folder: Path | None) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(folder / ".lock", timeout=0))
+            stack.enter_context(FileLock(folder / ".lock", timeout=0, fallback_to_soft=False))
         except Timeout:
             raise PcvError(
                 f"results: another call uses '{folder}'; wait for it, or name another folder"

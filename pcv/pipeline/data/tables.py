@@ -25,7 +25,7 @@ import xarray as xr
 from jaxtyping import Bool, Shaped
 
 from pcv.base.errors import PcvError, is_python
-from pcv.base.storable import storable, true_names
+from pcv.base.storable import check_names, true_names
 from pcv.folds.columns import (
     RESERVED,
     free,
@@ -149,7 +149,7 @@ def stacked(
     dataset: xr.Dataset, outcome: str, source: str
 ) -> tuple[pd.DataFrame, dict[str, xr.Variable]]:
     """The rows and arrays of a dataset, as for `read_table`."""
-    storable(dataset)  # refuses names that are not valid Unicode
+    check_names(dataset.variables)
     variables = {str(name): variable for name, variable in dataset.variables.items()}
     if outcome not in variables:
         raise PcvError(missing_column(outcome, variables, source, "data.outcome"))
