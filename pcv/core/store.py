@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pcv.base.monitor import Monitor
 
 
+@runtime_checkable
 class Blocks(Protocol):
     """Saved blocks of a step; the fold is the first axis of all arrays."""
 
@@ -63,6 +64,7 @@ class Step(NamedTuple):
     round: int = 0
 
 
+@runtime_checkable
 class Store(Protocol):
     """Keeps what steps make, so that an interrupted run does not make it again."""
 
