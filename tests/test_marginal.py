@@ -14,6 +14,7 @@ from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as scipy_poisson
 
 from pcv.base.errors import PcvError
+from pcv.base.monitor import Monitor
 from pcv.core.psis import NODES_PER_DIM
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.exchangeable import kfold, leave_one_group_out, leave_one_out
@@ -650,7 +651,7 @@ def second_look_of(how, data, folds, number=2):
     position = jax.vmap(lambda x: ravel_pytree(x)[0])(params)
     positions = np.broadcast_to(position, (len(folds.id), *position.shape))
     said = []
-    return second_look.gaps(how, data, folds, positions, said.append), said
+    return second_look.gaps(how, data, folds, positions, Monitor(emit=said.append)), said
 
 
 def as_if_normal(how):

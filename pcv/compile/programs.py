@@ -65,6 +65,13 @@ def array_digest(x: np.ndarray) -> str:
     return total.hexdigest()
 
 
+def _owner(x: np.ndarray) -> np.ndarray:
+    """The array whose memory a view shows."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
 def lifted(function: Callable[..., Any], *args: Any) -> Program:
     """Trace a function, turning closed-over arrays into arguments.
 
@@ -80,20 +87,16 @@ def lifted(function: Callable[..., Any], *args: Any) -> Program:
         closed = jax.make_jaxpr(_inlined(closed))(*leaves)
     if (held := _held.get()) is not None:
         for x in closed.consts:
-            if isinstance(x, np.ndarray) and id(x) not in held:
-                held[id(x)] = weakref.ref(x), array_digest(x)
+            if isinstance(x, np.ndarray):
+                array = _owner(getattr(x, "val", x))  # JAX wraps a view of the array
+                held.setdefault(id(array), (weakref.ref(array), array_digest(array)))
     program = closed.jaxpr
     open_one = program.replace(
         constvars=[], invars=[*program.constvars, *program.invars], debug_info=_unnamed(program)
     )
-    return Program(open_one, [*map(_unconverted, closed.consts)], shape, closed.out_avals)
-
-
-def _unconverted(x: Any) -> Any:
-    """A copy of an array that JAX has to convert to another precision: it remembers the conversion
-    while the array is alive."""
-    converted = isinstance(x, np.ndarray) and jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype
-    return np.array(x) if converted else x
+    # Copies: JAX remembers the first conversion of an array to a precision while it is alive.
+    consts = [np.array(x) if isinstance(x, np.ndarray) else x for x in closed.consts]
+    return Program(open_one, consts, shape, closed.out_avals)
 
 
 def _run(program: Program) -> Callable[..., Any]:
