@@ -3,10 +3,8 @@
 Every call of pcv builds new functions that close over its data. JAX caches by function identity and
 embeds closed-over arrays as constants, so it would compile them all again. Here these arrays become
 arguments of the program, which is traced, lowered and looked up by a hash of its StableHLO text:
-new data of the same shape, other folds or another seed compile nothing. JAX's own cache keeps what
-was compiled between processes (`pcv.compile.cache`).
-
-A program is reused for what was lowered, never for how a function looks.
+new data of the same shape, other folds or another seed compile nothing. A program is reused for
+what was lowered, never for how a function looks. `pcv.compile.cache` keeps it between processes.
 """
 
 import hashlib
@@ -60,8 +58,7 @@ def record_arrays(held: Held) -> None:
 def array_digest(x: np.ndarray) -> str:
     """A hash of an array's values, shape and type."""
     total = hashlib.blake2b(f"{x.shape} {x.dtype} ".encode(), digest_size=16)
-    plain = x.dtype.kind == "O"
-    total.update(repr(x.tolist()).encode() if plain else np.ascontiguousarray(x).tobytes())
+    total.update(repr(x.tolist()).encode() if x.dtype.kind == "O" else x.tobytes())
     return total.hexdigest()
 
 
