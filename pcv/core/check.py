@@ -17,8 +17,8 @@ from pcv.core.problem import (
     check_scores,
     checked,
     given_tested,
-    leaks,
     predictive_model,
+    warn_of_leaks,
 )
 from pcv.core.settings import Settings
 from pcv.folds.sections.cumulative import Cumulative
@@ -99,8 +99,8 @@ def _check_model(
     _check_kernel(problem, settings)
     if isinstance(settings.folds, Cumulative):
         by_unit(problem)
-    if look_for_leaks and (leak := leaks(problem)):
-        warnings.warn(leak, stacklevel=2)
+    if look_for_leaks:
+        warn_of_leaks(problem)
     if given_tested(problem):
         monitor.of("").log(f"note: model '{name}': {GIVEN_TESTED}")
 

@@ -306,6 +306,14 @@ def leaks(problem: Problem) -> str:
     return words
 
 
+def warn_of_leaks(problem: Problem) -> list[str]:
+    """Warn if training terms depend on what a fold tests; returns the warning, as marks."""
+    leak = leaks(problem)
+    if leak:
+        warnings.warn(leak, stacklevel=2)
+    return [leak] if leak else []
+
+
 def given_tested(problem: Problem) -> int:
     """The shortest lag by which units are scored given others of the same fold; 0: none is."""
     from pcv.models.checks.folds import given_tested

@@ -21,7 +21,7 @@ from pcv.base.monitor import Monitor
 from pcv.base.section import draws_of_surrogate
 from pcv.compile import programs
 from pcv.core import groups
-from pcv.core.problem import Problem, given_tested, kept, leaks, predictive_model
+from pcv.core.problem import Problem, given_tested, kept, predictive_model, warn_of_leaks
 from pcv.folds.exchangeable import Terms, in_order
 from pcv.folds.sections.scheme import FromFullData, Table
 from pcv.folds.sections.subsampling import Subsampling
@@ -68,7 +68,7 @@ def approximate(
         parts["terms"] = approximate_terms(problem, fit, terms, names, monitor)
     parts["folds"] = estimate_by_psis(problem, fit, scheme, monitor)
     tree = xr.DataTree.from_dict(parts)
-    tree.attrs["marks"] = list(filter(None, [leaks(problem)]))
+    tree.attrs["marks"] = warn_of_leaks(problem)
     return tree
 
 

@@ -19,8 +19,8 @@ from pcv.core.problem import (
     chain_model,
     engine_of,
     given_tested,
-    leaks,
     predictive_model,
+    warn_of_leaks,
 )
 from pcv.core.settings import Settings
 from pcv.core.store import Blocks, Resume, resume_nothing
@@ -136,7 +136,7 @@ def warm_up(
         scores = _at_full_data(whole, sampled, groups.positions(fit), monitor)
         warmup["log_score_full"] = ("checked_fold", "full_chain", "full_draw"), scores
     if is_first and not settings.folds.from_full_data:  # else found with the surrogates
-        warmup.attrs["marks"] = list(filter(None, [leaks(problem)]))
+        warmup.attrs["marks"] = warn_of_leaks(problem)
     return warmup
 
 
