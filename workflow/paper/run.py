@@ -22,7 +22,7 @@ from pcv.pipeline.job import Job
 from pcv.pipeline.stages.comparison import compared_of
 from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import paths, store
-from pcv.pipeline.storage.artifacts import batches, opened, require
+from pcv.pipeline.storage.artifacts import batches, known_to, opened, require
 from pcv.report import Table, drawn
 
 
@@ -89,7 +89,7 @@ def read(job: Job) -> Example:
     if job.settings.cv.warmup == "auto":
         raise PcvError(f"{where}.cv.warmup: the paper's warmup has a fixed length; give it")
     comparison = compared_of(job)
-    stamp = require(job, "compare", comparison.known)
+    stamp = require(job, "compare", known_to(job, comparison.finished))
     draws, means, seconds, devices, own_kernels = {}, {}, {}, [], 0
     for i, name in enumerate(job.settings.models):
         part = job._replace(model=name)

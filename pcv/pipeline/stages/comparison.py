@@ -10,9 +10,18 @@ from pcv.folds.schemes import LeaveFutureOut, LeavePOut, Subsampling
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages import cumulative
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import known_to, opened, require, verified
+from pcv.pipeline.storage.artifacts import (
+    Finished,
+    begin,
+    inputs_of,
+    keep,
+    known_to,
+    opened,
+    require,
+    stamp_of,
+    verified,
+)
 from pcv.pipeline.storage.store import Stamp
-from pcv.pipeline.work import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +35,7 @@ class Comparison(NamedTuple):
     compared: "Compared"
     diagnosed: dict[str, xr.Dataset]
     """diagnostics of each model"""
-    known: dict[str, Stamp]
+    finished: list[Finished]
     """what they are made from"""
 
 
@@ -36,10 +45,10 @@ def compare(job: Job) -> str:
         return cumulative.compare(job)
     from pcv.analysis.results.frames import scores_frame
 
-    finished = verified(job, "compare")
-    comparison = compared_of(job)
+    making, comparison = begin(job, "compare"), compared_of(job)
     compared = comparison.compared
-    write(job, "compare", finished, lambda: compared.dataset)
+    stamp = stamp_of(making, inputs_of(job, "compare", comparison.finished))
+    keep(job, compared.dataset, stamp)
     file = job.path("compare").with_suffix(".csv")
     store.write_text(file, compared.frame.to_csv(index=False))
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
@@ -47,12 +56,13 @@ def compare(job: Job) -> str:
     if of_scheme := by_scheme(job, comparison):
         name, rows = of_scheme
         store.write_text(file.with_name(f"{name}.csv"), rows.to_csv(index=False))
-    return in_words(comparison, require(job, "compare", comparison.known))
+    return in_words(comparison, stamp)
 
 
 def compared_of(job: Job) -> Comparison:
     """The comparison of an experiment's models, from their diagnostics."""
-    known = known_to(job, verified(job, "compare"))
+    finished = verified(job, "compare")
+    known = known_to(job, finished)
     parts = [job._replace(model=name) for name in job.settings.models]
     diagnosed = {part.model: opened(part, "diagnose").load() for part in parts}
     scheme = job.settings.folds
@@ -65,7 +75,7 @@ def compared_of(job: Job) -> Comparison:
         job.settings.cv.until,
         scheme.until if isinstance(scheme, Subsampling) else None,
     )
-    return Comparison(compared, diagnosed, known)
+    return Comparison(compared, diagnosed, finished)
 
 
 def by_scheme(job: Job, comparison: Comparison) -> "tuple[str, pd.DataFrame] | None":
@@ -96,8 +106,8 @@ def show(job: Job) -> str:
     if job.settings.makes("evidence"):
         return f"{cumulative.show(job)}\n\n{report}"
     comparison = compared_of(job)
-    words = in_words(comparison, require(job, "compare", comparison.known))
-    return f"{words}\n\n{report}"
+    stamp = require(job, "compare", known_to(job, comparison.finished))
+    return f"{in_words(comparison, stamp)}\n\n{report}"
 
 
 def in_words(comparison: Comparison, stamp: Stamp) -> str:

@@ -9,7 +9,18 @@ from pcv.folds.schemes import Cumulative
 from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.problems import problem_of
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import known_to, opened, opened_tree, require, verified
+from pcv.pipeline.storage.artifacts import (
+    Finished,
+    begin,
+    inputs_of,
+    keep,
+    known_to,
+    opened,
+    opened_tree,
+    require,
+    stamp_of,
+    verified,
+)
 from pcv.pipeline.storage.store import Stamp
 from pcv.pipeline.work import resume, write
 
@@ -27,15 +38,14 @@ def evidence(job: Job) -> None:
     write(job, "evidence", finished, lambda: follow_evidence(problem_of(job), fit, *settings))
 
 
-def curves_of(job: Job) -> tuple[dict[str, xr.Dataset], str, dict[str, Stamp]]:
-    """``evidence.zarr`` of all models, the reference model, and stamps of what they are made
-    from."""
+def curves_of(job: Job) -> tuple[dict[str, xr.Dataset], str, list[Finished]]:
+    """``evidence.zarr`` of all models, the reference model, and what they are made from."""
     from pcv.analysis.evidence import best
 
-    known = known_to(job, verified(job, "compare"))
+    finished = verified(job, "compare")
     parts = [job._replace(model=name) for name in job.settings.models]
     curves = {part.model: opened(part, "evidence").load() for part in parts}
-    return curves, job.settings.compare.reference or best(curves), known
+    return curves, job.settings.compare.reference or best(curves), finished
 
 
 def compare(job: Job) -> str:
@@ -45,24 +55,25 @@ def compare(job: Job) -> str:
 
     from pcv.analysis import evidence as estimates
 
-    finished = verified(job, "compare")
-    curves, reference, known = curves_of(job)
+    making = begin(job, "compare")
+    curves, reference, finished = curves_of(job)
     frame = estimates.table(curves, reference)
     verdict = " ".join(estimates.verdict(curves, reference))
     about = {"reference": reference, "outcome": job.settings.data.outcome, "verdict": verdict}
-    write(job, "compare", finished, lambda: xr.Dataset.from_dataframe(frame).assign_attrs(about))
+    stamp = stamp_of(making, inputs_of(job, "compare", finished))
+    keep(job, xr.Dataset.from_dataframe(frame).assign_attrs(about), stamp)
     file = job.path("compare").with_suffix(".csv")
     store.write_text(file, frame.to_csv())
     by_size = {name: estimates.frame(curve) for name, curve in curves.items()}
     every = pd.concat(by_size, names=["model"])
     store.write_text(file.with_name("cumulative.csv"), every.to_csv())
-    return in_words(curves, reference, require(job, "compare", known))
+    return in_words(curves, reference, stamp)
 
 
 def show(job: Job) -> str:
     """The existing comparison, as `compare` returns it."""
-    curves, reference, known = curves_of(job)
-    return in_words(curves, reference, require(job, "compare", known))
+    curves, reference, finished = curves_of(job)
+    return in_words(curves, reference, require(job, "compare", known_to(job, finished)))
 
 
 def in_words(curves: Mapping[str, xr.Dataset], reference: str, stamp: Stamp) -> str:
@@ -79,8 +90,8 @@ def report(job: Job, started: datetime) -> None:
     from pcv.pipeline.stages.page import origin, write_figures
     from pcv.report import plots
 
-    curves, reference, known = curves_of(job)
-    marks = require(job, "compare", known).marks
+    curves, reference, finished = curves_of(job)
+    marks = require(job, "compare", known_to(job, finished)).marks
     pictures = reporting.drawn({"cumulative": plots.cumulative(curves)})
     write_figures(pictures, job.path("report").parent / "figures")
     page = reporting.cumulative_html(

@@ -10,7 +10,7 @@ from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.stages import cumulative
 from pcv.pipeline.stages.comparison import by_scheme, compared_of
 from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import opened, places, require
+from pcv.pipeline.storage.artifacts import known_to, opened, places, require
 
 if TYPE_CHECKING:
     from pcv.report import Picture
@@ -79,9 +79,9 @@ def report(job: Job) -> None:
     if job.settings.makes("evidence"):
         return cumulative.report(job, started)
     comparison = compared_of(job)
-    compared, diagnosed, known = comparison
+    compared, diagnosed, finished = comparison
     kinds = results.distinct_kinds(diagnosed)
-    stamp = require(job, "compare", known)
+    stamp = require(job, "compare", known_to(job, finished))
     dataset = opened(job, "compare").sel(kind=kinds).load()
     pictures = reporting.drawn(reporting.figures(dataset, results.trimmed(diagnosed)))
     write_figures(pictures, job.path("report").parent / "figures")
