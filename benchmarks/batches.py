@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks.memory import peak, project
-from pcv.pipeline.storage import paths
+from pcv.base.names import batch_names
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
             for stage in ("data", "folds", "fit"):
                 peak(folder, stage, "config.yaml")
             taken = []
-            for batch in paths.batches(number):
+            for batch in batch_names(number):
                 started = time.monotonic()
                 for stage in ("warmup", "sample"):
                     peak(folder, stage, "config.yaml", "--batch", batch)

@@ -25,6 +25,7 @@ import yaml
 
 from pcv.analysis import diagnostics
 from pcv.base.errors import PcvError
+from pcv.base.names import batch_names
 from pcv.core import diagnose as diagnosing
 from pcv.core import sample as sampling
 from pcv.core import warmup as warming_up
@@ -32,7 +33,7 @@ from pcv.pipeline import stages, status
 from pcv.pipeline.input_files import file_hash
 from pcv.pipeline.job import recipe
 from pcv.pipeline.stages import comparison, inputs
-from pcv.pipeline.storage import growing, paths, store
+from pcv.pipeline.storage import growing, store
 from pcv.pipeline.storage.artifacts import known_to, verified
 from pcv.sampling.fit import full_data as sampling_of_full_data
 from pcv.sampling.fit import nuts
@@ -574,7 +575,7 @@ IN_ROUNDS = {"cv.until": ROUNDS, "scores": ["interval", "crps"]}
 
 def in_rounds(project, **changes):
     changes = IN_ROUNDS | changes
-    names = paths.batches(changes.get("cv.fold_batches", 1))
+    names = batch_names(changes.get("cv.fold_batches", 1))
     for round in range(3):
         if round:
             stages.plan(project.job(changes)._replace(round=round))

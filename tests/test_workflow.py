@@ -18,6 +18,7 @@ import xarray as xr
 import yaml
 
 from pcv.base.monitor import SILENT
+from pcv.base.names import batch_names
 from pcv.pipeline import config, graph, stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.status import artifacts
@@ -82,7 +83,7 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
         {name for name, line in graph.STAGES.items() if line.path}
         - {"surrogates", "subsample", "evidence", "cut"},
         "ab",
-        paths.batches(2),
+        batch_names(2),
     ):
         assert graph.path(results, stage, "tiny", model, batch).exists()
         assert paths.benchmark(results, stage, "tiny", model, batch).exists()
@@ -169,7 +170,7 @@ def test_batches_by_memory(module_run, tmp_path):
     assert number == 2
     for stage in ("warmup", "sample", "sample/1"):
         made = {path.stem for path in (place / stage).glob("*.zarr")}
-        assert made == set(paths.batches(number))
+        assert made == set(batch_names(number))
     project = shutil.copytree(module_run[0], tmp_path / "project")
     settings = yaml.safe_load((project / "config.yaml").read_text())
     settings["experiments"]["rounds"]["models"]["c"] = C

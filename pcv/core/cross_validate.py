@@ -9,6 +9,7 @@ import xarray as xr
 
 from pcv.analysis.samples import joined
 from pcv.base.monitor import TO_LOG, Monitor
+from pcv.base.names import batch_names
 from pcv.core.batches import cut
 from pcv.core.diagnose import diagnose, plan
 from pcv.core.fit import fit
@@ -128,7 +129,7 @@ def num_batches(
 def split(folds: Folds, number: int) -> dict[str, Folds]:
     """Batches of folds, by their names."""
     places = np.array_split(np.arange(len(folds.id)), number)
-    return {f"{i}-of-{number}": folds.some(some) for i, some in enumerate(places, 1)}
+    return {name: folds.some(some) for name, some in zip(batch_names(number), places)}
 
 
 def sample_rounds(

@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from pcv.analysis.results.numbers import in_bytes
 from pcv.base.errors import PcvError
+from pcv.base.names import WHOLE
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, evidence_recipe
 from pcv.pipeline.storage import paths, store
@@ -118,7 +119,7 @@ def table(found: list[Artifact]) -> str:
     """A table of an experiment's artifacts, and what a rerun would make."""
     rows = [("stage", "of", "size", "time", "state")]
     for a in found:
-        of = " ".join((a.job.model, a.job.batch if a.job.batch != paths.WHOLE else ""))
+        of = " ".join((a.job.model, a.job.batch if a.job.batch != WHOLE else ""))
         of += f" round {a.job.round}" * bool(a.job.round)
         there = a.path.exists()
         size = in_bytes(size_of(a.path)) if there else ""

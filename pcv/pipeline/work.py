@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def write(
     return artifact
 
 
-def failed_fit(job: Job) -> Any:
+def failed_fit(job: Job) -> Path:
     """The path of the draws of a fit that cannot be trusted."""
     return job.path("fit").with_name("fit_failed.zarr")
 
@@ -143,16 +144,18 @@ def sampled_folds(job: Job) -> Folds:
 def batch_of(job: Job, folds: Folds) -> Folds:
     """Those of the job's batch, of the folds that its model samples; perhaps none where the
     full-data fit suffices."""
+    from pcv.core.cross_validate import split
+
     names = [part.batch for part in batches(job)]
     if job.batch not in names:
         raise PcvError(f"fold batch '{job.batch}': not one of {', '.join(names)}")
-    places = np.array_split(np.arange(len(folds.id)), len(names))[names.index(job.batch)]
-    if places.size == 0 and not job.settings.folds.from_full_data:
+    part = split(folds, len(names))[job.batch]
+    if not len(part.id) and not job.settings.folds.from_full_data:
         advice = "use fewer"
         if job.settings.cv.fold_batches == "auto":
             advice = f"run `{command(job, 'cut')}` again"
         raise PcvError(f"cv.fold_batches: {len(names)} batches for {len(folds.id)} folds; {advice}")
-    return folds.some(places)
+    return part
 
 
 def active_folds(job: Job, folds: Folds) -> np.ndarray:
@@ -204,7 +207,7 @@ def _resumed_warmup(
 def _resumed(
     job: Job,
     stage: str,
-    pool: Any,
+    pool: Path,
     made_of: Mapping[str, Any],
     more: Mapping[str, Any],
     make: Make,

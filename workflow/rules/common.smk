@@ -19,6 +19,7 @@ from pcv.pipeline.input_files import input_files
 from pcv.pipeline.storage import paths
 from pcv.base import reference
 from pcv.base.errors import PcvError
+from pcv.base.names import batch_names
 from pcv.pipeline.storage.recipes import check_braces, recipe_files
 
 # PATH finds the `pcv` of the environment that runs Snakemake, activated or not. The rules' `conda` is
@@ -263,7 +264,7 @@ def batches(experiment, model):
         raise PcvError(
             f"results/{experiment}/models/{model}/batches.zarr: not readable; run again"
         )
-    return paths.batches(number)
+    return batch_names(number)
 
 
 def samples(experiment, names, rounds):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from pcv.base.errors import PcvError
+from pcv.base.names import batch_names
 from pcv.pipeline.graph import STAGES, ancestors
 from pcv.pipeline.job import Artifact, Job, recipe
 from pcv.pipeline.storage import paths, store
@@ -75,7 +76,7 @@ def _known_batches(job: Job) -> list[Job]:
         return []
     asked = job.settings.cv.fold_batches
     number = paths.num_batches(job.results, job.experiment, job.model, asked)
-    return [job._replace(batch=name) for name in paths.batches(number)]
+    return [job._replace(batch=name) for name in batch_names(number)]
 
 
 def rounds(job: Job, before: int | None = None) -> list[Job]:

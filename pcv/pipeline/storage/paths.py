@@ -53,10 +53,6 @@ def checkpoints(results: Path, experiment: str, model: str) -> Path:
     return results / ".checkpoints" / experiment / model
 
 
-WHOLE = "1-of-1"
-"""the only batch, where folds are not cut"""
-
-
 def num_batches(
     results: Path, experiment: str, model: str, fold_batches: int | Literal["auto"]
 ) -> int:
@@ -74,12 +70,3 @@ def num_batches(
         return int(found["attributes"]["fold_batches"])
     except (OSError, ValueError, LookupError, TypeError):
         return 0
-
-
-def batches(fold_batches: int) -> list[str]:
-    """Names of the fold batches, in the format of Snakemake's scatter-gather.
-
-    >>> batches(2)
-    ['1-of-2', '2-of-2']
-    """
-    return [f"{i}-of-{fold_batches}" for i in range(1, fold_batches + 1)]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pcv.base.errors import PcvError
+from pcv.base.names import batch_names
 from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, stage_config
 from pcv.pipeline.graph import STAGES
@@ -143,7 +144,7 @@ def _artifacts(
     number = paths.num_batches(results, experiment, model, cv.fold_batches) if model else 1
     places = [
         (results, stage, experiment, model, name, r)
-        for name in paths.batches(number or 1)
+        for name in batch_names(number or 1)
         for r in rounds
     ]
     found = {graph.path(*place): paths.benchmark(*place) for place in places}
