@@ -128,6 +128,13 @@ def test_what_was_damaged(project):
     assert table(artifacts(job)).endswith(f"remove the damaged ones first: rm -r {path}")
 
 
+def test_progress_tells_batches_apart(project):
+    shown, job = [], project.job(SETTINGS, "flat")
+    job = job._replace(monitor=job.monitor._replace(show=shown.append))
+    run(job, "sample")
+    assert {p.label for p in shown} == {"sample flat 1-of-2", "sample flat 2-of-2"}
+
+
 @pytest.mark.slow
 def test_rounds(project):
     job = project.job(IN_ROUNDS)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pcv.base import process
+from pcv.base.names import WHOLE
 from pcv.base.progress import Progress, throttled
 
 LOGGER = logging.getLogger("pcv")
@@ -34,10 +35,12 @@ class Monitor(NamedTuple):
     """takes the progress of chains, as `pcv.base.progress.reporter` returns it"""
     task: str = ""
     """stage and model, which precede messages"""
+    batch: str = ""
+    """of folds, which progress is told apart by; empty where there is one"""
 
-    def of(self, task: str) -> "Monitor":
+    def of(self, task: str, batch: str = "") -> "Monitor":
         """The monitor of another task."""
-        return self._replace(task=task)
+        return self._replace(task=task, batch=batch if batch != WHOLE else "")
 
     def log(self, message: str) -> None:
         self.emit(f"{self.task}: {message}" if self.task else message)
@@ -67,7 +70,7 @@ class Monitor(NamedTuple):
         Raises:
             Stopped: a signal is pending.
         """
-        label = f"{self.task}, {part}" if part else self.task
+        label = f"{self.task} {self.batch}".rstrip() + f", {part}" * bool(part)
         self.show(Progress(label, chains, done, draws, acceptance, divergences))
         self.raise_if_stopped()
 

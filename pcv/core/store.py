@@ -108,4 +108,4 @@ def run_step(
         args, more: further arguments of the function.
     """
     task = f"{step.stage} {step.model}".rstrip()
-    return store.keep(step, function, *args, monitor=monitor.of(task), **more)
+    return store.keep(step, function, *args, monitor=monitor.of(task, step.batch), **more)

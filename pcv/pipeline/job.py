@@ -76,7 +76,7 @@ class Job(NamedTuple):
 
     def monitor_of(self, stage: str) -> Monitor:
         """The monitor of a stage of the job's model."""
-        return self.monitor.of(f"{stage} {self.model}".rstrip())
+        return self.monitor.of(f"{stage} {self.model}".rstrip(), self.batch)
 
 
 def recipe(job: Job, stage: str) -> Recipe:
