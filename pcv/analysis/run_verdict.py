@@ -38,7 +38,7 @@ def run_verdict(
     >>> run_verdict(["a", "b", "c"], ["ok", "ESS 23", "ESS 9"], fine, of_fold=["1", "2", "2"])
     '2 of 3 units are flagged: 2 units of 2 (ESS 23).'
     """
-    flags = [i for i, words in enumerate(verdict) if words != "ok"]
+    flags = [i for i, reasons in enumerate(verdict) if reasons != "ok"]
     sentences = []
     if flags:
         sentences.append(
@@ -86,7 +86,7 @@ def _list_reasons(
     return items + [f"and {rest} more"] * (rest > 0)
 
 
-def _omit_repeats(words: str, remedies: set[str]) -> str:
+def _omit_repeats(verdict: str, remedies: set[str]) -> str:
     """Omit from a verdict the remedies that are in a set; add its others to the set.
 
     >>> remedies = {"too low; more draws"}
@@ -94,7 +94,7 @@ def _omit_repeats(words: str, remedies: set[str]) -> str:
     'ESS 9; 40 divergences: higher target_accept'
     """
     reasons = []
-    for reason in re.split("; (?=[^;]*: )", words):
+    for reason in re.split("; (?=[^;]*: )", verdict):
         message, _, remedy = reason.partition(": ")
         reasons.append(message if remedy in remedies else reason)
         remedies.add(remedy)

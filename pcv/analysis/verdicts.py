@@ -369,9 +369,9 @@ def heavy_tail(
 
 def effective_weights(sums: LogSums) -> Float[np.ndarray, " fold"]:
     r"""Count effective draws for the mean of exp(s): :math:`(\sum e^s)^2 / \sum e^{2s}`."""
-    whole = diag.merge(sums, axis=(1, 2))
+    total = diag.merge(sums, axis=(1, 2))
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.exp(2 * whole.log_sum - whole.log_sum_sq)
+        return np.exp(2 * total.log_sum - total.log_sum_sq)
 
 
 def of_units(

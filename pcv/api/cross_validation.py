@@ -132,9 +132,9 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
     if result.approximated is not None and "terms" in result.approximated:
         groups["surrogates"] = result.approximated["terms"].to_dataset().load()
     tree = xr.DataTree.from_dict(groups)
-    said = describe(stored(folds), problem.num_units)
+    description = describe(stored(folds), problem.num_units)
     tree.attrs = {
-        "title": headline(call.settings.folds, said),
+        "title": headline(call.settings.folds, description),
         "outcome": problem.outcome,
         "seed": problem.seed,
         "marks": result.fit.attrs["marks"],

@@ -28,7 +28,7 @@ class Progress(NamedTuple):
     """of the last block, over all chains"""
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """Print a line to stderr, unbuffered."""
     print(line, file=sys.stderr, flush=True)
 
@@ -109,6 +109,6 @@ def _lines() -> Callable[[Progress], None]:
         line = f"{p.label}: {p.chains} chains, {p.done} of {p.draws} draws, {_statistics(p)}"
         if before < p.done < p.draws:
             line += f", {(now - since) / (p.done - before) * (p.draws - p.done):.0f} s left"
-        say(line)
+        _say(line)
 
     return show

@@ -43,10 +43,10 @@ def cache_folder() -> Path:
 def _make_own(folder: Path) -> None:
     """Make a private folder; OSError if it is a link or writable by others."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder} is not a folder; remove it")
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
         raise OSError(f"{folder} is writable by others; remove it, or set XDG_CACHE_HOME")
     folder.chmod(0o700)
 

@@ -297,18 +297,12 @@ def check_scores(problem: Problem, how: "Scored", num_slots: int) -> None:
         scores.check(problem.scores, model, problem.name, *of_data, predictive, num_slots)
 
 
-def leaks(problem: Problem) -> str:
-    """A warning if training terms depend on what a fold tests; empty if none do."""
+def warn_of_leaks(problem: Problem) -> list[str]:
+    """Warn if training terms depend on what a fold tests; returns the warning, as marks."""
     from pcv.models.checks.folds import check_gap
 
     of_folds = problem.outcome, problem.folds, problem.units, problem.name
-    words: str = checked(problem, check_gap, problem.build, problem.arrays, *of_folds)
-    return words
-
-
-def warn_of_leaks(problem: Problem) -> list[str]:
-    """Warn if training terms depend on what a fold tests; returns the warning, as marks."""
-    leak = leaks(problem)
+    leak: str = checked(problem, check_gap, problem.build, problem.arrays, *of_folds)
     if leak:
         warnings.warn(leak, stacklevel=2)
     return [leak] if leak else []

@@ -26,13 +26,13 @@ def curve_summary(curve: xr.Dataset, name: str) -> str:
     table = rows.rename_axis(index=None, columns="left out").to_string(
         float_format="{:.2f}".format, formatters=errors
     )
-    warnings = [f"{words}." for words in doubts(curve)] + curve.attrs["marks"]
+    warnings = [f"{doubt}." for doubt in doubts(curve)] + curve.attrs["marks"]
     first = f"{name}: {curve.sizes['order']} random orders of {n} units, 2 x "
     return "\n".join(
         [
             f"{first}{curve.attrs['particles']} particles along each",
             wrapped(f"{in_words(curve)}."),
-            *(wrapped(f"Warning: {words}") for words in warnings),
+            *(wrapped(f"Warning: {warning}") for warning in warnings),
             "",
             table,
         ]
@@ -51,18 +51,18 @@ def evidence_summary(
         by_laplace: what Laplace's approximation gives beside bridge sampling, in words.
         marks: caveats of the full-data fit.
     """
-    words = f"log p(y) {number(estimate)} (MCSE {estimate.mcse:.2g}) by "
+    text = f"log p(y) {number(estimate)} (MCSE {estimate.mcse:.2g}) by "
     if method == "bridge":
-        first = ", ".join([words + BRIDGE, *filter(None, [by_laplace])])
+        first = ", ".join([text + BRIDGE, *filter(None, [by_laplace])])
         return "\n".join(map(wrapped, [first, *(f"Warning: {mark}" for mark in marks)]))
-    words += "Laplace's approximation, "
-    words += f"k-hat {khat:.2f}" if np.isfinite(khat) else "whose weights are alike"
+    text += "Laplace's approximation, "
+    text += f"k-hat {khat:.2f}" if np.isfinite(khat) else "whose weights are alike"
     if khat > GOOD_K:
-        words += (
+        text += (
             f", above {GOOD_K}: the posterior has heavier tails, so neither can be trusted; leave "
             "out `method`"
         )
-    return wrapped(words)
+    return wrapped(text)
 
 
 def bayes_factors(estimates: Mapping[str, Estimate], reference: str) -> pd.DataFrame:
@@ -86,8 +86,8 @@ def bayes_factor_table(frame: pd.DataFrame, reference: str, warnings: Sequence[s
     rows = frame.rename_axis(index=None, columns="model")
     errors = dict.fromkeys(("mcse", "log_bf_mcse"), "{:.2g}".format)
     table = rows.to_string(float_format="{:.2f}".format, formatters=errors)
-    said = [wrapped(f"Warning: {words}") for words in warnings]
-    return "\n".join([f"Log evidence; log Bayes factors over {reference}", table, *said])
+    lines = [wrapped(f"Warning: {warning}") for warning in warnings]
+    return "\n".join([f"Log evidence; log Bayes factors over {reference}", table, *lines])
 
 
 ALIKE = {

@@ -83,12 +83,12 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
         notes.insert(0, estimator)
     notes += [f"{x}." for x in wording.overlap_note(scores.inflation[0], len(scores.term))]
     notes += [f"P{wording.GIVEN_TESTED[1:]}."] * scores.given_tested
-    words = [trust, *notes, *(f"Warning: {mark}" for mark in marks)]
+    lines = [trust, *notes, *(f"Warning: {mark}" for mark in marks)]
     if is_subsample(d):
         errors = wording.error_notes(comparison.compare([scores]))
         grown = [f"{d.attrs['until']}."] if "until" in d.attrs else []
-        words = [f"Exact terms: {words[0]}", *words[1:], *grown, *errors]
-    return words
+        lines = [f"Exact terms: {lines[0]}", *lines[1:], *grown, *errors]
+    return lines
 
 
 def is_subsample(diagnostics: xr.Dataset) -> bool:
@@ -121,9 +121,9 @@ def other_score(diagnostics: xr.Dataset, name: str, kind: Kind) -> pd.Series:
     Raises:
         PcvError: it was not computed.
     """
-    known = reading.listed(diagnostics.attrs.get("scores", []))
-    if f"{name}_{kind}" not in known:
-        there = f"there are {', '.join(known)}" if known else f"request it: scores=['{name}']"
+    names = reading.listed(diagnostics.attrs.get("scores", []))
+    if f"{name}_{kind}" not in names:
+        there = f"there are {', '.join(names)}" if names else f"request it: scores=['{name}']"
         raise PcvError(f"no {kind} score '{name}'; {there}")
     scores = reading.scores(diagnostics, kind, "", "", name)
     se = comparison.standard_error(scores.elpd[None], scores.inflation[0])[0]
