@@ -16,7 +16,7 @@ from pcv.base.errors import PcvError
 from pcv.core.fit import fit as fit_model
 from pcv.core.psis import order_in_strata
 from pcv.core.settings import chain_settings
-from pcv.core.store import Step
+from pcv.core.store import Step, run_step
 from pcv.folds.sections.scheme import GROUPS, Table
 from pcv.folds.sections.subsampling import Subsampling
 
@@ -209,8 +209,8 @@ def _in_strata(call: Call, number: int, by_spread: bool) -> Call:
     ((name, problem),) = call.problems.items()
     settings, scheme = call.settings, call.settings.folds
     assert isinstance(scheme, Subsampling)
-    of_fit = settings.fit, call.monitor.of(f"fit {name}"), call.draws.get(name), scheme.samples
-    fit = call.store.keep(Step("fit", name), fit_model, problem, *of_fit)
+    step, of_fit = Step("fit", name), {"draws": call.draws.get(name), "tune": scheme.samples}
+    fit = run_step(call.store, call.monitor, step, fit_model, problem, settings.fit, **of_fit)
     monitor = call.monitor.of(f"surrogates {name}")
     order = order_in_strata(problem, fit, scheme, number, by_spread, monitor)
     layout = scheme.laid_out(Table(problem.data, problem.seed, order))
