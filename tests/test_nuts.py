@@ -250,7 +250,7 @@ def test_the_target_is_raised_while_proposals_are_refused(number, found):
 
 
 def test_a_target_that_was_asked_for_is_kept():
-    found, _ = fitting._with_small_steps(attempts(41), [0.8], print)
+    found, _ = fitting._with_small_steps(attempts(41), [0.8], Monitor(emit=print))
     assert found == 0.8
 
 

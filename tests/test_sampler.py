@@ -14,6 +14,7 @@ from scipy.stats import kstest
 from pcv.analysis import samples
 from pcv.analysis.diagnostics import largest
 from pcv.base.keys import key
+from pcv.base.monitor import Monitor
 from pcv.folds.base import from_sets
 from pcv.folds.base import train_mask as numpy_train_mask
 from pcv.models.model import Target
@@ -88,7 +89,7 @@ def stream(engine, folds=FOLDS, num_draws=20, chains=CHAINS, kernel=None, own=No
         moving.uncentered(folds),
         num_draws,
         more.get("first", 0),
-        print,
+        Monitor(emit=print),
     )
 
 
