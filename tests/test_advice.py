@@ -40,8 +40,11 @@ def test_labels_that_change_places():
 def test_chains_in_different_places_are_not_labels():
     position = components(6.0)
     position[3, :, :2] += 3.0
+    longer = "more warmup and draws of the fit, or another parameterisation"
     (said,) = check(draws_of(position), NAMES).problems
-    assert said.endswith("more warmup and draws of the fit, or another parameterisation")
+    assert said.endswith(longer)
+    (close,) = check(draws_of(components(1.5)), NAMES).problems
+    assert close.endswith(longer)  # elements that overlap, as those of a funnel: no label is stuck
     (said,) = check(draws_of(position), NAMES, centred=["mu"]).problems
     assert said.endswith("a non-centred 'mu', or more warmup and draws of the fit")
     (said,) = check(draws_of(position), NAMES, stepwise=["sigma"]).problems

@@ -681,6 +681,36 @@ def test_each_reason_is_named_with_a_remedy():
     assert (words[8:] == "ok").all()
 
 
+@pytest.mark.parametrize("size", [2, 50])
+def test_a_score_that_is_not_finite_hides_no_other_fault(size):
+    """Neither that of its chains, and so of its units, nor that of another fold; alone where
+    chains have a single batch."""
+    draws = np.random.default_rng(8).normal(size=(2, 64, 2 * size))
+    draws[0], draws[1, :16] = -np.inf, draws[1, :16] + 3
+    sums = batch_sums(draws, 2 * size if size == 2 else size)
+    benchmark = diag.mixing_benchmark(np.random.default_rng(1), sums, 4)
+    diverged = np.array([0.5 * draws[0].size, 0])
+    found = verdicts.faults(sums, np.zeros(2), diverged, benchmark, "plain", 4)
+    assert np.isfinite(benchmark.limit)
+    assert re.fullmatch(r"\d+ divergences .*", found.chains[0][0])
+    assert "elpd is -inf" in found.score[0][0]
+    assert "R-hat" in found.chains[1][0]
+    units = verdicts.Faults([[]], [[]])
+    assert verdicts.of_units(units, found, np.array([0]))[0] == [verdicts.FOLD_FLAGGED]
+
+
+def test_superchains_judge_each_fold_as_they_judge_the_run():
+    """Folds that end after a single batch, and are read alone, among others that go on."""
+    draws = np.random.default_rng(9).normal(size=(10, 64, 100))
+    draws[0, 20] += 5  # a chain within its superchain
+    sums = batch_sums(draws, 50)
+    sums.count[:5, :, 1:] = 0
+    benchmark = diag.mixing_benchmark(np.random.default_rng(1), sums, 4)
+    some = LogSums(*(x[:5] for x in sums))
+    found = verdicts.faults(some, np.zeros(5), np.zeros(5), benchmark, "plain", 4, among=10)
+    assert found.chains[0][0].startswith("R-hat ")
+
+
 def test_a_run_of_scores_without_parameters_is_ok():
     sums = batch_sums(np.full((3, 4, 100), -0.7), 50)
     benchmark = diag.mixing_benchmark(np.random.default_rng(1), sums, 0)

@@ -143,15 +143,8 @@ def faults(
         lambda k: f"elpd is {elpd[k]}",
         "non-finite score; check log_lik at this fold's units",
     )
-    return Faults(
-        _reasons(_restrict(chain_checks, finite)),
-        _reasons([not_finite, *_restrict(score_checks, finite & ~exact)]),
-    )
-
-
-def _restrict(checks: list[Check], folds: Bool[np.ndarray, " fold"]) -> list[Check]:
-    """Drop the flags outside some folds."""
-    return [check._replace(flags=check.flags & folds) for check in checks]
+    of_score = [x._replace(flags=x.flags & finite & ~exact) for x in score_checks]
+    return Faults(_reasons(chain_checks), _reasons([not_finite, *of_score]))
 
 
 def _reasons(checks: list[Check]) -> list[list[str]]:
@@ -167,18 +160,18 @@ def _rhat_checks(
     sums: LogSums, ess: np.ndarray, benchmark: Benchmark, superchains: int
 ) -> tuple[list[Check], Check]:
     """Check that chains move and agree, and, as a check of the score, that R-hat is defined."""
-    chain, alone = diag.merge(sums, axis=2), diag.nested_alone(sums, superchains)
+    chain, alone = diag.merge(sums, axis=2), diag.nested_alone(benchmark, superchains)
     stuck = (chain.m2 == 0) & (chain.count >= MIN_DRAWS) & ~diag.constant(sums)[:, None]
     rhat, name = diag.mixing(sums, alone), "Nested R-hat" if alone else "R-hat"
-    limit = np.full(len(rhat), min(MAX_RHAT, benchmark.limit))
+    limit = np.full(len(rhat), np.fmin(MAX_RHAT, benchmark.limit))
     nested, nested_limit = np.full((2, len(rhat)), np.nan)
     if superchains:
         nested_limit = diag.nested_limit(sums, superchains, MAX_RHAT**2 - 1)
     if alone:
-        limit = np.minimum(nested_limit, benchmark.limit)
+        limit = np.fmin(nested_limit, benchmark.limit)
     elif benchmark.nested:
         nested = diag.nested_rhat(sums, superchains)
-        nested_limit = np.minimum(nested_limit, benchmark.nested.limit)
+        nested_limit = np.fmin(nested_limit, benchmark.nested.limit)
     too_large, has_stuck = rhat > limit, stuck.any(axis=1)
     of_chains = [
         Check(
@@ -205,7 +198,7 @@ def _rhat_checks(
     return of_chains, Check(
         np.isnan(rhat) & ~has_stuck,
         lambda k: f"{name} undefined",
-        "the predictive density is 0 at some draws; check log_lik",
+        "the predictive density is 0 at some draws, or there is a single chain; check log_lik",
     )
 
 
@@ -220,7 +213,7 @@ def _stationarity_checks(forgot: np.ndarray | None, drift: np.ndarray, level: fl
         Check(
             np.full(len(drift), False) if forgot is None else ~forgot,
             lambda k: "superchains still differed by their starting points at the end of warmup",
-            "its posterior may have several modes; cv.adapt: auto, or reparameterise",
+            "its posterior may have several modes; set cv.adapt to auto, or reparameterise",
         ),
         Check(
             drift < level,

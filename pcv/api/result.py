@@ -186,6 +186,8 @@ class CV:
 
         Its `pareto_k` are those of the folds (`CV.folds`). ArviZ's SE divides by T, ours by T − 1,
         so that it is smaller by :math:`\\sqrt{(T-1)/T}`.
+        The weights of `az.compare` are undefined where terms are below −700 nats, as joint scores
+        of large folds are; those of `pcv.compare` are not.
         """
         self._check_subsample(False)
         return summary.elpd_data(self.tree, self.scores, self.p)

@@ -174,7 +174,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=21,
+        version=22,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="estimates",
         says="Compute estimates and diagnostics of every fold from the stored sums: "

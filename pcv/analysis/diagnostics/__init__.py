@@ -21,7 +21,6 @@ from pcv.analysis.diagnostics.convergence import (
     drift,
     efmi,
     mixing,
-    nested_alone,
     nested_limit,
     nested_rhat,
     rhat,
@@ -55,6 +54,7 @@ from pcv.analysis.diagnostics.rhat_max import (
     Benchmark,
     benchmark_of_models,
     mixing_benchmark,
+    nested_alone,
     nested_benchmark,
     rhat_max_benchmark,
 )

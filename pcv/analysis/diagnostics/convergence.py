@@ -200,17 +200,6 @@ def drift(sums: LogSums) -> Float[np.ndarray, " fold *slot"]:
         return 2 * stdtr(freedom, -np.abs(t))
 
 
-def nested_alone(sums: LogSums, superchains: int) -> int:
-    """The number of superchains if `nested_rhat` alone can judge the chains, which have a single
-    batch, else 0: `rhat` sees faults that do not follow starting points, such as one bad chain.
-
-    >>> from pcv.analysis.diagnostics import batch_sums
-    >>> [nested_alone(batch_sums(np.ones((1, 64, 100)), size), 4) for size in (50, 100)]
-    [0, 4]
-    """
-    return superchains if (sums.count > 0).sum(axis=2).max(initial=0) <= 1 else 0
-
-
 def mixing(sums: LogSums, superchains: int) -> Float[np.ndarray, " fold *slot"]:
     """`nested_rhat` with superchains, else `rhat`."""
     return nested_rhat(sums, superchains) if superchains else rhat(sums)

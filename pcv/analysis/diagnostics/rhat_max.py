@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from pcv.analysis.diagnostics.convergence import (
-    nested_alone,
     nested_rhat,
     nested_rhat_of_moments,
     rhat,
@@ -27,7 +26,6 @@ EMULATED = 2**16
 """blocks drawn at a time, to bound memory"""
 KEPT_APART = 1000
 """number of folds with the largest R-hat, any of which the limit may exclude"""
-"""receives progress messages"""
 
 
 class Benchmark(NamedTuple):
@@ -49,11 +47,17 @@ def mixing_benchmark(
     rng: np.random.Generator, sums: LogSums, superchains: int, monitor: Monitor = SILENT
 ) -> Benchmark:
     """`rhat_max_benchmark`, with superchains beside `nested_benchmark`, or this alone where chains
-    have a single batch."""
+    have a single batch: R-hat sees faults that do not follow starting points, such as one bad
+    chain, but its benchmark needs blocks."""
     nested = nested_benchmark(rng, sums, superchains, monitor=monitor) if superchains else None
-    if nested and nested_alone(sums, superchains):
+    if nested and (sums.count > 0).sum(axis=2).max() <= 1:
         return nested
     return rhat_max_benchmark(rng, sums, monitor=monitor)._replace(nested=nested)
+
+
+def nested_alone(benchmark: Benchmark, superchains: int) -> int:
+    """The number of superchains if `nested_rhat` alone judges the chains of a run, else 0."""
+    return 0 if benchmark.nested else superchains
 
 
 def nested_benchmark(
@@ -226,7 +230,9 @@ def _benchmark(
 def _limit(
     observed: Float[np.ndarray, " fold"], replicates: Float[np.ndarray, "replicate fold"]
 ) -> float:
-    kept = np.full(len(observed), True)
+    kept = ~np.isnan(observed)
+    if not kept.any():
+        return float("nan")
     while True:
         largest = np.fmax.reduce(replicates[:, kept], axis=1)
         limit = np.quantile(largest, 1 - BENCHMARK_LEVEL, method="higher")

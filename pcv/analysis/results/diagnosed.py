@@ -133,7 +133,7 @@ def diagnose(
         "num_chains": int(chains),
         "superchains": superchains,
         "given_tested": int(samples[0].attrs["given_tested"]),
-        "rhat_is_nested": superchains > 0 and benchmark.nested is None,
+        "rhat_is_nested": diag.nested_alone(benchmark, superchains) > 0,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,
         "batch_inflation": inflation,
@@ -232,7 +232,7 @@ def _unit_variables(
         is_heavy = verdicts.heavy_tail(each, khat, hidden, carry)
         heavy += np.bincount(fold[is_heavy], minlength=len(heavy))
         elpd_at = np.stack([x.elpd for x in at], axis=-1)
-        ess, rhat = diag.ess(sums), diag.mixing(sums, diag.nested_alone(sums, superchains))
+        ess, rhat = diag.ess(sums), diag.mixing(sums, diag.nested_alone(benchmark, superchains))
         own_mcse = np.sqrt(inflation) * diag.mcse(sums)
         found.append(
             _UnitVariables(at[-1].elpd, ess / inflation, rhat, own_mcse, elpd_at, verdict, own)
@@ -290,7 +290,7 @@ def _fold_variables(
         inflation,
         both,
     )
-    alone = diag.nested_alone(joint, superchains)
+    alone = diag.nested_alone(benchmark, superchains)
     joint_at = diag.progressive(joint, points, alone)
     units, heavy_units, summed_at = _unit_variables(
         sample,

@@ -18,6 +18,9 @@ TARGETS = (0.8, 0.95, 0.99)
 """target acceptance rates tried in turn by default, while steps are too large"""
 FAR, MOST_LABELS = 1.2, 20
 """R-hat above which chains are in different places, and most components of a mixture"""
+SEPARATE = 2.0
+"""R-hat between a vector's elements above which each has a place of its own to give to another:
+elements that overlap change places within a chain"""
 APART = 0.5
 """standard deviations, and at least four standard errors, by which the mean of divergent draws must
 differ in a parameter to name it"""
@@ -179,13 +182,18 @@ def _advice(
 
 
 def _switched(draws: Draws, names: list[str], rhat: Float[np.ndarray, " param"]) -> str:
-    """The vector, if any, whose chains disagree element by element and agree once it is sorted."""
+    """The vector, if any, whose chains disagree element by element and agree once it is sorted.
+
+    Its elements must be apart within chains, too: those of a funnel that has not mixed are not.
+    """
     base = np.array([name.split("[")[0] for name in names])
     for name in dict.fromkeys(base[~(rhat <= FAR)]):
         elements = np.flatnonzero(base == name)
         if 2 <= elements.size <= MOST_LABELS:
-            in_order = plain_rhat(np.sort(draws.position[..., elements], axis=-1))
-            if in_order.max() <= MAX_RHAT:
+            position = draws.position[..., elements]
+            in_order = plain_rhat(np.sort(position, axis=-1))
+            between = plain_rhat(position.transpose(2, 1, 0))  # elements take the place of chains
+            if in_order.max() <= MAX_RHAT and np.median(between) > SEPARATE:
                 return str(name)
     return ""
 
