@@ -129,8 +129,8 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
     diagnosed = result.diagnostics.load()
     folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
     groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}
-    if result.approximated is not None and "terms" in result.approximated:
-        groups["surrogates"] = result.approximated["terms"].to_dataset().load()
+    if result.surrogates is not None and "terms" in result.surrogates:
+        groups["surrogates"] = result.surrogates["terms"].to_dataset().load()
     tree = xr.DataTree.from_dict(groups)
     description = describe(stored(folds), problem.num_units)
     tree.attrs = {

@@ -1,18 +1,40 @@
-"""The number of batches into which folds are cut to fit in memory."""
+"""Batches of folds that fit in memory."""
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import xarray as xr
 
 from pcv.analysis.results.numbers import in_bytes
 from pcv.base.monitor import Monitor
+from pcv.base.names import batch_names
 from pcv.core import groups
 from pcv.core.problem import Problem, chain_model, check_scores, engine_of
 from pcv.core.settings import CvConfig
+from pcv.core.store import Step
 from pcv.folds.base import Folds
 from pcv.sampling import memory
 
 
+def num_fold_batches(
+    problem: Problem, fit: xr.DataTree, mcmc_folds: Folds, cv: CvConfig, run: Callable[..., Any]
+) -> int:
+    """The number of batches of folds, measured by `cut` where the settings leave it open."""
+    if cv.fold_batches != "auto":
+        return cv.fold_batches
+    measured = run(Step("cut", problem.name), cut, problem, fit, mcmc_folds, cv)
+    return int(measured.attrs["fold_batches"])
+
+
+def split(folds: Folds, number: int) -> dict[str, Folds]:
+    """Split folds into batches, by their names."""
+    places = np.array_split(np.arange(len(folds.id)), number)
+    return {name: folds.some(some) for name, some in zip(batch_names(number), places)}
+
+
 def cut(
-    problem: Problem, fit: xr.DataTree, sampled: Folds, cv: CvConfig, monitor: Monitor
+    problem: Problem, fit: xr.DataTree, mcmc_folds: Folds, cv: CvConfig, monitor: Monitor
 ) -> xr.Dataset:
     """Measure how many batches of folds fit in memory.
 
@@ -21,28 +43,28 @@ def cut(
     Args:
         problem: with all folds.
         fit: of the full data.
-        sampled: the folds that are sampled.
+        mcmc_folds: the folds that need MCMC.
         cv: settings of the folds' chains.
         monitor: takes messages.
 
     Returns:
         The attribute ``fold_batches``, and bytes of a batch and of the machine.
     """
-    if not len(sampled.id):
+    if not len(mcmc_folds.id):
         monitor.log("the full-data fit suffices, no fold is sampled")
         return xr.Dataset(attrs={"fold_batches": 1})
     how = chain_model(problem, groups.tuned_fit(fit), monitor)
-    check_scores(problem, how, sampled.test.shape[1])
+    check_scores(problem, how, mcmc_folds.test.shape[1])
     engine = engine_of(problem, how, problem.scores, None, cv.batch_size)
-    first, machine = sampled.some(slice(1)), memory.of_devices()
+    first, machine = mcmc_folds.some(slice(1)), memory.of_devices()
     measured: dict[int, memory.Step] = {}
 
     def share(num_folds: int) -> float:
         measured[num_folds] = memory.of_step(engine, first, cv.chains, num_folds)
         return measured[num_folds].host / machine.host  # a device holds one tile of any number
 
-    number = memory.num_batches(len(sampled.id), share, cv.memory_share)
-    most = -(-len(sampled.id) // number)
+    number = memory.num_batches(len(mcmc_folds.id), share, cv.memory_share)
+    most = -(-len(mcmc_folds.id) // number)
     if most not in measured:
         share(most)
     sizes = {
@@ -50,7 +72,7 @@ def cut(
         for what, step in (("batch", measured[most]), ("machine", machine))
         for name, x in step._asdict().items()
     }
-    _report(len(sampled.id), most, number, sizes, cv, monitor)
+    _report(len(mcmc_folds.id), most, number, sizes, cv, monitor)
     return xr.Dataset(attrs={"fold_batches": number, **sizes})
 
 

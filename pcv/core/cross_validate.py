@@ -9,14 +9,13 @@ import xarray as xr
 
 from pcv.analysis.samples import joined
 from pcv.base.monitor import TO_LOG, Monitor
-from pcv.base.names import batch_names
-from pcv.core.batches import cut
+from pcv.core.batches import num_fold_batches, split
 from pcv.core.diagnose import diagnose, plan
 from pcv.core.fit import fit
 from pcv.core.problem import Problem
-from pcv.core.psis import approximate
-from pcv.core.sample import Round, sample
-from pcv.core.settings import CvConfig, Settings
+from pcv.core.psis import compute_surrogates
+from pcv.core.sample import next_round, sample
+from pcv.core.settings import Settings
 from pcv.core.store import InMemory, Step, Store, run_step
 from pcv.core.subsample import choose_terms
 from pcv.core.warmup import warm_up
@@ -28,11 +27,11 @@ class Result(NamedTuple):
     """Cross-validation of one model."""
 
     fit: xr.DataTree
-    """of the full data, in ArviZ's groups"""
+    """the full-data fit, in ArviZ's groups"""
     diagnostics: xr.Dataset
     """estimates and diagnostics of all folds, see `pcv.analysis.results.diagnose`"""
-    approximated: xr.DataTree | None
-    """what is scored from the full-data fit"""
+    surrogates: xr.DataTree | None
+    """PSIS estimates of all folds; for a subsample, surrogates of all terms as well"""
 
 
 def cross_validate(
@@ -46,7 +45,8 @@ def cross_validate(
 
     Args:
         problems: by the models' names.
-        settings: of the fits and of the folds' chains.
+        settings: the scheme, and the settings of fits and chains. A cumulative scheme is for
+            `pcv.core.evidence`.
         monitor: takes messages and progress.
         store: keeps the results of finished steps; by default in memory, for this run.
         draws: existing draws of full-data posteriors, by model.
@@ -64,72 +64,57 @@ def cross_validate(
         of_model = {"draws": draws.get(name), "tune": scheme.samples}
         fits[name] = run(Step("fit", name), fit, problem, settings.fit, **of_model)
 
-    # Folds that the full-data fit suffices for, where the scheme asks for that.
-    approximated = {
-        name: run(Step("surrogates", name), approximate, problem, fits[name], scheme)
+    # PSIS estimates of all folds, from the full-data draws. Only some schemes use PSIS.
+    surrogates = {
+        name: run(Step("surrogates", name), compute_surrogates, problem, fits[name], scheme)
         for name, problem in each
         if scheme.from_full_data
     }
+
+    # The terms that a subsample computes exactly, the same for all models.
     chosen = None
     if isinstance(scheme, Subsampling):
         layout, reference = next(iter(problems.values())).layout, settings.compare.reference
-        chosen = run(Step("subsample"), choose_terms, layout, approximated, scheme, reference)
+        chosen = run(Step("subsample"), choose_terms, layout, surrogates, scheme, reference)
 
-    # All chains of all other folds: from full-data draws to starting points, then to samples.
+    # MCMC for the other folds, all chains at once. Warmup starts from full-data draws.
     warmups: dict[str, dict[str, xr.Dataset]] = {}
     for name, problem in each if scheme.samples else ():
-        sampled = sampled_folds(problem.folds, approximated.get(name), chosen)
-        batches = split(sampled, num_batches(problem, fits[name], sampled, settings.cv, run))
+        mcmc_folds = select_mcmc_folds(problem.folds, surrogates.get(name), chosen)
+        number = num_fold_batches(problem, fits[name], mcmc_folds, settings.cv, run)
         warmups[name] = {}
-        for batch, folds in batches.items():
+        for batch, folds in split(mcmc_folds, number).items():
             step = Step("warmup", name, batch)
-            of_batch = {"sampled": sampled, "folds": folds, "resume": store.resume(step)}
+            of_batch = {"mcmc_folds": mcmc_folds, "folds": folds, "resume": store.resume(step)}
             warmups[name][batch] = run(step, warm_up, problem, fits[name], settings, **of_batch)
     samples = sample_rounds(problems, fits, warmups, settings, store, run)
 
-    # Estimates and diagnostics, from sums of the samples' scores.
+    # Estimates and diagnostics, from both sides of each fold: its own draws and full-data draws.
     results = {}
     for name, problem in each:
-        warmup = next(iter(warmups[name].values())) if name in warmups else None
-        drawn = fits[name], warmup, samples.get(name, ()), settings
-        of_scheme = {"approximated": approximated.get(name), "chosen": chosen}
+        # The first batch's warmup holds what folds share: scores at full-data draws, and checks.
+        first = next(iter(warmups[name].values())) if name in warmups else None
+        drawn = fits[name], first, samples.get(name, ()), settings
+        of_scheme = {"surrogates": surrogates.get(name), "chosen": chosen}
         diagnosed = run(Step("diagnose", name), diagnose, problem, *drawn, **of_scheme)
-        results[name] = Result(fits[name], diagnosed, approximated.get(name))
+        results[name] = Result(fits[name], diagnosed, surrogates.get(name))
     return results
 
 
-def sampled_folds(
-    folds: Folds, approximated: xr.DataTree | None, chosen: xr.Dataset | None
+def select_mcmc_folds(
+    folds: Folds, surrogates: xr.DataTree | None, chosen: xr.Dataset | None
 ) -> Folds:
-    """The folds that a model samples: all that are scored, but for those that the full-data fit
-    suffices for.
+    """The folds that need MCMC: all that are scored, except where PSIS suffices.
 
     Args:
         folds: all folds.
-        approximated: "folds" of `pcv.core.psis.estimate_by_psis`; None: all are sampled.
+        surrogates: "folds" of `pcv.core.psis.estimate_by_psis`; None: all need MCMC.
         chosen: folds that are scored; None: all.
     """
     scored = folds if chosen is None else folds.some(np.isin(folds.id, chosen["fold"].values))
-    if approximated is None:
+    if surrogates is None:
         return scored
-    again = approximated["folds"]["again"]
-    return scored.some(again.sel(fold=scored.id).values)
-
-
-def num_batches(
-    problem: Problem, fit: xr.DataTree, sampled: Folds, cv: CvConfig, run: Callable[..., Any]
-) -> int:
-    """The number of batches of folds, measured where the settings leave it open."""
-    if cv.fold_batches != "auto":
-        return cv.fold_batches
-    measured = run(Step("cut", problem.name), cut, problem, fit, sampled, cv)
-    return int(measured.attrs["fold_batches"])
-
-
-def split(folds: Folds, number: int) -> dict[str, Folds]:
-    """Batches of folds, by their names."""
-    places = np.array_split(np.arange(len(folds.id)), number)
-    return {name: folds.some(some) for name, some in zip(batch_names(number), places)}
+    return scored.some(surrogates["folds"]["needs_mcmc"].sel(fold=scored.id).values)
 
 
 def sample_rounds(
@@ -142,8 +127,8 @@ def sample_rounds(
 ) -> dict[str, list[xr.Dataset]]:
     """The samples of each model's batches of folds.
 
-    One round, unless the comparison decides which folds continue: then each round is as long as all
-    before it, and `plan` chooses its folds.
+    There is one round, unless draws go on until the comparison is settled. Then each round doubles
+    the draws, up to a maximum, and `plan` chooses the folds that continue.
     """
     rounds = settings.cv.rounds
     samples: dict[str, dict[str, list[xr.Dataset]]] = {
@@ -158,18 +143,11 @@ def sample_rounds(
         for name, batches in warmups.items():
             for batch, warmup in batches.items():
                 step, drawn = Step("sample", name, batch, number), samples[name][batch]
-                start = continued(number, name, drawn[-1], planned) if number else None
+                start = None if planned is None else next_round(number, name, drawn[-1], planned)
                 of_batch = problems[name], fits[name], warmup, settings
                 more = {"round": start, "resume": store.resume(step)}
                 drawn.append(run(step, sample, *of_batch, **more))
     return {name: _joined(of_model, rounds) for name, of_model in samples.items()}
-
-
-def continued(number: int, model: str, before: xr.Dataset, planned: xr.Dataset | None) -> Round:
-    """The round that continues the folds that a plan chooses, of those of the round before."""
-    assert planned is not None
-    more = planned["more"].sel(model=model, fold=before["fold"].values)
-    return Round(number, before.isel(fold=np.flatnonzero(more.values)))
 
 
 def _joined(samples: Mapping[str, list[xr.Dataset]], rounds: list[int]) -> list[xr.Dataset]:

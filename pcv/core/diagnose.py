@@ -28,7 +28,7 @@ def diagnose(
     samples: Sequence[xr.Dataset],
     settings: Settings,
     monitor: Monitor,
-    approximated: xr.DataTree | None = None,
+    surrogates: xr.DataTree | None = None,
     chosen: xr.Dataset | None = None,
 ) -> xr.Dataset:
     """Estimates and diagnostics of all folds of a model.
@@ -40,7 +40,7 @@ def diagnose(
         samples: of each batch of folds, of all rounds.
         settings: of the folds' chains.
         monitor: takes messages.
-        approximated: "folds" of `estimate_by_psis`, and "terms" of `approximate_terms`, of schemes
+        surrogates: "folds" of `estimate_by_psis`, and "terms" of `approximate_terms`, of schemes
             that are scored from the full data.
         chosen: the terms that are scored, of `choose_terms`; None: all.
 
@@ -51,10 +51,10 @@ def diagnose(
     if num_sampled:
         assert warmup is not None
         diagnosed = _sampled(problem, fit, warmup, samples, settings, monitor)
-    if approximated is not None and chosen is not None:
-        diagnosed = merge_subsample(approximated, diagnosed, chosen)
-    elif approximated is not None:
-        diagnosed = merged(approximated["folds"].to_dataset().load(), diagnosed)
+    if surrogates is not None and chosen is not None:
+        diagnosed = merge_subsample(surrogates, diagnosed, chosen)
+    elif surrogates is not None:
+        diagnosed = merged(surrogates["folds"].to_dataset().load(), diagnosed)
     assert diagnosed is not None
     if settings.kernel is not None and warmup is not None and num_sampled:
         diagnosed = with_subspace(diagnosed, warmup, num_sampled)

@@ -46,10 +46,10 @@ FOLDS_AT_ONCE = 50
 """evaluated in parallel"""
 
 
-def approximate(
+def compute_surrogates(
     problem: Problem, fit: xr.DataTree, scheme: FromFullData, monitor: Monitor
 ) -> xr.DataTree:
-    """What is scored from the full-data fit: folds by PSIS, and surrogates of all terms.
+    """Score folds from the full-data draws by PSIS, and compute surrogates of a subsample's terms.
 
     Args:
         problem: with all folds.
@@ -84,8 +84,8 @@ def estimate_by_psis(
         monitor: takes messages.
 
     Returns:
-        What `pcv.analysis.results.by_psis.by_psis` returns, and ``again`` (fold): whether a fold
-        has to be sampled.
+        What `pcv.analysis.results.by_psis.by_psis` returns, and ``needs_mcmc`` (fold): whether
+        chains have to sample a fold.
     """
     how, folds = predictive_model(problem), problem.folds
     joint, pointwise, log_weight = _at_full_data(problem, how, fit)
@@ -105,16 +105,14 @@ def estimate_by_psis(
     }
     checks = fit["checks"].to_dataset()
     why = doubts(estimates, limit, own)
-    approximated = by_psis(
-        estimates, folds.id.astype(str), units, checks, why, limit, number, about
-    )
+    estimated = by_psis(estimates, folds.id.astype(str), units, checks, why, limit, number, about)
     fails = np.array(why) != ""
-    again = np.full(fails.shape, True) if scheme.exact == "folds" else fails
     monitor.log(
         f"PSIS is not trusted in {fails.sum()} of {fails.size} folds; k-hat is above {limit:.2f} "
         f"in {(~(estimates.khat <= limit)).sum()}"
     )
-    return approximated.assign(again=("fold", again & (scheme.exact != "psis")))
+    needs_mcmc = {"folds": np.full(fails.shape, True), "psis": np.full(fails.shape, False)}
+    return estimated.assign(needs_mcmc=("fold", needs_mcmc.get(scheme.exact, fails)))
 
 
 def approximate_terms(
@@ -183,8 +181,8 @@ def order_in_strata(
     if n < 2 * number:
         raise PcvError(f"{number} strata of {n} terms; use {n // 2} or fewer")
     names = scheme.surrogates(n, groups.positions(fit).shape[-1])
-    approximated = approximate_terms(problem, fit, terms, names, monitor)
-    stratum, spread = strata_of(approximated[names[0]].values, number)
+    surrogates = approximate_terms(problem, fit, terms, names, monitor)
+    stratum, spread = strata_of(surrogates[names[0]].values, number)
     order = in_order(problem.seed, stratum, spread if by_spread else None)
     return xr.Dataset({"order": ("term", order), "stratum": ("term", stratum)})
 

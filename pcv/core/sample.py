@@ -46,6 +46,19 @@ class Round(NamedTuple):
     """samples of the round before, of the folds that continue"""
 
 
+def next_round(number: int, model: str, before: xr.Dataset, planned: xr.Dataset) -> Round:
+    """The round of the folds that a plan continues.
+
+    Args:
+        number: of the round, from 1.
+        model: whose folds.
+        before: samples of the round before.
+        planned: of `pcv.core.diagnose.plan`.
+    """
+    more = planned["more"].sel(model=model, fold=before["fold"].values)
+    return Round(number, before.isel(fold=np.flatnonzero(more.values)))
+
+
 class _Start(NamedTuple):
     """Folds, their warmup, and where their chains stand."""
 

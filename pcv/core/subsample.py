@@ -19,7 +19,7 @@ OF_SUBSAMPLE = ("chosen", "stratum", "stratum_size")
 
 def choose_terms(
     layout: xr.Dataset,
-    approximated: Mapping[str, xr.DataTree],
+    surrogates: Mapping[str, xr.DataTree],
     scheme: Subsampling,
     reference: str | None,
     monitor: Monitor,
@@ -31,7 +31,7 @@ def choose_terms(
 
     Args:
         layout: all folds, with the order in which terms are chosen.
-        approximated: by model: "folds" of `estimate_by_psis`, "terms" of `approximate_terms`.
+        surrogates: by model: "folds" of `estimate_by_psis`, "terms" of `approximate_terms`.
         scheme: how many terms, and until when they grow.
         reference: the model that others are compared with; None: the best.
         monitor: takes messages.
@@ -44,7 +44,7 @@ def choose_terms(
         chosen = layout.sel(fold=layout["place"] < size)
         if until is None:
             break
-        each = [_scores(of_model, chosen) for of_model in approximated.values()]
+        each = [_scores(of_model, chosen) for of_model in surrogates.values()]
         compared = comparison.compare(each, reference)
         decide = until.decide.probability if until.decide else None
         words = needs_terms(compared, until.subsampling_se_over_se, decide)
@@ -55,26 +55,26 @@ def choose_terms(
     return chosen[list(OF_SUBSAMPLE)].assign_attrs(about)
 
 
-def _scores(approximated: xr.DataTree, chosen: xr.Dataset) -> comparison.Scores:
+def _scores(surrogates: xr.DataTree, chosen: xr.Dataset) -> comparison.Scores:
     """The scores of a model's chosen terms by PSIS."""
-    of_folds = approximated["folds"].to_dataset().sel(fold=chosen["fold"].values)
-    terms = approximated["terms"].to_dataset()
+    of_folds = surrogates["folds"].to_dataset().sel(fold=chosen["fold"].values)
+    terms = surrogates["terms"].to_dataset()
     return scores(_with_terms(merged(of_folds, None), terms, chosen), "joint", "", "")
 
 
 def merge_subsample(
-    approximated: xr.DataTree, sampled: xr.Dataset | None, chosen: xr.Dataset
+    surrogates: xr.DataTree, sampled: xr.Dataset | None, chosen: xr.Dataset
 ) -> xr.Dataset:
     """Diagnostics of the chosen terms, with what the sum over all terms is estimated from.
 
     Args:
-        approximated: "folds" of `estimate_by_psis`, "terms" of `approximate_terms`.
+        surrogates: "folds" of `estimate_by_psis`, "terms" of `approximate_terms`.
         sampled: diagnostics of the folds that are sampled; None: none is.
         chosen: of `choose_terms`.
     """
     of_terms = Subsample(*(chosen[name].values for name in OF_SUBSAMPLE))
-    terms = approximated["terms"].to_dataset().load()
-    of_folds = approximated["folds"].to_dataset().load().sel(fold=chosen["fold"].values)
+    terms = surrogates["terms"].to_dataset().load()
+    of_folds = surrogates["folds"].to_dataset().load().sel(fold=chosen["fold"].values)
     mcse = None
     if of_terms.term.size < of_terms.sizes.sum():
         mcse = float(terms.attrs["mcse"])

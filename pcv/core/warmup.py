@@ -61,7 +61,7 @@ def warm_up(
     fit: xr.DataTree,
     settings: Settings,
     monitor: Monitor,
-    sampled: Folds | None = None,
+    mcmc_folds: Folds | None = None,
     folds: Folds | None = None,
     resume: Resume = resume_nothing,
 ) -> xr.Dataset:
@@ -72,8 +72,8 @@ def warm_up(
         fit: of the full data.
         settings: of the folds' chains.
         monitor: takes messages and progress.
-        sampled: all folds that are sampled; None: those of the problem.
-        folds: those to warm up; None: all that are sampled.
+        mcmc_folds: all folds that need MCMC; None: those of the problem.
+        folds: those to warm up; None: all of these.
         resume: opens what an interrupted warmup has left.
 
     Returns:
@@ -83,11 +83,11 @@ def warm_up(
     Raises:
         PcvError: the subspace has more dimensions than the posterior.
     """
-    sampled = problem.folds if sampled is None else sampled
-    folds = sampled if folds is None else folds
+    mcmc_folds = problem.folds if mcmc_folds is None else mcmc_folds
+    folds = mcmc_folds if folds is None else folds
     if not len(folds.id):
         return xr.Dataset(coords={"fold": folds.id})
-    is_first = folds.id[0] == sampled.id[0]
+    is_first = folds.id[0] == mcmc_folds.id[0]
     tuned = groups.tuned_fit(fit)
     predictive = predictive_model(problem)
     how = chain_model(problem, tuned, monitor, None)
@@ -130,10 +130,10 @@ def warm_up(
     else:
         warmup = warmup.merge(_of_subspace(space)).assign_attrs(subspace_share=space.share)
         if is_first:
-            some = sampled.some(evenly(len(sampled.id), BOTH_WAYS))
+            some = mcmc_folds.some(evenly(len(mcmc_folds.id), BOTH_WAYS))
             warmup = warmup.merge(_in_all_directions(problem, chains, whole, some, monitor))
     if is_first and (how.predictive == "marginal" or "log_likelihood" not in fit):
-        scores = _at_full_data(whole, sampled, groups.positions(fit), monitor)
+        scores = _at_full_data(whole, mcmc_folds, groups.positions(fit), monitor)
         warmup["log_score_full"] = ("checked_fold", "full_chain", "full_draw"), scores
     if is_first and not settings.folds.from_full_data:  # else found with the surrogates
         warmup.attrs["marks"] = warn_of_leaks(problem)

@@ -93,7 +93,7 @@ STAGES = {
         files={"files": "folds"},
     ),
     "surrogates": Stage(
-        version=4,
+        version=5,
         on_devices=True,
         path="{experiment}/models/{model}/surrogates.zarr",
         module="psis",

@@ -131,20 +131,20 @@ def all_folds(job: Job) -> Folds:
     return stored(opened(job, "folds"))
 
 
-def sampled_folds(job: Job) -> Folds:
+def mcmc_folds(job: Job) -> Folds:
     """The folds that the job's model samples: all that are scored, except where the full-data fit
     suffices."""
-    from pcv.core.cross_validate import sampled_folds
+    from pcv.core.cross_validate import select_mcmc_folds
 
     chosen = opened(job, "subsample") if job.settings.makes("subsample") else None
-    approximated = opened_tree(job, "surrogates") if job.settings.makes("surrogates") else None
-    return sampled_folds(all_folds(job), approximated, chosen)
+    surrogates = opened_tree(job, "surrogates") if job.settings.makes("surrogates") else None
+    return select_mcmc_folds(all_folds(job), surrogates, chosen)
 
 
 def batch_of(job: Job, folds: Folds) -> Folds:
     """Those of the job's batch, of the folds that its model samples; perhaps none where the
     full-data fit suffices."""
-    from pcv.core.cross_validate import split
+    from pcv.core.batches import split
 
     names = [part.batch for part in batches(job)]
     if job.batch not in names:
@@ -177,7 +177,7 @@ def resume(job: Job, stage: str, known: Mapping[str, Stamp]) -> Resume:
     """
     match stage:
         case "warmup":
-            folds = batch_of(job, sampled_folds(job))
+            folds = batch_of(job, mcmc_folds(job))
             return partial(_resumed_warmup, job, known, folds)
         case "sample":
             return partial(_resumed, job, stage, job.checkpoints, sampled_recipe(job, known))

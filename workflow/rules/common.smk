@@ -241,7 +241,7 @@ def files(which):
     return of
 
 
-def approximated(wildcards):
+def surrogates(wildcards):
     """What is computed from the full-data fit, where the config asks for it."""
     makes = CONFIG.experiments[wildcards.experiment].makes
     place = wildcards.experiment, wildcards.model

@@ -4,7 +4,7 @@ checkpoint cut:
         data=rules.data.output,
         fit=rules.fit.output,
         folds=rules.folds.output,
-        approximated=approximated,
+        surrogates=surrogates,
         scores=files("scores"),
         recipe=recipe("cut"),
     output:

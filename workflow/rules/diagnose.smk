@@ -2,7 +2,7 @@ rule diagnose:
     input:
         folds=rules.folds.output,
         fit=rules.fit.output,
-        approximated=approximated,
+        surrogates=surrogates,
         sample=all_samples,
         recipe=recipe("diagnose"),
     output:

@@ -2,7 +2,7 @@ rule sample:
     input:
         data=rules.data.output,
         folds=rules.folds.output,
-        approximated=approximated,
+        surrogates=surrogates,
         warmup=rules.warmup.output,
         scores=files("scores"),
         recipe=recipe("sample"),
@@ -50,7 +50,7 @@ rule sample_more:
     input:
         data=rules.data.output,
         folds=rules.folds.output,
-        approximated=approximated,
+        surrogates=surrogates,
         warmup=rules.warmup.output,
         plan=rules.plan.output,
         before=sample_before,

@@ -3,7 +3,7 @@ rule warmup:
         data=rules.data.output,
         fit=rules.fit.output,
         folds=rules.folds.output,
-        approximated=approximated,
+        surrogates=surrogates,
         recipe=recipe("warmup"),
     output:
         directory("results/{experiment}/models/{model}/warmup/{batch}.zarr"),

@@ -98,7 +98,7 @@ def merged(
             takes over: given the draws its estimate is unbiased for that sum, and what they add to
             the spread between terms is part of its SE of subsampling.
     """
-    found = estimated.drop_vars(["again", "joint_apart", "pointwise_apart"])
+    found = estimated.drop_vars(["needs_mcmc", "joint_apart", "pointwise_apart"])
     weight = np.ones(found.sizes["fold"]) if chosen is None else chosen.weight
     place = np.empty(0, int) if sampled is None else _places(estimated, sampled)
     of_psis = np.delete(np.arange(found.sizes["fold"]), place)

@@ -3,7 +3,7 @@
 from pcv.pipeline.job import Job
 from pcv.pipeline.problems import problem_of
 from pcv.pipeline.storage.artifacts import opened_tree, verified
-from pcv.pipeline.work import sampled_folds, write
+from pcv.pipeline.work import mcmc_folds, write
 
 
 def cut(job: Job) -> None:
@@ -18,5 +18,5 @@ def cut(job: Job) -> None:
         monitor.log(f"nothing to measure, cv.fold_batches is {cv.fold_batches}")
         return
     finished = verified(job, "cut")
-    made_of = opened_tree(job, "fit"), sampled_folds(job), cv, monitor
+    made_of = opened_tree(job, "fit"), mcmc_folds(job), cv, monitor
     write(job, "cut", finished, lambda: cut(problem_of(job), *made_of))

@@ -3,7 +3,7 @@
 from pcv.pipeline.job import Job
 from pcv.pipeline.problems import comparable_problem_of, problem_of
 from pcv.pipeline.storage.artifacts import known_to, opened, opened_tree, verified
-from pcv.pipeline.work import batch_of, resume, sampled_folds, write, write_batches
+from pcv.pipeline.work import batch_of, mcmc_folds, resume, write, write_batches
 
 
 def warmup(job: Job) -> None:
@@ -15,10 +15,10 @@ def warmup(job: Job) -> None:
     from pcv.core.warmup import warm_up
 
     finished = verified(job, "warmup")
-    sampled = sampled_folds(job)
     settings = opened_tree(job, "fit"), job.settings, job.monitor_of("warmup")
-    folds = batch_of(job, sampled), resume(job, "warmup", known_to(job, finished))
-    warm_up_all = lambda: warm_up(comparable_problem_of(job), *settings, sampled, *folds)  # noqa: E731
+    all_folds = mcmc_folds(job)
+    folds = batch_of(job, all_folds), resume(job, "warmup", known_to(job, finished))
+    warm_up_all = lambda: warm_up(comparable_problem_of(job), *settings, all_folds, *folds)  # noqa: E731
     write(job, "warmup", finished, warm_up_all)
 
 
@@ -28,13 +28,12 @@ def sample(job: Job) -> None:
     Rounds after the first continue the folds that their plan chooses. Valid blocks of draws from an
     earlier run are taken from the job's checkpoint.
     """
-    from pcv.core.cross_validate import continued
-    from pcv.core.sample import num_batches, sample_batches
+    from pcv.core.sample import next_round, num_batches, sample_batches
 
     finished, before = verified(job, "sample"), None
     if job.round:
         earlier = opened(job._replace(round=job.round - 1), "sample")
-        before = continued(job.round, job.model, earlier, opened(job, "plan"))
+        before = next_round(job.round, job.model, earlier, opened(job, "plan"))
     warmup, monitor = opened(job, "warmup"), job.monitor_of("sample")
     made_of = opened_tree(job, "fit"), warmup, job.settings, monitor, before
     saved = resume(job, "sample", known_to(job, finished))

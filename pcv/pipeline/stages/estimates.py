@@ -12,10 +12,10 @@ def diagnose(job: Job) -> None:
     finished, settings = verified(job, "diagnose"), job.settings
     parts = batches(job)
     warmup = opened(parts[0], "warmup") if parts else None
-    approximated = opened_tree(job, "surrogates") if settings.makes("surrogates") else None
+    surrogates = opened_tree(job, "surrogates") if settings.makes("surrogates") else None
     chosen = opened(job, "subsample").load() if settings.makes("subsample") else None
     made_of = opened_tree(job, "fit"), warmup, samples(job), settings, job.monitor_of("diagnose")
-    of_scheme = approximated, chosen
+    of_scheme = surrogates, chosen
     write(
         job,
         "diagnose",

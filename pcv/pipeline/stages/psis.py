@@ -10,7 +10,7 @@ from pcv.pipeline.work import write
 
 def surrogates(job: Job) -> None:
     """Surrogates of all terms, and importance sampling of the folds: ``surrogates.zarr``."""
-    from pcv.core.psis import approximate
+    from pcv.core.psis import compute_surrogates
 
     scheme, monitor = job.settings.folds, job.monitor_of("surrogates")
     if not job.settings.makes("surrogates"):
@@ -19,7 +19,12 @@ def surrogates(job: Job) -> None:
     assert isinstance(scheme, FromFullData)
     finished, fit = verified(job, "surrogates"), opened_tree(job, "fit")
     made_of = fit, scheme, monitor
-    write(job, "surrogates", finished, lambda: approximate(comparable_problem_of(job), *made_of))
+    write(
+        job,
+        "surrogates",
+        finished,
+        lambda: compute_surrogates(comparable_problem_of(job), *made_of),
+    )
 
 
 def subsample(job: Job) -> None:
@@ -32,7 +37,7 @@ def subsample(job: Job) -> None:
         return
     finished = verified(job, "subsample")
     parts = [job._replace(model=name) for name in job.settings.models]
-    approximated = {part.model: opened_tree(part, "surrogates") for part in parts}
+    surrogates = {part.model: opened_tree(part, "surrogates") for part in parts}
     rule = scheme, job.settings.compare.reference, monitor
     layout = opened(job, "folds").load()
-    write(job, "subsample", finished, lambda: choose_terms(layout, approximated, *rule))
+    write(job, "subsample", finished, lambda: choose_terms(layout, surrogates, *rule))
