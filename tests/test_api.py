@@ -828,6 +828,12 @@ def test_a_bad_fit_is_told_in_the_words_of_a_call(tmp_path):
     with pytest.raises(PcvError, match=kept):
         pcv.cross_validate(model, results=tmp_path / "kept", **short)
     assert list(tmp_path.glob("kept/**/fit_failed.zarr"))
+    allowed = short | {"fit": fit | {"allow_bad_fit": True}}
+    folds = pcv.kfold(N, 2, seed=1)
+    pcv.cross_validate(model, folds, results=tmp_path / "kept", draws=40, **allowed)
+    assert not list(tmp_path.glob("kept/**/fit_failed.zarr"))
+    with pytest.raises(PcvError, match=r"\nthe draws are kept in .*/fit\.zarr; fit="):
+        pcv.cross_validate(model, folds, results=tmp_path / "kept", draws=40, **short)
 
 
 AFTERWARDS = """

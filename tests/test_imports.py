@@ -15,7 +15,7 @@ import pcv
 LIGHT = (
     "pcv",
     "pcv.pipeline.config",
-    "pcv.pipeline.storage.paths",
+    "pcv.pipeline.graph",
     "pcv.base.reference",
     "pcv.analysis.diagnostics",
     "pcv.analysis.comparison",

@@ -22,7 +22,7 @@ from pcv.base.names import batch_names
 from pcv.pipeline import config, graph, stages
 from pcv.pipeline.job import Job
 from pcv.pipeline.status import artifacts
-from pcv.pipeline.storage import paths, store
+from pcv.pipeline.storage import store
 from tests.workflow import (
     CONFIG,
     MODEL,
@@ -86,8 +86,8 @@ def test_leaves_every_artifact_with_log_and_benchmark(finished):
         batch_names(2),
     ):
         assert graph.path(results, stage, "tiny", model, batch).exists()
-        assert paths.benchmark(results, stage, "tiny", model, batch).exists()
-    for name in paths.FIGURES:
+        assert graph.benchmark(results, stage, "tiny", model, batch).exists()
+    for name in graph.FIGURES:
         for suffix in ("png", "svg"):
             assert (results / f"tiny/figures/{name}.{suffix}").stat().st_size > 1000
     jobs = {job.replace(" ", "-") for job in ALL}
@@ -474,4 +474,4 @@ def test_snakemake_report_has_every_figure(project):
     assert run.status == 0, run.err
     with zipfile.ZipFile(project / "report.zip") as archive:
         names = {Path(name).name for name in archive.namelist()}
-    assert names >= {f"{name}.svg" for name in paths.FIGURES} | {"report.html", "comparison.csv"}
+    assert names >= {f"{name}.svg" for name in graph.FIGURES} | {"report.html", "comparison.csv"}

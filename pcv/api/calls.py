@@ -14,7 +14,7 @@ from pcv.api import inputs
 from pcv.api.inputs import AnyModel
 from pcv.base import devices, process
 from pcv.base.errors import Stopped, in_python
-from pcv.base.monitor import SILENT, Monitor, show_messages
+from pcv.base.monitor import TO_LOG, Monitor, show_messages
 from pcv.base.progress import reporter
 from pcv.base.section import OBJECT
 from pcv.compile import cache
@@ -71,7 +71,7 @@ def prepared(
 
     Args:
         model, folds, data, seed, precision, results, cores, progress: as for
-            `pcv.cross_validate`.
+            `pcv.cross_validate`. Folds None: there are none, for the full-data fit alone.
         sections: of `pcv.core.settings.Settings`, not yet validated.
         flat: whether the keys of `folds` are arguments of the call themselves.
         groups: of the units, which the column `GROUPS` of the data will hold.
@@ -96,7 +96,9 @@ def prepared(
             if not isinstance(model, Mapping) and hashes["model"]:  # `results` may hold several
                 name = f"model-{hashes['model'][:6]}"
                 models, hashes = {name: models["model"]}, {name: hashes["model"]}
-        scheme, own_folds = inputs.scheme_of(folds, observed, outcome, pcv.__all__)
+        scheme, own_folds = inputs.scheme_of(
+            "loo" if folds is None else folds, observed, outcome, pcv.__all__
+        )
         of_fit, draws = posteriors_of(sections.get("fit", {}), list(models))
         experiment = {
             "data": {
@@ -118,7 +120,7 @@ def prepared(
         asked = {"seed": seed, "precision": precision, "experiments": {EXPERIMENT: experiment}}
         parsed = config.parse(asked)
         settings = parsed.experiments[EXPERIMENT]
-        monitor = SILENT
+        monitor = TO_LOG.only_warnings()
         if progress:
             show_messages()
             monitor = Monitor(show=reporter())
@@ -133,10 +135,20 @@ def prepared(
             session = session_of(models, observed, hashes, units, own_folds, draws, folder)
             store = Results(Job(parsed, EXPERIMENT, folder, monitor=monitor, session=session))
             store.keep(Step("data"), lambda: units)
-        layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
+        layout = xr.Dataset()
+        if folds is not None:
+            layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
         scores = named(settings.scores, own_scores)
         of_all = units, outcome, layout, settings.predictive, scores, parsed.seed
-        problems = {name: Problem(name, partial(_same, x), *of_all) for name, x in models.items()}
+        problems = {
+            name: Problem(
+                name if isinstance(model, Mapping) else "model",  # random keys know no hash
+                partial(_same, x),
+                *of_all,
+                hashes[name] or "",
+            )
+            for name, x in models.items()
+        }
         yield Call(problems, settings, monitor, store, draws)
 
 

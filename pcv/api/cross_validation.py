@@ -12,7 +12,7 @@ from pcv.api.calls import Call
 from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
-from pcv.base.monitor import SILENT
+from pcv.base.errors import PcvError
 from pcv.core import cross_validate as core
 from pcv.core import fit as fitting
 from pcv.core.check import check
@@ -91,7 +91,7 @@ def cross_validate(
             Artifacts of other models, data or settings are remade, and, with a warning, those of
             functions that cannot be hashed reliably. None: artifacts live in memory only.
         cores: CPU cores to use; None: all.
-        progress: whether to show progress.
+        progress: whether to show progress and messages; warnings are always logged.
 
     Returns:
         `CV`, or a dict of them by the models' names.
@@ -116,7 +116,9 @@ def cross_validate(
 
 def cross_validated(call: Call, joint: bool | None, several: bool) -> Any:
     """A `CV` of a call's model, or several of them by the models' names."""
-    check(call.problems, call.settings, SILENT, look_for_leaks=False)
+    if not (call.settings.folds.samples or call.settings.folds.from_full_data):
+        raise PcvError("it has no folds to sample", ("folds", "scheme"), "use pcv.cumulative")
+    check(call.problems, call.settings, call.monitor.only_warnings(), look_for_leaks=False)
     results = core.cross_validate(
         call.problems, call.settings, call.monitor, call.store, call.draws
     )
@@ -137,7 +139,7 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
         "title": headline(call.settings.folds, description),
         "outcome": problem.outcome,
         "seed": problem.seed,
-        "marks": result.fit.attrs["marks"],
+        "marks": result.marks,
         **shared_prints(problem.data, problem.outcome, folds),
     }
     return CV(tree, bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint)
@@ -189,7 +191,7 @@ def fit(
         "allow_bad_fit": allow_bad_fit,
     }
     with calls.prepared(
-        model, "loo", data, {"fit": settings}, seed, precision, None, cores, progress
+        model, None, data, {"fit": settings}, seed, precision, None, cores, progress
     ) as call:
         (problem,) = call.problems.values()
         monitor = call.monitor.of(f"fit {problem.name}")

@@ -12,7 +12,6 @@ from pcv.api.calls import Call
 from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.inputs import AnyModel
 from pcv.base.errors import PcvError, nearest
-from pcv.base.monitor import SILENT
 from pcv.core import evidence as core
 from pcv.core.check import check
 from pcv.folds.sections.cumulative import Cumulative
@@ -144,7 +143,7 @@ def _checked(
     with calls.prepared(
         model, folds, data, sections, seed, precision, results, cores, progress, flat=True
     ) as call:
-        check(call.problems, call.settings, SILENT, look_for_leaks=False)
+        check(call.problems, call.settings, call.monitor.only_warnings(), look_for_leaks=False)
         yield call
 
 

@@ -85,6 +85,15 @@ class Monitor(NamedTuple):
         """
         process.look(self.task, kept)
 
+    def only_warnings(self) -> "Monitor":
+        """The monitor without other messages."""
+
+        def emit(message: str) -> None:
+            if message.startswith(WARNING):
+                self.emit(message)
+
+        return self._replace(emit=emit)
+
     def throttled(self) -> "Monitor":
         """The monitor without messages within ten seconds of the last one, or of now."""
         return self._replace(emit=throttled(self.emit))

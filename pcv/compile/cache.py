@@ -61,7 +61,8 @@ def _prune(folder: Path) -> None:
     files = []
     for entry in os.scandir(folder):
         with suppress(FileNotFoundError):  # other processes prune and write too
-            files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+            if entry.is_file():  # on a GPU, XLA keeps a folder of its own here
+                files.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
     total = 0
     for _, size, path in sorted(files, reverse=True):
         total += size

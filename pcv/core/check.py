@@ -75,9 +75,10 @@ def check(
         raise PcvError("\n".join(faults))
     if len(set(outcomes.values())) > 1:
         listed = ", ".join(f"{name}: {outcome}" for name, outcome in outcomes.items())
+        of = f"experiment '{monitor.task}': its models" if monitor.task else "models"
         raise PcvError(
-            f"experiment '{monitor.task}': its models have different outcomes ({listed}) and could "
-            "not be compared; let them score the same variable on the same scale"
+            f"{of} have different outcomes ({listed}) and could not be compared; let them score "
+            "the same variable on the same scale"
         )
     check_predictives(problems, monitor.task)
     for name, problem in problems.items():

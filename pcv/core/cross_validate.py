@@ -32,6 +32,8 @@ class Result(NamedTuple):
     """estimates and diagnostics of all folds, see `pcv.analysis.results.diagnose`"""
     surrogates: xr.DataTree | None
     """PSIS estimates of all folds; for a subsample, surrogates of all terms as well"""
+    marks: list[str]
+    """caveats of the fit, and of training terms that depend on what is tested"""
 
 
 def cross_validate(
@@ -97,7 +99,13 @@ def cross_validate(
         drawn = fits[name], first, samples.get(name, ()), settings
         of_scheme = {"surrogates": surrogates.get(name), "chosen": chosen}
         diagnosed = run(Step("diagnose", name), diagnose, problem, *drawn, **of_scheme)
-        results[name] = Result(fits[name], diagnosed, surrogates.get(name))
+        marks = [
+            mark
+            for x in (fits[name], surrogates.get(name), first)
+            if x is not None
+            for mark in x.attrs.get("marks", [])
+        ]
+        results[name] = Result(fits[name], diagnosed, surrogates.get(name), marks)
     return results
 
 

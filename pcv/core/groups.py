@@ -177,6 +177,12 @@ def posteriors_of(fit: Any, models: Sequence[str]) -> tuple[dict[str, Any], dict
             "group 'posterior'"
         )
     if not any(map(_is_tree, given.values())):
+        if "file" in given:
+            raise PcvError(
+                "a file of draws is for configs",
+                ("fit", "file"),
+                "open it, and give its draws: fit=xr.open_datatree(...)",
+            )
         return dict(given), {}
     if set(given) != set(models) or (given is not fit and len(models) > 1):
         wanted = ", ".join(map(repr, models))

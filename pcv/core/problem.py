@@ -42,6 +42,8 @@ class Problem:
         predictive: "plain", "marginal" or "auto", see `pcv.models.effects.marginal.choose`.
         scores: scores besides the log score.
         seed: of all random numbers.
+        program: hash of what the model computes, where it is known: what is kept of the model
+            belongs to this program alone.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Problem:
     predictive: str = "auto"
     scores: "tuple[Score, ...]" = ()
     seed: int = 0
+    program: str = ""
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -147,7 +150,8 @@ def kept(problem: Problem, what: Hashable, make: Callable[[], Any]) -> Any:
         what: name of the result, and all else that it depends on.
         make: computes it.
     """
-    return keeping.kept(problem.model, problem.fingerprint, what, make)
+    of_data = f"{problem.fingerprint} {problem.program}"
+    return keeping.kept(problem.model, of_data, what, make)
 
 
 def checked(problem: Problem, check: Callable[..., Any], *args: Any) -> Any:
@@ -165,8 +169,10 @@ def checked(problem: Problem, check: Callable[..., Any], *args: Any) -> Any:
             result = check(*args)
         return result, [str(x.message) for x in caught if issubclass(x.category, UserWarning)]
 
-    of_folds = _of_folds(problem.folds) if "fold" in problem.layout else ""  # the fit has none
-    what = check.__name__, problem.name, problem.outcome, of_folds
+    names, of_folds = {"unit": problem.data["unit"].values}, ""
+    if "fold" in problem.layout:  # the fit has none
+        names["fold"], of_folds = problem.folds.id, _of_folds(problem.folds)
+    what = check.__name__, problem.name, problem.outcome, of_folds, keeping.fingerprint(names)
     result, messages = kept(problem, what, run)
     for message in messages:
         warnings.warn(message, stacklevel=2)

@@ -4,14 +4,15 @@
 
 and, where the config asks for them, `surrogates` and `subsample` (leave-one-out from the full-data
 fit), `evidence` (cumulative cross-validation), `cut` (of folds into batches) and `plan` (of a
-further round of sampling). Artifacts' paths
-and recipes, the order in which they are made, whether they are up to date, and when Snakemake
-remakes them all follow from this table.
+further round of sampling). Artifacts' recipes, the order in which they are made, whether they are
+up to date, and when Snakemake remakes them all follow from this table, and so do the paths of all
+files in the results folder.
 
 >>> STAGES["warmup"].inputs, path(Path("results"), "warmup", "rats", "slopes", "1-of-1").name
 (('folds', 'fit', 'surrogates', 'subsample', 'cut'), '1-of-1.zarr')
 """
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -71,7 +72,7 @@ STAGES = {
         files={"files": "table"},
     ),
     "fit": Stage(
-        version=12,
+        version=13,
         on_devices=True,
         path="{experiment}/models/{model}/fit.zarr",
         module="posterior",
@@ -202,6 +203,20 @@ STAGES = {
 }
 """in the order in which they run"""
 
+FIGURES = (
+    "difference",
+    "uncertainty",
+    "probability",
+    "rhat",
+    "benchmark",
+    "fold_differences",
+    "ess",
+    "khat",
+    "overlap",
+    "full_data",
+)
+"""names of the report's figures"""
+
 
 @cache
 def ancestors(stage: str) -> frozenset[str]:
@@ -223,3 +238,51 @@ def path(
     """
     place = {"experiment": experiment, "model": model, "batch": batch, "round": round}
     return results / STAGES[stage].place(round).format(**place)
+
+
+def dataset(results: Path, name: str) -> Path:
+    """The path of a registered data set's table.
+
+    >>> str(dataset(Path("results"), "radon"))
+    'results/datasets/radon.csv'
+    """
+    return results / "datasets" / f"{name}.csv"
+
+
+def benchmark(
+    results: Path, stage: str, experiment: str, model: str = "", batch: str = "", round: int = 0
+) -> Path:
+    """The path of Snakemake's benchmark of the job that makes an artifact.
+
+    >>> str(benchmark(Path("results"), "sample", "rats", "slopes", "1-of-1", 2))
+    'results/rats/benchmarks/sample-slopes-1-of-1-round-2.tsv'
+    """
+    fields = {"{model}": model, "{batch}": batch, "{round}": f"round-{round}"}
+    of = [word for field, word in fields.items() if field in STAGES[stage].place(round)]
+    return results / experiment / "benchmarks" / f"{'-'.join([stage, *of])}.tsv"
+
+
+def checkpoints(results: Path, experiment: str, model: str) -> Path:
+    """The folder of checkpoints of a model's jobs.
+
+    >>> str(checkpoints(Path("results"), "rats", "slopes"))
+    'results/.checkpoints/rats/slopes'
+    """
+    return results / ".checkpoints" / experiment / model
+
+
+def num_batches(
+    results: Path, experiment: str, model: str, fold_batches: int | Literal["auto"]
+) -> int:
+    """The number of batches of a model's folds; 0 where `pcv cut` has not measured it yet.
+
+    >>> num_batches(Path("results"), "rats", "slopes", 3)
+    3
+    """
+    if fold_batches != "auto":
+        return fold_batches
+    try:
+        found = json.loads((path(results, "cut", experiment, model) / "zarr.json").read_text())
+        return int(found["attributes"]["fold_batches"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pcv.base import reference
 from pcv.pipeline.config import OBJECT, Experiment
-from pcv.pipeline.graph import Files
-from pcv.pipeline.storage import paths
+from pcv.pipeline.graph import Files, dataset
 
 TIMESTAMP = ".snakemake_timestamp"
 """written by Snakemake into folders that are outputs of its rules"""
@@ -25,9 +24,15 @@ def input_files(
     match which:
         case "table":
             data = settings.data
-            return [Path(data.file or paths.dataset(results, str(data.dataset)))]
+            return [Path(data.file or dataset(results, str(data.dataset)))]
         case "folds":
-            return [Path(settings.folds.file)] if settings.folds.scheme == "file" else None
+            match settings.folds.scheme:
+                case "file":
+                    return [Path(settings.folds.file)]
+                case "splitter":
+                    return reference.sources(settings.folds.splitter)
+                case _:
+                    return None
         case "model":
             code = settings.models[model].model
             return None if code.startswith(OBJECT) else reference.sources(code)
@@ -35,7 +40,7 @@ def input_files(
             file = settings.fit.file
             return None if file is None else [Path(file.replace("{model}", model))]
         case "scores":
-            own = [name for name in settings.scores if ":" in name]
+            own = [x for x in settings.scores if ":" in x and not x.startswith(OBJECT)]
             return [path for name in own for path in reference.sources(name)]
 
 

@@ -14,7 +14,7 @@ from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, ModelConfig, stage_config
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.input_files import hashes, input_files
-from pcv.pipeline.storage import paths, store
+from pcv.pipeline.storage import store
 from pcv.pipeline.storage.store import Stamp
 
 Artifact = xr.Dataset | xr.DataTree
@@ -69,7 +69,7 @@ class Job(NamedTuple):
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints for the model and round."""
-        return paths.checkpoints(self.results, self.experiment, self.model) / str(self.round)
+        return graph.checkpoints(self.results, self.experiment, self.model) / str(self.round)
 
     def path(self, stage: str) -> Path:
         return graph.path(self.results, stage, self.experiment, self.model, self.batch, self.round)
@@ -85,11 +85,10 @@ def recipe(job: Job, stage: str) -> Recipe:
     of_config = stage_config(job.config, job.experiment, stage, job.model or None)
     made_of: Recipe = {"stage version": line.version, "config": of_config}
     for name, which in line.files.items():
-        files = input_files(job.settings, which, job.results, job.model)
-        if job.session is None and files is not None:
-            made_of[name] = _hashes(files)
-        elif job.session and (known := job.session.inputs.get(f"{which} {job.model}".rstrip())):
+        if job.session and (known := job.session.inputs.get(f"{which} {job.model}".rstrip())):
             made_of[name] = known
+        elif (files := input_files(job.settings, which, job.results, job.model)) is not None:
+            made_of[name] = _hashes(files)
     if job.session and "model" in line.files.values() and "folds" in line.inputs:
         slots = store.opened(job.path("folds")).sizes["slot"]
         made_of["program"] = job.session.programs[job.model](slots)

@@ -9,9 +9,10 @@ from tqdm import tqdm
 from pcv.analysis.results.numbers import in_bytes
 from pcv.base.errors import PcvError
 from pcv.base.names import WHOLE
+from pcv.pipeline import graph
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Job, evidence_recipe
-from pcv.pipeline.storage import paths, store
+from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import Finished, belong, known_to, opened, outdated, places
 from pcv.pipeline.storage.checkpoints import checkpoint
 from pcv.pipeline.storage.store import Stamp
@@ -167,7 +168,7 @@ def clean(job: Job, dry_run: bool = False) -> tuple[int, int, int]:
     if job.settings.makes("sample"):  # batches not known
         unfinished |= set(job.settings.models) - {a.job.model for a in samples}
     for model in job.settings.models:
-        for folder in checkpoint.folders(paths.checkpoints(job.results, job.experiment, model)):
+        for folder in checkpoint.folders(graph.checkpoints(job.results, job.experiment, model)):
             size = size_of(folder)
             if model not in unfinished and checkpoint.remove(folder, dry_run):
                 removed, freed = removed + 1, freed + size

@@ -3,6 +3,7 @@
 `Results` does the same for the steps of `pcv.core.cross_validate`, called from Python.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pcv.analysis.results import listed
 from pcv.base.errors import BadFit, PcvError, allow_bad_fit
 from pcv.core.store import Blocks, Make, Resume
 from pcv.folds.base import Folds, stored
@@ -69,6 +71,8 @@ def write(
         marks = artifact.attrs.pop("marks", [])
         stamp = stamp_of(making, inputs, marks, devices_in_use())
     keep(job, artifact, stamp)
+    if stage == "fit":
+        shutil.rmtree(failed_fit(job), ignore_errors=True)
     return artifact
 
 
@@ -167,23 +171,32 @@ def active_folds(job: Job, folds: Folds) -> np.ndarray:
     return np.flatnonzero(more.values)
 
 
-def resume(job: Job, stage: str, known: Mapping[str, Stamp]) -> Resume:
-    """What opens the checkpoint of a job: its blocks, and those of its folds in other jobs'.
+def resume_warmup(job: Job, known: Mapping[str, Stamp], folds: Folds) -> Resume:
+    """What opens the checkpoint of a warmup: its blocks, and those of its folds in other jobs'.
 
     Args:
-        job: of a warmup, a sample or an evidence.
-        stage: which of these.
+        job: of a warmup.
         known: stamps of what it is made from.
+        folds: of the job.
     """
-    match stage:
-        case "warmup":
-            folds = batch_of(job, mcmc_folds(job))
-            return partial(_resumed_warmup, job, known, folds)
-        case "sample":
-            return partial(_resumed, job, stage, job.checkpoints, sampled_recipe(job, known))
-        case _:
-            pool = job.checkpoints.with_name("evidence")
-            return partial(_resumed, job, stage, pool, evidence_recipe(job, known))
+    pool = job.checkpoints.with_name("warmup")
+
+    def opening(how: Mapping[str, Any], make: Make) -> Any:
+        return _held(job, "warmup", pool, warmup_recipe(job, known, folds, **how), make)
+
+    return opening
+
+
+def resume_sample(job: Job, known: Mapping[str, Stamp]) -> Resume:
+    """What opens the checkpoint of a sample, as `resume_warmup` does."""
+    made_of = sampled_recipe(job, known)
+    return lambda how, make: _held(job, "sample", job.checkpoints, made_of, make)
+
+
+def resume_evidence(job: Job, known: Mapping[str, Stamp]) -> Resume:
+    """What opens the checkpoint of an evidence."""
+    pool, made_of = job.checkpoints.with_name("evidence"), evidence_recipe(job, known)
+    return lambda how, make: _held(job, "evidence", pool, made_of)
 
 
 def sampled_recipe(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
@@ -196,32 +209,28 @@ def sampled_recipe(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
     return sample_recipe(job, known, folds.some(which), warmup.isel(fold=which))
 
 
-def _resumed_warmup(
-    job: Job, known: Mapping[str, Stamp], folds: Folds, more: Mapping[str, Any], make: Make
-) -> Any:
-    pool, made_of = job.checkpoints.with_name("warmup"), warmup_recipe(job, known, folds, **more)
-    return _resumed(job, "warmup", pool, made_of, {}, make)
-
-
 @contextmanager
-def _resumed(
-    job: Job,
-    stage: str,
-    pool: Path,
-    made_of: Mapping[str, Any],
-    more: Mapping[str, Any],
-    make: Make,
+def _held(
+    job: Job, stage: str, pool: Path, made_of: Mapping[str, Any], make: Make | None = None
 ) -> Iterator[Blocks]:
-    """The job's checkpoint, with blocks of its folds from other jobs' checkpoints merged in; folds
-    that have none are caught up by `make`."""
+    """The job's checkpoint. With `make`, blocks of its folds in other jobs' checkpoints are merged
+    in, and folds that have none are caught up."""
     from pcv.base.devices import made_on
 
     monitor, here = job.monitor_of(stage), made_on()
     with checkpoint.held(pool, made_of, here, monitor.emit) as blocks:
-        if stage == "evidence":
-            yield blocks
-        else:
-            yield merging.completed(blocks, made_of, here, make, monitor.log)
+        yield merging.completed(blocks, made_of, here, make, monitor.log) if make else blocks
+
+
+def _kept_in(path: Path) -> str:
+    return f"the draws are kept in {path}; {allow_bad_fit()}"
+
+
+def _refuse_bad_fit(job: Job) -> None:
+    """Refuse a fit that another call allowed to be bad."""
+    if problems := listed(opened(job, "fit", "checks").attrs["problems"]):
+        lines = [f"{job.monitor_of('fit').task}: {x}" for x in problems]
+        raise BadFit(lines, opened_tree(job, "fit"), _kept_in(job.path("fit")))
 
 
 class Results:
@@ -241,11 +250,12 @@ class Results:
             self._make(stage, job, partial(make, *args, **more))
             stamp = require(job, stage, known)
         self.finished.append(Finished(stage, job, stamp))
-        if stage not in TREES:
-            return opened(job, stage)
-        tree = opened_tree(job, stage)
-        tree.attrs["marks"] = stamp.marks
-        return tree
+        artifact = opened_tree(job, stage) if stage in TREES else opened(job, stage)
+        if stage in (*TREES, "warmup"):
+            artifact.attrs["marks"] = stamp.marks
+        if stage == "fit" and not job.settings.fit.allow_bad_fit:
+            _refuse_bad_fit(job)
+        return artifact
 
     def _make(self, stage: str, job: Job, make: "partial[Any]") -> None:
         if stage == "sample":
@@ -258,16 +268,22 @@ class Results:
         try:
             write(job, stage, self.finished, make)
         except BadFit as bad:
-            advice = f"the draws are kept in {failed_fit(job)}; {allow_bad_fit()}"
-            raise BadFit(bad.problems, bad.fit, advice) from None
+            raise BadFit(bad.problems, bad.fit, _kept_in(failed_fit(job))) from None
 
     def resume(self, step: "Step") -> Resume:
         """Open the checkpoint of a step."""
         job = self._job(step)
         known = known_to(job, self.finished)
 
-        def opening(more: Mapping[str, Any], make: Make) -> Any:
-            return resume(job, step.stage, known)(more, make)
+        def opening(how: Mapping[str, Any], make: Make) -> Any:
+            match step.stage:
+                case "warmup":
+                    saved = resume_warmup(job, known, batch_of(job, mcmc_folds(job)))
+                case "sample":
+                    saved = resume_sample(job, known)
+                case _:
+                    saved = resume_evidence(job, known)
+            return saved(how, make)
 
         return opening
 

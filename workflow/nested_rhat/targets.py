@@ -19,8 +19,8 @@ from jaxtyping import Array, Float
 import pcv
 from pcv.models.model import Model, Target, target
 from pcv.models.parameters import flat_target, param_names
+from pcv.pipeline import graph
 from pcv.pipeline.data import registry
-from pcv.pipeline.storage import paths
 
 SEED = 2022
 """of simulated data"""
@@ -77,7 +77,7 @@ def schools(results: Path) -> Example:
 
 def german_credit(results: Path) -> Example:
     """Logistic regression on 24 standardised attributes of 1,000 applicants."""
-    file = paths.dataset(results, "german_credit")
+    file = graph.dataset(results, "german_credit")
     if not file.exists():
         registry.fetch("german_credit", file)
     table = pd.read_csv(file)

@@ -16,12 +16,13 @@ from paper.runs import by_reason
 from paper.tables import mixing_table, time_table
 from pcv.base.errors import PcvError
 from pcv.base.monitor import Monitor
+from pcv.pipeline import graph
 from pcv.pipeline.config import Config
 from pcv.pipeline.data.registry import SOURCES, VARIABLE
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages.comparison import compared_of
 from pcv.pipeline.stages.page import write_figures
-from pcv.pipeline.storage import paths, store
+from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import batches, known_to, opened, require
 from pcv.report import Table, drawn
 
@@ -142,7 +143,7 @@ def _reason(config: Config, name: str, results: Path, error: str, command: str) 
         return error
     run = f"`{command}` runs the missing ones."
     source = config.experiments[name].data.dataset
-    if source is None or paths.dataset(results, source).exists():
+    if source is None or graph.dataset(results, source).exists():
         return run
     if not (downloads := SOURCES[source].downloads):
         return run

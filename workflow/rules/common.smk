@@ -16,7 +16,6 @@ from pcv.pipeline import config as pcv_config
 from pcv.pipeline import graph
 from pcv.pipeline.cli import forkserver
 from pcv.pipeline.input_files import input_files
-from pcv.pipeline.storage import paths
 from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.names import batch_names
@@ -259,7 +258,7 @@ def batches(experiment, model):
     given = CONFIG.experiments[experiment].cv.fold_batches
     if given == "auto":
         checkpoints.cut.get(experiment=experiment, model=model)
-    number = paths.num_batches(Path("results"), experiment, model, given)
+    number = graph.num_batches(Path("results"), experiment, model, given)
     if not number:
         raise PcvError(
             f"results/{experiment}/models/{model}/batches.zarr: not readable; run again"

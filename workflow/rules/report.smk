@@ -20,9 +20,9 @@ rule report:
                 category="{experiment}",
                 labels={"shows": name.replace("_", " ")},
             )
-            for name in paths.FIGURES
+            for name in graph.FIGURES
         ],
-        png=[FIGURE.format(name=name, suffix="png") for name in paths.FIGURES],
+        png=[FIGURE.format(name=name, suffix="png") for name in graph.FIGURES],
     log:
         "results/{experiment}/logs/report.log",
     benchmark:

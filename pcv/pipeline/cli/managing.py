@@ -66,15 +66,15 @@ def download(
 ) -> None:
     """Fetch a registered data set, from the folder in PCV_DATA or from its source."""
     from pcv.base.monitor import TO_LOG, show_messages
+    from pcv.pipeline import graph
     from pcv.pipeline.data.registry import SOURCES
     from pcv.pipeline.stages import inputs
-    from pcv.pipeline.storage import paths
 
     if name not in SOURCES:
         hint = nearest(name, SOURCES, f"there are {', '.join(SOURCES)}")
         raise PcvError(f"no registered data set '{name}'; {hint}")
     show_messages()
-    inputs.download(name, paths.dataset(results, name), TO_LOG)
+    inputs.download(name, graph.dataset(results, name), TO_LOG)
 
 
 def show(

@@ -37,6 +37,8 @@ def stage_config(
         del result["cv"]["draws"]
     if stage == "subsample" and getattr(chosen.folds, "until", None) is None:
         del result["compare"]
+    if stage in ("plan", "subsample") and "compare" in result:
+        result["models"] = sorted(chosen.models)
     if stage == "fit":
         result["model"] = chosen.models[str(model)].model_dump()
         if chosen.fit.file is not None and not chosen.folds.samples:

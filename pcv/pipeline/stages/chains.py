@@ -3,7 +3,14 @@
 from pcv.pipeline.job import Job
 from pcv.pipeline.problems import comparable_problem_of, problem_of
 from pcv.pipeline.storage.artifacts import known_to, opened, opened_tree, verified
-from pcv.pipeline.work import batch_of, mcmc_folds, resume, write, write_batches
+from pcv.pipeline.work import (
+    batch_of,
+    mcmc_folds,
+    resume_sample,
+    resume_warmup,
+    write,
+    write_batches,
+)
 
 
 def warmup(job: Job) -> None:
@@ -16,10 +23,11 @@ def warmup(job: Job) -> None:
 
     finished = verified(job, "warmup")
     settings = opened_tree(job, "fit"), job.settings, job.monitor_of("warmup")
-    all_folds = mcmc_folds(job)
-    folds = batch_of(job, all_folds), resume(job, "warmup", known_to(job, finished))
-    warm_up_all = lambda: warm_up(comparable_problem_of(job), *settings, all_folds, *folds)  # noqa: E731
-    write(job, "warmup", finished, warm_up_all)
+    folds = batch_of(job, mcmc_folds(job))
+    of_batch = mcmc_folds(job), folds, resume_warmup(job, known_to(job, finished), folds)
+    write(
+        job, "warmup", finished, lambda: warm_up(comparable_problem_of(job), *settings, *of_batch)
+    )
 
 
 def sample(job: Job) -> None:
@@ -36,7 +44,7 @@ def sample(job: Job) -> None:
         before = next_round(job.round, job.model, earlier, opened(job, "plan"))
     warmup, monitor = opened(job, "warmup"), job.monitor_of("sample")
     made_of = opened_tree(job, "fit"), warmup, job.settings, monitor, before
-    saved = resume(job, "sample", known_to(job, finished))
+    saved = resume_sample(job, known_to(job, finished))
     number = num_batches(job.settings.cv, job.round)
     draw = lambda: sample_batches(problem_of(job), *made_of, saved)  # noqa: E731
     write_batches(job, finished, draw, number)

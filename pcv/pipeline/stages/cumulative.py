@@ -22,7 +22,7 @@ from pcv.pipeline.storage.artifacts import (
     verified,
 )
 from pcv.pipeline.storage.store import Stamp
-from pcv.pipeline.work import resume, write
+from pcv.pipeline.work import resume_evidence, write
 
 
 def evidence(job: Job) -> None:
@@ -34,7 +34,7 @@ def evidence(job: Job) -> None:
         monitor.log("nothing to do, folds.scheme is not cumulative")
         return
     finished, fit = verified(job, "evidence"), opened_tree(job, "fit")
-    settings = scheme, monitor, resume(job, "evidence", known_to(job, finished))
+    settings = scheme, monitor, resume_evidence(job, known_to(job, finished))
     write(job, "evidence", finished, lambda: follow_evidence(problem_of(job), fit, *settings))
 
 

@@ -1,6 +1,5 @@
 """The stage of the full-data posterior: ``fit.zarr``."""
 
-import shutil
 from pathlib import Path
 
 import xarray as xr
@@ -23,7 +22,6 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
     finished, file, settings = verified(job, "fit"), job.posterior, job.settings.fit
     if allow_bad_fit:
         settings = settings.model_copy(update={"allow_bad_fit": True})
-    failed = work.failed_fit(job)
 
     def make() -> xr.DataTree:
         problem = problem_of(job, layout=xr.Dataset())
@@ -34,8 +32,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         work.write(job, "fit", finished, make)
     except BadFit as bad:
         advice = "to continue anyway, set fit.allow_bad_fit: true (--allow-bad-fit)"
-        raise BadFit(bad.problems, bad.fit, f"the draws are saved in {failed}; {advice}") from None
-    shutil.rmtree(failed, ignore_errors=True)
+        kept = f"the draws are saved in {work.failed_fit(job)}; {advice}"
+        raise BadFit(bad.problems, bad.fit, kept) from None
 
 
 def _read(file: Path) -> xr.DataTree:

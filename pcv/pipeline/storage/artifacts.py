@@ -8,9 +8,10 @@ import xarray as xr
 
 from pcv.base.errors import PcvError
 from pcv.base.names import batch_names
+from pcv.pipeline import graph
 from pcv.pipeline.graph import STAGES, ancestors
 from pcv.pipeline.job import Artifact, Job, recipe
-from pcv.pipeline.storage import paths, store
+from pcv.pipeline.storage import store
 from pcv.pipeline.storage.store import Stamp
 
 
@@ -75,7 +76,7 @@ def _known_batches(job: Job) -> list[Job]:
     if not job.settings.makes("sample"):
         return []
     asked = job.settings.cv.fold_batches
-    number = paths.num_batches(job.results, job.experiment, job.model, asked)
+    number = graph.num_batches(job.results, job.experiment, job.model, asked)
     return [job._replace(batch=name) for name in batch_names(number)]
 
 

@@ -21,7 +21,6 @@ from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, stage_config
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.input_files import hashes, input_files
-from pcv.pipeline.storage import paths
 
 KEYS = ("stage version", "config")
 """the entries of a recipe that are compared"""
@@ -141,13 +140,13 @@ def _artifacts(
     if not config.experiments[experiment].makes(stage):
         return {}, True
     rounds = range(stage == "plan", len(cv.rounds))
-    number = paths.num_batches(results, experiment, model, cv.fold_batches) if model else 1
+    number = graph.num_batches(results, experiment, model, cv.fold_batches) if model else 1
     places = [
         (results, stage, experiment, model, name, r)
         for name in batch_names(number or 1)
         for r in rounds
     ]
-    found = {graph.path(*place): paths.benchmark(*place) for place in places}
+    found = {graph.path(*place): graph.benchmark(*place) for place in places}
     return found, bool(number)
 
 
