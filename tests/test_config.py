@@ -10,13 +10,19 @@ import jsonschema
 import pytest
 import yaml
 
+from pcv.analysis.stopping.config import UntilConfig
 from pcv.base.errors import PcvError
-from pcv.pipeline import config as module
+from pcv.base.section import Section
+from pcv.core.settings import CompareConfig, CvConfig, FitConfig, KernelConfig
+from pcv.folds.schemes import SCHEMES, LeaveOneGroupOut
 from pcv.pipeline.config import (
-    SCHEMES,
+    SCHEMA,
     Config,
+    DataConfig,
     Experiment,
-    LeaveOneGroupOut,
+    ModelConfig,
+    ReportConfig,
+    json_schema,
     load,
     parse,
     stage_config,
@@ -99,7 +105,7 @@ def test_defaults_are_those_of_the_quickstart():
 def test_schemes(folds):
     good = changed(f"{RATS}.folds", folds)
     assert parse(good).experiments["rats"].folds.scheme == folds["scheme"]
-    jsonschema.validate(good, module.json_schema())
+    jsonschema.validate(good, json_schema())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_schemes(folds):
 def test_other_good_values(path, value):
     good = changed(path, value)
     parse(good)
-    jsonschema.validate(good, module.json_schema())
+    jsonschema.validate(good, json_schema())
 
 
 SECTION = "must be a section (lines of key: value), is"
@@ -515,11 +521,9 @@ def test_sections_that_are_nested_too_deep_are_told(tmp_path):
 
 
 def test_schema_is_in_step():
-    assert json.loads(module.SCHEMA.read_text()) == module.json_schema(), (
-        "run `python -m pcv.pipeline.config`"
-    )
-    jsonschema.Draft202012Validator.check_schema(module.json_schema())
-    jsonschema.validate(quickstart(), module.json_schema())
+    assert json.loads(SCHEMA.read_text()) == json_schema(), "run `python -m pcv.pipeline.config`"
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.validate(quickstart(), json_schema())
 
 
 @pytest.mark.parametrize(
@@ -534,7 +538,7 @@ def test_schema_is_in_step():
 )
 def test_schema_refuses(path, value):
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed(path, value), module.json_schema())
+        jsonschema.validate(changed(path, value), json_schema())
 
 
 def readme_rows(heading: str) -> dict[str, str]:
@@ -546,15 +550,15 @@ def readme_rows(heading: str) -> dict[str, str]:
 SECTIONS = {
     "Top level": [Config],
     "experiment": [Experiment],
-    "model": [module.ModelConfig],
+    "model": [ModelConfig],
     "folds": list(SCHEMES.values()),
-    "data": [module.DataConfig],
-    "fit": [module.FitConfig],
-    "kernel": [module.KernelConfig],
-    "cv": [module.CvConfig],
-    "until": [module.UntilConfig],
-    "compare": [module.CompareConfig],
-    "report": [module.ReportConfig],
+    "data": [DataConfig],
+    "fit": [FitConfig],
+    "kernel": [KernelConfig],
+    "cv": [CvConfig],
+    "until": [UntilConfig],
+    "compare": [CompareConfig],
+    "report": [ReportConfig],
 }
 
 
@@ -606,7 +610,7 @@ def test_readme_has_every_key_and_its_default(heading):
             cell = f"`{default}`"
         elif isinstance(default, list):
             cell = f"`[{', '.join(default)}]`"
-        elif isinstance(default, module.Section):
+        elif isinstance(default, Section):
             cell = "`{}`"
         else:
             cell = f"`{json.dumps(default)}`"
@@ -638,14 +642,14 @@ def test_config_loads_no_jax():
      (32, "auto", 4), (33, "auto", 3), (160, "auto", 20), (10_000, "auto", 25)],
 )  # fmt: skip
 def test_many_chains_are_superchains(chains, superchains, expected):
-    cv = module.CvConfig(chains=chains, superchains=superchains)
+    cv = CvConfig(chains=chains, superchains=superchains)
     assert cv.num_superchains == expected
 
 
 def test_one_batch_is_enough_for_superchains():
-    assert module.CvConfig(chains=64, draws=1, batch_size=1).draws == 1
+    assert CvConfig(chains=64, draws=1, batch_size=1).draws == 1
     with pytest.raises(ValueError, match="at least two batches"):
-        module.CvConfig(chains=8, draws=1, batch_size=1)
+        CvConfig(chains=8, draws=1, batch_size=1)
 
 
 HERE = [x for x in sorted(Path("config").rglob("*.yaml")) if x.parent.name != "nested_rhat"]

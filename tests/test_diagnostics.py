@@ -19,7 +19,7 @@ from pcv.analysis.diagnostics import Benchmark, LogSums, batch_sums, rhat_max, t
 from pcv.analysis.run_verdict import run_verdict
 from pcv.analysis.stopping.rule import Rule, finished
 from pcv.base.monitor import Monitor
-from pcv.pipeline.config import CvConfig
+from pcv.core.settings import CvConfig
 from pcv.sampling.folds import lasting
 from tests.bounds import RATE, count_limits, z_limit
 from tests.chains import ar1

@@ -11,9 +11,8 @@ from sklearn import model_selection
 from pcv.folds.base import describe, from_sets, train_mask
 from pcv.folds.checks import check
 from pcv.folds.exchangeable import from_column, kfold, leave_one_group_out, leave_one_out
-from pcv.folds.schemes import Table, make
+from pcv.folds.schemes import FoldScheme, Table, make
 from pcv.folds.splitters import from_splitter
-from pcv.pipeline.config import FoldScheme
 from tests.folds import assert_partition, names, quick, refusal, scored
 
 

@@ -12,8 +12,8 @@ from pcv.analysis.diagnostics import largest, nested_rhat, tail_size
 from pcv.analysis.results import reading, wording
 from pcv.analysis.results.numbers import two_figures
 from pcv.analysis.samples import log_sums
+from pcv.analysis.stopping.config import UntilConfig
 from pcv.models.scores import Score
-from pcv.pipeline.config import UntilConfig
 from tests.synthetic import (
     BATCH,
     CHAINS,

@@ -23,7 +23,7 @@ from pcv.folds import schemes
 from pcv.folds.base import Folds, describe, train_mask
 from pcv.folds.checks import check_order, names_of
 from pcv.folds.exchangeable import kfold, leave_p_out
-from pcv.folds.schemes import Table, make
+from pcv.folds.schemes import FoldScheme, Table, make
 from pcv.folds.space import (
     EARTH_RADIUS,
     Places,
@@ -33,7 +33,6 @@ from pcv.folds.space import (
 )
 from pcv.folds.splitters import from_splitter
 from pcv.folds.time import block, hv_block, leave_future_out
-from pcv.pipeline.config import FoldScheme
 from pcv.report.plots import folds as plot
 from tests.bounds import z_limit
 from tests.folds import assert_partition, names, quick, refusal, scored

@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from pcv.base.errors import PcvError
+from pcv.folds import checks
 from pcv.folds.base import Folds, from_labels, from_sets
-from pcv.folds.checks import Units, Values, checked, complete, generator, grouped, names_of, whole
 
 MAX_SPLITS = 100_000
 """most sets that `leave_p_out` lists"""
 
 
-def leave_one_out(units: Units) -> Folds:
+def leave_one_out(units: checks.Units) -> Folds:
     r"""A fold for every unit.
 
     .. math:: \mathrm{test}_i = \{i\}, \qquad \mathrm{train}_i = \{j : j \ne i\}
@@ -38,12 +38,12 @@ def leave_one_out(units: Units) -> Folds:
     >>> leave_one_out(["A", "B", "C"]).test.tolist()
     [[0], [1], [2]]
     """
-    names = names_of(units)
-    return checked(from_labels(np.arange(len(names)), names), units)
+    names = checks.names_of(units)
+    return checks.checked(from_labels(np.arange(len(names)), names), units)
 
 
 def leave_p_out(
-    units: Units,
+    units: checks.Units,
     p: int,
     splits: int | Literal["all"] = 100,
     seed: int = 0,
@@ -79,8 +79,8 @@ def leave_p_out(
     >>> leave_p_out(3, p=2, splits="all").test.tolist()
     [[0, 1], [0, 2], [1, 2]]
     """
-    whole("leave-p-out", p=p, splits=0 if splits == "all" else splits, seed=seed)
-    rng, n = generator("leave-p-out", seed), len(names_of(units))
+    checks.whole("leave-p-out", p=p, splits=0 if splits == "all" else splits, seed=seed)
+    rng, n = checks.generator("leave-p-out", seed), len(checks.names_of(units))
     if not 1 <= p < n:
         raise PcvError(f"leave-p-out: p is {p}, must be from 1 to {n - 1} with {n} units")
     if up_to:
@@ -113,19 +113,21 @@ def leave_p_out(
     return _splits([np.array(tested) for tested in chosen], units)
 
 
-def _splits(tested: list[Int[np.ndarray, " _"]], units: Units) -> Folds:
+def _splits(tested: list[Int[np.ndarray, " _"]], units: checks.Units) -> Folds:
     ids = [f"split {i + 1}" for i in range(len(tested))]
-    return checked(from_sets(ids, [np.sort(x) for x in tested], None, len(names_of(units))), units)
+    return checks.checked(
+        from_sets(ids, [np.sort(x) for x in tested], None, len(checks.names_of(units))), units
+    )
 
 
 def kfold(
-    units: Units,
+    units: checks.Units,
     k: int = 10,
     *,
-    group_by: Values | None = None,
-    stratify_by: Values | None = None,
+    group_by: checks.Values | None = None,
+    stratify_by: checks.Values | None = None,
     contiguous: bool = False,
-    time: Values | None = None,
+    time: checks.Values | None = None,
     seed: int = 0,
 ) -> Folds:
     r"""Units in k folds: random, grouped, stratified or contiguous.
@@ -163,20 +165,20 @@ def kfold(
     >>> kfold(4, k=2, group_by=["a", "b", "b", "a"], seed=1).test.tolist()
     [[0, 3], [1, 2]]
     """
-    whole("kfold", k=k, seed=seed)
-    n = len(names_of(units))
+    checks.whole("kfold", k=k, seed=seed)
+    n = len(checks.names_of(units))
     asked = {"group_by": group_by, "stratify_by": stratify_by, "contiguous": contiguous or None}
     given = [name for name, x in asked.items() if x is not None]
     if len(given) > 1:
         raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
     if time is not None and not contiguous:
         raise PcvError("kfold: time is for contiguous folds; add contiguous=True, or omit it")
-    rng = generator("kfold", seed)
+    rng = checks.generator("kfold", seed)
     if group_by is not None:
-        labels, group = grouped(complete(group_by, "group_by", units))
+        labels, group = checks.grouped(checks.complete(group_by, "group_by", units))
         fold_of_unit = rng.permutation(_dealt(len(labels), k, "groups"))[group]
     elif stratify_by is not None:
-        values = complete(stratify_by, "stratify_by", units)
+        values = checks.complete(stratify_by, "stratify_by", units)
         shuffled = rng.permutation(n)
         by_value = shuffled[np.argsort(values[shuffled], kind="stable")]
         fold_of_unit = np.empty(n, np.int64)
@@ -187,10 +189,10 @@ def kfold(
     else:
         fold_of_unit = rng.permutation(_dealt(n, k))
     ids = [f"fold {fold + 1}" for fold in range(k)]
-    return checked(from_labels(fold_of_unit, ids), units, cover=True, time=time)
+    return checks.checked(from_labels(fold_of_unit, ids), units, cover=True, time=time)
 
 
-def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
+def leave_one_group_out(group_by: checks.Values, name: str = "group") -> Folds:
     r"""A fold for every group.
 
     .. math:: \mathrm{test}_g = \{i : \mathrm{group}_i = g\}, \qquad
@@ -212,13 +214,13 @@ def leave_one_group_out(group_by: Values, name: str = "group") -> Folds:
     >>> folds.id.tolist(), folds.test.tolist()
     (['rat 9', 'rat 10'], [[1, -1], [0, 2]])
     """
-    labels, group = grouped(complete(group_by, "group_by"))
+    labels, group = checks.grouped(checks.complete(group_by, "group_by"))
     if len(labels) < 2:
         raise PcvError(
             f"{name!r} has one value for all units, {labels[0]!r}: folds need at least 2 groups"
         )
     made = from_labels(group, [f"{name} {value}" for value in labels])
-    return checked(made, group.size, cover=True)
+    return checks.checked(made, group.size, cover=True)
 
 
 def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
@@ -240,7 +242,7 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
     >>> from_column(np.array(["south", "north", "south"]), "part").id.tolist()
     ['part north', 'part south']
     """
-    labels, group = grouped(values)
+    labels, group = checks.grouped(values)
     spelt: dict[str, str] = {}
     for value in labels:
         other = spelt.setdefault("".join(value.casefold().split()), value)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pcv.base import reference
-from pcv.pipeline.config import OBJECT, Experiment
+from pcv.base.section import OBJECT
+from pcv.pipeline.config import Experiment
 from pcv.pipeline.graph import Files, dataset
 
 TIMESTAMP = ".snakemake_timestamp"

@@ -9,8 +9,9 @@ import xarray as xr
 
 from pcv.base import reference
 from pcv.base.errors import PcvError
+from pcv.base.section import OBJECT
 from pcv.core.problem import Problem
-from pcv.pipeline.config import OBJECT, ModelConfig
+from pcv.pipeline.config import ModelConfig
 from pcv.pipeline.job import Job
 from pcv.pipeline.storage.artifacts import opened
 

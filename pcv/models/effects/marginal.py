@@ -29,19 +29,10 @@ from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.checks.folds import check_whole_groups
+from pcv.models.effects import prior
 from pcv.models.effects.effects import PRIOR_DRAWS, Locals, find
 from pcv.models.effects.grid import log_mean as grid_log_mean
 from pcv.models.effects.laplace import NODES_PER_DIM, Function, log_mean, normal_log_mean
-from pcv.models.effects.prior import (
-    drawn_anew,
-    entries_and_put,
-    groups_of,
-    key_of,
-    of_entries,
-    over_groups,
-    priors,
-    widths,
-)
 from pcv.models.model import Data, Model, Params, Predictive, Target, numeric
 from pcv.models.parameters import prior_draws
 
@@ -192,7 +183,7 @@ def by_group(
         return found
 
     num_units = len(local.group)
-    all_entries, put = entries_and_put(model, local)
+    all_entries, put = prior.entries_and_put(model, local)
 
     def marginal(
         params: Params,
@@ -201,7 +192,7 @@ def by_group(
         some: Bool[Array, " slot"] | Literal[True] = True,
     ) -> Predictive:
         arrays = _rows(data, _filled(test), num_units) if few else data
-        of_slot, present = groups_of(local, test)
+        of_slot, present = prior.groups_of(local, test)
 
         def of_group(group: Int[Array, ""]) -> Predictive:
             entries, mine = all_entries[group], (of_slot == group) & (test >= 0) & some
@@ -210,12 +201,12 @@ def by_group(
                 found = log_lik(put(params, entries, x), arrays)
                 return jnp.where(mine, found if few else found[test], 0.0)
 
-            log_prior, now = of_entries(own, put, params, entries)
-            key = jax.random.fold_in(key_of(params), group)
+            log_prior, now = prior.of_entries(own, put, params, entries)
+            key = jax.random.fold_in(prior.key_of(params), group)
             joint, pointwise = integral(key, group, log_prior, terms, now)
             return jnp.where(mine.any(), joint, 0.0), jnp.where(mine, pointwise, 0.0)
 
-        joint, pointwise = over_groups(of_group, present)
+        joint, pointwise = prior.over_groups(of_group, present)
         if not local.constants:
             return joint.sum(), pointwise.sum(0)
         found = log_lik(params, arrays)
@@ -236,7 +227,7 @@ def integrated(
         few: evaluate only the rows of a test set, if `sliceable`.
         nodes_per_dim: of importance sampling, for groups with two or more effects.
     """
-    prior_of, all_widths = priors(local), widths(local)
+    prior_of, all_widths = prior.priors(local), prior.widths(local)
 
     def integral(
         key: Key[Array, ""], group: Array, log_prior: Function, terms: Terms, now: Array
@@ -250,7 +241,7 @@ def integrated(
             )
         return log_mean(key, log_prior, terms, prior_of(key, log_prior, now, group), nodes_per_dim)
 
-    anew = drawn_anew(model, local)
+    anew = prior.drawn_anew(model, local)
 
     def predict(
         key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"]

@@ -4,18 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pcv.base import section
 from pcv.base.errors import nearest
-from pcv.base.section import (
-    MAX_SEED,
-    MODEL,
-    NAMED,
-    OBJECT,
-    Name,
-    Section,
-    Text,
-    plain,
-    problem,
-)
 from pcv.core.settings import Settings
 from pcv.folds.sections.cumulative import Cumulative
 from pcv.folds.sections.subsampling import Subsampling
@@ -35,41 +25,43 @@ Dataset = Literal[
 """registered data sets, see `pcv.pipeline.data.registry`"""
 
 
-class DataConfig(Section):
-    file: Text | None = None
+class DataConfig(section.Section):
+    file: section.Text | None = None
     dataset: Dataset | None = None
-    outcome: Text
-    order: list[Text] = []
-    units: list[Text] = []  # none: each row is a unit
-    columns: list[Text] | None = None  # None: all
-    labels: dict[Text, Text] = {}
+    outcome: section.Text
+    order: list[section.Text] = []
+    units: list[section.Text] = []  # none: each row is a unit
+    columns: list[section.Text] | None = None  # None: all
+    labels: dict[section.Text, section.Text] = {}
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataConfig":
         if (self.file is None) == (self.dataset is None):
-            raise problem("name either a file or a registered dataset")
+            raise section.problem("name either a file or a registered dataset")
         return self
 
     @model_validator(mode="after")
     def _labels_of_keys(self) -> "DataConfig":
         for name in self.labels:
             if name not in (*self.order, *self.units):
-                raise problem(f"labels: '{name}' is in neither order nor units, which name units")
+                raise section.problem(
+                    f"labels: '{name}' is in neither order nor units, which name units"
+                )
         return self
 
 
-class ModelConfig(Section):
-    model: Annotated[str, Field(pattern=f"{MODEL}|^{OBJECT}")]
-    args: Annotated[dict[str, Any], AfterValidator(plain)] = {}
+class ModelConfig(section.Section):
+    model: Annotated[str, Field(pattern=f"{section.MODEL}|^{section.OBJECT}")]
+    args: Annotated[dict[str, Any], AfterValidator(section.plain)] = {}
 
 
-class ReportConfig(Section):
+class ReportConfig(section.Section):
     title: Annotated[str, Field(max_length=MAX_TITLE)] | None = None  # None: the experiment's name
 
 
 class Experiment(Settings):
     data: DataConfig
-    models: Annotated[dict[Name, ModelConfig], NAMED]
+    models: Annotated[dict[section.Name, ModelConfig], section.NAMED]
     report: ReportConfig = ReportConfig()
 
     def makes(self, stage: str) -> bool:
@@ -94,21 +86,23 @@ class Experiment(Settings):
         name = self.compare.reference
         if name is not None and name not in self.models:
             near = nearest(name, self.models)
-            raise problem(f"no model {name!r}; {near}", "compare", "reference")
+            raise section.problem(f"no model {name!r}; {near}", "compare", "reference")
         return self
 
     @model_validator(mode="after")
     def _until_can_be_met(self) -> "Experiment":
         until = self.cv.until
         if until and until.decide and not until.mcse_over_se and len(self.models) == 1:
-            raise problem("needs another model to decide against", "cv", "until", "decide")
+            raise section.problem("needs another model to decide against", "cv", "until", "decide")
         return self
 
     @model_validator(mode="after")
     def _can_grow(self) -> "Experiment":
         grow = self.folds.until if isinstance(self.folds, Subsampling) else None
         if grow and grow.decide and len(self.models) == 1:
-            raise problem("needs another model to decide against", "folds", "until", "decide")
+            raise section.problem(
+                "needs another model to decide against", "folds", "until", "decide"
+            )
         return self
 
 
@@ -124,16 +118,16 @@ FOLDERS = {
 """reserved folders of the results"""
 
 
-class Config(Section):
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+class Config(section.Section):
+    seed: Annotated[int, Field(ge=0, le=section.MAX_SEED)]
     precision: Literal["float64", "float32", "auto"] = "float64"
-    experiments: Annotated[dict[Name, Experiment], NAMED]
+    experiments: Annotated[dict[section.Name, Experiment], section.NAMED]
 
     @model_validator(mode="after")
     def _folders_of_their_own(self) -> "Config":
         for name in self.experiments:
             if name in FOLDERS:
-                raise problem(
+                raise section.problem(
                     f"results/{name} is the folder of {FOLDERS[name]}; rename the experiment",
                     "experiments",
                     name,

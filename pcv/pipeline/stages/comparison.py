@@ -9,18 +9,7 @@ from pcv.base.errors import PcvError
 from pcv.folds.schemes import LeaveFutureOut, LeavePOut, Subsampling
 from pcv.pipeline.job import Job
 from pcv.pipeline.stages import cumulative
-from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import (
-    Finished,
-    begin,
-    inputs_of,
-    keep,
-    known_to,
-    opened,
-    require,
-    stamp_of,
-    verified,
-)
+from pcv.pipeline.storage import artifacts, store
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
@@ -35,7 +24,7 @@ class Comparison(NamedTuple):
     compared: "Compared"
     diagnosed: dict[str, xr.Dataset]
     """diagnostics of each model"""
-    finished: list[Finished]
+    finished: list[artifacts.Finished]
     """what they are made from"""
 
 
@@ -45,10 +34,10 @@ def compare(job: Job) -> str:
         return cumulative.compare(job)
     from pcv.analysis.results.frames import scores_frame
 
-    making, comparison = begin(job, "compare"), compared_of(job)
+    making, comparison = artifacts.begin(job, "compare"), compared_of(job)
     compared = comparison.compared
-    stamp = stamp_of(making, inputs_of(job, "compare", comparison.finished))
-    keep(job, compared.dataset, stamp)
+    stamp = artifacts.stamp_of(making, artifacts.inputs_of(job, "compare", comparison.finished))
+    artifacts.keep(job, compared.dataset, stamp)
     file = job.path("compare").with_suffix(".csv")
     store.write_text(file, compared.frame.to_csv(index=False))
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
@@ -61,10 +50,10 @@ def compare(job: Job) -> str:
 
 def compared_of(job: Job) -> Comparison:
     """The comparison of an experiment's models, from their diagnostics."""
-    finished = verified(job, "compare")
-    known = known_to(job, finished)
+    finished = artifacts.verified(job, "compare")
+    known = artifacts.known_to(job, finished)
     parts = [job._replace(model=name) for name in job.settings.models]
-    diagnosed = {part.model: opened(part, "diagnose").load() for part in parts}
+    diagnosed = {part.model: artifacts.opened(part, "diagnose").load() for part in parts}
     scheme = job.settings.folds
     compared = results.compare(
         diagnosed,
@@ -88,7 +77,7 @@ def by_scheme(job: Job, comparison: Comparison) -> "tuple[str, pd.DataFrame] | N
     if isinstance(scheme, LeaveFutureOut) and scheme.forecast_horizon > 1:
         return "steps", by_step(diagnosed, reference)
     if isinstance(scheme, LeavePOut) and scheme.up_to:
-        num_units = opened(job, "folds").attrs["num_units"]
+        num_units = artifacts.opened(job, "folds").attrs["num_units"]
         return "cumulative", cumulative(diagnosed, scheme.p, num_units, reference)
     return None
 
@@ -106,7 +95,7 @@ def show(job: Job) -> str:
     if job.settings.makes("evidence"):
         return f"{cumulative.show(job)}\n\n{report}"
     comparison = compared_of(job)
-    stamp = require(job, "compare", known_to(job, comparison.finished))
+    stamp = artifacts.require(job, "compare", artifacts.known_to(job, comparison.finished))
     return f"{in_words(comparison, stamp)}\n\n{report}"
 
 

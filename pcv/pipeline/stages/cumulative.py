@@ -8,19 +8,7 @@ import xarray as xr
 from pcv.folds.schemes import Cumulative
 from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.problems import problem_of
-from pcv.pipeline.storage import store
-from pcv.pipeline.storage.artifacts import (
-    Finished,
-    begin,
-    inputs_of,
-    keep,
-    known_to,
-    opened,
-    opened_tree,
-    require,
-    stamp_of,
-    verified,
-)
+from pcv.pipeline.storage import artifacts, store
 from pcv.pipeline.storage.store import Stamp
 from pcv.pipeline.work import resume_evidence, write
 
@@ -33,18 +21,18 @@ def evidence(job: Job) -> None:
     if not isinstance(scheme, Cumulative):
         monitor.log("nothing to do, folds.scheme is not cumulative")
         return
-    finished, fit = verified(job, "evidence"), opened_tree(job, "fit")
-    settings = scheme, monitor, resume_evidence(job, known_to(job, finished))
+    finished, fit = artifacts.verified(job, "evidence"), artifacts.opened_tree(job, "fit")
+    settings = scheme, monitor, resume_evidence(job, artifacts.known_to(job, finished))
     write(job, "evidence", finished, lambda: follow_evidence(problem_of(job), fit, *settings))
 
 
-def curves_of(job: Job) -> tuple[dict[str, xr.Dataset], str, list[Finished]]:
+def curves_of(job: Job) -> tuple[dict[str, xr.Dataset], str, list[artifacts.Finished]]:
     """``evidence.zarr`` of all models, the reference model, and what they are made from."""
     from pcv.analysis.evidence import best
 
-    finished = verified(job, "compare")
+    finished = artifacts.verified(job, "compare")
     parts = [job._replace(model=name) for name in job.settings.models]
-    curves = {part.model: opened(part, "evidence").load() for part in parts}
+    curves = {part.model: artifacts.opened(part, "evidence").load() for part in parts}
     return curves, job.settings.compare.reference or best(curves), finished
 
 
@@ -55,13 +43,13 @@ def compare(job: Job) -> str:
 
     from pcv.analysis import evidence as estimates
 
-    making = begin(job, "compare")
+    making = artifacts.begin(job, "compare")
     curves, reference, finished = curves_of(job)
     frame = estimates.table(curves, reference)
     verdict = " ".join(estimates.verdict(curves, reference))
     about = {"reference": reference, "outcome": job.settings.data.outcome, "verdict": verdict}
-    stamp = stamp_of(making, inputs_of(job, "compare", finished))
-    keep(job, xr.Dataset.from_dataframe(frame).assign_attrs(about), stamp)
+    stamp = artifacts.stamp_of(making, artifacts.inputs_of(job, "compare", finished))
+    artifacts.keep(job, xr.Dataset.from_dataframe(frame).assign_attrs(about), stamp)
     file = job.path("compare").with_suffix(".csv")
     store.write_text(file, frame.to_csv())
     by_size = {name: estimates.frame(curve) for name, curve in curves.items()}
@@ -73,7 +61,9 @@ def compare(job: Job) -> str:
 def show(job: Job) -> str:
     """The existing comparison, as `compare` returns it."""
     curves, reference, finished = curves_of(job)
-    return in_words(curves, reference, require(job, "compare", known_to(job, finished)))
+    return in_words(
+        curves, reference, artifacts.require(job, "compare", artifacts.known_to(job, finished))
+    )
 
 
 def in_words(curves: Mapping[str, xr.Dataset], reference: str, stamp: Stamp) -> str:
@@ -91,7 +81,7 @@ def report(job: Job, started: datetime) -> None:
     from pcv.report import plots
 
     curves, reference, finished = curves_of(job)
-    marks = require(job, "compare", known_to(job, finished)).marks
+    marks = artifacts.require(job, "compare", artifacts.known_to(job, finished)).marks
     pictures = reporting.drawn({"cumulative": plots.cumulative(curves)})
     write_figures(pictures, job.path("report").parent / "figures")
     page = reporting.cumulative_html(

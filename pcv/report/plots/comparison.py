@@ -13,34 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pcv.analysis.results.numbers import percent, typeset
-from pcv.report.plots.shared import (
-    DASHED,
-    FAINT,
-    GREY,
-    INK,
-    MAX_NAMED_FOLDS,
-    NORMAL,
-    SMALL,
-    WIDTH,
-    Drawing,
-    Label,
-    Style,
-    add_legend,
-    add_note,
-    constrained,
-    draws_axis,
-    fold_labels,
-    include,
-    label_points,
-    label_right,
-    line_of,
-    log_ticks,
-    plain,
-    positive,
-    stacked,
-    styles_of,
-    titled,
-)
+from pcv.report.plots import shared
 
 _OF_DIFFERENCES = {
     "elpd_diff": "value",
@@ -61,7 +34,7 @@ class Shown(NamedTuple):
     scores: xr.Dataset
     """value, se (model); value_at, se_at, mcse_at (model, point); fold_value, fold_mcse
     (model, fold), those available: differences from the comparator, or elpds"""
-    styles: dict[str, Style]
+    styles: dict[str, shared.Style]
     """of the models shown, by name"""
     comparator: str | None
     """its label"""
@@ -84,10 +57,10 @@ def difference(comparison: xr.Dataset) -> Figure:
             With a single model `elpd_at`, `mcse_at`, `elpd`, `se` instead.
     """
     panels, height = _shown(comparison), 2.6
-    figure, axes = stacked(len(panels), height)
+    figure, axes = shared.stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
         _difference_panel(ax, shown, height)
-    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    axes[-1].set_xlabel("draws per chain", fontsize=shared.NORMAL)
     _difference_legend(figure)
     return figure
 
@@ -104,7 +77,7 @@ def _difference_panel(ax: Axes, shown: Shown, height: float) -> None:
         ax.fill_between(
             draws, value_at - band, value_at + band, color=style.colour, alpha=0.3, lw=0
         )
-        ax.plot(draws, value_at, **line_of(style, draws.size))
+        ax.plot(draws, value_at, **shared.line_of(style, draws.size))
         ax.errorbar(
             x,
             value,
@@ -118,24 +91,26 @@ def _difference_panel(ax: Axes, shown: Shown, height: float) -> None:
             capthick=2.0,
         )
         labels.append(
-            Label(value, f"{style.label}\n{typeset(value, se)} ± {typeset(se, se)}", style.colour)
+            shared.Label(
+                value, f"{style.label}\n{typeset(value, se)} ± {typeset(se, se)}", style.colour
+            )
         )
     if shown.comparator is not None:
-        ax.axhline(0, color=INK, lw=0.9)
-        labels.append(Label(0.0, shown.comparator, INK))
-    include(ax, "y", _difference_extent(shown))
-    draws_axis(ax, draws, float(lane[-1] + step))
-    ax.axvline(draws[-1] + 0.5 * step, color=FAINT, lw=0.9)
-    label_right(ax, labels, height)
-    titled(ax, f"{shown.kind}: {shown.quantity}")
+        ax.axhline(0, color=shared.INK, lw=0.9)
+        labels.append(shared.Label(0.0, shown.comparator, shared.INK))
+    shared.include(ax, "y", _difference_extent(shown))
+    shared.draws_axis(ax, draws, float(lane[-1] + step))
+    ax.axvline(draws[-1] + 0.5 * step, color=shared.FAINT, lw=0.9)
+    shared.label_right(ax, labels, height)
+    shared.titled(ax, f"{shown.kind}: {shown.quantity}")
 
 
 def _difference_legend(figure: Figure) -> None:
-    add_legend(
+    shared.add_legend(
         figure,
         [
-            Patch(color=GREY, alpha=0.45, lw=0),
-            Line2D([], [], color=GREY, lw=0, marker="|", ms=13, mew=3.5),
+            Patch(color=shared.GREY, alpha=0.45, lw=0),
+            Line2D([], [], color=shared.GREY, lw=0, marker="|", ms=13, mew=3.5),
         ],
         ["± 2 MCSE: shrinks with draws", "± SE: shrinks with data only"],
     )
@@ -149,15 +124,17 @@ def uncertainty(comparison: xr.Dataset) -> Figure:
             `se_at`, `mcse_at`.
     """
     panels, height = _shown(comparison), 2.4
-    figure, axes = stacked(len(panels), height)
+    figure, axes = shared.stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
         _uncertainty_panel(ax, shown, height)
-    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
-    add_legend(
+    axes[-1].set_xlabel("draws per chain", fontsize=shared.NORMAL)
+    shared.add_legend(
         figure,
         [
-            Line2D([], [], color=GREY, marker="o", ms=4, lw=1.6),
-            Line2D([], [], color=GREY, marker="o", ms=4, lw=1.6, ls=DASHED, mfc="white"),
+            Line2D([], [], color=shared.GREY, marker="o", ms=4, lw=1.6),
+            Line2D(
+                [], [], color=shared.GREY, marker="o", ms=4, lw=1.6, ls=shared.DASHED, mfc="white"
+            ),
         ],
         ["SE: epistemic", "MCSE: Monte Carlo"],
     )
@@ -170,22 +147,24 @@ def _uncertainty_panel(ax: Axes, shown: Shown, height: float) -> None:
     ax.set_yscale("log")
     for name, style in shown.styles.items():
         model = shown.scores.sel(model=name)
-        for error, dash, face in (("SE", "-", style.colour), ("MCSE", DASHED, "white")):
-            error_at = positive(model[f"{error.lower()}_at"].to_numpy())
-            ax.plot(draws, error_at, **line_of(style, draws.size) | {"ls": dash, "mfc": face})
-            labels.append(Label(error_at[-1], f"{error} {style.label}", style.colour))
-    draws_axis(ax, draws)
-    log_ticks(ax.yaxis)
-    label_right(ax, labels, height)
+        for error, dash, face in (("SE", "-", style.colour), ("MCSE", shared.DASHED, "white")):
+            error_at = shared.positive(model[f"{error.lower()}_at"].to_numpy())
+            ax.plot(
+                draws, error_at, **shared.line_of(style, draws.size) | {"ls": dash, "mfc": face}
+            )
+            labels.append(shared.Label(error_at[-1], f"{error} {style.label}", style.colour))
+    shared.draws_axis(ax, draws)
+    shared.log_ticks(ax.yaxis)
+    shared.label_right(ax, labels, height)
     what = shown.quantity.replace("elpd difference", "difference")
-    titled(ax, f"{shown.kind}: errors of the {what}")
+    shared.titled(ax, f"{shown.kind}: errors of the {what}")
 
 
 def none(why: str) -> Figure:
     """A figure that says why there is nothing to show."""
-    figure, axes = stacked(1, 0.7)
+    figure, axes = shared.stacked(1, 0.7)
     axes[0].set_axis_off()
-    add_note(axes[0], why)
+    shared.add_note(axes[0], why)
     return figure
 
 
@@ -199,10 +178,10 @@ def probability(comparison: xr.Dataset) -> Figure:
     if comparison.sizes["model"] == 1:
         return none("one model: nothing to compare it with")
     panels, height = _shown(comparison), 2.1
-    figure, axes = stacked(len(panels), height)
+    figure, axes = shared.stacked(len(panels), height)
     for ax, shown in zip(axes, panels, strict=True):
         _probability_panel(ax, shown, height)
-    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    axes[-1].set_xlabel("draws per chain", fontsize=shared.NORMAL)
     return figure
 
 
@@ -211,15 +190,15 @@ def _probability_panel(ax: Axes, shown: Shown, height: float) -> None:
     ax.set_ylim(-0.03, 1.03)
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1])
     ax.yaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{100 * p:.0f}%"))
-    ax.axhline(0.5, color=GREY, lw=0.8, ls=(0, (2, 2)))
+    ax.axhline(0.5, color=shared.GREY, lw=0.8, ls=(0, (2, 2)))
     labels = []
     for name, style in shown.styles.items():
         p_at = shown.scores["p_better_at"].sel(model=name).to_numpy()
-        ax.plot(draws, p_at, **line_of(style, draws.size), clip_on=False)
-        labels.append(Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
-    draws_axis(ax, draws)
-    label_right(ax, labels, height)
-    titled(ax, f"{shown.kind}: probability of beating {shown.comparator}")
+        ax.plot(draws, p_at, **shared.line_of(style, draws.size), clip_on=False)
+        labels.append(shared.Label(p_at[-1], f"{style.label} {percent(p_at[-1])}", style.colour))
+    shared.draws_axis(ax, draws)
+    shared.label_right(ax, labels, height)
+    shared.titled(ax, f"{shown.kind}: probability of beating {shown.comparator}")
 
 
 def answer(comparison: xr.Dataset) -> Figure:
@@ -230,12 +209,12 @@ def answer(comparison: xr.Dataset) -> Figure:
     """
     (shown,) = _shown(comparison.sel(kind=["joint"]))
     height = 2.2
-    figure, axes = stacked(3, height)
+    figure, axes = shared.stacked(3, height)
     for ax, panel in zip(
         axes, (_difference_panel, _uncertainty_panel, _probability_panel), strict=True
     ):
         panel(ax, shown, height)
-    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+    axes[-1].set_xlabel("draws per chain", fontsize=shared.NORMAL)
     _difference_legend(figure)
     return figure
 
@@ -250,7 +229,7 @@ def fold_differences(comparison: xr.Dataset) -> Figure:
             sums over the units of a fold. With a single model `fold_elpd`, `fold_mcse`.
     """
     panels = _shown(comparison)
-    named = comparison.sizes["fold"] <= MAX_NAMED_FOLDS
+    named = comparison.sizes["fold"] <= shared.MAX_NAMED_FOLDS
     figure = _folds_by_name(panels) if named else _folds_by_order(panels)
     models = {name: style for shown in panels for name, style in shown.styles.items()}
     if len(models) > 1:
@@ -261,13 +240,13 @@ def fold_differences(comparison: xr.Dataset) -> Figure:
         if named:
             for handle in handles:
                 handle.set_linestyle("")
-        add_legend(figure, handles, [style.label for style in models.values()])
+        shared.add_legend(figure, handles, [style.label for style in models.values()])
     return figure
 
 
 def _shown(comparison: xr.Dataset) -> list[Shown]:
     """Contents of the panels, one per kind of score."""
-    styles = styles_of(comparison["model"].to_numpy())
+    styles = shared.styles_of(comparison["model"].to_numpy())
     single = len(styles) == 1
     names = _OF_ONE_MODEL if single else _OF_DIFFERENCES
     panels = []
@@ -301,12 +280,14 @@ def _folds_by_name(panels: Sequence[Shown]) -> Figure:
     first = panels[0].scores["fold_value"]
     order = np.argsort(first.isel(model=0).to_numpy())
     rows = np.arange(order.size)
-    figure = Drawing(figsize=(WIDTH, 0.17 * order.size + 1.3), layout=constrained())
+    figure = shared.Drawing(
+        figsize=(shared.WIDTH, 0.17 * order.size + 1.3), layout=shared.constrained()
+    )
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True).ravel()
     for ax, shown in zip(axes, panels, strict=True):
-        plain(ax)
+        shared.plain(ax)
         if shown.comparator is not None:
-            ax.axvline(0, color=INK, lw=0.9)
+            ax.axvline(0, color=shared.INK, lw=0.9)
         for i, (name, style) in enumerate(shown.styles.items()):
             model = shown.scores.sel(model=name)
             ax.errorbar(
@@ -329,19 +310,19 @@ def _folds_by_name(panels: Sequence[Shown]) -> Figure:
             what = f"{of}:\ndifference from {shown.comparator}"
         else:
             what = f"difference\nfrom {shown.comparator}"
-        ax.set_xlabel(what, fontsize=SMALL, parse_math=False)
-        titled(ax, shown.kind)
-    axes[0].set_yticks(rows, fold_labels(first)[order], parse_math=False)
+        ax.set_xlabel(what, fontsize=shared.SMALL, parse_math=False)
+        shared.titled(ax, shown.kind)
+    axes[0].set_yticks(rows, shared.fold_labels(first)[order], parse_math=False)
     return figure
 
 
 def _folds_by_order(panels: Sequence[Shown]) -> Figure:
-    figure, axes = stacked(len(panels), 2.6, sharex=True)
+    figure, axes = shared.stacked(len(panels), 2.6, sharex=True)
     for ax, shown in zip(axes, panels, strict=True):
-        scores = shown.scores.assign_coords(fold=fold_labels(shown.scores))
-        ends: dict[str, tuple[float, float, Style]] = {}
+        scores = shown.scores.assign_coords(fold=shared.fold_labels(shown.scores))
+        ends: dict[str, tuple[float, float, shared.Style]] = {}
         if shown.comparator is not None:
-            ax.axhline(0, color=INK, lw=0.9)
+            ax.axhline(0, color=shared.INK, lw=0.9)
         for name, style in shown.styles.items():
             model = scores.sel(model=name).sortby("fold_value")
             x, y = np.arange(1, model.sizes["fold"] + 1), model["fold_value"].to_numpy()
@@ -360,10 +341,10 @@ def _folds_by_order(panels: Sequence[Shown]) -> Figure:
         ax.set_xlim(1 - 0.02 * scores.sizes["fold"], 1.02 * scores.sizes["fold"])
         if extremes:
             at = np.array([ends[fold][:2] for fold in extremes])
-            label_points(ax, at[:, 0], at[:, 1], np.array(extremes))
+            shared.label_points(ax, at[:, 0], at[:, 1], np.array(extremes))
         title = f"{shown.kind}: {shown.quantity}"
         if shown.comparator is not None and len(shown.styles) == 1:
             title = f"{shown.kind}: {next(iter(shown.styles.values())).label}, {shown.quantity}"
-        titled(ax, title)
-    axes[-1].set_xlabel("folds, for each model in the order of its values", fontsize=NORMAL)
+        shared.titled(ax, title)
+    axes[-1].set_xlabel("folds, for each model in the order of its values", fontsize=shared.NORMAL)
     return figure

@@ -11,29 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from pcv.analysis.results.numbers import percent
 from pcv.analysis.verdicts import MIN_CROSSINGS
-from pcv.report.plots.shared import (
-    COLOURS,
-    DASHED,
-    INK,
-    MAX_NAMED_FOLDS,
-    NORMAL,
-    SMALL,
-    Label,
-    Style,
-    add_note,
-    draws_axis,
-    fold_labels,
-    include,
-    label_points,
-    label_right,
-    line_of,
-    log_ticks,
-    mark_points,
-    positive,
-    stacked,
-    styles_of,
-    titled,
-)
+from pcv.report.plots import shared
 from pcv.report.plots.words import shorten
 
 GOOD_RHAT = 1.01
@@ -54,8 +32,8 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     'slopes: R-hat of 2 folds'
     """
     height = 1.9
-    figure, axes = stacked(len(diagnostics), height, sharey=True)
-    styles = styles_of(diagnostics)
+    figure, axes = shared.stacked(len(diagnostics), height, sharey=True)
+    styles = shared.styles_of(diagnostics)
     _rhat_axis(
         axes[0], np.concatenate([d["rhat_at"].to_numpy().ravel() for d in diagnostics.values()])
     )
@@ -63,21 +41,25 @@ def rhat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
         draws, rhat_at = folds["point"].to_numpy(), folds["rhat_at"].to_numpy()
         excess_at = np.minimum(rhat_at - 1, ax.get_ylim()[1])
         worst_at = _max(excess_at)
-        ax.axhline(GOOD_RHAT - 1, color=INK, lw=0.9, ls=DASHED)
+        ax.axhline(GOOD_RHAT - 1, color=shared.INK, lw=0.9, ls=shared.DASHED)
         _fold_lines(ax, folds, excess_at, styles[name])
-        ax.plot(draws, worst_at, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
-        labels = [Label(GOOD_RHAT - 1, f"{GOOD_RHAT:g}", INK)]
+        ax.plot(draws, worst_at, color=shared.INK, marker="." if draws.size == 1 else "", lw=2.4)
+        labels = [shared.Label(GOOD_RHAT - 1, f"{GOOD_RHAT:g}", shared.INK)]
         if np.isfinite(worst_at[-1]):
             worst = int(np.nanargmax(rhat_at[:, -1]))
             text = f"{rhat_at[worst, -1]:.3f}".replace("inf", "∞")
-            labels.append(Label(worst_at[-1], f"max {text}, {fold_labels(folds)[worst]}", INK))
+            labels.append(
+                shared.Label(
+                    worst_at[-1], f"max {text}, {shared.fold_labels(folds)[worst]}", shared.INK
+                )
+            )
         title = f"{styles[name].label}: {rhat_name(folds)} of {len(excess_at)} folds"
         if missing := int(np.isnan(rhat_at[:, -1]).sum()):
             title += f", {missing} missing"
-        draws_axis(ax, draws)
-        label_right(ax, labels, height)
-        titled(ax, title)
-    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+        shared.draws_axis(ax, draws)
+        shared.label_right(ax, labels, height)
+        shared.titled(ax, title)
+    axes[-1].set_xlabel("draws per chain", fontsize=shared.NORMAL)
     return figure
 
 
@@ -87,14 +69,14 @@ def rhat_name(run: xr.Dataset) -> str:
 
 
 def _fold_lines(
-    ax: Axes, folds: xr.Dataset, values: Float[np.ndarray, "fold point"], style: Style
+    ax: Axes, folds: xr.Dataset, values: Float[np.ndarray, "fold point"], style: shared.Style
 ) -> None:
     """One thin line per fold, up to its last draw."""
     draws = folds["point"].to_numpy()
     if "n_draws" in folds:
         reached = draws[:-1] < folds["n_draws"].to_numpy()[:, None]
         values = np.where(np.pad(reached, ((0, 0), (1, 0)), constant_values=True), values, np.nan)
-    thin = len(values) > MAX_NAMED_FOLDS
+    thin = len(values) > shared.MAX_NAMED_FOLDS
     ax.plot(
         np.tile(np.append(draws, np.nan), len(values)),
         np.pad(values, ((0, 0), (0, 1)), constant_values=np.nan).ravel(),
@@ -119,35 +101,37 @@ def ess(diagnostics: Mapping[str, xr.Dataset], comparison: xr.Dataset | None = N
     >>> [ax.get_title(loc="left") for ax in ess({"slopes": folds}).axes]
     ['slopes: ESS of 2 folds']
     """
-    height, styles = 1.9, styles_of(diagnostics)
+    height, styles = 1.9, shared.styles_of(diagnostics)
     curves = {}
     if comparison is not None:
         every = comparison["ess_diff_at"].dropna("model", how="all")
         curves = {str(name): every.sel(model=name).to_numpy() for name in every["model"].values}
-    figure, axes = stacked(bool(curves) + len(diagnostics), height, sharex=True, sharey=True)
+    figure, axes = shared.stacked(bool(curves) + len(diagnostics), height, sharex=True, sharey=True)
     draws = next(iter(diagnostics.values()))["point"].to_numpy()
     last = [x[-1:] for x in curves.values()]
     last += [d["ess_at"][:, -1].to_numpy() for d in diagnostics.values()]
     highest = np.nanmax(np.concatenate(last), initial=1.0)
     axes[0].set_ylim(0, 1.15 * highest)  # early estimates are wild
-    draws_axis(axes[0], draws)
+    shared.draws_axis(axes[0], draws)
     for ax in axes:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
     if curves:
-        titled(axes[0], "ESS of the difference" + "s" * (len(curves) > 1))
+        shared.titled(axes[0], "ESS of the difference" + "s" * (len(curves) > 1))
         ends = []
         for name, curve in curves.items():
             style = styles[name]
-            axes[0].plot(draws, curve, **line_of(style, draws.size))
-            ends.append(Label(curve[-1], f"{style.label}\n{curve[-1]:,.0f}", style.colour))
-        label_right(axes[0], ends, height)
+            axes[0].plot(draws, curve, **shared.line_of(style, draws.size))
+            ends.append(shared.Label(curve[-1], f"{style.label}\n{curve[-1]:,.0f}", style.colour))
+        shared.label_right(axes[0], ends, height)
     for ax, (name, folds) in zip(axes[bool(curves) :], diagnostics.items(), strict=True):
         total = folds["joint_ess_total_at"].to_numpy()
         _fold_lines(ax, folds, folds["ess_at"].to_numpy(), styles[name])
-        ax.plot(draws, total, color=INK, marker="." if draws.size == 1 else "", lw=2.4)
-        label_right(ax, [Label(total[-1], f"elpd\n{total[-1]:,.0f}", INK)], height)
-        titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
-    axes[-1].set_xlabel("draws per chain", fontsize=NORMAL)
+        ax.plot(draws, total, color=shared.INK, marker="." if draws.size == 1 else "", lw=2.4)
+        shared.label_right(
+            ax, [shared.Label(total[-1], f"elpd\n{total[-1]:,.0f}", shared.INK)], height
+        )
+        shared.titled(ax, f"{styles[name].label}: ESS of {folds.sizes['fold']} folds")
+    axes[-1].set_xlabel("draws per chain", fontsize=shared.NORMAL)
     return figure
 
 
@@ -164,10 +148,10 @@ def benchmark(runs: Mapping[str, xr.Dataset], one_axis: bool = True) -> Figure:
     >>> benchmark({"slopes": run}).axes[0].get_title(loc="left")
     'slopes: 67% of shuffled replicates at or above'
     """
-    figure, axes = stacked(len(runs), 1.7, sharex=one_axis)
+    figure, axes = shared.stacked(len(runs), 1.7, sharex=one_axis)
     for ax, title, run in zip(axes, shorten(list(runs)), runs.values(), strict=True):
         benchmark_panel(ax, title, run)
-    axes[-1].set_xlabel(f"{rhat_name(next(iter(runs.values())))} max", fontsize=NORMAL)
+    axes[-1].set_xlabel(f"{rhat_name(next(iter(runs.values())))} max", fontsize=shared.NORMAL)
     return figure
 
 
@@ -179,17 +163,17 @@ def benchmark_panel(ax: Axes, title: str, run: xr.Dataset) -> None:
     if replicates.size:
         ax.hist(replicates, bins=30, histtype="stepfilled", color="#8fb8d3")
     else:
-        add_note(ax, "no finite replicate")
+        shared.add_note(ax, "no finite replicate")
     if np.isfinite(observed):
-        ax.axvline(observed, color=COLOURS[1], lw=2.5, ymax=0.86)
+        ax.axvline(observed, color=shared.COLOURS[1], lw=2.5, ymax=0.86)
         ax.annotate(
             f"observed {observed:.3f}",
             (observed, 0.87),
             xycoords=("data", "axes fraction"),
             ha="center",
             va="bottom",
-            fontsize=SMALL,
-            color=INK,
+            fontsize=shared.SMALL,
+            color=shared.INK,
         )
         text = f"{percent(share)} of shuffled replicates at or above"
     else:
@@ -199,7 +183,7 @@ def benchmark_panel(ax: Axes, title: str, run: xr.Dataset) -> None:
     ax.spines["left"].set_visible(False)
     ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.4g}"))
-    titled(ax, f"{title}: {text}")
+    shared.titled(ax, f"{title}: {text}")
 
 
 def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
@@ -216,18 +200,18 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     'slopes: k-hat above 0.7 in 1 of 2 folds'
     """
     height = 1.9
-    figure, axes = stacked(len(diagnostics), height, sharex=True, sharey=True)
-    styles = styles_of(diagnostics)
+    figure, axes = shared.stacked(len(diagnostics), height, sharex=True, sharey=True)
+    styles = shared.styles_of(diagnostics)
     values = np.concatenate([d["khat"].to_numpy() for d in diagnostics.values()])
-    include(axes[0], "y", [-0.1, 1.2, *values])
+    shared.include(axes[0], "y", [-0.1, 1.2, *values])
     for ax, (name, folds) in zip(axes, diagnostics.items(), strict=True):
         values, good_k = folds["khat"].to_numpy(), float(folds.attrs["good_k"])
         drawn = np.minimum(values, ax.get_ylim()[1])
         order, bad = np.arange(1, values.size + 1), values > good_k
-        limits = {good_k: ":", 1.0: DASHED}
+        limits = {good_k: ":", 1.0: shared.DASHED}
         for limit, dash in limits.items():
-            ax.axhline(limit, color=INK, lw=0.9, ls=dash)
-        mark_points(ax, order, drawn, bad, styles[name])
+            ax.axhline(limit, color=shared.INK, lw=0.9, ls=dash)
+        shared.mark_points(ax, order, drawn, bad, styles[name])
         worst = [k for k in np.argsort(-values) if bad[k]][:4]
         title = (
             f"{styles[name].label}: k-hat above {good_k:.2g} in {bad.sum()} of {values.size} folds"
@@ -236,10 +220,12 @@ def khat(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             title += f", {missing} missing"
         ax.set_xlim(0.2, values.size + 0.8)
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        label_right(ax, [Label(limit, f"{limit:.2g}", INK) for limit in limits], height)
-        label_points(ax, order[worst], drawn[worst], fold_labels(folds)[worst])
-        titled(ax, title)
-    axes[-1].set_xlabel("fold", fontsize=NORMAL)
+        shared.label_right(
+            ax, [shared.Label(limit, f"{limit:.2g}", shared.INK) for limit in limits], height
+        )
+        shared.label_points(ax, order[worst], drawn[worst], shared.fold_labels(folds)[worst])
+        shared.titled(ax, title)
+    axes[-1].set_xlabel("fold", fontsize=shared.NORMAL)
     return figure
 
 
@@ -256,13 +242,13 @@ def overlap(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     >>> overlap({"slopes": folds}).axes[0].get_title(loc="left")
     'slopes: overlap at least 0.4'
     """
-    figure, axes = stacked(len(diagnostics), 1.9, sharex=True, sharey=True)
-    styles = styles_of(diagnostics)
-    include(axes[0], "y", [0.0, 1.0])
+    figure, axes = shared.stacked(len(diagnostics), 1.9, sharex=True, sharey=True)
+    styles = shared.styles_of(diagnostics)
+    shared.include(axes[0], "y", [0.0, 1.0])
     for ax, (name, folds) in zip(axes, diagnostics.items(), strict=True):
         values, bad = folds["overlap"].to_numpy(), folds["crossings"].to_numpy() < MIN_CROSSINGS
         order, known = np.arange(1, values.size + 1), np.isfinite(values)
-        mark_points(ax, order, values, bad, styles[name])
+        shared.mark_points(ax, order, values, bad, styles[name])
         ascending = [k for k in np.argsort(values) if known[k]]
         worst = [k for k in ascending if values[k] < NAMED_OVERLAP][:4] or ascending[:1]
         title = f"{styles[name].label}: "
@@ -271,9 +257,9 @@ def overlap(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             title += f", {values.size - known.sum()} folds with one side"
         ax.set_xlim(0.2, values.size + 0.8)
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        label_points(ax, order[worst], values[worst], fold_labels(folds)[worst])
-        titled(ax, title)
-    axes[-1].set_xlabel("fold", fontsize=NORMAL)
+        shared.label_points(ax, order[worst], values[worst], shared.fold_labels(folds)[worst])
+        shared.titled(ax, title)
+    axes[-1].set_xlabel("fold", fontsize=shared.NORMAL)
     return figure
 
 
@@ -288,27 +274,29 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
     >>> full_data({"slopes": fit}).axes[0].get_title(loc="left")
     'slopes: 1 of 2 parameters beyond a limit'
     """
-    figure, axes = stacked(len(diagnostics), 2.0, sharex=True, sharey=True)
-    styles = styles_of(diagnostics)
+    figure, axes = shared.stacked(len(diagnostics), 2.0, sharex=True, sharey=True)
+    styles = shared.styles_of(diagnostics)
     axes[0].set_xscale("log")
-    ess = np.concatenate([positive(fit["fit_ess"].to_numpy()) for fit in diagnostics.values()])
-    include(axes[0], "x", [300.0, 3000.0, *ess])
-    log_ticks(axes[0].xaxis)
+    ess = np.concatenate(
+        [shared.positive(fit["fit_ess"].to_numpy()) for fit in diagnostics.values()]
+    )
+    shared.include(axes[0], "x", [300.0, 3000.0, *ess])
+    shared.log_ticks(axes[0].xaxis)
     _rhat_axis(
         axes[0], np.concatenate([fit["fit_rhat"].to_numpy() for fit in diagnostics.values()])
     )
     for ax, (name, fit) in zip(axes, diagnostics.items(), strict=True):
         excess = np.minimum(fit["fit_rhat"].to_numpy() - 1, ax.get_ylim()[1])
-        ess = positive(fit["fit_ess"].to_numpy())
+        ess = shared.positive(fit["fit_ess"].to_numpy())
         bad = ~((excess <= GOOD_RHAT - 1) & (ess >= GOOD_ESS))
-        ax.axhline(GOOD_RHAT - 1, color=INK, lw=0.9, ls=DASHED)
-        ax.axvline(GOOD_ESS, color=INK, lw=0.9, ls=DASHED)
-        mark_points(ax, ess, excess, bad, styles[name])
+        ax.axhline(GOOD_RHAT - 1, color=shared.INK, lw=0.9, ls=shared.DASHED)
+        ax.axvline(GOOD_ESS, color=shared.INK, lw=0.9, ls=shared.DASHED)
+        shared.mark_points(ax, ess, excess, bad, styles[name])
         whole = np.flatnonzero(np.isfinite(excess) & np.isfinite(ess))
         if whole.size:
             worst = sorted({whole[np.argmax(excess[whole])], whole[np.argmin(ess[whole])]})
             names = np.array(shorten(fit["param"].to_numpy()))
-            label_points(ax, ess[worst], excess[worst], names[worst])
+            shared.label_points(ax, ess[worst], excess[worst], names[worst])
         ax.annotate(
             f"{GOOD_ESS}",
             (GOOD_ESS, 0.0),
@@ -316,12 +304,14 @@ def full_data(diagnostics: Mapping[str, xr.Dataset]) -> Figure:
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
             ha="right",
-            fontsize=SMALL,
-            color=INK,
+            fontsize=shared.SMALL,
+            color=shared.INK,
         )
-        ax.set_ylabel("R-hat", fontsize=NORMAL)
-        titled(ax, f"{styles[name].label}: {bad.sum()} of {bad.size} parameters beyond a limit")
-    axes[-1].set_xlabel("effective sample size", fontsize=NORMAL)
+        ax.set_ylabel("R-hat", fontsize=shared.NORMAL)
+        shared.titled(
+            ax, f"{styles[name].label}: {bad.sum()} of {bad.size} parameters beyond a limit"
+        )
+    axes[-1].set_xlabel("effective sample size", fontsize=shared.NORMAL)
     return figure
 
 
@@ -334,7 +324,7 @@ def _max(values: Float[np.ndarray, "fold point"]) -> Float[np.ndarray, " point"]
 def _rhat_axis(ax: Axes, rhat: Num[np.ndarray, " value"]) -> None:
     """An axis for R-hat - 1 labelled with R-hat: linear near 1, logarithmic far above."""
     ax.set_yscale("asinh", linear_width=GOOD_RHAT - 1)
-    include(ax, "y", [0.0, 1.5 * (GOOD_RHAT - 1), *(rhat - 1)])
+    shared.include(ax, "y", [0.0, 1.5 * (GOOD_RHAT - 1), *(rhat - 1)])
     ax.yaxis.set_major_locator(FixedLocator([-0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30]))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda excess, _: f"{1 + excess:g}"))
     ax.yaxis.set_minor_locator(NullLocator())

@@ -7,17 +7,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from pcv.analysis.evidence import curves, extent
-from pcv.report.plots.shared import (
-    DASHED,
-    GREY,
-    NORMAL,
-    Label,
-    label_right,
-    line_of,
-    stacked,
-    styles_of,
-    titled,
-)
+from pcv.report.plots import shared
 
 FAR = 5.0
 """margins below later scores at which the first ones are cut off"""
@@ -30,8 +20,8 @@ def cumulative(paths: Mapping[str, xr.Dataset], latest: float = 0.9) -> Figure:
         paths: ``evidence.zarr`` of each model.
         latest: share of units that train up to which to go; beyond, scores are of few.
     """
-    height, styles = 2.7, styles_of(paths)
-    figure, axes = stacked(2, height, sharex=True)
+    height, styles = 2.7, shared.styles_of(paths)
+    figure, axes = shared.stacked(2, height, sharex=True)
     for ax, name, title in zip(
         axes, ("s_cv", "s_ccv"), ("score of a unit more, S_CV", "cumulative score, S_CCV × n/P")
     ):
@@ -47,16 +37,16 @@ def cumulative(paths: Mapping[str, xr.Dataset], latest: float = 0.9) -> Figure:
             ax.fill_between(
                 trained, value - band, value + band, color=style.colour, alpha=0.2, lw=0
             )
-            ax.plot(trained, value, **line_of(style, trained.size))
-            labels.append(Label(value[-1], style.label, style.colour))
+            ax.plot(trained, value, **shared.line_of(style, trained.size))
+            labels.append(shared.Label(value[-1], style.label, style.colour))
             shown.append(value[trained >= n - left_out])
         low, high = (f(np.concatenate(shown)) for f in (np.min, np.max))
         margin = 0.07 * (high - low) or 1.0
         ax.set_ylim(low - FAR * margin, high + margin)
         first = next(iter(paths.values()))
-        ax.axvline(first.attrs["prepared"], color=GREY, ls=DASHED, lw=1.0)
-        titled(ax, title)
-        ax.set_ylabel("nats", fontsize=NORMAL)
-        label_right(ax, labels, height)
-    axes[-1].set_xlabel("units that train", fontsize=NORMAL)
+        ax.axvline(first.attrs["prepared"], color=shared.GREY, ls=shared.DASHED, lw=1.0)
+        shared.titled(ax, title)
+        ax.set_ylabel("nats", fontsize=shared.NORMAL)
+        shared.label_right(ax, labels, height)
+    axes[-1].set_xlabel("units that train", fontsize=shared.NORMAL)
     return figure
