@@ -84,7 +84,7 @@ def prepared(
         devices.at_work(precision),
         alone_in(folder),
     ):
-        models = inputs.models_of(model)
+        models, several = inputs.models_of(model), isinstance(model, Mapping)
         names, own_scores = inputs.scores_of(sections.get("scores", ["log"]), folder)
         observed = observations(models, data)
         outcome = next(iter(models.values())).outcome.name
@@ -93,7 +93,7 @@ def prepared(
         hashes: dict[str, str | None] = dict.fromkeys(models, "")
         if folder is not None:
             hashes = model_hashes(models, observed, folder)
-            if not isinstance(model, Mapping) and hashes["model"]:  # `results` may hold several
+            if not several and hashes["model"]:  # `results` may hold several
                 name = f"model-{hashes['model'][:6]}"
                 models, hashes = {name: models["model"]}, {name: hashes["model"]}
         scheme, own_folds = inputs.scheme_of(
@@ -140,13 +140,8 @@ def prepared(
             layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
         scores = named(settings.scores, own_scores)
         of_all = units, outcome, layout, settings.predictive, scores, parsed.seed
-        problems = {
-            name: Problem(
-                name if isinstance(model, Mapping) else "model",  # random keys know no hash
-                partial(_same, x),
-                *of_all,
-                hashes[name] or "",
-            )
+        problems = {  # random keys know no hash
+            name: Problem(name if several else "model", partial(_same, x), *of_all, hashes[name])
             for name, x in models.items()
         }
         yield Call(problems, settings, monitor, store, draws)

@@ -119,9 +119,7 @@ def cross_validated(call: Call, joint: bool | None, several: bool) -> Any:
     if not (call.settings.folds.samples or call.settings.folds.from_full_data):
         raise PcvError("it has no folds to sample", ("folds", "scheme"), "use pcv.cumulative")
     check(call.problems, call.settings, call.monitor.only_warnings(), look_for_leaks=False)
-    results = core.cross_validate(
-        call.problems, call.settings, call.monitor, call.store, call.draws
-    )
+    results = core.cross_validate(*call)
     cvs = {name: _cv(call.problems[name], result, call, joint) for name, result in results.items()}
     return cvs if several else next(iter(cvs.values())).renamed("model")
 
@@ -165,8 +163,7 @@ def fit(
 ) -> xr.DataTree:
     """The full-data posterior of a model, from which every cross-validation starts.
 
-    Sampled by many short HMC chains that adapt a shared kernel; where they disagree, by BlackJAX's
-    NUTS.
+    Many short HMC chains with a shared kernel sample it; where they disagree, BlackJAX's NUTS does.
 
     Args:
         model, data, seed, precision, cores, progress: as for `cross_validate`.

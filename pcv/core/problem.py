@@ -54,7 +54,7 @@ class Problem:
     predictive: str = "auto"
     scores: "tuple[Score, ...]" = ()
     seed: int = 0
-    program: str = ""
+    program: str | None = None
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
