@@ -459,7 +459,7 @@ def test_a_fold_that_decides_is_named():
     assert "a rough figure from 20 folds" in said(even)
     assert "decides" not in said(even)
     assert "'a' predicts left-out folds better than 'b'" in said(one)
-    assert "One fold decides that: without 'rat 20' the difference would be 1.0." in said(one)
+    assert "One fold decides that: without 'rat 20' the lead would be 1.0." in said(one)
     assert (
         said(one).replace("'a' predicts", "'b' predicts").split(" than")[0]
         == said(-one).split(" than")[0]

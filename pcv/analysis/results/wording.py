@@ -382,7 +382,7 @@ def _decided_by(comparison: Comparison, row: int) -> str:
     if others.sum() > min(folds[largest], standard_error(others[None])[0]):
         return ""
     left = by_error(others.sum(), c.mcse_diff[row])
-    return f"One fold decides that: without '{c.fold[largest]}' the difference would be {left}. "
+    return f"One fold decides that: without '{c.fold[largest]}' the lead would be {left}. "
 
 
 def errors_apart(found: Sum, mcse: str) -> str:
