@@ -72,6 +72,16 @@ def test_numbers_do_not_depend_on_where_they_are_kept(tmp_path):
     assert call(model).elpd == call(model, results=tmp_path).elpd
 
 
+def test_all_calls_of_one_model_take_a_folder(tmp_path):
+    """Whose name there has a hash, unlike that in random keys."""
+    model, data = line(), {"y": Y, "x": X}
+    cut = {"fold_batches": "auto"}
+    assert call(model, cv=cut).elpd == call(model, cv=cut, results=tmp_path).elpd
+    short = {"data": data, "seed": 1, "fit": FIT, "progress": False, "splits": 4, "particles": 64}
+    found = [pcv.cumulative(model, 0.5, **short, results=x) for x in (None, tmp_path)]
+    assert found[0].curve.equals(found[1].curve)
+
+
 SCORES = """
 from pcv import Score
 
@@ -136,7 +146,8 @@ def test_a_leak_is_told_again(tmp_path):
     with pytest.warns(UserWarning, match="depend"):
         first = call(model, results=tmp_path)
     (mark,) = first.tree.attrs["marks"]
-    again = call(model, results=tmp_path)
+    with pytest.warns(UserWarning, match="depend"):
+        again = call(model, results=tmp_path)
     assert again.tree.attrs["marks"] == [mark]
     assert all("its score is too good" in repr(cv) for cv in (first, again))
     renamed = FOLDS._replace(id=np.array([f"part {x}" for x in FOLDS.id]))
@@ -150,12 +161,14 @@ def test_warnings_are_given_without_progress(capsys):
 
 
 def test_a_scheme_without_folds():
-    with pytest.raises(PcvError, match=r"^folds\.scheme: it has no folds to sample; use pcv\.cum"):
+    with pytest.raises(
+        PcvError, match=r"^folds\.scheme: cumulative has no folds to sample; use pcv\.cum"
+    ):
         call(line(), {"scheme": "cumulative", "splits": 4})
 
 
 def test_a_file_of_draws_is_not_ignored():
-    with pytest.raises(PcvError, match=r"^fit\.file: a file of draws is for configs; open it"):
+    with pytest.raises(PcvError, match=r"^fit\.file: only configs name a file of draws; open it"):
         pcv.cross_validate(line(), FOLDS, data={"y": Y, "x": X}, fit={"file": "draws.nc"})
 
 

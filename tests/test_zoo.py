@@ -207,7 +207,7 @@ def test_densities_of_growth_over_other_spans_are_not_compared():
         pcv.cross_validate(
             made, pcv.leave_future_out(40, 30), data=PASSENGERS, draws=20, progress=False
         )
-    assert "its models have different outcomes (monthly: growth over 1(outbound), yearly: " in str(
+    assert "models have different outcomes (monthly: growth over 1(outbound), yearly: " in str(
         refused.value
     )
 

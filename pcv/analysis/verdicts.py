@@ -198,7 +198,7 @@ def _rhat_checks(
     return of_chains, Check(
         np.isnan(rhat) & ~has_stuck,
         lambda k: f"{name} undefined",
-        "the predictive density is 0 at some draws, or there is a single chain; check log_lik",
+        "the predictive density is 0 at some draws; check log_lik (a single chain has no R-hat)",
     )
 
 

@@ -96,6 +96,7 @@ def prepared(
             if not several and hashes["model"]:  # `results` may hold several
                 name = f"model-{hashes['model'][:6]}"
                 models, hashes = {name: models["model"]}, {name: hashes["model"]}
+        programs = {name: unique(hashed) for name, hashed in hashes.items()}
         scheme, own_folds = inputs.scheme_of(
             "loo" if folds is None else folds, observed, outcome, pcv.__all__
         )
@@ -110,8 +111,8 @@ def prepared(
             },
             "folds": scheme,
             "models": {
-                name: {"model": f"{OBJECT}{name} {unique(hashed)}".rstrip()}
-                for name, hashed in hashes.items()
+                name: {"model": f"{OBJECT}{name} {program}".rstrip()}
+                for name, program in programs.items()
             },
             **sections,
             "fit": {"file": f"{OBJECT}posterior"} if draws else of_fit,
@@ -140,8 +141,9 @@ def prepared(
             layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
         scores = named(settings.scores, own_scores)
         of_all = units, outcome, layout, settings.predictive, scores, parsed.seed
+        kept_for = {name: " ".join([program, *own_scores]) for name, program in programs.items()}
         problems = {  # random keys know no hash
-            name: Problem(name if several else "model", partial(_same, x), *of_all, hashes[name])
+            name: Problem(name if several else "model", partial(_same, x), *of_all, kept_for[name])
             for name, x in models.items()
         }
         yield Call(problems, settings, monitor, store, draws)

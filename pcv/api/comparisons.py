@@ -154,8 +154,7 @@ def compare(
         alone `pcv.api.cumulative.EvidenceComparison`.
 
     Raises:
-        PcvError: they differ in data, folds, outcome or predictive, so that their difference would
-            be meaningless.
+        PcvError: they differ in data, folds, outcome or predictive, and cannot be compared.
     """
     check_joint(joint)
     if not isinstance(models, Mapping) or not models:

@@ -117,7 +117,9 @@ def cross_validate(
 def cross_validated(call: Call, joint: bool | None, several: bool) -> Any:
     """A `CV` of a call's model, or several of them by the models' names."""
     if not (call.settings.folds.samples or call.settings.folds.from_full_data):
-        raise PcvError("it has no folds to sample", ("folds", "scheme"), "use pcv.cumulative")
+        raise PcvError(
+            "cumulative has no folds to sample", ("folds", "scheme"), "use pcv.cumulative"
+        )
     check(call.problems, call.settings, call.monitor.only_warnings(), look_for_leaks=False)
     results = core.cross_validate(*call)
     cvs = {name: _cv(call.problems[name], result, call, joint) for name, result in results.items()}

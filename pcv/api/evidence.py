@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -28,7 +29,7 @@ def evidence(
     seed: int = 0,
     fit: Mapping[str, Any] | xr.DataTree | None = None,
     precision: str = "float64",
-    results: str | None = None,
+    results: str | Path | None = None,
     cores: int | None = None,
     progress: bool = True,
     method: str = "auto",
@@ -51,8 +52,7 @@ def evidence(
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`.
         method: "path" to follow growing training sets in any case, as `cumulative` does; "bridge"
             for bridge sampling alone; "laplace" for importance sampling from Laplace's
-            approximation alone, which takes no fit and a second or so, and suffices where k-hat is
-            at most 0.7.
+            approximation alone, which takes no fit, and suffices where k-hat is at most 0.7.
 
     Returns:
         `OneEvidence`, or `CumulativeCV` where growing training sets were followed, which `results`
@@ -75,7 +75,7 @@ def evidence(
             fit_of = None
             if method != "laplace":
                 of_fit = call.settings.fit, call.monitor, call.store, call.draws.get(name)
-                fit_of = core.fit_once(problem, *of_fit)
+                fit_of = core.fit_once(name, problem, *of_fit)
             monitor = call.monitor.of(f"evidence {name}")
             answer = core.answer(problem, fit_of, method == "auto", monitor)
             if answer is None:
@@ -96,7 +96,7 @@ def cumulative(
     seed: int = 0,
     fit: Mapping[str, Any] | xr.DataTree | None = None,
     precision: str = "float64",
-    results: str | None = None,
+    results: str | Path | None = None,
     cores: int | None = None,
     progress: bool = True,
 ) -> Any:
@@ -134,7 +134,7 @@ def _checked(
     seed: int,
     fit: Any,
     precision: str,
-    results: str | None,
+    results: str | Path | None,
     cores: int | None,
     progress: bool,
 ) -> Iterator[Call]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def subsample(
     kernel: Mapping[str, Any] | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
-    results: str | None = None,
+    results: str | Path | None = None,
     cores: int | None = None,
     progress: bool = True,
 ) -> Any:
@@ -139,11 +140,9 @@ def subsample(
         until: let m double, up to "max_m" (10 m by default), until the SE of subsampling, with the
             chosen terms by PSIS, is below a share of the SE,
             ``{"subsampling_se_over_se": 0.1}``, or all differences between models are clear
-            (`docs/stopping.md`), ``{"decide": {"probability": 0.99}}``. A subsample that happens
-            to miss rare terms with a poor surrogate looks precise and stops early: begin with 100
-            or more.
-        group_by: group of each unit, or the name of its column: leave whole groups out. None:
-            units.
+            (`docs/stopping.md`), ``{"decide": {"probability": 0.99}}``. A subsample that misses
+            rare terms with a poor surrogate looks precise and stops early: begin with 100 or more.
+        group_by: group of each unit, or its column's name: leave whole groups out. None: units.
         strata: number of strata, between quantiles of the surrogate. With several, the subsample
             depends on the model, and models cannot be compared.
         by_spread: allocate m to strata in proportion to their size times the surrogate's spread

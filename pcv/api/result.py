@@ -83,8 +83,7 @@ class CV:
 
     @property
     def subsampling_se(self) -> float:
-        """Standard error of `elpd` over subsamples, due to limited m; 0 where all terms are
-        scored."""
+        """Standard error of `elpd` over subsamples of m terms; 0 where all terms are scored."""
         return comparing.total(self.scores).elpd_subsampling_se
 
     @property
@@ -105,8 +104,7 @@ class CV:
 
     @property
     def pointwise(self) -> xr.DataArray:
-        """elpd of each tested unit, in the order of the data, whichever score is shown (unit;
-        nats)."""
+        """elpd of each tested unit (nats), in the order of the data, whichever score is shown."""
         whole = self.diagnostics.drop_vars("chosen", errors="ignore")
         scores = results.scores(whole, "pointwise", "", "")
         order = summary.order_of_units(self.tree["folds"].dataset["test"].values)
@@ -186,8 +184,7 @@ class CV:
 
         Its `pareto_k` are those of the folds (`CV.folds`). ArviZ's SE divides by T, ours by T − 1,
         so that it is smaller by :math:`\\sqrt{(T-1)/T}`.
-        The weights of `az.compare` are undefined where terms are below −700 nats, as joint scores
-        of large folds are; those of `pcv.compare` are not.
+        Where terms are below −700 nats, `az.compare` has no weights; `pcv.compare` has.
         """
         self._check_subsample(False)
         return summary.elpd_data(self.tree, self.scores, self.p)

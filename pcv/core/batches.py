@@ -18,12 +18,17 @@ from pcv.sampling import memory
 
 
 def num_fold_batches(
-    problem: Problem, fit: xr.DataTree, mcmc_folds: Folds, cv: CvConfig, run: Callable[..., Any]
+    name: str,
+    problem: Problem,
+    fit: xr.DataTree,
+    mcmc_folds: Folds,
+    cv: CvConfig,
+    run: Callable[..., Any],
 ) -> int:
     """The number of batches of folds, measured by `cut` where the settings leave it open."""
     if cv.fold_batches != "auto":
         return cv.fold_batches
-    measured = run(Step("cut", problem.name), cut, problem, fit, mcmc_folds, cv)
+    measured = run(Step("cut", name), cut, problem, fit, mcmc_folds, cv)
     return int(measured.attrs["fold_batches"])
 
 

@@ -83,7 +83,7 @@ def cross_validate(
     warmups: dict[str, dict[str, xr.Dataset]] = {}
     for name, problem in each if scheme.samples else ():
         mcmc_folds = select_mcmc_folds(problem.folds, surrogates.get(name), chosen)
-        number = num_fold_batches(problem, fits[name], mcmc_folds, settings.cv, run)
+        number = num_fold_batches(name, problem, fits[name], mcmc_folds, settings.cv, run)
         warmups[name] = {}
         for batch, folds in split(mcmc_folds, number).items():
             step = Step("warmup", name, batch)
@@ -91,7 +91,8 @@ def cross_validate(
             warmups[name][batch] = run(step, warm_up, problem, fits[name], settings, **of_batch)
     samples = sample_rounds(problems, fits, warmups, settings, store, run)
 
-    # Estimates and diagnostics, from both sides of each fold: its own draws and full-data draws.
+    # Estimates and diagnostics, from each fold's own draws and, where it has both sides, full-data
+    # draws.
     results = {}
     for name, problem in each:
         # The first batch's warmup holds what folds share: scores at full-data draws, and checks.

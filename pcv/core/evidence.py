@@ -56,6 +56,7 @@ def check_priors(problems: Mapping[str, Problem]) -> None:
 
 
 def fit_once(
+    name: str,
     problem: Problem,
     settings: FitConfig,
     monitor: Monitor,
@@ -63,7 +64,7 @@ def fit_once(
     draws: xr.DataTree | None,
 ) -> xr.DataTree:
     """The full-data fit of a model whose folds are not sampled."""
-    step, of_fit = Step("fit", problem.name), {"draws": draws, "tune": False}
+    step, of_fit = Step("fit", name), {"draws": draws, "tune": False}
     tree: xr.DataTree = run_step(store, monitor, step, fit, problem, settings, **of_fit)
     return tree
 
@@ -87,7 +88,7 @@ def follow(
         draws: existing draws of full-data posteriors, by model.
     """
     fits = {
-        name: fit_once(problem, settings, monitor, store, draws.get(name))
+        name: fit_once(name, problem, settings, monitor, store, draws.get(name))
         for name, problem in problems.items()
     }
     curves = {}

@@ -179,9 +179,9 @@ def posteriors_of(fit: Any, models: Sequence[str]) -> tuple[dict[str, Any], dict
     if not any(map(_is_tree, given.values())):
         if "file" in given:
             raise PcvError(
-                "a file of draws is for configs",
+                "only configs name a file of draws",
                 ("fit", "file"),
-                "open it, and give its draws: fit=xr.open_datatree(...)",
+                "open it, and pass fit=xr.open_datatree(...)",
             )
         return dict(given), {}
     if set(given) != set(models) or (given is not fit and len(models) > 1):

@@ -42,8 +42,7 @@ class Problem:
         predictive: "plain", "marginal" or "auto", see `pcv.models.effects.marginal.choose`.
         scores: scores besides the log score.
         seed: of all random numbers.
-        program: hash of what the model computes, where it is known: what is kept of the model
-            belongs to this program alone.
+        program: what is kept of the model belongs to this hash of its program and scores.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Problem:
     predictive: str = "auto"
     scores: "tuple[Score, ...]" = ()
     seed: int = 0
-    program: str | None = None
+    program: str = ""
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:

@@ -5,8 +5,7 @@
 and, where the config asks for them, `surrogates` and `subsample` (leave-one-out from the full-data
 fit), `evidence` (cumulative cross-validation), `cut` (of folds into batches) and `plan` (of a
 further round of sampling). Artifacts' recipes, the order in which they are made, whether they are
-up to date, and when Snakemake remakes them all follow from this table, and so do the paths of all
-files in the results folder.
+up to date, and when Snakemake remakes them all follow from this table, and so do their paths.
 
 >>> STAGES["warmup"].inputs, path(Path("results"), "warmup", "rats", "slopes", "1-of-1").name
 (('folds', 'fit', 'surrogates', 'subsample', 'cut'), '1-of-1.zarr')

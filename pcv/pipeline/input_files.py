@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pcv.base import reference
+from pcv.base.errors import PcvError
 from pcv.base.section import OBJECT
 from pcv.pipeline.config import Experiment
 from pcv.pipeline.graph import Files, dataset
@@ -31,7 +32,7 @@ def input_files(
                 case "file":
                     return [Path(settings.folds.file)]
                 case "splitter":
-                    return reference.sources(settings.folds.splitter)
+                    return _code(settings.folds.splitter)
                 case _:
                     return None
         case "model":
@@ -42,7 +43,15 @@ def input_files(
             return None if file is None else [Path(file.replace("{model}", model))]
         case "scores":
             own = [x for x in settings.scores if ":" in x and not x.startswith(OBJECT)]
-            return [path for name in own for path in reference.sources(name)]
+            return [path for name in own for path in _code(name)]
+
+
+def _code(name: str) -> list[Path]:
+    """The files of a splitter or score."""
+    try:
+        return reference.sources(name)
+    except PcvError as error:
+        raise PcvError(str(error).removeprefix("model ")) from error
 
 
 def file_hash(path: Path) -> str:

@@ -4,6 +4,7 @@
 """
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -244,15 +245,22 @@ class Results:
         """Return what a step has made, or make and write it."""
         stage, job = step.stage, self._job(step)
         known = known_to(job, self.finished)
+        inherited = {
+            mark for x in inputs_of(job, stage, self.finished).values() for mark in x.marks
+        }
+        leaks = stage in ("surrogates", "warmup")
         try:
             stamp = require(job, stage, known)
         except PcvError:
             self._make(stage, job, partial(make, *args, **more))
-            stamp = require(job, stage, known)
+            stamp, leaks = require(job, stage, known), False  # it has warned
+        marks = [mark for mark in stamp.marks if mark not in inherited]
+        for mark in marks if leaks else ():
+            warnings.warn(mark, stacklevel=2)
         self.finished.append(Finished(stage, job, stamp))
         artifact = opened_tree(job, stage) if stage in TREES else opened(job, stage)
         if stage in (*TREES, "warmup"):
-            artifact.attrs["marks"] = stamp.marks
+            artifact.attrs["marks"] = marks
         if stage == "fit" and not job.settings.fit.allow_bad_fit:
             _refuse_bad_fit(job)
         return artifact

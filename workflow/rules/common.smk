@@ -54,6 +54,8 @@ def check_files(checked):
         for score in experiment.scores:
             if ":" in score:
                 reference.check(score)
+        if splitter := getattr(experiment.folds, "splitter", None):
+            reference.check(splitter)
 
 
 def check_places(config):

@@ -46,9 +46,11 @@ class Benchmark(NamedTuple):
 def mixing_benchmark(
     rng: np.random.Generator, sums: LogSums, superchains: int, monitor: Monitor = SILENT
 ) -> Benchmark:
-    """`rhat_max_benchmark`, with superchains beside `nested_benchmark`, or this alone where chains
-    have a single batch: R-hat sees faults that do not follow starting points, such as one bad
-    chain, but its benchmark needs blocks."""
+    """`rhat_max_benchmark`, with superchains beside `nested_benchmark`.
+
+    `nested_benchmark` alone where chains have a single batch. R-hat sees faults that do not follow
+    starting points, such as one bad chain, but its benchmark needs blocks.
+    """
     nested = nested_benchmark(rng, sums, superchains, monitor=monitor) if superchains else None
     if nested and (sums.count > 0).sum(axis=2).max() <= 1:
         return nested
@@ -56,7 +58,12 @@ def mixing_benchmark(
 
 
 def nested_alone(benchmark: Benchmark, superchains: int) -> int:
-    """The number of superchains if `nested_rhat` alone judges the chains of a run, else 0."""
+    """The number of superchains if `nested_rhat` alone judges the chains of a run, else 0.
+
+    Args:
+        benchmark: of `mixing_benchmark`, with these superchains.
+        superchains: their number; 0: none.
+    """
     return 0 if benchmark.nested else superchains
 
 

@@ -23,8 +23,9 @@ def warmup(job: Job) -> None:
 
     finished = verified(job, "warmup")
     settings = opened_tree(job, "fit"), job.settings, job.monitor_of("warmup")
-    folds = batch_of(job, mcmc_folds(job))
-    of_batch = mcmc_folds(job), folds, resume_warmup(job, known_to(job, finished), folds)
+    needed = mcmc_folds(job)
+    folds = batch_of(job, needed)
+    of_batch = needed, folds, resume_warmup(job, known_to(job, finished), folds)
     write(
         job, "warmup", finished, lambda: warm_up(comparable_problem_of(job), *settings, *of_batch)
     )

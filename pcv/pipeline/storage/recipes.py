@@ -72,6 +72,7 @@ def check_braces(name: str, experiment: Experiment) -> None:
     files = [("data.file", experiment.data.file or "")]
     files += [(f"models.{n}.model", x.model) for n, x in experiment.models.items()]
     files += [("scores", score) for score in experiment.scores]
+    files += [("folds.splitter", getattr(experiment.folds, "splitter", ""))]
     for key, file in files:
         if re.search(r"\{.*\}", file):
             raise PcvError(
