@@ -81,6 +81,14 @@ class Problem:
         return keeping.fingerprint(self.arrays)
 
     @cached_property
+    def names_fingerprint(self) -> str:
+        """A hash of the names of units and folds."""
+        names = {"unit": self.data["unit"].values}
+        if "fold" in self.layout:
+            names["fold"] = self.layout["fold"].values
+        return keeping.fingerprint(names)
+
+    @cached_property
     def folds(self) -> Folds:
         """All folds."""
         return stored(self.layout)
@@ -168,10 +176,8 @@ def checked(problem: Problem, check: Callable[..., Any], *args: Any) -> Any:
             result = check(*args)
         return result, [str(x.message) for x in caught if issubclass(x.category, UserWarning)]
 
-    names, of_folds = {"unit": problem.data["unit"].values}, ""
-    if "fold" in problem.layout:  # the fit has none
-        names["fold"], of_folds = problem.folds.id, _of_folds(problem.folds)
-    what = check.__name__, problem.name, problem.outcome, of_folds, keeping.fingerprint(names)
+    of_folds = _of_folds(problem.folds) if "fold" in problem.layout else ""  # the fit has none
+    what = check.__name__, problem.name, problem.outcome, of_folds, problem.names_fingerprint
     result, messages = kept(problem, what, run)
     for message in messages:
         warnings.warn(message, stacklevel=2)

@@ -130,8 +130,8 @@ def warm_up(
     else:
         warmup = warmup.merge(_of_subspace(space)).assign_attrs(subspace_share=space.share)
         if is_first:
-            some = mcmc_folds.some(evenly(len(mcmc_folds.id), BOTH_WAYS))
-            warmup = warmup.merge(_in_all_directions(problem, chains, whole, some, monitor))
+            probe = mcmc_folds.some(evenly(len(mcmc_folds.id), BOTH_WAYS))
+            warmup = warmup.merge(_in_all_directions(problem, chains, whole, probe, monitor))
     if is_first and (how.predictive == "marginal" or "log_likelihood" not in fit):
         scores = _at_full_data(whole, mcmc_folds, groups.positions(fit), monitor)
         warmup["log_score_full"] = ("checked_fold", "full_chain", "full_draw"), scores

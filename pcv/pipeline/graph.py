@@ -281,7 +281,7 @@ def num_batches(
     if fold_batches != "auto":
         return fold_batches
     try:
-        found = json.loads((path(results, "cut", experiment, model) / "zarr.json").read_text())
-        return int(found["attributes"]["fold_batches"])
+        cut = json.loads((path(results, "cut", experiment, model) / "zarr.json").read_text())
+        return int(cut["attributes"]["fold_batches"])
     except (OSError, ValueError, LookupError, TypeError):
         return 0

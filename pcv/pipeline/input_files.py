@@ -42,8 +42,8 @@ def input_files(
             file = settings.fit.file
             return None if file is None else [Path(file.replace("{model}", model))]
         case "scores":
-            own = [x for x in settings.scores if ":" in x and not x.startswith(OBJECT)]
-            return [path for name in own for path in _code(name)]
+            scores = [x for x in settings.scores if ":" in x and not x.startswith(OBJECT)]
+            return [path for score in scores for path in _code(score)]
 
 
 def _code(name: str) -> list[Path]:

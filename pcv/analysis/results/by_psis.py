@@ -98,30 +98,30 @@ def merged(
             takes over: given the draws its estimate is unbiased for that sum, and what they add to
             the spread between terms is part of its SE of subsampling.
     """
-    found = estimated.drop_vars(["needs_mcmc", "joint_apart", "pointwise_apart"])
-    weight = np.ones(found.sizes["fold"]) if chosen is None else chosen.weight
+    estimates = estimated.drop_vars(["needs_mcmc", "joint_apart", "pointwise_apart"])
+    weight = np.ones(estimates.sizes["fold"]) if chosen is None else chosen.weight
     place = np.empty(0, int) if sampled is None else _places(estimated, sampled)
-    of_psis = np.delete(np.arange(found.sizes["fold"]), place)
+    of_psis = np.delete(np.arange(estimates.sizes["fold"]), place)
     for kind in ("joint", "pointwise"):
         apart = (estimated[f"{kind}_apart"].values * weight)[:, of_psis]
-        found.attrs[f"{kind}_shared"] = shared(apart)
+        estimates.attrs[f"{kind}_shared"] = shared(apart)
     if whole_mcse is not None and of_psis.size:
-        own = (weight * found["joint_mcse"].values)[of_psis]
-        found.attrs["joint_shared"] = whole_mcse**2 - np.sum(own**2)
+        own = (weight * estimates["joint_mcse"].values)[of_psis]
+        estimates.attrs["joint_shared"] = whole_mcse**2 - np.sum(own**2)
     if sampled is None:
-        of_folds = _fails(found["fold"].values, found["verdict"].values)
+        of_folds = _fails(estimates["fold"].values, estimates["verdict"].values)
     else:
-        found = _put_in(found, sampled, place)
+        estimates = _put_in(estimates, sampled, place)
         for kind in ("joint", "pointwise"):
             alike = float(np.mean(weight[place])) ** 2
-            found.attrs[f"{kind}_shared"] += alike * sampled.attrs[f"{kind}_shared"]
-        rest = _fails(found["fold"].values[of_psis], found["verdict"].values[of_psis])
+            estimates.attrs[f"{kind}_shared"] += alike * sampled.attrs[f"{kind}_shared"]
+        rest = _fails(estimates["fold"].values[of_psis], estimates["verdict"].values[of_psis])
         said = [x for x in (sampled.attrs["verdict"], rest) if x != "ok"]
         of_folds = " ".join(said) or "ok"
     units = "ok" if sampled is None else sampled.attrs["units_verdict"]
     both = " ".join(x for x in (of_folds, units) if x != "ok") or "ok"
-    found.attrs |= {"verdict": of_folds, "units_verdict": units, "pointwise_verdict": both}
-    return _at_the_end(found)
+    estimates.attrs |= {"verdict": of_folds, "units_verdict": units, "pointwise_verdict": both}
+    return _at_the_end(estimates)
 
 
 def _places(estimated: xr.Dataset, sampled: xr.Dataset) -> np.ndarray:

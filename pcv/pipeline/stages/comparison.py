@@ -51,14 +51,14 @@ def compare(job: Job) -> str:
 def compared_of(job: Job) -> Comparison:
     """The comparison of an experiment's models, from their diagnostics."""
     finished = artifacts.verified(job, "compare")
-    known = artifacts.known_to(job, finished)
+    stamps = artifacts.known_to(job, finished)
     parts = [job._replace(model=name) for name in job.settings.models]
     diagnosed = {part.model: artifacts.opened(part, "diagnose").load() for part in parts}
     scheme = job.settings.folds
     compared = results.compare(
         diagnosed,
-        known["data"].fingerprint,
-        known["folds"].fingerprint,
+        stamps["data"].fingerprint,
+        stamps["folds"].fingerprint,
         job.settings.compare.reference,
         job.experiment,
         job.settings.cv.until,

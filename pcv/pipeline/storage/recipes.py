@@ -147,8 +147,8 @@ def _artifacts(
         for name in batch_names(number or 1)
         for r in rounds
     ]
-    found = {graph.path(*place): graph.benchmark(*place) for place in places}
-    return found, bool(number)
+    benchmarks = {graph.path(*place): graph.benchmark(*place) for place in places}
+    return benchmarks, bool(number)
 
 
 def _time(path: Path) -> float:
