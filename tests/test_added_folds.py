@@ -96,11 +96,10 @@ def drawn(monkeypatch):
     """How many folds were drawn, by the number of draws: of warmups (20), and of samples."""
     as_it_is, found = moving.blocks, []
 
-    def blocks(engine, root, kernel, folds, own, standing, center, num_draws, first, monitor):
+    def blocks(engine, root, kernel, folds, *rest, num_draws, **more):
         if num_draws:
             found.append((len(folds.id), num_draws))
-        at = folds, own, standing, center, num_draws, first, monitor
-        return as_it_is(engine, root, kernel, *at)
+        return as_it_is(engine, root, kernel, folds, *rest, num_draws=num_draws, **more)
 
     monkeypatch.setattr(moving, "blocks", blocks)
     return found

@@ -491,7 +491,7 @@ class TestPsisFirst:
         sampled = diagnosed(np.random.default_rng(1).normal(size=(3, 4, 400, 2)))
         of_stages = {"source", "batch_check"}
         assert mixed.diagnostics.data_vars.keys() - of_stages <= sampled.data_vars.keys()
-        shared_ones = {f"{kind}_shared" for kind in ("joint", "pointwise")}
+        shared_ones = {f"{kind}_shared" for kind in ("joint", "pointwise")} | {"predictions"}
         assert mixed.diagnostics.attrs.keys() - shared_ones <= sampled.attrs.keys()
         mixed.save(tmp_path / "cv.zarr")
         loaded = pcv.load(tmp_path / "cv.zarr")

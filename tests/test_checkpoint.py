@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 from jax.errors import JaxRuntimeError
 
+from pcv.analysis.kept import NONE
 from pcv.base.errors import PcvError
 from pcv.core import sample as sampling
 from pcv.folds.base import Folds
@@ -622,7 +623,7 @@ def test_a_recipe_names_its_job(project):
     folds = Folds(np.array(["a"]), np.zeros((1, 1), int), np.ones((1, 1, 2), int))
     how = {"predictive": "plain", "integration": "none", "decoupled": 0}
     warm = xr.Dataset({"shift": ("fold", [-1.0])}, attrs=how)
-    recipes = [sample_recipe(x, known, folds, warm)["job"] for x in jobs]
+    recipes = [sample_recipe(x, known, folds, warm, NONE)["job"] for x in jobs]
     recipes += [warmup_recipe(x, known, folds, list(how.values()))["job"] for x in jobs]
     assert len({json.dumps(x, sort_keys=True) for x in recipes}) == 2 * len(jobs)
     assert recipes[0] == {

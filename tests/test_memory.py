@@ -53,8 +53,8 @@ def test_a_step_takes_what_its_results_are(project, monkeypatch):
     found, lengths = {}, []
     of_step = memory.of_step
 
-    def noted(engine, fold, num_chains, num_folds):
-        found[num_folds] = of_step(engine, fold, num_chains, num_folds)
+    def noted(engine, fold, num_chains, num_folds, keeps):
+        found[num_folds] = of_step(engine, fold, num_chains, num_folds, keeps)
         return found[num_folds]
 
     as_it_is = moving.advance

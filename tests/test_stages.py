@@ -208,7 +208,7 @@ class TestArtifacts:
     def test_sizes_and_names(self, done):
         sample = xr.open_dataset(done.path("models/flat/sample/1-of-1.zarr"))
         sizes = {"fold": 4, "chain": 4, "batch": 5, "slot": 3, "draw": 60}
-        sizes |= {"offset": 5, "full_batch": 33}
+        sizes |= {"offset": 5, "full_batch": 33, "kept": 60, "returned": 60, "param": 2}
         assert dict(sample.sizes) == sizes
         assert sample["fold"].values.tolist() == FOLDS
         assert (sample["n_draws"] == 60).all()

@@ -52,6 +52,9 @@ class Block(NamedTuple):
     stats: dict[str, dict[str, np.ndarray]]
     """acceptance, divergences, energy → sums (fold, chain)"""
     num_draws: int
+    kept: dict[str, Float[np.ndarray, "fold chain kept ..."]] | None = None
+    """some draws, in single precision: position (fold, chain, kept, param) and, where the model can
+    make them, replicates y_rep of the test set (fold, chain, kept, slot)"""
 
 
 def block_of(stored: Mapping[str, Any]) -> Block:
@@ -64,6 +67,7 @@ def block_of(stored: Mapping[str, Any]) -> Block:
         stored.get("y_rep"),
         stored["stats"],
         int(stored["num_draws"]),
+        stored.get("kept"),
     )
 
 
@@ -171,7 +175,7 @@ def joined(rounds: Sequence[xr.Dataset], lengths: Sequence[int]) -> xr.Dataset:
             wide.append(_empty_round(first, (lengths[r] - lengths[r - 1]) / lengths[0]))
     variables: dict[str, tuple] = {}
     for name, x in first.data_vars.items():
-        for dim in ("batch", "draw", "tail"):
+        for dim in ("batch", "draw", "tail", "kept", "returned"):
             if dim in x.dims:
                 of_rounds = [part[name].values for part in wide]
                 variables[str(name)] = (x.dims, np.concatenate(of_rounds, x.dims.index(dim)))
@@ -191,8 +195,8 @@ def _empty_round(first: xr.Dataset, times: float) -> xr.Dataset:
     """A round without any fold, `times` as long as the first."""
 
     def empty(x: xr.DataArray) -> tuple[Any, np.ndarray]:
-        grown = {"batch", "draw"}
-        shape = [round(n * times) if dim in grown else n for dim, n in x.sizes.items()]
+        grown = {"batch": times, "draw": times, "kept": 0, "returned": 0}
+        shape = [round(n * grown.get(str(dim), 1)) for dim, n in x.sizes.items()]
         return x.dims, np.full(shape, np.nan)
 
     return xr.Dataset({name: empty(x) for name, x in first.data_vars.items()})

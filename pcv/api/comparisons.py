@@ -110,6 +110,7 @@ class Comparisons:
         if self.compared.others:
             tables.append(wording.scores_table(self.compared.others))
         words = [wording.in_words(self.shown), *results.on_subspaces(self.diagnostics)]
+        words += results.on_predictions(self.diagnostics)
         return "\n\n".join([*tables, *map(wording.wrapped, words)])
 
     def _repr_html_(self) -> str:

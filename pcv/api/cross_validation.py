@@ -13,6 +13,7 @@ from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
+from pcv.base.storable import storable
 from pcv.core import cross_validate as core
 from pcv.core import fit as fitting
 from pcv.core.check import check
@@ -32,6 +33,7 @@ def cross_validate(
     *,
     data: Any = None,
     scores: str | Score | Sequence[Any] = ("log",),
+    predictions: int = 400,
     joint: bool | None = None,
     predictive: str = "auto",
     estimator: str = "two_sided",
@@ -68,6 +70,8 @@ def cross_validate(
             long as the outcome are columns.
         scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy,
             ``file.py:function``, or a `pcv.Score`.
+        predictions: number of replicates of each tested unit that are kept, evenly over chains and
+            draws (`CV.predictions`); fewer where they would take more than 256 MiB. 0: none.
         joint: which score to show, that of each test set as a whole (True) or of each unit
             (False); None: joint where folds hold several units. Both are computed.
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
@@ -103,6 +107,7 @@ def cross_validate(
         "predictive": predictive,
         "estimator": estimator,
         "scores": scores,
+        "predictions": predictions,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
         "cv": chain_settings(chains, draws, warmup, until, cv),
@@ -131,6 +136,9 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
     diagnosed = result.diagnostics.load()
     folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
     groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}
+    if result.predictions:
+        groups["predictions"] = result.predictions.load()
+    groups["constant_data"] = _columns(problem)
     if result.surrogates is not None and "terms" in result.surrogates:
         groups["surrogates"] = result.surrogates["terms"].to_dataset().load()
     tree = xr.DataTree.from_dict(groups)
@@ -142,7 +150,19 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
         "marks": result.marks,
         **shared_prints(problem.data, problem.outcome, folds),
     }
-    return CV(tree, bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint)
+    shown = bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint
+    return CV(tree, shown, problem)
+
+
+def _columns(problem: Problem) -> xr.Dataset:
+    """The columns of the data besides the outcome, by row."""
+    length = len(problem.unit_of_row)
+    columns = {
+        name: ("row_of_data", x)
+        for name, x in problem.arrays.items()
+        if x.shape == (length,) and name not in (problem.outcome, "unit")
+    }
+    return storable(xr.Dataset(columns))
 
 
 def _groups(fit: xr.DataTree) -> dict[str, xr.Dataset]:

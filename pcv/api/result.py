@@ -1,6 +1,6 @@
 """The result of cross-validating a model: `CV`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +10,19 @@ import xarray as xr
 
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results
-from pcv.analysis.results import Kind, summary
+from pcv.analysis.results import Kind, predicted, summary
 from pcv.base.errors import PcvError
 from pcv.base.storable import true_names
 from pcv.folds.base import foldable, is_exchangeable, stored
 from pcv.pipeline.storage import saved
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arviz_stats import ELPDData
     from matplotlib.figure import Figure
+
+    from pcv.core.problem import Problem
 
 
 def draw(name: str, *args: Any) -> "Figure":
@@ -39,10 +43,12 @@ class CV:
             `diagnostics`: estimates and diagnostics of all folds.
         joint: whether `elpd` and its errors refer to the joint score (each test set predicted as a
             whole) or to the pointwise score (each unit on its own).
+        problem: the model, its data and folds; None for a loaded result.
     """
 
     tree: xr.DataTree
     joint: bool
+    problem: "Problem | None" = field(default=None, compare=False)
 
     @property
     def kind(self) -> Kind:
@@ -166,6 +172,73 @@ class CV:
             PcvError: it was not computed.
         """
         return summary.other_score(self.diagnostics, name, kind)
+
+    def predictions(self) -> xr.DataTree:
+        """Replicates of the outcome of every tested unit, drawn without its fold, for ArviZ.
+
+        Returns:
+            Groups posterior_predictive (chain, draw, unit), observed_data and constant_data (unit),
+            in the order of the data; a unit that several folds test comes once for each. Coordinate
+            ``fold`` names the fold. Under the marginal predictive, a left-out group's own effects
+            are drawn anew for each replicate.
+
+        Raises:
+            PcvError: none were kept, or the model cannot make them.
+        """
+        columns = {str(name): x.values for name, x in self._columns.items()}
+        return predicted.groups_of(self._predicted, str(self.tree.attrs["outcome"]), columns)
+
+    def table(self) -> pd.DataFrame:
+        """Predictions unit by unit, in the order of the data: fold, outcome ``y``, mean, standard
+        deviation and quantiles of the predictive, PIT, elpd and its MCSE (nats).
+
+        The PIT is the probability of an outcome below y; it is uniform over units if predictives
+        are calibrated.
+
+        Raises:
+            PcvError: no predictions were kept, or the model cannot make them.
+        """
+        return predicted.table(self._predicted, self.diagnostics)
+
+    def fold_summary(self, names: "str | Sequence[str]") -> pd.DataFrame:
+        """Parameters in every fold, from the draws that are kept with the predictions.
+
+        Args:
+            names: variables of the posterior, such as ``["slope", "sigma"]``.
+
+        Returns:
+            One row per parameter and fold: mean, sd, quantiles, and ``shift``, the distance of the
+            mean from that of the full-data posterior in its standard deviations. For each
+            parameter, the folds that move it most come first.
+
+        Raises:
+            PcvError: no such variable, no draws were kept, or the result was loaded.
+        """
+        return predicted.fold_summary(self._draws(names), self._posterior)
+
+    def _draws(self, names: "str | Sequence[str]") -> xr.Dataset:
+        """Draws of variables in every fold."""
+        from pcv.core.parameters import parameter_draws
+
+        if self.problem is None:
+            raise PcvError(
+                f"{self.name}: a loaded result does not know its model, from which the variables "
+                "are computed; call fold_summary before it is saved"
+            )
+        chosen = [names] if isinstance(names, str) else list(names)
+        return parameter_draws(self.problem, self._predicted, chosen, self._posterior)
+
+    @property
+    def _posterior(self) -> xr.Dataset:
+        return true_names(self.tree["posterior"].to_dataset())
+
+    @property
+    def _predicted(self) -> xr.Dataset:
+        return predicted.predictions_of(self.tree)
+
+    @property
+    def _columns(self) -> xr.Dataset:
+        return true_names(self.tree.children["constant_data"].to_dataset(inherit=False))
 
     def __repr__(self) -> str:
         attrs = self.tree.attrs

@@ -11,7 +11,7 @@ from pcv.base.monitor import Monitor
 from pcv.base.names import batch_names
 from pcv.core import groups
 from pcv.core.problem import Problem, chain_model, check_scores, engine_of
-from pcv.core.settings import CvConfig
+from pcv.core.settings import CvConfig, Settings
 from pcv.core.store import Step
 from pcv.folds.base import Folds
 from pcv.sampling import memory
@@ -22,13 +22,13 @@ def num_fold_batches(
     problem: Problem,
     fit: xr.DataTree,
     mcmc_folds: Folds,
-    cv: CvConfig,
+    settings: Settings,
     run: Callable[..., Any],
 ) -> int:
     """The number of batches of folds, measured by `cut` where the settings leave it open."""
-    if cv.fold_batches != "auto":
-        return cv.fold_batches
-    measured = run(Step("cut", name), cut, problem, fit, mcmc_folds, cv)
+    if settings.cv.fold_batches != "auto":
+        return settings.cv.fold_batches
+    measured = run(Step("cut", name), cut, problem, fit, mcmc_folds, settings)
     return int(measured.attrs["fold_batches"])
 
 
@@ -39,7 +39,7 @@ def split(folds: Folds, number: int) -> dict[str, Folds]:
 
 
 def cut(
-    problem: Problem, fit: xr.DataTree, mcmc_folds: Folds, cv: CvConfig, monitor: Monitor
+    problem: Problem, fit: xr.DataTree, mcmc_folds: Folds, settings: Settings, monitor: Monitor
 ) -> xr.Dataset:
     """Measure how many batches of folds fit in memory.
 
@@ -58,14 +58,16 @@ def cut(
     if not len(mcmc_folds.id):
         monitor.log("the full-data fit suffices, no fold is sampled")
         return xr.Dataset(attrs={"fold_batches": 1})
+    cv = settings.cv
     how = chain_model(problem, groups.tuned_fit(fit), monitor)
     check_scores(problem, how, mcmc_folds.test.shape[1])
     engine = engine_of(problem, how, problem.scores, None, cv.batch_size)
     first, machine = mcmc_folds.some(slice(1)), memory.of_devices()
+    keeps = problem.keeps(settings.predictions, cv.chains, engine.num_params)
     measured: dict[int, memory.Step] = {}
 
     def share(num_folds: int) -> float:
-        measured[num_folds] = memory.of_step(engine, first, cv.chains, num_folds)
+        measured[num_folds] = memory.of_step(engine, first, cv.chains, num_folds, keeps)
         return measured[num_folds].host / machine.host  # a device holds one tile of any number
 
     number = memory.num_batches(len(mcmc_folds.id), share, cv.memory_share)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pcv.analysis.results.predicted import predictions_of
 from pcv.analysis.samples import joined
 from pcv.base.monitor import TO_LOG, Monitor
 from pcv.core.batches import num_fold_batches, split
@@ -30,6 +31,8 @@ class Result(NamedTuple):
     """the full-data fit, in ArviZ's groups"""
     diagnostics: xr.Dataset
     """estimates and diagnostics of all folds, see `pcv.analysis.results.diagnose`"""
+    predictions: xr.Dataset
+    """of the units of sampled folds, see `pcv.analysis.predictions.predictions`; perhaps none"""
     surrogates: xr.DataTree | None
     """PSIS estimates of all folds; for a subsample, surrogates of all terms as well"""
     marks: list[str]
@@ -83,7 +86,7 @@ def cross_validate(
     warmups: dict[str, dict[str, xr.Dataset]] = {}
     for name, problem in each if scheme.samples else ():
         mcmc_folds = select_mcmc_folds(problem.folds, surrogates.get(name), chosen)
-        number = num_fold_batches(name, problem, fits[name], mcmc_folds, settings.cv, run)
+        number = num_fold_batches(name, problem, fits[name], mcmc_folds, settings, run)
         warmups[name] = {}
         for batch, folds in split(mcmc_folds, number).items():
             step = Step("warmup", name, batch)
@@ -106,7 +109,8 @@ def cross_validate(
             if x is not None
             for mark in x.attrs.get("marks", [])
         ]
-        results[name] = Result(fits[name], diagnosed, surrogates.get(name), marks)
+        of_folds = diagnosed.to_dataset(), predictions_of(diagnosed)
+        results[name] = Result(fits[name], *of_folds, surrogates.get(name), marks)
     return results
 
 

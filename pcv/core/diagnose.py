@@ -7,7 +7,9 @@ import xarray as xr
 
 from pcv.analysis import comparison, results
 from pcv.analysis.diagnostics import SHORT_BATCHES
+from pcv.analysis.predictions import predictions
 from pcv.analysis.results.by_psis import merged
+from pcv.analysis.results.predicted import note as note_on_predictions
 from pcv.analysis.subspace import with_subspace
 from pcv.base.monitor import Monitor
 from pcv.base.names import name_bits
@@ -30,8 +32,8 @@ def diagnose(
     monitor: Monitor,
     surrogates: xr.DataTree | None = None,
     chosen: xr.Dataset | None = None,
-) -> xr.Dataset:
-    """Estimates and diagnostics of all folds of a model.
+) -> xr.DataTree:
+    """Estimates and diagnostics of all folds of a model, and predictions of their units.
 
     Args:
         problem: with all folds.
@@ -45,7 +47,8 @@ def diagnose(
         chosen: the terms that are scored, of `choose_terms`; None: all.
 
     Returns:
-        What `pcv.analysis.results.diagnose` returns.
+        What `pcv.analysis.results.diagnose` returns, and as the group "predictions" what
+        `pcv.analysis.predictions.predictions` does of the folds that are sampled.
     """
     diagnosed, num_sampled = None, sum(sample.sizes["fold"] for sample in samples)
     if num_sampled:
@@ -64,7 +67,14 @@ def diagnose(
         f"elpd {elpd:.1f} (joint), {results.rhat_max_in_words(diagnosed)}, {flagged} of "
         f"{diagnosed.sizes['fold']} folds flagged"
     )
-    return diagnosed
+    groups = {"/": diagnosed}
+    if settings.predictions and num_sampled:
+        predicted = _predictions(problem, samples, settings)
+        if note := predicted.attrs.pop("note"):
+            monitor.log(note)
+            groups["/"] = diagnosed.assign_attrs(predictions=note)
+        groups["predictions"] = predicted
+    return xr.DataTree.from_dict(groups)
 
 
 def _sampled(
@@ -93,6 +103,21 @@ def _sampled(
     diagnosed = results.with_batch_check(diagnosed, full)
     _warn_of_short_batches(diagnosed, settings.cv, monitor)
     return diagnosed
+
+
+def _predictions(problem: Problem, samples: Sequence[xr.Dataset], settings: Settings) -> xr.Dataset:
+    """Replicates of the sampled folds' units, PITs, and draws of the parameters."""
+    drawn = [sample for sample in samples if sample.sizes["fold"]]
+    folds = problem.named(np.concatenate([sample["fold"].values for sample in drawn]))
+    outcome = np.asarray(problem.arrays[problem.outcome], float)
+    rng = np.random.default_rng([problem.seed, name_bits("pit")])
+    num_params = drawn[0].sizes.get("param", 1)
+    keeps = problem.keeps(settings.predictions, settings.cv.chains, num_params)
+    of_rows = problem.rows(folds), outcome, problem.unit_of_row
+    predicted = predictions(drawn, *of_rows, keeps, rng.random(len(outcome)))
+    wanted, room = settings.predictions, keeps.replicated * settings.cv.chains
+    predicted.attrs["note"] = note_on_predictions(predicted, wanted if room < wanted else 0)
+    return predicted
 
 
 def _scores_at_full_data(

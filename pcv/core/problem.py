@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pcv.analysis.kept import Keeps, keeps_of
 from pcv.base.errors import PcvError, setting
 from pcv.base.monitor import Monitor
 from pcv.core import kept as keeping
@@ -106,6 +107,31 @@ class Problem:
     def named(self, names: np.ndarray) -> Folds:
         """The folds with these names, in the order of all."""
         return self.folds.some(np.isin(self.folds.id.astype(str), names.astype(str)))
+
+    @cached_property
+    def unit_of_row(self) -> np.ndarray:
+        """The name of each row's unit, as text."""
+        return np.asarray(self.units)[np.asarray(self.arrays["unit"])]
+
+    @cached_property
+    def rows_by_unit(self) -> np.ndarray:
+        """The rows of each unit (unit, row), padded with -1."""
+        return columns.rows_by_unit(np.asarray(self.arrays["unit"]))
+
+    def rows(self, folds: Folds) -> np.ndarray:
+        """The rows of each fold's tested units (fold, slot, row), padded with -1."""
+        return np.where(folds.test[..., None] >= 0, self.rows_by_unit[folds.test], -1)
+
+    def keeps(self, predictions: int, chains: int, num_params: int) -> Keeps:
+        """How many draws each chain keeps.
+
+        Args:
+            predictions: number of replicates of each tested unit.
+            chains: of each fold.
+            num_params: of the model, or of the subspace on which chains move.
+        """
+        slots = *self.folds.test.shape, columns.most_rows(self.data)
+        return keeps_of(predictions, chains, slots, num_params)
 
     def observed(self, folds: Folds) -> np.ndarray:
         """The outcome of each fold's test set, NaN in padded slots and for units of several

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from pcv.analysis import kept as keeping
 from pcv.analysis import samples
 from pcv.analysis.diagnostics import largest, tail_size
 from pcv.analysis.samples import Block
@@ -138,14 +139,16 @@ def sample_batches(
     if cv.store == "sums":
         tail = np.full((len(folds.id), tail_size(cv.chains * cv.most_draws) + 1), -np.inf)
     num_draws = np.zeros(len(folds.id), int)
+    kept: list[xr.Dataset] = []
     tuned = groups.tuned_fit(fit)
     engine = _engine(problem, tuned, warmup, cv)
     if (space := stored_subspace(warmup)) is not None:
         tuned = tuned._replace(kernel=subspace.kernel(space))
     y = problem.observed(folds)
+    keeps = problem.keeps(settings.predictions, cv.chains, engine.num_params)
 
     def draw(rows: np.ndarray, before: int, lengths: list[int], blocks: Blocks) -> Iterator[Drawn]:
-        begun = _begun(problem, engine, tuned, start, rows)
+        begun = _begun(problem, engine, tuned, start, rows)._replace(keeps=keeps)
         return drawing.sampled(begun, before, lengths, _until(cv), monitor, _saved(blocks))
 
     def report(block: Block, number: int, draws: int, most: int) -> None:
@@ -171,12 +174,21 @@ def sample_batches(
             across, frame = _across(engine, block, y[active], active, frame, cv)
             batch = samples.batch_of(block, across, cv.store == "draws")
             yield samples.among_all(batch, active, len(folds.id))
+            if block.kept is not None:
+                before = start.num_draws + int(num_draws.max())
+                part = keeping.of_block(block, before, keeps)
+                kept.append(samples.among_all(part, active, len(folds.id)))
             if tail is not None:
                 tail[active] = largest(tail[active], block.draws)
             num_draws[active] += block.num_draws
             done = start.num_draws + int(num_draws.max())
             report(block, max(i, saved.number), done, lengths[-1])
         last = _last(start.warmup, frame)
+        if kept:
+            whole = keeping.joined(kept)
+            if len(cv.rounds) == 1:
+                whole = keeping.thinned(whole, num_draws, keeps)
+            last |= {str(name): (x.dims, x.values) for name, x in whole.data_vars.items()}
         if number + 1 < len(cv.rounds):
             last["state"] = (("fold", "chain", "param"), standing.position)
         attributes = {key: warmup.attrs[key] for key in INHERITED}

@@ -213,6 +213,7 @@ class Settings(Section):
     predictive: Literal["auto", "marginal", "plain"] = "auto"
     estimator: Literal["two_sided", "own"] = "two_sided"
     scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
+    predictions: Annotated[int, Field(ge=0)] = 400  # replicates of each tested unit
     fit: FitConfig = FitConfig()
     kernel: KernelConfig | None = None  # None: chains move in all directions
     cv: CvConfig = CvConfig()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
 from pcv.base.errors import PcvError, is_python, nearest
 
@@ -72,6 +72,28 @@ def model_data(data: xr.Dataset) -> dict[str, np.ndarray]:
 def num_units(arrays: Mapping[str, Any]) -> int:
     """Number of units in the result of `model_data`."""
     return int(np.asarray(arrays["unit"]).max()) + 1
+
+
+def most_rows(data: xr.Dataset) -> int:
+    """Number of rows of the largest unit of a data set, as `make_data` returns it."""
+    return int(np.bincount(data["unit_of_row"].values).max()) if "unit_of_row" in data else 1
+
+
+def rows_by_unit(unit: Int[np.ndarray, " row"]) -> Int[np.ndarray, "unit most"]:
+    """The rows of each unit, padded with -1.
+
+    Args:
+        unit: index of each row's unit, from 0.
+
+    >>> rows_by_unit(np.array([0, 1, 0])).tolist()
+    [[0, 2], [1, -1]]
+    """
+    count = np.bincount(unit)
+    order = np.argsort(unit, kind="stable")
+    place = np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)
+    rows = np.full((len(count), count.max()), -1)
+    rows[unit[order], place] = order
+    return rows
 
 
 def free(dim: str, names: Collection[str]) -> str:

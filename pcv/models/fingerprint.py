@@ -52,6 +52,7 @@ def fingerprint(model: Model | Target, observed: Observations, slots: int) -> st
                 (x.observed, fold),
                 (x.density, params, fold, y),
                 (x.predict, key, params, fold),
+                (x.cdf, key, params, fold, x.observed(fold) if x.observed else y),
                 (x.moments, params, fold),
             )
         ]

@@ -32,6 +32,7 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
 
 from pcv.base import devices
+from pcv.folds import columns
 
 devices.setup_if_new()  # models hold arrays, after which JAX cannot add devices
 
@@ -93,11 +94,28 @@ class FoldPrior(Protocol):
 
 
 class Predict(Protocol):
-    """One replicate of the outcome of every unit."""
+    """One replicate of the outcome: of every unit, or row of the data."""
 
     def __call__(
         self, key: Key[Array, ""], params: Params, data: Data, /
-    ) -> Float[Array, " unit"]: ...
+    ) -> Float[Array, " row"]: ...
+
+
+class Cdf(Protocol):
+    """Probability that the outcome of every row of the data is at most y."""
+
+    def __call__(
+        self, params: Params, data: Data, y: Float[Array, " row"], /
+    ) -> Float[Array, " row"]: ...
+
+
+class MarginalCdf(Protocol):
+    """Probability that the outcomes of the units in `test` are at most y, given other parameters
+    than their groups' own effects, or with effects drawn by `key`."""
+
+    def __call__(
+        self, key: Key[Array, ""], params: Params, data: Data, test: Test, y: Array, /
+    ) -> Float[Array, "slot ..."]: ...
 
 
 class MarginalPredict(Protocol):
@@ -105,7 +123,7 @@ class MarginalPredict(Protocol):
 
     def __call__(
         self, key: Key[Array, ""], params: Params, data: Data, test: Test, /
-    ) -> Float[Array, " slot"]: ...
+    ) -> Float[Array, "slot ..."]: ...
 
 
 class Moments(Protocol):
@@ -147,7 +165,15 @@ class PredictTest(Protocol):
 
     def __call__(
         self, key: Key[Array, ""], params: Any, fold: Fold, /
-    ) -> Float[Array, " slot"]: ...
+    ) -> Float[Array, "slot ..."]: ...
+
+
+class CdfOfTest(Protocol):
+    """Probability that the outcomes of a fold's test set are at most y, each on its own."""
+
+    def __call__(
+        self, key: Key[Array, ""], params: Any, fold: Fold, y: Float[Array, "slot ..."], /
+    ) -> Float[Array, "slot ..."]: ...
 
 
 class MomentsOfTest(Protocol):
@@ -188,13 +214,17 @@ class Model(NamedTuple):
             the left-out groups' own effects integrated out analytically.
         group: the group of each unit whose effects `marginal` integrates out, which is valid only
             for folds that leave out whole groups; without it, `marginal` is used only on request.
-        predict: one replicate of the outcome of every unit, for scores that need draws of it
-            (CRPS, ...).
+        predict: one replicate of the outcome, for predictions and for scores that need draws of it
+            (CRPS, ...): a value for every unit or, where units have several rows, for every row.
+        cdf: probability that the outcome is at most y, of the shape of `predict`: PITs are far less
+            noisy with it than with replicates.
         moments: mean and variance of the outcome of every unit given the parameters, each of shape
             (unit): scores of moments (DSS, RMSE, ...) are far less noisy with them than with
             replicates.
         marginal_predict: one replicate of the units in `test` under the predictive of `marginal`:
             the left-out groups' own effects redrawn, given the other parameters.
+        marginal_cdf: probability that the outcomes of the units in `test` are at most y under the
+            predictive of `marginal`, perhaps given effects drawn by `key`.
         marginal_moments: mean (slot) and covariance (slot, slot) of the units in `test` under the
             predictive of `marginal`.
         data: of a front-end's model.
@@ -217,7 +247,9 @@ class Model(NamedTuple):
     group: Int[np.ndarray, " unit"] | None = None
     predict: Predict | None = None
     moments: Moments | None = None
+    cdf: Cdf | None = None
     marginal_predict: MarginalPredict | None = None
+    marginal_cdf: MarginalCdf | None = None
     marginal_moments: MarginalMoments | None = None
     data: Observations | None = None
     fold_prior: FoldPrior | None = None
@@ -246,10 +278,11 @@ class Target(NamedTuple):
             with -1; 0 in padded slots.
         outcome: what is scored.
         constrain: the named variables of the posterior.
-        observed: outcome of the test set (slot); this and the next three are needed only for scores
-            other than the log score.
+        observed: outcome of the test set (slot); this and the next four are needed only for
+            predictions, and for scores other than the log score.
         density: `log_predictive` at other outcomes of the test set.
         predict: a replicate of the test set.
+        cdf: probability that each outcome of the test set is at most y.
         moments: mean and variance, or covariance, of the test set given the parameters.
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
@@ -265,6 +298,7 @@ class Target(NamedTuple):
     observed: Callable[[Fold], Float[Array, " slot"]] | None = None
     density: DensityAt | None = None
     predict: PredictTest | None = None
+    cdf: CdfOfTest | None = None
     moments: MomentsOfTest | None = None
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
@@ -338,6 +372,7 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
     outcome = arrays.get(model.outcome.name)
     marginal = predictive == "marginal"
     of_fold = model.fold_prior if marginal else None
+    rows = rows_by_unit(arrays, model.outcome.name)
 
     def log_density(params: Params, fold: Fold) -> Scalar:
         terms = model.log_lik(params, arrays)
@@ -354,8 +389,8 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         pointwise = jnp.where(fold.test >= 0, terms, 0.0)
         return jnp.sum(pointwise), pointwise
 
-    def observed(fold: Fold) -> Float[Array, " slot"]:
-        return jnp.asarray(outcome, jnp.result_type(float))[fold.test]
+    def observed(fold: Fold) -> Float[Array, "slot ..."]:
+        return jnp.asarray(outcome, jnp.result_type(float))[rows_of_test(rows, fold.test)]
 
     def density(params: Params, fold: Fold, y: Float[Array, " slot"]) -> Predictive:
         whole = jnp.asarray(outcome, y.dtype)
@@ -363,12 +398,20 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         changed = whole.at[place].set(y, mode="drop")
         return predictive_of(params, fold, {**arrays, model.outcome.name: changed})
 
-    def replicate(key: Key[Array, ""], params: Params, fold: Fold) -> Float[Array, " slot"]:
+    def replicate(key: Key[Array, ""], params: Params, fold: Fold) -> Float[Array, "slot ..."]:
         if marginal:
             assert model.marginal_predict is not None
             return model.marginal_predict(key, params, arrays, fold.test)
         assert model.predict is not None
-        return model.predict(key, params, arrays)[fold.test]
+        return model.predict(key, params, arrays)[rows_of_test(rows, fold.test)]
+
+    def cdf(
+        key: Key[Array, ""], params: Params, fold: Fold, y: Float[Array, "slot ..."]
+    ) -> Float[Array, "slot ..."]:
+        if marginal:
+            assert model.marginal_cdf is not None
+            return model.marginal_cdf(key, params, arrays, fold.test, y)
+        return cdf_of_test(model, rows, params, arrays, fold.test, y)
 
     def moments(params: Params, fold: Fold) -> tuple[Array, Array]:
         if marginal:
@@ -386,11 +429,51 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         observed=observed,
         density=density,
         predict=replicate if (model.marginal_predict if marginal else model.predict) else None,
+        cdf=cdf if (model.marginal_cdf if marginal else model.cdf) else None,
         moments=moments if (model.marginal_moments if marginal else model.moments) else None,
         dims=model.dims,
         coords=model.coords,
         reads_test=of_fold is not None,
     )
+
+
+def rows_by_unit(data: Data, outcome: str) -> Int[np.ndarray, "unit most"] | None:
+    """The rows of each unit, of `pcv.folds.columns.rows_by_unit`; None where each row is a unit."""
+    if "unit" not in data or outcome not in data:
+        return None
+    rows = columns.rows_by_unit(np.asarray(data["unit"]))
+    return rows if rows.shape[1] > 1 else None
+
+
+def rows_of_test(rows: Int[np.ndarray, "unit most"] | None, test: Test) -> Int[Array, "slot ..."]:
+    """The rows of the units in `test`, padded with -1."""
+    if rows is None:
+        return test
+    return jnp.where(test[:, None] >= 0, jnp.asarray(rows)[test], -1)
+
+
+def cdf_of_test(
+    model: Model,
+    rows: Int[np.ndarray, "unit most"] | None,
+    params: Params,
+    data: Data,
+    test: Test,
+    y: Float[Array, "slot ..."],
+) -> Float[Array, "slot ..."]:
+    """Probability that the outcomes of the units in `test` are at most y, given all parameters.
+
+    Args:
+        model: with a `cdf`.
+        rows: of `rows_by_unit`.
+        params, data: of the model.
+        test: indices of the units, padded with -1.
+        y: values of their outcomes.
+    """
+    assert model.cdf is not None
+    whole = jnp.asarray(data[model.outcome.name], y.dtype)
+    place = rows_of_test(rows, test)
+    changed = whole.at[jnp.where(place >= 0, place, whole.size)].set(y, mode="drop")
+    return model.cdf(params, data, changed)[place]
 
 
 def full_data(num_units: int) -> Fold:

@@ -103,6 +103,12 @@ def normal_target(
         mean, cov = conditional(params, fold)
         return mean + jnp.linalg.cholesky(cov) @ jax.random.normal(key, mean.shape, mean.dtype)
 
+    def cdf(
+        key: Key[Array, ""], params: Params, fold: Fold, y: Float[Array, " slot"]
+    ) -> Float[Array, " slot"]:
+        mean, cov = conditional(params, fold)
+        return jax.scipy.stats.norm.cdf((y - mean) / jnp.sqrt(jnp.diag(cov)))
+
     return Target(
         init=init,
         log_density=log_density,
@@ -112,6 +118,7 @@ def normal_target(
         observed=observed,
         density=density,
         predict=predict,
+        cdf=cdf,
         moments=conditional,
         reads_test=False,
     )

@@ -22,6 +22,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
     """The target as a function of a flat parameter vector, and the inverse of the flattening."""
     unravel = unravel_of(target.init)
     density, predict, moments = target.density, target.predict, target.moments
+    cdf = target.cdf
     flat = Target(
         init=lambda key: ravel_pytree(target.init(key))[0],
         log_density=lambda position, fold: target.log_density(unravel(position), fold),
@@ -31,6 +32,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
         observed=target.observed,
         density=density and (lambda position, fold, y: density(unravel(position), fold, y)),
         predict=predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
+        cdf=cdf and (lambda key, position, fold, y: cdf(key, unravel(position), fold, y)),
         moments=moments and (lambda position, fold: moments(unravel(position), fold)),
         dims=target.dims,
         coords=target.coords,

@@ -124,7 +124,7 @@ STAGES = {
         files={"files": "model"},
     ),
     "cut": Stage(
-        version=5,
+        version=6,
         on_devices=True,
         path="{experiment}/models/{model}/batches.zarr",
         module="batches",
@@ -133,6 +133,7 @@ STAGES = {
         keys={
             "predictive": True,
             "scores": True,
+            "predictions": True,
             "cv": {"chains", "batch_size", "fold_batches", "memory_share"},
         },
     ),
@@ -153,13 +154,13 @@ STAGES = {
         files={"files": "model"},
     ),
     "sample": Stage(
-        version=22,
+        version=23,
         on_devices=True,
         path="{experiment}/models/{model}/sample/{batch}.zarr",
         module="chains",
         says="Sample all chains of all folds and store sums of their scores: sample/<batch>.zarr.",
         inputs=("warmup", "plan"),
-        keys={"scores": True, "cv": {"draws", "until", "store"}},
+        keys={"scores": True, "predictions": True, "cv": {"draws", "until", "store"}},
         files={"files": "model", "score files": "scores"},
         path_in_rounds="{experiment}/models/{model}/sample/{round}/{batch}.zarr",
     ),
@@ -174,7 +175,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=22,
+        version=23,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="estimates",
         says="Compute estimates and diagnostics of every fold from the stored sums: "

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
+from pcv.analysis.kept import Keeps
 from pcv.base.errors import PcvError
 from pcv.base.monitor import TO_LOG, Monitor
 from pcv.base.section import OF_REPLICATES
@@ -113,7 +114,9 @@ def warmup_recipe(job: Job, known: Mapping[str, Stamp], folds: Folds, how: Seque
     return {**made_of, **_named(job, "warmup"), "inputs": inputs, "how": how, **_of_folds(folds)}
 
 
-def sample_recipe(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Dataset) -> Recipe:
+def sample_recipe(
+    job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr.Dataset, keeps: Keeps
+) -> Recipe:
     """What a job's draws depend on: what its samples do, except the number of draws and folds
     outside the job, unless each fold stops by itself. A round continues the draws of the round
     before, whatever decided so.
@@ -123,10 +126,11 @@ def sample_recipe(job: Job, known: Mapping[str, Stamp], folds: Folds, warmup: xr
         known: stamps of its inputs.
         folds: of the job.
         warmup: its warmup, of these folds.
+        keeps: how many draws each chain keeps.
     """
     cv, made_of = job.settings.cv, _of_any_batch(job, "sample")
     scores = dict.fromkeys("replicates" if s in OF_REPLICATES else s for s in job.settings.scores)
-    made_of["config"] = {"scores": sorted(scores), "until": None}
+    made_of["config"] = {"scores": sorted(scores), "until": None, "predictions": [*keeps]}
     made_of["warmup"] = _of_any_batch(job, "warmup")
     inputs = ["data", "fit"]
     if cv.until and cv.until.of_comparison:  # the round's length, unless max_draws cuts it short

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from pcv.analysis import kept
 from pcv.analysis.results import listed
 from pcv.base.errors import BadFit, PcvError, allow_bad_fit
 from pcv.core.store import Blocks, Make, Resume
 from pcv.folds.base import Folds, stored
+from pcv.folds.columns import most_rows
 from pcv.pipeline.graph import STAGES
 from pcv.pipeline.job import Artifact, Job, evidence_recipe, sample_recipe, warmup_recipe
 from pcv.pipeline.storage import growing, store
@@ -40,7 +42,7 @@ from pcv.pipeline.storage.store import Stamp
 if TYPE_CHECKING:
     from pcv.core.store import Step
 
-TREES = ("fit", "surrogates")
+TREES = ("fit", "surrogates", "diagnose")
 """stages whose artifact has groups"""
 
 
@@ -207,7 +209,11 @@ def sampled_recipe(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
     which = active_folds(job, folds)
     if not which.size:
         return {"folds": []}
-    return sample_recipe(job, known, folds.some(which), warmup.isel(fold=which))
+    layout = opened(job, "folds").sizes
+    slots = layout["fold"], layout["slot"], most_rows(opened(job, "data"))
+    asked = job.settings.predictions, job.settings.cv.chains
+    keeps = kept.keeps_of(*asked, slots, warmup.sizes["param"])
+    return sample_recipe(job, known, folds.some(which), warmup.isel(fold=which), keeps)
 
 
 @contextmanager

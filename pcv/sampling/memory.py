@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from pcv.analysis.kept import NONE, Keeps
 from pcv.base.devices import in_use
 from pcv.base.errors import PcvError, setting
 from pcv.base.process import all_cores
@@ -34,7 +35,9 @@ class Step(NamedTuple):
     """host: copies of the results and, on CPUs, the memory of the devices"""
 
 
-def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Step:
+def of_step(
+    engine: Engine, fold: Folds, num_chains: int, num_folds: int, keeps: Keeps = NONE
+) -> Step:
     """Memory of a block of draws; compiles the programs but does not run them.
 
     Args:
@@ -42,11 +45,12 @@ def of_step(engine: Engine, fold: Folds, num_chains: int, num_folds: int) -> Ste
         fold: any single fold.
         num_chains: chains per fold.
         num_folds: folds sampled together.
+        keeps: how many draws each chain keeps.
 
     Raises:
         PcvError: JAX does not report memory use for this kind of device.
     """
-    found = measured(engine, fold)
+    found = measured(engine, fold, keeps)
     if found is None:
         raise PcvError(
             f"{setting('cv', 'fold_batches', value='auto')}: JAX does not report memory use on "

@@ -1,4 +1,4 @@
-"""Scores of a fold's test set, summed over a block of draws."""
+"""Scores of a fold's test set, summed over a block of draws; and its replicates at some of them."""
 
 from typing import Any, NamedTuple
 
@@ -100,3 +100,69 @@ def score_block(
     )
     made: Made = jax.lax.fori_loop(0, num_draws, add, nothing)
     return made
+
+
+class Kept(NamedTuple):
+    """Some draws of a block, and replicates of the fold's test set at them."""
+
+    position: Float[Any, "kept_position param"]
+    y_rep: Float[Any, "kept slot ..."] | None
+    """None where the model has no `predict`"""
+    below: Float[Any, "slot ..."] | None
+    """mean probability of a smaller outcome than the observed one; None without a `cdf`"""
+    up_to: Float[Any, "slot ..."] | None
+    """mean probability of an outcome that is at most the observed one"""
+
+
+def keep_of_block(
+    target: Target,
+    num_units: int,
+    root: Key[Array, ""],
+    first: Int[Array, ""],
+    kept: Int[Array, " kept"],
+    number: Int[Array, ""],
+    kept_positions: Int[Array, " kept_position"],
+    positions: Float[Array, "block buffer param"],
+    block: Int[Array, ""],
+    chain: Chain,
+) -> Kept:
+    """Draws of a block, and replicates made with the random numbers that `score_block` uses.
+
+    Args:
+        target: the model on flat parameters.
+        num_units: number of units.
+        root: key of the seed, the model and the stage.
+        first: number of the chain's earlier draws.
+        kept: places in the block of the draws to replicate at.
+        number: how many of these count; the rest is padding.
+        kept_positions: places in the block of the draws to return.
+        positions: blocks of draws.
+        block: index of the block.
+        chain: its fold's test set is replicated.
+    """
+    position = positions[block, kept_positions]
+    predict, cdf, dtype = target.predict, target.cdf, position.dtype
+    if predict is None:
+        return Kept(position, None, None, None)
+    fold = Fold(train_mask(chain.held_out, num_units), chain.test)
+    of_chain = chain_key(root, chain.fold, chain.number)
+    discrete = target.outcome.discrete
+    y = None  # without knowing whether outcomes may be equal, only replicates tell
+    if cdf is not None and target.observed is not None and discrete is not None:
+        y = target.observed(fold).astype(dtype)
+
+    def add(j: Int[Array, ""], so_far: tuple) -> tuple:
+        key, (y_rep, *shares) = jax.random.fold_in(of_chain, 2 * (first + kept[j]) + 1), so_far
+        at = key, positions[block, kept[j]], fold
+        y_rep = y_rep.at[j].set(predict(*at).astype(dtype))
+        if y is None or cdf is None:
+            return (y_rep,)
+        up_to = cdf(*at, y)
+        below = cdf(*at, y - 1) if discrete else up_to
+        return y_rep, *(x + of_draw / number for x, of_draw in zip(shares, (below, up_to)))
+
+    one = jax.eval_shape(predict, of_chain, positions[block, 0], fold)
+    zero = jnp.zeros(one.shape, dtype)
+    so_far = jnp.zeros((kept.size, *one.shape), dtype), *([zero, zero] if y is not None else ())
+    y_rep, *shares = jax.lax.fori_loop(0, number, add, so_far)
+    return Kept(position, y_rep, *(shares or (None, None)))

@@ -23,7 +23,7 @@ from pcv.models.scores import Score
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
 from pcv.sampling.kernel import Kernel, plain
 from pcv.sampling.packing import Packed, bytes_of_one, pack, unpack
-from pcv.sampling.scoring import Made, score_block
+from pcv.sampling.scoring import Kept, Made, keep_of_block, score_block
 
 MOST_CPU, MOST_GPU = 16, 4096
 """largest number of chains per device that advance side by side"""
@@ -46,6 +46,8 @@ class Engine(NamedTuple):
     """makes draws"""
     score: Shared
     """sums scores over draws"""
+    keep: Shared
+    """returns some draws, with replicates"""
     target: Target
     num_units: int
     num_params: int
@@ -104,6 +106,11 @@ def build(
         block, packed = chains
         return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
 
+    def kept_tile(same: Any, chains: tuple[Array, Packed]) -> Packed:
+        one_chain: Callable[..., Kept] = partial(keep_of_block, once, num_units, *same)
+        block, packed = chains
+        return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
+
     def over_tiles(one_tile: Callable[..., Any]) -> Callable[..., Any]:
         traced_once = programs.Inner(one_tile)
 
@@ -128,6 +135,7 @@ def build(
     return Engine(
         advance=_sharded(over_tiles(moved_tile), *(EVERYWHERE,) * 4, BY_CHAIN),
         score=_sharded(over_tiles(scored_tile), *(EVERYWHERE,) * 4, BY_CHAIN, BY_CHAIN),
+        keep=_sharded(over_tiles(kept_tile), *(EVERYWHERE,) * 6, BY_CHAIN, BY_CHAIN),
         target=target,
         num_units=num_units,
         num_params=position.size,
@@ -203,6 +211,28 @@ def typed(tree: Any) -> Any:
     return jax.tree.map(one, tree)
 
 
+class Keep(NamedTuple):
+    """Which draws of a block to keep, by their places in it; padded to the size of other blocks."""
+
+    replicated: Int[np.ndarray, " kept"]
+    """with replicates of the test set"""
+    number: int
+    """how many of these count"""
+    returned: Int[np.ndarray, " kept_position"]
+    """the draws themselves"""
+
+
+class Advanced(NamedTuple):
+    """A block of draws of all chains, in their order."""
+
+    state: State
+    """after the block"""
+    moved: Moved
+    made: Made | None
+    """scores; None: nothing is scored"""
+    kept: Kept | None
+
+
 def advance(
     engine: Engine,
     root: Key[Array, ""],
@@ -211,8 +241,9 @@ def advance(
     state: State,
     chains: Chain,
     center: dict[str, Float[np.ndarray, "chain ..."]] | None,
+    keep: Keep | None = None,
     with_positions: bool = False,
-) -> tuple[State, Moved, Any]:
+) -> Advanced:
     """A block of draws of all chains.
 
     Args:
@@ -222,10 +253,8 @@ def advance(
         pace: settings of the block; `num_steps` and `thin` shared or per chain.
         state, chains: of each chain.
         center: kind → centring constant of the log score per chain; None: nothing is scored.
-        with_positions: whether to copy the draws themselves to the host.
-
-    Returns:
-        The new states, the draws and their scores (`Made`), in order of the chains.
+        keep: which draws to keep; None: none.
+        with_positions: whether to copy all draws themselves to the host.
     """
     number = len(chains.fold)
     paces = np.stack([np.broadcast_to(x, number) for x in (pace.num_steps, pace.thin)])
@@ -235,6 +264,7 @@ def advance(
     block = np.arange(most, dtype=np.int32) % (most // len(in_use()))
     kernel, moving = typed(kernel), _moving(engine, state, chains)
     scoring = None if center is None else pack((chains, center))
+    keeping = None if keep is None else (pack((chains,)), *typed(keep))
     parts: list[Any] = []
     waiting: list[Any] = []
 
@@ -254,13 +284,20 @@ def advance(
             if scoring is not None:
                 scored_at = block, rows(scoring, some)
                 scored = engine.score(tiles, root, now.first, now.num_draws, positions, scored_at)
+            kept = None
+            if keeping is not None:
+                packed, *which = keeping
+                kept_at = block, rows(packed, some)
+                kept = engine.keep(tiles, root, now.first, *which, positions, kept_at)
+            shown = positions if with_positions else None
             if waiting:
                 fetch()
-            waiting.append(((moved, positions if with_positions else None, scored), at.place))
+            waiting.append(((moved, shown, scored, kept), at.place))
     fetch()
-    moved, positions, scored = rows(_concatenated(parts), np.argsort(order))
+    moved, positions, scored, kept = rows(_concatenated(parts), np.argsort(order))
     after, draws = unpack(moved)
-    return after, draws._replace(position=positions), scored and unpack(scored)
+    draws = draws._replace(position=positions)
+    return Advanced(after, draws, scored and unpack(scored), kept and unpack(kept))
 
 
 def score(
@@ -311,9 +348,14 @@ class Taken(NamedTuple):
 
 
 def taken(
-    engine: Engine, state: State, chains: Chain, center: dict[str, np.ndarray]
+    engine: Engine,
+    state: State,
+    chains: Chain,
+    center: dict[str, np.ndarray],
+    keep: Keep | None = None,
 ) -> Taken | None:
-    """XLA's memory analysis of the programs, which are compiled for it; None where it has none."""
+    """XLA's memory analysis of the programs, which are compiled for it; None where it has none.
+    Of what is kept, only the results count: they are smaller than the draws of a block."""
     some, pace = places(1, engine).chain, typed(Pace(0, 1, 1.0, 1, 0.0, 0.0))
     kernel, moving = typed(plain(engine.num_params)), rows(_moving(engine, state, chains), some)
     one, root = np.int32(1), key(0)
@@ -331,6 +373,10 @@ def taken(
         made = jax.eval_shape(program.function, *args)
         packed: Packed = made[0] if program is engine.advance else made
         of_chain += bytes_of_one(packed)
+    if keep is not None:
+        kept_at = scoring[0], rows(pack((chains,)), some)
+        at = one, root, one, *typed(keep), positions, kept_at
+        of_chain += bytes_of_one(jax.eval_shape(engine.keep.function, *at))
     if None in found:
         return None
     moved, scored = found

@@ -123,6 +123,15 @@ def on_subspaces(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
     ]
 
 
+def on_predictions(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
+    """Which models have no predictions, or fewer than wanted, in sentences."""
+    return [
+        f"'{name}': {d.attrs['predictions']}"
+        for name, d in diagnostics.items()
+        if "predictions" in d.attrs
+    ]
+
+
 def shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
     """Names and kinds of scores other than the log score that all models have."""
     first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())

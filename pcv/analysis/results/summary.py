@@ -83,6 +83,7 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
         notes.insert(0, estimator)
     notes += [f"{x}." for x in wording.overlap_note(scores.inflation[0], len(scores.term))]
     notes += [f"P{wording.GIVEN_TESTED[1:]}."] * scores.given_tested
+    notes += [d.attrs["predictions"]] if "predictions" in d.attrs else []
     lines = [trust, *notes, *(f"Warning: {mark}" for mark in marks)]
     if is_subsample(d):
         errors = wording.error_notes(comparison.compare([scores]))

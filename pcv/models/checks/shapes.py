@@ -14,7 +14,16 @@ from jaxtyping import Array
 from pcv.base.errors import PcvError, in_one_line, is_python
 from pcv.base.keys import any_key
 from pcv.compile import programs
-from pcv.models.model import Data, Model, Outcome, Params, Target, full_data, numeric
+from pcv.models.model import (
+    Data,
+    Model,
+    Outcome,
+    Params,
+    Target,
+    full_data,
+    numeric,
+    rows_by_unit,
+)
 
 OF_DRAWS = ("chain", "draw")
 """dimensions of the full-data fit"""
@@ -142,11 +151,15 @@ def _check_replicates(
 ) -> None:
     """Check the shapes of replicates and moments, where a model has them."""
     arrays = numeric(data)
-    every, two = (num_units,), (2,)
+    rows = rows_by_unit(arrays, model.outcome.name)
+    every, two, y = (num_units,), (2,), jnp.asarray(arrays.get(model.outcome.name, 0.0), float)
+    each, some = y.shape, two if rows is None else (2, rows.shape[1])
     calls: list[tuple[str, Callable[[Any, Any, Params], Any], list[tuple]]] = [
-        ("predict", lambda f, key, p: f(key, p, arrays), [every]),
+        ("predict", lambda f, key, p: f(key, p, arrays), [each]),
+        ("cdf", lambda f, key, p: f(p, arrays, y), [each]),
         ("moments", lambda f, key, p: f(p, arrays), [every, every]),
-        ("marginal_predict", lambda f, key, p: f(key, p, arrays, test), [two]),
+        ("marginal_predict", lambda f, key, p: f(key, p, arrays, test), [some]),
+        ("marginal_cdf", lambda f, key, p: f(key, p, arrays, test, jnp.zeros(some)), [some]),
         ("marginal_moments", lambda f, key, p: f(p, arrays, test), [two, (2, 2)]),
     ]
     for part, call, wanted in calls:

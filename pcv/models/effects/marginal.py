@@ -33,7 +33,17 @@ from pcv.models.effects import prior
 from pcv.models.effects.effects import PRIOR_DRAWS, Locals, find
 from pcv.models.effects.grid import log_mean as grid_log_mean
 from pcv.models.effects.laplace import NODES_PER_DIM, Function, log_mean, normal_log_mean
-from pcv.models.model import Data, Model, Params, Predictive, Target, numeric
+from pcv.models.model import (
+    Data,
+    Model,
+    Params,
+    Predictive,
+    Target,
+    cdf_of_test,
+    numeric,
+    rows_by_unit,
+    rows_of_test,
+)
 from pcv.models.parameters import prior_draws
 
 Terms = Callable[[Float[Array, " dim"]], Float[Array, " slot"]]
@@ -242,19 +252,27 @@ def integrated(
         return log_mean(key, log_prior, terms, prior_of(key, log_prior, now, group), nodes_per_dim)
 
     anew = prior.drawn_anew(model, local)
+    rows = rows_by_unit(data, model.outcome.name)
 
     def predict(
         key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"]
-    ) -> Float[Array, " slot"]:
+    ) -> Float[Array, "slot ..."]:
         assert model.predict is not None
         for_effects, for_outcome = jax.random.split(key)
         moved = anew(for_effects, params, test)
-        return model.predict(for_outcome, moved, data)[test]
+        return model.predict(for_outcome, moved, data)[rows_of_test(rows, test)]
+
+    def cdf(
+        key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"], y: Array
+    ) -> Float[Array, "slot ..."]:
+        for_effects, _ = jax.random.split(key)  # the effects of `predict`
+        return cdf_of_test(model, rows, anew(for_effects, params, test), data, test, y)
 
     return model._replace(
         marginal=by_group(model, data, local, few, integral),
         group=local.group,
         marginal_predict=None if model.predict is None else predict,
+        marginal_cdf=None if model.cdf is None else cdf,
         marginal_moments=None,
     )
 

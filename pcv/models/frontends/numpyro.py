@@ -166,8 +166,13 @@ def from_numpyro(
         mean, variance = (jnp.broadcast_to(x, shape) for x in (fn.mean, fn.variance))
         return jnp.ravel(mean), jnp.ravel(variance)
 
+    def cdf(params: Params, data: Data, y: Array) -> Array:
+        fn = outcome_of(params, data)
+        return jnp.ravel(jnp.broadcast_to(fn.cdf(jnp.reshape(y, shape)), shape))
+
     by_element = single is not None and not rows.units
-    replicates = by_element and _works(lambda key: predict(key, init(key), {}))
+    replicates = single is not None and _works(lambda key: predict(key, init(key), {}))
+    integrals = replicates and _works(lambda key: cdf(init(key), {}, jnp.zeros(shape)))
     averages = by_element and _works(lambda key: moments(init(key), {}))
     return Model(
         init,
@@ -176,6 +181,7 @@ def from_numpyro(
         lambda params: constrain_fn(model, (), arguments({}), params, return_deterministic=True),
         Outcome(outcome, discrete=discrete.pop() if len(discrete) == 1 else None),
         predict=predict if replicates else None,
+        cdf=cdf if integrals else None,
         moments=moments if averages else None,
         data=rows,
         dims=dims_of(found.latent) | dict(dims or {}),

@@ -147,14 +147,13 @@ def from_pymc(
 
     made = jax.eval_shape(lambda key: constrain(init(key)), jax.random.key(0))
     shapes = {name: x.shape for name, x in made.items()}
-    whole = single is not None and not rows.units
     return Model(
         init,
         lambda params: jnp.asarray(prior(*at(params))[0]),
         log_lik,
         constrain,
         Outcome(outcome, discrete=all(rv.dtype.startswith("int") for rv in model.observed_RVs)),
-        predict=_replicates(model, at, example) if whole else None,
+        predict=None if single is None else _replicates(model, at, example),
         data=rows,
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},

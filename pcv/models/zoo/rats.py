@@ -159,11 +159,19 @@ def gaussian(
         mean, cov = marginal_moments(params, data, test)
         return gaussian_predictive(data[name][test], mean, cov, test >= 0)
 
+    def marginal_cdf(
+        key: Key[Array, ""], params: Params, data: Data, test: Int[Array, " slot"], y: Array
+    ) -> Array:
+        mean, cov = marginal_moments(params, data, test)
+        return dist.Normal(mean, jnp.sqrt(jnp.diag(cov))).cdf(y)
+
     return {
         "log_lik": lambda params, data: outcome(params, data).log_prob(data[name]),
         "predict": lambda key, params, data: outcome(params, data).sample(key),
+        "cdf": lambda params, data, y: outcome(params, data).cdf(y),
         "moments": moments,
         "marginal": marginal,
+        "marginal_cdf": marginal_cdf,
         "marginal_predict": lambda key, *at: _normal(*marginal_moments(*at)).sample(key),
         "marginal_moments": marginal_moments,
     }

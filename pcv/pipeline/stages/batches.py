@@ -18,5 +18,5 @@ def cut(job: Job) -> None:
         monitor.log(f"nothing to measure, cv.fold_batches is {cv.fold_batches}")
         return
     finished = verified(job, "cut")
-    made_of = opened_tree(job, "fit"), mcmc_folds(job), cv, monitor
+    made_of = opened_tree(job, "fit"), mcmc_folds(job), job.settings, monitor
     write(job, "cut", finished, lambda: cut(problem_of(job), *made_of))

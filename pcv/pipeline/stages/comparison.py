@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import pandas as pd
 import xarray as xr
 
 from pcv.analysis import results
@@ -13,8 +14,6 @@ from pcv.pipeline.storage import artifacts, store
 from pcv.pipeline.storage.store import Stamp
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pcv.analysis.results import Compared
 
 
@@ -45,7 +44,22 @@ def compare(job: Job) -> str:
     if of_scheme := by_scheme(job, comparison):
         name, rows = of_scheme
         store.write_text(file.with_name(f"{name}.csv"), rows.to_csv(index=False))
+    if tables := tables_of_units(job, comparison):
+        rows = pd.concat(tables, names=["model"])
+        store.write_text(file.with_name("predictions.csv"), rows.to_csv())
     return in_words(comparison, stamp)
+
+
+def tables_of_units(job: Job, comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """Predictions unit by unit, of each model that has them."""
+    from pcv.analysis.results.predicted import predictions_of, table
+
+    tables = {}
+    for name, diagnosed in comparison.diagnosed.items():
+        predicted = predictions_of(artifacts.opened_tree(job._replace(model=name), "diagnose"))
+        if "y_rep" in predicted:
+            tables[name] = table(predicted, diagnosed)
+    return tables
 
 
 def compared_of(job: Job) -> Comparison:
@@ -67,7 +81,7 @@ def compared_of(job: Job) -> Comparison:
     return Comparison(compared, diagnosed, finished)
 
 
-def by_scheme(job: Job, comparison: Comparison) -> "tuple[str, pd.DataFrame] | None":
+def by_scheme(job: Job, comparison: Comparison) -> tuple[str, pd.DataFrame] | None:
     """What the scheme's folds show besides, with the name of its file: scores by steps ahead where
     folds test several, and the cumulative score where they test up to p units."""
     from pcv.analysis.results.frames import by_step, cumulative
@@ -116,5 +130,7 @@ def in_words(comparison: Comparison, stamp: Stamp) -> str:
     on_subspaces = results.on_subspaces(diagnosed)
     until = compared.dataset.attrs["until"]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
-    words = [compared.dataset.attrs["verdict"], *on_subspaces, *([until] if until else []), *marks]
+    notes = results.on_predictions(diagnosed)
+    words = [compared.dataset.attrs["verdict"], *on_subspaces, *notes, *([until] if until else [])]
+    words += marks
     return "\n\n".join([*tables, *map(wrapped, words)])

@@ -8,7 +8,7 @@ from pcv.pipeline.work import write
 
 
 def diagnose(job: Job) -> None:
-    """Estimates and diagnostics of all folds of a model: ``diagnostics.zarr``."""
+    """Estimates, diagnostics and predictions of a model's folds: ``diagnostics.zarr``."""
     finished, settings = verified(job, "diagnose"), job.settings
     parts = batches(job)
     warmup = opened(parts[0], "warmup") if parts else None

@@ -186,7 +186,7 @@ class Search:
 
     def _run(self, state: State, pace: Pace) -> tuple[State, Moved]:
         at = self.engine, self.root, self.kernel, pace, state, self.chains
-        state, moved, _ = advance(*at, center=None, with_positions=True)
+        state, moved, *_ = advance(*at, center=None, with_positions=True)
         return state, Moved(*(x[:, : pace.num_draws] for x in moved))
 
     def begin(self) -> None:

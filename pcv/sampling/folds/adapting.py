@@ -157,10 +157,11 @@ def adapt(
             state, chains, center = moving.of_chains(folds, own, moving.standing_at(position), zero)
             steps = np.repeat(own.num_steps, num_chains)
             pace = Pace(made, size, steps, 1, gain, target)
-            at = root, fit.kernel, pace, state, chains, center, True
-            state, drawn, made_of = moving.in_memory(engine, advance, at, monitor)
+            at = root, fit.kernel, pace, state, chains, center, None, True
+            state, drawn, made_of, _ = moving.in_memory(engine, advance, at, monitor)
             position = moving.by_fold(state.position, num_chains)
             step = np.exp(moving.by_fold(state.log_step_size, num_chains).mean(1)) if gain else step
+            assert made_of is not None
             z = whitened(fit.kernel, drawn.position[:, :size]) / chains.scale_ratio[:, None]
             z = z.reshape(num_folds, num_chains * size, num_params)
             total, squares = total + z.sum(1), squares + (z**2).sum(1)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.analysis.diagnostics import LogSums, Sides, autocorrelation, batch_inflation
+from pcv.analysis.kept import NONE, Keeps
 from pcv.analysis.samples import Block
 from pcv.analysis.stopping import rule
 from pcv.base.monitor import Monitor
@@ -30,6 +31,7 @@ class Begun(NamedTuple):
     full_crossing: Float[np.ndarray, "fold full_batch offset"]
     """crossing of full-data draws"""
     full_draws: int
+    keeps: Keeps = NONE
 
 
 class Until(NamedTuple):
@@ -84,7 +86,7 @@ def sampled(
         monitor: warns when a tile exceeds the device's memory.
         saved: blocks to replay before new ones are made.
     """
-    engine, root, kernel, folds, own, standing, center, full_crossing, full_draws = begun
+    engine, root, kernel, folds, own, standing, center, full_crossing, full_draws, keeps = begun
     shift = center["shift"]
     active, tolerance, so_far = np.arange(len(folds.id)), None, []
     index, inflation = 0, 1.0
@@ -99,7 +101,14 @@ def sampled(
             yield Drawn(block, active, standing)
         some = folds.some(active), chosen(own, active), standing, chosen(center, active)
         drawn = moving.blocks(
-            engine, root, kernel, *some, num_draws=length - made, first=made, monitor=monitor
+            engine,
+            root,
+            kernel,
+            *some,
+            num_draws=length - made,
+            first=made,
+            monitor=monitor,
+            keeps=keeps,
         )
         for block, standing in drawn:
             saved.save(index, block, standing)

@@ -116,7 +116,14 @@ def run(
         made, of_some = [], folds.some(some)
         settings = moving.chosen(own, some), moving.standing_at(begin), moving.uncentered(of_some)
         blocks = moving.blocks(
-            engine, root, kernel, of_some, *settings, until - done, first + done, monitor
+            engine,
+            root,
+            kernel,
+            of_some,
+            *settings,
+            num_draws=until - done,
+            first=first + done,
+            monitor=monitor,
         )
         for block, standing in blocks:
             means = {kind: block.sums[kind]["mean"].mean(1) for kind in ("joint", "pointwise")}

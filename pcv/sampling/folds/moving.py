@@ -9,7 +9,9 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from pcv.analysis import kept as keeping
 from pcv.analysis.diagnostics import crossing
+from pcv.analysis.kept import NONE, Keeps
 from pcv.analysis.samples import Block
 from pcv.base.devices import in_use, out_of_memory
 from pcv.base.errors import PcvError, setting
@@ -21,8 +23,8 @@ from pcv.sampling.accumulate import energy_sums, log_sums, weighted_means
 from pcv.sampling.fit.full_data import Fit
 from pcv.sampling.hmc import Chain, Moved, Pace, State
 from pcv.sampling.kernel import Kernel
-from pcv.sampling.scoring import Made
-from pcv.sampling.tiles import Engine, Taken, advance, chains_of, taken
+from pcv.sampling.scoring import Kept, Made
+from pcv.sampling.tiles import Engine, Keep, Taken, advance, chains_of, taken
 
 Centers = dict[str, np.ndarray]
 """kind → centring constants of the log score (fold[, slot]); shift → that of
@@ -122,6 +124,7 @@ def blocks(
     num_draws: int,
     first: int,
     monitor: Monitor,
+    keeps: Keeps = NONE,
 ) -> Iterator[tuple[Block, Standing]]:
     """Draws of all chains, block by block, in constant device memory.
 
@@ -136,6 +139,7 @@ def blocks(
         num_draws: draws per chain to make.
         first: earlier draws per chain.
         monitor: warns when a tile exceeds the device's memory.
+        keeps: how many draws each chain keeps.
 
     Yields:
         Each block's sums and draws, and the state of the chains.
@@ -147,11 +151,40 @@ def blocks(
     while done < num_draws:
         size = min(engine.buffer, num_draws - done)
         pace = Pace(first + done, size, steps, thin, 0.0, 0.0)
-        before, at = state.energy, (root, kernel, pace, state, chains, center_of)
-        state, moved, made = in_memory(engine, advance, at, monitor)
+        keep, returned = keep_of_block(keeps, first + done, size, engine.buffer)
+        before, at = state.energy, (root, kernel, pace, state, chains, center_of, keep)
+        state, moved, made, kept = in_memory(engine, advance, at, monitor)
+        assert made is not None
         done += size
         standing = Standing(*(by_fold(x, num_chains) for x in (state.position, state.energy)))
-        yield block_of(moved, made, before, num_chains, size, center["shift"]), standing
+        block = block_of(moved, made, before, num_chains, size, center["shift"])
+        if keep is not None and kept is not None:
+            block = with_kept(block, kept, keep.number, returned, num_chains)
+        yield block, standing
+
+
+def keep_of_block(keeps: Keeps, first: int, size: int, buffer: int) -> tuple[Keep | None, int]:
+    """Which draws of a block to keep, and how many of them are returned as they are."""
+    if not any(keeps):
+        return None, 0
+    kept = [keeping.kept_draws(first, size, capacity) - first for capacity in keeps]
+    room = [keeping.most_kept(buffer, capacity) for capacity in keeps]
+    wide = [np.pad(x, (0, n - len(x))).astype(np.int32) for x, n in zip(kept, room)]
+    return Keep(wide[0], len(kept[0]), wide[1]), len(kept[1])
+
+
+def with_kept(block: Block, kept: Kept, replicated: int, returned: int, num_chains: int) -> Block:
+    """A block with the draws that are kept of it, in single precision."""
+    draws = {"position": by_fold(kept.position[:, :returned], num_chains).astype(np.float32)}
+    means = dict(block.means)
+    if kept.y_rep is not None:
+        draws["y_rep"] = by_fold(kept.y_rep[:, :replicated], num_chains).astype(np.float32)
+    if kept.below is not None and kept.up_to is not None:
+        shares = {"below": kept.below, "up_to": kept.up_to}
+        weight = np.full(draws["position"].shape[:2], 0.0 if replicated else -np.inf)
+        means["pit_pointwise"] = {"log_weight": weight}
+        means["pit_pointwise"] |= {name: by_fold(x, num_chains) for name, x in shares.items()}
+    return block._replace(kept=draws, means=means)
 
 
 _smaller: WeakKeyDictionary[Shared, Engine] = WeakKeyDictionary()
@@ -194,12 +227,13 @@ def report(monitor: Monitor, block: Block, done: int, draws: int, part: str = ""
     monitor.progress(accepted.size, done, draws, rate, int(divergences.sum()), part)
 
 
-def measured(engine: Engine, fold: Folds) -> Taken | None:
-    """Memory of a block of draws; None where JAX does not report it."""
+def measured(engine: Engine, fold: Folds, keeps: Keeps = NONE) -> Taken | None:
+    """Memory of a block of draws, the first one; None where JAX does not report it."""
     ones = np.ones(1, int)
     one = Own(np.ones(1), np.ones(1), ones, np.ones((1, engine.num_params)))
     at = standing_at(np.zeros((1, 1, engine.num_params)))
-    return taken(engine, *of_chains(fold, one, at, uncentered(fold)))
+    keep, _ = keep_of_block(keeps, 0, engine.buffer, engine.buffer)
+    return taken(engine, *of_chains(fold, one, at, uncentered(fold)), keep)
 
 
 def of_chains(
@@ -254,4 +288,4 @@ def block_of(
 
 def by_fold(x: np.ndarray, num_chains: int) -> np.ndarray:
     """Reshape from chains to fold and chain."""
-    return x.reshape(-1, num_chains, *x.shape[1:])
+    return x.reshape(len(x) // num_chains, num_chains, *x.shape[1:])

@@ -136,8 +136,8 @@ def _densities(
     )
     state = state._replace(log_step_size=np.full(len(state.energy), -np.inf))
     together = key(0), fit.kernel, pace, state, chains, center if scored else None
-    _, moved, made = moving.in_memory(engine, advance, together, monitor)
-    lp, joint = moved.lp, made.joint if scored else moved.lp
+    _, moved, made, _ = moving.in_memory(engine, advance, together, monitor)
+    lp, joint = moved.lp, made.joint if made else moved.lp
     return lp[:, 0].reshape(position.shape[:2]), joint[:, 0].reshape(position.shape[:2])
 
 

@@ -131,6 +131,7 @@ def on_subspace(target: Target, space: Subspace) -> Target:
     """A target on flat parameters as one of their coordinates in the subspace."""
     center, directions = jnp.asarray(space.center), jnp.asarray(space.directions)
     density, predict, moments = target.density, target.predict, target.moments
+    cdf = target.cdf
 
     def at(x: Float[Array, " direction"]) -> Float[Array, " param"]:
         return center + directions @ x
@@ -142,5 +143,6 @@ def on_subspace(target: Target, space: Subspace) -> Target:
         constrain=lambda x: target.constrain(at(x)),
         density=density and (lambda x, fold, y: density(at(x), fold, y)),
         predict=predict and (lambda key, x, fold: predict(key, at(x), fold)),
+        cdf=cdf and (lambda key, x, fold, y: cdf(key, at(x), fold, y)),
         moments=moments and (lambda x, fold: moments(at(x), fold)),
     )

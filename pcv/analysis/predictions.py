@@ -1,0 +1,150 @@
+r"""Out-of-fold predictions of units, from the replicates that chains keep.
+
+A unit that is tested by a fold is predicted by the fold's draws, whose training set lacks it:
+
+.. math:: \tilde y_{is} \sim p(y_i \mid \theta_{ks}), \qquad
+          \theta_{ks} \sim p(\theta \mid y_{\mathrm{train}_k})
+
+Units stand in the order of the data, once for every fold that tests them; units of several rows
+once for every row.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float, Int, Shaped
+
+from pcv.analysis import kept as keeping
+from pcv.analysis.kept import Keeps
+from pcv.analysis.samples import parts
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""of the predictive, in tables"""
+
+
+class Places(NamedTuple):
+    """Where the tested units are among the slots of the folds, in the order of the data."""
+
+    fold: Int[np.ndarray, " unit"]
+    slot: Int[np.ndarray, " unit"]
+    element: Int[np.ndarray, " unit"]
+    """among the rows of the unit"""
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """Values by unit, of an array (fold, slot, …) or (fold, slot, row, …)."""
+        return x[self.fold, self.slot]
+
+
+def places_of(rows: Int[np.ndarray, "fold slot row"]) -> Places:
+    """The places of the tested rows.
+
+    Args:
+        rows: indices of the rows of each slot, padded with -1.
+
+    >>> places_of(np.array([[[2], [-1]], [[0], [1]]])).fold
+    array([1, 1, 0])
+    """
+    fold, slot, element = np.nonzero(rows >= 0)
+    order = np.argsort(rows[fold, slot, element], kind="stable")
+    return Places(fold[order], slot[order], element[order])
+
+
+def predictions(
+    samples: Sequence[xr.Dataset],
+    rows: Int[np.ndarray, "fold slot row"],
+    outcome: Float[np.ndarray, " any_row"],
+    unit: Shaped[np.ndarray, " any_row"],
+    keeps: Keeps,
+    uniform: Float[np.ndarray, " any_row"],
+) -> xr.Dataset:
+    r"""Replicates and PITs of all tested units.
+
+    .. math:: \mathrm{PIT}_i = F_i(y_i^-) + u_i (F_i(y_i) - F_i(y_i^-)), \qquad
+              F_i(y) = E[F(y \mid \theta) \mid y_{\mathrm{train}}]
+
+    with :math:`u_i` uniform, for outcomes that may be equal. The expectation is a mean over draws
+    of the conditional distribution function where the model has one, else the share of replicates
+    below :math:`y_i`, with one more at random below or above.
+
+    Args:
+        samples: of each batch of folds, of all rounds.
+        rows: indices of the rows of each slot, padded with -1; one row per unit, mostly.
+        outcome: its values by row.
+        unit: name of the unit of every row.
+        keeps: most draws per chain.
+        uniform: :math:`u`, by row.
+
+    Returns:
+        ``y_rep`` (chain, draw, unit), ``y``, ``pit`` and ``pit_mcse`` (unit), with coordinates
+        ``unit``, ``row`` and ``of_fold``; and ``position`` (sampled_fold, chain, kept, entry), the
+        draws of the parameters. Without replicates or positions where these were not kept.
+    """
+    drawn = [sample for sample in samples if sample.sizes["fold"]]
+    names = np.concatenate([sample["fold"].values for sample in drawn]).astype(str)
+    each = [_thinned(sample, keeps) for sample in drawn]
+    whole: dict[str, tuple] = {}
+    if all("kept_position" in x for x in each):
+        number = min(x.sizes["returned"] for x in each)
+        position = np.concatenate([x["kept_position"].values[:, :, -number:] for x in each])
+        whole["position"] = (("sampled_fold", "chain", "kept", "entry"), position)
+    coords: dict[str, object] = {"sampled_fold": names}
+    if all("kept_y_rep" in x for x in each):
+        number = min(x.sizes["kept"] for x in each)
+        y_rep = np.concatenate([x["kept_y_rep"].values[:, :, -number:] for x in each])
+        place = places_of(rows)
+        row = rows[place]
+        by_unit = _by_element(np.moveaxis(y_rep, (1, 2), (-2, -1)), rows)[place]
+        y, u = outcome[row], uniform[row]
+        pit, mcse = _pit(drawn, rows, place, by_unit, y, u)
+        whole |= {
+            "y_rep": (("chain", "draw", "unit"), np.moveaxis(by_unit, 0, -1)),
+            "y": ("unit", y),
+            "pit": ("unit", pit),
+            "pit_mcse": ("unit", mcse),
+        }
+        coords |= {
+            "unit": unit[row],
+            "row": ("unit", row),
+            "of_fold": ("unit", names[place.fold]),
+        }
+    return xr.Dataset(whole, coords)
+
+
+def _thinned(sample: xr.Dataset, keeps: Keeps) -> xr.Dataset:
+    names = [x for x in (*keeping.ALONG, "kept_draw", "returned_draw") if x in sample]
+    return keeping.thinned(sample[names], sample["n_draws"].values, keeps)
+
+
+def _by_element(x: np.ndarray, rows: Int[np.ndarray, "fold slot row"]) -> np.ndarray:
+    """Values (fold, slot, row, …), of those of slots too where each has one row."""
+    return x.reshape(*rows.shape, *x.shape[x.ndim - 2 :])
+
+
+def _pit(
+    samples: Sequence[xr.Dataset],
+    rows: Int[np.ndarray, "fold slot row"],
+    place: Places,
+    y_rep: Float[np.ndarray, "unit chain replicate"],
+    y: Float[np.ndarray, " unit"],
+    uniform: Float[np.ndarray, " unit"],
+) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
+    """PIT of every unit, and its MCSE."""
+    if not all("pit_pointwise_below" in x for x in samples):
+        below = (y_rep < y[:, None, None]).sum((1, 2))
+        equal = (y_rep == y[:, None, None]).sum((1, 2))
+        number = y_rep[0].size
+        pit = (below + uniform * (1 + equal)) / (number + 1)
+        return pit, np.sqrt(pit * (1 - pit) / number)
+    of_parts = parts(samples, "pit_pointwise")
+    each = []
+    for name in ("below", "up_to"):
+        x = of_parts.means[name]
+        each.append(np.moveaxis(x, 1, -1).reshape(*rows.shape, x.shape[1])[place])
+    there = (of_parts.reached & (of_parts.log_weight > -np.inf))[place.fold]
+    value = each[0] + uniform[:, None] * (each[1] - each[0])
+    pit = np.mean(value, axis=1, where=there)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = np.std(value, axis=1, where=there, ddof=1)
+    return pit, spread / np.sqrt(there.sum(1))

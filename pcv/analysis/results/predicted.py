@@ -1,0 +1,185 @@
+"""Out-of-fold predictions as ArviZ groups and as tables. No JAX.
+
+`predicted` is the content of group ``predictions`` of diagnostics.zarr, of
+`pcv.analysis.predictions.predictions`.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
+
+from pcv.base.errors import PcvError
+from pcv.base.storable import storable
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+NO_PREDICTIONS = (
+    "there are no predictions: the model cannot draw its outcome; give it one, "
+    "pcv.Model(..., predict=...) or, where it has its own `marginal`, marginal_predict=..."
+)
+
+
+def predictions_of(tree: xr.DataTree) -> xr.Dataset:
+    """The group ``predictions``; empty if there is none."""
+    group = tree.children.get("predictions")
+    return xr.Dataset() if group is None else group.to_dataset(inherit=False)
+
+
+def refuse_none(predicted: xr.Dataset) -> None:
+    """Refuse results without predictions.
+
+    Raises:
+        PcvError: says what is missing.
+    """
+    if "y_rep" in predicted:
+        return
+    if not predicted:
+        raise PcvError(
+            "there are no predictions: none were kept, as no fold was sampled or as `predictions` "
+            "is 0; cross-validate by MCMC with predictions=400"
+        )
+    raise PcvError(NO_PREDICTIONS)
+
+
+def groups_of(
+    predicted: xr.Dataset, outcome: str, columns: Mapping[str, np.ndarray]
+) -> xr.DataTree:
+    """Predictions in ArviZ's groups, units in the order of the data.
+
+    Args:
+        predicted: with replicates.
+        outcome: its name.
+        columns: of the data, by row.
+
+    Returns:
+        posterior_predictive (chain, draw, unit), observed_data and constant_data (unit), with the
+        fold of each unit as a coordinate.
+    """
+    refuse_none(predicted)
+    row = predicted["row"].values
+    units = {
+        "unit": ("unit", predicted["unit"].values),
+        "fold": ("unit", predicted["of_fold"].values),
+    }
+    if len(np.unique(row)) == len(row) and len(np.unique(units["unit"][1])) < len(row):
+        units["row"] = ("unit", row)
+    chains, draws = (np.arange(predicted.sizes[dim]) for dim in ("chain", "draw"))
+    y_rep = {outcome: (("chain", "draw", "unit"), predicted["y_rep"].values)}
+    groups = {
+        "posterior_predictive": xr.Dataset(y_rep, {"chain": chains, "draw": draws, **units}),
+        "observed_data": xr.Dataset({outcome: ("unit", predicted["y"].values)}, units),
+    }
+    known = {name: ("unit", x[row]) for name, x in columns.items() if name not in units}
+    if known:
+        groups["constant_data"] = xr.Dataset(known, units)
+    return xr.DataTree.from_dict({name: storable(group) for name, group in groups.items()})
+
+
+def replicates(predicted: xr.Dataset) -> Float[np.ndarray, "replicate unit"]:
+    """The replicates of all chains."""
+    return predicted["y_rep"].values.reshape(-1, predicted.sizes["unit"])
+
+
+def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
+    """Predictions unit by unit.
+
+    Args:
+        predicted: with replicates.
+        diagnostics: of the same folds.
+
+    Returns:
+        One row per unit, in the order of the data: its fold, the outcome y, mean, standard
+        deviation and quantiles of its predictive, PIT, elpd (nats) and the MCSE of elpd. Units of
+        several rows have a line for each, without elpd; those that several folds test, for each
+        fold.
+    """
+    refuse_none(predicted)
+    y_rep = replicates(predicted)
+    quantiles = np.quantile(y_rep, QUANTILES, axis=0)
+    elpd, mcse = _elpd(predicted, diagnostics)
+    return pd.DataFrame(
+        {
+            "fold": predicted["of_fold"].values,
+            "y": predicted["y"].values,
+            "mean": y_rep.mean(0, dtype=float),
+            "sd": y_rep.std(0, ddof=1, dtype=float),
+            **{f"{100 * p:g}%": x for p, x in zip(QUANTILES, quantiles)},
+            "pit": predicted["pit"].values,
+            "elpd": elpd,
+            "mcse": mcse,
+        },
+        pd.Index(predicted["unit"].values, name="unit"),
+    )
+
+
+def _elpd(
+    predicted: xr.Dataset, diagnostics: xr.Dataset
+) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
+    """elpd of each unit and its MCSE; NaN for units of several rows."""
+    d, names = diagnostics, diagnostics["unit_name"].values
+    fold = pd.Index(d["fold"].values.astype(str)).get_indexer(predicted["of_fold"].values)
+    slot = (names[fold] == predicted["unit"].values[:, None]).argmax(1)
+    alone = (names != "").sum(1) == 1
+    own = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else d["joint_mcse"].values
+    mcse = np.where(alone[:, None], d["joint_mcse"].values[:, None], own)
+    pairs = pd.MultiIndex.from_arrays([fold, slot])
+    several = pairs.duplicated(keep=False)
+    elpd = d["pointwise_elpd"].values[fold, slot]
+    return np.where(several, np.nan, elpd), np.where(several, np.nan, mcse[fold, slot])
+
+
+def fold_summary(draws: xr.Dataset, posterior: xr.Dataset) -> pd.DataFrame:
+    r"""Parameters in every fold, and how far each fold moves them.
+
+    .. math:: \mathrm{shift}_k = \frac{\bar\theta_k - \bar\theta}{\mathrm{sd}(\theta)}
+
+    with mean and standard deviation of the full-data posterior.
+
+    Args:
+        draws: of variables in every fold, of `pcv.core.parameters.parameter_draws`.
+        posterior: their draws given the full data.
+
+    Returns:
+        One row per parameter and fold: mean, sd, quantiles, shift; for each parameter, the folds
+        that move it most come first.
+    """
+    parts = []
+    for name, x in draws.data_vars.items():
+        of_fold = x.stack(sample=("chain", "draw")).transpose("fold", "sample", ...).values
+        full = posterior[name].stack(sample=("chain", "draw")).transpose("sample", ...).values
+        for index in np.ndindex(of_fold.shape[2:]):
+            each, whole = of_fold[(..., *index)], full[(slice(None), *index)]
+            shift = (each.mean(1) - whole.mean()) / whole.std(ddof=1)
+            quantiles = np.quantile(each, QUANTILES, axis=1)
+            element = ", ".join(
+                str(x[dim].values[i] if dim in x.coords else i) for dim, i in zip(x.dims[3:], index)
+            )
+            rows = pd.DataFrame(
+                {
+                    "parameter": f"{name}[{element}]" if element else str(name),
+                    "fold": x["fold"].values,
+                    "mean": each.mean(1),
+                    "sd": each.std(1, ddof=1),
+                    **{f"{100 * p:g}%": q for p, q in zip(QUANTILES, quantiles)},
+                    "shift": shift,
+                }
+            )
+            parts.append(rows.iloc[np.argsort(-np.abs(shift), kind="stable")])
+    return pd.concat(parts).set_index(["parameter", "fold"])
+
+
+def note(predicted: xr.Dataset, wanted: int) -> str:
+    """Why there are no predictions, or fewer than wanted; empty if there is nothing to say.
+
+    Args:
+        predicted: of folds that were sampled.
+        wanted: number of replicates of each unit that there was not memory for, or 0.
+    """
+    if "y_rep" not in predicted:
+        return f"N{NO_PREDICTIONS.removeprefix('there are n')}."
+    number = predicted.sizes["chain"] * predicted.sizes["draw"]
+    if number < wanted:
+        return f"{number} replicates of each unit are kept: {wanted} would take over 256 MiB."
+    return ""
