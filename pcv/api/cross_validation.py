@@ -13,12 +13,14 @@ from pcv.api.comparisons import check_joint
 from pcv.api.inputs import AnyModel
 from pcv.api.result import CV
 from pcv.base.errors import PcvError
+from pcv.base.storable import storable
 from pcv.core import cross_validate as core
 from pcv.core import fit as fitting
 from pcv.core.check import check
 from pcv.core.problem import Problem
 from pcv.core.settings import chain_settings
 from pcv.folds.base import Folds, describe, stored
+from pcv.folds.columns import RESERVED, unit_column
 from pcv.folds.schemes import headline
 from pcv.models.scores import Score
 
@@ -131,6 +133,8 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
     diagnosed = result.diagnostics.load()
     folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
     groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}
+    if "chosen" not in diagnosed:
+        groups["constant_data"] = columns_of(problem.data, problem.outcome)
     if result.surrogates is not None and "terms" in result.surrogates:
         groups["surrogates"] = result.surrogates["terms"].to_dataset().load()
     tree = xr.DataTree.from_dict(groups)
@@ -143,6 +147,19 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
         **shared_prints(problem.data, problem.outcome, folds),
     }
     return CV(tree, bool((folds["test"] >= 0).sum("slot").max() > 1) if joint is None else joint)
+
+
+def columns_of(data: xr.Dataset, outcome: str) -> xr.Dataset:
+    """Columns of the data with one value per unit, other than the outcome."""
+    found = {}
+    for name, variable in data.data_vars.items():
+        if variable.ndim == 1 and name not in (outcome, *RESERVED):
+            try:
+                values = unit_column(data, str(name))
+            except PcvError:  # it differs within units, or is no column
+                continue
+            found[str(name)] = ("unit", values.astype(str) if values.dtype == object else values)
+    return storable(xr.Dataset(found, {"unit": data["unit"].values}))
 
 
 def _groups(fit: xr.DataTree) -> dict[str, xr.Dataset]:

@@ -92,6 +92,7 @@ def compare(
         columns = ["rank", "elpd", "se", "mcse", "mcse_is_bound", "elpd_diff", "dse", "dse_folds"]
         columns += ["mcse_diff", "mcse_diff_is_bound", "p_better"]
         columns += ["subsampling_se", "subsampling_dse"]
+        columns += ["repeat_sd", "repeat_sd_diff"] * (result.repeats > 1)
         by_kind.append(
             xr.Dataset(
                 {
