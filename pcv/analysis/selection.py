@@ -36,11 +36,11 @@ def lead_of_best(comparison: Comparison) -> Lead | None:
 
     .. math:: b = s \, \Phi^{-1}\big(0.9^{1 / (M - 1)}\big), \qquad
               s = \max\Big(\sqrt{\operatorname{mean}_{m: \delta_m \ge 0} \delta_m^2}, \;
-              \mathrm{SE}(\delta_1)\Big)
+              \mathrm{SE}\Big)
 
     with the lead :math:`\delta_m` of each model over the median one. The root is the spread of
-    models, as in loo and ArviZ; the SE is that of the best one's lead, which is larger where few
-    models differ. (loo and ArviZ take the quantile :math:`1 - 1 / (2 (M - 1))`, which the best of
+    models, as in loo and ArviZ. The SE is that of the best one's difference from the average of
+    these models; it is larger than the spread where errors of models are skewed. (loo and ArviZ take the quantile :math:`1 - 1 / (2 (M - 1))`, which the best of
     equally good models exceeds in a third of the data sets.)
 
     Args:
@@ -54,7 +54,7 @@ def lead_of_best(comparison: Comparison) -> Lead | None:
         return None
     middle = number // 2
     leads = c.elpd_diff - c.elpd_diff[middle]
-    terms = c.elpd_diff_terms[:1] - c.elpd_diff_terms[middle]
+    terms = c.elpd_diff_terms[:1] - c.elpd_diff_terms[leads >= 0].mean(axis=0)
     error = error_of_sum(terms, c.fold_of_term, c.overlap)[0]
     spread = np.sqrt(np.mean(leads[leads >= 0] ** 2))
     bound = np.fmax(spread, error) * ndtri(LEVEL ** (1 / (number - 1)))
