@@ -20,8 +20,8 @@ STEP = 1 / 16
 """of the integral in `weighted_mean_cdf`"""
 FAR = 12.0
 """standard deviations from the mean beyond which a weighted mean of terms never is"""
-MIN_TERMS = 25
-"""terms below which k-hat is not estimated: fewer than five are in the tail"""
+MIN_TERMS = 50
+"""terms below which k-hat is not estimated: fewer than ten are in a tail"""
 
 
 class Bootstrapped(NamedTuple):

@@ -40,8 +40,9 @@ def lead_of_best(comparison: Comparison) -> Lead | None:
 
     with the lead :math:`\delta_m` of each model over the median one. The root is the spread of
     models, as in loo and ArviZ. The SE is that of the best one's difference from the average of
-    these models; it is larger than the spread where errors of models are skewed. (loo and ArviZ take the quantile :math:`1 - 1 / (2 (M - 1))`, which the best of
-    equally good models exceeds in a third of the data sets.)
+    these models; it is larger than the spread where errors of models are skewed. (loo and ArviZ
+    take the quantile :math:`1 - 1 / (2 (M - 1))`, which the best of equally good models exceeds in
+    a third of the data sets.)
 
     Args:
         comparison: of `compare`.

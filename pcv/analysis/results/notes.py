@@ -97,7 +97,7 @@ def khat_notes(comparison: Comparison) -> list[str]:
     khats = [np.nan if c.is_subsample else tail_khat(x) for x in terms]
     return [
         f"{name}: k-hat of its differences is {khat:.2f}, above {MAX_KHAT}: few of them decide, "
-        "and dse and p_better are too optimistic"
+        "so that dse and p_better may be too optimistic"
         for name, khat in zip(c.models, khats)
         if khat > MAX_KHAT
     ]
