@@ -14,12 +14,15 @@ from pcv.base.errors import PcvError
 REPLICATES = 1000
 STACKING_REPLICATES = 100
 """samples of the Bayesian bootstrap for the SE of stacking weights"""
+ROUGH = 1e-7
+"""tolerance of the mean log score in these samples"""
 
 
 def stacking(
     elpd: Float[np.ndarray, "model term"],
     share: Float[np.ndarray, " term"] | None = None,
     start: Float[np.ndarray, " model"] | None = None,
+    tolerance: float = 1e-12,
 ) -> Float[np.ndarray, " model"]:
     r"""Stacking: weights of the mixture of predictives with the highest log score.
 
@@ -29,6 +32,7 @@ def stacking(
         elpd: of every term by every model (nats).
         share: α, of each term; None: equal ones.
         start: of the search; None: equal weights.
+        tolerance: of the mean log score.
 
     Returns:
         Non-negative weights that sum to 1; NaN where a score is NaN or infinite.
@@ -54,7 +58,7 @@ def stacking(
         method="SLSQP",
         bounds=[(tiny, 1.0)] * models,
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-12, "maxiter": 1000},
+        options={"ftol": tolerance, "maxiter": 1000},
     ).x
     return found / found.sum()
 
@@ -87,7 +91,7 @@ def stacking_se(
         return np.full(models, np.nan)
     shares = np.random.default_rng(seed).dirichlet(np.ones(terms), STACKING_REPLICATES)
     start = stacking(elpd)
-    each = np.array([stacking(elpd, share, start) for share in shares])
+    each = np.array([stacking(elpd, share, start, ROUGH) for share in shares])
     deviation: np.ndarray = np.sqrt((terms + 1) / (terms - 1)) * each.std(axis=0, ddof=1)
     return deviation
 

@@ -57,8 +57,11 @@ class Comparisons:
         normal approximation, ``p_better_bb`` and the 90% interval of the difference
         (``eti90_lb``, ``eti90_ub``) by the Bayesian bootstrap (`pcv.analysis.bootstrap`),
         ``khat_diff`` the k-hat of the differences, ``weight`` that of stacking with its SE."""
-        rows = self.compared.frame
-        return rows[rows["kind"] == self.shown.kind].set_index("model").drop(columns="kind")
+        return self._frame.copy()
+
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
+        return frames.frame([self.shown]).set_index("model").drop(columns="kind")
 
     @property
     def pairs(self) -> pd.DataFrame:

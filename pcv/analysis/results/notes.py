@@ -78,10 +78,12 @@ def overlap_note(overlap: Overlap | None, count: int) -> list[str]:
 
 
 def repeat_notes(comparison: Comparison) -> list[str]:
-    """How far differences of one repeat of the folds are apart."""
+    """How far elpd, or differences, of one repeat of the folds are apart."""
     c = comparison
-    if c.repeats == 1 or len(c.models) == 1:
+    if c.repeats == 1:
         return []
+    if len(c.models) == 1:
+        return [f"Standard deviation of elpd over repeats: {two_figures(c.repeat_sd[0])}"]
     spreads = [
         f"{name} {two_figures(sd)}"
         for name, sd in zip(c.models, c.repeat_sd_diff)

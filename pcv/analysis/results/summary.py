@@ -83,6 +83,7 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
     if estimator := wording.estimator_in_words(d):
         notes.insert(0, estimator)
     notes += [f"{x}." for x in notes_of.overlap_note(scores.overlap, len(scores.term))]
+    notes += [f"{x}." for x in notes_of.repeat_notes(comparison.compare([scores]))]
     notes += [f"P{notes_of.GIVEN_TESTED[1:]}."] * scores.given_tested
     lines = [trust, *notes, *(f"Warning: {mark}" for mark in marks)]
     if is_subsample(d):

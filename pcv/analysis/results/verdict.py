@@ -7,7 +7,6 @@ import numpy as np
 from pcv.analysis.comparison import Comparison, noun, standard_error
 from pcv.analysis.results.numbers import by_error, fixed, mcse_in_words, two_figures
 from pcv.analysis.selection import Lead, lead_of_best
-from pcv.analysis.standard_errors import over_repeats
 
 MIN_TERMS = 100
 """terms below which a probability is called rough, as in ArviZ"""
@@ -117,8 +116,10 @@ def deciding(comparison: Comparison) -> list[str]:
         return []
     comparator = c.models.index(c.reference)
     other, row = (comparator, 0) if comparator else (1, 1)
-    terms = over_repeats(c.elpd_diff_terms[[row]], c.overlap)[0] * (1 if row == 0 else -1)
-    names = c.term if terms.size == len(c.term) else list(dict.fromkeys(c.term))
+    terms = c.elpd_diff_terms[row] * (1 if row == 0 else -1) / c.repeats
+    names = list(dict.fromkeys(c.term))
+    if c.overlap is not None and c.kind == "pointwise":
+        terms = np.bincount(c.overlap.unit, terms)
     if len(terms) < 2 * NUM_DECIDING or not np.isfinite(terms).all() or not terms.any():
         return []
     largest = np.argsort(-np.abs(terms), kind="stable")[:NUM_DECIDING].tolist()
