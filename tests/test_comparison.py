@@ -408,9 +408,9 @@ def test_table_as_printed():
     ]
     assert table(compare(scores)).splitlines() == [
         "Joint log score of weight_g, marginal predictive: 4 folds; differences from slopes",
-        "        rank elpd_diff  dse mcse_diff p_better diag_diff    elpd   se   mcse",
-        "slopes     0       0.0  0.0       0.0                     -48.04  4.3  0.040",
-        "common     1      -8.0  2.8     0.089     0.00   N < 100   -56.0  5.7  0.080",
+        "        rank elpd_diff  dse mcse_diff p_better weight diag_diff    elpd   se   mcse",
+        "slopes     0       0.0  0.0       0.0            1.00            -48.04  4.3  0.040",
+        "common     1      -8.0  2.8     0.089     0.00   0.00   N < 100   -56.0  5.7  0.080",
         "common: 1 of 4 folds is flagged.",
     ]
 

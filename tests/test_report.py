@@ -120,6 +120,9 @@ def test_tables_hold_the_numbers_of_the_comparison(page: Page) -> None:
         for value in (row.mcse_diff, row.mcse):
             assert f"{value:.2f}" in page.words
         assert f"{100 * row.p_better:.0f}%" in page.words
+        ends = f"{row.eti90_lb:,.1f} to {row.eti90_ub:,.1f}"
+        assert ends.replace("-", "−") in page.words
+    assert "1.00 (0.25)" in page.words
 
 
 def test_every_fold_and_its_numbers_are_listed(page: Page) -> None:

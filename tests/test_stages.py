@@ -290,10 +290,14 @@ class TestArtifacts:
         rows = pd.read_csv(done.path("comparison.csv"))
         assert list(rows.columns) == [
             "model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound",
-            "p_better", "diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds",
-            "predictive", "verdict",
+            "p_better", "p_better_bb", "eti90_lb", "eti90_ub", "khat_diff", "weight", "weight_se",
+            "diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds", "predictive", "verdict",
         ]  # fmt: skip
         assert rows["kind"].tolist() == ["joint", "joint", "pointwise", "pointwise"]
+        pairs = pd.read_csv(done.path("pairs.csv"))
+        best_against_other = -rows["elpd_diff"][1]
+        assert pairs["kind"].tolist() == ["joint", "pointwise"]
+        assert pairs["elpd_diff"][0] == pytest.approx(best_against_other)
         assert (rows["elpd_diff"][rows["kind"] == "joint"] <= 0).all()
         comparators = {
             str(xr.open_dataset(done.path("comparison.zarr")).attrs[f"reference_{kind}"])

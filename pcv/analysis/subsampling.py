@@ -42,8 +42,8 @@ class Sum(NamedTuple):
     """sum of the terms (nats)"""
     elpd_subsampling_se: float
     se: float
-    """SE over terms (nats), as `pcv.analysis.comparison.standard_error`; NaN where the estimate of
-    its square is negative: the surrogate is too poor, or m too small"""
+    """SE over terms (nats), as `pcv.analysis.standard_errors.standard_error`; NaN where the
+    estimate of its square is negative: the surrogate is too poor, or m too small"""
     se_subsampling_se: float
 
 

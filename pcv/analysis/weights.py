@@ -12,41 +12,88 @@ from scipy.special import softmax
 from pcv.base.errors import PcvError
 
 REPLICATES = 1000
+STACKING_REPLICATES = 100
+"""samples of the Bayesian bootstrap for the SE of stacking weights"""
+ROUGH = 1e-7
+"""tolerance of the mean log score in these samples"""
 
 
-def stacking(elpd: Float[np.ndarray, "model term"]) -> Float[np.ndarray, " model"]:
+def stacking(
+    elpd: Float[np.ndarray, "model term"],
+    share: Float[np.ndarray, " term"] | None = None,
+    start: Float[np.ndarray, " model"] | None = None,
+    tolerance: float = 1e-12,
+) -> Float[np.ndarray, " model"]:
     r"""Stacking: weights of the mixture of predictives with the highest log score.
 
-    .. math:: \max_{w \in \Delta} \sum_j \log \sum_m w_m \exp(\eta_{m,j})
+    .. math:: \max_{w \in \Delta} \sum_j \alpha_j \log \sum_m w_m \exp(\eta_{m,j})
 
     Args:
         elpd: of every term by every model (nats).
+        share: α, of each term; None: equal ones.
+        start: of the search; None: equal weights.
+        tolerance: of the mean log score.
 
     Returns:
-        Non-negative weights that sum to 1.
+        Non-negative weights that sum to 1; NaN where a score is NaN or infinite.
 
     >>> stacking(np.array([[-1.0, -900.0], [-900.0, -1.0]])).round(3).tolist()
     [0.5, 0.5]
     """
+    models, terms = elpd.shape
+    if not np.isfinite(elpd).all():
+        return np.full(models, np.nan)
     density = np.exp(elpd - elpd.max(axis=0))
-    models = len(elpd)
-    start = np.full(models, 1 / models)
+    alpha = np.full(terms, 1 / terms) if share is None else share
 
     def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
         mixture = w @ density
-        return -float(np.log(mixture).mean()), -(density / mixture).mean(axis=1)
+        return -float(alpha @ np.log(mixture)), -density @ (alpha / mixture)
 
     tiny = 1e-12
     found = minimize(
         loss,
-        start,
+        np.full(models, 1 / models) if start is None else start,
         jac=True,
         method="SLSQP",
         bounds=[(tiny, 1.0)] * models,
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-12, "maxiter": 1000},
+        options={"ftol": tolerance, "maxiter": 1000},
     ).x
     return found / found.sum()
+
+
+def stacking_se(
+    elpd: Float[np.ndarray, "model term"], seed: int = 0
+) -> Float[np.ndarray, " model"]:
+    r"""Standard error of stacking weights: their standard deviation over samples of the Bayesian
+    bootstrap of the T terms.
+
+    .. math:: \mathrm{SE}^2 = \frac{T + 1}{T - 1} \, \mathrm{var}_r(w^{(r)}), \qquad
+              w^{(r)} = \arg\max_w \sum_j \alpha_{r,j} \log \sum_m w_m \exp(\eta_{m,j}),
+              \qquad \alpha_r \sim \mathrm{Dirichlet}(1, …, 1)
+
+    The first factor is that by which the bootstrap's variance of a mean is too small.
+
+    Args:
+        elpd: of every term by every model (nats).
+        seed: of the bootstrap.
+
+    Returns:
+        NaN with a single term, or where a score is NaN or infinite.
+
+    >>> far = np.array([[0.0, 0.0, 0.0], [-9.0, -9.0, -9.0]])
+    >>> stacking_se(far).round(3).tolist()
+    [0.0, 0.0]
+    """
+    models, terms = elpd.shape
+    if terms < 2 or not np.isfinite(elpd).all():
+        return np.full(models, np.nan)
+    shares = np.random.default_rng(seed).dirichlet(np.ones(terms), STACKING_REPLICATES)
+    start = stacking(elpd)
+    each = np.array([stacking(elpd, share, start, ROUGH) for share in shares])
+    deviation: np.ndarray = np.sqrt((terms + 1) / (terms - 1)) * each.std(axis=0, ddof=1)
+    return deviation
 
 
 def pseudo_bma_plus(

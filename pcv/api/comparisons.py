@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -15,7 +17,10 @@ from pcv.api import cumulative
 from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.result import CV, draw
 from pcv.base.errors import PcvError
+from pcv.base.storable import true_names
 from pcv.folds.base import foldable
+from pcv.folds.checks import complete
+from pcv.folds.columns import missing_column, unit_column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,12 +35,16 @@ class Comparisons:
         joint: whether the joint score is shown, or the pointwise one.
         diagnostics: of each model, by name.
         num_units: of the data; None where the folds do not say.
+        test: units of each fold's test set (fold, slot), padded with -1.
+        columns: of the data.
     """
 
     compared: Compared
     joint: bool
     diagnostics: Mapping[str, xr.Dataset]
     num_units: int | None = None
+    test: np.ndarray | None = None
+    columns: xr.Dataset | None = None
 
     @property
     def shown(self) -> comparing.Comparison:
@@ -44,9 +53,85 @@ class Comparisons:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per model, best first: ArviZ's columns and ours, unrounded."""
-        c = self.shown
-        return frames.frame([c]).set_index("model").drop(columns="kind")
+        """One row per model, best first: ArviZ's columns and ours, unrounded. ``p_better`` is by a
+        normal approximation, ``p_better_bb`` and the 90% interval of the difference
+        (``eti90_lb``, ``eti90_ub``) by the Bayesian bootstrap (`pcv.analysis.bootstrap`),
+        ``khat_diff`` the k-hat of the differences, ``weight`` that of stacking with its SE."""
+        return self._frame.copy()
+
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
+        return frames.frame([self.shown]).set_index("model").drop(columns="kind")
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """One row per pair of models: the difference of ``model`` from ``other``, with both
+        errors, probabilities and interval as in `frame`."""
+        return self._pairs.copy()
+
+    @cached_property
+    def _pairs(self) -> pd.DataFrame:
+        if len(self.diagnostics) < 2:
+            raise PcvError("pairs: there is one model; compare two or more")
+        return frames.pairs(self._scores)
+
+    @property
+    def _scores(self) -> list[comparing.Scores]:
+        kind: results.Kind = "joint" if self.joint else "pointwise"
+        return [results.scores(d, kind, "", "") for d in self.diagnostics.values()]
+
+    def by(self, column: str | Any) -> pd.DataFrame:
+        """The comparison within groups of units: where each model predicts better. Differences of
+        all groups add up to `elpd_diff`.
+
+        Args:
+            column: name of a column of the data, such as "county", or a value for each unit, in
+                the order of the data. Of the joint score, all units that a fold tests must be in
+                one group.
+
+        Returns:
+            One row per group and model: the group, ``model``, ``n_terms`` (units, or folds of the
+            joint score), ``elpd``, ``elpd_diff``, ``dse``, ``mcse_diff``, ``p_better``. ``dse`` is
+            NaN with a single term, ``mcse_diff`` where a fold's units are in several groups.
+
+        Raises:
+            PcvError: no such column; more or fewer values than units, or missing ones; a fold that
+                tests several groups; a subsample.
+        """
+        if self.shown.is_subsample:
+            raise PcvError("by: it needs the scores of all terms, and these are of a subsample")
+        group, name = self._groups(column)
+        assert self.test is not None
+        tested = np.where(self.test >= 0, group[self.test], group[self.test[:, :1]])
+        if not self.joint:
+            of_term = tested[self.test >= 0]
+            return frames.by_group(self._scores, of_term, name, self.shown.reference)
+        mixed = (tested != tested[:, :1]).any(axis=1)
+        if mixed.any():
+            fold = self.shown.fold[int(mixed.argmax())]
+            raise PcvError(
+                f"by: fold '{fold}' tests units of several groups of {name!r}; compare the "
+                "pointwise score (joint=False)"
+            )
+        return frames.by_group(self._scores, tested[:, 0], name, self.shown.reference)
+
+    def _groups(self, column: str | Any) -> tuple[np.ndarray, str]:
+        """The group of each unit, and the name of the grouping."""
+        if self.test is None:
+            raise PcvError("by: these folds do not say which units they test; compare them again")
+        if not isinstance(column, str):
+            return complete(column, "by", self.num_units), "group"
+        columns = xr.Dataset() if self.columns is None else self.columns
+        known = [str(name) for name in columns.data_vars if name != "unit_of_row"]
+        if column not in known:
+            remedy = f"by: {missing_column(column, known, 'the data')}"
+            raise PcvError(
+                remedy
+                if known
+                else f"by: no columns are kept of the data; give {column!r} as an "
+                "array, with a value for each unit"
+            )
+        return complete(unit_column(columns, column), column, self.num_units), column
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -109,7 +194,8 @@ class Comparisons:
         tables = [wording.table(self.shown)]
         if self.compared.others:
             tables.append(wording.scores_table(self.compared.others))
-        words = [wording.in_words(self.shown), *results.on_subspaces(self.diagnostics)]
+        words = [wording.in_words(self.shown), *wording.deciding(self.shown)]
+        words += results.on_subspaces(self.diagnostics)
         words += results.on_predictions(self.diagnostics)
         return "\n\n".join([*tables, *map(wording.wrapped, words)])
 
@@ -140,7 +226,7 @@ def compare(
     .. math:: \Delta = \sum_k (\eta_{A,k} - \eta_{B,k}), \qquad
               \mathrm{SE}(\Delta) = \sqrt{K \, \mathrm{var}_k(\Delta_k)}
 
-    The SE is raised where several folds test a unit (`pcv.analysis.comparison.standard_error`).
+    The SE is raised where several folds test a unit (`pcv.analysis.standard_errors.error_of_sum`).
     Of the scores besides the log score, those that all models have are compared.
 
     Args:
@@ -196,7 +282,12 @@ def _scored(models: Mapping[str, CV], reference: str | None, joint: bool | None)
     first = next(iter(trees.values()))
     data, folds = (str(first.attrs[key]) for key in ("outcome_print", "folds_print"))
     compared = results.compare(diagnosed, data, folds, reference, "")
-    return Comparisons(compared, is_joint, diagnosed, first["folds"].attrs.get("num_units"))
+    layout, columns = first["folds"].dataset, None
+    if "constant_data" in first:
+        columns = true_names(first["constant_data"].to_dataset())
+    return Comparisons(
+        compared, is_joint, diagnosed, layout.attrs.get("num_units"), layout["test"].values, columns
+    )
 
 
 def check_joint(joint: object) -> None:

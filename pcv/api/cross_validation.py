@@ -136,9 +136,9 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
     diagnosed = result.diagnostics.load()
     folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
     groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}
+    groups["constant_data"] = columns_of(problem.data, problem.outcome)
     if result.predictions:
         groups["predictions"] = result.predictions.load()
-    groups["constant_data"] = _columns(problem)
     if result.surrogates is not None and "terms" in result.surrogates:
         groups["surrogates"] = result.surrogates["terms"].to_dataset().load()
     tree = xr.DataTree.from_dict(groups)
@@ -154,15 +154,14 @@ def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -
     return CV(tree, shown, problem)
 
 
-def _columns(problem: Problem) -> xr.Dataset:
-    """The columns of the data besides the outcome, by row."""
-    length = len(problem.unit_of_row)
+def columns_of(data: xr.Dataset, outcome: str) -> xr.Dataset:
+    """Columns of the data other than the outcome, by unit or, where units have several, by row."""
     columns = {
-        name: ("row_of_data", x)
-        for name, x in problem.arrays.items()
-        if x.shape == (length,) and name not in (problem.outcome, "unit")
+        str(name): x.astype(str) if x.dtype == object else x
+        for name, x in data.data_vars.items()
+        if x.dims in (("unit",), ("row",)) and name != outcome
     }
-    return storable(xr.Dataset(columns))
+    return storable(xr.Dataset(columns, {"unit": data["unit"].values}))
 
 
 def _groups(fit: xr.DataTree) -> dict[str, xr.Dataset]:

@@ -185,7 +185,11 @@ class CV:
         Raises:
             PcvError: none were kept, or the model cannot make them.
         """
-        columns = {str(name): x.values for name, x in self._columns.items()}
+        columns = {
+            str(name): x.values
+            for name, x in self._columns.data_vars.items()
+            if name != "unit_of_row"
+        }
         return predicted.groups_of(self._predicted, str(self.tree.attrs["outcome"]), columns)
 
     def table(self) -> pd.DataFrame:
@@ -237,8 +241,10 @@ class CV:
         return predicted.predictions_of(self.tree)
 
     @property
-    def _columns(self) -> xr.Dataset:
-        return true_names(self.tree.children["constant_data"].to_dataset(inherit=False))
+    def _columns(self) -> dict[str, np.ndarray]:
+        """The columns of the data besides the outcome, by row."""
+        columns = true_names(self.tree.children["constant_data"].to_dataset(inherit=False))
+        return {str(name): x.values for name, x in columns.items() if name != "unit_of_row"}
 
     def __repr__(self) -> str:
         attrs = self.tree.attrs

@@ -128,6 +128,7 @@ def kfold(
     stratify_by: checks.Values | None = None,
     contiguous: bool = False,
     time: checks.Values | None = None,
+    repeats: int = 1,
     seed: int = 0,
 ) -> Folds:
     r"""Units in k folds: random, grouped, stratified or contiguous.
@@ -138,6 +139,10 @@ def kfold(
     Test sets are disjoint, and a fold trains on all units that it does not test. With `group_by`,
     folds differ by at most one in their number of groups, not of units. PCV §2.2.
 
+    With `repeats`, units are dealt out R times. Scores are means over repeats; the standard error
+    of a pointwise score is over units. What shrinks is the variance due to the random choice of
+    folds, whose standard deviation over repeats is ``repeat_sd`` in a comparison.
+
     Args:
         units: their number (n), or their names.
         k: number of folds.
@@ -146,13 +151,15 @@ def kfold(
         contiguous: folds of consecutive units.
         time: with `contiguous`, the time of each unit, as numbers or dates that must increase;
             None: not checked.
+        repeats: how often the units are dealt out, R.
         seed: of the random draw.
 
     Returns:
-        Folds "fold 1" to "fold k".
+        Folds "fold 1" to "fold k"; with repeats "repeat 1, fold 1" to "repeat R, fold k".
 
     Raises:
-        PcvError: two of these are given; k is not whole, below 2 or above the number of units or
+        PcvError: two of these are given; repeats of contiguous folds, which are all the same, or
+            fewer than one; k is not whole, below 2 or above the number of units or
             groups; a seed that is not whole, or negative; a group, value or time is missing, or
             there are more or fewer of them than units; a time that does not increase, naming the
             fold, or without `contiguous`.
@@ -164,32 +171,55 @@ def kfold(
     [[0, 1, 2], [3, 4, -1]]
     >>> kfold(4, k=2, group_by=["a", "b", "b", "a"], seed=1).test.tolist()
     [[0, 3], [1, 2]]
+    >>> kfold(4, k=2, repeats=2).id.tolist()
+    ['repeat 1, fold 1', 'repeat 1, fold 2', 'repeat 2, fold 1', 'repeat 2, fold 2']
     """
-    checks.whole("kfold", k=k, seed=seed)
-    n = len(checks.names_of(units))
+    checks.whole("kfold", k=k, seed=seed, repeats=repeats)
     asked = {"group_by": group_by, "stratify_by": stratify_by, "contiguous": contiguous or None}
     given = [name for name, x in asked.items() if x is not None]
     if len(given) > 1:
         raise PcvError(f"kfold: {' and '.join(given)} exclude each other; keep one of them")
     if time is not None and not contiguous:
         raise PcvError("kfold: time is for contiguous folds; add contiguous=True, or omit it")
+    if repeats < 1 or (repeats > 1 and contiguous):
+        why = "all of them would be the same" if contiguous else "it must be at least 1"
+        raise PcvError(f"kfold: repeats is {repeats}, but {why}")
     rng = checks.generator("kfold", seed)
+    labels = [
+        _fold_of_unit(rng, units, k, group_by, stratify_by, contiguous) for _ in range(repeats)
+    ]
+    if stratify_by is not None:
+        _warn_of_rare(checks.complete(stratify_by, "stratify_by", units), k)
+    ids = [f"fold {fold + 1}" for fold in range(k)]
+    if repeats == 1:
+        return checks.checked(from_labels(labels[0], ids), units, cover=True, time=time)
+    names = [f"repeat {r + 1}, {fold}" for r in range(repeats) for fold in ids]
+    tests = [np.flatnonzero(label == fold) for label in labels for fold in range(k)]
+    return checks.checked(from_sets(names, tests, None, labels[0].size), units)
+
+
+def _fold_of_unit(
+    rng: np.random.Generator,
+    units: checks.Units,
+    k: int,
+    group_by: checks.Values | None,
+    stratify_by: checks.Values | None,
+    contiguous: bool,
+) -> Int[np.ndarray, " unit"]:
+    """Index of the fold that tests each unit, in one deal."""
+    n = len(checks.names_of(units))
     if group_by is not None:
         labels, group = checks.grouped(checks.complete(group_by, "group_by", units))
-        fold_of_unit = rng.permutation(_dealt(len(labels), k, "groups"))[group]
-    elif stratify_by is not None:
+        dealt: np.ndarray = rng.permutation(_dealt(len(labels), k, "groups"))[group]
+        return dealt
+    if stratify_by is not None:
         values = checks.complete(stratify_by, "stratify_by", units)
         shuffled = rng.permutation(n)
         by_value = shuffled[np.argsort(values[shuffled], kind="stable")]
         fold_of_unit = np.empty(n, np.int64)
         fold_of_unit[by_value] = _dealt(n, k)
-        _warn_of_rare(values, k)
-    elif contiguous:
-        fold_of_unit = np.sort(_dealt(n, k))
-    else:
-        fold_of_unit = rng.permutation(_dealt(n, k))
-    ids = [f"fold {fold + 1}" for fold in range(k)]
-    return checks.checked(from_labels(fold_of_unit, ids), units, cover=True, time=time)
+        return fold_of_unit
+    return np.sort(_dealt(n, k)) if contiguous else rng.permutation(_dealt(n, k))
 
 
 def leave_one_group_out(group_by: checks.Values, name: str = "group") -> Folds:

@@ -67,6 +67,7 @@ class KFold(Scheme):
     group_by: Text | None = None
     contiguous: bool = False
     time: Text | None = None
+    repeats: Annotated[int, Field(ge=1)] = 1
 
     @model_validator(mode="after")
     def _one_kind(self) -> "KFold":
@@ -76,22 +77,26 @@ class KFold(Scheme):
             raise problem(f"{' and '.join(given)} exclude each other; keep one of them")
         if self.time and not self.contiguous:
             raise problem("time: only contiguous folds have an order; add contiguous: true")
+        if self.repeats > 1 and self.contiguous:
+            raise problem("repeats: contiguous folds are the same in each; keep one of them")
         return self
 
     @property
     def title(self) -> str:
+        times = f", {self.repeats} times" * (self.repeats > 1)
         if self.group_by:
-            return f"{self.k}-fold over groups of {self.group_by}"
+            return f"{self.k}-fold over groups of {self.group_by}{times}"
         if self.stratify_by:
-            return f"{self.k}-fold stratified by {self.stratify_by}"
-        return f"{self.k}-fold {'contiguous' if self.contiguous else 'at random'}"
+            return f"{self.k}-fold stratified by {self.stratify_by}{times}"
+        return f"{self.k}-fold {'contiguous' if self.contiguous else 'at random'}{times}"
 
     def lay_out(self, table: Table) -> "Folds":
         from pcv.folds.exchangeable import kfold
 
         by = {key: getattr(self, key) for key in ("group_by", "stratify_by")}
         columns = {key: table.column(key, name) for key, name in by.items() if name}
-        return kfold(table.units, self.k, contiguous=self.contiguous, seed=table.seed, **columns)
+        given = {"contiguous": self.contiguous, "repeats": self.repeats, "seed": table.seed}
+        return kfold(table.units, self.k, **given, **columns)  # type: ignore[arg-type]
 
 
 def _group_or_group_by(schema: dict[str, Any]) -> None:

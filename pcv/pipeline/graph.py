@@ -184,7 +184,7 @@ STAGES = {
         common=frozenset({"seed"}),
     ),
     "compare": Stage(
-        version=10,
+        version=11,
         follows=True,
         path="{experiment}/comparison.zarr",
         module="comparison",
@@ -193,7 +193,7 @@ STAGES = {
         keys={"compare": True},
     ),
     "report": Stage(
-        version=6,
+        version=7,
         path="{experiment}/report.html",
         module="page",
         says="Write the report and its figures: report.html, figures/.",

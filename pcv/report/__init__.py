@@ -31,6 +31,7 @@ from pcv.report.drawing import (
     models_of,
     svg,
 )
+from pcv.report.score_tables import other_scores, scheme_table, score_table
 from pcv.report.tables import (
     Cells,
     Table,
@@ -40,9 +41,6 @@ from pcv.report.tables import (
     flagged_table,
     flagged_units,
     fold_table,
-    other_scores,
-    scheme_table,
-    score_table,
     subsample_table,
 )
 

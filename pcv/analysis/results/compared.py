@@ -43,9 +43,14 @@ class Compared(NamedTuple):
 
     comparisons: dict[Kind, Comparison]
     dataset: xr.Dataset
-    frame: pd.DataFrame
     others: list[Comparison]
     """by scores other than the log score"""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows of comparison.csv."""
+        rows = [x for x in self.comparisons.values() if x.kind == "joint" or not x.is_subsample]
+        return frames.frame(rows)
 
 
 def compare(
@@ -68,8 +73,7 @@ def compare(
         grow: the rule by which a subsample grows, or None.
 
     Returns:
-        The comparisons, their rows for comparison.csv, and a dataset of dims kind, model, fold,
-        unit, point, replicate.
+        The comparisons, and a dataset of dims kind, model, fold, unit, point, replicate.
     """
     diagnostics = trimmed(diagnostics)
     models = list(diagnostics)
@@ -92,6 +96,7 @@ def compare(
         columns = ["rank", "elpd", "se", "mcse", "mcse_is_bound", "elpd_diff", "dse", "dse_folds"]
         columns += ["mcse_diff", "mcse_diff_is_bound", "p_better"]
         columns += ["subsampling_se", "subsampling_dse"]
+        columns += ["repeat_sd", "repeat_sd_diff"] * (result.repeats > 1)
         by_kind.append(
             xr.Dataset(
                 {
@@ -147,8 +152,7 @@ def compare(
         )
         for score, kind in shared_scores(diagnostics)
     ]
-    rows = [x for x in comparisons.values() if x.kind == "joint" or not x.is_subsample]
-    return Compared(comparisons, dataset, frames.frame(rows), others)
+    return Compared(comparisons, dataset, others)
 
 
 def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:

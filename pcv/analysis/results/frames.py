@@ -1,21 +1,39 @@
 """Comparisons as rows of comparison.csv, scores.csv, steps.csv and cumulative.csv, unrounded."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Shaped
 
-from pcv.analysis.comparison import Comparison, compare, overlap_inflation
-from pcv.analysis.results.scored import cumulated, scores, shared_scores
+from pcv.analysis.alignment import order
+from pcv.analysis.bootstrap import bootstrap, normal_interval, tail_khat
+from pcv.analysis.comparison import Comparison, Scores, compare, standard_error
+from pcv.analysis.results.scored import cumulated, distinct_kinds, scores, shared_scores
 from pcv.analysis.results.wording import diag_diff
+from pcv.analysis.standard_errors import Overlap, over_repeats, overlap_of
+from pcv.analysis.weights import stacking, stacking_se
 from pcv.base.errors import PcvError
 
+BOOTSTRAPPED = ("p_better_bb", "eti90_lb", "eti90_ub", "khat_diff")
+"""by the Bayesian bootstrap: probability and 90% interval of a difference; and its k-hat"""
 COLUMNS = (
     *("model", "kind", "rank", "elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound", "p_better"),
+    *(*BOOTSTRAPPED, "weight", "weight_se"),
     *("diag_diff", "elpd", "se", "mcse", "mcse_is_bound", "n_folds", "predictive", "verdict"),
 )
 """of comparison.csv"""
+OF_REPEATS = ("repeats", "repeat_sd_diff", "repeat_sd")
+"""further columns of comparison.csv, where folds are repeated"""
+PAIR_COLUMNS = (
+    *("elpd_diff", "dse", "mcse_diff", "mcse_diff_is_bound", "p_better", *BOOTSTRAPPED),
+    "diag_diff",
+)
+"""of pairs.csv, after the names of both models"""
+GROUP_COLUMNS = ("n_terms", "elpd", "elpd_diff", "dse", "mcse_diff", "p_better")
+"""of `by_group`, after the group and the model"""
 OF_SUBSAMPLES = ("subsampling_dse", "subsampling_se", "num_terms")
 """further columns of comparison.csv, where only some of the terms were scored"""
 SCORE_COLUMNS = (
@@ -43,10 +61,12 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """Comparisons by the log score, joint ones first.
 
     Returns:
-        One row per model and kind, best first: the columns `COLUMNS`, and `OF_SUBSAMPLES`.
+        One row per model and kind, best first: the columns `COLUMNS`, `OF_SUBSAMPLES` and
+        `OF_REPEATS`.
     """
     by_kind = sorted(comparisons, key=lambda c: c.kind)
     columns = COLUMNS + OF_SUBSAMPLES * any(c.is_subsample for c in comparisons)
+    columns += OF_REPEATS * any(c.repeats > 1 for c in comparisons)
     return pd.concat([_rows(c, columns) for c in by_kind], ignore_index=True)
 
 
@@ -92,7 +112,7 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
                 fold_of_term=np.arange(at.sum()),
                 mcse_is_bound=d["pointwise_mcse_is_bound"].values[fold[at]],
                 shared=0.0,
-                inflation=_repeated(own.term, at),
+                overlap=_repeated(own.term, at),
                 given_tested=step + 1 > ahead[own.model],
             )
             for d, own in each
@@ -105,10 +125,10 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
     return pd.concat(found, ignore_index=True)
 
 
-def _repeated(terms: Sequence[str], some: np.ndarray) -> tuple[float, float]:
-    """Of `overlap_inflation`, of some of the units, each a fold's only one."""
+def _repeated(terms: Sequence[str], some: np.ndarray) -> Overlap | None:
+    """How some of the units overlap, each a fold's only one."""
     _, unit = np.unique(np.array(terms)[some], return_inverse=True)
-    return (overlap_inflation(unit, np.arange(unit.size)),) * 2
+    return overlap_of(unit, np.arange(unit.size))
 
 
 def cumulative(
@@ -161,11 +181,142 @@ def by_surrogate(diagnostics: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame({name: diagnostics[f"{x}_by"].values for name, x in of.items()}, names)
 
 
+def pairs(models: Sequence[Scores]) -> pd.DataFrame:
+    """All pairs of models by one score: the difference of the first from the second, with both
+    errors and its probabilities.
+
+    Args:
+        models: of all models, as for `compare`.
+
+    Returns:
+        One row per pair, better ones first: ``model``, ``other``, and `PAIR_COLUMNS`; of a
+        subsample, ``subsampling_dse`` too.
+    """
+    ranked = compare(models).models
+    columns = PAIR_COLUMNS + OF_SUBSAMPLES[:1] * compare(models).is_subsample
+    found = []
+    for place, other in enumerate(ranked):
+        c = compare([s for s in models if s.model in ranked[: place + 1]], other)
+        rows = _rows(c, ("model", *columns))
+        rows = rows[rows["model"] != other]
+        rows.insert(1, "other", other)
+        found.append(rows)
+    rows = pd.concat(found, ignore_index=True)
+    rank = {name: i for i, name in enumerate(ranked)}
+    return rows.sort_values(["model", "other"], key=lambda x: x.map(rank), ignore_index=True)
+
+
+def all_pairs(diagnostics: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    """The rows of pairs.csv: `pairs` by the joint and the pointwise log score.
+
+    Args:
+        diagnostics: contents of each model's diagnostics artifact, by model name.
+    """
+    found = []
+    for kind in distinct_kinds(diagnostics):
+        rows = pairs([scores(d, kind, "", "") for d in diagnostics.values()])
+        rows.insert(0, "kind", kind)
+        found.append(rows)
+    return pd.concat(found, ignore_index=True)
+
+
+def by_group(
+    models: Sequence[Scores],
+    group: Shaped[np.ndarray, " term"],
+    name: str,
+    reference: str,
+) -> pd.DataFrame:
+    """Comparisons within groups of terms, whose differences add up to that of all.
+
+    Args:
+        models: of all models, as for `compare`; no subsamples.
+        group: of every term of the first model.
+        name: of the column that holds the groups.
+        reference: the comparator.
+
+    Returns:
+        One row per group, in sorted order, and model, in the order of all: the group,
+        ``model``, and `GROUP_COLUMNS`. SEs are NaN where a group has a single term. MCSEs are NaN
+        where a fold's units are in several groups: they are known of whole folds.
+    """
+    overall = compare(models, reference)
+    aligned = [_in_order(overall, s) for s in models]
+    found = []
+    for value in np.unique(group):
+        c = compare([_some(s, group == value) for s in aligned], reference)
+        rows = _rows(c, ("model", *GROUP_COLUMNS[1:])).set_index("model").loc[overall.models]
+        rows = rows.reset_index()
+        rows.insert(0, name, value)
+        rows.insert(2, GROUP_COLUMNS[0], int((group == value).sum()) // overall.repeats)
+        found.append(rows)
+    return pd.concat(found, ignore_index=True)
+
+
+def _in_order(c: Comparison, scores: Scores) -> Scores:
+    """Scores with terms in the order of a comparison."""
+    first = scores._replace(
+        model="", term=c.term, fold=c.fold, fold_of_term=c.fold_of_term, overlap=c.overlap
+    )
+    place = order(first, scores)
+    mcse = np.array([scores.mcse[scores.fold.index(name)] for name in c.fold])
+    elpd = np.asarray(scores.elpd)[place]
+    return first._replace(model=scores.model, elpd=elpd, mcse=mcse, mcse_is_bound=False)
+
+
+def _some(scores: Scores, some: np.ndarray) -> Scores:
+    """Scores of some of the terms: sums over them are what these add to the sum of all."""
+    fold = np.asarray(scores.fold_of_term)
+    kept, fold_of_term = np.unique(fold[some], return_inverse=True)
+    whole = np.array_equal(np.isin(fold, kept), some)
+    overlap = scores.overlap
+    if overlap is not None:
+        joint = len(some) != overlap.unit.size
+        tested = np.isin(overlap.fold, kept) if joint else some
+        _, of_kept = np.unique(overlap.fold[tested], return_inverse=True)
+        sub = overlap_of(overlap.unit[tested], of_kept)
+        overlap = None if sub is None else sub._replace(repeats=overlap.repeats)
+    return scores._replace(
+        elpd=scores.elpd[some],
+        term=[scores.term[i] for i in np.flatnonzero(some).tolist()],
+        fold=[scores.fold[k] for k in kept.tolist()],
+        fold_of_term=fold_of_term,
+        mcse=scores.mcse[kept] if whole else np.full(kept.size, np.nan),
+        shared=scores.shared * (some.sum() / some.size) ** 2,  # in proportion to numbers of terms
+        overlap=overlap,
+    )
+
+
 def _rows(c: Comparison, columns: Sequence[str]) -> pd.DataFrame:
-    own = {
+    own: dict[str, Any] = {
         "model": c.models,
         "diag_diff": diag_diff(c),
         "score_diff": c.elpd_diff,
         "estimate": c.elpd,
     }
+    if "p_better_bb" in columns:
+        own |= dict(zip(BOOTSTRAPPED, np.transpose([_bootstrapped(c, m) for m in _others(c)])))
+    if "weight" in columns:
+        unknown = np.full(len(c.models), np.nan)
+        known = len(c.models) > 1 and not c.is_subsample
+        own["weight"] = stacking(c.elpd_diff_terms) if known else unknown
+        own["weight_se"] = stacking_se(c.elpd_diff_terms) if known else unknown
     return pd.DataFrame({name: own[name] if name in own else getattr(c, name) for name in columns})
+
+
+def _others(c: Comparison) -> list[int | None]:
+    """Indices of the models, None for the comparator."""
+    return [None if name == c.reference else m for m, name in enumerate(c.models)]
+
+
+def _bootstrapped(c: Comparison, model: int | None) -> tuple[float, float, float, float]:
+    """`BOOTSTRAPPED` of a difference. Of a subsample, the interval is by Student's t, from the SE
+    and that of subsampling; the rest is unknown."""
+    if model is None:
+        return (np.nan,) * 4
+    if c.is_subsample:
+        error = float(np.hypot(c.dse[model], c.subsampling_dse[model]))
+        return (np.nan, *normal_interval(float(c.elpd_diff[model]), error, c.df), np.nan)
+    terms = over_repeats(c.elpd_diff_terms[[model]], c.overlap)[0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = float(c.dse[model] / standard_error(terms[None])[0])
+    return (*bootstrap(terms, c.df, ratio), tail_khat(terms))

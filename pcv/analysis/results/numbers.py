@@ -4,9 +4,9 @@ import numpy as np
 from tqdm import tqdm
 
 
-def fixed(x: float, error: float, figures: int = 1, thousands: str = "") -> str:
+def fixed(x: float, error: float, figures: int = 1, thousands: str = "", sign: str = "-") -> str:
     """A number with as many decimals as give its error `figures` + 1 significant figures; at least
-    one, and one more where it would round to 0.
+    one, and one more where it would round to 0. With sign "+", positive numbers have one too.
 
     >>> fixed(-14.534, 7.03), fixed(0.3518, 0.3518), fixed(-0.04, 7.03), fixed(float("nan"), 1.0)
     ('-14.5', '0.35', '-0.04', 'nan')
@@ -14,7 +14,7 @@ def fixed(x: float, error: float, figures: int = 1, thousands: str = "") -> str:
     known = np.isfinite(error) and error != 0
     decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
     decimals += int(x != 0 and round(float(x), decimals) == 0)
-    return f"{round(float(x), decimals) + 0.0:{thousands}.{decimals}f}"
+    return f"{round(float(x), decimals) + 0.0:{sign}{thousands}.{decimals}f}"
 
 
 def two_figures(error: float) -> str:

@@ -11,6 +11,7 @@ from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.diagnostics.jackknife import shared
 from pcv.analysis.results.diagnosed import khats
 from pcv.analysis.samples import log_sums, sides_of
+from pcv.analysis.standard_errors import overlap_of
 from pcv.analysis.stopping.config import UntilConfig
 from pcv.analysis.stopping.rule import SETTLED, Needs, Rule, finished, needs
 from pcv.analysis.verdicts import MIN_ESS, heavy_tail
@@ -47,7 +48,7 @@ def plan(
     }
     first = next(iter(samples.values()))[0].attrs
     fold, slot = np.nonzero(folds["test"].values >= 0)
-    overlap = comparing.overlap_inflation(folds["test"].values[fold, slot], fold)
+    overlap = overlap_of(folds["test"].values[fold, slot], fold)
     ids = folds["fold"].values.tolist()
     sides = {name: sides_of(parts) for name, parts in samples.items()}
     both = {name: diag.two_sided(joint[name], sides[name]) for name in samples}
@@ -68,7 +69,7 @@ def plan(
             verdict="ok",
             mcse_is_bound=heavy_tail(sums, *tails[name], both[name].carry),
             shared=shared(np.nan_to_num(both[name].full_deviation.T)),
-            inflation=(overlap, overlap),
+            overlap=overlap,
         )
         for name, sums in joint.items()
     ]

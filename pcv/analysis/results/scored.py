@@ -6,7 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from pcv.analysis.comparison import Scores, overlap_inflation
+from pcv.analysis.comparison import Scores
+from pcv.analysis.standard_errors import Overlap, overlap_of
 from pcv.analysis.subsampling import Subsample
 
 Kind = Literal["joint", "pointwise"]
@@ -40,7 +41,9 @@ def scores(
     variable = diagnostics[f"{of}_elpd" if score == "log" else f"{score}_{of}"]
     mcse = diagnostics[f"{of}_mcse" if score == "log" else f"{score}_{of}_mcse"].values
     terms = variable.values if joint else variable.values[present]
-    slope, constant = _linearise(terms, str(variable.attrs.get("total", "sum")))
+    overlap = _overlap(units) if chosen is None else None
+    total = str(variable.attrs.get("total", "sum"))
+    slope, constant = _linearise(terms, total, overlap.repeats if overlap else 1)
     return Scores(
         model=diagnostics.attrs["model"],
         kind=kind,
@@ -60,16 +63,15 @@ def scores(
         chosen=chosen,
         surrogate=surrogate,
         given_tested=not joint and diagnostics.attrs["given_tested"] > 0,
-        inflation=_inflation(units, joint) if chosen is None else (1.0, 1.0),
+        overlap=overlap,
     )
 
 
-def _inflation(units: np.ndarray, joint: bool) -> tuple[float, float]:
-    """Of `overlap_inflation`, of the terms and of the folds, from the names of tested units."""
+def _overlap(units: np.ndarray) -> Overlap | None:
+    """How test sets overlap, from the names of tested units (fold, slot)."""
     fold, slot = np.nonzero(units != "")
     _, unit = np.unique(units[fold, slot], return_inverse=True)
-    of_folds = overlap_inflation(unit, fold)
-    return of_folds if joint else overlap_inflation(unit, np.arange(unit.size)), of_folds
+    return overlap_of(unit, fold)
 
 
 def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
@@ -100,7 +102,7 @@ def cumulated(diagnostics: xr.Dataset, p: int, score: str = "log") -> Scores:
         fold_of_term=np.arange(len(names)),
         elpd=per_unit * np.where(there, diagnostics[name].values, 0.0).sum(axis=1),
         mcse=per_unit * diagnostics[error].values,
-        inflation=(1.0, 1.0),  # of the choice of sets
+        overlap=None,  # the error is that of the choice of sets
         shared=whole.shared * (p / size.sum()) ** 2,  # in proportion to numbers of units
     )
 
@@ -146,14 +148,15 @@ def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
     return " ".join(words for words in (own, chains) if words != "ok") or "ok"
 
 
-def _linearise(terms: np.ndarray, total: str) -> tuple[float, float]:
-    r"""Slope and constant by which the transformed terms sum to the model's score.
+def _linearise(terms: np.ndarray, total: str, repeats: int) -> tuple[float, float]:
+    r"""Slope and constant by which the transformed terms sum to the model's score, or to R times
+    the score, of R repeats.
 
     A function g of the mean of T terms :math:`x_i` equals the sum of
     :math:`g(\bar x)/T + g'(\bar x)(x_i - \bar x)/T`, whose SE and MCSE are those of g to first
     order.
     """
-    size = len(terms)
+    size = len(terms) / repeats
     if total == "sum":
         return 1.0, 0.0
     if total == "mean":

@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 
 from pcv.analysis import comparison
 from pcv.analysis.comparison import Scores
+from pcv.analysis.results import notes as notes_of
 from pcv.analysis.results import scored as reading
 from pcv.analysis.results import wording
 from pcv.analysis.results.numbers import mcse_in_words
@@ -56,7 +57,7 @@ def summary(
     ]
     if is_subsample(d):
         lines[1] += f"; surrogate {d.attrs['surrogate']}"
-        lines.append(wording.errors_apart(total, mcse))
+        lines.append(notes_of.errors_apart(total, mcse))
     else:
         lines += [
             f"{'':12}{'Estimate':>10}{'SE':>8}{'MCSE':>8}",
@@ -81,12 +82,13 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
     notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
     if estimator := wording.estimator_in_words(d):
         notes.insert(0, estimator)
-    notes += [f"{x}." for x in wording.overlap_note(scores.inflation[0], len(scores.term))]
-    notes += [f"P{wording.GIVEN_TESTED[1:]}."] * scores.given_tested
+    notes += [f"{x}." for x in notes_of.overlap_note(scores.overlap, len(scores.term))]
+    notes += [f"{x}." for x in notes_of.repeat_notes(comparison.compare([scores]))]
+    notes += [f"P{notes_of.GIVEN_TESTED[1:]}."] * scores.given_tested
     notes += [d.attrs["predictions"]] if "predictions" in d.attrs else []
     lines = [trust, *notes, *(f"Warning: {mark}" for mark in marks)]
     if is_subsample(d):
-        errors = wording.error_notes(comparison.compare([scores]))
+        errors = notes_of.error_notes(comparison.compare([scores]))
         grown = [f"{d.attrs['until']}."] if "until" in d.attrs else []
         lines = [f"Exact terms: {lines[0]}", *lines[1:], *grown, *errors]
     return lines
@@ -127,9 +129,8 @@ def other_score(diagnostics: xr.Dataset, name: str, kind: Kind) -> pd.Series:
         there = f"there are {', '.join(names)}" if names else f"request it: scores=['{name}']"
         raise PcvError(f"no {kind} score '{name}'; {there}")
     scores = reading.scores(diagnostics, kind, "", "", name)
-    se = comparison.standard_error(scores.elpd[None], scores.inflation[0])[0]
-    mcse = np.sqrt(np.sum(scores.mcse**2))
-    return pd.Series({"estimate": scores.elpd.sum(), "se": se, "mcse": mcse}, name=name)
+    total, mcse = comparison.total(scores), comparison.total_mcse(scores)
+    return pd.Series({"estimate": total.elpd, "se": total.se, "mcse": mcse}, name=name)
 
 
 def folds_frame(diagnostics: xr.Dataset, kind: Kind) -> pd.DataFrame:
@@ -190,15 +191,16 @@ def elpd_data(tree: xr.DataTree, scores: Scores, p: float) -> "ELPDData":
     diagnostics, joint = tree["diagnostics"].dataset, scores.kind == "joint"
     test = tree["folds"].dataset["test"].values
     order = np.arange(len(scores.elpd)) if joint else order_of_units(test)
-    terms, dim = np.asarray(scores.elpd)[order], "fold" if joint else "unit"
+    terms, dim = np.asarray(scores.elpd)[order] / scores.repeats, "fold" if joint else "unit"
     coords = {dim: np.array(scores.term)[order]}
     khat, of_term = diagnostics["khat"], scores.fold_of_term[order]
     if len(order) == khat.size:  # folds of one unit each: in the order of the terms
         khat = xr.DataArray(khat.values[of_term], coords, dim)
-    lpd = log_predictive_density(tree, scores)
+    lpd = log_predictive_density(tree, scores) / scores.repeats
+    se = float(np.sqrt(terms.size * terms.var()))
     return ELPDDataLOOKFold(
         elpd=float(terms.sum()),
-        se=float(np.sqrt(terms.size * terms.var())),
+        se=se if scores.overlap is None else comparison.total(scores).se,
         p=p,
         n_samples=int(diagnostics.attrs["num_chains"] * diagnostics["n_draws"].max()),
         n_data_points=terms.size,

@@ -136,8 +136,8 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
 
     with the share r (`mcse_over_se`): its MCSE is small against its SE, or its sign is decided with
     probability p, give or take two MCSEs (`decide`). Otherwise each of K folds needs an MCSE of at
-    most :math:`T / \sqrt{2K}`, an equal share. A single model is held to its own SE. A difference
-    whose MCSE is only a lower bound is never settled.
+    most :math:`T / \sqrt{2K}`, an equal share; of R repeats, R times as much. A single model is
+    held to its own SE. A difference whose MCSE is only a lower bound is never settled.
 
     Args:
         comparison: of joint scores, from the draws so far.
@@ -154,7 +154,8 @@ def needs(comparison: Comparison, mcse_over_se: float | None, probability: float
     comparator = c.models.index(c.reference)
     wide = ~(mcse_ <= allowed)
     wide[comparator] &= alone
-    each = np.where(wide, np.fmax(allowed, 0.0) / np.sqrt((1 if alone else 2) * c.n_folds), np.inf)
+    share = c.repeats / np.sqrt((1 if alone else 2) * c.n_folds)
+    each = np.where(wide, np.fmax(allowed, 0.0) * share, np.inf)
     each[comparator] = each.min()
 
     def lacking(i: int) -> str:

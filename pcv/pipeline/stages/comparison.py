@@ -31,7 +31,7 @@ def compare(job: Job) -> str:
     """Compare the models: ``comparison.zarr`` and ``comparison.csv``; returns the table."""
     if job.settings.makes("evidence"):
         return cumulative.compare(job)
-    from pcv.analysis.results.frames import scores_frame
+    from pcv.analysis.results.frames import all_pairs, scores_frame
 
     making, comparison = artifacts.begin(job, "compare"), compared_of(job)
     compared = comparison.compared
@@ -41,6 +41,9 @@ def compare(job: Job) -> str:
     store.write_text(file, compared.frame.to_csv(index=False))
     scores = scores_frame([*compared.comparisons.values(), *compared.others])
     store.write_text(file.with_name("scores.csv"), scores.to_csv(index=False))
+    if len(comparison.diagnosed) > 1:
+        pairs = all_pairs(comparison.diagnosed)
+        store.write_text(file.with_name("pairs.csv"), pairs.to_csv(index=False))
     if of_scheme := by_scheme(job, comparison):
         name, rows = of_scheme
         store.write_text(file.with_name(f"{name}.csv"), rows.to_csv(index=False))
@@ -115,7 +118,7 @@ def show(job: Job) -> str:
 
 def in_words(comparison: Comparison, stamp: Stamp) -> str:
     """A comparison as text: tables and verdict."""
-    from pcv.analysis.results.wording import scores_table, table, wrapped
+    from pcv.analysis.results.wording import deciding, scores_table, table, wrapped
 
     compared, diagnosed, _ = comparison
     tables = [
@@ -130,7 +133,7 @@ def in_words(comparison: Comparison, stamp: Stamp) -> str:
     on_subspaces = results.on_subspaces(diagnosed)
     until = compared.dataset.attrs["until"]
     marks = [f"Warning: {mark}" for mark in stamp.marks]
-    notes = results.on_predictions(diagnosed)
-    words = [compared.dataset.attrs["verdict"], *on_subspaces, *notes, *([until] if until else [])]
-    words += marks
+    decisive = deciding(compared.comparisons["joint"])
+    words = [compared.dataset.attrs["verdict"], *decisive, *on_subspaces]
+    words += [*results.on_predictions(diagnosed), *([until] if until else []), *marks]
     return "\n\n".join([*tables, *map(wrapped, words)])
