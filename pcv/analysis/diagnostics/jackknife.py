@@ -87,6 +87,18 @@ def _without_each(x: np.ndarray) -> Iterator[np.ndarray]:
         before = before + x[:, p]
 
 
+def pooled(
+    parts: Parts, estimate: Callable[[dict[str, np.ndarray]], np.ndarray]
+) -> Float[np.ndarray, " fold *slot"]:
+    """A function of weighted means over all parts.
+
+    >>> pooled(Parts(np.full((1, 2), True), np.zeros((1, 2)), {"x": np.array([[1.0, 3.0]])}),
+    ...        lambda means: means["x"])
+    array([2.])
+    """
+    return _evaluate(_total(_weighted_sums(parts)), estimate)
+
+
 def batch_jackknife(
     parts: Parts,
     estimate: Callable[[dict[str, np.ndarray]], np.ndarray],

@@ -39,7 +39,8 @@ def scores(
     of = "joint" if joint else kind
     variable = diagnostics[f"{of}_elpd" if score == "log" else f"{score}_{of}"]
     mcse = diagnostics[f"{of}_mcse" if score == "log" else f"{score}_{of}_mcse"].values
-    terms = variable.values if joint else variable.values[present]
+    linear = diagnostics.get(f"{score}_{of}_linear", variable).values
+    terms = linear if joint else linear[present]
     slope, constant = _linearise(terms, str(variable.attrs.get("total", "sum")))
     return Scores(
         model=diagnostics.attrs["model"],
@@ -130,6 +131,11 @@ def shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
+def is_oriented(diagnostics: Mapping[str, xr.Dataset], score: str, kind: Kind) -> bool:
+    """Whether higher is better by a score other than the log score."""
+    return not any("oriented" in d[f"{score}_{kind}"].attrs for d in diagnostics.values())
+
+
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
     """The verdict on a score other than the log score, and on the chains of all folds."""
     keys, notes = (listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
@@ -145,7 +151,7 @@ def _linearise(terms: np.ndarray, total: str) -> tuple[float, float]:
     order.
     """
     size = len(terms)
-    if total == "sum":
+    if total in ("sum", "function"):  # terms of a function are stored as they sum to the score
         return 1.0, 0.0
     if total == "mean":
         return 1 / size, 0.0
