@@ -96,8 +96,8 @@ def no_order(outcome: Outcome, y: np.ndarray, by_front_end: bool) -> str:
         return f"categories of '{outcome.name}' have no order: use brier instead"
     declared = f"pcv.Outcome('{outcome.name}', ordered=True)"
     if by_front_end:
-        declared = "model = pcv.from_...(...); model._replace(outcome=model.outcome._replace("
-        declared += "ordered=True))"
+        declared = "of the result of pcv.from_numpyro, from_pymc or from_bambi by "
+        declared += "model._replace(outcome=model.outcome._replace(ordered=True))"
     return (
         f"it is not known whether categories of '{outcome.name}' have an order: if so, declare it, "
         f"{declared}; else use brier"
