@@ -13,8 +13,9 @@ import pytest
 from pcv import from_numpyro
 from pcv.analysis.diagnostics.jackknife import batch_bootstrap, batch_jackknife
 from pcv.base.errors import PcvError
-from pcv.folds.exchangeable import kfold
+from pcv.folds.exchangeable import kfold, leave_one_group_out
 from pcv.models import scores
+from pcv.models.effects.marginal import choose
 from pcv.models.model import Model, Outcome, Target, support, target
 from pcv.models.parameters import flat_target
 from pcv.models.scores.categories import by_category
@@ -150,7 +151,7 @@ def test_two_categories_score_alike_by_the_observed_value_and_by_both():
 
 
 def check(name: str, model: Model | Target, y: np.ndarray = Y) -> None:
-    scores.check(scores.named([name]), model, "m", {"y": y}, len(y), "plain", 2)
+    scores.check(scores.named([name]), model, "m", {"y": y}, len(y), "plain", 4, FOLDS)
 
 
 def lagged(params, data):
@@ -237,3 +238,26 @@ def test_front_ends_know_categories_and_their_order(distribution, known):
     made = from_numpyro(model, {"y": y})
     assert (made.outcome.ordered, made.outcome.categories) == known
     assert (made.moments is None) == (known[1] is not None)  # categories have no mean in NumPyro
+
+
+def grouped(group, y):
+    cut = numpyro.sample(
+        "cut",
+        dist.TransformedDistribution(
+            dist.Normal(0.0, 1.0).expand([COUNT - 1]).to_event(1),
+            dist.transforms.OrderedTransform(),
+        ),
+    )
+    with numpyro.plate("groups", 3):
+        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+    with numpyro.plate("unit", len(y)):
+        numpyro.sample("y", dist.OrderedLogistic(effect[group], cut), obs=y)
+
+
+def test_categories_of_units_whose_group_is_left_out():
+    """Their probabilities, with the group's effect integrated out, add up to 1."""
+    group = np.arange(len(Y)) // 4
+    folds, data = leave_one_group_out(group), {"group": group, "y": Y, "unit": np.arange(len(Y))}
+    how = choose("auto", from_numpyro(grouped, {"group": group, "y": Y}), "m", data, folds)
+    assert how.predictive == "marginal"
+    scores.check(scores.named(NAMES), how.model, "m", data, len(Y), "marginal", 4, folds)

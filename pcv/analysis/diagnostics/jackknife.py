@@ -170,7 +170,7 @@ def batch_bootstrap(
         drawn = {name: x * like(times, x) for name, x in each.sums.items()}
         weight = each.weight * like(times, each.weight)
         again.append(_over_units(_evaluate(_total(_Sums(weight, drawn)), estimate), present))
-    apart = np.array(again) - again[0]  # exactly 0 where no value jumps
+    apart = np.array(again, float) - again[0]  # exactly 0 where no value jumps
     mcse = np.where(there.sum(1) > 1, np.std(apart, axis=0, ddof=1), np.nan)
     return Estimate(_evaluate(_total(each), estimate), mcse)
 

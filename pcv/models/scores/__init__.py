@@ -13,7 +13,7 @@ A name with a percentage makes a score at that probability: ``pinball_10``, ``co
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -160,7 +160,7 @@ def check(
         num_units: number of units.
         predictive: plain or marginal.
         num_slots: units of the largest test set.
-        folds: all of them, for scores of series.
+        folds: all of them, for scores of categories and series; None: unknown.
 
     Raises:
         PcvError: naming the score, what it needs and what to do.
@@ -178,26 +178,32 @@ def check(
     >>> check(named(["brier"]), coin, "coin", heads, 4, "plain", num_slots=1)
     """
     whole = target(model, data, predictive)
-    wanted = f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}"
     of_model = "marginal" if predictive == "marginal" else "log_lik"
-    reads = "density" if isinstance(model, Target) else of_model
-    by_front_end = isinstance(model, Model) and model.data is not None
-    y = np.asarray(data.get(whole.outcome.name, ()))
+    there = _There(
+        whole,
+        np.asarray(data.get(whole.outcome.name, ())),
+        f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}",
+        "density" if isinstance(model, Target) else of_model,
+        isinstance(model, Model) and model.data is not None,
+        np.arange(num_units)[None, :num_slots] if folds is None else folds.test,
+    )
+    missing: dict[Need, str] = {}
     for score in scores:
         where = f"score '{score.name}' of model '{name}'"
-        if y.shape != (num_units,):
+        if there.y.shape != (num_units,):
             raise PcvError(
                 f"{where}: it needs one value of '{whole.outcome.name}' for each unit; units of "
                 "several rows have only the log score"
             )
         for need in score.needs:
-            missing = _missing(need, whole, y, wanted, reads, by_front_end)
-            if folds is not None and need == "order of units":
-                missing = no_order(folds)
-            if folds is not None and need == "steps between units":
-                missing = no_steps(score, whole, folds, num_units)
-            if missing:
-                raise PcvError(f"{where}: {missing}")
+            if need not in missing:
+                missing[need] = _missing(need, there)
+                if need == "order of units" and folds is not None:
+                    missing[need] = no_order(folds)
+                if need == "steps between units" and folds is not None:
+                    missing[need] = no_steps(score, whole, folds, num_units)
+            if missing[need]:
+                raise PcvError(f"{where}: {missing[need]}")
         if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
             raise PcvError(
                 f"{where}: it keeps the covariance of a whole test set, here {num_slots} units; "
@@ -206,9 +212,23 @@ def check(
         _check_functions(score, whole, where)
 
 
-def _missing(
-    need: Need, whole: Target, y: np.ndarray, wanted: str, reads: str, by_front_end: bool
-) -> str:
+class _There(NamedTuple):
+    """What a model has."""
+
+    whole: Target
+    y: np.ndarray
+    wanted: str
+    """how its further functions are given, in messages"""
+    reads: str
+    """the function that reads the outcome"""
+    by_front_end: bool
+    test: np.ndarray
+    """units of test sets"""
+
+
+def _missing(need: Need, there: _There) -> str:
+    """What a model lacks, or ""."""
+    whole, y, wanted, reads, by_front_end, test = there
     if by_front_end and need in ("predict", "moments or predict") and whole.predict is None:
         return (
             "it needs replicates of the outcome, which its distribution cannot draw (a censored "
@@ -226,7 +246,7 @@ def _missing(
     if need == "ordered outcome":
         return outcomes.no_order(whole.outcome, y, by_front_end)
     if need == "categories":
-        return outcomes.no_categories(whole, y, wanted, reads)
+        return outcomes.no_categories(whole, y, wanted, reads, test)
     return outcomes.no_derivatives(whole, y, wanted, reads) if need == "derivatives" else ""
 
 

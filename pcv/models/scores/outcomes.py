@@ -3,13 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from pcv.compile import programs
+from pcv.folds.base import evenly
 from pcv.models.model import Fold, Outcome, Target
 from pcv.models.scores import categories
 
-CHECKED_DRAWS, CHECKED_UNITS = 5, 20
-"""prior draws and units at which densities of other outcomes are checked"""
+CHECKED_DRAWS, CHECKED_UNITS, CHECKED_FOLDS = 5, 20, 3
+"""prior draws, units and folds at which densities of other outcomes are checked"""
 NEAR = 1e-3
 """largest error of a probability, in single precision"""
 
@@ -56,7 +58,9 @@ def _ignored(outcome: Outcome, reads: str) -> str:
     )
 
 
-def no_categories(whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
+def no_categories(
+    whole: Target, y: np.ndarray, wanted: str, reads: str, test: Int[np.ndarray, "fold slot"]
+) -> str:
     """Why there are no probabilities of the outcome's categories, or ""."""
     outcome, name = whole.outcome, whole.outcome.name
     if np.isin(y, (0, 1)).all() and outcome.categories in (None, 2):
@@ -67,13 +71,21 @@ def no_categories(whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
         return f"it needs categories 0, 1, 2, ..., but '{name}' has a value of {odd[0]}"
     if whole.density is None or whole.observed is None:
         return f"it needs {wanted}density=..., observed=...)"
-    count, some = categories.number(whole, len(y)), np.arange(min(len(y), CHECKED_UNITS))
-    if y.max() >= count:
+    if y.max() >= (count := categories.number(whole, len(y))):
         return f"it has {count} categories from 0, but '{name}' has a value of {y.max()}"
-    fold, params = Fold(jnp.ones(len(y), bool), jnp.asarray(some)), _prior_draws(whole)
-    p = np.asarray(jax.vmap(lambda x: categories.probabilities(whole, x, fold, count))(params))
-    observed = np.exp(jax.vmap(lambda x: whole.log_predictive(x, fold)[1])(params))
-    if np.nanmax(np.abs(p[:, some, y[some].astype(int)] - observed)) > NEAR:
+
+    def both(test: jax.Array, params: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Probabilities of all categories (slot, category), and of the observed one (slot)."""
+        fold = Fold(jnp.ones(len(y), bool), test)
+        of_all = categories.probabilities(whole, params, fold, count)
+        return of_all, jnp.exp(whole.log_predictive(params, fold)[1])
+
+    some = test[evenly(len(test), CHECKED_FOLDS)]
+    over_draws = programs.once(jax.vmap(jax.vmap(both, (None, 0)), (0, None)))
+    made = over_draws(jnp.asarray(some), _prior_draws(whole))
+    p, observed = (np.moveaxis(np.asarray(x), 1, 2)[some >= 0] for x in made)
+    of_observed = p[np.arange(len(p)), :, y[some[some >= 0]].astype(int)]
+    if np.nanmax(np.abs(of_observed - observed)) > NEAR:
         return "probabilities of a unit's categories depend on other tested outcomes (lags)"
     if (np.ptp(p, axis=-1) == 0).all():
         return _ignored(outcome, reads)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, Shaped
 
+from pcv.compile import programs
 from pcv.folds.base import Folds, is_exchangeable, train_mask
 from pcv.models.model import Fold, Target
 from pcv.models.scores.moments import mean_error
@@ -137,7 +138,7 @@ def no_steps(score: Score, whole: Target, folds: Folds, num_units: int) -> str:
         return score.statistic(jax.random.key(0), whole, params, fold)["scale"]
 
     train = jnp.asarray(train_mask(some, num_units))
-    found = np.asarray(jax.vmap(scale)(train, jnp.asarray(some.test)))
+    found = np.asarray(programs.once(jax.vmap(scale))(train, jnp.asarray(some.test)))
     bad = ~(found > 0) & (some.test >= 0)
     if not bad.any():
         return ""
