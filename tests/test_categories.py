@@ -165,6 +165,16 @@ def test_categories_are_accepted(name):
     check(name, DIE._replace(outcome=Outcome("y", ordered=True, categories=COUNT)), Y % 2)
 
 
+def test_a_binary_target_needs_its_log_predictive_alone():
+    coin = DIE._replace(
+        log_lik=lambda params, data: jnp.log(SPACE.constrain(params)["p"][:2])[data["y"]],
+        outcome=Outcome("y"),
+    )
+    alone = target(coin, {"y": Y % 2}, "plain")._replace(density=None, observed=None)
+    for name in NAMES:
+        check(name, alone, Y % 2)
+
+
 POISSON = DIE._replace(
     log_lik=lambda params, data: dist.Poisson(jnp.exp(params["p"][0])).log_prob(data["y"])
 )

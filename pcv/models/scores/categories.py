@@ -31,10 +31,12 @@ from pcv.models.scores.score import Means, Need, Score, Total
 
 
 def number(target: Target, num_units: int) -> int:
-    """The number of categories: the outcome's own, or one more than its largest value."""
+    """The number of categories: the outcome's own, or one more than its largest value; 2 of a target
+    without observed values, which is refused more."""
     if target.outcome.categories:
         return target.outcome.categories
-    assert target.observed is not None
+    if target.observed is None:
+        return 2
     with jax.ensure_compile_time_eval():
         every = target.observed(Fold(jnp.ones(num_units, bool), jnp.arange(num_units)))
         return int(every.max()) + 1
