@@ -15,7 +15,6 @@ from pcv.analysis.diagnostics.jackknife import batch_bootstrap, batch_jackknife
 from pcv.base.errors import PcvError
 from pcv.folds.exchangeable import kfold, leave_one_group_out
 from pcv.models import scores
-from pcv.models.effects.marginal import choose
 from pcv.models.model import Model, Outcome, Target, support, target
 from pcv.models.parameters import flat_target
 from pcv.models.scores.categories import by_category
@@ -250,24 +249,17 @@ def test_front_ends_know_categories_and_their_order(distribution, known):
     assert (made.moments is None) == (known[1] is not None)  # categories have no mean in NumPyro
 
 
-def grouped(group, y):
-    cut = numpyro.sample(
-        "cut",
-        dist.TransformedDistribution(
-            dist.Normal(0.0, 1.0).expand([COUNT - 1]).to_event(1),
-            dist.transforms.OrderedTransform(),
-        ),
-    )
-    with numpyro.plate("groups", 3):
-        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
-    with numpyro.plate("unit", len(y)):
-        numpyro.sample("y", dist.OrderedLogistic(effect[group], cut), obs=y)
+def test_categories_are_checked_on_test_sets_of_the_folds():
+    """A marginal predictive is one of the units of left-out groups."""
+    group = jnp.arange(len(Y)) // 4
 
+    def marginal(params, data, test):
+        terms = DIE.log_lik(params, data)[test]
+        of_units = jnp.where((test >= 0) & (group[test] == group[test[0]]), terms, 0.0)
+        return of_units.sum(), of_units
 
-def test_categories_of_units_whose_group_is_left_out():
-    """Their probabilities, with the group's effect integrated out, add up to 1."""
-    group = np.arange(len(Y)) // 4
-    folds, data = leave_one_group_out(group), {"group": group, "y": Y, "unit": np.arange(len(Y))}
-    how = choose("auto", from_numpyro(grouped, {"group": group, "y": Y}), "m", data, folds)
-    assert how.predictive == "marginal"
-    scores.check(scores.named(NAMES), how.model, "m", data, len(Y), "marginal", 4, folds)
+    model, folds = DIE._replace(marginal=marginal), leave_one_group_out(np.asarray(group))
+    asked = scores.named(NAMES), model, "m", {"y": Y}, len(Y), "marginal"
+    scores.check(*asked, 4, folds)
+    with pytest.raises(PcvError, match="add up to"):
+        scores.check(*asked, 8, leave_one_group_out(np.asarray(group) // 2))

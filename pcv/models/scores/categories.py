@@ -31,8 +31,8 @@ from pcv.models.scores.score import Means, Need, Score, Total
 
 
 def number(target: Target, num_units: int) -> int:
-    """The number of categories: the outcome's own, or one more than its largest value; 2 of a target
-    without observed values, which is refused more."""
+    """The number of categories: the outcome's own, or one more than its largest value; 2 where a
+    target has no observed values, as more are refused."""
     if target.outcome.categories:
         return target.outcome.categories
     if target.observed is None:
