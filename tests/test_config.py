@@ -283,6 +283,22 @@ def test_bad_values(path, value, what):
             "did you mean 'log'?",
         ),
         (
+            changed(f"{RATS}.scores", ["pinbal_10"]),
+            f"{RATS}.scores[0]: unknown score 'pinbal_10' (your own: file.py:function); "
+            "did you mean 'pinball_10'?",
+        ),
+        *(
+            (changed(f"{RATS}.scores", ["log", name]), f"{RATS}.scores[1]: score '{name}'{what}")
+            for name, what in [
+                ("coverage_100", ": 100% is not between 0% and 100%: coverage_90, coverage_2_5"),
+                ("width_0", ": 0% is not between 0% and 100%: width_90, width_2_5 for 2.5%"),
+                ("pinball_101_5", ": 101.5% is not between 0% and 100%: pinball_10, pinball_2_5"),
+                ("coverage", ": it needs a percentage: coverage_90, coverage_2_5 for 2.5%"),
+                ("pinball_0.1", ": it needs a percentage: pinball_10, pinball_2_5 for 2.5%"),
+                ("pinball_010", ": write pinball_10"),
+            ]
+        ),
+        (
             changed(f"{RATS}.kernel", {"subspace": 0}),
             f"{RATS}.kernel.subspace: must be at least 1, is 0",
         ),

@@ -974,6 +974,7 @@ def test_ordered_variables_begin_in_order():
         cut = pm.Normal("cut", 0, 2, shape=3, transform=pm.distributions.transforms.ordered)
         pm.OrderedLogistic("y", X[:, 0], cut, observed=GRADE, compute_p=False)
     made = from_pymc(model)
+    assert made.outcome.ordered is None  # PyMC makes it a Categorical
     starts = jax.vmap(made.init)(jax.random.split(jax.random.key(0), 4000))
     cuts = np.asarray(jax.vmap(made.constrain)(starts)["cut"])
     assert np.all(np.diff(cuts) > 0)
@@ -999,6 +1000,7 @@ def test_bambi_cumulative_and_its_twin_by_hand():
     made = from_bambi(bmb.Model("y ~ x", frame, family="cumulative", priors=priors))
     check_shapes(made, {"y": GRADE}, N, "y", "cumulative")
     assert made.dims == {"threshold": ["threshold_dim"], "p": ["__obs__", "p_dim_1"]}
+    assert made.outcome.ordered
 
     def by_hand(params):
         cut = dist.biject_to(constraints.ordered_vector)(params["threshold_ordered__"])

@@ -139,7 +139,8 @@ def prepared(
         layout = xr.Dataset()
         if folds is not None:
             layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
-        scores = named(settings.scores, own_scores)
+        series = settings.folds.series(Table(units, seed))
+        scores = named(settings.scores, own_scores, series)
         of_all = units, outcome, layout, settings.predictive, scores, parsed.seed
         kept_for = {name: " ".join([program, *own_scores]) for name, program in programs.items()}
         problems = {  # random keys know no hash

@@ -68,8 +68,9 @@ def cross_validate(
             ``{"scheme": "leave_one_group_out", "group": "rat"}``.
         data: the data of a `pcv.Model` or `pcv.Target`, as arrays by name or a table. Arrays as
             long as the outcome are columns.
-        scores: log, dss, hyvarinen, crps, energy, interval, rmse, mae, brier, accuracy,
-            ``file.py:function``, or a `pcv.Score`.
+        scores: log, dss, hyvarinen, crps, scrps, energy, interval, rmse, mae, r2, mase, brier,
+            accuracy, balanced_accuracy, rps; pinball_10, coverage_90, width_90, interval_50 or
+            with another percentage; ``file.py:function``, or a `pcv.Score`.
         predictions: number of replicates of each tested unit that are kept, evenly over chains and
             draws (`CV.predictions`); fewer where they would take more than 256 MiB. 0: none.
         joint: which score to show, that of each test set as a whole (True) or of each unit

@@ -185,12 +185,8 @@ class CV:
         Raises:
             PcvError: none were kept, or the model cannot make them.
         """
-        columns = {
-            str(name): x.values
-            for name, x in self._columns.data_vars.items()
-            if name != "unit_of_row"
-        }
-        return predicted.groups_of(self._predicted, str(self.tree.attrs["outcome"]), columns)
+        outcome = str(self.tree.attrs["outcome"])
+        return predicted.groups_of(self._predicted, outcome, self._columns)
 
     def table(self) -> pd.DataFrame:
         """Predictions unit by unit, in the order of the data: fold, outcome ``y``, mean, standard
@@ -244,7 +240,9 @@ class CV:
     def _columns(self) -> dict[str, np.ndarray]:
         """The columns of the data besides the outcome, by row."""
         columns = true_names(self.tree.children["constant_data"].to_dataset(inherit=False))
-        return {str(name): x.values for name, x in columns.items() if name != "unit_of_row"}
+        return {
+            str(name): x.values for name, x in columns.data_vars.items() if name != "unit_of_row"
+        }
 
     def __repr__(self) -> str:
         attrs = self.tree.attrs

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from pcv.base.errors import nearest
+from pcv.base.errors import PcvError, nearest
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 MODEL = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*$"
@@ -25,14 +25,21 @@ SCORES = {
     "dss": "moments",
     "hyvarinen": "hyvarinen",
     "crps": "replicates",
+    "scrps": "replicates",
     "energy": "replicates",
     "interval": "replicates",
     "rmse": "moments",
     "mae": "moments",
-    "brier": "binary",
-    "accuracy": "binary",
+    "r2": "moments",
+    "mase": "series",
+    "brier": "categories",
+    "accuracy": "categories",
+    "balanced_accuracy": "categories",
+    "rps": "categories",
 }
 """names of scores → their modules in `pcv.models.scores`"""
+AT_PERCENT = {"interval": 90, "pinball": 10, "coverage": 90, "width": 90}
+"""scores at a probability, named with its percentage → an example of it: ``coverage_90``"""
 DELTA = ("d1waic_m", "d1waic", "d2waic")
 OF_DRAWS = ("waic", "tis", "psis")
 SURROGATES = ("plpd", *OF_DRAWS, *DELTA, *(f"plpd_{name}" for name in DELTA))
@@ -40,7 +47,8 @@ SURROGATES = ("plpd", *OF_DRAWS, *DELTA, *(f"plpd_{name}" for name in DELTA))
 may have a number of draws behind them, ``waic_100``"""
 SURROGATE = rf"^(auto|{'|'.join(SURROGATES)}|({'|'.join(OF_DRAWS)})_([2-9]|[1-9]\d+))$"
 OF_REPLICATES = {name for name, module in SCORES.items() if module == "replicates"}
-"""scores computed from stored replicates, so that adding one takes no new draws"""
+"""scores computed from stored replicates, so that adding one takes no new draws; scores at a
+percentage are, too"""
 
 
 def problem(what: str, *at: str) -> PydanticCustomError:
@@ -48,10 +56,49 @@ def problem(what: str, *at: str) -> PydanticCustomError:
     return PydanticCustomError("config", "{what}", {"what": what, "at": at})
 
 
+def at_percent(name: str) -> tuple[str, float] | None:
+    """The score and the probability of a name such as ``coverage_90``; None: it is none.
+
+    Raises:
+        PcvError: the percentage is missing, not between 0 and 100, or written in another way.
+
+    >>> at_percent("coverage_90"), at_percent("pinball_2_5"), at_percent("crps")
+    (('coverage', 0.9), ('pinball', 0.025), None)
+    """
+    base, _, number = name.partition("_")
+    if base not in AT_PERCENT or name in SCORES:
+        return None
+    example = f"{base}_{AT_PERCENT[base]}, {base}_2_5 for 2.5%"
+    if not re.fullmatch(r"\d+(_\d+)?", number):
+        raise PcvError(f"score {name!r}: it needs a percentage: {example}")
+    percent = float(number.replace("_", "."))
+    if not 0 < percent < 100:
+        raise PcvError(f"score {name!r}: {percent:g}% is not between 0% and 100%: {example}")
+    if number != (written := f"{percent:g}".replace(".", "_")):
+        raise PcvError(f"score {name!r}: write {base}_{written}")
+    return base, percent / 100
+
+
+def from_replicates(name: str) -> bool:
+    """Whether a built-in score is computed from stored replicates.
+
+    >>> from_replicates("crps"), from_replicates("coverage_90"), from_replicates("rmse")
+    (True, True, False)
+    """
+    return name in OF_REPLICATES or (":" not in name and name.partition("_")[0] in AT_PERCENT)
+
+
 def _known_score(name: str) -> str:
-    if name not in SCORES and not re.match(f"{MODEL}|^{OBJECT}", name):
+    if re.match(f"{MODEL}|^{OBJECT}", name):
+        return name
+    try:
+        known = name in SCORES or at_percent(name) is not None
+    except PcvError as error:
+        raise problem(str(error)) from None
+    if not known:
+        names = [*SCORES, *(f"{base}_{number}" for base, number in AT_PERCENT.items())]
         raise problem(
-            f"unknown score {name!r} (your own: file.py:function); {nearest(name, SCORES)}"
+            f"unknown score {name!r} (your own: file.py:function); {nearest(name, names)}"
         )
     return name
 

@@ -331,7 +331,8 @@ def check_scores(problem: Problem, how: "Scored", num_slots: int) -> None:
     model, predictive, *_ = how
     of_data = problem.arrays, problem.num_units
     if problem.scores:
-        scores.check(problem.scores, model, problem.name, *of_data, predictive, num_slots)
+        of_folds = num_slots, problem.folds
+        scores.check(problem.scores, model, problem.name, *of_data, predictive, *of_folds)
 
 
 def warn_of_leaks(problem: Problem) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from pcv.analysis.stopping.config import UntilConfig, looks
-from pcv.base.section import OF_REPLICATES, Count, Score, Section, Text, doubling, problem
+from pcv.base.section import Count, Score, Section, Text, doubling, from_replicates, problem
 from pcv.folds.schemes import FoldScheme
 from pcv.folds.sections.cumulative import Cumulative
 
@@ -243,7 +243,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _batches_enough(self) -> "Settings":
-        across = OF_REPLICATES & set(self.scores)
+        across = [name for name in self.scores if from_replicates(name)]
         if across and self.cv.most_draws < 2 * self.cv.batch_size:
             raise problem(
                 f"{min(across)} has no Monte Carlo error with one batch of draws; take two, "

@@ -16,6 +16,8 @@ from pcv.folds.sections.scheme import FromFullData, Scheme, Table, shown
 from pcv.folds.sections.subsampling import Subsampling
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pcv.folds.base import Folds
     from pcv.folds.space import Places
 
@@ -186,7 +188,10 @@ class LeaveFutureOut(Scheme):
         from pcv.folds.time import leave_future_out
 
         keys = self.model_dump(exclude={"scheme", "time", "by"})
-        return leave_future_out(table.units, **keys, by=table.optional("by", self.by))
+        return leave_future_out(table.units, **keys, by=self.series(table))
+
+    def series(self, table: Table) -> "np.ndarray | None":
+        return table.optional("by", self.by)
 
 
 class SpatialBlocks(Scheme):

@@ -52,11 +52,16 @@ class Outcome(NamedTuple):
         scale: of the density, such as "log".
         discrete: whether the density is a probability mass; None: unknown, so that scores with
             derivatives in the outcome refuse whole numbers.
+        ordered: whether larger values rank higher, as ordinal categories and counts do; None:
+            unknown, so that the ranked probability score refuses more than two.
+        categories: number of categories 0, 1, …; None: one more than the largest value.
     """
 
     name: str
     scale: str = "identity"
     discrete: bool | None = None
+    ordered: bool | None = None
+    categories: int | None = None
 
     def __str__(self) -> str:
         return self.name if self.scale == "identity" else f"{self.scale}({self.name})"

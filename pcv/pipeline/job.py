@@ -9,7 +9,7 @@ import xarray as xr
 from pcv.analysis.kept import Keeps
 from pcv.base.errors import PcvError
 from pcv.base.monitor import TO_LOG, Monitor
-from pcv.base.section import OF_REPLICATES
+from pcv.base.section import from_replicates
 from pcv.folds.base import Folds
 from pcv.pipeline import graph
 from pcv.pipeline.config import Config, Experiment, ModelConfig, stage_config
@@ -129,7 +129,7 @@ def sample_recipe(
         keeps: how many draws each chain keeps.
     """
     cv, made_of = job.settings.cv, _of_any_batch(job, "sample")
-    scores = dict.fromkeys("replicates" if s in OF_REPLICATES else s for s in job.settings.scores)
+    scores = dict.fromkeys("replicates" if from_replicates(s) else s for s in job.settings.scores)
     made_of["config"] = {"scores": sorted(scores), "until": None, "predictions": [*keeps]}
     made_of["warmup"] = _of_any_batch(job, "warmup")
     inputs = ["data", "fit"]

@@ -11,6 +11,7 @@ from pcv.base import reference
 from pcv.base.errors import PcvError
 from pcv.base.section import OBJECT
 from pcv.core.problem import Problem
+from pcv.folds.schemes import Table
 from pcv.pipeline.config import ModelConfig
 from pcv.pipeline.job import Job
 from pcv.pipeline.storage.artifacts import opened
@@ -31,16 +32,17 @@ def problem_of(
         layout: of all folds; None: the folds artifact.
     """
     settings = job.settings
+    data = opened(job, "data").load() if data is None else data
     scores: tuple[Score, ...] = ()
     if set(settings.scores) != {"log"}:
         from pcv.models.scores import named
 
-        scores = named(settings.scores)
+        scores = named(settings.scores, series=settings.folds.series(Table(data)))
     outcome = settings.data.outcome
     return Problem(
         job.model,
         partial(build, job.model_config, outcome),
-        opened(job, "data").load() if data is None else data,
+        data,
         outcome,
         opened(job, "folds").load() if layout is None else layout,
         settings.predictive,

@@ -98,6 +98,8 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
             *(
                 ()
                 if single
+                else ("–", "–", "–", "–")
+                if pd.isna(row["rank"])
                 else ("0", "–", "–", "–")
                 if row["score_diff"] == 0 and row["dse"] == 0
                 else (

@@ -87,6 +87,18 @@ def _without_each(x: np.ndarray) -> Iterator[np.ndarray]:
         before = before + x[:, p]
 
 
+def pooled(
+    parts: Parts, estimate: Callable[[dict[str, np.ndarray]], np.ndarray]
+) -> Float[np.ndarray, " fold *slot"]:
+    """A function of weighted means over all parts.
+
+    >>> pooled(Parts(np.full((1, 2), True), np.zeros((1, 2)), {"x": np.array([[1.0, 3.0]])}),
+    ...        lambda means: means["x"])
+    array([2.])
+    """
+    return _evaluate(_total(_weighted_sums(parts)), estimate)
+
+
 def batch_jackknife(
     parts: Parts,
     estimate: Callable[[dict[str, np.ndarray]], np.ndarray],
@@ -158,7 +170,8 @@ def batch_bootstrap(
         drawn = {name: x * like(times, x) for name, x in each.sums.items()}
         weight = each.weight * like(times, each.weight)
         again.append(_over_units(_evaluate(_total(_Sums(weight, drawn)), estimate), present))
-    mcse = np.where(there.sum(1) > 1, np.std(again, axis=0, ddof=1), np.nan)
+    apart = np.array(again, float) - again[0]  # exactly 0 where no value jumps
+    mcse = np.where(there.sum(1) > 1, np.std(apart, axis=0, ddof=1), np.nan)
     return Estimate(_evaluate(_total(each), estimate), mcse)
 
 

@@ -13,7 +13,14 @@ from pcv.analysis.comparison import Comparison, Scores
 from pcv.analysis.results import frames, wording
 from pcv.analysis.results.numbers import mcse_in_words, two_figures
 from pcv.analysis.results.planned import needed
-from pcv.analysis.results.scored import KINDS, Kind, distinct_kinds, scores, shared_scores
+from pcv.analysis.results.scored import (
+    KINDS,
+    Kind,
+    distinct_kinds,
+    is_oriented,
+    scores,
+    shared_scores,
+)
 from pcv.analysis.stopping.config import UntilConfig
 from pcv.analysis.stopping.rule import needs_terms
 from pcv.folds.sections.subsampling import GrowConfig
@@ -146,13 +153,27 @@ def compare(
     }
     if grow:
         dataset.attrs["until"] = _grown(comparisons["joint"], grow)
-    others = [
-        comparing.compare(
-            [scores(d, kind, data, folds, score) for d in diagnostics.values()], reference
-        )
-        for score, kind in shared_scores(diagnostics)
-    ]
+    others = []
+    for score, kind in shared_scores(diagnostics):
+        of_all = [scores(d, kind, data, folds, score) for d in diagnostics.values()]
+        other = comparing.compare(of_all, reference)
+        oriented = is_oriented(diagnostics, score, kind)
+        others.append(other if oriented else without_differences(other))
     return Compared(comparisons, dataset, others)
+
+
+def without_differences(c: Comparison) -> Comparison:
+    """A comparison by a score of which higher is not better, such as coverage: values alone."""
+    unknown = np.full(len(c.models), np.nan)
+    return c._replace(
+        rank=unknown,
+        elpd_diff=unknown,
+        dse=unknown,
+        dse_folds=unknown,
+        mcse_diff=unknown,
+        mcse_diff_is_bound=np.zeros(len(c.models), bool),
+        p_better=unknown,
+    )
 
 
 def _ess_of_differences(diagnostics: Mapping[str, xr.Dataset], comparator: str) -> np.ndarray:

@@ -11,7 +11,13 @@ from jaxtyping import Shaped
 from pcv.analysis.alignment import order
 from pcv.analysis.bootstrap import bootstrap, normal_interval, tail_khat
 from pcv.analysis.comparison import Comparison, Scores, compare, standard_error
-from pcv.analysis.results.scored import cumulated, distinct_kinds, scores, shared_scores
+from pcv.analysis.results.scored import (
+    cumulated,
+    distinct_kinds,
+    is_oriented,
+    scores,
+    shared_scores,
+)
 from pcv.analysis.results.wording import diag_diff
 from pcv.analysis.standard_errors import Overlap, over_repeats, overlap_of
 from pcv.analysis.weights import stacking, stacking_se
@@ -79,7 +85,8 @@ def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     Returns:
         One row per score, kind and model, best first: the columns `SCORE_COLUMNS`.
     """
-    return pd.concat([_rows(c, SCORE_COLUMNS) for c in comparisons], ignore_index=True)
+    rows = pd.concat([_rows(c, SCORE_COLUMNS) for c in comparisons], ignore_index=True)
+    return rows.astype({"rank": "Int64"})  # some have none
 
 
 def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.DataFrame:
@@ -145,8 +152,9 @@ def cumulative(
     Returns:
         A row per pointwise score that all models have and model, best first: ``score``, ``model``,
         ``s_ccv``, ``s_ccv_per_n``, which is S n/P, and its difference from the comparator.
-        ``s_ccv_se`` and ``diff_se`` are over folds: more of them would shrink these. Of scores that
-        are roots of means (rmse) there is no sum.
+        ``s_ccv_se`` and ``diff_se`` are over folds: more of them would shrink these. There is no
+        sum of scores that are no sums or means over units (rmse, r2, balanced_accuracy), and of
+        those that are not higher where a model is better (coverage, width).
 
     Raises:
         PcvError: folds do not test random numbers of units from 1 to P.
@@ -161,7 +169,8 @@ def cumulative(
     names = ["log"]
     for name, kind in shared_scores(diagnostics):
         totals = {d[f"{name}_{kind}"].attrs["total"] for d in diagnostics.values()}
-        if kind == "pointwise" and "root mean" not in totals:  # a root is no sum over units
+        sums = totals <= {"sum", "mean"}  # over units
+        if kind == "pointwise" and sums and is_oriented(diagnostics, name, kind):
             names.append(name)
     found = []
     for name in names:

@@ -3,6 +3,9 @@
 import numpy as np
 from tqdm import tqdm
 
+NOISE = 1e-12
+"""errors up to this are rounding ones, as of terms that are all the same"""
+
 
 def fixed(x: float, error: float, figures: int = 1, thousands: str = "", sign: str = "-") -> str:
     """A number with as many decimals as give its error `figures` + 1 significant figures; at least
@@ -11,7 +14,7 @@ def fixed(x: float, error: float, figures: int = 1, thousands: str = "", sign: s
     >>> fixed(-14.534, 7.03), fixed(0.3518, 0.3518), fixed(-0.04, 7.03), fixed(float("nan"), 1.0)
     ('-14.5', '0.35', '-0.04', 'nan')
     """
-    known = np.isfinite(error) and error != 0
+    known = np.isfinite(error) and abs(error) > NOISE
     decimals = max(1, figures - int(np.floor(np.log10(abs(error))))) if known else 1
     decimals += int(x != 0 and round(float(x), decimals) == 0)
     return f"{round(float(x), decimals) + 0.0:{sign}{thousands}.{decimals}f}"

@@ -40,7 +40,8 @@ def scores(
     of = "joint" if joint else kind
     variable = diagnostics[f"{of}_elpd" if score == "log" else f"{score}_{of}"]
     mcse = diagnostics[f"{of}_mcse" if score == "log" else f"{score}_{of}_mcse"].values
-    terms = variable.values if joint else variable.values[present]
+    linear = diagnostics.get(f"{score}_{of}_linear", variable).values
+    terms = linear if joint else linear[present]
     overlap = _overlap(units) if chosen is None else None
     total = str(variable.attrs.get("total", "sum"))
     slope, constant = _linearise(terms, total, overlap.repeats if overlap else 1)
@@ -141,6 +142,11 @@ def shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
 
 
+def is_oriented(diagnostics: Mapping[str, xr.Dataset], score: str, kind: Kind) -> bool:
+    """Whether higher is better by a score other than the log score."""
+    return not any("oriented" in d[f"{score}_{kind}"].attrs for d in diagnostics.values())
+
+
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
     """The verdict on a score other than the log score, and on the chains of all folds."""
     keys, notes = (listed(diagnostics.attrs[name]) for name in ("scores", "score_notes"))
@@ -157,6 +163,8 @@ def _linearise(terms: np.ndarray, total: str, repeats: int) -> tuple[float, floa
     order.
     """
     size = len(terms) / repeats
+    if total == "function":  # whose terms are stored as they sum to the score
+        return float(repeats), 0.0
     if total == "sum":
         return 1.0, 0.0
     if total == "mean":

@@ -53,10 +53,7 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
         {
             "score": f"{c.score} ({c.kind})",
             "model": name,
-            "score_diff": by_error(c.elpd_diff[m], c.mcse_diff[m]),
-            "dse": two_figures(c.dse[m]),
-            "mcse_diff": mcse_in_words(c.mcse_diff[m], c.mcse_diff_is_bound[m]),
-            "p_better": "" if np.isnan(c.p_better[m]) else f"{c.p_better[m]:.2f}",
+            **_difference(c, m),
             "estimate": by_error(c.elpd[m], c.mcse[m]),
             "se": two_figures(c.se[m]),
             "mcse": mcse_in_words(c.mcse[m], c.mcse_is_bound[m]),
@@ -77,6 +74,23 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
     return "\n".join([heading, printed.to_string(), *scores_notes(comparisons)])
 
 
+def _difference(c: Comparison, m: int) -> dict[str, str]:
+    """Cells of a model's difference from the comparator; empty where no score is better."""
+    if values_only(c):
+        return dict.fromkeys(("score_diff", "dse", "mcse_diff", "p_better"), "")
+    return {
+        "score_diff": by_error(c.elpd_diff[m], c.mcse_diff[m]),
+        "dse": two_figures(c.dse[m]),
+        "mcse_diff": mcse_in_words(c.mcse_diff[m], c.mcse_diff_is_bound[m]),
+        "p_better": "" if np.isnan(c.p_better[m]) else f"{c.p_better[m]:.2f}",
+    }
+
+
+def values_only(comparison: Comparison) -> bool:
+    """Whether models are not ranked, as higher is not better: by coverage, say."""
+    return bool(np.isnan(comparison.rank).all())
+
+
 def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """Notes on scores other than the log score: too few draws, undefined values."""
     unsettled = [
@@ -92,7 +106,11 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
         if not np.isfinite(value)
     ]
     lines = dict.fromkeys(line for c in comparisons for line in given_notes(c))
-    return [*(notes if unsettled else []), *undefined, *map(wrapped, lines)]
+    unranked = [c.score for c in comparisons if values_only(c)]
+    several = any(len(c.models) > 1 for c in comparisons)
+    no_better = f"{', '.join(unranked)}: higher is not better" + "; no differences" * several
+    notes = notes * bool(unsettled) + [no_better] * bool(unranked)
+    return [*notes, *undefined, *map(wrapped, lines)]
 
 
 def units_of(terms: Sequence[str]) -> str:

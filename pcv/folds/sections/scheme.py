@@ -94,6 +94,10 @@ class Scheme(Section):
         """Warnings about settings that were probably not intended."""
         yield from ()
 
+    def series(self, table: Table) -> "np.ndarray | None":
+        """The series of each unit; None: the scheme knows of none."""
+        return None
+
     def places(self, table: Table) -> "Places | None":
         """Where units are, for schemes with coordinates."""
         return None

@@ -12,6 +12,9 @@ from pcv.folds.columns import RESERVED
 from pcv.models.frontends.pymc import content, from_pymc
 from pcv.models.model import Model
 
+ORDERED = {"cumulative": True, "sratio": True, "categorical": False}
+"""families of categories → whether these are ordered"""
+
 
 def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model:
     """A Bambi model, conditioned on its data, for cross-validation.
@@ -54,6 +57,9 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     }
     # Bambi reports a different intercept from its model's, which is for centred predictors.
     converted = from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
+    if model.family.name in ORDERED:
+        outcome = converted.outcome._replace(ordered=ORDERED[model.family.name])
+        converted = converted._replace(outcome=outcome)
     if not model.response_term.is_weighted:
         return converted
     weighted = f"scores of '{response}' are of its log density times its weights (weighted)"

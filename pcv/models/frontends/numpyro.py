@@ -95,6 +95,7 @@ def from_numpyro(
     single = first if len(observed) == 1 else None
     argument = _argument(given, observed[single]) if single else None
     discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
+    is_discrete = discrete.pop() if len(discrete) == 1 else None
 
     # The outcome's column holds the observed values, even if an argument of that name does not.
     along = {key for key in given if key in rows.columns and key not in (argument, outcome)}
@@ -173,13 +174,14 @@ def from_numpyro(
     by_element = single is not None and not rows.units
     replicates = single is not None and _works(lambda key: predict(key, init(key), {}))
     integrals = replicates and _works(lambda key: cdf(init(key), {}, jnp.zeros(shape)))
-    averages = by_element and _works(lambda key: moments(init(key), {}))
+    ordered, categories = _categories(found.observed, is_discrete)
+    averages = by_element and not categories and _works(lambda key: moments(init(key), {}))
     return Model(
         init,
         log_prior,
         log_lik,
         lambda params: constrain_fn(model, (), arguments({}), params, return_deterministic=True),
-        Outcome(outcome, discrete=discrete.pop() if len(discrete) == 1 else None),
+        Outcome(outcome, discrete=is_discrete, ordered=ordered, categories=categories),
         predict=predict if replicates else None,
         cdf=cdf if integrals else None,
         moments=moments if averages else None,
@@ -189,6 +191,23 @@ def from_numpyro(
         notes=notes_on(found),
         unconstrain=unconstrain,
     )
+
+
+def _categories(
+    observed: Mapping[str, Any], discrete: bool | None
+) -> tuple[bool | None, int | None]:
+    """Whether values of the outcome are ordered, and its number of categories; None: unknown, as is
+    the order of a `Categorical`, which ordinal models may be written with."""
+    if not discrete or len(observed) > 1:
+        return None, None
+    (site,) = observed.values()
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    if not isinstance(fn, dist.CategoricalProbs | dist.CategoricalLogits):
+        return True, None
+    ordered = True if isinstance(fn, dist.OrderedLogistic) else None
+    return ordered, int(fn.support.upper_bound) + 1
 
 
 def _as_array(x: Any) -> Any:

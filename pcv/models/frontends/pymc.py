@@ -147,12 +147,13 @@ def from_pymc(
 
     made = jax.eval_shape(lambda key: constrain(init(key)), jax.random.key(0))
     shapes = {name: x.shape for name, x in made.items()}
+    discrete = all(rv.dtype.startswith("int") for rv in model.observed_RVs)
     return Model(
         init,
         lambda params: jnp.asarray(prior(*at(params))[0]),
         log_lik,
         constrain,
-        Outcome(outcome, discrete=all(rv.dtype.startswith("int") for rv in model.observed_RVs)),
+        Outcome(outcome, discrete=discrete, ordered=_ordered(model) if discrete else None),
         predict=None if single is None else _replicates(model, at, example),
         data=rows,
         dims=_dims(model, shapes),
@@ -344,6 +345,13 @@ def _finite(
     draws = (draw(seed) for seed in range(tries))
     sound = (x for x in draws if all(np.isfinite(value).all() for value in x.values()))
     return list(islice(sound, PRIOR_DRAWS))
+
+
+def _ordered(model: pm.Model) -> bool | None:
+    """Whether larger values of a discrete outcome rank higher; None: unknown, as of `Categorical`,
+    which `OrderedLogistic` is too."""
+    operations = {rv.owner.op.name for rv in model.observed_RVs}
+    return None if "categorical" in operations else True
 
 
 def _replicates(

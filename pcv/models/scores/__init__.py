@@ -3,24 +3,30 @@
 The log score is `pcv.analysis.diagnostics.elpd`. The others are `Score` records; their modules
 show each `estimate` at work, on means over draws by fold and slot.
 
->>> list(SCORES)
-['dss', 'hyvarinen', 'crps', 'energy', 'interval', 'rmse', 'mae', 'brier', 'accuracy']
+>>> list(SCORES)[:7]
+['dss', 'hyvarinen', 'crps', 'scrps', 'energy', 'interval', 'rmse']
+>>> list(SCORES)[7:]
+['mae', 'r2', 'mase', 'brier', 'accuracy', 'balanced_accuracy', 'rps']
+
+A name with a percentage makes a score at that probability: ``pinball_10``, ``coverage_90``.
 """
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from pcv.base import reference, section
 from pcv.base.errors import PcvError, in_one_line
+from pcv.folds.base import Folds
 from pcv.models.model import Data, Fold, Model, Target, target
+from pcv.models.scores import outcomes, replicates
 from pcv.models.scores.replicates import across, frame, interval
-from pcv.models.scores.score import Need, Replicates, Score
+from pcv.models.scores.score import TOTALS, Need, Replicates, Score, Total
+from pcv.models.scores.series import mase, no_order, no_steps
 
 
 def _built_in(name: str, module: str) -> tuple[Score, ...]:
@@ -31,21 +37,34 @@ def _built_in(name: str, module: str) -> tuple[Score, ...]:
 SCORES = {name: _built_in(name, module) for name, module in section.SCORES.items() if module}
 """scores by their name in the config, joint and pointwise where both exist"""
 
-CHECKED_DRAWS, CHECKED_UNITS = 5, 20
-"""prior draws and units at which derivatives in the outcome are checked"""
 MAX_DSS_SLOTS = 200
 """units of a test set beyond which their covariance takes too much memory"""
 
-__all__ = ["SCORES", "Replicates", "Score", "across", "check", "frame", "interval", "named"]
+__all__ = [
+    "SCORES",
+    "Replicates",
+    "Score",
+    "Total",
+    "across",
+    "check",
+    "frame",
+    "interval",
+    "named",
+]
 
 
-def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tuple[Score, ...]:
+def named(
+    names: Sequence[str],
+    objects: Mapping[str, Any] | None = None,
+    series: np.ndarray | None = None,
+) -> tuple[Score, ...]:
     """The scores that a config asks for, besides the log score.
 
     Args:
-        names: keys of `SCORES`, "log", or ``file.py:function`` of a function that returns a
-            `Score` or several.
+        names: keys of `SCORES`, "log", one with a percentage (``coverage_90``), or
+            ``file.py:function`` of a function that returns a `Score` or several.
         objects: scores of a Python session, by their references.
+        series: of each unit, which some scores tell apart; None: all units are of one.
 
     Returns:
         Scores in the order of the names, joint before pointwise.
@@ -61,7 +80,7 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
     for name in dict.fromkeys(names):
         if name == "log":
             continue
-        for score in _of(name, objects or {}):
+        for score in _of(name, objects or {}, series):
             _check_fields(score, score.name if name.startswith(section.OBJECT) else name)
             if score.key in found or score.name == "log":
                 raise PcvError(
@@ -72,10 +91,18 @@ def named(names: Sequence[str], objects: Mapping[str, Any] | None = None) -> tup
     return tuple(found.values())
 
 
-def _of(name: str, objects: Mapping[str, Any]) -> tuple[Score, ...]:
+def _of(name: str, objects: Mapping[str, Any], series: np.ndarray | None) -> tuple[Score, ...]:
+    if name == "mase":
+        return mase(series)
     if name in SCORES:
         return SCORES[name]
-    return (objects[name],) if name in objects else _own(name)
+    if name in objects:
+        return (objects[name],)
+    if ":" not in name and (of_probability := section.at_percent(name)):
+        base, probability = of_probability
+        scores: tuple[Score, ...] = getattr(replicates, base)(probability)
+        return scores
+    return _own(name)
 
 
 def _own(name: str) -> tuple[Score, ...]:
@@ -97,12 +124,17 @@ def _own(name: str) -> tuple[Score, ...]:
 def _check_fields(score: Score, name: str) -> None:
     if not score.name.isidentifier():
         raise PcvError(f"score '{name}': its name {score.name!r} must be letters, digits, _")
-    for field in ("kind", "per", "total"):
+    for field in ("kind", "per"):
         known = get_args(get_type_hints(Score)[field])
         if getattr(score, field) not in known:
             raise PcvError(
                 f"score '{name}': {field} {getattr(score, field)!r}; known: {', '.join(known)}"
             )
+    if not (score.total in TOTALS or (callable(score.total) and score.kind == "pointwise")):
+        raise PcvError(
+            f"score '{name}': total {score.total!r}; known: {', '.join(TOTALS)}, or a function of "
+            "the terms of a pointwise score"
+        )
     if unknown := set(score.needs) - set(get_args(Need)):
         raise PcvError(
             f"score '{name}': needs {min(unknown)!r}; known: {', '.join(get_args(Need))}"
@@ -117,6 +149,7 @@ def check(
     num_units: int,
     predictive: str,
     num_slots: int,
+    folds: Folds | None = None,
 ) -> None:
     """Check that a model has what its scores need.
 
@@ -127,6 +160,7 @@ def check(
         num_units: number of units.
         predictive: plain or marginal.
         num_slots: units of the largest test set.
+        folds: all of them, for scores of categories and series; None: unknown.
 
     Raises:
         PcvError: naming the score, what it needs and what to do.
@@ -144,22 +178,32 @@ def check(
     >>> check(named(["brier"]), coin, "coin", heads, 4, "plain", num_slots=1)
     """
     whole = target(model, data, predictive)
-    wanted = f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}"
     of_model = "marginal" if predictive == "marginal" else "log_lik"
-    reads = "density" if isinstance(model, Target) else of_model
-    by_front_end = isinstance(model, Model) and model.data is not None
-    y = np.asarray(data.get(whole.outcome.name, ()))
+    there = _There(
+        whole,
+        np.asarray(data.get(whole.outcome.name, ())),
+        f"pcv.{type(model).__name__}(..., {'marginal_' * (predictive == 'marginal')}",
+        "density" if isinstance(model, Target) else of_model,
+        isinstance(model, Model) and model.data is not None,
+        np.arange(num_units)[None, :num_slots] if folds is None else folds.test,
+    )
+    missing: dict[Need, str] = {}
     for score in scores:
         where = f"score '{score.name}' of model '{name}'"
-        if y.shape != (num_units,):
+        if there.y.shape != (num_units,):
             raise PcvError(
                 f"{where}: it needs one value of '{whole.outcome.name}' for each unit; units of "
                 "several rows have only the log score"
             )
         for need in score.needs:
-            missing = _missing(need, whole, y, wanted, reads, by_front_end)
-            if missing:
-                raise PcvError(f"{where}: {missing}")
+            if need not in missing:
+                missing[need] = _missing(need, there)
+                if need == "order of units" and folds is not None:
+                    missing[need] = no_order(folds)
+                if need == "steps between units" and folds is not None:
+                    missing[need] = no_steps(score, whole, folds, num_units)
+            if missing[need]:
+                raise PcvError(f"{where}: {missing[need]}")
         if score.key == "dss_joint" and num_slots > MAX_DSS_SLOTS:
             raise PcvError(
                 f"{where}: it keeps the covariance of a whole test set, here {num_slots} units; "
@@ -168,9 +212,23 @@ def check(
         _check_functions(score, whole, where)
 
 
-def _missing(
-    need: Need, whole: Target, y: np.ndarray, wanted: str, reads: str, by_front_end: bool
-) -> str:
+class _There(NamedTuple):
+    """What a model has."""
+
+    whole: Target
+    y: np.ndarray
+    wanted: str
+    """how its further functions are given, in messages"""
+    reads: str
+    """the function that reads the outcome"""
+    by_front_end: bool
+    test: np.ndarray
+    """units of test sets"""
+
+
+def _missing(need: Need, there: _There) -> str:
+    """What a model lacks, or ""."""
+    whole, y, wanted, reads, by_front_end, test = there
     if by_front_end and need in ("predict", "moments or predict") and whole.predict is None:
         return (
             "it needs replicates of the outcome, which its distribution cannot draw (a censored "
@@ -183,40 +241,13 @@ def _missing(
     if need == "binary outcome" and not np.isin(y, (0, 1)).all():
         other = y[~np.isin(y, (0, 1))][0]
         return f"it needs outcomes of 0 and 1, but '{whole.outcome.name}' has a value of {other}"
-    return _no_derivatives(whole, y, wanted, reads) if need == "derivatives" else ""
-
-
-def _no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> str:
-    """Why there is no Hyvärinen score, or ""."""
-    outcome, density = whole.outcome, whole.density
-    integers = bool((y == np.round(y)).all())
-    if outcome.discrete or (integers and np.unique(y).size <= 2):
-        return f"'{outcome.name}' is discrete: it has no derivative; use log or crps instead"
-    if outcome.discrete is None and integers:
-        return (
-            f"'{outcome.name}' has only whole numbers: if it is continuous, declare it as "
-            f"pcv.Outcome('{outcome.name}', discrete=False); a discrete one has no derivative"
-        )
-    if outcome.scale != "identity":
-        return f"its density is that of {outcome}, not of '{outcome.name}' itself"
-    if density is None or whole.observed is None:
-        return f"it needs {wanted}density=..., observed=...)"
-    units = np.unique(np.linspace(0, len(y) - 1, CHECKED_UNITS).astype(int))
-    fold = Fold(jnp.ones(len(y), bool), jnp.asarray(units))
-    params = jax.vmap(whole.init)(jax.random.split(jax.random.key(0), CHECKED_DRAWS))
-
-    def joint(values: Float[jax.Array, " slot"], params: dict[str, jax.Array]) -> jax.Array:
-        return density(params, fold, values)[0]
-
-    slopes = jax.vmap(jax.grad(joint), (None, 0))(jnp.asarray(y[units], float), params)
-    if not slopes.any():
-        if reads == "density":
-            return f"density ignores the values of '{outcome.name}' that it is given"
-        return (
-            f"{reads} does not read '{outcome.name}' from its second argument: write it with "
-            f"data['{outcome.name}'] there"
-        )
-    return ""
+    if need == "outcome that varies" and (y == y[0]).all():
+        return f"it needs outcomes that differ, but all of '{whole.outcome.name}' are {y[0]}"
+    if need == "ordered outcome":
+        return outcomes.no_order(whole.outcome, y, by_front_end)
+    if need == "categories":
+        return outcomes.no_categories(whole, y, wanted, reads, test)
+    return outcomes.no_derivatives(whole, y, wanted, reads) if need == "derivatives" else ""
 
 
 def _check_functions(score: Score, whole: Target, where: str) -> None:

@@ -1,4 +1,4 @@
-r"""Scores of the predictive mean and covariance: Dawid–Sebastiani, RMSE and MAE.
+r"""Scores of the predictive mean and covariance: Dawid–Sebastiani, RMSE, MAE and R².
 
 The moments are those of the error :math:`e = \tilde y - y` of the test set, so that single
 precision loses nothing. Where the model states :math:`E[y \mid \theta]` and
@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from pcv.models.model import Fold, Target
-from pcv.models.scores.score import Means, Need, Score
+from pcv.models.scores.score import Means, Need, Score, Total
 
 NEEDS: tuple[Need, ...] = ("moments or predict",)
 
@@ -55,7 +55,8 @@ def _error(
     return jnp.where(present, mean - y, 0.0), jnp.where(jnp.outer(present, present), cov, 0.0)
 
 
-def _first(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:
+def mean_error(key: Key[Array, ""], target: Target, params: Any, fold: Fold) -> dict[str, Array]:
+    """Mean of the error of each unit at one draw."""
     return {"error": _error(key, target, params, fold)[0]}
 
 
@@ -102,7 +103,7 @@ rmse = (
     Score(
         "rmse",
         "pointwise",
-        _first,
+        mean_error,
         lambda means, y: -(means["error"] ** 2),
         total="root mean",
         needs=NEEDS,
@@ -118,7 +119,7 @@ mae = (
     Score(
         "mae",
         "pointwise",
-        _first,
+        mean_error,
         lambda means, y: -np.abs(means["error"]),
         total="mean",
         needs=NEEDS,
@@ -127,4 +128,36 @@ mae = (
 r"""Mean absolute error of the predictive mean, negative: :math:`-\mathrm{mean}_i |y_i - \mu_i|`.
 
 Pointwise, in the units of the outcome.
+"""
+
+
+def _explained(terms: np.ndarray, y: np.ndarray) -> Total:
+    """The coefficient of determination of squared errors, negative."""
+    count, error, spread = len(terms), -terms, (y - y.mean()) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio, per_unit = error.sum() / spread.sum(), 1 / spread.mean()
+        influence = -per_unit * (error - ratio * spread)
+    return Total(np.full(count, per_unit / count), (1 - ratio + influence) / count)
+
+
+r2 = (
+    Score(
+        "r2",
+        "pointwise",
+        mean_error,
+        lambda means, y: -(means["error"] ** 2),
+        total=_explained,
+        needs=(*NEEDS, "outcome that varies"),
+    ),
+)
+r"""Coefficient of determination of the predictive mean, over the tested units:
+
+.. math:: R^2 = 1 - \frac{\sum_i (y_i - \mu_i)^2}{\sum_i (y_i - \bar y)^2}, \qquad
+          \mathrm{IF}_i =
+          -\frac{(y_i - \mu_i)^2 - (1 - R^2) (y_i - \bar y)^2}{\mathrm{mean}_j (y_j - \bar y)^2}
+
+Pointwise, at most 1; below 0 where the mean :math:`\bar y` of the tested outcomes predicts them
+better. The score of a single unit is its squared error, negative. The influence function
+:math:`\mathrm{IF}_i` gives the SE, that of the delta method in `measure_r2` of R's loo (branch
+`pred_measure`, 2026): the sum of squares about the mean varies with the units, too.
 """

@@ -1,21 +1,28 @@
-r"""Scores from replicates of all chains of a fold: CRPS, energy score and interval score.
+r"""Scores from replicates of all chains of a fold: CRPS, SCRPS, energy, interval and pinball score;
+coverage and width of intervals.
 
 Computed on the host, block by block; storage does not grow with the number of draws.
 
 One unit, observed at the centre of its predictive N(0, 1): the CRPS is
 :math:`1/\sqrt\pi - \sqrt{2/\pi} = -0.234`, for one unit also the energy score; the 90% interval
-is 3.29 wide.
+is 3.29 wide, and the 10% quantile is 1.28 below y.
 
 >>> y_rep, y = np.random.default_rng(1).normal(size=(1, 4, 25_000, 1)), np.array([[0.0]])
 >>> block = Replicates(y_rep, y, 4, *frame(y_rep))
->>> for score in (*crps, *energy, *interval()):
+>>> scores = *crps, *scrps, *energy, *interval(), *pinball(0.1), *coverage(0.9), *width(0.9)
+>>> for score in scores:
 ...     print(score.key, score.estimate(score.statistic(block), y).round(2))
 crps_pointwise [[-0.23]]
+scrps_pointwise [[-0.77]]
 energy_joint [-0.23]
 interval_pointwise [[-3.27]]
+pinball_10_pointwise [[-0.13]]
+coverage_90_pointwise [[1.]]
+width_90_pointwise [[3.27]]
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -68,18 +75,35 @@ def _estimate(means: Means, y: np.ndarray) -> np.ndarray:
 
 
 NEEDS: tuple[Need, ...] = ("predict",)
+_absolute = _distances(np.abs)
 
-crps = (
-    Score(
-        "crps", "pointwise", _distances(np.abs), _estimate, per="block", total="mean", needs=NEEDS
-    ),
-)
+crps = (Score("crps", "pointwise", _absolute, _estimate, per="block", total="mean", needs=NEEDS),)
 r"""Continuous ranked probability score, negative:
 
 .. math:: -\left( E|X - y| - \tfrac12 E|X - X'| \right)
 
 with X and X' from different chains at the same iteration: an unbiased running mean.
 In the units of the outcome. Gneiting and Raftery (2007), eq. 21.
+"""
+
+scrps = (
+    Score(
+        "scrps",
+        "pointwise",
+        _absolute,
+        lambda means, y: -means["to_observed"] / means["between"] - np.log(means["between"]) / 2,
+        per="block",
+        total="mean",
+        needs=NEEDS,
+    ),
+)
+r"""Scaled CRPS:
+
+.. math:: -\frac{E|X - y|}{E|X - X'|} - \tfrac12 \log E|X - X'|
+
+from the means of `crps`. A change of scale shifts it, as it does the log score: units of unlike
+spread count alike, where in the CRPS those of large spread dominate. NaN where all replicates are
+equal. Bolin and Wallin (2023, *Statistical Science* 38, 140–159).
 """
 
 energy = (
@@ -155,6 +179,7 @@ def quantile(means: Means, probability: float) -> Float[np.ndarray, "*part slot"
     return np.where(unknown, np.nan, found)
 
 
+@cache
 def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
     r"""Interval score of the central predictive interval (l, u) of probability 1 − α, negative:
 
@@ -177,8 +202,7 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
     >>> interval(0.5)[0].name
     'interval_50'
     """
-    if not 0 < probability < 1:
-        raise PcvError(f"interval score: probability {probability} is not between 0 and 1")
+    name = _name("interval", probability)
     alpha = 1 - probability
 
     def estimate(means: Means, y: np.ndarray) -> np.ndarray:
@@ -186,14 +210,111 @@ def interval(probability: float = PROBABILITY) -> tuple[Score, ...]:
         outside = np.maximum(low - y, 0.0) + np.maximum(y - high, 0.0)
         return -(high - low + 2 / alpha * outside)
 
-    name = (
-        "interval"
-        if probability == PROBABILITY
-        else f"interval_{100 * probability:g}".replace(".", "_")
-    )
-    return (
-        Score(name, "pointwise", _cdf, estimate, per="block", total="mean", needs=("predict",)),
-    )
+    return _of_units("interval" if probability == PROBABILITY else name, _cdf, estimate)
+
+
+@cache
+def pinball(probability: float) -> tuple[Score, ...]:
+    r"""Pinball (quantile) loss of the predictive quantile q of probability τ, negative:
+
+    .. math:: -\left( \tau (y - q)_+ + (1 - \tau) (q - y)_+ \right)
+
+    The quantile is that of `interval`. In the units of the outcome; of the median it is half of the
+    absolute error. Gneiting and Raftery (2007), section 6.
+
+    Args:
+        probability: of the quantile.
+
+    Returns:
+        A pointwise score, "pinball_10" for 0.1.
+
+    Raises:
+        PcvError: the probability is not between 0 and 1.
+    """
+
+    def estimate(means: Means, y: np.ndarray) -> np.ndarray:
+        above = y - quantile(means, probability)
+        return -np.maximum(probability * above, (probability - 1) * above)
+
+    return _of_units(_name("pinball", probability), _cdf, estimate)
+
+
+def _ranks(block: Replicates) -> Means:
+    """Shares of replicates below the observed value, and at most as large."""
+    y = block.y[:, None, None]
+    shares = {"below": block.y_rep < y, "at_most": block.y_rep <= y}
+    known = ~np.isnan(block.y_rep).any(axis=(1, 2))
+    return {name: np.where(known, x.mean(axis=(1, 2)), np.nan) for name, x in shares.items()}
+
+
+@cache
+def coverage(probability: float) -> tuple[Score, ...]:
+    r"""Share of units that their central predictive interval of probability 1 − α contains:
+
+    .. math:: \mathrm{mean}_i \, 1\left[ P(X \le y) \ge \tfrac\alpha2, \;
+              P(X < y) < 1 - \tfrac\alpha2 \right]
+
+    for the interval between the quantiles :math:`\inf\{x : P(X \le x) \ge p\}` of
+    :math:`p = \alpha/2` and :math:`1 - \alpha/2`, ends included: of counts, too. It should be near
+    1 − α (for discrete outcomes at least): higher is not better, so that tables show no differences
+    between models. It jumps where a quantile crosses y: its MCSE comes from resampled batches.
+
+    Args:
+        probability: of the interval.
+
+    Returns:
+        A pointwise score, "coverage_90" for 0.9.
+
+    Raises:
+        PcvError: the probability is not between 0 and 1.
+    """
+    tail = (1 - probability) / 2
+
+    def estimate(means: Means, y: np.ndarray) -> np.ndarray:
+        inside = (means["at_most"] >= tail) & (means["below"] < 1 - tail)
+        return np.where(np.isnan(means["below"]), np.nan, inside)
+
+    (score,) = _of_units(_name("coverage", probability), _ranks, estimate)
+    return (score._replace(smooth=False, oriented=False),)
+
+
+@cache
+def width(probability: float) -> tuple[Score, ...]:
+    """Mean width of the central predictive interval of a probability, in the units of the outcome.
+
+    The quantiles are those of `interval`. Narrower is better only where `coverage` is right, so
+    that tables show no differences between models.
+
+    Args:
+        probability: of the interval.
+
+    Returns:
+        A pointwise score, "width_90" for 0.9.
+
+    Raises:
+        PcvError: the probability is not between 0 and 1.
+    """
+    tail = (1 - probability) / 2
+
+    def estimate(means: Means, y: np.ndarray) -> np.ndarray:
+        return quantile(means, 1 - tail) - quantile(means, tail)
+
+    (score,) = _of_units(_name("width", probability), _cdf, estimate)
+    return (score._replace(oriented=False),)
+
+
+def _name(base: str, probability: float) -> str:
+    """The name of a score at a probability, which has its percentage."""
+    if not 0 < probability < 1:
+        raise PcvError(f"{base} score: probability {probability} is not between 0 and 1")
+    return f"{base}_{100 * probability:g}".replace(".", "_")
+
+
+def _of_units(
+    name: str, statistic: Callable[[Replicates], Means], estimate: Callable[..., np.ndarray]
+) -> tuple[Score, ...]:
+    """A mean over units, from replicates."""
+    return (Score(name, "pointwise", statistic, estimate, per="block", total="mean", needs=NEEDS),)
 
 
 def frame(
@@ -236,8 +357,6 @@ def across(scores: Sequence[Score], block: Replicates) -> dict[str, dict[str, np
     (['crps_pointwise'], ['log_weight', 'to_observed', 'between'])
     """
     number = np.log(np.full(len(block.y), block.y_rep[0, ..., 0].size, float))
-    return {
-        score.key: {"log_weight": number, **score.statistic(block)}
-        for score in scores
-        if score.per == "block"
-    }
+    of_blocks = [score for score in scores if score.per == "block"]
+    means = {statistic: statistic(block) for statistic in {x.statistic: None for x in of_blocks}}
+    return {x.key: {"log_weight": number, **means[x.statistic]} for x in of_blocks}

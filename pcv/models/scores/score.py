@@ -8,7 +8,37 @@ from jaxtyping import Float
 
 Kind = Literal["joint", "pointwise"]
 Means = dict[str, np.ndarray]
-Need = Literal["predict", "moments or predict", "derivatives", "binary outcome"]
+TOTALS = ("sum", "mean", "root mean")
+"""totals by name; others are functions"""
+
+
+class Total(NamedTuple):
+    r"""A score S of a model that is no sum or mean of its T terms :math:`x_i`, to first order.
+
+    .. math:: s_i = \frac{\partial S}{\partial x_i}, \qquad z_i = \frac{S + \mathrm{IF}_i}{T}
+
+    with the influence function :math:`\mathrm{IF}_i` of unit i, whose mean over units is 0: the
+    :math:`z_i` sum to S, and their SE is that of S by the delta method. Differences between models
+    are paired: :math:`z_{A,i} - z_{B,i}`.
+    """
+
+    slope: Float[np.ndarray, " term"]
+    """:math:`s_i`, by which errors of terms become errors of the score"""
+    terms: Float[np.ndarray, " term"]
+    """:math:`z_i`"""
+
+
+Need = Literal[
+    "predict",
+    "moments or predict",
+    "derivatives",
+    "binary outcome",
+    "categories",
+    "ordered outcome",
+    "outcome that varies",
+    "order of units",
+    "steps between units",
+]
 
 
 class Score(NamedTuple):
@@ -17,8 +47,8 @@ class Score(NamedTuple):
     .. math:: \hat S_k = g(\bar h), \qquad
               \bar h = \frac{\sum_{l,t} w_{klt} \, h(\theta_{klt})}{\sum_{l,t} w_{klt}}
 
-    Higher is better. `total` combines terms: units of all folds' test sets, or the folds
-    themselves. PCV eq. 25–26, with any number of means, and weights w.
+    Higher is better, unless not `oriented`. `total` combines terms: units of all folds' test sets,
+    or the folds themselves. PCV eq. 25–26, with any number of means, and weights w.
 
     Args:
         name: of the score.
@@ -32,9 +62,11 @@ class Score(NamedTuple):
             weights.
         per: what `statistic` is given.
         total: how terms become the score of a model; "root mean":
-            :math:`-\sqrt{-\mathrm{mean}}`.
+            :math:`-\sqrt{-\mathrm{mean}}`; or, of a pointwise score, a function: ``(terms, y)`` →
+            `Total`, in NumPy, for all tested units.
         needs: what the model must have.
         smooth: whether `estimate` is smooth; if it jumps, its MCSE comes from resampling batches.
+        oriented: whether higher is better; if not, tables show values without differences.
 
     A Brier score for exceeding 700:
 
@@ -53,9 +85,10 @@ class Score(NamedTuple):
     estimate: Callable[[Means, Float[np.ndarray, "*part slot"]], np.ndarray]
     log_weight: Callable[..., Any] | None = None
     per: Literal["draw", "block"] = "draw"
-    total: Literal["sum", "mean", "root mean"] = "sum"
+    total: Literal["sum", "mean", "root mean"] | Callable[[np.ndarray, np.ndarray], Total] = "sum"
     needs: tuple[Need, ...] = ()
     smooth: bool = True
+    oriented: bool = True
 
     @property
     def key(self) -> str:
