@@ -12,7 +12,7 @@ from pcv.analysis.results.frames import scores_frame
 from pcv.analysis.results.wording import scores_table
 from pcv.models.scores import SCORES, Score, Total
 from pcv.models.scores.moments import mean_error
-from pcv.report.tables import other_scores
+from pcv.report.score_tables import other_scores
 from tests.bounds import sd_limits, z_limit
 
 (R2,), (ACCURACY,), (BALANCED,) = (SCORES[x] for x in ("r2", "accuracy", "balanced_accuracy"))
