@@ -299,3 +299,33 @@ def diagnosed(pointwise: np.ndarray, divergences: int = 0) -> xr.Dataset:
     made = sample(pointwise, divergences)
     rng = np.random.default_rng(1)
     return results.diagnose([made], FOLDS, UNITS, CHECKS, rng, "m")
+
+
+def make_predictions(
+    diagnostics: dict[str, xr.Dataset], sd: float = 1.0, seed: int = 3
+) -> dict[str, xr.Dataset]:
+    """Predictions of all units by every model, with `sd` times the right standard deviation."""
+    rng = np.random.default_rng(seed)
+    predictions = {}
+    for model, d in diagnostics.items():
+        names = d["unit_name"].values
+        fold, _ = np.nonzero(names != "")
+        mean = rng.normal(200, 50, fold.size)
+        y = mean + rng.normal(0, 10, fold.size)
+        predictions[model] = xr.Dataset(
+            {
+                "y_rep": (
+                    ("chain", "draw", "unit"),
+                    mean + rng.normal(0, 10 * sd, (4, 25, fold.size)),
+                ),
+                "y": ("unit", y),
+                "pit": ("unit", norm.cdf((y - mean) / 10 / sd)),
+                "pit_mcse": ("unit", np.full(fold.size, 0.01)),
+            },
+            {
+                "unit": names[names != ""],
+                "row": ("unit", np.arange(fold.size)),
+                "of_fold": ("unit", d["fold"].values.astype(str)[fold]),
+            },
+        )
+    return predictions

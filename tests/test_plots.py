@@ -5,12 +5,13 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pcv.report import figures, plots
 from pcv.report.plots import shared
-from tests.synthetic import make_results
+from tests.synthetic import make_predictions, make_results
 
 LONG = "varying_intercepts_and_slopes"
 MODELS = (LONG, "slopes", "common", "varying_intercepts_only", "pooled")
@@ -44,7 +45,7 @@ def is_clipped(figure: Figure) -> list[str]:
 @pytest.mark.parametrize("folds", [5, 400])
 def test_every_figure_builds_in_one_style(models: tuple[str, ...], folds: int) -> None:
     comparison, diagnostics, _ = make_results(models, folds)
-    for figure in figures(comparison, diagnostics).values():
+    for figure in figures(comparison, diagnostics, make_predictions(diagnostics)).values():
         assert figure.get_figwidth() == plots.WIDTH
         assert {text.get_fontsize() for text in texts(figure)} <= {plots.SMALL, plots.NORMAL}
     assert plots.SMALL >= 9
@@ -53,8 +54,37 @@ def test_every_figure_builds_in_one_style(models: tuple[str, ...], folds: int) -
 @pytest.mark.parametrize(("models", "folds"), [(("slopes",), 30), (MODELS, 30), (MODELS, 400)])
 def test_no_text_is_clipped(models: tuple[str, ...], folds: int) -> None:
     comparison, diagnostics, _ = make_results(models, folds, khat_of_worst=1.4)
-    for name, figure in figures(comparison, diagnostics).items():
+    for name, figure in figures(comparison, diagnostics, make_predictions(diagnostics)).items():
         assert is_clipped(figure) == [], name
+
+
+@pytest.mark.parametrize("categories", [2, 4])
+def test_calibration_of_categories(categories: int) -> None:
+    """By isotonic regression, one panel for each probability of at most a category."""
+    _, diagnostics, _ = make_results((LONG,))
+    (predicted,) = make_predictions(diagnostics).values()
+    rng, number = np.random.default_rng(1), predicted.sizes["unit"]
+    p = rng.dirichlet(np.ones(categories), number).cumsum(1)[:, :-1]
+    predicted["y"][:] = (rng.random((number, 1)) > p).sum(1)
+    predicted["y_rep"][:] = (rng.random((4, 25, number, 1)) > p).sum(-1)
+    figure = plots.calibration({LONG: predicted})
+    assert len(figure.axes) == categories - 1
+    assert is_clipped(figure) == []
+    assert figure.get_figwidth() == plots.WIDTH
+    assert {text.get_fontsize() for text in texts(figure)} <= {plots.SMALL, plots.NORMAL}
+
+
+def bands_of(figure: Figure) -> list[PolyCollection]:
+    return [x for x in figure.axes[0].collections if isinstance(x, PolyCollection)]
+
+
+def test_bands_are_of_independent_pits() -> None:
+    _, diagnostics, _ = make_results(("slopes",))
+    predictions = make_predictions(diagnostics)
+    assert len(bands_of(plots.pit(predictions))) == 1
+    shared_by_fold = predictions["slopes"]["pit"].values[::5]
+    predictions["slopes"]["pit"][:] = np.repeat(shared_by_fold, 5)
+    assert bands_of(plots.pit(predictions)) == []
 
 
 def test_clipping_is_noticed() -> None:
@@ -166,7 +196,7 @@ def test_missing_values_are_drawn_as_gaps_and_said() -> None:
     comparison["benchmark"][:] = np.nan
     for name in ("khat", "fit_rhat", "fit_ess", "rhat_at"):
         diagnostics["common"][name][:] = np.nan
-    drawn = figures(comparison, diagnostics)
+    drawn = figures(comparison, diagnostics, make_predictions(diagnostics))
     for figure in drawn.values():
         figure.draw_without_rendering()
     assert "30 missing" in titles(drawn["rhat"])[1]
@@ -198,7 +228,7 @@ def test_benchmark_shows_the_share_and_the_observed_value() -> None:
 
 def test_names_are_not_read_as_mathematics() -> None:
     comparison, diagnostics, _ = make_results(fold_name="$\\frac$ <b>&{}")
-    for figure in figures(comparison, diagnostics).values():
+    for figure in figures(comparison, diagnostics, make_predictions(diagnostics)).values():
         figure.draw_without_rendering()
     labels = plots.fold_differences(comparison).axes[0].get_yticklabels()
     assert "$\\frac$ <b>&12" in {label.get_text() for label in labels}
@@ -244,7 +274,7 @@ def test_a_comparison_without_its_comparator_is_refused() -> None:
 def test_datasets_are_left_as_they_were() -> None:
     comparison, diagnostics, _ = make_results()
     before = comparison.copy(deep=True), {k: v.copy(deep=True) for k, v in diagnostics.items()}
-    figures(comparison, diagnostics)
+    figures(comparison, diagnostics, make_predictions(diagnostics))
     xr.testing.assert_identical(comparison, before[0])
     for name, folds in diagnostics.items():
         xr.testing.assert_identical(folds, before[1][name])

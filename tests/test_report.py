@@ -13,7 +13,7 @@ from pcv import report
 from pcv.analysis.results.numbers import typeset
 from pcv.pipeline.stages.page import write_figures
 from pcv.report import plots
-from tests.synthetic import PROVENANCE, make_results
+from tests.synthetic import PROVENANCE, make_predictions, make_results
 
 CAPTIONS = Path(__file__).parents[1] / "workflow" / "report"
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -54,13 +54,17 @@ def render(
     marks: tuple[str, ...] = (),
     draw: bool = False,
     caveat: str = "A caveat.",
+    predicted: bool = True,
     **provenance: Any,
 ) -> str:
     comparison, diagnostics, frame = results or make_results()
-    figs = report.drawn(report.figures(comparison, diagnostics)) if draw else {}
+    predictions = make_predictions(diagnostics) if predicted else {}
+    figs = report.drawn(report.figures(comparison, diagnostics, predictions)) if draw else {}
     origin = {**PROVENANCE, **provenance}
     said = {"joint": [caveat], "pointwise": []}
-    return report.html(comparison, diagnostics, frame, origin, figs, "Rats & slopes", marks, said)
+    words = "Rats & slopes", marks, said
+    parts = comparison, diagnostics, frame, origin, figs, *words
+    return report.html(*parts, predictions=predictions)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,7 @@ def test_structure_is_semantic(page: Page) -> None:
     assert all(d["role"] == "img" and "width" not in d for d in drawings)
     assert tags.count("figure") == tags.count("figcaption") == len(report.CAPTIONS)
     regions = [attrs for tag, attrs in page.tags if attrs.get("class") == "scroll"]
-    assert len(regions) == tags.count("table") == 7
+    assert len(regions) == tags.count("table") == 9
     assert all(attrs["aria-label"] and attrs["tabindex"] == "0" for attrs in regions)
 
 
@@ -326,7 +330,7 @@ def test_png_and_svg_have_their_parts_in_the_same_places() -> None:
 
 def test_every_figure_has_its_captions() -> None:
     comparison, diagnostics, _ = make_results(folds=5)
-    names = set(report.figures(comparison, diagnostics))
+    names = set(report.figures(comparison, diagnostics, make_predictions(diagnostics)))
     assert set(report.CAPTIONS) == names
     assert {path.stem for path in CAPTIONS.glob("*.rst")} == names | {
         *("page", "comparison", "paper", "cumulative")

@@ -14,6 +14,7 @@ from pcv.analysis.results import Kind, predicted, summary
 from pcv.base.errors import PcvError
 from pcv.base.storable import true_names
 from pcv.folds.base import foldable, is_exchangeable, stored
+from pcv.folds.columns import missing_column, unit_column
 from pcv.pipeline.storage import saved
 
 if TYPE_CHECKING:
@@ -236,6 +237,15 @@ class CV:
     def _predicted(self) -> xr.Dataset:
         return predicted.predictions_of(self.tree)
 
+    def _column(self, name: str, units: np.ndarray | None = None) -> tuple[str, np.ndarray]:
+        """A column of the data: by row of the predictions, or by unit for some units."""
+        columns = true_names(self.tree.children["constant_data"].to_dataset(inherit=False))
+        if units is not None:
+            return name, unit_column(columns, name)[units]
+        if name not in self._columns:
+            raise PcvError(missing_column(name, self._columns, "the data"))
+        return name, self._columns[name][self._predicted["row"].values]
+
     @property
     def _columns(self) -> dict[str, np.ndarray]:
         """The columns of the data besides the outcome, by row."""
@@ -279,6 +289,62 @@ class CV:
         tree = self.tree.copy()
         tree.attrs["joint"] = self.joint
         saved.write(path, tree)
+
+    def plot_predictions(self, x: str | None = None, color: str | None = None) -> "Figure":
+        """Outcomes and their out-of-fold predictives.
+
+        Args:
+            x: column of the data to plot them along; None: along the median of the predictive.
+            color: column whose values are coloured, such as the group of a unit; needs x.
+        """
+        predicted.refuse_none(self._predicted)
+        if x is None:
+            if color is not None:
+                raise PcvError("plot_predictions: color needs a column to plot along; give x=")
+            return draw("observed", self._predicted, self.name)
+        outcome, colour = str(self.tree.attrs["outcome"]), color and self._column(color)
+        return draw("along", self._predicted, outcome, self._column(x), colour)
+
+    def plot_pit(self) -> "Figure":
+        """ECDF of the PITs, less that of uniform ones: near 0 if predictives are calibrated."""
+        predicted.refuse_none(self._predicted)
+        return draw("pit", {self.name: self._predicted})
+
+    def plot_calibration(self) -> "Figure":
+        """Coverage of central intervals less their level; of binary outcomes and ordered
+        categories, observed frequencies against predicted probabilities."""
+        predicted.refuse_none(self._predicted)
+        return draw("calibration", {self.name: self._predicted})
+
+    def plot_units(self, other: "CV", x: str | None = None, color: str | None = None) -> "Figure":
+        """Differences in elpd from another model, unit by unit; the largest are named.
+
+        Args:
+            other: cross-validation of the other model, over the same folds.
+            x: column of the data to plot them along; None: in the order of the data.
+            color: column whose values are coloured.
+        """
+        mine, theirs = self.pointwise, other.pointwise
+        if not np.array_equal(mine["unit"], theirs["unit"]):
+            raise PcvError(f"plot_units: {self.name} and {other.name} score different units")
+        names = mine["unit"].values
+        row = summary.order_of_units(self.tree["folds"].dataset["test"].values)
+        test = self.tree["folds"].dataset["test"].values
+        units = test[test >= 0][row]
+        along = self._column(x, units) if x else ("unit", np.arange(len(names)))
+        colour = color and self._column(color, units)
+        models = self.name, other.name
+        return draw("unit_differences", (mine - theirs).values, names, models, along, colour)
+
+    def plot_fold_summary(self, names: "str | Sequence[str]") -> "Figure":
+        """Parameters in the five folds that move each of them most, and given the full data.
+
+        Args:
+            names: as for `fold_summary`.
+        """
+        draws = self._draws(names)
+        full = predicted.full_data(draws, self._posterior)
+        return draw("parameters", predicted.fold_summary(draws, self._posterior), full)
 
     def plot_elpd(self) -> "Figure":
         """elpd over draws, with both errors."""

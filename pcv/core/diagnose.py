@@ -6,9 +6,11 @@ import numpy as np
 import xarray as xr
 
 from pcv.analysis import comparison, results
+from pcv.analysis.calibration import sentence
 from pcv.analysis.diagnostics import SHORT_BATCHES
 from pcv.analysis.predictions import predictions
 from pcv.analysis.results.by_psis import merged
+from pcv.analysis.results.predicted import calibration_of
 from pcv.analysis.results.predicted import note as note_on_predictions
 from pcv.analysis.subspace import with_subspace
 from pcv.base.monitor import Monitor
@@ -72,7 +74,10 @@ def diagnose(
         predicted = _predictions(problem, samples, settings)
         if note := predicted.attrs.pop("note"):
             monitor.log(note)
-            groups["/"] = diagnosed.assign_attrs(predictions=note)
+            diagnosed.attrs["predictions"] = note
+        if "y_rep" in predicted and (words := sentence(calibration_of(predicted))):
+            monitor.log(words)
+            diagnosed.attrs["calibration"] = words
         groups["predictions"] = predicted
     return xr.DataTree.from_dict(groups)
 

@@ -19,6 +19,7 @@ from jinja2 import (
 from markupsafe import Markup
 
 from pcv.analysis.evidence import about, verdict
+from pcv.analysis.results import on_predictions
 from pcv.report.cumulative import cumulative_table, size_table, ways_table
 from pcv.report.drawing import (
     CAPTIONS,
@@ -31,6 +32,7 @@ from pcv.report.drawing import (
     models_of,
     svg,
 )
+from pcv.report.prediction_tables import calibration_table, worst_table
 from pcv.report.score_tables import other_scores, scheme_table, score_table
 from pcv.report.tables import (
     Cells,
@@ -79,6 +81,7 @@ def html(
     score_notes: Sequence[str] = (),
     of_scheme: tuple[str, pd.DataFrame] | None = None,
     made_of: Mapping[str, Any] | None = None,
+    predictions: Mapping[str, xr.Dataset] = {},
 ) -> str:
     """The report as one self-contained HTML page: no network, scripts or fonts.
 
@@ -96,6 +99,7 @@ def html(
         score_notes: notes on these.
         of_scheme: the rows of steps.csv or cumulative.csv, with its name, if folds have one.
         made_of: the recipe of the page, stored in its head.
+        predictions: of the models that have them, by model name.
     """
     names = models_of(comparison)
     single = len(names) == 1
@@ -120,9 +124,16 @@ def html(
         figures={
             name: Markup(inline(picture.svg, name))
             for name, picture in pictures.items()
-            if name not in missing(diagnostics)
+            if name not in missing(diagnostics, predictions)
         },
         captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["rhat_is_nested"] else {}),
+        calibration=calibration_table({x: predictions[x] for x in names if x in predictions}),
+        not_calibrated=on_predictions({name: diagnostics[name] for name in names}),
+        worst=[
+            worst_table(name, predictions[name], diagnostics[name])
+            for name in names[:1]
+            if name in predictions
+        ],
         chains=chain_table([diagnostics[name] for name in names], names),
         subsample=subsample_table({name: diagnostics[name] for name in names}),
         batches=batch_table({name: diagnostics[name] for name in names}),

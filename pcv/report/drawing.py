@@ -45,6 +45,29 @@ CAPTIONS = {
         f"{plots.MAX_NAMED_FOLDS} folds, each model's folds stand in order of value and only the "
         "extremes are named. With a single model, the elpd of each fold is shown.",
     ),
+    "predictions": (
+        "What do its predictions look like?",
+        "One mark per unit: its outcome against the median of its predictive, made without the "
+        "unit's fold. Lines are 90% intervals. Nine of ten outcomes should lie inside; the others, "
+        "in another colour, should scatter along the whole range. On the diagonal, outcome and "
+        "median are equal. Of the best model.",
+    ),
+    "pit": (
+        "Are the predictives calibrated?",
+        "The PIT of a unit is the predictive probability of an outcome below its own. If the "
+        "predictives are right, PITs are uniform, and the line stays near 0. One hill: they are "
+        "biased high; one valley: biased low. A hill, then a valley: too narrow. A valley, then "
+        "a hill: too wide. Marked points deviate most, where the test of uniformity fails. The "
+        "band holds the whole line with probability 98%; it is drawn where PITs do not depend on "
+        "each other.",
+    ),
+    "calibration": (
+        "How often are they right?",
+        "Of continuous outcomes and counts: the share of outcomes inside central intervals of each "
+        "level, less that level. Below 0, intervals are too narrow. Of binary outcomes and ordered "
+        "categories: observed frequencies against predicted probabilities, by isotonic regression. "
+        "They should follow the diagonal, within the band. Of the best model.",
+    ),
     "rhat": (
         "Do the chains of each fold agree?",
         "Thin lines: R-hat of the log score of each fold, over draws. Bold: the largest of them, "
@@ -117,13 +140,39 @@ OF_CHAINS = ("rhat", "benchmark", "ess", "overlap")
 """figures that need the progress of all folds over draws, and their chains"""
 
 
-def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
+OF_PREDICTIONS = ("predictions", "pit", "calibration")
+
+
+def figures(
+    comparison: xr.Dataset,
+    diagnostics: Mapping[str, xr.Dataset],
+    predictions: Mapping[str, xr.Dataset],
+) -> dict[str, Figure]:
     """All figures of an experiment by name, the same names for every experiment.
 
     Args:
         comparison: the contents of comparison.zarr.
         diagnostics: the contents of each model's diagnostics.zarr, by model name.
+        predictions: the predictions of models that have them, by model name.
     """
+    names = [name for name in models_of(comparison) if name in predictions]
+    return _of_scores(comparison, diagnostics) | _of_predictions({x: predictions[x] for x in names})
+
+
+def _of_predictions(predictions: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
+    """Figures of predictions, best model first."""
+    if not predictions:
+        return {name: plots.none("there are no predictions") for name in OF_PREDICTIONS}
+    best, *_ = predictions
+    return {
+        "predictions": plots.observed(predictions[best], best),
+        "pit": plots.pit(predictions),
+        "calibration": plots.calibration({best: predictions[best]}),
+    }
+
+
+def _of_scores(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> dict[str, Figure]:
+    """Figures of scores, and of the chains that they come from."""
     ordered = {name: diagnostics[name] for name in models_of(comparison)}
     if not all("rhat_at" in d for d in ordered.values()):
         return {
@@ -151,11 +200,14 @@ def figures(comparison: xr.Dataset, diagnostics: Mapping[str, xr.Dataset]) -> di
     }
 
 
-def missing(diagnostics: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
+def missing(
+    diagnostics: Mapping[str, xr.Dataset], predictions: Mapping[str, xr.Dataset]
+) -> tuple[str, ...]:
     """Names of figures that say only that there is nothing to show."""
+    of_predictions = () if predictions else OF_PREDICTIONS
     if all("rhat_at" in d for d in diagnostics.values()):
-        return ("probability",) * (len(diagnostics) == 1)
-    return ("difference", *OVER_DRAWS, *OF_CHAINS)
+        return ("probability",) * (len(diagnostics) == 1) + of_predictions
+    return ("difference", *OVER_DRAWS, *OF_CHAINS, *of_predictions)
 
 
 class Picture(NamedTuple):

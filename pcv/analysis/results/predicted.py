@@ -4,13 +4,14 @@
 `pcv.analysis.predictions.predictions`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
+from pcv.analysis.calibration import Calibration, calibrate
 from pcv.base.errors import PcvError
 from pcv.base.storable import storable
 
@@ -130,6 +131,13 @@ def _elpd(
     return np.where(several, np.nan, elpd), np.where(several, np.nan, mcse[fold, slot])
 
 
+def calibration_of(predicted: xr.Dataset) -> Calibration:
+    """Calibration of the units' predictives; of a unit that several folds test, the first."""
+    _, first = np.unique(predicted["row"].values, return_index=True)
+    _, fold = np.unique(predicted["of_fold"].values[first], return_inverse=True)
+    return calibrate(predicted["pit"].values[first], fold)
+
+
 def fold_summary(draws: xr.Dataset, posterior: xr.Dataset) -> pd.DataFrame:
     r"""Parameters in every fold, and how far each fold moves them.
 
@@ -145,29 +153,43 @@ def fold_summary(draws: xr.Dataset, posterior: xr.Dataset) -> pd.DataFrame:
         One row per parameter and fold: mean, sd, quantiles, shift; for each parameter, the folds
         that move it most come first.
     """
-    parts = []
-    for name, x in draws.data_vars.items():
-        of_fold = x.stack(sample=("chain", "draw")).transpose("fold", "sample", ...).values
-        full = posterior[name].stack(sample=("chain", "draw")).transpose("sample", ...).values
-        for index in np.ndindex(of_fold.shape[2:]):
-            each, whole = of_fold[(..., *index)], full[(slice(None), *index)]
-            shift = (each.mean(1) - whole.mean()) / whole.std(ddof=1)
-            quantiles = np.quantile(each, QUANTILES, axis=1)
-            element = ", ".join(
-                str(x[dim].values[i] if dim in x.coords else i) for dim, i in zip(x.dims[3:], index)
-            )
-            rows = pd.DataFrame(
-                {
-                    "parameter": f"{name}[{element}]" if element else str(name),
-                    "fold": x["fold"].values,
-                    "mean": each.mean(1),
-                    "sd": each.std(1, ddof=1),
-                    **{f"{100 * p:g}%": q for p, q in zip(QUANTILES, quantiles)},
-                    "shift": shift,
-                }
-            )
-            parts.append(rows.iloc[np.argsort(-np.abs(shift), kind="stable")])
+    full, parts = full_data(draws, posterior), []
+    for name, x in _elements(draws):
+        each = x.stack(sample=("chain", "draw")).transpose("fold", "sample").values
+        shift = (each.mean(1) - full[name][0]) / full[name][1]
+        quantiles = np.quantile(each, QUANTILES, axis=1)
+        rows = pd.DataFrame(
+            {
+                "parameter": name,
+                "fold": x["fold"].values,
+                "mean": each.mean(1),
+                "sd": each.std(1, ddof=1),
+                **{f"{100 * p:g}%": q for p, q in zip(QUANTILES, quantiles)},
+                "shift": shift,
+            }
+        )
+        parts.append(rows.iloc[np.argsort(-np.abs(shift), kind="stable")])
     return pd.concat(parts).set_index(["parameter", "fold"])
+
+
+def full_data(draws: xr.Dataset, posterior: xr.Dataset) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of each parameter given the full data.
+
+    Args:
+        draws, posterior: as for `fold_summary`.
+    """
+    chosen = posterior[list(draws.data_vars)]
+    return {name: (float(x.mean()), float(x.std(ddof=1))) for name, x in _elements(chosen)}
+
+
+def _elements(draws: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
+    """Every element of the variables, with its name: ``mu``, ``alpha[north]``, ..."""
+    for name, x in draws.data_vars.items():
+        dims = [dim for dim in x.dims if dim not in ("fold", "chain", "draw")]
+        for index in np.ndindex(*(x.sizes[dim] for dim in dims)):
+            place = dict(zip(dims, index))
+            labels = (str(x[dim].values[i] if dim in x.coords else i) for dim, i in place.items())
+            yield f"{name}[{', '.join(labels)}]" if dims else str(name), x.isel(place)
 
 
 def note(predicted: xr.Dataset, wanted: int) -> str:

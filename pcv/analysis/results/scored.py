@@ -127,11 +127,13 @@ def on_subspaces(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
 
 
 def on_predictions(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
-    """Which models have no predictions, or fewer than wanted, in sentences."""
+    """Which models have no predictions, fewer than wanted, or such that are not calibrated, in
+    sentences."""
     return [
-        f"'{name}': {d.attrs['predictions']}"
+        f"'{name}': {d.attrs[note]}"
         for name, d in diagnostics.items()
-        if "predictions" in d.attrs
+        for note in ("predictions", "calibration")
+        if note in d.attrs
     ]
 
 

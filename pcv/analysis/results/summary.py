@@ -85,7 +85,7 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
     notes += [f"{x}." for x in notes_of.overlap_note(scores.overlap, len(scores.term))]
     notes += [f"{x}." for x in notes_of.repeat_notes(comparison.compare([scores]))]
     notes += [f"P{notes_of.GIVEN_TESTED[1:]}."] * scores.given_tested
-    notes += [d.attrs["predictions"]] if "predictions" in d.attrs else []
+    notes += [d.attrs[name] for name in ("predictions", "calibration") if name in d.attrs]
     lines = [trust, *notes, *(f"Warning: {mark}" for mark in marks)]
     if is_subsample(d):
         errors = notes_of.error_notes(comparison.compare([scores]))

@@ -32,6 +32,7 @@ def compare(job: Job) -> str:
     if job.settings.makes("evidence"):
         return cumulative.compare(job)
     from pcv.analysis.results.frames import all_pairs, scores_frame
+    from pcv.analysis.results.predicted import table
 
     making, comparison = artifacts.begin(job, "compare"), compared_of(job)
     compared = comparison.compared
@@ -47,22 +48,22 @@ def compare(job: Job) -> str:
     if of_scheme := by_scheme(job, comparison):
         name, rows = of_scheme
         store.write_text(file.with_name(f"{name}.csv"), rows.to_csv(index=False))
-    if tables := tables_of_units(job, comparison):
+    if predictions := predictions_by_model(job):
+        tables = {name: table(x, comparison.diagnosed[name]) for name, x in predictions.items()}
         rows = pd.concat(tables, names=["model"])
         store.write_text(file.with_name("predictions.csv"), rows.to_csv())
     return in_words(comparison, stamp)
 
 
-def tables_of_units(job: Job, comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Predictions unit by unit, of each model that has them."""
-    from pcv.analysis.results.predicted import predictions_of, table
+def predictions_by_model(job: Job) -> dict[str, xr.Dataset]:
+    """The predictions of each model that has them."""
+    from pcv.analysis.results.predicted import predictions_of
 
-    tables = {}
-    for name, diagnosed in comparison.diagnosed.items():
-        predicted = predictions_of(artifacts.opened_tree(job._replace(model=name), "diagnose"))
-        if "y_rep" in predicted:
-            tables[name] = table(predicted, diagnosed)
-    return tables
+    parts = [job._replace(model=name) for name in job.settings.models]
+    each = {
+        part.model: predictions_of(artifacts.opened_tree(part, "diagnose")).load() for part in parts
+    }
+    return {name: predicted for name, predicted in each.items() if "y_rep" in predicted}
 
 
 def compared_of(job: Job) -> Comparison:

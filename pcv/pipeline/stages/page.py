@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pcv.analysis import results
 from pcv.pipeline.job import Job, recipe
 from pcv.pipeline.stages import cumulative
-from pcv.pipeline.stages.comparison import by_scheme, compared_of
+from pcv.pipeline.stages.comparison import by_scheme, compared_of, predictions_by_model
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import known_to, opened, places, require
 
@@ -83,7 +83,9 @@ def report(job: Job) -> None:
     kinds = results.distinct_kinds(diagnosed)
     stamp = require(job, "compare", known_to(job, finished))
     dataset = opened(job, "compare").sel(kind=kinds).load()
-    pictures = reporting.drawn(reporting.figures(dataset, results.trimmed(diagnosed)))
+    predictions = predictions_by_model(job)
+    figures = reporting.figures(dataset, results.trimmed(diagnosed), predictions)
+    pictures = reporting.drawn(figures)
     write_figures(pictures, job.path("report").parent / "figures")
     page = reporting.html(
         dataset,
@@ -98,6 +100,7 @@ def report(job: Job) -> None:
         scores_notes(compared.others),
         by_scheme(job, comparison),
         recipe(job, "report"),
+        predictions,
     )
     store.write_text(job.path("report"), page)
     job.monitor.of("report").log(str(job.path("report")))

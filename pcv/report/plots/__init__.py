@@ -40,6 +40,14 @@ from pcv.report.plots.computation import (
     rhat_name,
 )
 from pcv.report.plots.cumulative import cumulative
+from pcv.report.plots.predictions import (
+    along,
+    calibration,
+    observed,
+    parameters,
+    pit,
+    unit_differences,
+)
 from pcv.report.plots.shared import (
     COLOURS,
     FAINT,
@@ -66,9 +74,11 @@ __all__ = [
     "SMALL",
     "WIDTH",
     "Label",
+    "along",
     "answer",
     "benchmark",
     "benchmark_panel",
+    "calibration",
     "cumulative",
     "difference",
     "ess",
@@ -77,7 +87,10 @@ __all__ = [
     "khat",
     "label_right",
     "none",
+    "observed",
     "overlap",
+    "parameters",
+    "pit",
     "probability",
     "rhat",
     "rhat_name",
@@ -85,4 +98,5 @@ __all__ = [
     "stacked",
     "titled",
     "uncertainty",
+    "unit_differences",
 ]

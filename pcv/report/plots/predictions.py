@@ -1,0 +1,277 @@
+"""Figures of out-of-fold predictions: how good they are, and whether they are calibrated.
+
+`predicted` is the content of group ``predictions`` of diagnostics.zarr, with replicates.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import arviz_plots as az
+import numpy as np
+import pandas as pd
+import xarray as xr
+from arviz_stats.ecdf_utils import ecdf_pit
+from jaxtyping import Float, Shaped
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from pcv.analysis.calibration import LEVEL
+from pcv.analysis.results.predicted import calibration_of, replicates
+from pcv.report.plots import shared
+from pcv.report.plots.words import shorten
+
+MAX_CATEGORIES = 10
+"""values of an outcome of whole numbers from which on it is not a category"""
+MAX_COLOURS = len(shared.COLOURS)
+NAMED = 5
+"""units, or folds, that are named"""
+TALL = 2.3
+"""height of a panel, in inches"""
+SIMULATIONS, MAX_UNITS = 1000, 5000
+"""of uniform PITs, for bands; and the most units that have any"""
+
+
+def pit(predictions: Mapping[str, xr.Dataset]) -> Figure:
+    """ECDF of the PITs less that of uniform ones, model by model, with the test of `arviz_stats`.
+
+    Args:
+        predictions: by model, with ``pit`` (unit).
+    """
+    labels = shorten(list(predictions))
+    of_models = {
+        label: ("unit", predicted["pit"].values)
+        for label, predicted in zip(labels, predictions.values())
+    }
+    tree = xr.DataTree.from_dict({"pit": xr.Dataset(of_models)})
+    figure = _ecdf(tree, list(of_models), coverage=False)
+    for ax, predicted in zip(figure.axes, predictions.values()):
+        few = predicted.sizes["unit"] <= MAX_UNITS
+        if few and not calibration_of(predicted).dependent:
+            at, _, low, high = ecdf_pit(
+                predicted["pit"].values, 1 - LEVEL, SIMULATIONS, rng=np.random.default_rng(0)
+            )
+            ax.fill_between(at, low - at, high - at, step="post", color=shared.FAINT, zorder=0)
+    return figure
+
+
+def _ecdf(tree: xr.DataTree, names: Sequence[str], coverage: bool) -> Figure:
+    height = TALL * len(names)
+    drawn = az.plot_ecdf_pit(
+        tree,
+        group="pit",
+        sample_dims=["unit"],
+        method="pot_c",
+        envelope_prob=1 - LEVEL,
+        coverage=coverage,
+        backend="matplotlib",
+        col_wrap=1,
+        figure_kwargs=_page(height),
+        visuals={"p_value_text": False, "title": False, "xlabel": False, "ylabel": False},
+    )
+    figure = _taken(drawn)
+    for ax, name in zip(figure.axes, names):
+        shared.plain(ax)
+        what = "coverage" if coverage else "ECDF of PITs"
+        shared.titled(ax, f"{name}: {what}, less that if calibrated")
+    level = "level of the central interval" if coverage else "PIT"
+    figure.axes[-1].set_xlabel(level, fontsize=shared.NORMAL)
+    return figure
+
+
+def _page(height: float) -> dict[str, Any]:
+    """Arguments of a figure that `arviz_plots` draws."""
+    size = shared.WIDTH, height
+    return {"FigureClass": shared.Drawing, "figsize": size, "layout": "constrained"}
+
+
+def _taken(drawn: az.PlotCollection) -> Figure:
+    """The figure of a plot, which pyplot would keep."""
+    figure: Figure = drawn.viz["figure"].item()
+    pyplot.close(figure)
+    return figure
+
+
+def calibration(predictions: Mapping[str, xr.Dataset]) -> Figure:
+    """Calibration: of binary outcomes and ordered categories, observed frequencies against
+    predicted probabilities, by isotonic regression (PAVA); of others, coverage of intervals.
+
+    Args:
+        predictions: by model.
+    """
+    first = next(iter(predictions.values()))
+    categories = _categories(first["y"].values)
+    if not categories:
+        labels = shorten(list(predictions))
+        of_models = {
+            label: ("unit", x["pit"].values) for label, x in zip(labels, predictions.values())
+        }
+        tree = xr.DataTree.from_dict({"pit": xr.Dataset(of_models)})
+        return _ecdf(tree, list(of_models), coverage=True)
+    kind = "binary" if categories == 2 else "ordinal"
+    (label, *_), predicted = shorten(list(predictions)), first
+    y_rep = predicted["y_rep"].values.astype(int)
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior_predictive": xr.Dataset({"y": (("chain", "draw", "unit"), y_rep)}),
+            "observed_data": xr.Dataset({"y": ("unit", predicted["y"].values.astype(int))}),
+        }
+    )
+    rows = 1 if kind == "binary" else categories - 1
+    drawn = az.plot_ppc_pava(
+        tree,
+        data_type=kind,
+        backend="matplotlib",
+        col_wrap=1,
+        figure_kwargs=_page(TALL * rows),
+        visuals={"title": False, "xlabel": False, "ylabel": False},
+    )
+    figure = _taken(drawn)
+    for k, ax in enumerate(figure.axes):
+        shared.plain(ax)
+        event = "outcome 1" if kind == "binary" else f"outcome at most {k}"
+        shared.titled(ax, f"{label}: frequency of {event}")
+    figure.axes[-1].set_xlabel("predicted probability", fontsize=shared.NORMAL)
+    return figure
+
+
+def _categories(y: Float[np.ndarray, " unit"]) -> int:
+    """The number of categories of an outcome; 0 if it has none."""
+    values = np.unique(y)
+    whole = (values == np.round(values)).all() and values.min() >= 0
+    few = whole and values.max() < MAX_CATEGORIES and len(values) > 1
+    return int(values.max()) + 1 if few else 0
+
+
+def observed(predicted: xr.Dataset, model: str) -> Figure:
+    """Outcomes against the median of their predictives, with 90% intervals.
+
+    Args:
+        predicted: of the model.
+        model: its name.
+    """
+    low, middle, high = np.quantile(replicates(predicted), (0.05, 0.5, 0.95), axis=0)
+    y = predicted["y"].values
+    figure, (ax,) = shared.stacked(1, 3.6)
+    within = (y >= low) & (y <= high)
+    for some, colour in ((within, shared.COLOURS[0]), (~within, shared.COLOURS[1])):
+        ax.vlines(middle[some], low[some], high[some], color=colour, lw=0.8, alpha=0.35)
+        ax.plot(middle[some], y[some], "o", color=colour, ms=3)
+    ends = np.array([min(low.min(), y.min()), max(high.max(), y.max())])
+    ax.axline((ends[0], ends[0]), slope=1, color=shared.GREY, lw=0.9)
+    ax.set_xlim(middle.min() - 0.03 * np.ptp(middle), middle.max() + 0.03 * np.ptp(middle) + 1e-9)
+    ax.set_xlabel("median of the predictive", fontsize=shared.NORMAL)
+    (label,) = shorten([model])
+    shared.titled(ax, f"{label}: outcomes, and 90% intervals")
+    return figure
+
+
+def along(
+    predicted: xr.Dataset,
+    outcome: str,
+    x: tuple[str, Shaped[np.ndarray, " unit"]],
+    colour: tuple[str, Shaped[np.ndarray, " unit"]] | None,
+) -> Figure:
+    """Outcomes and their predictives along a column of the data.
+
+    Args:
+        predicted: of a model.
+        outcome: name of the outcome.
+        x: name and values of the column.
+        colour: name and values of a column that colours units; None: none does.
+    """
+    quantiles = np.quantile(replicates(predicted), (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
+    figure, (ax,) = shared.stacked(1, 3.6)
+    places, groups = _places(x[1]), _groups(colour, predicted.sizes["unit"])
+    apart = _room(places) / len(groups)
+    for i, (label, some) in enumerate(groups):
+        hue = shared.COLOURS[i % MAX_COLOURS]
+        at = places[some] + apart * (i - (len(groups) - 1) / 2)
+        low, lower, middle, upper, high = quantiles[:, some]
+        ax.vlines(at, low, high, color=hue, lw=0.8, alpha=0.4)
+        ax.vlines(at, lower, upper, color=hue, lw=2.4, alpha=0.4)
+        ax.plot(at, middle, "_", color=hue, ms=5)
+        ax.plot(at, predicted["y"].values[some], "o", color=hue, ms=3, label=label)
+    if colour is not None and len(groups) <= MAX_COLOURS:
+        shared.add_legend(figure, *ax.get_legend_handles_labels())
+    ax.set_xlabel(x[0], fontsize=shared.NORMAL, parse_math=False)
+    shared.titled(ax, f"{outcome}: 50% and 90% intervals of its predictive")
+    return figure
+
+
+def unit_differences(
+    difference: Float[np.ndarray, " unit"],
+    names: Shaped[np.ndarray, " unit"],
+    models: tuple[str, str],
+    x: tuple[str, Shaped[np.ndarray, " unit"]],
+    colour: tuple[str, Shaped[np.ndarray, " unit"]] | None,
+) -> Figure:
+    """Differences in elpd unit by unit, along a column of the data; the largest are named.
+
+    Args:
+        difference: of each unit (nats).
+        names: of the units.
+        models: the first predicts a unit better where the difference is positive.
+        x, colour: as for `along`.
+    """
+    figure, (ax,) = shared.stacked(1, 3.2)
+    places, groups = _places(x[1]), _groups(colour, len(difference))
+    ax.axhline(0, color=shared.INK, lw=0.9)
+    for i, (label, some) in enumerate(groups):
+        hue = shared.COLOURS[i % MAX_COLOURS]
+        ax.plot(places[some], difference[some], "o", color=hue, ms=3.5, label=label)
+    if colour is not None and len(groups) <= MAX_COLOURS:
+        shared.add_legend(figure, *ax.get_legend_handles_labels())
+    largest = np.argsort(-np.abs(difference))[:NAMED]
+    ax.set(xlim=ax.get_xlim(), ylim=ax.get_ylim())  # labels are placed relative to them
+    shared.label_points(ax, places[largest], difference[largest], names[largest])
+    ax.set_xlabel(x[0], fontsize=shared.NORMAL, parse_math=False)
+    shared.titled(ax, f"elpd of units: {models[0]} minus {models[1]} (nats)")
+    return figure
+
+
+def parameters(summary: pd.DataFrame, full: Mapping[str, tuple[float, float]]) -> Figure:
+    """Parameters in the folds that move them most, and given the full data.
+
+    Args:
+        summary: of `pcv.analysis.results.predicted.fold_summary`.
+        full: mean and standard deviation given the full data, by parameter.
+    """
+    names = list(summary.index.get_level_values("parameter").unique())
+    figure, axes = shared.stacked(len(names), 1.5)
+    for ax, name in zip(axes, names):
+        rows = summary.loc[name].iloc[:NAMED]
+        height = np.arange(len(rows))
+        mean, sd = full[name]
+        ax.axvspan(mean - sd, mean + sd, color=shared.FAINT)
+        ax.axvline(mean, color=shared.GREY, lw=0.9)
+        ax.hlines(height, rows["5%"], rows["95%"], color=shared.COLOURS[0], lw=0.9)
+        ax.hlines(height, rows["25%"], rows["75%"], color=shared.COLOURS[0], lw=2.6)
+        ax.plot(rows["mean"], height, "o", color=shared.COLOURS[0], ms=4)
+        ax.set_yticks(height, list(map(str, rows.index)), parse_math=False)
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.grid(visible=False)
+        shared.titled(ax, f"{name}: folds that move it most; grey: full data ± sd")
+    return figure
+
+
+def _places(x: Shaped[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]:
+    """Values of a column as places on an axis; text and dates by their order."""
+    return x.astype(float) if x.dtype.kind in "biuf" else pd.Categorical(x).codes.astype(float)
+
+
+def _room(places: Float[np.ndarray, " unit"]) -> float:
+    """Width in which units at one place can lie side by side; 0 where all lie apart."""
+    different = np.unique(places)
+    if len(different) == len(places):
+        return 0.0
+    return 0.7 * float(np.diff(different).min()) if len(different) > 1 else 0.7
+
+
+def _groups(
+    colour: tuple[str, np.ndarray] | None, number: int
+) -> list[tuple[str, Shaped[np.ndarray, " unit"]]]:
+    """Labels and units of each colour."""
+    if colour is None:
+        return [("", np.ones(number, bool))]
+    name, values = colour
+    return [(f"{name} {value}", values == value) for value in np.unique(values)]
