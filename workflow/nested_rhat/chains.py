@@ -163,7 +163,7 @@ def advanced(
             rate = fitting.FAST if done < ADAPTED else 0.0
             pace = Pace(done, size, fit.num_steps, 1, rate, TARGET_ACCEPT)
             at = engine, root, fit.kernel, pace, state, chains, None
-            state, moved, _ = advance(*at, with_draws)
+            state, moved, *_ = advance(*at, with_positions=with_draws)
             done += size
             draws = moved.position[:, :size].astype(float) if with_draws else None
             if draws is not None:
