@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from pcv.base import devices
 from pcv.base.errors import PcvError, nearest
@@ -47,9 +47,28 @@ def parameter_draws(
             raise PcvError(
                 f"fold_summary: no variable {name!r}; {nearest(name, [str(x) for x in like])}"
             )
+    with devices.precision("float64"):
+        drawn = _draws(problem, predicted, names)
+    size = predicted["position"].shape[:3]
+    first = ("fold", "chain", "draw")
+    return xr.Dataset(
+        {
+            name: (
+                (*first, *(dim for dim in like[name].dims if dim not in first)),
+                np.asarray(x).reshape(*size, *x.shape[2:]),
+            )
+            for name, x in drawn.items()
+        },
+        {"fold": predicted["sampled_fold"].values}
+        | {dim: like[dim] for name in names for dim in like[name].dims if dim not in first},
+    )
+
+
+def _draws(
+    problem: Problem, predicted: xr.Dataset, names: Sequence[str]
+) -> dict[str, Float[Array, "fold sample ..."]]:
+    """The variables at the kept draws of all chains."""
     model, unravel = problem.model, unravel_of(problem.model.init)
-    position = predicted["position"].values
-    folds = problem.named(predicted["sampled_fold"].values)
     redraw = _redraw_effects(problem)
 
     def of_fold(key: Array, positions: Array, test: Array) -> dict[str, Array]:
@@ -60,23 +79,12 @@ def parameter_draws(
 
         return jax.lax.map(of_draw, (jax.random.split(key, len(positions)), positions))
 
-    with devices.precision("float64"):
-        flat = jnp.asarray(position.reshape(len(position), -1, position.shape[-1]), float)
-        keys = jax.random.split(problem.key("fold_summary"), len(flat))
-        every = programs.once(jax.vmap(of_fold))
-        drawn = every(keys, flat, jnp.asarray(folds.test))
-    first = ("fold", "chain", "draw")
-    return xr.Dataset(
-        {
-            name: (
-                (*first, *(dim for dim in like[name].dims if dim not in first)),
-                np.asarray(x).reshape(*position.shape[:3], *x.shape[2:]),
-            )
-            for name, x in drawn.items()
-        },
-        {"fold": folds.id}
-        | {dim: like[dim] for name in names for dim in like[name].dims if dim not in first},
-    )
+    position = predicted["position"].values
+    flat = jnp.asarray(position.reshape(len(position), -1, position.shape[-1]), float)
+    keys = jax.random.split(problem.key("fold_summary"), len(flat))
+    test = problem.named(predicted["sampled_fold"].values).test
+    every: dict[str, Array] = programs.once(jax.vmap(of_fold))(keys, flat, jnp.asarray(test))
+    return every
 
 
 def _redraw_effects(problem: Problem) -> Callable[[Array, Params, Array], Params]:
