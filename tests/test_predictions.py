@@ -215,6 +215,57 @@ class TestPoissonGroups:
         assert np.unique(share.round(3)).size > 20
 
 
+KINDS = ("binary", "categorical")
+
+
+def outcome_of(kind, x, y=None):
+    """Outcomes of several kinds that depend on one covariate."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    eta = slope * x
+    kinds = {
+        "binary": dist.Bernoulli(logits=eta),
+        "ordinal": dist.OrderedLogistic(eta, jnp.array([-1.0, 1.0])),
+        "categorical": dist.Categorical(logits=jnp.stack([0 * eta, eta, -eta], -1)),
+        "vector": dist.Normal(eta[:, None] + jnp.zeros(2), 1.0).to_event(1),
+    }
+    with numpyro.plate("units", len(x)):
+        numpyro.sample("y", kinds[kind], obs=y)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["ordinal", "vector", *(pytest.param(x, marks=pytest.mark.slow) for x in KINDS)],
+)
+def test_outcomes_of_every_kind(kind):
+    """Replicates have the outcome's values, and frequencies that a calibrated model gives."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=40)
+    y = {
+        "binary": rng.random(40) < 1 / (1 + np.exp(-x)),
+        "ordinal": np.digitize(x + rng.logistic(size=40), [-1.0, 1.0]),
+        "categorical": rng.integers(0, 3, 40),
+        "vector": x[:, None] + rng.normal(size=(40, 2)),
+    }[kind]
+    model = from_numpyro(outcome_of, {"kind": kind, "x": x, "y": y if kind == "vector" else y * 1})
+    cv = pcv.cross_validate(
+        model, kfold(40, 4, seed=1), chains=4, draws=50, predictions=200, progress=False
+    )
+    tree, number = cv.predictions(), y.size
+    assert dict(tree["posterior_predictive"].sizes) == {"chain": 4, "draw": 50, "unit": number}
+    np.testing.assert_array_equal(tree["observed_data"]["y"], np.ravel(y))
+    draws = tree["posterior_predictive"]["y"].values
+    if kind != "vector":
+        assert set(np.unique(draws)) <= set(np.unique(y).tolist())
+    for value in np.unique(y)[:-1][:3]:
+        expected = (draws <= value).mean((0, 1))
+        z = ((np.ravel(y) <= value) - expected).sum() / np.sqrt((expected * (1 - expected)).sum())
+        assert abs(z) < z_limit(12)
+    assert len(cv.table()) == number
+    assert stats.kstest(cv.table()["pit"], "uniform").pvalue > RATE
+    plot = "plot_ppc_pava" if kind == "binary" else "plot_ppc_pit"
+    getattr(az, plot)(tree, backend="none")
+
+
 def test_pits_from_replicates_agree_with_those_of_the_cdf():
     data, folds = linear_data(), leave_one_out(16)
     model = linear_regression()
