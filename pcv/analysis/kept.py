@@ -33,12 +33,13 @@ class Keeps(NamedTuple):
 
 
 NONE = Keeps(0, 0)
-MOST_BYTES = 2**28
-"""of the replicates of all tested units, and of the draws that are kept with them"""
+MOST_BYTES, MOST_RETURNED = 2**28, 2**26
+"""of the replicates of all tested units, and of the draws that are kept with them; while chains run,
+several times as many are held"""
 
 
 def keeps_of(asked: int, chains: int, slots: tuple[int, int, int], num_params: int) -> Keeps:
-    """How many draws each chain keeps: as many as replicates are asked for, within `MOST_BYTES`.
+    """How many draws each chain keeps: as many as replicates are asked for, within limits.
 
     Args:
         asked: number of replicates of each tested unit, over all chains.
@@ -50,7 +51,7 @@ def keeps_of(asked: int, chains: int, slots: tuple[int, int, int], num_params: i
     >>> keeps_of(400, 8, slots=(30, 5, 1), num_params=65)
     Keeps(replicated=50, returned=50)
     >>> keeps_of(400, 8, slots=(3000, 1, 1), num_params=400)
-    Keeps(replicated=50, returned=6)
+    Keeps(replicated=50, returned=1)
     """
 
     def of_chain(number: int) -> int:
@@ -60,7 +61,9 @@ def keeps_of(asked: int, chains: int, slots: tuple[int, int, int], num_params: i
     if not asked:
         return NONE
     replicated = of_chain(MOST_BYTES // (4 * slots[0] * slots[1] * slots[2]))
-    return Keeps(replicated, min(replicated, of_chain(MOST_BYTES // (4 * slots[0] * num_params))))
+    return Keeps(
+        replicated, min(replicated, of_chain(MOST_RETURNED // (4 * slots[0] * num_params)))
+    )
 
 
 def spacing(number: Int[np.ndarray, " draw"], capacity: int) -> Int[np.ndarray, " draw"]:

@@ -103,7 +103,7 @@ def score_block(
 
 
 class Kept(NamedTuple):
-    """Some draws of a block, and replicates of the fold's test set at them."""
+    """Some draws of a block, and replicates of the fold's test set at them, in single precision."""
 
     position: Float[Any, "kept_position param"]
     y_rep: Float[Any, "kept slot ..."] | None
@@ -142,8 +142,9 @@ def keep_of_block(
     """
     position = positions[block, kept_positions]
     predict, cdf, dtype = target.predict, target.cdf, position.dtype
+    single = position.astype(jnp.float32)
     if predict is None:
-        return Kept(position, None, None, None)
+        return Kept(single, None, None, None)
     fold = Fold(train_mask(chain.held_out, num_units), chain.test)
     of_chain = chain_key(root, chain.fold, chain.number)
     discrete = target.outcome.discrete
@@ -154,7 +155,7 @@ def keep_of_block(
     def add(j: Int[Array, ""], so_far: tuple) -> tuple:
         key, (y_rep, *shares) = jax.random.fold_in(of_chain, 2 * (first + kept[j]) + 1), so_far
         at = key, positions[block, kept[j]], fold
-        y_rep = y_rep.at[j].set(predict(*at).astype(dtype))
+        y_rep = y_rep.at[j].set(predict(*at).astype(jnp.float32))
         if y is None or cdf is None:
             return (y_rep,)
         up_to = cdf(*at, y)
@@ -163,6 +164,7 @@ def keep_of_block(
 
     one = jax.eval_shape(predict, of_chain, positions[block, 0], fold)
     zero = jnp.zeros(one.shape, dtype)
-    so_far = jnp.zeros((kept.size, *one.shape), dtype), *([zero, zero] if y is not None else ())
+    of_draws = jnp.zeros((kept.size, *one.shape), jnp.float32)
+    so_far = of_draws, *([zero, zero] if y is not None else ())
     y_rep, *shares = jax.lax.fori_loop(0, number, add, so_far)
-    return Kept(position, y_rep, *(shares or (None, None)))
+    return Kept(single, y_rep, *(shares or (None, None)))

@@ -106,10 +106,11 @@ def build(
         block, packed = chains
         return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
 
-    def kept_tile(same: Any, chains: tuple[Array, Packed]) -> Packed:
+    def kept_tile(same: Any, chains: tuple[Array, Packed]) -> Kept:
         one_chain: Callable[..., Kept] = partial(keep_of_block, once, num_units, *same)
         block, packed = chains
-        return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
+        kept: Kept = jax.vmap(one_chain)(block, *unpack(packed))
+        return kept
 
     def over_tiles(one_tile: Callable[..., Any]) -> Callable[..., Any]:
         traced_once = programs.Inner(one_tile)
@@ -297,7 +298,7 @@ def advance(
     moved, positions, scored, kept = rows(_concatenated(parts), np.argsort(order))
     after, draws = unpack(moved)
     draws = draws._replace(position=positions)
-    return Advanced(after, draws, scored and unpack(scored), kept and unpack(kept))
+    return Advanced(after, draws, scored and unpack(scored), kept)
 
 
 def score(
@@ -376,7 +377,8 @@ def taken(
     if keep is not None:
         kept_at = scoring[0], rows(pack((chains,)), some)
         at = one, root, one, *typed(keep), positions, kept_at
-        of_chain += bytes_of_one(jax.eval_shape(engine.keep.function, *at))
+        kept = jax.tree.leaves(jax.eval_shape(engine.keep.function, *at))
+        of_chain += sum(x.size * x.dtype.itemsize for x in kept) // len(some)
     if None in found:
         return None
     moved, scored = found

@@ -174,16 +174,18 @@ def keep_of_block(keeps: Keeps, first: int, size: int, buffer: int) -> tuple[Kee
 
 
 def with_kept(block: Block, kept: Kept, replicated: int, returned: int, num_chains: int) -> Block:
-    """A block with the draws that are kept of it, in single precision."""
-    draws = {"position": by_fold(kept.position[:, :returned], num_chains).astype(np.float32)}
+    """A block with the draws that are kept of it."""
+    draws = {"position": by_fold(kept.position[:, :returned], num_chains)}
     means = dict(block.means)
     if kept.y_rep is not None:
-        draws["y_rep"] = by_fold(kept.y_rep[:, :replicated], num_chains).astype(np.float32)
+        draws["y_rep"] = by_fold(kept.y_rep[:, :replicated], num_chains)
     if kept.below is not None and kept.up_to is not None:
         shares = {"below": kept.below, "up_to": kept.up_to}
         weight = np.full(draws["position"].shape[:2], 0.0 if replicated else -np.inf)
         means["pit_pointwise"] = {"log_weight": weight}
-        means["pit_pointwise"] |= {name: by_fold(x, num_chains) for name, x in shares.items()}
+        means["pit_pointwise"] |= {
+            name: by_fold(np.asarray(x, float), num_chains) for name, x in shares.items()
+        }
     return block._replace(kept=draws, means=means)
 
 
