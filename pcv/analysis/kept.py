@@ -34,8 +34,8 @@ class Keeps(NamedTuple):
 
 NONE = Keeps(0, 0)
 MOST_BYTES, MOST_RETURNED = 2**28, 2**26
-"""of the replicates of all tested units, and of the draws that are kept with them; while chains run,
-several times as many are held"""
+"""of the replicates of all tested units, and of the draws that are kept with them; while chains
+run, several times as many are held"""
 
 
 def keeps_of(asked: int, chains: int, slots: tuple[int, int, int], num_params: int) -> Keeps:
