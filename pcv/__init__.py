@@ -30,6 +30,7 @@ _PUBLIC = {
     "evidence": "pcv.api.evidence",
     "cumulative": "pcv.api.evidence",
     "compare": "pcv.api.comparisons",
+    "mixture": "pcv.api.mixture",
     "load": "pcv.api.result",
     "CV": "pcv.api.result",
     "Comparisons": "pcv.api.comparisons",

@@ -326,7 +326,7 @@ class TestComparison:
             pcv.compare({"a": found["slopes"], "b": found["flat"].elpd})
         tree = found["flat"].tree.copy()
         tree.attrs["outcome_print"] = "of other values"
-        with pytest.raises(PcvError, match="'flat' was scored on other data than 'slopes'; compa"):
+        with pytest.raises(PcvError, match="'flat' was scored on other data than 'slopes'; give"):
             pcv.compare({"slopes": found["slopes"], "flat": CV(tree, joint=False)})
 
 

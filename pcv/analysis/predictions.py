@@ -132,11 +132,7 @@ def _pit(
 ) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
     """PIT of every unit, and its MCSE."""
     if not all("pit_pointwise_below" in x for x in samples):
-        below = (y_rep < y[:, None, None]).sum((1, 2))
-        equal = (y_rep == y[:, None, None]).sum((1, 2))
-        number = y_rep[0].size
-        pit = (below + uniform * (1 + equal)) / (number + 1)
-        return pit, np.sqrt(pit * (1 - pit) / number)
+        return pit_of_replicates(y_rep, y, uniform)
     of_parts = parts(samples, "pit_pointwise")
     each = []
     for name in ("below", "up_to"):
@@ -148,3 +144,22 @@ def _pit(
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = np.std(value, axis=1, where=there, ddof=1)
     return pit, spread / np.sqrt(there.sum(1))
+
+
+def pit_of_replicates(
+    y_rep: Float[np.ndarray, "unit chain replicate"],
+    y: Float[np.ndarray, " unit"],
+    uniform: Float[np.ndarray, " unit"],
+) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
+    """PIT of every unit among its replicates, and its MCSE if these are independent.
+
+    Args:
+        y_rep: replicates.
+        y: outcome.
+        uniform: place among replicates that equal the outcome.
+    """
+    below = (y_rep < y[:, None, None]).sum((1, 2))
+    equal = (y_rep == y[:, None, None]).sum((1, 2))
+    number = y_rep[0].size
+    pit = (below + uniform * (1 + equal)) / (number + 1)
+    return pit, np.sqrt(pit * (1 - pit) / number)

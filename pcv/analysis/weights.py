@@ -5,7 +5,7 @@ as the joint densities of whole test sets underflow.
 """
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import minimize
 from scipy.special import softmax
 
@@ -60,7 +60,29 @@ def stacking(
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
         options={"ftol": tolerance, "maxiter": 1000},
     ).x
+    found[found < 2 * tiny] = 0.0
     return found / found.sum()
+
+
+def stacking_without(
+    elpd: Float[np.ndarray, "model term"], fold_of_term: Int[np.ndarray, " term"]
+) -> Float[np.ndarray, "model fold"]:
+    """Stacking weights from the terms of all folds but one, for each fold: its own terms then score
+    the mixture without having fitted it.
+
+    Args:
+        elpd: of every term by every model (nats).
+        fold_of_term: index of the fold of every term.
+
+    >>> elpd = np.array([[-1.0, -9.0, -9.0], [-9.0, -1.0, -1.0]])
+    >>> stacking_without(elpd, np.arange(3)).round(2)
+    array([[0. , 0.5, 0.5],
+           [1. , 0.5, 0.5]])
+    """
+    start = stacking(elpd)
+    others = fold_of_term != np.arange(fold_of_term.max() + 1)[:, None]
+    shares = others / others.sum(axis=1, keepdims=True)
+    return np.array([stacking(elpd, share, start) for share in shares]).T
 
 
 def stacking_se(

@@ -197,6 +197,7 @@ class Comparisons:
         words = [wording.in_words(self.shown), *wording.deciding(self.shown)]
         words += results.on_subspaces(self.diagnostics)
         words += results.on_predictions(self.diagnostics)
+        words += results.on_mixtures(self.diagnostics)
         return "\n\n".join([*tables, *map(wording.wrapped, words)])
 
     def _repr_html_(self) -> str:

@@ -36,15 +36,15 @@ def draw(name: str, *args: Any) -> "Figure":
 
 @dataclass(frozen=True, repr=False)
 class CV:
-    """Cross-validation of one model.
+    """Cross-validation of one model, or of a mixture of several.
 
     Attributes:
         tree: ArviZ groups of the full-data fit (posterior, sample_stats, observed_data, and
             log_likelihood where units are independent given the parameters), `folds`, and
-            `diagnostics`: estimates and diagnostics of all folds.
+            `diagnostics`: estimates and diagnostics of all folds. A mixture has no fit.
         joint: whether `elpd` and its errors refer to the joint score (each test set predicted as a
             whole) or to the pointwise score (each unit on its own).
-        problem: the model, its data and folds; None for a loaded result.
+        problem: the model, its data and folds; None for a loaded result and a mixture.
     """
 
     tree: xr.DataTree
@@ -213,8 +213,10 @@ class CV:
             parameter, the folds that move it most come first.
 
         Raises:
-            PcvError: no such variable, no draws were kept, or the result was loaded.
+            PcvError: no such variable, no draws were kept, the result was loaded, or it is of a
+                mixture.
         """
+        self._check_one_model("fold_summary")
         return predicted.fold_summary(self._draws(names), self._posterior)
 
     def _draws(self, names: "str | Sequence[str]") -> xr.Dataset:
@@ -361,7 +363,7 @@ class CV:
         return draw("benchmark", {self.name: self.diagnostics})
 
     def _check_sampled(self) -> None:
-        if "source" in self.diagnostics:
+        if "source" in self.diagnostics or "rhat_at" not in self.diagnostics:
             raise PcvError(
                 f"{self.name}: its folds may come from PSIS, which has no chains to compare; see "
                 "plot_khat"
@@ -380,8 +382,16 @@ class CV:
         """Pareto k-hat of every fold's score."""
         return draw("khat", {self.name: self.diagnostics})
 
+    def _check_one_model(self, call: str) -> None:
+        if "mixture" in self.diagnostics.attrs:
+            names = ", ".join(map(str, self.diagnostics["component"].values))
+            raise PcvError(
+                f"{call}: a mixture has no parameters of its own; call it of its models, {names}"
+            )
+
     def plot_full_data(self) -> "Figure":
         """R-hat and ESS of the parameters of the full-data fit."""
+        self._check_one_model("plot_full_data")
         return draw("full_data", {self.name: self.diagnostics})
 
 

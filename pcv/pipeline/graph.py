@@ -184,7 +184,7 @@ STAGES = {
         common=frozenset({"seed"}),
     ),
     "compare": Stage(
-        version=11,
+        version=12,
         follows=True,
         path="{experiment}/comparison.zarr",
         module="comparison",

@@ -10,13 +10,16 @@ from pcv.analysis.results.summary import is_subsample
 from pcv.base.errors import PcvError
 
 
-def comparable(models: Mapping[str, xr.DataTree], joint: bool) -> dict[str, xr.Dataset]:
+def comparable(
+    models: Mapping[str, xr.DataTree], joint: bool, call: str = "compare"
+) -> dict[str, xr.Dataset]:
     """The diagnostics of cross-validations over the same folds of the same data, named alike.
 
     Args:
         models: the groups "folds" and "diagnostics" of each, by the models' names; attributes
             ``outcome_print`` and ``folds_print`` are hashes of what they share.
         joint: whether joint scores are compared, or pointwise ones.
+        call: what the user calls.
 
     Raises:
         PcvError: they differ in data or folds, or in what pointwise scores are given.
@@ -37,7 +40,7 @@ def comparable(models: Mapping[str, xr.DataTree], joint: bool) -> dict[str, xr.D
                 if is_subsample(diagnosed[first]):
                     alike = "one subsample, of the same m and seed"
                 raise PcvError(
-                    f"compare: '{other}' was scored on other {what} than '{first}'; compare models "
+                    f"{call}: '{other}' was scored on other {what} than '{first}'; give models "
                     f"over {alike}"
                 )
     if not joint:

@@ -126,6 +126,13 @@ def on_subspaces(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
     ]
 
 
+def on_mixtures(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
+    """What is to be known of mixtures of models, in sentences."""
+    return [
+        f"'{name}': {d.attrs['mixture']}" for name, d in diagnostics.items() if "mixture" in d.attrs
+    ]
+
+
 def on_predictions(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
     """Which models have no predictions, fewer than wanted, or such that are not calibrated, in
     sentences."""

@@ -80,6 +80,9 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
         rhat = reading.rhat_max_in_words(d)
         trust = f"{rhat[0].upper()}{rhat[1:]}: {trust}"
     notes = [d.attrs["subspace"]] if "subspace" in d.attrs else []
+    if "mixture" in d.attrs:
+        notes.insert(0, "R-hat, k-hat, ESS and overlap of a fold are the worst of the models'.")
+        notes.append(d.attrs["mixture"])
     if estimator := wording.estimator_in_words(d):
         notes.insert(0, estimator)
     notes += [f"{x}." for x in notes_of.overlap_note(scores.overlap, len(scores.term))]
@@ -101,6 +104,10 @@ def is_subsample(diagnostics: xr.Dataset) -> bool:
 
 def _draws(d: xr.Dataset) -> str:
     """Where the folds' draws come from."""
+    if "mixture" in d.attrs:
+        weight = d["weight"].mean("fold")
+        each = [f"{w:.2f} {name}" for name, w in zip(d["component"].values, weight.values)]
+        return f"mixture of {', '.join(each)}"
     if "source" not in d:
         number = int(d["n_draws"].values.max())
         return f"{d.attrs['num_chains']} chains x {number} draws each"
@@ -127,6 +134,8 @@ def other_score(diagnostics: xr.Dataset, name: str, kind: Kind) -> pd.Series:
     names = reading.listed(diagnostics.attrs.get("scores", []))
     if f"{name}_{kind}" not in names:
         there = f"there are {', '.join(names)}" if names else f"request it: scores=['{name}']"
+        if "mixture" in diagnostics.attrs:
+            there = "a mixture has the log score, and predictions"
         raise PcvError(f"no {kind} score '{name}'; {there}")
     scores = reading.scores(diagnostics, kind, "", "", name)
     total, mcse = comparison.total(scores), comparison.total_mcse(scores)
