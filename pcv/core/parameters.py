@@ -47,10 +47,8 @@ def parameter_draws(
             raise PcvError(
                 f"fold_summary: no variable {name!r}; {nearest(name, [str(x) for x in like])}"
             )
-    model, unravel = problem.model, unravel_of(problem.model.init)
-    position = predicted["position"].values
+    model, position = problem.model, predicted["position"].values
     folds = problem.named(predicted["sampled_fold"].values)
-    redraw = _redraw_effects(problem)
 
     def of_fold(key: Array, positions: Array, test: Array) -> dict[str, Array]:
         def of_draw(of_one: tuple[Array, Array]) -> dict[str, Array]:
@@ -61,6 +59,7 @@ def parameter_draws(
         return jax.lax.map(of_draw, (jax.random.split(key, len(positions)), positions))
 
     with devices.precision("float64"):
+        unravel, redraw = unravel_of(model.init), _redraw_effects(problem)
         flat = jnp.asarray(position.reshape(len(position), -1, position.shape[-1]), float)
         keys = jax.random.split(problem.key("fold_summary"), len(flat))
         every = programs.once(jax.vmap(of_fold))
