@@ -29,6 +29,8 @@ _PUBLIC = {
     "subsample": "pcv.api.loo",
     "evidence": "pcv.api.evidence",
     "cumulative": "pcv.api.evidence",
+    "score": "pcv.api.held_out",
+    "compare_sets": "pcv.api.held_out",
     "compare": "pcv.api.comparisons",
     "mixture": "pcv.api.mixture",
     "load": "pcv.api.result",

@@ -21,6 +21,7 @@ from pcv.analysis.results.wording import (
     scores_table,
     table,
 )
+from pcv.analysis.weights import stacking
 from tests.bounds import sd_limits
 
 FOLDS = ["rat 1", "rat 2", "rat 3", "rat 4"]
@@ -241,11 +242,12 @@ def test_one_fold_has_no_standard_error():
     assert c.elpd_diff.tolist() == [0, -2]
     assert np.isnan([*c.se, c.dse[1], c.dse_folds[1], c.p_better[1]]).all()
     assert c.mcse_diff[1] == pytest.approx(np.sqrt(0.02))
-    assert c.verdict == ["SE undefined with one fold."] * 2
-    assert "b: SE undefined with one fold." in table(c)
-    assert in_words(c).startswith(
-        "'a' predicts better than 'b' (by 2.0, SE nan, MCSE 0.14), but the folds at hand do not "
-        "show how certain that is. Caution: the estimates of 'a' and 'b' are flagged, see"
+    assert c.verdict == ["ok", "ok"]
+    assert "No SE: one fold shows no spread of its joint score; the pointwise score" in table(c)
+    assert np.isnan(stacking(c.elpd_diff_terms)).all()
+    assert in_words(c) == (
+        "'a' predicts better than 'b' (by 2.0, SE unknown, MCSE 0.14), but one fold does not "
+        "show how certain that is. No fold is flagged."
     )
 
 

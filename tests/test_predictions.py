@@ -409,6 +409,26 @@ class TestResult:
             none.fold_summary("beta")
 
 
+def levels(group, y):
+    with numpyro.plate("groups", 4):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+    with numpyro.plate("units", len(group)):
+        numpyro.sample("y", dist.Normal(level[group], 1), obs=y)
+
+
+def test_a_left_out_level_has_its_prior_in_the_summary():
+    """Outside a context of double precision, as a user calls it."""
+    group = np.repeat(np.arange(4), 3)
+    model = from_numpyro(levels, {"group": group, "y": 3.0 + group})
+    folds = leave_one_group_out(group, "group")
+    cv = pcv.cross_validate(model, folds, chains=4, draws=100, progress=False)
+    summary = cv.fold_summary("level")
+    own = np.array([summary.loc[f"level[{g}]", f"group {g}"][["mean", "sd"]] for g in range(4)])
+    assert np.abs(own[:, 0]).max() < z_limit(4) / np.sqrt(400)
+    assert np.abs(own[:, 1] - 1).max() < z_limit(4) / np.sqrt(800)
+    assert (summary.loc["level[3]", "group 0"]["mean"]) > 2
+
+
 @pytest.mark.parametrize("capacity", [1, 3, 50])
 @pytest.mark.parametrize("length", [10, 100, 333])
 def test_kept_draws_do_not_depend_on_blocks_or_on_the_length(capacity, length):

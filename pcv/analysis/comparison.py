@@ -272,6 +272,4 @@ def _verdict(scores: Scores) -> str:
             f"{'elpd' if scores.score == 'log' else scores.score} of {scores.term[lost[0]]} is "
             f"{scores.elpd[lost[0]]} ({len(lost)} not finite)."
         )
-    if len(scores.elpd) < 2:
-        found.append(f"SE undefined with one {noun(scores)}.")
     return " ".join(found) or "ok"

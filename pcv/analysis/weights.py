@@ -35,13 +35,14 @@ def stacking(
         tolerance: of the mean log score.
 
     Returns:
-        Non-negative weights that sum to 1; NaN where a score is NaN or infinite.
+        Non-negative weights that sum to 1; NaN with a single term, which would give all weight to
+        one model, and where a score is NaN or infinite.
 
     >>> stacking(np.array([[-1.0, -900.0], [-900.0, -1.0]])).round(3).tolist()
     [0.5, 0.5]
     """
     models, terms = elpd.shape
-    if not np.isfinite(elpd).all():
+    if terms < 2 or not np.isfinite(elpd).all():
         return np.full(models, np.nan)
     density = np.exp(elpd - elpd.max(axis=0))
     alpha = np.full(terms, 1 / terms) if share is None else share
@@ -130,8 +131,13 @@ def pseudo_bma_plus(
     Args:
         elpd: of every term by every model (nats).
         rng: random generator of the bootstrap.
+
+    Returns:
+        Weights that sum to 1; NaN with a single term, of which there is no bootstrap.
     """
-    terms = elpd.shape[1]
+    models, terms = elpd.shape
+    if terms < 2:
+        return np.full(models, np.nan)
     shares = rng.dirichlet(np.ones(terms), REPLICATES)
     return softmax(terms * shares @ elpd.T, axis=1).mean(axis=0)
 

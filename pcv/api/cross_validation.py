@@ -127,13 +127,13 @@ def cross_validated(call: Call, joint: bool | None, several: bool) -> Any:
             "cumulative has no folds to sample", ("folds", "scheme"), "use pcv.cumulative"
         )
     check(call.problems, call.settings, call.monitor.only_warnings(), look_for_leaks=False)
-    results = core.cross_validate(*call)
-    cvs = {name: _cv(call.problems[name], result, call, joint) for name, result in results.items()}
+    each = core.cross_validate(*call).items()
+    cvs = {name: cv_of(call.problems[name], result, call, joint) for name, result in each}
     return cvs if several else next(iter(cvs.values())).renamed("model")
 
 
-def _cv(problem: Problem, result: core.Result, call: Call, joint: bool | None) -> CV:
-    """The cross-validation of a model."""
+def cv_of(problem: Problem, result: core.Result, call: Call, joint: bool | None) -> CV:
+    """The cross-validation of a model, from what the core computes."""
     diagnosed = result.diagnostics.load()
     folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
     groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}

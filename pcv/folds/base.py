@@ -217,7 +217,8 @@ def describe(folds: Folds, num_units: int, left_out: str = "gap") -> str:
     """
     test, gap = _sizes(folds)
     training = _span(num_units - test - gap)
-    return f"{len(folds.id)} folds, test {_span(test)}, training {training}, " + (
+    number = f"{len(folds.id)} fold{'s' * (len(folds.id) != 1)}"
+    return f"{number}, test {_span(test)}, training {training}, " + (
         f"{left_out} {_span(gap)}" if gap.any() else "no gap"
     )
 

@@ -130,7 +130,7 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
         cover: every unit must be tested by exactly one fold.
 
     Raises:
-        PcvError: fewer than two folds; folds of another number of units; duplicate names; a fold
+        PcvError: no folds; folds of another number of units; duplicate names; a fold
             that tests nothing, trains on nothing, trains on a unit it tests, or has an index out of
             range; with ``cover``, units tested by no fold or by several.
 
@@ -138,8 +138,8 @@ def check(folds: Folds, unit_names: Sequence[str], cover: bool) -> None:
     >>> check(from_labels(np.array([0, 0, 1]), ["a", "b"]), ["A", "B", "C"], cover=True)
     """
     num_units = len(unit_names)
-    if len(folds.id) < 2:
-        raise PcvError(f"{len(folds.id)} fold(s): cross-validation needs at least 2")
+    if not len(folds.id):
+        raise PcvError("no folds: give at least one test set")
     if folds.num_units not in (None, num_units):
         dropped = " (rows that dropna removes do not count)" * (folds.num_units > num_units)
         raise PcvError(

@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 from pcv.folds import checks
 from pcv.folds.base import Folds, from_labels, from_sets
+from pcv.folds.columns import label
 
 MAX_SPLITS = 100_000
 """most sets that `leave_p_out` lists"""
@@ -253,8 +254,10 @@ def leave_one_group_out(group_by: checks.Values, name: str = "group") -> Folds:
     return checks.checked(made, group.size, cover=True)
 
 
-def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
-    r"""Predefined folds: one for each value of a column, in sorted order.
+def from_column(
+    values: Shaped[np.ndarray, " unit"], name: str, test: str | bool | int | float | None = None
+) -> Folds:
+    r"""Predefined folds: one for each value of a column, in sorted order; or one in all.
 
     .. math:: \mathrm{test}_v = \{i : \mathrm{value}_i = v\}, \qquad
               \mathrm{train}_v = \{j : \mathrm{value}_j \ne v\}
@@ -262,15 +265,19 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
     Args:
         values: the fold of each unit, numbers or text.
         name: of the column, and prefix of the folds' names: "part" gives "part north".
+        test: the only value whose units are a test set, as of a train/test split; None: each is.
 
     Raises:
-        PcvError: a single fold; names that differ only in case or spaces.
+        PcvError: one value for all units; no unit has the value `test`; names that differ only in
+            case or spaces.
 
     Warns:
         UserWarning: a small fold is spelt almost like a large one.
 
     >>> from_column(np.array(["south", "north", "south"]), "part").id.tolist()
     ['part north', 'part south']
+    >>> from_column(np.array([2023, 2024, 2024]), "season", test=2024)
+    1 fold of 3 units: test 2, training 1, no gap
     """
     labels, group = checks.grouped(values)
     spelt: dict[str, str] = {}
@@ -287,7 +294,15 @@ def from_column(values: Shaped[np.ndarray, " unit"], name: str) -> Folds:
             "is it a typo?",
             stacklevel=2,
         )
-    return leave_one_group_out(values, name)
+    every = leave_one_group_out(values, name)
+    if test is None:
+        return every
+    wanted = label(test)
+    if wanted not in labels:
+        hint = nearest(wanted, labels, f"there are {checks.some(labels)}")
+        raise PcvError(f"column {name!r}: no unit has the value {wanted!r} (test); {hint}")
+    tested = np.flatnonzero(group == labels.index(wanted))
+    return from_sets([f"{name} {wanted}"], [tested], None, group.size)
 
 
 def _dealt(number: int, k: int, of: str = "units") -> Int[np.ndarray, " unit"]:

@@ -271,15 +271,19 @@ class Splitter(Scheme):
 class FixedFolds(Scheme):
     """Predefined folds, from a column."""
 
-    words = "folds of column {column}"
-
     scheme: Literal["column"]
     column: Text
+    test: Text | bool | int | float | None = None  # None: every value is a fold
+
+    @property
+    def title(self) -> str:
+        only = "" if self.test is None else f", tested where it is {self.test}"
+        return f"folds of column {self.column}{only}"
 
     def lay_out(self, table: Table) -> "Folds":
         from pcv.folds.exchangeable import from_column
 
-        return from_column(table.column("column", self.column), self.column)
+        return from_column(table.column("column", self.column), self.column, self.test)
 
     def doubts(self, folds: "Folds", num_units: int) -> Iterator[str]:
         if num_units >= 20 and len(folds.id) > 0.9 * num_units:

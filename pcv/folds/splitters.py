@@ -36,8 +36,8 @@ def from_splitter(
 
     Raises:
         PcvError: a split yields anything but indices of units, trains on units that it tests, or
-            tests or trains on nothing; two splits that are the same; a single split; a time that
-            does not increase, naming the fold.
+            tests or trains on nothing; two splits that are the same; a time that does not
+            increase, naming the fold.
 
     Warns:
         UserWarning: units are tested more than once, or never although units before them are.

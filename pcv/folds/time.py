@@ -90,7 +90,7 @@ def hv_block(units: Units, v: int, h: int, skip: int = 0, time: Values | None = 
         Folds named after the first and last unit they test.
 
     Raises:
-        PcvError: v, h or skip is negative or not whole; fewer than two units have v on both sides;
+        PcvError: v, h or skip is negative or not whole; no unit has v on both sides;
             a fold has nothing left to train on; a time that does not increase, naming the fold.
 
     >>> folds = hv_block(6, v=1, h=1)
@@ -148,7 +148,7 @@ def leave_future_out(
         Folds named after the first and last unit they test.
 
     Raises:
-        PcvError: a number below 1 or not whole; fewer than two test sets; a series too short for
+        PcvError: a number below 1 or not whole; no test set; a series too short for
             one; a time that does not increase, naming the fold.
 
     >>> folds = leave_future_out(["A", "B", "C", "D"], min_observations=2)
@@ -182,10 +182,10 @@ def leave_future_out(
         folds = _of_series(names, series, min_observations, forecast_horizon, step, window or n)
         return checked(folds, units, time=time, by=by)
     start = np.arange(min_observations, n - forecast_horizon + 1, step)
-    if start.size < 2:
+    if not start.size:
         raise PcvError(
-            f"leave-future-out: {n} units leave {start.size} fold(s) of {forecast_horizon} after "
-            f"the first {min_observations}; at least 2 are needed"
+            f"leave-future-out: {n} units leave no fold of {forecast_horizon} after the first "
+            f"{min_observations}"
         )
     past = np.maximum(start - (n if window is None else window), 0)
     before = np.stack([np.zeros_like(past), past], axis=1)

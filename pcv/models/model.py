@@ -241,6 +241,7 @@ class Model(NamedTuple):
         notes: caveats for readers of its scores, one line each.
         unconstrain: the parameters for one draw of the posterior's variables, so that draws of
             another sampler can serve as the full-data fit.
+        append: the model of its data with further rows, a table or arrays by name, at their end.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -262,6 +263,7 @@ class Model(NamedTuple):
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
     notes: Sequence[str] = ()
     unconstrain: Callable[[Mapping[str, Array]], Params] | None = None
+    append: "Callable[[Any], Model] | None" = None
 
 
 class Target(NamedTuple):

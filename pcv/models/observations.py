@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv.base.errors import PcvError, kind_of
-from pcv.folds.columns import free, refuse_twice
+from pcv.folds.columns import free, missing_column, refuse_twice
 from pcv.models.model import Model, Observations, Target
 
 
@@ -99,6 +99,60 @@ def _agreed(
         tuple(renamed[name] for name in first.units),
         {renamed[name]: renamed[label] for name, label in first.labels.items()},
     )
+
+
+def append_rows(
+    given: Mapping[str, Any], new_data: Any, count: int, outcome: str
+) -> dict[str, Any]:
+    """Data with further rows at their end.
+
+    Args:
+        given: the data, by name. Arrays of `count` rows are columns.
+        new_data: a table, or arrays by name, with a value of every column in each new row. Other
+            names in both replace what is given; further ones are left out.
+        count: number of rows.
+        outcome: name of the column that is predicted.
+
+    Raises:
+        PcvError: a column is missing, has values missing, or is of another shape or kind.
+
+    >>> append_rows({"y": np.array([1, 2]), "sd": 3.0}, {"y": [4]}, 2, "y")
+    {'y': array([1, 2, 4]), 'sd': 3.0}
+    """
+    if not isinstance(new_data, Mapping | pd.DataFrame | xr.Dataset):
+        raise PcvError(f"new_data is {kind_of(new_data)}; give arrays by name, or a table")
+    refuse_twice([str(name) for name in new_data], "new_data")
+    new = {str(name): np.asarray(new_data[name]) for name in new_data}
+    columns = [name for name, x in given.items() if np.ndim(x) and len(x) == count]
+    if outcome in columns and outcome not in new:
+        raise PcvError(f"new_data: no outcome {outcome!r}; scores need its observed values")
+    for name in columns:
+        if name not in new:
+            raise PcvError(missing_column(name, new, "new_data"))
+    sizes = {name: len(np.atleast_1d(new[name])) for name in columns}
+    if len({*sizes.values()}) > 1 or 0 in sizes.values():
+        listed = ", ".join(f"{name!r} {size}" for name, size in sizes.items())
+        raise PcvError(f"new_data: numbers of rows must be the same, and above 0: {listed}")
+    whole = {name: new.get(name, x) for name, x in given.items()}
+    return whole | {name: _extended(name, np.asarray(given[name]), new[name]) for name in columns}
+
+
+def _extended(name: str, x: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """A column with new values at its end, of its type where that loses nothing."""
+    numbers = [array.dtype.kind in "biuf" for array in (x, new)]
+    if new.shape[1:] != x.shape[1:] or new.ndim != x.ndim:
+        raise PcvError(f"new_data: {name!r} has shape {new.shape}, in the data {x.shape}")
+    if numbers[0] != numbers[1]:
+        kinds = ["numbers" if number else "no numbers" for number in numbers]
+        raise PcvError(f"new_data: {name!r} holds {kinds[1]}, in the data {kinds[0]}")
+    missing = np.argwhere(pd.isna(new))
+    if missing.size:
+        raise PcvError(
+            f"new_data: {name!r} is missing in row {missing[0][0] + 1}; fill it in, or drop the row"
+        )
+    if all(numbers) and np.array_equal(new.astype(x.dtype), new):
+        new = new.astype(x.dtype)
+    return np.concatenate([x, new])
 
 
 def rows(observed: Observations, outcome: str) -> xr.Dataset:

@@ -50,6 +50,24 @@ def given_notes(comparison: Comparison) -> list[str]:
     return [f"{', '.join(names)}: {GIVEN_TESTED}{rest}"]
 
 
+def single_note(count: int, kind: str) -> list[str]:
+    """That a single term has no SE.
+
+    Args:
+        count: number of terms.
+        kind: joint or pointwise.
+
+    >>> single_note(1, "joint")
+    ['No SE: one fold shows no spread of its joint score; the pointwise score has an SE over units']
+    """
+    if count > 1:
+        return []
+    if kind == "pointwise":
+        return ["No SE: one unit shows no spread of its score"]
+    why = "one fold shows no spread of its joint score"
+    return [f"No SE: {why}; the pointwise score has an SE over units"]
+
+
 def overlap_note(overlap: Overlap | None, count: int) -> list[str]:
     """What SEs of so many terms allow for where test sets share units; empty where they do not.
 
@@ -110,7 +128,8 @@ def error_notes(comparison: Comparison) -> list[str]:
     the three errors dominates, and what to do."""
     c = comparison
     if not c.is_subsample:
-        overlap = overlap_note(c.overlap, len(c.term))
+        single = single_note(len(c.term), c.kind)
+        overlap = [*single, *overlap_note(c.overlap, len(c.term))]
         return [*given_notes(c), *overlap, *repeat_notes(c), *khat_notes(c), *mcse_notes(c)]
     if len(c.models) == 1:
         found = Sum(c.elpd[0], c.subsampling_se[0], c.se[0], np.nan)

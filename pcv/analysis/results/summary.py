@@ -85,6 +85,7 @@ def _notes(d: xr.Dataset, scores: Scores, marks: Sequence[str]) -> list[str]:
         notes.append(d.attrs["mixture"])
     if estimator := wording.estimator_in_words(d):
         notes.insert(0, estimator)
+    notes += [f"{x}." for x in notes_of.single_note(len(scores.term), scores.kind)]
     notes += [f"{x}." for x in notes_of.overlap_note(scores.overlap, len(scores.term))]
     notes += [f"{x}." for x in notes_of.repeat_notes(comparison.compare([scores]))]
     notes += [f"P{notes_of.GIVEN_TESTED[1:]}."] * scores.given_tested
@@ -206,7 +207,7 @@ def elpd_data(tree: xr.DataTree, scores: Scores, p: float) -> "ELPDData":
     if len(order) == khat.size:  # folds of one unit each: in the order of the terms
         khat = xr.DataArray(khat.values[of_term], coords, dim)
     lpd = log_predictive_density(tree, scores) / scores.repeats
-    se = float(np.sqrt(terms.size * terms.var()))
+    se = float(np.sqrt(terms.size * terms.var())) if terms.size > 1 else np.nan
     return ELPDDataLOOKFold(
         elpd=float(terms.sum()),
         se=se if scores.overlap is None else comparison.total(scores).se,

@@ -55,7 +55,8 @@ def in_words(comparison: Comparison) -> str:
     if c.subsampling_dse[row] > mcse:
         lacking = ("so small a subsample", "subsampling")
     mcse = np.hypot(mcse, c.subsampling_dse[row])
-    size = f"(by {by_error(diff, mcse)}, SE {two_figures(dse)}, {of_subsample}MCSE {error})"
+    se = "unknown" if np.isnan(dse) else two_figures(dse)
+    size = f"(by {by_error(diff, mcse)}, SE {se}, {of_subsample}MCSE {error})"
     if c.mcse_diff_is_bound[row]:
         trust += " The MCSE is a lower bound: the predictive of some folds has a heavy tail."
     if not np.isfinite(diff):
@@ -63,9 +64,10 @@ def in_words(comparison: Comparison) -> str:
     if not c.elpd_diff_terms[row].any():
         return f"{best} and {next_best} have the same score in every {noun(c)}. {trust}"
     if not dse > 0:
+        few = f"one {noun(c)} does" if c.num_terms == 1 else f"the {noun(c)}s at hand do"
         return (
-            f"{best} predicts better than {next_best} {size}, but the {noun(c)}s at hand do not"
-            f" show how certain that is. {trust}"
+            f"{best} predicts better than {next_best} {size}, but {few} not show how certain that "
+            f"is. {trust}"
         )
     lead = lead_of_best(c)
     if lead is not None and lead.is_chance:

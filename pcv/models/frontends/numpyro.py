@@ -30,6 +30,7 @@ from pcv.models.frontends.sites import (
     sites_of,
 )
 from pcv.models.model import Data, Model, Outcome, Params
+from pcv.models.observations import append_rows
 
 
 @devices.precision("float64")
@@ -171,6 +172,16 @@ def from_numpyro(
         fn = outcome_of(params, data)
         return jnp.ravel(jnp.broadcast_to(fn.cdf(jnp.reshape(y, shape)), shape))
 
+    def append(new_data: Any) -> Model:
+        if argument is None:
+            raise PcvError(
+                f"{where}: new data need its outcome to be an argument; give the model's function "
+                "what it observes by data=..."
+            )
+        whole = append_rows(given, new_data, shape[0], argument)
+        appended: Model = from_numpyro(model, whole, units=units, dims=dims)
+        return appended
+
     by_element = single is not None and not rows.units
     replicates = single is not None and _works(lambda key: predict(key, init(key), {}))
     integrals = replicates and _works(lambda key: cdf(init(key), {}, jnp.zeros(shape)))
@@ -190,6 +201,7 @@ def from_numpyro(
         coords=coords or {},
         notes=notes_on(found),
         unconstrain=unconstrain,
+        append=append,
     )
 
 
