@@ -197,6 +197,7 @@ RERUNS = {
     "chains": (changed(cv__chains=4), WARMED),
     "fold batches": (changed(cv__fold_batches=1), WARMED),
     "predictive": (changed(predictive="plain"), WARMED),
+    "paths": (changed(predict="path"), SAMPLED),
     "folds": (changed(folds__k=3), WARMED | {"folds"}),
     "fit": (changed(fit__draws=300), WARMED | {"fit a", "fit b"}),
     "bad fits": (changed(fit__allow_bad_fit=True), set()),

@@ -92,6 +92,8 @@ class Comparison(NamedTuple):
     fold: list[str]
     given_tested: list[bool]
     """per model: whether units are scored given others that the same fold tests"""
+    predict: list[str]
+    """per model: "conditional", "path" or "either", as in `pcv.analysis.scores.Scores`"""
     overlap: Overlap | None
     """of the test sets; None: each unit is tested once"""
     df: float
@@ -210,6 +212,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         term=list(first.term),
         elpd_diff_terms=diff_terms,
         given_tested=conditional.tolist(),
+        predict=[scores[i].predict for i in best_first],
         overlap=first.overlap,
         df=degrees_of_freedom(len(first.term), first.overlap),
         repeat_sd=_over_repeats(first, terms),

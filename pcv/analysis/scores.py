@@ -49,6 +49,8 @@ class Scores(NamedTuple):
     """of the test sets; None: each unit is tested once"""
     given_tested: bool = False
     """whether units are scored given others that the same fold tests, such as those just before"""
+    predict: str = "either"
+    """conditional: given these as observed; path: given simulated ones; either: given none"""
 
     @property
     def repeats(self) -> int:

@@ -141,7 +141,7 @@ def prepared(
             layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
         series = settings.folds.series(Table(units, seed))
         scores = named(settings.scores, own_scores, series)
-        of_all = units, outcome, layout, settings.predictive, scores, parsed.seed
+        of_all = units, outcome, layout, settings.predictive, scores, parsed.seed, settings.predict
         kept_for = {name: " ".join([program, *own_scores]) for name, program in programs.items()}
         problems = {  # random keys know no hash
             name: Problem(name if several else "model", partial(_same, x), *of_all, kept_for[name])

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
-from pcv.analysis.results import Compared, frames, wording
+from pcv.analysis.results import Compared, frames, steps, wording
 from pcv.analysis.results.comparable import comparable
 from pcv.api import cumulative
 from pcv.api.cumulative import CumulativeCV, OneEvidence
@@ -141,8 +141,10 @@ class Comparisons:
     @property
     def by_step(self) -> pd.DataFrame:
         """Pointwise log scores by a unit's place in its test set: in leave-future-out, by steps
-        ahead. One row per step and model, with the comparator of the joint score. A model with lags
-        is given the values just before a unit, even those that the fold tests: its ``steps_ahead``
+        ahead; other pointwise scores besides. One row per step and model, with the comparator of
+        the joint score. A model with lags is given the values just before a unit. Column
+        ``predict`` says how: "path", simulated ones, so that elpd (``log_path``) and scores are of
+        forecasts; "conditional", observed ones, even those that the fold tests: its ``steps_ahead``
         are at most its shortest lag, there is no difference to models that look further, and the
         joint score alone is that of its forecast.
 
@@ -152,7 +154,7 @@ class Comparisons:
         if any("pointwise_own_mcse" not in d for d in self.diagnostics.values()):
             raise PcvError("by_step: only of folds that are sampled, such as leave-future-out")
         reference = self.compared.comparisons["joint"].reference
-        return frames.by_step(self.diagnostics, reference)
+        return steps.by_step(self.diagnostics, reference)
 
     def cumulative(self, p: int) -> pd.DataFrame:
         r"""Cumulative scores S_CCV(P) for P = p, by every pointwise score, from folds of

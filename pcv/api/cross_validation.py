@@ -34,6 +34,7 @@ def cross_validate(
     data: Any = None,
     scores: str | Score | Sequence[Any] = ("log",),
     predictions: int = 400,
+    predict: str = "conditional",
     joint: bool | None = None,
     predictive: str = "auto",
     estimator: str = "two_sided",
@@ -73,6 +74,10 @@ def cross_validate(
             with another percentage; ``file.py:function``, or a `pcv.Score`.
         predictions: number of replicates of each tested unit that are kept, evenly over chains and
             draws (`CV.predictions`); fewer where they would take more than 256 MiB. 0: none.
+        predict: for models whose terms read other outcomes (lags), what replicates of a unit are
+            given: "conditional", the outcomes before it as observed, even those that its fold
+            tests; "path", simulated ones, so that they are forecasts of as many steps as the unit
+            is ahead (`pcv.models.paths`). Scores from replicates follow, and ``log_path`` is added.
         joint: which score to show, that of each test set as a whole (True) or of each unit
             (False); None: joint where folds hold several units. Both are computed.
         predictive: "plain", "marginal" (a left-out group's own effects integrated out) or "auto".
@@ -109,6 +114,7 @@ def cross_validate(
         "estimator": estimator,
         "scores": scores,
         "predictions": predictions,
+        "predict": predict,
         "fit": {} if fit is None else fit,
         "kernel": kernel,
         "cv": chain_settings(chains, draws, warmup, until, cv),

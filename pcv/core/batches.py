@@ -10,6 +10,7 @@ from pcv.analysis.results.numbers import in_bytes
 from pcv.base.monitor import Monitor
 from pcv.base.names import batch_names
 from pcv.core import groups
+from pcv.core.check import simulates
 from pcv.core.problem import Problem, chain_model, check_scores, engine_of
 from pcv.core.settings import CvConfig, Settings
 from pcv.core.store import Step
@@ -61,7 +62,8 @@ def cut(
     cv = settings.cv
     how = chain_model(problem, groups.tuned_fit(fit), monitor)
     check_scores(problem, how, mcmc_folds.test.shape[1])
-    engine = engine_of(problem, how, problem.scores, None, cv.batch_size)
+    of_draws = problem.scores, None, cv.batch_size, simulates(problem)
+    engine = engine_of(problem, how, *of_draws)
     first, machine = mcmc_folds.some(slice(1)), memory.of_devices()
     keeps = problem.keeps(settings.predictions, cv.chains, engine.num_params)
     measured: dict[int, memory.Step] = {}

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import jax
 
-from pcv.analysis.results.wording import GIVEN_TESTED
-from pcv.base.errors import PcvError
+from pcv.analysis.results.wording import GIVEN_TESTED, SIMULATED
+from pcv.base.errors import PcvError, setting
 from pcv.base.keys import any_key
 from pcv.base.monitor import Monitor
 from pcv.core.problem import (
@@ -23,6 +23,7 @@ from pcv.core.problem import (
 from pcv.core.settings import Settings
 from pcv.folds.sections.cumulative import Cumulative
 from pcv.models.checks.folds import check_marginal
+from pcv.models.checks.paths import check_paths
 from pcv.models.checks.prior import check_prior
 from pcv.models.checks.shapes import check_shapes
 from pcv.models.checks.values import check_values
@@ -90,6 +91,25 @@ def check(
         check_scores(problem, how, problem.folds.test.shape[1])
 
 
+def simulates(problem: Problem) -> bool:
+    """Whether replicates of test sets are simulated paths that differ from replicates given the
+    outcomes that are tested.
+
+    Raises:
+        PcvError: paths are asked for, and cannot be simulated.
+    """
+    if problem.predict != "path":
+        return False
+    of_folds = problem.outcome, problem.folds, problem.units, problem.name
+    differ: bool = checked(problem, check_paths, problem.build, problem.arrays, *of_folds)
+    if differ and predictive_model(problem).integration == "analytically":
+        raise PcvError(
+            f"model '{problem.name}': {setting('predict', value='path')} cannot simulate under its "
+            f"own `marginal`; set {setting('predictive', value='plain')}, or leave `marginal` out"
+        )
+    return differ
+
+
 def _check_model(
     problem: Problem, settings: Settings, monitor: Monitor, look_for_leaks: bool
 ) -> None:
@@ -102,7 +122,9 @@ def _check_model(
         by_unit(problem)
     if look_for_leaks:
         warn_of_leaks(problem)
-    if given_tested(problem):
+    if simulates(problem):
+        monitor.of("").log(f"note: model '{name}': {SIMULATED}")
+    elif given_tested(problem):
         monitor.of("").log(f"note: model '{name}': {GIVEN_TESTED}")
 
 

@@ -43,6 +43,8 @@ class Problem:
         predictive: "plain", "marginal" or "auto", see `pcv.models.effects.marginal.choose`.
         scores: scores besides the log score.
         seed: of all random numbers.
+        predict: "conditional" or "path": what replicates of a test set are given, see
+            `pcv.models.paths`.
         program: what is kept of the model belongs to this hash of its program and scores.
     """
 
@@ -54,6 +56,7 @@ class Problem:
     predictive: str = "auto"
     scores: "tuple[Score, ...]" = ()
     seed: int = 0
+    predict: str = "conditional"
     program: str = ""
 
     @cached_property
@@ -150,6 +153,7 @@ def pose(
     predictive: str = "auto",
     scores: "tuple[Score, ...]" = (),
     seed: int = 0,
+    predict: str = "conditional",
 ) -> Problem:
     """The problem of a model and its data, whose rows are the units.
 
@@ -157,7 +161,7 @@ def pose(
         name: of the model; part of its random keys.
         model: of these data.
         data: arrays by name; those as long as the outcome are columns.
-        folds, predictive, scores, seed: as for `Problem`.
+        folds, predictive, scores, seed, predict: as for `Problem`.
     """
     outcome = model.outcome.name
     number = len(data[outcome])
@@ -172,7 +176,8 @@ def pose(
         {"unit": [str(row) for row in range(1, number + 1)]},
     )
     layout = as_dataset(folds)
-    return Problem(name, lambda data: model, units, outcome, layout, predictive, scores, seed)
+    rest = layout, predictive, scores, seed, predict
+    return Problem(name, lambda data: model, units, outcome, *rest)
 
 
 def kept(problem: Problem, what: Hashable, make: Callable[[], Any]) -> Any:
@@ -298,6 +303,7 @@ def engine_of(
     scores: "tuple[Score, ...]" = (),
     space: "Subspace | None" = None,
     buffer: int = 50,
+    along_paths: bool = False,
 ) -> "Engine":
     """The compiled program for a model's folds, on a subspace if given.
 
@@ -307,19 +313,24 @@ def engine_of(
         scores: scores besides the log score.
         space: on which chains move.
         buffer: largest number of draws per block.
+        along_paths: whether replicates of test sets are simulated paths.
     """
+    from pcv.models import paths
     from pcv.models.model import target
     from pcv.models.parameters import flat_target
     from pcv.sampling import tiles
     from pcv.sampling.folds.subspace import on_subspace
 
     def make() -> "tuple[Scored, Engine]":
-        flat, _ = flat_target(target(how.model, problem.arrays, how.predictive))
+        whole = target(how.model, problem.arrays, how.predictive)
+        if along_paths:
+            whole = paths.along_paths(whole, how, problem.arrays)
+        flat, _ = flat_target(whole)
         flat = flat if space is None else on_subspace(flat, space)
         return how, tiles.build(flat, scores, problem.num_units, buffer)
 
     of_space = None if space is None else keeping.fingerprint(space._asdict())
-    what = "engine", id(how), of_space, buffer, *scores
+    what = "engine", id(how), of_space, buffer, along_paths, *scores
     built: tuple[Scored, Engine] = kept(problem, what, make)
     return built[1]
 

@@ -15,6 +15,7 @@ from pcv.analysis.samples import Block
 from pcv.base import process
 from pcv.base.monitor import TO_LOG, Monitor
 from pcv.core import groups
+from pcv.core.check import simulates
 from pcv.core.problem import Problem, chain_model, check_scores, engine_of
 from pcv.core.settings import CvConfig, Settings
 from pcv.core.store import Blocks, Resume, resume_nothing
@@ -192,6 +193,7 @@ def sample_batches(
         if number + 1 < len(cv.rounds):
             last["state"] = (("fold", "chain", "param"), standing.position)
         attributes = {key: warmup.attrs[key] for key in INHERITED}
+        attributes["simulated"] = int(simulates(problem))
         yield samples.end(folds.id, num_draws, tail, last, attributes)
     if len(cv.lengths) > 1 and len(cv.rounds) == 1:
         monitor.log(
@@ -222,7 +224,8 @@ def _engine(problem: Problem, fit: Fit, warmup: xr.Dataset, cv: CvConfig) -> Eng
     """The program of the folds, whose model has what its scores need."""
     how = chain_model(problem, fit, TO_LOG, bool(warmup.attrs["decoupled"]))
     check_scores(problem, how, problem.folds.test.shape[1])
-    return engine_of(problem, how, problem.scores, stored_subspace(warmup), cv.batch_size)
+    space, buffer = stored_subspace(warmup), cv.batch_size
+    return engine_of(problem, how, problem.scores, space, buffer, simulates(problem))
 
 
 def _across(

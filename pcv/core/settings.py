@@ -214,6 +214,7 @@ class Settings(Section):
     estimator: Literal["two_sided", "own"] = "two_sided"
     scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
     predictions: Annotated[int, Field(ge=0)] = 400  # replicates of each tested unit
+    predict: Literal["conditional", "path"] = "conditional"  # what these are given
     fit: FitConfig = FitConfig()
     kernel: KernelConfig | None = None  # None: chains move in all directions
     cv: CvConfig = CvConfig()
@@ -227,6 +228,13 @@ class Settings(Section):
             raise problem("only the log score is available without sampling every fold", "scores")
         if self.cv.until and self.cv.until.fold_mcse is None:
             raise problem("not every fold is sampled, so the rule must be fold_mcse", "cv", "until")
+        return self
+
+    @model_validator(mode="after")
+    def _simulates(self) -> "Settings":
+        every = self.folds.samples and not self.folds.from_full_data
+        if self.predict == "path" and not every:
+            raise problem("paths need folds that are all sampled; leave predict out", "predict")
         return self
 
     @model_validator(mode="after")

@@ -181,6 +181,14 @@ class CdfOfTest(Protocol):
     ) -> Float[Array, "slot ..."]: ...
 
 
+class LogPath(Protocol):
+    """Log density of each unit of a fold's test set, given simulated outcomes before it."""
+
+    def __call__(
+        self, key: Key[Array, ""], params: Any, fold: Fold, /
+    ) -> Float[Array, " slot"]: ...
+
+
 class MomentsOfTest(Protocol):
     """Mean of a fold's test set, and its variance or covariance."""
 
@@ -291,6 +299,8 @@ class Target(NamedTuple):
         predict: a replicate of the test set.
         cdf: probability that each outcome of the test set is at most y.
         moments: mean and variance, or covariance, of the test set given the parameters.
+        log_path: log density of each tested unit given simulated outcomes before it, in place of
+            observed ones; see `pcv.models.paths`. 0 in padded slots.
         dims: names of the dimensions of the posterior's variables, one per axis.
         coords: names of the elements along dimensions.
         reads_test: whether `log_density` reads `fold.test`; if not, the folds share the compiled
@@ -307,6 +317,7 @@ class Target(NamedTuple):
     predict: PredictTest | None = None
     cdf: CdfOfTest | None = None
     moments: MomentsOfTest | None = None
+    log_path: LogPath | None = None
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
     reads_test: bool = True

@@ -22,7 +22,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
     """The target as a function of a flat parameter vector, and the inverse of the flattening."""
     unravel = unravel_of(target.init)
     density, predict, moments = target.density, target.predict, target.moments
-    cdf = target.cdf
+    cdf, log_path = target.cdf, target.log_path
     flat = Target(
         init=lambda key: ravel_pytree(target.init(key))[0],
         log_density=lambda position, fold: target.log_density(unravel(position), fold),
@@ -34,6 +34,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
         predict=predict and (lambda key, position, fold: predict(key, unravel(position), fold)),
         cdf=cdf and (lambda key, position, fold, y: cdf(key, unravel(position), fold, y)),
         moments=moments and (lambda position, fold: moments(unravel(position), fold)),
+        log_path=log_path and (lambda key, position, fold: log_path(key, unravel(position), fold)),
         dims=target.dims,
         coords=target.coords,
         reads_test=target.reads_test,

@@ -134,6 +134,7 @@ STAGES = {
             "predictive": True,
             "scores": True,
             "predictions": True,
+            "predict": True,
             "cv": {"chains", "batch_size", "fold_batches", "memory_share"},
         },
     ),
@@ -154,13 +155,18 @@ STAGES = {
         files={"files": "model"},
     ),
     "sample": Stage(
-        version=23,
+        version=24,
         on_devices=True,
         path="{experiment}/models/{model}/sample/{batch}.zarr",
         module="chains",
         says="Sample all chains of all folds and store sums of their scores: sample/<batch>.zarr.",
         inputs=("warmup", "plan"),
-        keys={"scores": True, "predictions": True, "cv": {"draws", "until", "store"}},
+        keys={
+            "scores": True,
+            "predictions": True,
+            "predict": True,
+            "cv": {"draws", "until", "store"},
+        },
         files={"files": "model", "score files": "scores"},
         path_in_rounds="{experiment}/models/{model}/sample/{round}/{batch}.zarr",
     ),
@@ -175,7 +181,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=23,
+        version=24,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="estimates",
         says="Compute estimates and diagnostics of every fold from the stored sums: "
@@ -193,7 +199,7 @@ STAGES = {
         keys={"compare": True},
     ),
     "report": Stage(
-        version=7,
+        version=8,
         path="{experiment}/report.html",
         module="page",
         says="Write the report and its figures: report.html, figures/.",

@@ -48,6 +48,7 @@ def problem_of(
         settings.predictive,
         scores,
         job.config.seed,
+        settings.predict,
     )
 
 
@@ -109,10 +110,12 @@ def _of_column(model: "Model", name: str, arrays: "Data", column: str) -> "Model
         return {name: x for name, x in data.items() if name not in changed} | outcome
 
     log_lik, predict, moments = model.log_lik, model.predict, model.moments
+    cdf = model.cdf
     return model._replace(
         log_lik=lambda params, data: log_lik(params, seen(data)),
         predict=predict and (lambda key, params, data: predict(key, params, seen(data))),
         moments=moments and (lambda params, data: moments(params, seen(data))),
+        cdf=cdf and (lambda params, data, y: cdf(params, seen(data), y)),
         outcome=model.outcome._replace(name=column),
     )
 

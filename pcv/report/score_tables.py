@@ -162,13 +162,14 @@ def _apart(value: float, se: float, mcse: float, single: bool) -> Cells:
 
 def _steps(rows: pd.DataFrame, single: bool) -> Table:
     differences: Cells = () if single else ("difference", "SE", "MCSE")
-    head: Cells = ("step", "model", "steps ahead", *differences)
+    head: Cells = ("step", "model", "steps ahead", "predict", *differences)
     head += ("elpd", "SE of elpd", "MCSE of elpd", "units")
     cells = [
         (
             str(row["step"]),
             row["model"],
             str(row["steps_ahead"]),
+            row["predict"],
             *_apart(row["elpd_diff"], row["dse"], row["mcse_diff"], single),
             typeset(row["elpd"], row["se"]),
             error(row["se"]),
@@ -178,7 +179,8 @@ def _steps(rows: pd.DataFrame, single: bool) -> Table:
         for _, row in rows.iterrows()
     ]
     caption = (
-        "Pointwise scores of the units that are the first, second, ... after the training set; a "
-        "model with lags is given the values just before each, so that it is one step ahead"
+        "Pointwise log scores of the units that are the first, second, ... after the training set. "
+        "A model with lags is given the values just before each: as observed (predict: "
+        "conditional), so that it is one step ahead, or simulated (path)"
     )
     return Table(caption, head, cells, [False] * len(cells))

@@ -18,7 +18,8 @@ class Made(NamedTuple):
 
     sums: dict[str, Any]
     """joint, pointwise and, where there are several slots, bridge (of
-    `pcv.analysis.diagnostics.UnitSides`) → carry of `pcv.sampling.accumulate.log_sums`"""
+    `pcv.analysis.diagnostics.UnitSides`), and path where outcomes are simulated → carry of
+    `pcv.sampling.accumulate.log_sums`"""
     means: dict[str, Any]
     """score → carry of `pcv.sampling.accumulate.weighted_means`"""
     y_rep: Float[Any, "draw slot"] | None
@@ -73,6 +74,8 @@ def score_block(
         terms = {"joint": joint, "pointwise": pointwise}
         if "bridge" in made.sums:
             terms["bridge"] = pointwise + jax.nn.log_sigmoid(center["shift"] - joint)
+        if target.log_path is not None:
+            terms["path"] = target.log_path(key, position, fold)
         values, y_rep = averaged(key, position), made.y_rep
         if y_rep is not None:
             assert target.predict is not None
@@ -88,6 +91,8 @@ def score_block(
     of_kind = {name: center[name] for name in ("joint", "pointwise")}
     if slots > 1:
         of_kind["bridge"] = center["pointwise"]
+    if target.log_path is not None:
+        of_kind["path"] = center["pointwise"]
     example = jax.eval_shape(averaged, own, positions[0, 0])
     nothing = Made(
         {kind: log_sums.init(x) for kind, x in of_kind.items()},

@@ -33,6 +33,8 @@ class Estimate(NamedTuple):
     left_out: Float[np.ndarray, "part fold"] | None = None
     """jackknife contribution of each part to the error: the sum of squares is the fold's
     ``mcse**2`` and, for folds that share their draws, sums of products are covariances"""
+    slot_mcse: Float[np.ndarray, "fold slot"] | None = None
+    """of each slot's score; None: the score is of whole folds"""
 
 
 def shared(apart: Float[np.ndarray, "part fold"]) -> float:
@@ -118,7 +120,7 @@ def batch_jackknife(
 
     Returns:
         The estimate, and the MCSE of each fold's score: its sum over present slots, which share
-        their draws. The MCSE is NaN with fewer than two parts.
+        their draws; by slot, of each alone. The MCSE is NaN with fewer than two parts.
 
     >>> x = np.random.default_rng(1).normal(2, 1, (1, 100))
     >>> parts = Parts(np.full((1, 100), True), np.zeros((1, 100)), {"x": x})
@@ -128,17 +130,25 @@ def batch_jackknife(
     """
     there, each = parts.reached, _weighted_sums(parts)
     value = _evaluate(_total(each), estimate)
-    left_out = np.empty((there.shape[1], len(value)))
+    left_out = np.empty((there.shape[1], *value.shape))
     rest = [_without_each(x) for x in each.sums.values()]
     for p, weight in enumerate(_without_each(each.weight)):
         sums = {name: next(own) for name, own in zip(each.sums, rest)}
-        left_out[p] = _over_units(_evaluate(_Sums(weight, sums), estimate), present)
-    size = there.sum(1)
+        left_out[p] = _evaluate(_Sums(weight, sums), estimate)
+    apart, mcse = _apart(_over_units(left_out, present), there)
+    of_slots = None if present is None else np.where(present, _apart(left_out, there)[1], np.nan)
+    return Estimate(value, mcse, apart, of_slots)
+
+
+def _apart(
+    left_out: Float[np.ndarray, "part fold *slot"], there: Bool[np.ndarray, "fold part"]
+) -> tuple[Float[np.ndarray, "part fold *slot"], Float[np.ndarray, " fold *slot"]]:
+    """What leaving out each part adds to the error, and the error."""
+    some, size = like(there.T, left_out), like(there.sum(1), left_out[0])
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(there.T, left_out, 0.0).sum(0) / size
-        apart = np.sqrt((size - 1) / size) * np.where(there.T, left_out - mean, 0.0)
-    mcse = np.where(size > 1, np.sqrt((apart**2).sum(0)), np.nan)
-    return Estimate(value, mcse, apart)
+        mean = np.where(some, left_out, 0.0).sum(0) / size
+        apart = np.sqrt((size - 1) / size) * np.where(some, left_out - mean, 0.0)
+    return apart, np.where(size > 1, np.sqrt((apart**2).sum(0)), np.nan)
 
 
 def batch_bootstrap(
@@ -169,11 +179,18 @@ def batch_bootstrap(
         times = rng.multinomial(there.sum(1), shares)
         drawn = {name: x * like(times, x) for name, x in each.sums.items()}
         weight = each.weight * like(times, each.weight)
-        again.append(_over_units(_evaluate(_total(_Sums(weight, drawn)), estimate), present))
-    apart = np.array(again, float) - again[0]  # exactly 0 where no value jumps
-    mcse = np.where(there.sum(1) > 1, np.std(apart, axis=0, ddof=1), np.nan)
-    return Estimate(_evaluate(_total(each), estimate), mcse)
+        again.append(_evaluate(_total(_Sums(weight, drawn)), estimate))
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        apart = values - values[0]  # exactly 0 where no value jumps
+        several = like(there.sum(1) > 1, apart[0])
+        return np.where(several, np.std(apart, axis=0, ddof=1), np.nan)
+
+    each_time = np.array(again, float)
+    of_slots = None if present is None else np.where(present, spread(each_time), np.nan)
+    mcse = spread(_over_units(each_time, present))
+    return Estimate(_evaluate(_total(each), estimate), mcse, None, of_slots)
 
 
-def _over_units(value: np.ndarray, present: np.ndarray | None) -> np.ndarray:
-    return value if present is None else np.where(present, value, 0.0).sum(1)
+def _over_units(values: np.ndarray, present: np.ndarray | None) -> np.ndarray:
+    return values if present is None else np.where(present, values, 0.0).sum(-1)

@@ -133,6 +133,7 @@ def diagnose(
         "num_chains": int(chains),
         "superchains": superchains,
         "given_tested": int(samples[0].attrs["given_tested"]),
+        "simulated": int(samples[0].attrs.get("simulated", 0)),
         "rhat_is_nested": diag.nested_alone(benchmark, superchains) > 0,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,

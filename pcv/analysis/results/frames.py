@@ -1,4 +1,4 @@
-"""Comparisons as rows of comparison.csv, scores.csv, steps.csv and cumulative.csv, unrounded."""
+"""Comparisons as rows of comparison.csv, scores.csv and cumulative.csv, unrounded."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from pcv.analysis.results.scored import (
     shared_scores,
 )
 from pcv.analysis.results.wording import diag_diff
-from pcv.analysis.standard_errors import Overlap, over_repeats, overlap_of
+from pcv.analysis.standard_errors import over_repeats, overlap_of
 from pcv.analysis.weights import stacking, stacking_se
 from pcv.base.errors import PcvError
 
@@ -44,23 +44,12 @@ OF_SUBSAMPLES = ("subsampling_dse", "subsampling_se", "num_terms")
 """further columns of comparison.csv, where only some of the terms were scored"""
 SCORE_COLUMNS = (
     *("score", "kind", "model", "rank", "score_diff", "dse", "mcse_diff", "mcse_diff_is_bound"),
-    *("p_better", "estimate", "se", "mcse", "mcse_is_bound", "n_folds", "predictive", "verdict"),
+    *("p_better", "estimate", "se", "mcse", "mcse_is_bound", "n_folds", "predictive", "predict"),
+    "verdict",
 )
 """of scores.csv"""
 UNLIKELY = 1e-6
 """probability below which sizes of test sets are not uniform on 1, …, P"""
-STEP_COLUMNS = (
-    "model",
-    "elpd_diff",
-    "dse",
-    "mcse_diff",
-    "p_better",
-    "diag_diff",
-    "elpd",
-    "se",
-    "mcse",
-)
-"""of steps.csv, after the step and its number of units"""
 
 
 def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -73,7 +62,7 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     by_kind = sorted(comparisons, key=lambda c: c.kind)
     columns = COLUMNS + OF_SUBSAMPLES * any(c.is_subsample for c in comparisons)
     columns += OF_REPEATS * any(c.repeats > 1 for c in comparisons)
-    return pd.concat([_rows(c, columns) for c in by_kind], ignore_index=True)
+    return pd.concat([rows_of(c, columns) for c in by_kind], ignore_index=True)
 
 
 def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
@@ -85,57 +74,8 @@ def scores_frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     Returns:
         One row per score, kind and model, best first: the columns `SCORE_COLUMNS`.
     """
-    rows = pd.concat([_rows(c, SCORE_COLUMNS) for c in comparisons], ignore_index=True)
+    rows = pd.concat([rows_of(c, SCORE_COLUMNS) for c in comparisons], ignore_index=True)
     return rows.astype({"rank": "Int64"})  # some have none
-
-
-def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.DataFrame:
-    """Pointwise log scores by a unit's place in its test set: in leave-future-out, by steps ahead.
-
-    Args:
-        diagnostics: contents of each model's diagnostics artifact, by model name.
-        reference: the comparator, or None for the best model at each step.
-
-    Returns:
-        For each step, from 1, a row per model, best first: ``step``, ``n_units``, which is the
-        number of units at that place, ``steps_ahead``, at most the shortest lag of a model that
-        is given tested units before, and `STEP_COLUMNS`. Differences of models whose steps ahead
-        are not the same are NaN. MCSEs are of a fold's own draws.
-    """
-    first = next(iter(diagnostics.values()))
-    fold, slot = np.nonzero(first["unit_name"].values != "")
-    each = [(d, scores(d, "pointwise", "", "")) for d in diagnostics.values()]
-    lags = {own.model: int(d.attrs["given_tested"]) for d, own in each}
-    ahead = {name: lag or 1 + int(slot.max()) for name, lag in lags.items()}
-    found = []
-    for step in np.unique(slot).tolist():
-        at = slot == step
-        some = [
-            own._replace(
-                elpd=own.elpd[at],
-                mcse=d["pointwise_own_mcse"].values[fold[at], step],
-                term=[own.term[i] for i in np.flatnonzero(at).tolist()],
-                fold=[own.fold[i] for i in fold[at].tolist()],
-                fold_of_term=np.arange(at.sum()),
-                mcse_is_bound=d["pointwise_mcse_is_bound"].values[fold[at]],
-                shared=0.0,
-                overlap=_repeated(own.term, at),
-                given_tested=step + 1 > ahead[own.model],
-            )
-            for d, own in each
-        ]
-        rows = _rows(compare(some, reference), STEP_COLUMNS)
-        rows.insert(0, "step", step + 1)
-        rows.insert(1, "n_units", at.sum())
-        rows.insert(2, "steps_ahead", [min(step + 1, ahead[name]) for name in rows["model"]])
-        found.append(rows)
-    return pd.concat(found, ignore_index=True)
-
-
-def _repeated(terms: Sequence[str], some: np.ndarray) -> Overlap | None:
-    """How some of the units overlap, each a fold's only one."""
-    _, unit = np.unique(np.array(terms)[some], return_inverse=True)
-    return overlap_of(unit, np.arange(unit.size))
 
 
 def cumulative(
@@ -168,7 +108,8 @@ def cumulative(
         )
     names = ["log"]
     for name, kind in shared_scores(diagnostics):
-        totals = {d[f"{name}_{kind}"].attrs["total"] for d in diagnostics.values()}
+        own = [d[f"{name}_{kind}"] for d in diagnostics.values() if f"{name}_{kind}" in d]
+        totals = {x.attrs["total"] for x in own}
         sums = totals <= {"sum", "mean"}  # over units
         if kind == "pointwise" and sums and is_oriented(diagnostics, name, kind):
             names.append(name)
@@ -206,7 +147,7 @@ def pairs(models: Sequence[Scores]) -> pd.DataFrame:
     found = []
     for place, other in enumerate(ranked):
         c = compare([s for s in models if s.model in ranked[: place + 1]], other)
-        rows = _rows(c, ("model", *columns))
+        rows = rows_of(c, ("model", *columns))
         rows = rows[rows["model"] != other]
         rows.insert(1, "other", other)
         found.append(rows)
@@ -253,7 +194,7 @@ def by_group(
     found = []
     for value in np.unique(group):
         c = compare([_some(s, group == value) for s in aligned], reference)
-        rows = _rows(c, ("model", *GROUP_COLUMNS[1:])).set_index("model").loc[overall.models]
+        rows = rows_of(c, ("model", *GROUP_COLUMNS[1:])).set_index("model").loc[overall.models]
         rows = rows.reset_index()
         rows.insert(0, name, value)
         rows.insert(2, GROUP_COLUMNS[0], int((group == value).sum()) // overall.repeats)
@@ -295,7 +236,8 @@ def _some(scores: Scores, some: np.ndarray) -> Scores:
     )
 
 
-def _rows(c: Comparison, columns: Sequence[str]) -> pd.DataFrame:
+def rows_of(c: Comparison, columns: Sequence[str]) -> pd.DataFrame:
+    """A row per model, best first, of columns that a table of comparisons has."""
     own: dict[str, Any] = {
         "model": c.models,
         "diag_diff": diag_diff(c),

@@ -38,6 +38,11 @@ GIVEN_TESTED = (
     "that they are not forecasts of the whole horizon; the joint score is"
 )
 
+SIMULATED = (
+    "replicates of tested units are simulated paths (predict: path), and so are the scores made of "
+    "them and log_path; the pointwise log score is given tested outcomes"
+)
+
 
 def given_notes(comparison: Comparison) -> list[str]:
     """Which models' units are scored given others that their folds test, and with which models

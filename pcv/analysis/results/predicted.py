@@ -5,11 +5,12 @@
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from pcv.analysis.calibration import Calibration, calibrate
 from pcv.base.errors import PcvError
@@ -94,12 +95,20 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
         One row per unit, in the order of the data: its fold, the outcome y, mean, standard
         deviation and quantiles of its predictive, PIT, elpd (nats) and the MCSE of elpd. Units of
         several rows have a line for each, without elpd; those that several folds test, for each
-        fold.
+        fold. Where outcomes are simulated (``predict`` is "path"), all but elpd is of paths, and
+        ``log_path`` with its MCSE is their log score.
     """
     refuse_none(predicted)
     y_rep = replicates(predicted)
     quantiles = np.quantile(y_rep, QUANTILES, axis=0)
     elpd, mcse = _elpd(predicted, diagnostics)
+    of_paths: dict[str, Any] = {}
+    if "log_path_pointwise" in diagnostics:
+        place, known = _places(predicted, diagnostics)
+        for name, variable in (("log_path", ""), ("log_path_mcse", "_slot_mcse")):
+            by_slot = diagnostics[f"log_path_pointwise{variable}"].values
+            of_paths[name] = np.where(known, by_slot[place], np.nan)
+        of_paths["predict"] = "path"
     return pd.DataFrame(
         {
             "fold": predicted["of_fold"].values,
@@ -110,6 +119,7 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
             "pit": predicted["pit"].values,
             "elpd": elpd,
             "mcse": mcse,
+            **of_paths,
         },
         pd.Index(predicted["unit"].values, name="unit"),
     )
@@ -119,16 +129,24 @@ def _elpd(
     predicted: xr.Dataset, diagnostics: xr.Dataset
 ) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
     """elpd of each unit and its MCSE; NaN for units of several rows."""
-    d, names = diagnostics, diagnostics["unit_name"].values
-    fold = pd.Index(d["fold"].values.astype(str)).get_indexer(predicted["of_fold"].values)
-    slot = (names[fold] == predicted["unit"].values[:, None]).argmax(1)
-    alone = (names != "").sum(1) == 1
+    d, (place, known) = diagnostics, _places(predicted, diagnostics)
+    alone = (d["unit_name"].values != "").sum(1) == 1
     own = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else d["joint_mcse"].values
     mcse = np.where(alone[:, None], d["joint_mcse"].values[:, None], own)
-    pairs = pd.MultiIndex.from_arrays([fold, slot])
-    several = pairs.duplicated(keep=False)
-    elpd = d["pointwise_elpd"].values[fold, slot]
-    return np.where(several, np.nan, elpd), np.where(several, np.nan, mcse[fold, slot])
+    elpd = d["pointwise_elpd"].values[place]
+    return np.where(known, elpd, np.nan), np.where(known, mcse[place], np.nan)
+
+
+def _places(
+    predicted: xr.Dataset, diagnostics: xr.Dataset
+) -> tuple[tuple[Int[np.ndarray, " unit"], Int[np.ndarray, " unit"]], Bool[np.ndarray, " unit"]]:
+    """Fold and slot of each row, and whether it is its unit's only one."""
+    names = diagnostics["unit_name"].values
+    of_fold = pd.Index(diagnostics["fold"].values.astype(str))
+    fold = of_fold.get_indexer(predicted["of_fold"].values)
+    slot = (names[fold] == predicted["unit"].values[:, None]).argmax(1)
+    several = pd.MultiIndex.from_arrays([fold, slot]).duplicated(keep=False)
+    return (fold, slot), ~several
 
 
 def calibration_of(predicted: xr.Dataset) -> Calibration:

@@ -11,6 +11,7 @@ from pcv.analysis.standard_errors import Overlap, overlap_of
 from pcv.analysis.subsampling import Subsample
 
 Kind = Literal["joint", "pointwise"]
+Predict = Literal["conditional", "path", "either"]
 KINDS: tuple[Kind, ...] = ("joint", "pointwise")
 
 
@@ -38,13 +39,15 @@ def scores(
     chosen, surrogate = _subsample(diagnostics)
     joint = kind == "joint" or chosen is not None
     of = "joint" if joint else kind
-    variable = diagnostics[f"{of}_elpd" if score == "log" else f"{score}_{of}"]
-    mcse = diagnostics[f"{of}_mcse" if score == "log" else f"{score}_{of}_mcse"].values
+    is_log = score == "log" or (score == "log_path" and "log_path_pointwise" not in diagnostics)
+    variable = diagnostics[f"{of}_elpd" if is_log else f"{score}_{of}"]
+    mcse = diagnostics[f"{of}_mcse" if is_log else f"{score}_{of}_mcse"].values
     linear = diagnostics.get(f"{score}_{of}_linear", variable).values
     terms = linear if joint else linear[present]
     overlap = _overlap(units) if chosen is None else None
     total = str(variable.attrs.get("total", "sum"))
-    slope, constant = _linearise(terms, total, overlap.repeats if overlap else 1)
+    slope, constant = linearised(terms, total, overlap.repeats if overlap else 1)
+    given = predict_of(diagnostics, of, score)
     return Scores(
         model=diagnostics.attrs["model"],
         kind=kind,
@@ -58,14 +61,31 @@ def scores(
         mcse=slope * mcse,
         fold_of_term=np.arange(len(names)) if joint else np.nonzero(present)[0],
         term=names.tolist() if joint else units[present].tolist(),
-        verdict=_verdict(diagnostics, of) if score == "log" else _note(diagnostics, score, of),
-        mcse_is_bound=diagnostics[f"{of}_mcse_is_bound"].values if score == "log" else False,
-        shared=float(diagnostics.attrs.get(f"{of}_shared", 0.0)) if score == "log" else 0.0,
+        verdict=_verdict(diagnostics, of) if is_log else _note(diagnostics, score, of),
+        mcse_is_bound=diagnostics[f"{of}_mcse_is_bound"].values if is_log else False,
+        shared=float(diagnostics.attrs.get(f"{of}_shared", 0.0)) if is_log else 0.0,
         chosen=chosen,
         surrogate=surrogate,
-        given_tested=not joint and diagnostics.attrs["given_tested"] > 0,
+        given_tested=given == "conditional",
+        predict=given,
         overlap=overlap,
     )
+
+
+def predict_of(diagnostics: xr.Dataset, kind: str, score: str) -> Predict:
+    """What a model's predictions of a unit are given: the outcomes of others that its fold tests as
+    observed ("conditional"), simulated ones ("path"), or none ("either": both are the same).
+
+    Args:
+        diagnostics: of the model.
+        kind, score: by which they are scored. The joint log score is that of the whole test set.
+    """
+    if score != "log" and diagnostics.attrs.get("simulated", 0):
+        of_score = diagnostics.get(f"{score}_{kind}")
+        if of_score is not None and "predict" in of_score.attrs:
+            return "path"
+    lagged = kind == "pointwise" and diagnostics.attrs["given_tested"] > 0
+    return "conditional" if lagged else "either"
 
 
 def _overlap(units: np.ndarray) -> Overlap | None:
@@ -146,14 +166,25 @@ def on_predictions(diagnostics: Mapping[str, xr.Dataset]) -> list[str]:
 
 def shared_scores(diagnostics: Mapping[str, xr.Dataset]) -> list[tuple[str, Kind]]:
     """Names and kinds of scores other than the log score that all models have."""
-    first, *others = (listed(d.attrs.get("scores", [])) for d in diagnostics.values())
+    first, *others = map(_score_keys, diagnostics.values())
     keys = [key for key in first if all(key in other for other in others)]
+    if not any("log_path_pointwise" in d for d in diagnostics.values()):
+        keys = [key for key in keys if key != "log_path_pointwise"]
     return [(name, kind) for name, kind in (key.rsplit("_", 1) for key in keys)]  # type: ignore[misc]
+
+
+def _score_keys(diagnostics: xr.Dataset) -> list[str]:
+    """Keys of a model's scores; the path's log score of one that reads no tested outcomes is its
+    pointwise one."""
+    keys = listed(diagnostics.attrs.get("scores", []))
+    own = "log_path_pointwise" in keys or diagnostics.attrs["given_tested"]
+    return keys if own else [*keys, "log_path_pointwise"]
 
 
 def is_oriented(diagnostics: Mapping[str, xr.Dataset], score: str, kind: Kind) -> bool:
     """Whether higher is better by a score other than the log score."""
-    return not any("oriented" in d[f"{score}_{kind}"].attrs for d in diagnostics.values())
+    name = f"{score}_{kind}"
+    return not any(name in d and "oriented" in d[name].attrs for d in diagnostics.values())
 
 
 def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
@@ -163,7 +194,7 @@ def _note(diagnostics: xr.Dataset, score: str, kind: Kind) -> str:
     return " ".join(words for words in (own, chains) if words != "ok") or "ok"
 
 
-def _linearise(terms: np.ndarray, total: str, repeats: int) -> tuple[float, float]:
+def linearised(terms: np.ndarray, total: str, repeats: int) -> tuple[float, float]:
     r"""Slope and constant by which the transformed terms sum to the model's score, or to R times
     the score, of R repeats.
 

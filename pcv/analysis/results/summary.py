@@ -69,6 +69,7 @@ def summary(
         score, _, kind = key.rpartition("_")
         of_kind = other_score(d, score, "joint" if kind == "joint" else "pointwise")
         estimate, se, error = of_kind
+        key += ", path" * ("predict" in d[key].attrs)
         lines.append(f"{key:20}  {estimate:.4g}  (SE {se:.2g}, MCSE {error:.2g})")
     return "\n".join([*lines, "", *map(wording.wrapped, _notes(d, scores, marks))])
 

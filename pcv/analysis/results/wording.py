@@ -8,13 +8,20 @@ import pandas as pd
 import xarray as xr
 
 from pcv.analysis.comparison import Comparison, noun
-from pcv.analysis.results.notes import GIVEN_TESTED, MAX_MCSE_SHARE, error_notes, given_notes
+from pcv.analysis.results.notes import (
+    GIVEN_TESTED,
+    MAX_MCSE_SHARE,
+    SIMULATED,
+    error_notes,
+    given_notes,
+)
 from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
 from pcv.analysis.results.verdict import MIN_TERMS, deciding, in_words
 from pcv.analysis.weights import stacking
 
 __all__ = [
     "GIVEN_TESTED",
+    "SIMULATED",
     "caveats",
     "deciding",
     "diag_diff",
@@ -51,7 +58,7 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
     """
     rows = [
         {
-            "score": f"{c.score} ({c.kind})",
+            "score": f"{c.score} ({c.kind}{', path' * ('path' in c.predict)})",
             "model": name,
             **_difference(c, m),
             "estimate": by_error(c.elpd[m], c.mcse[m]),

@@ -110,7 +110,9 @@ def from_numpyro(
         for key, x in anew.items():
             shape = given[key].shape if np.size(x) == given[key].size else np.shape(x)
             xp = jnp if isinstance(x, jax.core.Tracer) else np
-            kwargs[key] = xp.reshape(xp.asarray(x, given[key].dtype), shape)
+            whole = key != argument or is_discrete is not False  # else drawn, too, as fractions
+            kind = given[key].dtype if whole else np.result_type(given[key].dtype, x.dtype)
+            kwargs[key] = xp.reshape(xp.asarray(x, kind), shape)
         return as_jax(kwargs) if found.in_jax else kwargs
 
     def init(key: Key[Array, ""]) -> Params:

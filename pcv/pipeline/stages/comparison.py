@@ -88,7 +88,8 @@ def compared_of(job: Job) -> Comparison:
 def by_scheme(job: Job, comparison: Comparison) -> tuple[str, pd.DataFrame] | None:
     """What the scheme's folds show besides, with the name of its file: scores by steps ahead where
     folds test several, and the cumulative score where they test up to p units."""
-    from pcv.analysis.results.frames import by_step, cumulative
+    from pcv.analysis.results.frames import cumulative
+    from pcv.analysis.results.steps import by_step
 
     scheme, diagnosed = job.settings.folds, comparison.diagnosed
     reference = comparison.compared.comparisons["joint"].reference

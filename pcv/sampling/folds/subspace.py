@@ -131,7 +131,7 @@ def on_subspace(target: Target, space: Subspace) -> Target:
     """A target on flat parameters as one of their coordinates in the subspace."""
     center, directions = jnp.asarray(space.center), jnp.asarray(space.directions)
     density, predict, moments = target.density, target.predict, target.moments
-    cdf = target.cdf
+    cdf, log_path = target.cdf, target.log_path
 
     def at(x: Float[Array, " direction"]) -> Float[Array, " param"]:
         return center + directions @ x
@@ -145,4 +145,5 @@ def on_subspace(target: Target, space: Subspace) -> Target:
         predict=predict and (lambda key, x, fold: predict(key, at(x), fold)),
         cdf=cdf and (lambda key, x, fold, y: cdf(key, at(x), fold, y)),
         moments=moments and (lambda x, fold: moments(at(x), fold)),
+        log_path=log_path and (lambda key, x, fold: log_path(key, at(x), fold)),
     )
