@@ -50,6 +50,9 @@ class Scores(NamedTuple):
     given_tested: bool = False
     """whether units are scored given others that the same fold tests, such as those just before"""
 
+    joint_by: str = ""
+    """of pointwise terms that are joint scores of groups: what groups the units"""
+
     @property
     def repeats(self) -> int:
         """How often folds partition the units; sums of terms are divided by it."""

@@ -110,17 +110,19 @@ class CV:
 
     @property
     def pointwise(self) -> xr.DataArray:
-        """elpd of each tested unit (nats), in the order of the data, whichever score is shown."""
+        """elpd of each tested unit (nats), in the order of the data, whichever score is shown; with
+        `joint_by`, of each group of each fold."""
         whole = self.diagnostics.drop_vars("chosen", errors="ignore")
         scores = results.scores(whole, "pointwise", "", "")
-        order = summary.order_of_units(self.tree["folds"].dataset["test"].values)
+        order = summary.order_of_terms(self.tree["folds"].dataset["test"].values, scores)
+        dim = comparing.noun(scores)
         return xr.DataArray(
             scores.elpd[order],
             {
-                "unit": np.array(scores.term)[order],
-                "fold": ("unit", np.array(scores.fold)[scores.fold_of_term[order]]),
+                dim: np.array(scores.term)[order],
+                "fold": (dim, np.array(scores.fold)[scores.fold_of_term[order]]),
             },
-            "unit",
+            dim,
             "elpd",
         )
 

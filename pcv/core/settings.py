@@ -213,6 +213,7 @@ class Settings(Section):
     predictive: Literal["auto", "marginal", "plain"] = "auto"
     estimator: Literal["two_sided", "own"] = "two_sided"
     scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
+    joint_by: Text | None = None  # column of groups, scored jointly in place of units
     predictions: Annotated[int, Field(ge=0)] = 400  # replicates of each tested unit
     fit: FitConfig = FitConfig()
     kernel: KernelConfig | None = None  # None: chains move in all directions
@@ -227,6 +228,16 @@ class Settings(Section):
             raise problem("only the log score is available without sampling every fold", "scores")
         if self.cv.until and self.cv.until.fold_mcse is None:
             raise problem("not every fold is sampled, so the rule must be fold_mcse", "cv", "until")
+        return self
+
+    @model_validator(mode="after")
+    def _scores_groups(self) -> "Settings":
+        scheme = self.folds
+        if self.joint_by and (scheme.from_full_data or not scheme.samples):
+            raise problem(
+                "groups are scored in folds that are all sampled; leave joint_by or exact out",
+                "joint_by",
+            )
         return self
 
     @model_validator(mode="after")

@@ -73,6 +73,7 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     by_kind = sorted(comparisons, key=lambda c: c.kind)
     columns = COLUMNS + OF_SUBSAMPLES * any(c.is_subsample for c in comparisons)
     columns += OF_REPEATS * any(c.repeats > 1 for c in comparisons)
+    columns += ("joint_by",) * any(c.joint_by for c in comparisons)
     return pd.concat([_rows(c, columns) for c in by_kind], ignore_index=True)
 
 
@@ -103,6 +104,8 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
         are not the same are NaN. MCSEs are of a fold's own draws.
     """
     first = next(iter(diagnostics.values()))
+    if "group_name" in first:
+        raise PcvError("by_step: joint_by has scored groups in place of units; leave it out")
     fold, slot = np.nonzero(first["unit_name"].values != "")
     each = [(d, scores(d, "pointwise", "", "")) for d in diagnostics.values()]
     lags = {own.model: int(d.attrs["given_tested"]) for d, own in each}
@@ -159,7 +162,10 @@ def cumulative(
     Raises:
         PcvError: folds do not test random numbers of units from 1 to P.
     """
-    size = (next(iter(diagnostics.values()))["unit_name"].values != "").sum(axis=1)
+    first = next(iter(diagnostics.values()))
+    if "group_name" in first:
+        raise PcvError("cumulative: joint_by has scored groups in place of units; leave it out")
+    size = (first["unit_name"].values != "").sum(axis=1)
     within = (size.max() - size.min() + 1) / p  # as likely as this to the power of their number
     if size.max() > p or within ** len(size) < UNLIKELY:
         raise PcvError(

@@ -92,8 +92,8 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
     Returns:
         One row per unit, in the order of the data: its fold, the outcome y, mean, standard
         deviation and quantiles of its predictive, PIT, elpd (nats) and the MCSE of elpd. Units of
-        several rows have a line for each, without elpd; those that several folds test, for each
-        fold.
+        several rows have a line for each, without elpd, which is unknown where groups are scored,
+        too; those that several folds test have one for each fold.
     """
     refuse_none(predicted)
     y_rep = replicates(predicted)
@@ -127,6 +127,7 @@ def _elpd(
     pairs = pd.MultiIndex.from_arrays([fold, slot])
     several = pairs.duplicated(keep=False)
     elpd = d["pointwise_elpd"].values[fold, slot]
+    several |= "group_name" in d  # whose slots have no elpd of units
     return np.where(several, np.nan, elpd), np.where(several, np.nan, mcse[fold, slot])
 
 
