@@ -27,6 +27,7 @@ def check(scores: Sequence[Scores]) -> None:
         "predictive": f"set {plain}, or give each model a `marginal`",
         "data": "rerun both models on the same data",
         "folds": "rerun both models on the same folds",
+        "joint_by": "give both the same joint_by",
     }
     for s in scores[1:]:
         for field, what_to_do in remedy.items():

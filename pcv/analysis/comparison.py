@@ -111,6 +111,8 @@ class Comparison(NamedTuple):
     """number of all terms, scored or not; of one repeat"""
     verdict: list[str]
     """per model: "ok", or why its numbers cannot be trusted"""
+    joint_by: str = ""
+    """of pointwise terms that are joint scores of groups: what groups the units"""
 
     @property
     def is_subsample(self) -> bool:
@@ -225,6 +227,7 @@ def compare(scores: Sequence[Scores], reference: str | None = None) -> Compariso
         if first.chosen is None
         else int(first.chosen.sizes.sum()),
         verdict=[_verdict(scores[i]) for i in best_first],
+        joint_by=first.joint_by,
     )
 
 
@@ -263,8 +266,8 @@ def _over_repeats(
 
 
 def noun(scores: Scores | Comparison) -> str:
-    """What a term is: a fold or a unit."""
-    return {"joint": "fold", "pointwise": "unit"}[scores.kind]
+    """What a term is: a fold, a unit, or a group of units."""
+    return "group" if scores.joint_by else {"joint": "fold", "pointwise": "unit"}[scores.kind]
 
 
 def _verdict(scores: Scores) -> str:

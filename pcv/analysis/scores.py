@@ -52,6 +52,9 @@ class Scores(NamedTuple):
     predict: str = "either"
     """conditional: given these as observed; path: given simulated ones; either: given none"""
 
+    joint_by: str = ""
+    """of pointwise terms that are joint scores of groups: what groups the units"""
+
     @property
     def repeats(self) -> int:
         """How often folds partition the units; sums of terms are divided by it."""

@@ -23,8 +23,9 @@ from pcv.core.problem import Problem
 from pcv.core.store import InMemory, Step, Store
 from pcv.folds.base import Folds, as_dataset
 from pcv.folds.checks import checked
+from pcv.folds.joint_groups import with_joint_groups
 from pcv.folds.schemes import Table
-from pcv.folds.sections.scheme import with_groups
+from pcv.folds.sections.scheme import JOINT_GROUPS, with_groups
 from pcv.models.model import Model, Target
 from pcv.models.observations import observations, rows
 from pcv.models.scores import named
@@ -100,6 +101,9 @@ def prepared(
         scheme, own_folds = inputs.scheme_of(
             "loo" if folds is None else folds, observed, outcome, pcv.__all__
         )
+        joint_by = sections.get("joint_by")
+        if joint_by is not None and not isinstance(joint_by, str):
+            sections = {**sections, "joint_by": JOINT_GROUPS}
         of_fit, draws = posteriors_of(sections.get("fit", {}), list(models))
         experiment = {
             "data": {
@@ -129,6 +133,8 @@ def prepared(
         units = tables.make_data(table, arrays, settings.data, "data")
         if groups is not None:
             units = with_groups(units, groups)
+        if settings.joint_by == JOINT_GROUPS:
+            units = with_groups(units, joint_by, JOINT_GROUPS, ("joint_by",))
         store: Store = InMemory()
         if folder is not None:
             with explained(folder):
@@ -157,9 +163,11 @@ def _same(model: Model | Target, arrays: Any) -> Model | Target:
 
 def _layout(settings: Experiment, table: Table, folds: Folds | None) -> xr.Dataset:
     """All folds, and what their scheme says of each."""
+    of_all = settings.folds.laid_out(table) if folds is None else None
     if folds is not None:
-        return as_dataset(checked(folds, table.units))
-    return settings.folds.laid_out(table)
+        of_all = as_dataset(checked(folds, table.units))
+    assert of_all is not None
+    return with_joint_groups(of_all, table, settings.joint_by)
 
 
 @contextmanager

@@ -100,6 +100,8 @@ class Comparisons:
         """
         if self.shown.is_subsample:
             raise PcvError("by: it needs the scores of all terms, and these are of a subsample")
+        if self.shown.joint_by:
+            raise PcvError("by: joint_by has scored groups in place of units; leave it out")
         group, name = self._groups(column)
         assert self.test is not None
         tested = np.where(self.test >= 0, group[self.test], group[self.test[:, :1]])

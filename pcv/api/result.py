@@ -111,17 +111,19 @@ class CV:
 
     @property
     def pointwise(self) -> xr.DataArray:
-        """elpd of each tested unit (nats), in the order of the data, whichever score is shown."""
+        """elpd of each tested unit (nats), in the order of the data, whichever score is shown; with
+        `joint_by`, of each group of each fold."""
         whole = self.diagnostics.drop_vars("chosen", errors="ignore")
         scores = results.scores(whole, "pointwise", "", "")
-        order = summary.order_of_units(self.tree["folds"].dataset["test"].values)
+        order = summary.order_of_terms(self.tree["folds"].dataset["test"].values, scores)
+        dim = comparing.noun(scores)
         return xr.DataArray(
             scores.elpd[order],
             {
-                "unit": np.array(scores.term)[order],
-                "fold": ("unit", np.array(scores.fold)[scores.fold_of_term[order]]),
+                dim: np.array(scores.term)[order],
+                "fold": (dim, np.array(scores.fold)[scores.fold_of_term[order]]),
             },
-            "unit",
+            dim,
             "elpd",
         )
 
@@ -326,13 +328,14 @@ class CV:
             x: column of the data to plot them along; None: in the order of the data.
             color: column whose values are coloured.
         """
+        if "group_name" in self.diagnostics:
+            raise PcvError("plot_units: joint_by has scored groups in place of units; leave it out")
         mine, theirs = self.pointwise, other.pointwise
         if not np.array_equal(mine["unit"], theirs["unit"]):
             raise PcvError(f"plot_units: {self.name} and {other.name} score different units")
         names = mine["unit"].values
-        row = summary.order_of_units(self.tree["folds"].dataset["test"].values)
         test = self.tree["folds"].dataset["test"].values
-        units = test[test >= 0][row]
+        units = np.sort(test[test >= 0], kind="stable")
         along = self._column(x, units) if x else ("unit", np.arange(len(names)))
         colour = color and self._column(color, units)
         models = self.name, other.name

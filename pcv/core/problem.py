@@ -17,7 +17,7 @@ from pcv.analysis.kept import Keeps, keeps_of
 from pcv.base.errors import PcvError, setting
 from pcv.base.monitor import Monitor
 from pcv.core import kept as keeping
-from pcv.folds import columns
+from pcv.folds import columns, joint_groups
 from pcv.folds.base import Folds, as_dataset, stored
 
 if TYPE_CHECKING:
@@ -96,6 +96,15 @@ class Problem:
     def folds(self) -> Folds:
         """All folds."""
         return stored(self.layout)
+
+    @cached_property
+    def joint_groups(self) -> tuple[np.ndarray, int] | None:
+        """The group of each unit, and the most groups in a fold, where groups are scored jointly in
+        place of units; None: they are not."""
+        code = joint_groups.codes_of(self.layout)
+        if code is None:
+            return None
+        return code, int(joint_groups.first_slots(self.folds.test, code).sum(1).max())
 
     def of(self, folds: Folds) -> "Problem":
         """The problem with other folds."""
@@ -321,16 +330,19 @@ def engine_of(
     from pcv.sampling import tiles
     from pcv.sampling.folds.subspace import on_subspace
 
+    groups = problem.joint_groups
+
     def make() -> "tuple[Scored, Engine]":
         whole = target(how.model, problem.arrays, how.predictive)
         if along_paths:
             whole = paths.along_paths(whole, how, problem.arrays)
         flat, _ = flat_target(whole)
         flat = flat if space is None else on_subspace(flat, space)
-        return how, tiles.build(flat, scores, problem.num_units, buffer)
+        return how, tiles.build(flat, scores, problem.num_units, buffer, groups=groups)
 
     of_space = None if space is None else keeping.fingerprint(space._asdict())
-    what = "engine", id(how), of_space, buffer, along_paths, *scores
+    of_groups = groups and (keeping.fingerprint({"group": groups[0]}), groups[1])
+    what = "engine", id(how), of_space, of_groups, buffer, along_paths, *scores
     built: tuple[Scored, Engine] = kept(problem, what, make)
     return built[1]
 

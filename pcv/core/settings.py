@@ -213,6 +213,7 @@ class Settings(Section):
     predictive: Literal["auto", "marginal", "plain"] = "auto"
     estimator: Literal["two_sided", "own"] = "two_sided"
     scores: Annotated[list[Score], Field(min_length=1)] = ["log"]
+    joint_by: Text | None = None  # column of groups, scored jointly in place of units
     predictions: Annotated[int, Field(ge=0)] = 400  # replicates of each tested unit
     predict: Literal["conditional", "path"] = "conditional"  # what these are given
     fit: FitConfig = FitConfig()
@@ -235,6 +236,16 @@ class Settings(Section):
         every = self.folds.samples and not self.folds.from_full_data
         if self.predict == "path" and not every:
             raise problem("paths need folds that are all sampled; leave predict out", "predict")
+        return self
+
+    @model_validator(mode="after")
+    def _scores_groups(self) -> "Settings":
+        scheme = self.folds
+        if self.joint_by and (scheme.from_full_data or not scheme.samples):
+            raise problem(
+                "groups are scored in folds that are all sampled; leave joint_by or exact out",
+                "joint_by",
+            )
         return self
 
     @model_validator(mode="after")

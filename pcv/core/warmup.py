@@ -160,7 +160,8 @@ def _full_data(problem: Problem, how: Scored, fit: xr.DataTree) -> FullData:
     draws = position.reshape(-1, position.shape[-1])
     bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
     bad |= groups.log_weights(fit) is not None  # not draws of the posterior
-    terms = groups.log_likelihoods(fit, problem.outcome) if how.predictive != "marginal" else None
+    by_unit = how.predictive != "marginal" and problem.joint_groups is None
+    terms = groups.log_likelihoods(fit, problem.outcome) if by_unit else None
     by_draw = None if terms is None else terms.values.reshape(len(draws), -1)
     return FullData(draws, by_draw, bad)
 

@@ -88,7 +88,7 @@ STAGES = {
         module="inputs",
         says="Lay out the folds, once for all models: folds.zarr.",
         inputs=("data",),
-        keys={"folds": True},
+        keys={"folds": True, "joint_by": True},
         common=frozenset({"seed"}),
         files={"files": "folds"},
     ),
@@ -148,6 +148,7 @@ STAGES = {
         keys={
             "predictive": True,
             "estimator": True,
+            "joint_by": True,
             "kernel": True,
             "cv": {"chains", "warmup", "batch_size", "superchains", "adapt", "start_scale"},
         },

@@ -67,6 +67,12 @@ QUESTIONS = {
     "term per unit, as in loo and ArviZ.",
 }
 
+OF_GROUPS = {
+    "pointwise": "How well is each group of units within a fold's test set predicted as a whole? "
+    "Log density of the group's units together, one term per fold and group.",
+}
+"""questions where `joint_by` asks for groups"""
+
 
 def html(
     comparison: xr.Dataset,
@@ -116,7 +122,7 @@ def html(
             kind: score_table(comparison, frame, kind, caveats[kind])
             for kind in map(str, comparison["kind"].values)
         },
-        questions=QUESTIONS,
+        questions=QUESTIONS if not comparison.attrs.get("joint_by") else QUESTIONS | OF_GROUPS,
         others=None
         if scores is None
         else other_scores(scores.query("score != 'log'"), single, score_notes),

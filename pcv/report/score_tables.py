@@ -8,6 +8,7 @@ import xarray as xr
 
 from pcv.analysis.results.numbers import percent, typeset
 from pcv.analysis.results.wording import predictive_in_words, units_of
+from pcv.report.plots.words import kind_name
 from pcv.report.tables import Cells, Table, error, mcse
 
 
@@ -23,7 +24,9 @@ def score_table(
         count = f"{rows['n_folds'].max()} of {rows['num_terms'].max():,} folds, chosen at random"
     if kind == "pointwise":
         count = f"{units_of(comparison['unit'].values.tolist())} in {count}"
-    caption = f"{kind.capitalize()} scores: {count}, {predictive} predictive"
+    if kind == "pointwise" and comparison.attrs.get("joint_by"):
+        count = f"{comparison.sizes['unit']} groups in {rows['n_folds'].max()} folds"
+    caption = f"{kind_name(comparison, kind, ' scores')}: {count}, {predictive} predictive"
     errors = comparison[["dse", "dse_folds"]].sel(kind=kind).to_dataframe()
     over = [
         f"{model} {error(over_folds)}"

@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv.analysis.diagnostics import BENCHMARK_LEVEL, SHORT_BATCHES
-from pcv.analysis.results import by_surrogate
+from pcv.analysis.results import by_surrogate, names_of_terms
 from pcv.analysis.results.numbers import percent, typeset
 from pcv.analysis.results.wording import estimator_in_words
 from pcv.analysis.verdicts import FOLD_FLAGGED
@@ -155,7 +155,8 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
     head: Cells = ("fold", *("by",) * ("source" in folds), *("draws",) * differ)
     head += ("joint elpd", "MCSE", "ESS")
     head += (plots.rhat_name(folds), "k-hat", "overlap", "divergences", "acceptance", "E-FMI")
-    head += ("pointwise elpd, summed", "its MCSE", "verdict")
+    terms = "elpd of groups" if "group_name" in folds else "pointwise elpd"
+    head += (f"{terms}, summed", "its MCSE", "verdict")
     summed = folds["pointwise_elpd"].sum("slot", min_count=1).to_numpy()
     columns = folds[
         ["joint_elpd", "joint_mcse", "joint_ess", "rhat", "khat", "divergences", "acceptance"]
@@ -203,7 +204,7 @@ def flagged_units(diagnostics: Mapping[str, xr.Dataset], names: Sequence[str]) -
         for name in names
         if diagnostics[name].sizes["slot"] > 1
         for unit, words in zip(
-            diagnostics[name]["unit_name"].to_numpy().ravel(),
+            names_of_terms(diagnostics[name]).ravel(),
             diagnostics[name]["pointwise_verdict"].to_numpy().ravel(),
             strict=True,
         )

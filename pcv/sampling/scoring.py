@@ -1,5 +1,6 @@
 """Scores of a fold's test set, summed over a block of draws; and its replicates at some of them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.base.keys import chain_key
-from pcv.models.model import Fold, Target
+from pcv.models.model import Fold, Predictive, Target
 from pcv.models.scores import Score
 from pcv.sampling.accumulate import log_sums, weighted_means
 from pcv.sampling.hmc import Chain, train_mask
@@ -29,6 +30,7 @@ class Made(NamedTuple):
 
 def score_block(
     target: Target,
+    log_predictive: Callable[..., Predictive],
     scores: tuple[Score, ...],
     num_units: int,
     root: Key[Array, ""],
@@ -43,6 +45,7 @@ def score_block(
 
     Args:
         target: the model on flat parameters.
+        log_predictive: its own, or that of groups in place of units.
         scores: scores besides the log score.
         num_units: number of units.
         root: key of the seed, the model and the stage.
@@ -70,7 +73,7 @@ def score_block(
 
     def add(i: Int[Array, ""], made: Made) -> Made:
         key, position = jax.random.fold_in(own, 2 * (first + i) + 1), positions[block, i]
-        joint, pointwise = target.log_predictive(position, fold)
+        joint, pointwise = log_predictive(position, fold)
         terms = {"joint": joint, "pointwise": pointwise}
         if "bridge" in made.sums:
             terms["bridge"] = pointwise + jax.nn.log_sigmoid(center["shift"] - joint)

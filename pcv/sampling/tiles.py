@@ -18,6 +18,7 @@ from pcv.base.keys import any_key, key
 from pcv.base.names import name_bits
 from pcv.compile import programs
 from pcv.compile.programs import Shared
+from pcv.models.joint_groups import by_group
 from pcv.models.model import Target, full_data
 from pcv.models.scores import Score
 from pcv.sampling.hmc import Chain, Moved, Pace, State, run_chain
@@ -69,6 +70,7 @@ def build(
     buffer: int,
     tile: int | None = None,
     stack: int | None = None,
+    groups: tuple[Int[np.ndarray, " unit"], int] | None = None,
 ) -> Engine:
     """The programs of a model, compiled when they are first called.
 
@@ -79,11 +81,16 @@ def build(
         buffer: largest number of draws per block.
         tile: chains that advance side by side; None: as many as fit the devices' caches.
         stack: largest number of tiles per call; None: several on CPUs, as memory allows.
+        groups: the group of each unit, and the most groups in a fold, if groups are scored in place
+            of units.
     """
     log_density = programs.Inner(target.log_density)
     once = target._replace(
         log_density=log_density, log_predictive=programs.Inner(target.log_predictive)
     )
+    terms = once.log_predictive
+    if groups is not None:
+        terms = programs.Inner(by_group(target.log_predictive, *groups))
     devices = len(in_use())
     on_cpu = in_use()[0].platform == "cpu"
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
@@ -102,7 +109,7 @@ def build(
         return pack((state, moved._replace(position=None)), jnp), moved.position
 
     def scored_tile(same: Any, chains: tuple[Array, Packed]) -> Packed:
-        one_chain: Callable[..., Made] = partial(score_block, once, scores, num_units, *same)
+        one_chain: Callable[..., Made] = partial(score_block, once, terms, scores, num_units, *same)
         block, packed = chains
         return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
 
@@ -144,7 +151,7 @@ def build(
         buffer=buffer,
         tile=devices * each,
         stack=stack,
-        with_tile=partial(build, target, scores, num_units, buffer, stack=1),
+        with_tile=partial(build, target, scores, num_units, buffer, stack=1, groups=groups),
     )
 
 

@@ -18,6 +18,7 @@ from pcv.analysis.results.scored import (
     Kind,
     distinct_kinds,
     is_oriented,
+    names_of_terms,
     scores,
     shared_scores,
 )
@@ -147,6 +148,7 @@ def compare(
             )
         ),
         "rhat_is_nested": first.attrs["rhat_is_nested"],
+        "joint_by": pointwise.joint_by,
         "verdict": _verdict(comparisons, diagnostics),
         "until": _stopping(comparisons["joint"], diagnostics, until) if until else "",
         **{f"reference_{kind}": c.reference for kind, c in comparisons.items()},
@@ -240,7 +242,11 @@ def _verdict(comparisons: Mapping[Kind, Comparison], diagnostics: Mapping[str, x
     ]
     if not units or "pointwise" not in distinct_kinds(diagnostics):
         return words
-    return f"{words} Single units of {' and '.join(units)} are flagged, see the pointwise table."
+    of, where = comparisons["pointwise"], "pointwise"
+    if of.joint_by:
+        where = "second"
+    single = f"Single {comparing.noun(of)}s of {' and '.join(units)}"
+    return f"{words} {single} are flagged, see the {where} table."
 
 
 def _stopping(joint: Comparison, diagnostics: Mapping[str, xr.Dataset], until: UntilConfig) -> str:
@@ -292,7 +298,7 @@ def _progressive(
         so_far = []
         for s, d in zip(final, diagnostics.values()):
             elpd = d[f"{kind}_elpd_at"].values[..., i]
-            present = np.ones(elpd.shape, bool) if kind == "joint" else d["unit_name"].values != ""
+            present = np.ones(elpd.shape, bool) if kind == "joint" else names_of_terms(d) != ""
             so_far.append(s._replace(elpd=elpd[present], mcse=d[f"{kind}_mcse_at"].values[:, i]))
         then = comparing.compare(so_far, result.reference)
         order = [then.models.index(name) for name in models]

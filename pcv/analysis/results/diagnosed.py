@@ -16,6 +16,7 @@ from pcv.analysis.results.scored import listed
 from pcv.analysis.run_verdict import mixed, run_verdict
 from pcv.analysis.samples import energy_sums, log_sums, sides_of
 from pcv.base.monitor import SILENT, Monitor
+from pcv.folds.joint_groups import names_of_terms
 
 MAX_POINTS = 100
 """most points of progressive estimates: after every batch, or this many evenly spaced"""
@@ -47,10 +48,9 @@ def diagnose(
     """
     predictive = samples[0].attrs["predictive"]
     superchains = int(samples[0].attrs["superchains"])
-    test = folds["test"].values
-    present = test >= 0
-    ids = folds["fold"].values
-    names = np.where(present, unit_names[test], "").astype(str)
+    test, ids = folds["test"].values, folds["fold"].values
+    names = names_of_terms(folds, unit_names)
+    present = names != ""
     chains, batches = (samples[0].sizes[dim] for dim in ("chain", "batch"))
     num_draws = np.concatenate([s["n_draws"].values for s in samples])
     khat = khats(samples)
@@ -103,7 +103,7 @@ def diagnose(
         "khat": ("fold", khat),
         "n_draws": ("fold", num_draws),
         "n_warmup": ("fold", np.concatenate([s["n_warmup"].values for s in samples])),
-        "unit_name": (("fold", "slot"), names),
+        "unit_name": (("fold", "slot"), np.where(test >= 0, unit_names[test], "").astype(str)),
         "joint_ess_total": diag.ess_total(ess, mcse),
         "joint_ess_total_at": ("point", diag.ess_total(ess_at, mcse_at)),
         "rhat_max": benchmark.observed,
@@ -142,6 +142,9 @@ def diagnose(
         **about_fit(checks),
         **shared_by,
     }
+    if "joint_by" in folds:
+        variables["group_name"] = ("fold", "slot"), names
+        attributes["joint_by"] = folds["joint_by"].attrs["column"]
     coords = {"fold": ids, "point": points * batch_size, "param": checks["param"].values}
     return xr.Dataset(variables, coords, attributes)
 

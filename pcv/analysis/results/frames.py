@@ -62,6 +62,7 @@ def frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     by_kind = sorted(comparisons, key=lambda c: c.kind)
     columns = COLUMNS + OF_SUBSAMPLES * any(c.is_subsample for c in comparisons)
     columns += OF_REPEATS * any(c.repeats > 1 for c in comparisons)
+    columns += ("joint_by",) * any(c.joint_by for c in comparisons)
     return pd.concat([rows_of(c, columns) for c in by_kind], ignore_index=True)
 
 
@@ -99,7 +100,10 @@ def cumulative(
     Raises:
         PcvError: folds do not test random numbers of units from 1 to P.
     """
-    size = (next(iter(diagnostics.values()))["unit_name"].values != "").sum(axis=1)
+    first = next(iter(diagnostics.values()))
+    if "group_name" in first:
+        raise PcvError("cumulative: joint_by has scored groups in place of units; leave it out")
+    size = (first["unit_name"].values != "").sum(axis=1)
     within = (size.max() - size.min() + 1) / p  # as likely as this to the power of their number
     if size.max() > p or within ** len(size) < UNLIKELY:
         raise PcvError(

@@ -86,10 +86,8 @@ def diagnostics_of(
     if "benchmark" in found:
         found["benchmark_share"] = np.asarray((found["benchmark"] >= found["rhat_max"]).mean())
     variables: dict[str, Any] = {name: (first[name].dims, x) for name, x in found.items()}
-    variables |= {
-        "unit_name": first["unit_name"].variable,
-        "weight": (("component", "fold"), weight),
-    }
+    of_terms = {x: first[x].variable for x in ("unit_name", "group_name") if x in first}
+    variables |= {**of_terms, "weight": (("component", "fold"), weight)}
     coords = {"fold": first["fold"].values, "point": first["point"].values}
     return xr.Dataset(
         variables,
@@ -123,7 +121,7 @@ def _attributes(models: Mapping[str, xr.Dataset]) -> dict[str, Any]:
     words = {key: _in_words(of[key]) for key in (*VERDICTS, "subspace") if any(of[key].values())}
     return words | {
         "model": "mixture",
-        "outcome": first["outcome"],
+        **{name: first[name] for name in ("outcome", "joint_by") if name in first},
         "predictive": next(x for x in ("marginal", "plain", "either") if x in predictive),
         "integration": ", ".join(dict.fromkeys(x for x in of["integration"].values() if x)),
         "given_tested": min(lags, default=0),

@@ -94,9 +94,10 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
     Returns:
         One row per unit, in the order of the data: its fold, the outcome y, mean, standard
         deviation and quantiles of its predictive, PIT, elpd (nats) and the MCSE of elpd. Units of
-        several rows have a line for each, without elpd; those that several folds test, for each
-        fold. Where outcomes are simulated (``predict`` is "path"), all but elpd is of paths, and
-        ``log_path`` with its MCSE is their log score.
+        several rows have a line for each, without elpd, which is unknown where groups are scored,
+        too; those that several folds test have one for each fold. Where outcomes are simulated
+        (``predict`` is "path"), all but elpd is of paths, and ``log_path`` with its MCSE is their
+        log score.
     """
     refuse_none(predicted)
     y_rep = replicates(predicted)
@@ -134,6 +135,7 @@ def _elpd(
     own = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else d["joint_mcse"].values
     mcse = np.where(alone[:, None], d["joint_mcse"].values[:, None], own)
     elpd = d["pointwise_elpd"].values[place]
+    known &= "group_name" not in d  # whose slots have no elpd of units
     return np.where(known, elpd, np.nan), np.where(known, mcse[place], np.nan)
 
 

@@ -34,7 +34,7 @@ def scores(
         score: name of the score.
     """
     names = diagnostics["fold"].values
-    units = diagnostics["unit_name"].values
+    units = names_of_terms(diagnostics, score)
     present = units != ""
     chosen, surrogate = _subsample(diagnostics)
     joint = kind == "joint" or chosen is not None
@@ -44,7 +44,8 @@ def scores(
     mcse = diagnostics[f"{of}_mcse" if is_log else f"{score}_{of}_mcse"].values
     linear = diagnostics.get(f"{score}_{of}_linear", variable).values
     terms = linear if joint else linear[present]
-    overlap = _overlap(units) if chosen is None else None
+    grouped = not joint and score == "log" and "group_name" in diagnostics
+    overlap = _overlap(units) if chosen is None and "group_name" not in diagnostics else None
     total = str(variable.attrs.get("total", "sum"))
     slope, constant = linearised(terms, total, overlap.repeats if overlap else 1)
     given = predict_of(diagnostics, of, score)
@@ -69,6 +70,7 @@ def scores(
         given_tested=given == "conditional",
         predict=given,
         overlap=overlap,
+        joint_by=diagnostics.attrs["joint_by"] if grouped else "",
     )
 
 
@@ -86,6 +88,14 @@ def predict_of(diagnostics: xr.Dataset, kind: str, score: str) -> Predict:
             return "path"
     lagged = kind == "pointwise" and diagnostics.attrs["given_tested"] > 0
     return "conditional" if lagged else "either"
+
+
+def names_of_terms(diagnostics: xr.Dataset, score: str = "log") -> np.ndarray:
+    """Names of the terms within folds by slot: units, or, of the log score, the groups of
+    `joint_by`; "" in slots without one."""
+    grouped = score == "log" and "group_name" in diagnostics
+    names: np.ndarray = diagnostics["group_name" if grouped else "unit_name"].values
+    return names
 
 
 def _overlap(units: np.ndarray) -> Overlap | None:

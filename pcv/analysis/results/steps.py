@@ -11,6 +11,7 @@ from pcv.analysis.results.frames import rows_of
 from pcv.analysis.results.scored import is_oriented, linearised, scores, shared_scores
 from pcv.analysis.scores import Scores
 from pcv.analysis.standard_errors import Overlap, overlap_of
+from pcv.base.errors import PcvError
 
 COLUMNS = ("model", "elpd_diff", "dse", "mcse_diff", "p_better", "diag_diff", "elpd", "se", "mcse")
 """of steps.csv, after the step, its number of units, the steps ahead and `predict`"""
@@ -42,6 +43,8 @@ def by_step(diagnostics: Mapping[str, xr.Dataset], reference: str | None) -> pd.
         same are NaN. MCSEs are of a fold's own draws.
     """
     first = next(iter(diagnostics.values()))
+    if "group_name" in first:
+        raise PcvError("by_step: joint_by has scored groups in place of units; leave it out")
     slots = np.nonzero(first["unit_name"].values != "")[1]
     further = [
         name

@@ -51,8 +51,7 @@ def summary(
         title += f" in {strata} strata" * (strata > 1)
     lines = [
         f"{name}: {title}",
-        f"{scores.kind.capitalize()} log score of {d.attrs['outcome']}, {_predictive(d)}, "
-        f"{_draws(d)}",
+        f"{wording.kind_in_words(scores)} of {d.attrs['outcome']}, {_predictive(d)}, {_draws(d)}",
         "",
     ]
     if is_subsample(d):
@@ -165,15 +164,17 @@ def folds_frame(diagnostics: xr.Dataset, kind: Kind) -> pd.DataFrame:
     )
 
 
-def order_of_units(test: np.ndarray) -> np.ndarray:
-    """Places of the tested units in the order of the data."""
+def order_of_terms(test: np.ndarray, scores: Scores) -> np.ndarray:
+    """Places of the terms: of units in the order of the data, of folds and groups as they are."""
+    if scores.kind == "joint" or scores.joint_by:
+        return np.arange(len(scores.elpd))
     return np.argsort(test[test >= 0], kind="stable")
 
 
 def log_predictive_density(tree: xr.DataTree, scores: Scores) -> Float[np.ndarray, " term"]:
     """Log predictive density of every term under the full-data posterior; NaN for targets, log
-    likelihoods that are not stored, and the marginal predictive."""
-    if scores.predictive == "marginal" or "log_likelihood" not in tree:
+    likelihoods that are not stored, the marginal predictive, and groups."""
+    if scores.predictive == "marginal" or "log_likelihood" not in tree or scores.joint_by:
         return np.full(len(scores.elpd), np.nan)
     draws = true_names(tree["log_likelihood"].to_dataset())[tree.attrs["outcome"]]
     by_unit = draws.stack(draw_of=("chain", "draw")).values
@@ -199,10 +200,9 @@ def elpd_data(tree: xr.DataTree, scores: Scores, p: float) -> "ELPDData":
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
-    diagnostics, joint = tree["diagnostics"].dataset, scores.kind == "joint"
-    test = tree["folds"].dataset["test"].values
-    order = np.arange(len(scores.elpd)) if joint else order_of_units(test)
-    terms, dim = np.asarray(scores.elpd)[order] / scores.repeats, "fold" if joint else "unit"
+    diagnostics, test = tree["diagnostics"].dataset, tree["folds"].dataset["test"].values
+    order = order_of_terms(test, scores)
+    terms, dim = np.asarray(scores.elpd)[order] / scores.repeats, comparison.noun(scores)
     coords = {dim: np.array(scores.term)[order]}
     khat, of_term = diagnostics["khat"], scores.fold_of_term[order]
     if len(order) == khat.size:  # folds of one unit each: in the order of the terms

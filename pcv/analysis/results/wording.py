@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pcv.analysis.comparison import Comparison, noun
+from pcv.analysis.comparison import Comparison, Scores, noun
 from pcv.analysis.results.notes import (
     GIVEN_TESTED,
     MAX_MCSE_SHARE,
@@ -120,6 +120,13 @@ def scores_notes(comparisons: Sequence[Comparison]) -> list[str]:
     return [*notes, *undefined, *map(wrapped, lines)]
 
 
+def kind_in_words(scores: Comparison | Scores) -> str:
+    """Which log score, or other score, this is: joint, pointwise, or joint by group."""
+    if scores.joint_by:
+        return f"Joint {scores.score} score by {scores.joint_by}"
+    return f"{scores.kind.capitalize()} {scores.score} score"
+
+
 def units_of(terms: Sequence[str]) -> str:
     """Number of units of pointwise terms, in words.
 
@@ -187,10 +194,12 @@ def table(comparison: Comparison, verdict: Sequence[str] | None = None) -> str:
     printed = printed.drop(columns=["weight"] if c.is_subsample else list(of_subsample))
     folds = f"{c.n_folds} fold{'s' * (c.n_folds > 1)}"
     size = folds if c.kind == "joint" else f"{units_of(c.term)} in {folds}"
+    if c.joint_by:
+        size = f"{len(c.term)} groups in {folds}"
     if c.is_subsample:
         size = f"{c.n_folds} of {c.num_terms:,} folds, chosen at random"
     heading = (
-        f"{c.kind.capitalize()} {c.score} score of {c.outcome},"
+        f"{kind_in_words(c)} of {c.outcome},"
         f" {predictive_in_words(c.models, c.predictive)} predictive: {size}"
     )
     if len(c.models) == 1:

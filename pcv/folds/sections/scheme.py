@@ -20,9 +20,13 @@ GROUPS = "python group"
 """column of groups that a Python session gives as an array"""
 
 
+JOINT_GROUPS = "python joint group"
+"""column of groups to score jointly that a Python session gives as an array"""
+
+
 def shown(name: str) -> str:
     """A column's name in words: groups of a Python session have none of their own."""
-    return "group" if name == GROUPS else name
+    return "group" if name in (GROUPS, JOINT_GROUPS) else name
 
 
 class Table(NamedTuple):
@@ -118,11 +122,16 @@ class FromFullData(Scheme):
         return self.exact != "psis"
 
 
-def with_groups(units: "xr.Dataset", groups: Any) -> "xr.Dataset":
+def with_groups(
+    units: "xr.Dataset",
+    groups: Any,
+    column: str = GROUPS,
+    key: tuple[str, ...] = ("folds", "group"),
+) -> "xr.Dataset":
     """The data with a column of groups that a Python session gives as an array."""
     from pcv.folds.checks import complete
 
-    place, number = key_path(("folds", "group")), units.sizes["unit"]
+    place, number = key_path(key), units.sizes["unit"]
     if len(groups) != number:
         raise PcvError(f"{place} has {len(groups)} values; give one for each of the {number} units")
-    return units.assign({GROUPS: ("unit", complete(groups, place, units["unit"].values))})
+    return units.assign({column: ("unit", complete(groups, place, units["unit"].values))})

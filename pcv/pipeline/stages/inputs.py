@@ -8,6 +8,7 @@ import xarray as xr
 from pcv.base.errors import PcvError
 from pcv.base.monitor import Monitor
 from pcv.folds.base import describe, stored
+from pcv.folds.joint_groups import with_joint_groups
 from pcv.folds.schemes import Table, headline, make
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job
@@ -61,7 +62,7 @@ def folds(job: Job, plot: bool = False) -> None:
 def laid_out(job: Job, table: Table) -> xr.Dataset:
     """All folds of the scheme, and what it says of each."""
     scheme = job.settings.folds
-    layout = scheme.laid_out(table)
+    layout = with_joint_groups(scheme.laid_out(table), table, job.settings.joint_by)
     described = describe(stored(layout), len(table.units), scheme.left_out)
     job.monitor.log(headline(scheme, described))
     return layout

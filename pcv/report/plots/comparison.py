@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pcv.analysis.results.numbers import percent, typeset
 from pcv.report.plots import shared
+from pcv.report.plots.words import kind_name
 
 _OF_DIFFERENCES = {
     "elpd_diff": "value",
@@ -259,7 +260,8 @@ def _shown(comparison: xr.Dataset) -> list[Shown]:
         present = {old: new for old, new in names.items() if old in scores}
         shown = {name: style for name, style in styles.items() if name != comparator}
         label = styles[comparator].label if comparator else None
-        panels.append(Shown(str(kind).capitalize(), scores.rename(present), shown, label))
+        name = kind_name(comparison, str(kind))
+        panels.append(Shown(name, scores.rename(present), shown, label))
     return panels
 
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from itertools import takewhile
 
+import xarray as xr
+
 
 def shorten(names: Iterable[str], width: int = 18) -> list[str]:
     """Names truncated in the middle to at most `width` characters, kept distinct.
@@ -45,3 +47,14 @@ def span(name: str) -> str:
     same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(first, last))))
     said = re.match(r".*(\s|\b\d{4}-(\d\d-)?)", last[:same])
     return f"{first}{to}{last[said.end() :] if said else last}"
+
+
+def kind_name(comparison: xr.Dataset, kind: str, noun: str = "") -> str:
+    """A kind of score in words; of groups in place of units, joint by what groups them.
+
+    >>> comparison = xr.Dataset(attrs={"joint_by": "rat"})
+    >>> kind_name(comparison, "joint"), kind_name(comparison, "pointwise", " scores")
+    ('Joint', 'Joint scores by rat')
+    """
+    by = comparison.attrs.get("joint_by", "") if kind == "pointwise" else ""
+    return f"Joint{noun} by {by}" if by else kind.capitalize() + noun

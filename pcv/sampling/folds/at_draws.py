@@ -57,7 +57,8 @@ def score_draws(
     def of_chain(first: Array, keep: Keep | None, chain: Chain, x: Array) -> Any:
         at = x[None], jnp.zeros((), int), chain
         size = jnp.asarray(batch_size)
-        made = score_block(target, some_scores, num_units, root, first, size, *at, center)
+        by_unit = target.log_predictive
+        made = score_block(target, by_unit, some_scores, num_units, root, first, size, *at, center)
         if keep is None:
             return made, None
         kept, number, returned = jax.tree.map(jnp.asarray, tuple(keep))
