@@ -106,7 +106,9 @@ def _sets(
     mean = np.bincount(fold, z) / size
     between_ms = (size * (mean - z.mean()) ** 2).sum() / (len(size) - 1)
     within_ms = ((z - mean[fold]) ** 2).sum() / within
-    if f_distribution.sf(between_ms / within_ms, len(size) - 1, within) >= ALIKE:
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 within: as dependent as can be
+        ratio = between_ms / within_ms
+    if f_distribution.sf(ratio, len(size) - 1, within) >= ALIKE:
         return every, False
     order = np.argsort(fold, kind="stable")
     place = np.arange(len(pit)) - np.repeat(np.cumsum(size) - size, size)

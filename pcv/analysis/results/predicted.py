@@ -176,7 +176,8 @@ def fold_summary(draws: xr.Dataset, posterior: xr.Dataset) -> pd.DataFrame:
     full, parts = full_data(draws, posterior), []
     for name, x in _elements(draws):
         each = x.stack(sample=("chain", "draw")).transpose("fold", "sample").values
-        shift = (each.mean(1) - full[name][0]) / full[name][1]
+        with np.errstate(divide="ignore", invalid="ignore"):  # of what does not vary
+            shift = (each.mean(1) - full[name][0]) / full[name][1]
         quantiles = np.quantile(each, QUANTILES, axis=1)
         rows = pd.DataFrame(
             {
