@@ -25,7 +25,7 @@ from pcv.folds.exchangeable import leave_one_group_out
 from pcv.folds.time import block, hv_block, leave_future_out
 from pcv.models.checks.paths import check_paths
 from pcv.models.effects.marginal import Scored
-from pcv.models.model import Fold, Model, Outcome, target
+from pcv.models.model import Fold, Model, Observations, Outcome, target
 from pcv.models.paths import along_paths
 from pcv.models.scores import named
 from tests.bounds import z_limit
@@ -113,7 +113,7 @@ class Mixture(NamedTuple):
         return middle
 
     def crps(self, y):
-        """Negative; of a normal mixture, Grimit et al. (2006, eq. 5)."""
+        """Negative; the closed form of a normal mixture (Grimit et al. 2006)."""
 
         def distance(mean, sd):
             return 2 * sd * stats.norm.pdf(mean / sd) + mean * (2 * stats.norm.cdf(mean / sd) - 1)
@@ -430,6 +430,11 @@ def test_what_cannot_be_simulated():
         assert "\n" not in str(caught.value)
     with pytest.raises(pcv.PcvError, match="lags that are computed when the model is made"):
         checked(None, futures, {"y": y}, closed)
+    past = {"y": y, "past": np.asarray(before(y, 1))}
+    held = Observations(past, fixed=True)  # as a model of PyMC has its columns
+    with pytest.raises(pcv.PcvError, match="column 'past' holds as lags"):
+        checked(flat._replace(data=held), futures, past)
+    assert not checked(flat, futures, past)
     problem = with_lag_columns()
     with pytest.raises(pcv.PcvError, match=r"column 'lags' holds as lags; compute lags from data"):
         checked(problem.model, problem.schemes["three steps ahead"], problem.data)

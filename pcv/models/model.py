@@ -203,12 +203,14 @@ class Observations(NamedTuple):
         order: columns that identify and name the rows, in the order of the model's terms.
         units: columns whose values group rows into units; none: each row is a unit.
         labels: columns to name units by, in place of those in `order` and `units`.
+        fixed: whether the model holds them as constants, and reads the outcome alone from its data.
     """
 
     columns: Mapping[str, np.ndarray]
     order: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}
+    fixed: bool = False
 
 
 class Model(NamedTuple):
@@ -229,6 +231,7 @@ class Model(NamedTuple):
             for folds that leave out whole groups; without it, `marginal` is used only on request.
         predict: one replicate of the outcome, for predictions and for scores that need draws of it
             (CRPS, ...): a value for every unit or, where units have several rows, for every row.
+            Lags that it computes from `data` can be simulated (`predict: path`).
         cdf: probability that the outcome is at most y, of the shape of `predict`: PITs are far less
             noisy with it than with replicates.
         moments: mean and variance of the outcome of every unit given the parameters, each of shape

@@ -10,8 +10,10 @@ over draws of
 
 .. math:: p(y_j \mid \theta, y_\mathrm{train}, \tilde y_1, \dots, \tilde y_{j-1})
 
-at the observed :math:`y_j` is the density of that forecast. (Bürkner, Gabry and Vehtari 2020,
-*Journal of Statistical Computation and Simulation* 90, 2499–2523, section 2.2.)
+at the observed :math:`y_j` is the density of that forecast. Simulating ahead is the usual way to
+forecast by autoregressions (Hyndman and Athanasopoulos 2021, *Forecasting: Principles and
+Practice*, "sample paths"); the joint score of all steps is the product of the conditional densities
+at what was observed, and needs none.
 
 A random walk without noise, from the last training outcome:
 

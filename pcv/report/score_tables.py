@@ -115,7 +115,7 @@ def other_scores(rows: pd.DataFrame, single: bool, notes: Sequence[str]) -> Tabl
             typeset(row["estimate"], row["se"]),
             error(row["se"]),
             mcse(row, "mcse"),
-            row["kind"],
+            f"{row['kind']}{', path' * (row.get('predict') == 'path')}",
         )
         for _, row in rows.iterrows()
     ]

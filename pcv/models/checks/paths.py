@@ -75,7 +75,8 @@ def check_paths(
     remedy = f"{lags} (a NumPyro model gets the outcome as an argument)"
     if column := lag_column(make, data, outcome):
         raise PcvError(
-            f"{where} cannot simulate outcomes that column '{column}' holds as lags; {remedy}"
+            f"{where} cannot simulate outcomes that column '{column}' holds as lags; {remedy}, or "
+            "drop the column if it is not used"
         )
     if model.predict is None:
         if _reads_when_made(make, data, outcome, folds):
@@ -174,14 +175,15 @@ def _reads_when_made(
 
 
 def lag_column(make: Callable[[Data], Model | Target], data: Data, outcome: str) -> str:
-    """The column that holds lags of the outcome and that the likelihood depends on, or "".
+    """The column that holds lags of the outcome and that the likelihood depends on, or may, or "".
 
     Args:
         make: makes the model from data.
         data: columns and constants.
         outcome: name of the outcome's column.
     """
-    y = np.asarray(data[outcome])
+    y, model = np.asarray(data[outcome]), make(data)
+    assert isinstance(model, Model)
     for name, x in numeric(data).items():
         column = np.asarray(x)
         if name in (outcome, "unit") or not column.ndim or len(column) != len(y):
@@ -189,10 +191,10 @@ def lag_column(make: Callable[[Data], Model | Target], data: Data, outcome: str)
         of_each = column.reshape(len(y), -1).T
         if any(_is_lag(each, y) for each in of_each):
             changed = {**data, name: np.roll(column, 1, axis=0)}
-            one, other = make(data), make(changed)
-            assert isinstance(one, Model)
+            other = make(changed)
             assert isinstance(other, Model)
-            if not _alike(one, other, data, changed):
+            fixed = model.data is not None and model.data.fixed  # nobody knows if it is used
+            if fixed or not _alike(model, other, data, changed):
                 return name
     return ""
 

@@ -155,7 +155,7 @@ def from_pymc(
         constrain,
         Outcome(outcome, discrete=discrete, ordered=_ordered(model) if discrete else None),
         predict=None if single is None else _replicates(model, at, example),
-        data=rows,
+        data=rows._replace(fixed=True),
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
         unconstrain=_unconstrainer(model),
