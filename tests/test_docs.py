@@ -128,7 +128,8 @@ def test_python_blocks_run_one_after_the_other(folder, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "elpd " in said
     assert "SE    MCSE" in said
-    assert said.count("Joint log score of weight, plain predictive") == 5
+    assert said.count("Joint log score of weight, plain predictive") == 6
+    assert "Joint log score by rat of weight, plain predictive: 6 groups in 5 folds" in said
     assert "Pointwise log score of weight" in said
     assert pcv.load("memory://bucket/rats.zarr").name == "slopes"
     score = names["heavy"]()

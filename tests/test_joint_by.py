@@ -13,6 +13,7 @@ from pcv.folds.exchangeable import kfold, leave_one_group_out
 from pcv.folds.joint_groups import first_slots
 from pcv.models.joint_groups import by_group
 from pcv.models.model import Fold
+from pcv.pipeline import config
 from tests.bounds import z_limit
 from tests.problems import GROUP_OF_UNIT, hierarchy, kriging, normal_means
 
@@ -205,3 +206,23 @@ def test_what_cannot_be_grouped(cv, by_unit, means):
     ):
         with pytest.raises(PcvError, match=said):
             case()
+
+
+def test_what_depends_on_it():
+    """Folds and their chains are made anew, the full-data fit is not."""
+    experiment = {
+        "data": {"file": "rats.csv", "outcome": "weight"},
+        "folds": {"scheme": "k_fold", "k": 10, "group_by": "rat"},
+        "models": {"m": {"model": "models.py:m"}},
+    }
+    with_groups, without = (
+        config.parse({"seed": 1, "experiments": {"rats": experiment | more}})
+        for more in ({"joint_by": "rat"}, {})
+    )
+    changed = {
+        stage
+        for stage in ("data", "fit", "folds", "warmup", "compare")
+        if config.stage_config(with_groups, "rats", stage, "m")
+        != config.stage_config(without, "rats", stage, "m")
+    }
+    assert changed == {"folds", "warmup"}
