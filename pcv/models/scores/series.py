@@ -88,8 +88,8 @@ def naive_error(
     >>> y = jnp.array([1.0, 2.0, 4.0, 9.0, 9.0, 8.0])
     >>> target = Target(None, None, None, observed=lambda fold: y[fold.test])
     >>> fold = Fold(jnp.array([True, True, True, False, True, True]), jnp.array([3]))
-    >>> naive_error(target, fold, np.zeros(6, int)).tolist()  # (1 + 2 + 1) / 3
-    [1.3333333730697632]
+    >>> round(float(naive_error(target, fold, np.zeros(6, int))[0]), 3)  # (1 + 2 + 1) / 3
+    1.333
     """
     assert target.observed is not None
     order = np.argsort(series, kind="stable")
