@@ -74,7 +74,7 @@ def score_new_data(
     how = predictive_model(problem)
     check_scores(problem, how, problem.folds.test.shape[1])
     chains, draws, _ = position.shape
-    size = min(BATCH_SIZE, draws // FEWEST)
+    size = max(min(BATCH_SIZE, draws // FEWEST), 1)
     number = draws // size * size
     cv = CvConfig(chains=chains, draws=number, batch_size=size, superchains=None)
     settings = settings.model_copy(update={"cv": cv})
