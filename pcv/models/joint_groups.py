@@ -29,8 +29,8 @@ def by_group(
 
     >>> one_by_one = lambda params, fold: (jnp.where(fold.test >= 0, params[fold.test], 0).sum(), 0)
     >>> fold = Fold(jnp.zeros(4, bool), jnp.array([0, 1, 3]))
-    >>> by_group(one_by_one, np.array([5, 5, 5, 7]), 2)(jnp.array([1.0, 2, 3, 4]), fold)[1]
-    Array([3., 0., 4.], dtype=float32)
+    >>> by_group(one_by_one, np.array([5, 5, 5, 7]), 2)(jnp.array([1.0, 2, 3, 4]), fold)[1].tolist()
+    [3.0, 0.0, 4.0]
     """
 
     def of_groups(params: Any, fold: Fold) -> Predictive:

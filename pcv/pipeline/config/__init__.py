@@ -6,8 +6,8 @@ config/README.md documents every key; ``python -m pcv.pipeline.config`` writes t
 >>> config = load(Path("config/config.yaml"))
 >>> config.experiments["rats"].cv.draws
 200
->>> stage_config(config, "rats", "sample", "slopes")
-{'scores': ['log'], 'cv': {'draws': 200, 'until': None, 'store': 'draws'}}
+>>> stage_config(config, "rats", "sample", "slopes")["cv"]
+{'draws': 200, 'until': None, 'store': 'draws'}
 """
 
 from pcv.pipeline.config.by_stage import stage_config
