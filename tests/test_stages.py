@@ -645,9 +645,9 @@ class TestRounds:
         before = self.rounds(after_rounds, "linear")
         drawn, as_it_is = [], moving.blocks
 
-        def blocks(*args, num_draws, first, monitor):
+        def blocks(*args, num_draws, first, **more):
             drawn.append((first, num_draws))
-            return as_it_is(*args, num_draws, first, monitor)
+            return as_it_is(*args, num_draws=num_draws, first=first, **more)
 
         monkeypatch.setattr(moving, "blocks", blocks)
         more = IN_ROUNDS | {"cv.until": ROUNDS | {"max_draws": 384}}
