@@ -18,7 +18,7 @@ import pandas as pd
 
 from benchmarks.problems import PROBLEMS, InNumPyro, InPyMC, write
 
-REPEATS = 1
+REPEATS = 3
 CALLS = ("first call, empty cache", "second call", "first call, full cache")
 
 
