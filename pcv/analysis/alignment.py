@@ -14,11 +14,11 @@ def check(scores: Sequence[Scores]) -> None:
     if not scores:
         raise PcvError("compare: no models")
     first = scores[0]
-    seen: set[str] = set()
+    names: set[str] = set()
     for s in scores:
-        if s.model in seen:
+        if s.model in names:
             raise PcvError(f"compare: two models are named '{s.model}'; rename one")
-        seen.add(s.model)
+        names.add(s.model)
     plain = setting("predictive", value="plain")
     remedy = {
         "kind": "compare joint with joint and pointwise with pointwise scores",

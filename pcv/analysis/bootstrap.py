@@ -53,13 +53,13 @@ def weighted_mean_cdf(terms: Float[np.ndarray, " term"], x: float) -> float:
     """
     if x <= terms.min() or x >= terms.max():
         return float(x >= terms.max())
-    apart = terms - x
-    apart = apart / np.sqrt(apart @ apart)
+    deviation = terms - x
+    deviation = deviation / np.sqrt(deviation @ deviation)
     total = 0.0
     for start in np.arange(-4.0, 40.0, 1.0):
         v = np.arange(start, start + 1.0, STEP)
         u = np.exp(v - np.exp(-v))
-        product = u[:, None] * apart
+        product = u[:, None] * deviation
         decay = np.exp(-0.5 * np.log1p(product**2).sum(axis=1))
         slope = 1 + np.exp(-v)  # du / dv over u
         total += STEP * float(np.sin(np.arctan(product).sum(axis=1)) @ (slope * decay))

@@ -79,14 +79,14 @@ def calibrate(pit: Float[np.ndarray, " unit"], fold: Int[np.ndarray, " unit"]) -
     inside = np.abs(pit[:, None] - 0.5) <= level / 2
     coverage = inside.mean(0)
     cluster = fold if dependent else np.arange(len(pit))
-    apart = np.array([np.bincount(cluster, x) for x in (inside - coverage).T])
+    deviation = np.array([np.bincount(cluster, x) for x in (inside - coverage).T])
     return Calibration(
         p,
         _direction(pit) if p < LEVEL else "",
         dependent,
         level,
         coverage,
-        np.sqrt((apart**2).sum(1)) / len(pit),
+        np.sqrt((deviation**2).sum(1)) / len(pit),
         float((pit > 0.5).mean()),
         len(pit),
     )

@@ -7,7 +7,7 @@ import xarray as xr
 
 from pcv.analysis.calibration import LEVELS, MIN_UNITS
 from pcv.analysis.results.numbers import percent, typeset
-from pcv.analysis.results.predicted import calibration_of, replicates, table
+from pcv.analysis.results.predicted import calibration_of, table
 from pcv.report.tables import Cells, Table
 
 WORST = 10
@@ -37,7 +37,6 @@ def worst_table(model: str, predicted: xr.Dataset, diagnostics: xr.Dataset) -> T
     """The units with the lowest log score or, where units have several rows, the smallest tail
     probability."""
     units = table(predicted, diagnostics)
-    units["low"], units["high"] = np.quantile(replicates(predicted), (0.05, 0.95), axis=0)
     tail = np.minimum(units["pit"], 1 - units["pit"])
     order = np.argsort(tail if units["elpd"].isna().any() else units["elpd"], kind="stable")
     head: Cells = ("unit", "fold", "outcome", "90% interval", "PIT", "elpd")
@@ -46,7 +45,7 @@ def worst_table(model: str, predicted: xr.Dataset, diagnostics: xr.Dataset) -> T
             str(unit),
             str(row["fold"]),
             f"{row['y']:.4g}",
-            f"{row['low']:.4g} to {row['high']:.4g}",
+            f"{row['5%']:.4g} to {row['95%']:.4g}",
             percent(row["pit"]),
             typeset(row["elpd"], 0.1),
         )

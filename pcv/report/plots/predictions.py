@@ -3,7 +3,7 @@
 `predicted` is the content of group ``predictions`` of diagnostics.zarr, with replicates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import arviz_plots as az
@@ -37,13 +37,7 @@ def pit(predictions: Mapping[str, xr.Dataset]) -> Figure:
     Args:
         predictions: by model, with ``pit`` (unit).
     """
-    labels = shorten(list(predictions))
-    of_models = {
-        label: ("unit", predicted["pit"].values)
-        for label, predicted in zip(labels, predictions.values())
-    }
-    tree = xr.DataTree.from_dict({"pit": xr.Dataset(of_models)})
-    figure = _ecdf(tree, list(of_models), coverage=False)
+    figure = _ecdf(predictions, coverage=False)
     for ax, predicted in zip(figure.axes, predictions.values()):
         few = predicted.sizes["unit"] <= MAX_UNITS
         if few and not calibration_of(predicted).dependent:
@@ -54,7 +48,11 @@ def pit(predictions: Mapping[str, xr.Dataset]) -> Figure:
     return figure
 
 
-def _ecdf(tree: xr.DataTree, names: Sequence[str], coverage: bool) -> Figure:
+def _ecdf(predictions: Mapping[str, xr.Dataset], coverage: bool) -> Figure:
+    """ECDFs of PITs, or of the coverage of intervals, model by model."""
+    names = shorten(list(predictions))
+    of_models = {name: ("unit", x["pit"].values) for name, x in zip(names, predictions.values())}
+    tree = xr.DataTree.from_dict({"pit": xr.Dataset(of_models)})
     height = TALL * len(names)
     drawn = az.plot_ecdf_pit(
         tree,
@@ -101,12 +99,7 @@ def calibration(predictions: Mapping[str, xr.Dataset]) -> Figure:
     first = next(iter(predictions.values()))
     categories = _categories(first["y"].values)
     if not categories:
-        labels = shorten(list(predictions))
-        of_models = {
-            label: ("unit", x["pit"].values) for label, x in zip(labels, predictions.values())
-        }
-        tree = xr.DataTree.from_dict({"pit": xr.Dataset(of_models)})
-        return _ecdf(tree, list(of_models), coverage=True)
+        return _ecdf(predictions, coverage=True)
     kind = "binary" if categories == 2 else "ordinal"
     (label, *_), predicted = shorten(list(predictions)), first
     y_rep = predicted["y_rep"].values.astype(int)
