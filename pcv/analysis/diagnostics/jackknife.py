@@ -135,20 +135,22 @@ def batch_jackknife(
     for p, weight in enumerate(_without_each(each.weight)):
         sums = {name: next(own) for name, own in zip(each.sums, rest)}
         left_out[p] = _evaluate(_Sums(weight, sums), estimate)
-    apart, mcse = _apart(_over_units(left_out, present), there)
-    of_slots = None if present is None else np.where(present, _apart(left_out, there)[1], np.nan)
-    return Estimate(value, mcse, apart, of_slots)
+    contributions, mcse = _contributions(_over_units(left_out, present), there)
+    of_slots = None
+    if present is not None:
+        of_slots = np.where(present, _contributions(left_out, there)[1], np.nan)
+    return Estimate(value, mcse, contributions, of_slots)
 
 
-def _apart(
+def _contributions(
     left_out: Float[np.ndarray, "part fold *slot"], there: Bool[np.ndarray, "fold part"]
 ) -> tuple[Float[np.ndarray, "part fold *slot"], Float[np.ndarray, " fold *slot"]]:
     """What leaving out each part adds to the error, and the error."""
-    some, size = like(there.T, left_out), like(there.sum(1), left_out[0])
+    reached, size = like(there.T, left_out), like(there.sum(1), left_out[0])
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(some, left_out, 0.0).sum(0) / size
-        apart = np.sqrt((size - 1) / size) * np.where(some, left_out - mean, 0.0)
-    return apart, np.where(size > 1, np.sqrt((apart**2).sum(0)), np.nan)
+        mean = np.where(reached, left_out, 0.0).sum(0) / size
+        deviation = np.sqrt((size - 1) / size) * np.where(reached, left_out - mean, 0.0)
+    return deviation, np.where(size > 1, np.sqrt((deviation**2).sum(0)), np.nan)
 
 
 def batch_bootstrap(
@@ -182,9 +184,9 @@ def batch_bootstrap(
         again.append(_evaluate(_total(_Sums(weight, drawn)), estimate))
 
     def spread(values: np.ndarray) -> np.ndarray:
-        apart = values - values[0]  # exactly 0 where no value jumps
-        several = like(there.sum(1) > 1, apart[0])
-        return np.where(several, np.std(apart, axis=0, ddof=1), np.nan)
+        jumps = values - values[0]  # exactly 0 where no value jumps
+        several = like(there.sum(1) > 1, jumps[0])
+        return np.where(several, np.std(jumps, axis=0, ddof=1), np.nan)
 
     each_time = np.array(again, float)
     of_slots = None if present is None else np.where(present, spread(each_time), np.nan)
