@@ -447,7 +447,7 @@ DEPENDENTS = {
     f"{RATS}.kernel": {"warmup"},
     f"{RATS}.fit.draws": {"fit"},
     f"{RATS}.fit.allow_bad_fit": set(),
-    f"{RATS}.cv.chains": {"cut", "warmup"},
+    f"{RATS}.cv.chains": {"surrogates", "cut", "warmup"},
     f"{RATS}.cv.warmup": {"warmup"},
     f"{RATS}.cv.batch_size": {"cut", "warmup"},
     f"{RATS}.cv.fold_batches": {"cut"},

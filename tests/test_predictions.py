@@ -403,7 +403,7 @@ class TestResult:
             progress=False,
         )
         np.testing.assert_array_equal(none.pointwise, cv.pointwise)
-        with pytest.raises(pcv.PcvError, match="cross-validate by MCMC with predictions=400"):
+        with pytest.raises(pcv.PcvError, match="cross-validate with predictions=400"):
             none.table()
         with pytest.raises(pcv.PcvError, match="no draws of parameters were kept"):
             none.fold_summary("beta")
@@ -431,12 +431,17 @@ def test_a_left_out_level_has_its_prior_in_the_summary():
 
 @pytest.mark.parametrize("capacity", [1, 3, 50])
 @pytest.mark.parametrize("length", [10, 100, 333])
-def test_kept_draws_do_not_depend_on_blocks_or_on_the_length(capacity, length):
-    whole = kept.kept_draws(0, length, capacity)
-    blocks = [kept.kept_draws(first, 7, capacity) for first in range(0, 1000, 7)]
+@pytest.mark.parametrize("at_least", [0, 1])
+def test_kept_draws_do_not_depend_on_blocks_or_on_the_length(capacity, length, at_least):
+    draws = length * at_least
+    keeps = kept.keeps_of(capacity, 1, draws, slots=(1, 1, 1), num_params=1)
+    assert keeps[:2] == (capacity, capacity)
+    distance = keeps.apart
+    whole = kept.kept_draws(0, length, capacity, distance)
+    blocks = [kept.kept_draws(first, 7, capacity, distance) for first in range(0, 1000, 7)]
     some = np.concatenate(blocks)
     np.testing.assert_array_equal(some[some < length], whole)
-    assert max(map(len, blocks)) <= kept.most_kept(7, capacity)
+    assert max(map(len, blocks)) <= kept.most_kept(7, capacity, distance)
     even = whole[kept.even_draws(whole, length, capacity)]
     assert len(even) == min(capacity, length)
     apart = np.diff(even)

@@ -1,6 +1,7 @@
 """Draws that are kept of each chain, evenly spaced however many there will be.
 
-Of the first draws all are kept, then every second, then every fourth, and so on. Whatever the
+Of the first draws all are kept, then every second, then every fourth, and so on; a run that is
+known to be long begins with every second or fourth. Whatever the
 length of a run, c of its kept draws or more are evenly spaced. A shorter run keeps the same draws
 as the beginning of a longer one, so that runs can go on.
 
@@ -30,28 +31,35 @@ class Keeps(NamedTuple):
     """with replicates of the test set"""
     returned: int
     """the draws themselves, no more than the others"""
+    apart: int = 1
+    """least distance between kept draws, a power of 2"""
 
 
 NONE = Keeps(0, 0)
+MOST_APART = 4
+"""draws that a run skips from its beginning on, if it is long enough"""
 MOST_BYTES, MOST_RETURNED = 2**28, 2**26
 """of the replicates of all tested units, and of the draws that are kept with them; while chains
 run, several times as many are held"""
 
 
-def keeps_of(asked: int, chains: int, slots: tuple[int, int, int], num_params: int) -> Keeps:
+def keeps_of(
+    asked: int, chains: int, draws: int, slots: tuple[int, int, int], num_params: int
+) -> Keeps:
     """How many draws each chain keeps: as many as replicates are asked for, within limits.
 
     Args:
         asked: number of replicates of each tested unit, over all chains.
         chains: of each fold.
+        draws: of each chain, or more.
         slots: numbers of all folds, of units in the largest test set, and of rows in the largest
             unit: replicates are stored for so many.
         num_params: of the model.
 
-    >>> keeps_of(400, 8, slots=(30, 5, 1), num_params=65)
-    Keeps(replicated=50, returned=50)
-    >>> keeps_of(400, 8, slots=(3000, 1, 1), num_params=400)
-    Keeps(replicated=50, returned=1)
+    >>> keeps_of(400, 8, 100, slots=(30, 5, 1), num_params=65)
+    Keeps(replicated=50, returned=50, apart=2)
+    >>> keeps_of(400, 8, 1000, slots=(3000, 1, 1), num_params=400)
+    Keeps(replicated=50, returned=1, apart=4)
     """
 
     def of_chain(number: int) -> int:
@@ -61,9 +69,9 @@ def keeps_of(asked: int, chains: int, slots: tuple[int, int, int], num_params: i
     if not asked:
         return NONE
     replicated = of_chain(MOST_BYTES // (4 * slots[0] * slots[1] * slots[2]))
-    return Keeps(
-        replicated, min(replicated, of_chain(MOST_RETURNED // (4 * slots[0] * num_params)))
-    )
+    returned = min(replicated, of_chain(MOST_RETURNED // (4 * slots[0] * num_params)))
+    long_enough = min(max(draws // replicated, 1), MOST_APART)
+    return Keeps(replicated, returned, 1 << long_enough.bit_length() - 1)
 
 
 def spacing(number: Int[np.ndarray, " draw"], capacity: int) -> Int[np.ndarray, " draw"]:
@@ -80,22 +88,27 @@ def spacing(number: Int[np.ndarray, " draw"], capacity: int) -> Int[np.ndarray, 
     return 1 << np.floor(octave + 1e-12).astype(int)
 
 
-def kept_draws(first: int, num_draws: int, capacity: int) -> Int[np.ndarray, " kept"]:
+def kept_draws(
+    first: int, num_draws: int, capacity: int, apart: int = 1
+) -> Int[np.ndarray, " kept"]:
     """Indices of the kept draws of a block, from 0.
 
     Args:
         first: number of earlier draws.
         num_draws: of the block.
         capacity: as for `spacing`; 0: none is kept.
+        apart: least distance between kept draws, a power of 2.
 
     >>> kept_draws(0, 4, 2), kept_draws(4, 8, 2)
     (array([0, 1, 2, 3]), array([ 5,  7, 11]))
     """
     number = np.arange(first, first + num_draws) + 1
-    return number[number % spacing(number, capacity) == 0] - 1 if capacity else number[:0]
+    if not capacity:
+        return number[:0]
+    return number[number % np.maximum(spacing(number, capacity), apart) == 0] - 1
 
 
-def most_kept(num_draws: int, capacity: int) -> int:
+def most_kept(num_draws: int, capacity: int, apart: int = 1) -> int:
     """The largest number of kept draws of any block of a size.
 
     >>> most_kept(4, 2)
@@ -103,8 +116,8 @@ def most_kept(num_draws: int, capacity: int) -> int:
     """
     if not capacity:
         return 0
-    later = -(-num_draws // int(spacing(np.array([num_draws + 1]), capacity)[0]))
-    return max(len(kept_draws(0, num_draws, capacity)), later)
+    later = max(int(spacing(np.array([num_draws + 1]), capacity)[0]), apart)
+    return max(len(kept_draws(0, num_draws, capacity, apart)), -(-num_draws // later))
 
 
 def even_draws(
@@ -121,8 +134,8 @@ def even_draws(
     >>> kept[even_draws(kept, 12, 2)]
     array([ 3, 11])
     """
-    apart = spacing(np.array([max(num_draws, 1)]), max(capacity, 1))[0]
-    even = np.flatnonzero(((kept + 1) % apart == 0) & (kept < num_draws))
+    distance = spacing(np.array([max(num_draws, 1)]), max(capacity, 1))[0]
+    even = np.flatnonzero(((kept + 1) % distance == 0) & (kept < num_draws))
     number = min(capacity, len(even))
     return even[((np.arange(number) + 1) * len(even)) // max(number, 1) - 1]
 
@@ -137,10 +150,10 @@ def of_block(block: Block, first: int, keeps: Keeps) -> xr.Dataset:
     """
     assert block.kept is not None
     variables: dict[str, tuple] = {}
-    for (name, dim), capacity in zip(ALONG.items(), keeps):
+    for (name, dim), capacity in zip(ALONG.items(), keeps[:2]):
         values = block.kept.get(name.removeprefix("kept_"))
         if values is not None:
-            draw = kept_draws(first, block.num_draws, capacity)
+            draw = kept_draws(first, block.num_draws, capacity, keeps.apart)
             last = ("slot", "row")[: values.ndim - 3] if dim == "kept" else ("param",)
             variables[name] = (("fold", "chain", dim, *last), values)
             variables[f"{dim}_draw"] = (("fold", dim), np.tile(draw, (len(values), 1)) * 1.0)
@@ -165,7 +178,7 @@ def thinned(kept: xr.Dataset, num_draws: Int[np.ndarray, " fold"], keeps: Keeps)
         keeps: most of them per chain.
     """
     variables: dict[str, tuple] = {}
-    for (name, dim), capacity in zip(ALONG.items(), keeps):
+    for (name, dim), capacity in zip(ALONG.items(), keeps[:2]):
         if name not in kept:
             continue
         draw = kept[f"{dim}_draw"].values

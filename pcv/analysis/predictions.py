@@ -1,4 +1,4 @@
-r"""Out-of-fold predictions of units, from the replicates that chains keep.
+r"""Out-of-fold predictions of units, from the replicates that chains keep or that PSIS resamples.
 
 A unit that is tested by a fold is predicted by the fold's draws, whose training set lacks it:
 
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import xarray as xr
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from pcv.analysis import kept as keeping
 from pcv.analysis.kept import Keeps
@@ -84,32 +85,80 @@ def predictions(
     drawn = [sample for sample in samples if sample.sizes["fold"]]
     names = np.concatenate([sample["fold"].values for sample in drawn]).astype(str)
     each = [_thinned(sample, keeps) for sample in drawn]
-    whole: dict[str, tuple] = {}
+    whole = xr.Dataset(coords={"sampled_fold": names})
     if all("kept_position" in x for x in each):
         number = min(x.sizes["returned"] for x in each)
         position = np.concatenate([x["kept_position"].values[:, :, -number:] for x in each])
         whole["position"] = (("sampled_fold", "chain", "kept", "entry"), position)
-    coords: dict[str, object] = {"sampled_fold": names}
     if all("kept_y_rep" in x for x in each):
         number = min(x.sizes["kept"] for x in each)
         y_rep = np.concatenate([x["kept_y_rep"].values[:, :, -number:] for x in each])
-        place = places_of(rows)
-        row = rows[place]
-        by_unit = _by_element(np.moveaxis(y_rep, (1, 2), (-2, -1)), rows)[place]
-        y, u = outcome[row], uniform[row]
-        pit, mcse = _pit(drawn, rows, place, by_unit, y, u)
-        whole |= {
+        by_slot = _by_element(np.moveaxis(y_rep, (1, 2), (-2, -1)), rows)
+        pit = _pit_of_chains(drawn, rows, uniform)
+        whole = whole.merge(of_units(by_slot, pit, rows, names, outcome, unit, uniform))
+    return whole
+
+
+def of_units(
+    y_rep: Float[np.ndarray, "fold slot row chain draw"],
+    pit: tuple[Float[np.ndarray, "fold slot row"], Float[np.ndarray, "fold slot row"]] | None,
+    rows: Int[np.ndarray, "fold slot row"],
+    names: Shaped[np.ndarray, " fold"],
+    outcome: Float[np.ndarray, " any_row"],
+    unit: Shaped[np.ndarray, " any_row"],
+    uniform: Float[np.ndarray, " any_row"],
+) -> xr.Dataset:
+    """Replicates and PITs in the order of the data.
+
+    Args:
+        y_rep: replicates.
+        pit: from distribution functions, and its MCSE; None: PITs come from replicates.
+        rows: indices of the rows, padded with -1.
+        names: of the folds.
+        outcome, unit, uniform: as for `predictions`.
+    """
+    place = places_of(rows)
+    row, by_unit = rows[place], y_rep[place]
+    if pit is None:
+        pit_of_unit = pit_of_replicates(by_unit, outcome[row], uniform[row])
+    else:
+        pit_of_unit = pit[0][place], pit[1][place]
+    return xr.Dataset(
+        {
             "y_rep": (("chain", "draw", "unit"), np.moveaxis(by_unit, 0, -1)),
-            "y": ("unit", y),
-            "pit": ("unit", pit),
-            "pit_mcse": ("unit", mcse),
-        }
-        coords |= {
-            "unit": unit[row],
-            "row": ("unit", row),
-            "of_fold": ("unit", names[place.fold]),
-        }
-    return xr.Dataset(whole, coords)
+            "y": ("unit", outcome[row]),
+            **{name: ("unit", x) for name, x in zip(("pit", "pit_mcse"), pit_of_unit)},
+        },
+        {"unit": unit[row], "row": ("unit", row), "of_fold": ("unit", names[place.fold])},
+    )
+
+
+def merged(
+    of_psis: xr.Dataset, sampled: xr.Dataset | None, scored: Shaped[np.ndarray, " fold"]
+) -> xr.Dataset:
+    """Predictions of folds by PSIS, with those of the sampled folds put in.
+
+    Args:
+        of_psis: of all folds, of `pcv.core.psis_predictions.predictions_by_psis`.
+        sampled: of `predictions`; None: no fold is sampled.
+        scored: names of the folds that count.
+    """
+    rest = of_psis.isel(unit=np.isin(of_psis["of_fold"].values, scored))
+    if sampled is None:
+        return rest
+    rest = rest.isel(unit=~np.isin(rest["of_fold"].values, sampled["sampled_fold"].values))
+    draws = min(rest.sizes["draw"], sampled.sizes["draw"])
+    each = [x.isel(draw=slice(x.sizes["draw"] - draws, None)) for x in (rest, sampled)]
+    along = [name for name in sampled.variables if "unit" in sampled[name].dims]
+    both = {
+        name: (each[1][name].dims, np.concatenate([x[name].values for x in each], axis=-1))
+        for name in along
+    }
+    of_fold = pd.Index(scored).get_indexer(both["of_fold"][1])
+    order = np.lexsort((of_fold, both["row"][1]))
+    coords = {name: both.pop(name) for name in ("unit", "row", "of_fold")}
+    units = xr.Dataset(both, coords).isel(unit=order)
+    return units.merge(sampled.drop_dims(["unit", "draw"]))
 
 
 def _thinned(sample: xr.Dataset, keeps: Keeps) -> xr.Dataset:
@@ -122,28 +171,37 @@ def _by_element(x: np.ndarray, rows: Int[np.ndarray, "fold slot row"]) -> np.nda
     return x.reshape(*rows.shape, *x.shape[x.ndim - 2 :])
 
 
-def _pit(
+def _pit_of_chains(
     samples: Sequence[xr.Dataset],
     rows: Int[np.ndarray, "fold slot row"],
-    place: Places,
-    y_rep: Float[np.ndarray, "unit chain replicate"],
-    y: Float[np.ndarray, " unit"],
-    uniform: Float[np.ndarray, " unit"],
-) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
-    """PIT of every unit, and its MCSE."""
+    uniform: Float[np.ndarray, " any_row"],
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """PIT of every row and its MCSE, from chains that averaged the distribution function."""
     if not all("pit_pointwise_below" in x for x in samples):
-        return pit_of_replicates(y_rep, y, uniform)
+        return None
     of_parts = parts(samples, "pit_pointwise")
     each = []
     for name in ("below", "up_to"):
         x = of_parts.means[name]
-        each.append(np.moveaxis(x, 1, -1).reshape(*rows.shape, x.shape[1])[place])
-    there = (of_parts.reached & (of_parts.log_weight > -np.inf))[place.fold]
-    value = each[0] + uniform[:, None] * (each[1] - each[0])
-    pit = np.mean(value, axis=1, where=there)
+        each.append(np.moveaxis(x, 1, -1).reshape(*rows.shape, x.shape[1]))
+    there = (of_parts.reached & (of_parts.log_weight > -np.inf))[:, None, None]
+    return pit_of_parts(each[0] + uniform[rows][..., None] * (each[1] - each[0]), there)
+
+
+def pit_of_parts(
+    value: Float[np.ndarray, "..."], there: Bool[np.ndarray, "..."]
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """Mean over parts, and its MCSE if they are independent.
+
+    Args:
+        value: PIT of each row, last by part of the draws.
+        there: which parts count, broadcast with `value`.
+    """
+    number = np.broadcast_to(there, value.shape).sum(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        spread = np.std(value, axis=1, where=there, ddof=1)
-    return pit, spread / np.sqrt(there.sum(1))
+        mean = np.sum(value, axis=-1, where=there) / number
+        squares = np.sum((value - mean[..., None]) ** 2, axis=-1, where=there)
+        return mean, np.sqrt(squares / (number - 1) / number)
 
 
 def pit_of_replicates(

@@ -32,6 +32,7 @@ def loo(
     good_k: float | None = None,
     data: Any = None,
     joint: bool | None = None,
+    predictions: int = 400,
     predictive: str = "auto",
     estimator: str = "two_sided",
     seed: int = 0,
@@ -59,6 +60,9 @@ def loo(
         group_by: group of each unit, or the name of its column; None: units are left out alone.
         brute_force: whether to sample the folds for which importance sampling is not trusted.
         good_k: k-hat above which it fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
+        predictions: number of replicates of each tested unit that are kept (`CV.predictions`), as
+            for `cross_validate`; where PSIS suffices they are made at full-data draws, resampled by
+            their weights. 0: none.
         predictive: "auto" integrates out effects of the left-out unit or group alone, so that
             weights depend on the other parameters only.
         estimator: of the folds sampled, as for `cross_validate`.
@@ -78,6 +82,7 @@ def loo(
         group = group_by if isinstance(group_by, str) else GROUPS
         folds = {"scheme": "leave_one_group_out", "group": group, **exact}
     sections = {
+        "predictions": predictions,
         "predictive": predictive,
         "estimator": estimator,
         "fit": {} if fit is None else fit,
@@ -102,6 +107,7 @@ def subsample(
     by_spread: bool = False,
     good_k: float | None = None,
     data: Any = None,
+    predictions: int = 400,
     predictive: str = "auto",
     estimator: str = "two_sided",
     seed: int = 0,
@@ -148,7 +154,7 @@ def subsample(
         by_spread: allocate m to strata in proportion to their size times the surrogate's spread
             within; otherwise to their size.
         good_k: k-hat above which PSIS fails; None: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
-        predictive, estimator: as for `loo`.
+        predictions, predictive, estimator: as for `loo`.
         chains, draws, warmup, kernel, cv: of the folds sampled, as for `cross_validate`.
         fit: settings of the full-data fit, or draws of it, as for `cross_validate`; for very large
             data perhaps ``{"approximation": "laplace"}``.
@@ -172,6 +178,7 @@ def subsample(
     several = isinstance(model, Mapping)
     _check_strata(strata, by_spread, m, several or results is not None)
     sections = {
+        "predictions": predictions,
         "predictive": predictive,
         "estimator": estimator,
         "fit": {} if fit is None else fit,

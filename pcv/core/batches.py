@@ -65,7 +65,7 @@ def cut(
     of_draws = problem.scores, None, cv.batch_size, simulates(problem)
     engine = engine_of(problem, how, *of_draws)
     first, machine = mcmc_folds.some(slice(1)), memory.of_devices()
-    keeps = problem.keeps(settings.predictions, cv.chains, engine.num_params)
+    keeps = problem.keeps(settings, engine.num_params)
     measured: dict[int, memory.Step] = {}
 
     def share(num_folds: int) -> float:

@@ -71,7 +71,7 @@ def cross_validate(
 
     # PSIS estimates of all folds, from the full-data draws. Only some schemes use PSIS.
     surrogates = {
-        name: run(Step("surrogates", name), compute_surrogates, problem, fits[name], scheme)
+        name: run(Step("surrogates", name), compute_surrogates, problem, fits[name], settings)
         for name, problem in each
         if scheme.from_full_data
     }

@@ -8,6 +8,7 @@ import xarray as xr
 from pcv.analysis import comparison, results
 from pcv.analysis.calibration import sentence
 from pcv.analysis.diagnostics import SHORT_BATCHES
+from pcv.analysis.predictions import merged as merged_predictions
 from pcv.analysis.predictions import predictions
 from pcv.analysis.results.by_psis import merged
 from pcv.analysis.results.predicted import calibration_of
@@ -44,13 +45,12 @@ def diagnose(
         samples: of each batch of folds, of all rounds.
         settings: of the folds' chains.
         monitor: takes messages.
-        surrogates: "folds" of `estimate_by_psis`, and "terms" of `approximate_terms`, of schemes
-            that are scored from the full data.
+        surrogates: of `compute_surrogates`, of schemes that are scored from the full data.
         chosen: the terms that are scored, of `choose_terms`; None: all.
 
     Returns:
         What `pcv.analysis.results.diagnose` returns, and as the group "predictions" what
-        `pcv.analysis.predictions.predictions` does of the folds that are sampled.
+        `pcv.analysis.predictions.predictions` does.
     """
     diagnosed, num_sampled = None, sum(sample.sizes["fold"] for sample in samples)
     if num_sampled:
@@ -70,9 +70,16 @@ def diagnose(
         f"{diagnosed.sizes['fold']} folds flagged"
     )
     groups = {"/": diagnosed}
-    if settings.predictions and num_sampled:
-        predicted = _predictions(problem, samples, settings)
-        if note := predicted.attrs.pop("note"):
+    if settings.predictions:
+        predicted = _predictions_of_sampled(problem, samples, settings)
+        if surrogates is not None and "predictions" in surrogates:
+            of_psis = surrogates["predictions"].to_dataset()
+            predicted = merged_predictions(of_psis, predicted, diagnosed["fold"].values)
+        predicted = xr.Dataset() if predicted is None else predicted
+        keeps = problem.keeps(settings, 1)
+        room = keeps.replicated * settings.cv.chains
+        wanted = settings.predictions if room < settings.predictions else 0
+        if note := note_on_predictions(predicted, wanted):
             monitor.log(note)
             diagnosed.attrs["predictions"] = note
         if "y_rep" in predicted and (words := sentence(calibration_of(predicted))):
@@ -110,19 +117,19 @@ def _sampled(
     return diagnosed
 
 
-def _predictions(problem: Problem, samples: Sequence[xr.Dataset], settings: Settings) -> xr.Dataset:
+def _predictions_of_sampled(
+    problem: Problem, samples: Sequence[xr.Dataset], settings: Settings
+) -> xr.Dataset | None:
     """Replicates of the sampled folds' units, PITs, and draws of the parameters."""
     drawn = [sample for sample in samples if sample.sizes["fold"]]
+    if not drawn:
+        return None
     folds = problem.named(np.concatenate([sample["fold"].values for sample in drawn]))
     outcome = np.asarray(problem.arrays[problem.outcome], float)
-    rng = np.random.default_rng([problem.seed, name_bits("pit")])
     num_params = drawn[0].sizes.get("param", 1)
-    keeps = problem.keeps(settings.predictions, settings.cv.chains, num_params)
+    keeps = problem.keeps(settings, num_params)
     of_rows = problem.rows(folds), outcome, problem.unit_of_row
-    predicted = predictions(drawn, *of_rows, keeps, rng.random(len(outcome)))
-    wanted, room = settings.predictions, keeps.replicated * settings.cv.chains
-    predicted.attrs["note"] = note_on_predictions(predicted, wanted if room < wanted else 0)
-    return predicted
+    return predictions(drawn, *of_rows, keeps, problem.uniform_of_row)
 
 
 def _scores_at_full_data(

@@ -80,7 +80,7 @@ def score_new_data(
     settings = settings.model_copy(update={"cv": cv})
     flat, _ = flat_target(target(how.model, problem.arrays, how.predictive))
     stats = fit["sample_stats"].to_dataset().isel(draw=slice(draws - number, None))
-    keeps = problem.keeps(settings.predictions, chains, position.shape[2])
+    keeps = problem.keeps(settings, position.shape[2])
     sampled = score_draws(
         flat,
         problem.scores,

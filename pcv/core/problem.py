@@ -16,11 +16,13 @@ import xarray as xr
 from pcv.analysis.kept import Keeps, keeps_of
 from pcv.base.errors import PcvError, setting
 from pcv.base.monitor import Monitor
+from pcv.base.names import name_bits
 from pcv.core import kept as keeping
 from pcv.folds import columns, joint_groups
 from pcv.folds.base import Folds, as_dataset, stored
 
 if TYPE_CHECKING:
+    from pcv.core.settings import Settings
     from pcv.models.effects.marginal import Scored
     from pcv.models.model import Data, Model, Target
     from pcv.models.scores import Score
@@ -126,6 +128,12 @@ class Problem:
         return np.asarray(self.units)[np.asarray(self.arrays["unit"])]
 
     @cached_property
+    def uniform_of_row(self) -> np.ndarray:
+        """Where the PIT of each row lies between the steps of its distribution function."""
+        rng = np.random.default_rng([self.seed, name_bits("pit")])
+        return rng.random(len(self.arrays["unit"]))
+
+    @cached_property
     def rows_by_unit(self) -> np.ndarray:
         """The rows of each unit (unit, row), padded with -1."""
         return columns.rows_by_unit(np.asarray(self.arrays["unit"]))
@@ -134,16 +142,16 @@ class Problem:
         """The rows of each fold's tested units (fold, slot, row), padded with -1."""
         return np.where(folds.test[..., None] >= 0, self.rows_by_unit[folds.test], -1)
 
-    def keeps(self, predictions: int, chains: int, num_params: int) -> Keeps:
+    def keeps(self, settings: "Settings", num_params: int) -> Keeps:
         """How many draws each chain keeps.
 
         Args:
-            predictions: number of replicates of each tested unit.
-            chains: of each fold.
+            settings: of predictions and chains.
             num_params: of the model, or of the subspace on which chains move.
         """
         slots = *self.folds.test.shape, columns.most_rows(self.data)
-        return keeps_of(predictions, chains, slots, num_params)
+        cv = settings.cv
+        return keeps_of(settings.predictions, cv.chains, cv.least_draws, slots, num_params)
 
     def observed(self, folds: Folds) -> np.ndarray:
         """The outcome of each fold's test set, NaN in padded slots and for units of several

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Array, Float, Int
 
 from pcv.analysis import diagnostics
-from pcv.analysis.diagnostics.psis import doubts, psis
+from pcv.analysis.diagnostics.psis import Psis, doubts, psis
 from pcv.analysis.results.by_psis import by_psis
 from pcv.analysis.subsampling import strata_of
 from pcv.base.devices import BY_CHAIN, in_use, shard_mapped
@@ -22,6 +22,8 @@ from pcv.base.section import draws_of_surrogate
 from pcv.compile import programs
 from pcv.core import groups
 from pcv.core.problem import Problem, given_tested, kept, predictive_model, warn_of_leaks
+from pcv.core.psis_predictions import predictions_by_psis
+from pcv.core.settings import Settings
 from pcv.folds.exchangeable import Terms, in_order
 from pcv.folds.sections.scheme import FromFullData, Table
 from pcv.folds.sections.subsampling import Subsampling
@@ -47,39 +49,60 @@ FOLDS_AT_ONCE = 50
 
 
 def compute_surrogates(
-    problem: Problem, fit: xr.DataTree, scheme: FromFullData, monitor: Monitor
+    problem: Problem, fit: xr.DataTree, settings: Settings, monitor: Monitor
 ) -> xr.DataTree:
     """Score folds from the full-data draws by PSIS, and compute surrogates of a subsample's terms.
 
     Args:
         problem: with all folds.
         fit: of the full data.
-        scheme: says where importance sampling suffices, and which surrogates a subsample has.
+        settings: of the scheme, which says where importance sampling suffices and which surrogates
+            a subsample has, and of predictions.
         monitor: takes messages.
 
     Returns:
-        "folds" of `estimate_by_psis`, and for a subsample "terms" of `approximate_terms`. The
-        attribute ``marks`` lists caveats.
+        "folds" of `estimate_by_psis`, "predictions" of `predictions_by_psis`, and for a subsample
+        "terms" of `approximate_terms`. The attribute ``marks`` lists caveats.
     """
-    parts = {}
+    parts, scheme = {}, settings.folds
+    assert isinstance(scheme, FromFullData)
     if isinstance(scheme, Subsampling):
         terms = scheme.terms(Table(problem.data, problem.seed))
         names = scheme.surrogates(len(terms.name), groups.positions(fit).shape[-1])
         parts["terms"] = approximate_terms(problem, fit, terms, names, monitor)
-    parts["folds"] = estimate_by_psis(problem, fit, scheme, monitor)
+    draws = _at_full_data(problem, predictive_model(problem), fit)
+    of_draws = draws.joint, draws.pointwise, problem.folds.test, draws.log_weight
+    estimates = psis(*of_draws, surrogate.smoothed_in_chunks)
+    number = draws.joint.shape[0] * draws.joint.shape[1]
+    parts["folds"] = estimate_by_psis(problem, fit, estimates, number, scheme, monitor)
+    replicated = problem.keeps(settings, 1).replicated
+    if replicated:
+        arranged = settings.cv.chains, replicated
+        ess = float(np.fmin(fit["checks"]["ess"].min(), number)) / number
+        of_psis = draws.position, estimates.log_weight, ess
+        predicted = predictions_by_psis(problem, predictive_model(problem), *of_psis, arranged)
+        if predicted is not None:
+            parts["predictions"] = predicted
     tree = xr.DataTree.from_dict(parts)
     tree.attrs["marks"] = warn_of_leaks(problem)
     return tree
 
 
 def estimate_by_psis(
-    problem: Problem, fit: xr.DataTree, scheme: FromFullData, monitor: Monitor
+    problem: Problem,
+    fit: xr.DataTree,
+    estimates: Psis,
+    number: int,
+    scheme: FromFullData,
+    monitor: Monitor,
 ) -> xr.Dataset:
-    """Estimates of all folds by Pareto-smoothed importance sampling from the full-data draws.
+    """Estimates of all folds by Pareto-smoothed importance sampling, and where to trust them.
 
     Args:
         problem: with all folds.
         fit: of the full data.
+        estimates: of all folds.
+        number: of draws that they are from.
         scheme: says where importance sampling suffices.
         monitor: takes messages.
 
@@ -88,12 +111,9 @@ def estimate_by_psis(
         chains have to sample a fold.
     """
     how, folds = predictive_model(problem), problem.folds
-    joint, pointwise, log_weight = _at_full_data(problem, how, fit)
-    estimates = psis(joint, pointwise, folds.test, log_weight, surrogate.smoothed_in_chunks)
     own: Any = False
     if how.predictive == "plain" and isinstance(how.model, Model):
         own = have_own(how.model, problem.arrays, folds)
-    number = joint.shape[0] * joint.shape[1]
     limit = scheme.good_k or float(diagnostics.good_k(number))
     units = np.where(folds.test >= 0, problem.data["unit"].values[folds.test], "").astype(str)
     about = {
@@ -304,11 +324,18 @@ def _by_fold(
     return {key: np.asarray(x) for key, x in by_fold.items()}
 
 
-def _at_full_data(
-    problem: Problem, how: Scored, fit: xr.DataTree
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Log scores of all folds at the draws of the full-data fit, (chain, draw, fold[, slot]), which
-    all devices share; and the draws' log weights, None where they are of the posterior."""
+class _Scored(NamedTuple):
+    """Draws of the full-data fit, and log scores of all folds at them."""
+
+    position: Float[np.ndarray, "chain draw param"]
+    joint: Float[np.ndarray, "chain draw fold"]
+    pointwise: Float[np.ndarray, "chain draw fold slot"]
+    log_weight: Float[np.ndarray, "chain draw"] | None
+    """None where the draws are of the posterior"""
+
+
+def _at_full_data(problem: Problem, how: Scored, fit: xr.DataTree) -> _Scored:
+    """Log scores of all folds at the draws of the full-data fit, which all devices share."""
     step, folds = _thinning(problem, how, fit), problem.folds
     position, log_weight = groups.positions(fit)[:, ::step], groups.log_weights(fit)
     log_weight = None if log_weight is None else log_weight[:, ::step]
@@ -322,14 +349,14 @@ def _at_full_data(
             by_unit = _of_tested(problem, problem.model, position, tested)
         place = np.searchsorted(tested, np.maximum(folds.test, tested[0]))
         pointwise = np.where(folds.test >= 0, by_unit[..., place], 0.0)
-        return pointwise.sum(-1), pointwise, log_weight
+        return _Scored(position, pointwise.sum(-1), pointwise, log_weight)
     predictive = _predictive(problem, how)
     program = programs.shared(shard_mapped(lambda x: jax.lax.map(predictive, x), BY_CHAIN))
     draws = position.reshape(-1, width)
     every = np.pad(np.arange(len(draws)), (0, -len(draws) % len(in_use())), mode="edge")
     scores = [np.asarray(x)[: len(draws)] for x in program(jnp.asarray(draws[every]))]
     joint, pointwise = (x.reshape(chains, -1, *x.shape[1:]) for x in scores)
-    return joint, pointwise, log_weight
+    return _Scored(position, joint, pointwise, log_weight)
 
 
 def _of_tested(

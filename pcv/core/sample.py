@@ -146,7 +146,7 @@ def sample_batches(
     if (space := stored_subspace(warmup)) is not None:
         tuned = tuned._replace(kernel=subspace.kernel(space))
     y = problem.observed(folds)
-    keeps = problem.keeps(settings.predictions, cv.chains, engine.num_params)
+    keeps = problem.keeps(settings, engine.num_params)
 
     def draw(rows: np.ndarray, before: int, lengths: list[int], blocks: Blocks) -> Iterator[Drawn]:
         begun = _begun(problem, engine, tuned, start, rows)._replace(keeps=keeps)

@@ -148,6 +148,11 @@ class CvConfig(Section):
         return self.until.max_draws if self.until else self.draws
 
     @property
+    def least_draws(self) -> int:
+        """Draws per chain before any fold stops."""
+        return self.until.min_draws if self.until else self.draws
+
+    @property
     def lengths(self) -> list[int]:
         """Draws per chain at which single folds may stop."""
         if self.until is None:

@@ -93,14 +93,14 @@ STAGES = {
         files={"files": "folds"},
     ),
     "surrogates": Stage(
-        version=5,
+        version=6,
         on_devices=True,
         path="{experiment}/models/{model}/surrogates.zarr",
         module="psis",
         says="Approximate leave-one-out terms from the full-data fit (folds.exact, scheme: "
         "subsample): surrogates.zarr.",
         inputs=("folds", "fit"),
-        keys={"folds": True, "predictive": True},
+        keys={"folds": True, "predictive": True, "predictions": True, "cv": {"chains"}},
         common=frozenset({"precision"}),
         files={"files": "model"},
     ),
@@ -182,7 +182,7 @@ STAGES = {
         path_in_rounds="{experiment}/plan/{round}.zarr",
     ),
     "diagnose": Stage(
-        version=24,
+        version=25,
         path="{experiment}/models/{model}/diagnostics.zarr",
         module="estimates",
         says="Compute estimates and diagnostics of every fold from the stored sums: "

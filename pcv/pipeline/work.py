@@ -211,7 +211,8 @@ def sampled_recipe(job: Job, known: Mapping[str, Stamp]) -> dict[str, Any]:
         return {"folds": []}
     layout = opened(job, "folds").sizes
     slots = layout["fold"], layout["slot"], most_rows(opened(job, "data"))
-    asked = job.settings.predictions, job.settings.cv.chains
+    cv = job.settings.cv
+    asked = job.settings.predictions, cv.chains, cv.least_draws
     keeps = kept.keeps_of(*asked, slots, warmup.sizes["param"])
     return sample_recipe(job, known, folds.some(which), warmup.isel(fold=which), keeps)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from pcv.base.keys import chain_key
+from pcv.compile.programs import Inner
 from pcv.models.model import Fold, Predictive, Target
 from pcv.models.scores import Score
 from pcv.sampling.accumulate import log_sums, weighted_means
@@ -110,15 +111,46 @@ def score_block(
     return made
 
 
+class Replicate(NamedTuple):
+    """A test set's outcomes at a draw, drawn anew."""
+
+    y_rep: Float[Any, "slot ..."]
+    below: Float[Any, "slot ..."] | None
+    """probability of a smaller outcome than the observed one; None without a `cdf`"""
+    up_to: Float[Any, "slot ..."] | None
+    """probability of an outcome that is at most the observed one"""
+
+
+def replicate(
+    target: Target, key: Key[Array, ""], position: Float[Array, " param"], fold: Fold
+) -> Replicate:
+    """Draw a test set's outcomes given the parameters.
+
+    Args:
+        target: the model on flat parameters, with `predict`.
+        key: of the draw.
+        position: the draw.
+        fold: whose test set is drawn.
+    """
+    assert target.predict is not None
+    y_rep, discrete = target.predict(key, position, fold), target.outcome.discrete
+    if target.cdf is None or target.observed is None or discrete is None:
+        return Replicate(y_rep, None, None)  # may outcomes be equal? Only replicates tell
+    y = target.observed(fold).astype(position.dtype)
+    up_to = target.cdf(key, position, fold, y)
+    below = target.cdf(key, position, fold, y - 1) if discrete else up_to
+    return Replicate(y_rep, below, up_to)
+
+
 class Kept(NamedTuple):
     """Some draws of a block, and replicates of the fold's test set at them, in single precision."""
 
-    position: Float[Any, "kept_position param"]
-    y_rep: Float[Any, "kept slot ..."] | None
+    position: Float[Any, "chain kept_position param"]
+    y_rep: Float[Any, "chain kept slot ..."] | None
     """None where the model has no `predict`"""
-    below: Float[Any, "slot ..."] | None
+    below: Float[Any, "chain slot ..."] | None
     """mean probability of a smaller outcome than the observed one; None without a `cdf`"""
-    up_to: Float[Any, "slot ..."] | None
+    up_to: Float[Any, "chain slot ..."] | None
     """mean probability of an outcome that is at most the observed one"""
 
 
@@ -131,10 +163,11 @@ def keep_of_block(
     number: Int[Array, ""],
     kept_positions: Int[Array, " kept_position"],
     positions: Float[Array, "block buffer param"],
-    block: Int[Array, ""],
-    chain: Chain,
+    block: Int[Array, " chain"],
+    chains: Chain,
 ) -> Kept:
-    """Draws of a block, and replicates made with the random numbers that `score_block` uses.
+    """Draws of a block of each chain, and replicates made with the random numbers that
+    `score_block` uses.
 
     Args:
         target: the model on flat parameters.
@@ -145,34 +178,33 @@ def keep_of_block(
         number: how many of these count; the rest is padding.
         kept_positions: places in the block of the draws to return.
         positions: blocks of draws.
-        block: index of the block.
-        chain: its fold's test set is replicated.
+        block: index of the block of each chain.
+        chains: the test sets of their folds are replicated.
     """
-    position = positions[block, kept_positions]
-    predict, cdf, dtype = target.predict, target.cdf, position.dtype
-    single = position.astype(jnp.float32)
-    if predict is None:
+    single = positions[block[:, None], kept_positions].astype(jnp.float32)
+    if target.predict is None:
         return Kept(single, None, None, None)
-    fold = Fold(train_mask(chain.held_out, num_units), chain.test)
-    of_chain = chain_key(root, chain.fold, chain.number)
-    discrete = target.outcome.discrete
-    y = None  # without knowing whether outcomes may be equal, only replicates tell
-    if cdf is not None and target.observed is not None and discrete is not None:
-        y = target.observed(fold).astype(dtype)
 
-    def add(j: Int[Array, ""], so_far: tuple) -> tuple:
-        key, (y_rep, *shares) = jax.random.fold_in(of_chain, 2 * (first + kept[j]) + 1), so_far
-        at = key, positions[block, kept[j]], fold
-        y_rep = y_rep.at[j].set(predict(*at).astype(jnp.float32))
-        if y is None or cdf is None:
-            return (y_rep,)
-        up_to = cdf(*at, y)
-        below = cdf(*at, y - 1) if discrete else up_to
-        return y_rep, *(x + of_draw / number for x, of_draw in zip(shares, (below, up_to)))
+    def of_chain(draw: Int[Array, ""], position: Float[Array, " param"], chain: Chain) -> Replicate:
+        fold = Fold(train_mask(chain.held_out, num_units), chain.test)
+        key = jax.random.fold_in(chain_key(root, chain.fold, chain.number), 2 * draw + 1)
+        return replicate(target, key, position, fold)
 
-    one = jax.eval_shape(predict, of_chain, positions[block, 0], fold)
-    zero = jnp.zeros(one.shape, dtype)
-    of_draws = jnp.zeros((kept.size, *one.shape), jnp.float32)
-    so_far = of_draws, *([zero, zero] if y is not None else ())
-    y_rep, *shares = jax.lax.fori_loop(0, number, add, so_far)
-    return Kept(single, y_rep, *(shares or (None, None)))
+    of_chains = Inner(jax.vmap(of_chain, (None, 0, 0)))
+
+    def of_draw(place: Int[Array, ""]) -> Replicate:
+        made: Replicate = of_chains(first + place, positions[block, place], chains)
+        return made
+
+    def add(j: Int[Array, ""], so_far: Replicate) -> Replicate:
+        made = of_draw(kept[j])
+        y_rep = so_far.y_rep.at[:, j].set(made.y_rep.astype(jnp.float32))
+        shares = jax.tree.map(lambda x, of_draw: x + of_draw / number, so_far[1:], made[1:])
+        return Replicate(y_rep, *shares)
+
+    one = jax.eval_shape(of_draw, kept[0])
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, positions.dtype), one)
+    count, *shape = one.y_rep.shape
+    of_draws = jnp.zeros((count, kept.size, *shape), jnp.float32)
+    made = jax.lax.fori_loop(0, number, add, nothing._replace(y_rep=of_draws))
+    return Kept(single, *made)

@@ -114,10 +114,9 @@ def build(
         return pack(jax.vmap(one_chain)(block, *unpack(packed)), jnp)
 
     def kept_tile(same: Any, chains: tuple[Array, Packed]) -> Kept:
-        one_chain: Callable[..., Kept] = partial(keep_of_block, once, num_units, *same)
         block, packed = chains
-        kept: Kept = jax.vmap(one_chain)(block, *unpack(packed))
-        return kept
+        every: Callable[..., Kept] = partial(keep_of_block, once, num_units, *same)
+        return every(block, *unpack(packed))
 
     def over_tiles(one_tile: Callable[..., Any]) -> Callable[..., Any]:
         traced_once = programs.Inner(one_tile)

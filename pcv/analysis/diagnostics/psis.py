@@ -41,6 +41,9 @@ class Psis(NamedTuple):
     joint_apart: Float[np.ndarray, "part fold"]
     pointwise_apart: Float[np.ndarray, "part fold"]
     """contribution of each batch of draws to the errors (`jackknife.Estimate`)"""
+    log_weight: Float[np.ndarray, "fold draw"]
+    """smoothed, up to a constant of each fold; without the last draws of each chain that fill no
+    batch"""
 
 
 Smooth = Callable[
@@ -156,4 +159,5 @@ def psis(
         khat,
         whole.left_out,
         each.left_out,
+        smoothed,
     )

@@ -39,8 +39,8 @@ def refuse_none(predicted: xr.Dataset) -> None:
         return
     if not predicted:
         raise PcvError(
-            "there are no predictions: none were kept, as no fold was sampled or as `predictions` "
-            "is 0; cross-validate by MCMC with predictions=400"
+            "there are no predictions: none were kept, as `predictions` is 0; cross-validate with "
+            "predictions=400"
         )
     raise PcvError(NO_PREDICTIONS)
 

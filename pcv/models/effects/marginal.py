@@ -251,7 +251,7 @@ def integrated(
             )
         return log_mean(key, log_prior, terms, prior_of(key, log_prior, now, group), nodes_per_dim)
 
-    anew = prior.drawn_anew(model, local)
+    anew = programs.Inner(prior.drawn_anew(model, local))
     rows = rows_by_unit(data, model.outcome.name)
 
     def predict(

@@ -1,6 +1,5 @@
 """Leave-one-out from the full-data fit: ``surrogates.zarr``, and ``subsample.zarr``."""
 
-from pcv.folds.sections.scheme import FromFullData
 from pcv.folds.sections.subsampling import Subsampling
 from pcv.pipeline.job import Job
 from pcv.pipeline.problems import comparable_problem_of
@@ -12,13 +11,12 @@ def surrogates(job: Job) -> None:
     """Surrogates of all terms, and importance sampling of the folds: ``surrogates.zarr``."""
     from pcv.core.psis import compute_surrogates
 
-    scheme, monitor = job.settings.folds, job.monitor_of("surrogates")
+    monitor = job.monitor_of("surrogates")
     if not job.settings.makes("surrogates"):
         monitor.log("nothing to do, every fold is sampled")
         return
-    assert isinstance(scheme, FromFullData)
     finished, fit = verified(job, "surrogates"), opened_tree(job, "fit")
-    made_of = fit, scheme, monitor
+    made_of = fit, job.settings, monitor
     write(
         job,
         "surrogates",

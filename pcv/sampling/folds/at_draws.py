@@ -19,7 +19,7 @@ from pcv.models.model import Target
 from pcv.models.scores import Score
 from pcv.sampling.folds import moving
 from pcv.sampling.hmc import Chain, Moved
-from pcv.sampling.scoring import keep_of_block, score_block
+from pcv.sampling.scoring import Made, keep_of_block, score_block
 from pcv.sampling.tiles import Keep, chains_of, typed
 
 
@@ -54,18 +54,22 @@ def score_draws(
     zero = np.zeros(folds.test.shape[1])
     center = jax.tree.map(jnp.asarray, {"joint": 0.0, "pointwise": zero, "shift": np.inf})
 
-    def of_chain(first: Array, keep: Keep | None, chain: Chain, x: Array) -> Any:
-        at = x[None], jnp.zeros((), int), chain
-        size = jnp.asarray(batch_size)
-        by_unit = target.log_predictive
-        made = score_block(target, by_unit, some_scores, num_units, root, first, size, *at, center)
+    def of_chains(first: Array, keep: Keep | None, each: Chain, x: Array) -> Any:
+        size, block = jnp.asarray(batch_size), jnp.arange(chains)
+
+        def of_chain(block: Array, chain: Chain) -> Made:
+            at = first, size, x, block, chain, center
+            by_unit = target.log_predictive
+            return score_block(target, by_unit, some_scores, num_units, root, *at)
+
+        made = jax.vmap(of_chain)(block, each)
         if keep is None:
             return made, None
         kept, number, returned = jax.tree.map(jnp.asarray, tuple(keep))
-        which = first, kept, number, returned
-        return made, keep_of_block(target, num_units, root, *which, *at)
+        at = first, kept, number, returned, x, block, each
+        return made, keep_of_block(target, num_units, root, *at)
 
-    program = programs.shared(jax.vmap(of_chain, in_axes=(None, None, 0, 0)))
+    program = programs.shared(of_chains)
     batches, kept = [], []
     energy = np.full(chains, np.nan)
     for first in range(0, number, batch_size):
