@@ -383,7 +383,7 @@ def test_units_that_several_folds_test_are_named_once():
     more["term"] = [f"t {i}" for i in overlap.unit]
     c = compare([scored("a", terms, **more), scored("b", 0 * terms, **more)])
     assert deciding(c)[0].count("t 7 ") == 1
-    assert "t 7 +8.0" in deciding(c)[0]
+    assert "t 7 (+8.0" in deciding(c)[0]
 
 
 def test_the_folds_that_decide_are_named():
@@ -392,8 +392,8 @@ def test_the_folds_that_decide_are_named():
     differences += 0.01
     c = compare([scored("a", differences), scored("b", np.zeros(20))])
     assert deciding(c) == [
-        "The 5 folds that decide most, 'a' minus 'b': fold 3 +9.01, fold 5 -7.99, fold 7 +7.01, "
-        "fold 11 +6.01, fold 13 +5.01; without them it would be 0.2."
+        "The 5 folds that decide most, 'a' minus 'b': fold 3 (+9.01), fold 5 (-7.99), fold 7 "
+        "(+7.01), fold 11 (+6.01), fold 13 (+5.01); without them the difference would be 0.2."
     ]
     against_b = compare([scored("a", differences), scored("b", np.zeros(20))], "b")
     assert deciding(against_b) == deciding(c)

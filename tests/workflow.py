@@ -32,7 +32,10 @@ def normal(data, scale=10.0):
         log_prior=lambda params: prior.log_prob(params["mu"]),
         log_lik=lambda params, data: dist.Normal(params["mu"], 1.0).log_prob(data["y"]),
         constrain=lambda params: params,
-        outcome=pcv.Outcome("y"),
+        outcome=pcv.Outcome("y", discrete=False),
+        predict=lambda key, params, data: dist.Normal(params["mu"], 1.0).sample(
+            key, data["y"].shape
+        ),
     )
 """
 DATA = "y\n" + "\n".join(str(0.3 * (i % 5)) for i in range(12)) + "\n"

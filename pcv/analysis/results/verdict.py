@@ -126,11 +126,11 @@ def deciding(comparison: Comparison) -> list[str]:
         return []
     largest = np.argsort(-np.abs(terms), kind="stable")[:NUM_DECIDING].tolist()
     error = c.mcse_diff[row] / np.sqrt(len(terms))
-    listed = ", ".join(f"{names[i]} {fixed(terms[i], error, 0, sign='+')}" for i in largest)
+    listed = ", ".join(f"{names[i]} ({fixed(terms[i], error, 0, sign='+')})" for i in largest)
     rest = by_error(terms.sum() - terms[largest].sum(), c.mcse_diff[row])
     return [
         f"The {NUM_DECIDING} {noun(c)}s that decide most, '{c.models[0]}' minus "
-        f"'{c.models[other]}': {listed}; without them it would be {rest}."
+        f"'{c.models[other]}': {listed}; without them the difference would be {rest}."
     ]
 
 

@@ -77,8 +77,16 @@ def hierarchical(prior, effects, mean, n_fields):
         total = sum(p.log_prob(theta[name]).sum() for name, p in parts.items())
         return total + space.log_jacobian(params)
 
-    def log_lik(params, data):
+    def outcome(params):
         theta = space.constrain(params)
-        return dist.Normal(mean(theta), theta["sigma_y"]).log_prob(data["yield_t"])
+        return dist.Normal(mean(theta), theta["sigma_y"])
 
-    return pcv.Model(init, log_prior, log_lik, space.constrain, pcv.Outcome("yield_t"))
+    return pcv.Model(
+        init,
+        log_prior,
+        log_lik=lambda params, data: outcome(params).log_prob(data["yield_t"]),
+        constrain=space.constrain,
+        outcome=pcv.Outcome("yield_t", discrete=False),
+        predict=lambda key, params, data: outcome(params).sample(key),
+        cdf=lambda params, data, y: outcome(params).cdf(y),
+    )
