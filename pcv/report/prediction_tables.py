@@ -20,7 +20,10 @@ def calibration_table(predictions: Mapping[str, xr.Dataset]) -> Table:
     rows, flagged = [], []
     for name, predicted in predictions.items():
         c = calibration_of(predicted)
-        covered = [f"{x:.0%}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{se:.0%}" for x, se in zip(c.coverage, c.coverage_se)]
+        covered = [
+            f"{x:.0%}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{se:.0%}"
+            for x, se in zip(c.coverage, c.coverage_se)
+        ]
         p = "–" if np.isnan(c.p) else "< 0.001" if c.p < 0.001 else f"{c.p:.3f}"
         unknown = f"untested: fewer than {MIN_UNITS} units" if np.isnan(c.p) else "calibrated"
         rows.append((name, *covered, p, c.direction or unknown))
