@@ -5,7 +5,7 @@ import pytest
 
 import pcv
 from benchmarks.calibration import DATA_SETS, DESIGNS, flags
-from pcv.analysis.calibration import LEVEL, LEVELS, calibrate, sentence
+from pcv.analysis.calibration import ALIKE, LEVEL, LEVELS, calibrate, sentence
 from tests.bounds import count_limits
 from tests.test_predictions import linear_data, linear_regression
 
@@ -19,9 +19,17 @@ def test_right_predictives_are_rarely_flagged(design):
 
 
 @pytest.mark.parametrize("fault", ["too narrow", "too wide", "biased low", "biased high"])
-def test_wrong_predictives_are_flagged_and_the_direction_is_right(fault):
-    found = flags("leave-one-out", fault)
+@pytest.mark.parametrize("design", ["leave-one-out", "ten folds"])
+def test_wrong_predictives_are_flagged_and_the_direction_is_right(design, fault):
+    found = flags(design, fault)
     assert sum(x == fault for x in found) >= 0.95 * DATA_SETS
+
+
+def test_a_few_folds_of_independent_units_are_tested():
+    """Of five folds, units are rarely taken as dependent, for which there would be too few."""
+    rng, fold = np.random.default_rng(4), np.repeat(np.arange(5), 30)
+    untested = sum(np.isnan(calibrate(rng.random(150), fold).p) for _ in range(400))
+    assert untested <= count_limits(400, ALIKE)[1]
 
 
 def test_dependent_units_are_not_taken_as_independent():

@@ -15,8 +15,9 @@ from scipy.stats import norm
 
 LEVEL = 0.02
 """of the test of calibration (`benchmarks/calibration.py` has its error rates)"""
-ALIKE = 0.2
-"""p-value of the test of dependence within folds below which PITs are taken as dependent"""
+ALIKE = 0.02
+"""p-value of the test of dependence within folds below which PITs are taken as dependent; with a
+larger one, the test loses power where they are not"""
 MIN_UNITS = 8
 """units, or folds with dependent ones, below which nothing is said of calibration"""
 LEVELS = (0.5, 0.8, 0.9, 0.95)

@@ -25,7 +25,9 @@ def calibration_table(predictions: Mapping[str, xr.Dataset]) -> Table:
             for x, se in zip(c.coverage, c.coverage_se)
         ]
         p = "–" if np.isnan(c.p) else "< 0.001" if c.p < 0.001 else f"{c.p:.3f}"
-        unknown = f"untested: fewer than {MIN_UNITS} units" if np.isnan(c.p) else "calibrated"
+        independent = "folds, within which units are alike" if c.dependent else "units"
+        untested = f"untested: fewer than {MIN_UNITS} {independent}"
+        unknown = untested if np.isnan(c.p) else "calibrated"
         rows.append((name, *covered, p, c.direction or unknown))
         flagged.append(bool(c.direction))
     notes = [
