@@ -143,8 +143,8 @@ def test_draws_of_something_else_are_dropped_and_that_is_said(tmp_path):
         with checkpoint.held(tmp_path, made_of, HERE, said.append) as saved:
             saved.save(0, {"x": np.zeros(1)}, {"x": np.zeros(1)})
     assert len(said) == 1
-    words = 'draws from other inputs or settings are dropped: config.scores was ["log"], is '
-    assert said[0].endswith(f'{words}["crps", "log"]')
+    words = "draws from other inputs or settings are dropped and made again: "
+    assert said[0].endswith(f'{words}config.scores was ["log"], is ["crps", "log"]')
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -650,4 +650,4 @@ def test_checkpoints_that_name_no_job_begin_anew(tmp_path):
     made_by(tmp_path, ["1"], 3)
     with checkpoint.held(tmp_path, {"job": JOB, "folds": ["1"]}, HERE, (said := []).append) as own:
         assert own.number == 0
-    assert "draws from other inputs or settings are dropped: job was" in said[0]
+    assert "draws from other inputs or settings are dropped and made again: job was" in said[0]

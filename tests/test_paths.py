@@ -28,6 +28,7 @@ from pcv.models.effects.marginal import Scored
 from pcv.models.model import Fold, Model, Observations, Outcome, target
 from pcv.models.paths import along_paths
 from pcv.models.scores import named
+from pcv.sampling.folds import moving
 from tests.bounds import z_limit
 from tests.problems import LinearGaussian
 from tests.problems import autoregression as with_lag_columns
@@ -493,14 +494,24 @@ def test_beside_a_model_without_lags():
 
 
 @pytest.mark.slow
-def test_more_draws_continue_paths(tmp_path):
+def test_more_draws_continue_paths(tmp_path, monkeypatch):
     model = pcv.from_numpyro(numpyro_ar, {"y": series()})
     short = {"chains": 4, "scores": ["crps"], "seed": 2, "progress": False}
     folds = leave_future_out(30, 20, horizon=3)
     asked = partial(pcv.cross_validate, model, folds, **short)
     whole = asked(predict="path", draws=200)
+    begins = []
+
+    def keep_of_block(keeps, first, *rest):
+        begins.append(first)
+        return unpatched(keeps, first, *rest)
+
+    unpatched = moving.keep_of_block
+    monkeypatch.setattr(moving, "keep_of_block", keep_of_block)
     for draws in (100, 200):
+        begins.clear()
         kept = asked(predict="path", draws=draws, results=tmp_path)
+    assert min(begins) == 100
     assert kept.diagnostics.drop_attrs().equals(whole.diagnostics.drop_attrs())
     assert kept.predictions().equals(whole.predictions())
     other = asked(draws=200, results=tmp_path)

@@ -204,7 +204,7 @@ def _drop_others(
     blocks = list(folder.glob("block-*"))
     if known is not None and blocks:
         why = store.difference(known, {**made_of, MADE_ON: known.get(MADE_ON)})
-        say(f"{folder}: draws from other inputs or settings are dropped: {why}")
+        say(f"{folder}: draws from other inputs or settings are dropped and made again: {why}")
     for file in (*blocks, *folder.glob("state-*")):
         file.unlink()
     return None
