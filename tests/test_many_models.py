@@ -196,6 +196,8 @@ def test_the_error_of_stacking_weights_is_their_spread():
     assert 0.9 * low < weight.std(ddof=1) / stated < 1.1 * high  # the mean is known within 5%
     assert not 0.9 * low < weight.std(ddof=1) / twin < 1.1 * high
     assert np.isnan(stacking_se(np.array([[0.0, np.nan], [0.0, 0.0]]))).all()
+    again = stacking_se(np.tile(base[0], 5), np.tile(np.arange(base.shape[2]), 5))
+    np.testing.assert_allclose(again, stacking_se(base[0]), rtol=1e-3)
 
 
 # Overlapping test sets

@@ -87,7 +87,9 @@ def stacking_without(
 
 
 def stacking_se(
-    elpd: Float[np.ndarray, "model term"], seed: int = 0
+    elpd: Float[np.ndarray, "model term"],
+    unit: Int[np.ndarray, " term"] | None = None,
+    seed: int = 0,
 ) -> Float[np.ndarray, " model"]:
     r"""Standard error of stacking weights: their standard deviation over samples of the Bayesian
     bootstrap of the T terms.
@@ -100,22 +102,27 @@ def stacking_se(
 
     Args:
         elpd: of every term by every model (nats).
+        unit: index of the unit that each term is of, where units have several: these share α, and T
+            counts units; None: each term is another unit's.
         seed: of the bootstrap.
 
     Returns:
-        NaN with a single term, or where a score is NaN or infinite.
+        NaN with a single unit, or where a score is NaN or infinite.
 
     >>> far = np.array([[0.0, 0.0, 0.0], [-9.0, -9.0, -9.0]])
     >>> stacking_se(far).round(3).tolist()
     [0.0, 0.0]
     """
     models, terms = elpd.shape
-    if terms < 2 or not np.isfinite(elpd).all():
+    unit = np.arange(terms) if unit is None else unit
+    units = int(unit.max()) + 1
+    if units < 2 or not np.isfinite(elpd).all():
         return np.full(models, np.nan)
-    shares = np.random.default_rng(seed).dirichlet(np.ones(terms), STACKING_REPLICATES)
+    shares = np.random.default_rng(seed).dirichlet(np.ones(units), STACKING_REPLICATES)[:, unit]
+    shares /= shares.sum(axis=1, keepdims=True)
     start = stacking(elpd)
     each = np.array([stacking(elpd, share, start, ROUGH) for share in shares])
-    deviation: np.ndarray = np.sqrt((terms + 1) / (terms - 1)) * each.std(axis=0, ddof=1)
+    deviation: np.ndarray = np.sqrt((units + 1) / (units - 1)) * each.std(axis=0, ddof=1)
     return deviation
 
 

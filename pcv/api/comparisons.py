@@ -13,6 +13,7 @@ from pcv.analysis import comparison as comparing
 from pcv.analysis import results, weights
 from pcv.analysis.results import Compared, frames, steps, wording
 from pcv.analysis.results.comparable import comparable
+from pcv.analysis.standard_errors import over_repeats
 from pcv.api import cumulative
 from pcv.api.cumulative import CumulativeCV, OneEvidence
 from pcv.api.result import CV, draw
@@ -192,7 +193,8 @@ class Comparisons:
         c = self.shown
         if c.is_subsample:
             raise PcvError("weights need the scores of all terms, and these are of a subsample")
-        return pd.Series(weights.weights(c.elpd_diff_terms, method, seed), c.models, name="weight")
+        terms = over_repeats(c.elpd_diff_terms, c.overlap)
+        return pd.Series(weights.weights(terms, method, seed), c.models, name="weight")
 
     def __repr__(self) -> str:
         tables = [wording.table(self.shown)]

@@ -254,8 +254,17 @@ def rows_of(c: Comparison, columns: Sequence[str]) -> pd.DataFrame:
         unknown = np.full(len(c.models), np.nan)
         known = len(c.models) > 1 and not c.is_subsample
         own["weight"] = stacking(c.elpd_diff_terms) if known else unknown
-        own["weight_se"] = stacking_se(c.elpd_diff_terms) if known else unknown
+        own["weight_se"] = _weight_se(c) if known else unknown
     return pd.DataFrame({name: own[name] if name in own else getattr(c, name) for name in columns})
+
+
+def _weight_se(c: Comparison) -> np.ndarray:
+    """SE of stacking weights; unknown for folds that share units."""
+    if c.overlap is None:
+        return stacking_se(c.elpd_diff_terms)
+    if c.kind == "joint":
+        return np.full(len(c.models), np.nan)
+    return stacking_se(c.elpd_diff_terms, c.overlap.unit)
 
 
 def _others(c: Comparison) -> list[int | None]:
