@@ -393,14 +393,20 @@ def test_pits_of_discrete_outcomes():
     assert np.abs(share - high).max() < error
 
 
-def test_psis_has_scores_and_no_predictions(problem):
+@pytest.mark.parametrize("predictions", [0, 400])
+def test_psis_has_scores_and_predictions(problem, predictions):
     models = {name: model_of(noise) for name, noise in NOISE.items()}
-    cvs = pcv.loo(models, data=problem.data, progress=False, brute_force=False)
+    more = {"brute_force": False, "predictions": predictions, "progress": False}
+    cvs = pcv.loo(models, data=problem.data, **more)
     mix = pcv.mixture(cvs, WEIGHTS)
     elpd = [cvs[name].diagnostics["joint_elpd"].values for name in WEIGHTS]
     wanted = np.log(0.3 * np.exp(elpd[0]) + 0.7 * np.exp(elpd[1]))
     np.testing.assert_allclose(mix.diagnostics["joint_elpd"], wanted, atol=1e-9)
-    assert "The mixture has no predictions" in repr(mix)
     assert pcv.compare({"mixture": mix, **cvs}).frame["elpd"].max() >= mix.elpd
+    if predictions:
+        pits = [cvs[name].table()["pit"] for name in WEIGHTS]
+        np.testing.assert_allclose(mix.table()["pit"], 0.3 * pits[0] + 0.7 * pits[1])
+        return
+    assert "The mixture has no predictions" in repr(mix)
     with pytest.raises(PcvError, match="no predictions"):
         mix.table()

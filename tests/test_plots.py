@@ -58,20 +58,54 @@ def test_no_text_is_clipped(models: tuple[str, ...], folds: int) -> None:
         assert is_clipped(figure) == [], name
 
 
-@pytest.mark.parametrize("categories", [2, 4])
-def test_calibration_of_categories(categories: int) -> None:
+@pytest.mark.parametrize(
+    ("categories", "kind", "panels"), [(2, None, 1), (4, "ordinal", 3), (4, "categorical", 4)]
+)
+@pytest.mark.parametrize("lowest", [0, 1])
+def test_calibration_of_categories(
+    categories: int, kind: str | None, panels: int, lowest: int
+) -> None:
     """By isotonic regression, one panel for each probability of at most a category."""
     _, diagnostics, _ = make_results((LONG,))
     (predicted,) = make_predictions(diagnostics).values()
     rng, number = np.random.default_rng(1), predicted.sizes["unit"]
     p = rng.dirichlet(np.ones(categories), number).cumsum(1)[:, :-1]
-    predicted["y"][:] = (rng.random((number, 1)) > p).sum(1)
-    predicted["y_rep"][:] = (rng.random((4, 25, number, 1)) > p).sum(-1)
+    if kind is None:
+        lowest = 0
+    else:
+        predicted.attrs["categories"] = kind
+    predicted["y"][:] = (rng.random((number, 1)) > p).sum(1) + lowest
+    predicted["y_rep"][:] = (rng.random((4, 25, number, 1)) > p).sum(-1) + lowest
     figure = plots.calibration({LONG: predicted})
-    assert len(figure.axes) == categories - 1
+    assert len(figure.axes) == panels
+    event = {None: "1", "ordinal": f"at most {lowest}", "categorical": f"{lowest}"}[kind]
+    assert figure.axes[0].get_title("left").endswith(f"frequency of outcome {event}")
     assert is_clipped(figure) == []
     assert figure.get_figwidth() == plots.WIDTH
     assert {text.get_fontsize() for text in texts(figure)} <= {plots.SMALL, plots.NORMAL}
+
+
+def test_calibration_of_counts_and_of_continuous_replicates() -> None:
+    """They have coverage, even if the outcome takes few values."""
+    _, diagnostics, _ = make_results((LONG,))
+    (predicted,) = make_predictions(diagnostics).values()
+    number = predicted.sizes["unit"]
+    predicted["y"][:] = np.arange(number) % 2
+    titles = [plots.calibration({LONG: predicted}).axes[0].get_title("left")]
+    predicted["y"][:] = np.arange(number) % 5
+    predicted["y_rep"][:] = np.arange(number) % 4
+    titles.append(plots.calibration({LONG: predicted}).axes[0].get_title("left"))
+    assert all("coverage, less that if calibrated" in title for title in titles)
+
+
+def test_pits_are_drawn_once_per_unit_and_of_single_units_too() -> None:
+    _, diagnostics, _ = make_results(("slopes",))
+    (predicted,) = make_predictions(diagnostics).values()
+    one = plots.pit({"slopes": predicted.isel(unit=[0])})
+    assert bands_of(one) == []
+    twice = xr.concat([predicted, predicted], "unit")
+    lines = [plots.pit({"slopes": x}).axes[0].lines[0].get_ydata() for x in (predicted, twice)]
+    np.testing.assert_array_equal(*lines)
 
 
 def bands_of(figure: Figure) -> list[PolyCollection]:

@@ -16,7 +16,7 @@ from scipy import stats
 
 import pcv
 from pcv.analysis import kept
-from pcv.analysis.results import predicted
+from pcv.analysis.predictions import pit_of_replicates
 from pcv.base import devices
 from pcv.core.cross_validate import cross_validate
 from pcv.core.problem import Problem, pose
@@ -274,6 +274,15 @@ def test_pits_from_replicates_agree_with_those_of_the_cdf():
     assert np.abs((found.pit - exact) / np.sqrt(exact * (1 - exact) / 3200)).max() < z_limit(16)
 
 
+def test_pits_of_outcomes_at_a_bound():
+    """Replicates in single precision equal a bound at which outcomes are censored."""
+    rng, bound = np.random.default_rng(8), 0.3
+    y_rep = np.minimum(rng.normal(size=(200, 4, 100)), bound).astype(np.float32)
+    pit, _ = pit_of_replicates(y_rep, np.full(200, bound), rng.random(200))
+    below = stats.norm.cdf(bound)
+    assert stats.kstest((pit - below) / (1 - below), "uniform").pvalue > RATE
+
+
 def curves(curve, y=None):
     """Curves of three correlated values, one unit each."""
     with numpyro.plate("curves", curve):
@@ -336,8 +345,12 @@ def test_a_model_that_cannot_predict_keeps_its_scores():
     assert both[0].diagnostics["joint_elpd"].equals(both[1].diagnostics["joint_elpd"])
     assert "y_rep" not in both[1].predictions
     assert "position" in both[1].predictions
-    with pytest.raises(Exception, match=r"cannot draw its outcome; give it one, pcv.Model\(..., p"):
-        predicted.table(both[1].predictions, both[1].diagnostics)
+    for call in (pcv.cross_validate, pcv.loo):
+        more = {"folds": "loo", "chains": 4, "draws": 50} if call is pcv.cross_validate else {}
+        cv = call(model._replace(predict=None), data=data, progress=False, **more)
+        assert "No predictions: the model cannot draw its outcome" in repr(cv)
+        with pytest.raises(pcv.PcvError, match=r"draw its outcome; give it one, pcv.Model\(..., p"):
+            cv.table()
 
 
 @pytest.fixture(scope="module")

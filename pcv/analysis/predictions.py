@@ -21,9 +21,6 @@ from pcv.analysis import kept as keeping
 from pcv.analysis.kept import Keeps
 from pcv.analysis.samples import parts
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""of the predictive, in tables"""
-
 
 class Places(NamedTuple):
     """Where the tested units are among the slots of the folds, in the order of the data."""
@@ -216,6 +213,7 @@ def pit_of_replicates(
         y: outcome.
         uniform: place among replicates that equal the outcome.
     """
+    y = y.astype(y_rep.dtype)  # or bounds, at which outcomes are censored, would not be equal
     below = (y_rep < y[:, None, None]).sum((1, 2))
     equal = (y_rep == y[:, None, None]).sum((1, 2))
     number = y_rep[0].size

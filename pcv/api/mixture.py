@@ -55,8 +55,7 @@ def mixture(
     Returns:
         `CV` with log scores, predictions, PITs and verdicts. `compare` takes it beside its models:
         there, the MCSE of a difference is too large, as both share draws. It has no other scores,
-        no parameters, and no predictions where a model has none or has those of other units, as
-        from PSIS.
+        no parameters, and no predictions where a model has none or has those of other units.
 
     Raises:
         PcvError: weights of other models, negative ones, or a sum other than 1; results of other

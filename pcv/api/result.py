@@ -11,6 +11,7 @@ import xarray as xr
 from pcv.analysis import comparison as comparing
 from pcv.analysis import results
 from pcv.analysis.results import Kind, predicted, summary
+from pcv.analysis.results.comparable import comparable
 from pcv.base.errors import PcvError
 from pcv.base.storable import true_names
 from pcv.folds.base import foldable, is_exchangeable, stored
@@ -189,7 +190,7 @@ class CV:
             PcvError: none were kept, or the model cannot make them.
         """
         outcome = str(self.tree.attrs["outcome"])
-        return predicted.groups_of(self._predicted, outcome, self._columns)
+        return predicted.groups_of(predicted.replicated(self.tree), outcome, self._columns)
 
     def table(self) -> pd.DataFrame:
         """Predictions unit by unit, in the order of the data: fold, outcome ``y``, mean, standard
@@ -201,7 +202,7 @@ class CV:
         Raises:
             PcvError: no predictions were kept, or the model cannot make them.
         """
-        return predicted.table(self._predicted, self.diagnostics)
+        return predicted.table(predicted.replicated(self.tree), self.diagnostics)
 
     def fold_summary(self, names: "str | Sequence[str]") -> pd.DataFrame:
         """Parameters in every fold, from the draws that are kept with the predictions.
@@ -301,24 +302,22 @@ class CV:
             x: column of the data to plot them along; None: along the median of the predictive.
             color: column whose values are coloured, such as the group of a unit; needs x.
         """
-        predicted.refuse_none(self._predicted)
+        replicates = predicted.replicated(self.tree)
         if x is None:
             if color is not None:
                 raise PcvError("plot_predictions: color needs a column to plot along; give x=")
-            return draw("observed", self._predicted, self.name)
+            return draw("observed", replicates, self.name)
         outcome, colour = str(self.tree.attrs["outcome"]), color and self._column(color)
-        return draw("along", self._predicted, outcome, self._column(x), colour)
+        return draw("along", replicates, outcome, self._column(x), colour)
 
     def plot_pit(self) -> "Figure":
         """ECDF of the PITs, less that of uniform ones: near 0 if predictives are calibrated."""
-        predicted.refuse_none(self._predicted)
-        return draw("pit", {self.name: self._predicted})
+        return draw("pit", {self.name: predicted.replicated(self.tree)})
 
     def plot_calibration(self) -> "Figure":
         """Coverage of central intervals less their level; of binary outcomes and ordered
         categories, observed frequencies against predicted probabilities."""
-        predicted.refuse_none(self._predicted)
-        return draw("calibration", {self.name: self._predicted})
+        return draw("calibration", {self.name: predicted.replicated(self.tree)})
 
     def plot_units(self, other: "CV", x: str | None = None, color: str | None = None) -> "Figure":
         """Differences in elpd from another model, unit by unit; the largest are named.
@@ -327,19 +326,23 @@ class CV:
             other: cross-validation of the other model, over the same folds.
             x: column of the data to plot them along; None: in the order of the data.
             color: column whose values are coloured.
+
+        Raises:
+            PcvError: results of other folds or data; groups that are scored jointly.
         """
         if "group_name" in self.diagnostics:
             raise PcvError("plot_units: joint_by has scored groups in place of units; leave it out")
+        label = other.name if other.name != self.name else f"{other.name} (other)"
+        comparable({self.name: self.tree, label: other.tree}, False, "plot_units")
         mine, theirs = self.pointwise, other.pointwise
-        if not np.array_equal(mine["unit"], theirs["unit"]):
-            raise PcvError(f"plot_units: {self.name} and {other.name} score different units")
         names = mine["unit"].values
         test = self.tree["folds"].dataset["test"].values
         units = np.sort(test[test >= 0], kind="stable")
         along = self._column(x, units) if x else ("unit", np.arange(len(names)))
         colour = color and self._column(color, units)
-        models = self.name, other.name
-        return draw("unit_differences", (mine - theirs).values, names, models, along, colour)
+        models = self.name, label
+        difference = mine.values - theirs.values
+        return draw("unit_differences", difference, names, models, along, colour)
 
     def plot_fold_summary(self, names: "str | Sequence[str]") -> "Figure":
         """Parameters in the five folds that move each of them most, and given the full data.

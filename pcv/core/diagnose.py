@@ -85,6 +85,10 @@ def diagnose(
         if "y_rep" in predicted and (words := sentence(calibration_of(predicted))):
             monitor.log(words)
             diagnosed.attrs["calibration"] = words
+        outcome = problem.model.outcome
+        if outcome.categories is not None and outcome.categories > 2:
+            kind = "ordinal" if outcome.ordered else "categorical"
+            predicted = predicted.assign_attrs(categories=kind)
         groups["predictions"] = predicted
     return xr.DataTree.from_dict(groups)
 

@@ -44,8 +44,8 @@ STACKED = (
     f"{SHARES_DRAWS}"
 )
 NO_PREDICTIONS = (
-    "The mixture has no predictions: its models do not all predict the same units; cross-validate "
-    "them by MCMC with predictions=400."
+    "The mixture has no predictions: its models do not all predict the same units; give each a "
+    "`predict`, and cross-validate them with predictions=400."
 )
 
 
@@ -200,4 +200,5 @@ def predictions_of_mixture(
             "pit_mcse": ("unit", mcse),
         },
         {name: predicted[0][name].variable for name in ("unit", "row", "of_fold")},
+        predicted[0].attrs,
     )

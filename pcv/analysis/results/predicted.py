@@ -29,20 +29,21 @@ def predictions_of(tree: xr.DataTree) -> xr.Dataset:
     return xr.Dataset() if group is None else group.to_dataset(inherit=False)
 
 
-def refuse_none(predicted: xr.Dataset) -> None:
-    """Refuse results without predictions.
+def replicated(tree: xr.DataTree) -> xr.Dataset:
+    """The group ``predictions`` of a result, with replicates.
 
     Raises:
-        PcvError: says what is missing.
+        PcvError: there are none, and why.
     """
+    predicted = predictions_of(tree)
     if "y_rep" in predicted:
-        return
-    if not predicted:
-        raise PcvError(
-            "there are no predictions: none were kept, as `predictions` is 0; cross-validate with "
-            "predictions=400"
-        )
-    raise PcvError(NO_PREDICTIONS)
+        return predicted
+    if note := tree["diagnostics"].attrs.get("predictions"):
+        raise PcvError(note.removesuffix("."))
+    raise PcvError(
+        "there are no predictions: none were kept, as `predictions` is 0; cross-validate with "
+        "predictions=400"
+    )
 
 
 def groups_of(
@@ -59,7 +60,6 @@ def groups_of(
         posterior_predictive (chain, draw, unit), observed_data and constant_data (unit), with the
         fold of each unit as a coordinate.
     """
-    refuse_none(predicted)
     row = predicted["row"].values
     units = {
         "unit": ("unit", predicted["unit"].values),
@@ -99,7 +99,6 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
         (``predict`` is "path"), all but elpd is of paths, and ``log_path`` with its MCSE is their
         log score.
     """
-    refuse_none(predicted)
     y_rep = replicates(predicted)
     quantiles = np.quantile(y_rep, QUANTILES, axis=0)
     elpd, mcse = _elpd(predicted, diagnostics)
@@ -153,9 +152,15 @@ def _places(
 
 def calibration_of(predicted: xr.Dataset) -> Calibration:
     """Calibration of the units' predictives; of a unit that several folds test, the first."""
+    first = of_each_row(predicted)
+    _, fold = np.unique(first["of_fold"].values, return_inverse=True)
+    return calibrate(first["pit"].values, fold)
+
+
+def of_each_row(predicted: xr.Dataset) -> xr.Dataset:
+    """The first prediction of each row; others, by further folds, are alike."""
     _, first = np.unique(predicted["row"].values, return_index=True)
-    _, fold = np.unique(predicted["of_fold"].values[first], return_inverse=True)
-    return calibrate(predicted["pit"].values[first], fold)
+    return predicted.isel(unit=first)
 
 
 def fold_summary(draws: xr.Dataset, posterior: xr.Dataset) -> pd.DataFrame:

@@ -15,13 +15,15 @@ from jaxtyping import Float, Shaped
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from pcv.analysis.calibration import LEVEL
-from pcv.analysis.results.predicted import calibration_of, replicates
+from pcv.analysis.calibration import LEVEL, MIN_UNITS
+from pcv.analysis.results.predicted import calibration_of, of_each_row, replicates
 from pcv.report.plots import shared
 from pcv.report.plots.words import shorten
 
 MAX_CATEGORIES = 10
-"""values of an outcome of whole numbers from which on it is not a category"""
+"""that have a panel each"""
+MARKS = ("suspicious_points",)
+"""points of an ECDF that deviate most"""
 MAX_COLOURS = len(shared.COLOURS)
 NAMED = 5
 """units, or folds, that are named"""
@@ -39,11 +41,10 @@ def pit(predictions: Mapping[str, xr.Dataset]) -> Figure:
     """
     figure = _ecdf(predictions, coverage=False)
     for ax, predicted in zip(figure.axes, predictions.values()):
-        few = predicted.sizes["unit"] <= MAX_UNITS
-        if few and not calibration_of(predicted).dependent:
-            at, _, low, high = ecdf_pit(
-                predicted["pit"].values, 1 - LEVEL, SIMULATIONS, rng=np.random.default_rng(0)
-            )
+        value = of_each_row(predicted)["pit"].values
+        enough = MIN_UNITS <= value.size <= MAX_UNITS
+        if enough and not calibration_of(predicted).dependent:
+            at, _, low, high = ecdf_pit(value, 1 - LEVEL, SIMULATIONS, rng=np.random.default_rng(0))
             ax.fill_between(at, low - at, high - at, step="post", color=shared.FAINT, zorder=0)
     return figure
 
@@ -51,9 +52,14 @@ def pit(predictions: Mapping[str, xr.Dataset]) -> Figure:
 def _ecdf(predictions: Mapping[str, xr.Dataset], coverage: bool) -> Figure:
     """ECDFs of PITs, or of the coverage of intervals, model by model."""
     names = shorten(list(predictions))
-    of_models = {name: ("unit", x["pit"].values) for name, x in zip(names, predictions.values())}
+    of_models = {
+        name: ("unit", of_each_row(x)["pit"].values) for name, x in zip(names, predictions.values())
+    }
     tree = xr.DataTree.from_dict({"pit": xr.Dataset(of_models)})
     height = TALL * len(names)
+    # Points are marked as if PITs were independent.
+    marked = any(c.direction and not c.dependent for c in map(calibration_of, predictions.values()))
+    hidden = ("p_value_text", "title", "xlabel", "ylabel", *(() if marked else MARKS))
     drawn = az.plot_ecdf_pit(
         tree,
         group="pit",
@@ -64,7 +70,7 @@ def _ecdf(predictions: Mapping[str, xr.Dataset], coverage: bool) -> Figure:
         backend="matplotlib",
         col_wrap=1,
         figure_kwargs=_page(height),
-        visuals={"p_value_text": False, "title": False, "xlabel": False, "ylabel": False},
+        visuals=dict.fromkeys(hidden, False),
     )
     figure = _taken(drawn)
     for ax, name in zip(figure.axes, names):
@@ -96,43 +102,48 @@ def calibration(predictions: Mapping[str, xr.Dataset]) -> Figure:
     Args:
         predictions: by model.
     """
-    first = next(iter(predictions.values()))
-    categories = _categories(first["y"].values)
-    if not categories:
+    predicted = next(iter(predictions.values()))
+    kind = _kind(predicted)
+    if kind == "other":
         return _ecdf(predictions, coverage=True)
-    kind = "binary" if categories == 2 else "ordinal"
-    (label, *_), predicted = shorten(list(predictions)), first
-    y_rep = predicted["y_rep"].values.astype(int)
+    (label, *_), y, y_rep = shorten(list(predictions)), predicted["y"], predicted["y_rep"]
+    first, last = int(min(y.min(), y_rep.min())), int(max(y.max(), y_rep.max()))
     tree = xr.DataTree.from_dict(
         {
-            "posterior_predictive": xr.Dataset({"y": (("chain", "draw", "unit"), y_rep)}),
-            "observed_data": xr.Dataset({"y": ("unit", predicted["y"].values.astype(int))}),
+            "posterior_predictive": xr.Dataset({"y": (y_rep.astype(int) - first).variable}),
+            "observed_data": xr.Dataset({"y": (y.astype(int) - first).variable}),
         }
     )
-    rows = 1 if kind == "binary" else categories - 1
+    events = {
+        "binary": [f"outcome {last}"],
+        "ordinal": [f"outcome at most {k}" for k in range(first, last)],
+        "categorical": [f"outcome {k}" for k in range(first, last + 1)],
+    }[kind]
     drawn = az.plot_ppc_pava(
         tree,
         data_type=kind,
         backend="matplotlib",
         col_wrap=1,
-        figure_kwargs=_page(TALL * rows),
+        figure_kwargs=_page(TALL * len(events)),
         visuals={"title": False, "xlabel": False, "ylabel": False},
     )
     figure = _taken(drawn)
-    for k, ax in enumerate(figure.axes):
+    for event, ax in zip(events, figure.axes):
         shared.plain(ax)
-        event = "outcome 1" if kind == "binary" else f"outcome at most {k}"
         shared.titled(ax, f"{label}: frequency of {event}")
     figure.axes[-1].set_xlabel("predicted probability", fontsize=shared.NORMAL)
     return figure
 
 
-def _categories(y: Float[np.ndarray, " unit"]) -> int:
-    """The number of categories of an outcome; 0 if it has none."""
-    values = np.unique(y)
-    whole = (values == np.round(values)).all() and values.min() >= 0
-    few = whole and values.max() < MAX_CATEGORIES and len(values) > 1
-    return int(values.max()) + 1 if few else 0
+def _kind(predicted: xr.Dataset) -> str:
+    """What an outcome is to PAVA: "binary", "ordinal" or "categorical"; "other" if nothing."""
+    values = np.unique([*np.unique(predicted["y"]), *np.unique(predicted["y_rep"])])
+    if len(values) < 2 or (values != np.round(values)).any():
+        return "other"
+    if values.tolist() == [0, 1]:
+        return "binary"
+    few = np.ptp(values) < MAX_CATEGORIES
+    return predicted.attrs.get("categories", "other") if few else "other"
 
 
 def observed(predicted: xr.Dataset, model: str) -> Figure:
