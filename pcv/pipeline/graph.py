@@ -191,7 +191,7 @@ STAGES = {
         common=frozenset({"seed"}),
     ),
     "compare": Stage(
-        version=12,
+        version=13,
         follows=True,
         path="{experiment}/comparison.zarr",
         module="comparison",
@@ -200,7 +200,7 @@ STAGES = {
         keys={"compare": True},
     ),
     "report": Stage(
-        version=8,
+        version=9,
         path="{experiment}/report.html",
         module="page",
         says="Write the report and its figures: report.html, figures/.",
