@@ -66,6 +66,11 @@ def test_pits_of_zero_and_one():
     assert sentence(found).startswith("Predictions are too narrow: 90% intervals cover 0% of 40")
 
 
+def test_the_sentence_of_counts_is_of_pits():
+    found = calibrate(np.array([0.0, 1.0] * 20), np.arange(40))
+    assert "0% of 40 random PITs lie between 5% and 95%" in sentence(found, discrete=True)
+
+
 def test_false_alarms_are_at_the_level():
     rng = np.random.default_rng(3)
     number = sum(bool(calibrate(rng.random(100), np.arange(100)).direction) for _ in range(2000))

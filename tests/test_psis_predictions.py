@@ -183,3 +183,12 @@ def test_calls_have_tables(call):
     assert list(table["fold"]) == list(cv.folds.index)
     assert cv.predictions()["posterior_predictive"].sizes["draw"] == 10
     np.testing.assert_allclose(table["elpd"], cv.folds["elpd"])
+
+
+@pytest.mark.parametrize("groups", [8, 2])
+def test_units_of_groups_have_no_error_of_their_own(groups):
+    """Also where a group has more units than there are folds."""
+    more = {"group_by": np.repeat(np.arange(groups), 16 // groups), "brute_force": False}
+    cv = pcv.loo(linear_regression(), data=linear_data(), progress=False, **more)
+    assert cv.table()["elpd"].notna().all()
+    assert cv.table()["mcse"].isna().all()

@@ -142,8 +142,12 @@ def _direction(pit: Float[np.ndarray, " unit"]) -> str:
     return "too narrow" if of_spread > 0 else "too wide"
 
 
-def sentence(calibration: Calibration) -> str:
+def sentence(calibration: Calibration, discrete: bool = False) -> str:
     """How predictions are not calibrated, in words; empty if they are.
+
+    Args:
+        calibration: of `calibrate`.
+        discrete: whether outcomes are: then PITs are random, and are what is counted.
 
     >>> pit = norm.cdf(2 * norm.ppf((np.arange(100) + 0.5) / 100))
     >>> print(sentence(calibrate(pit, np.arange(100))))
@@ -153,6 +157,8 @@ def sentence(calibration: Calibration) -> str:
         return ""
     covered = calibration.coverage[LEVELS.index(0.9)]
     facts = f"90% intervals cover {covered:.0%} of {calibration.num_units} units"
+    if discrete:
+        facts = f"{covered:.0%} of {calibration.num_units} random PITs lie between 5% and 95%"
     if calibration.direction.startswith("biased"):
         above = calibration.above_median
         facts = f"{above:.0%} of {calibration.num_units} units are above their median"

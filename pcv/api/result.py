@@ -308,7 +308,7 @@ class CV:
                 raise PcvError("plot_predictions: color needs a column to plot along; give x=")
             return draw("observed", replicates, self.name)
         outcome, colour = str(self.tree.attrs["outcome"]), color and self._column(color)
-        return draw("along", replicates, outcome, self._column(x), colour)
+        return draw("along", replicates, self.name, outcome, self._column(x), colour)
 
     def plot_pit(self) -> "Figure":
         """ECDF of the PITs, less that of uniform ones: near 0 if predictives are calibrated."""

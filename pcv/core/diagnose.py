@@ -82,10 +82,12 @@ def diagnose(
         if note := note_on_predictions(predicted, wanted):
             monitor.log(note)
             diagnosed.attrs["predictions"] = note
-        if "y_rep" in predicted and (words := sentence(calibration_of(predicted))):
-            monitor.log(words)
-            diagnosed.attrs["calibration"] = words
         outcome = problem.model.outcome
+        if "y_rep" in predicted:
+            words = sentence(calibration_of(predicted), bool(outcome.discrete))
+            if words:
+                monitor.log(words)
+                diagnosed.attrs["calibration"] = words
         if outcome.categories is not None and outcome.categories > 2:
             kind = "ordinal" if outcome.ordered else "categorical"
             predicted = predicted.assign_attrs(categories=kind)

@@ -30,6 +30,7 @@ from pcv.report.drawing import (
     inline,
     missing,
     models_of,
+    ranked,
     svg,
 )
 from pcv.report.prediction_tables import calibration_table, worst_table
@@ -107,7 +108,7 @@ def html(
         made_of: the recipe of the page, stored in its head.
         predictions: of the models that have them, by model name.
     """
-    names = models_of(comparison)
+    names, best = models_of(comparison), ranked(comparison)
     single = len(names) == 1
     folds = {name: fold_table(name, diagnostics[name]) for name in names}
     return template("report.html.j2").render(
@@ -133,11 +134,11 @@ def html(
             if name not in missing(diagnostics, predictions)
         },
         captions=CAPTIONS | (NESTED_CAPTIONS if comparison.attrs["rhat_is_nested"] else {}),
-        calibration=calibration_table({x: predictions[x] for x in names if x in predictions}),
+        calibration=calibration_table({x: predictions[x] for x in best if x in predictions}),
         not_calibrated=on_predictions({name: diagnostics[name] for name in names}),
         worst=[
             worst_table(name, predictions[name], diagnostics[name])
-            for name in names[:1]
+            for name in best[:1]
             if name in predictions
         ],
         chains=chain_table([diagnostics[name] for name in names], names),

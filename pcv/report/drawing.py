@@ -57,9 +57,9 @@ CAPTIONS = {
         "The PIT of a unit is the predictive probability of an outcome below its own. If the "
         "predictives are right, PITs are uniform, and the line stays near 0. One hill: they are "
         "biased high; one valley: biased low. A hill, then a valley: too narrow. A valley, then "
-        "a hill: too wide. Marked points deviate most, where the test of uniformity fails. The "
-        "band holds the whole line with probability 98%; it is drawn where PITs do not depend on "
-        "each other.",
+        "a hill: too wide. Where PITs do not depend on each other, a band holds the whole line "
+        "with probability 98%, and the points that deviate most are marked if the test of "
+        "uniformity fails.",
     ),
     "calibration": (
         "How often are they right?",
@@ -155,7 +155,7 @@ def figures(
         diagnostics: the contents of each model's diagnostics.zarr, by model name.
         predictions: the predictions of models that have them, by model name.
     """
-    names = [name for name in models_of(comparison) if name in predictions]
+    names = [name for name in ranked(comparison) if name in predictions]
     return _of_scores(comparison, diagnostics) | _of_predictions({x: predictions[x] for x in names})
 
 
@@ -257,3 +257,9 @@ def inline(text: str, name: str) -> str:
 
 def models_of(comparison: xr.Dataset) -> list[str]:
     return [str(name) for name in comparison["model"].to_numpy()]
+
+
+def ranked(comparison: xr.Dataset) -> list[str]:
+    """The models, best first by the first kind of log score."""
+    rank = dict(zip(models_of(comparison), comparison["rank"].isel(kind=0).to_numpy().tolist()))
+    return sorted(rank, key=rank.__getitem__)

@@ -58,7 +58,7 @@ def groups_of(
 
     Returns:
         posterior_predictive (chain, draw, unit), observed_data and constant_data (unit), with the
-        fold of each unit as a coordinate.
+        fold of each unit as a coordinate. Whole numbers are integers.
     """
     row = predicted["row"].values
     units = {
@@ -68,10 +68,12 @@ def groups_of(
     if len(np.unique(row)) == len(row) and len(np.unique(units["unit"][1])) < len(row):
         units["row"] = ("unit", row)
     chains, draws = (np.arange(predicted.sizes[dim]) for dim in ("chain", "draw"))
-    y_rep = {outcome: (("chain", "draw", "unit"), predicted["y_rep"].values)}
+    whole = are_whole(predicted["y"].values) and are_whole(predicted["y_rep"].values)
+    y, y_rep = (predicted[x].values.astype(int if whole else None) for x in ("y", "y_rep"))
+    replicates = {outcome: (("chain", "draw", "unit"), y_rep)}
     groups = {
-        "posterior_predictive": xr.Dataset(y_rep, {"chain": chains, "draw": draws, **units}),
-        "observed_data": xr.Dataset({outcome: ("unit", predicted["y"].values)}, units),
+        "posterior_predictive": xr.Dataset(replicates, {"chain": chains, "draw": draws, **units}),
+        "observed_data": xr.Dataset({outcome: ("unit", y)}, units),
     }
     known = {name: ("unit", x[row]) for name, x in columns.items() if name not in units}
     if known:
@@ -82,6 +84,19 @@ def groups_of(
 def replicates(predicted: xr.Dataset) -> Float[np.ndarray, "replicate unit"]:
     """The replicates of all chains."""
     return predicted["y_rep"].values.reshape(-1, predicted.sizes["unit"])
+
+
+def are_whole(x: np.ndarray) -> bool:
+    """Whether all values are whole numbers."""
+    return bool((x == np.round(x)).all())
+
+
+def quantiles(predicted: xr.Dataset) -> Float[np.ndarray, "quantile unit"]:
+    """`QUANTILES` of the predictive of every unit; of whole numbers, whole numbers."""
+    y_rep = replicates(predicted)
+    if are_whole(y_rep):
+        return np.quantile(y_rep, QUANTILES, axis=0, method="inverted_cdf")
+    return np.quantile(y_rep, QUANTILES, axis=0)
 
 
 def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
@@ -100,7 +115,6 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
         log score.
     """
     y_rep = replicates(predicted)
-    quantiles = np.quantile(y_rep, QUANTILES, axis=0)
     elpd, mcse = _elpd(predicted, diagnostics)
     of_paths: dict[str, Any] = {}
     if "log_path_pointwise" in diagnostics:
@@ -115,7 +129,7 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
             "y": predicted["y"].values,
             "mean": y_rep.mean(0, dtype=float),
             "sd": y_rep.std(0, ddof=1, dtype=float),
-            **{f"{100 * p:g}%": x for p, x in zip(QUANTILES, quantiles)},
+            **{f"{100 * p:g}%": x for p, x in zip(QUANTILES, quantiles(predicted))},
             "pit": predicted["pit"].values,
             "elpd": elpd,
             "mcse": mcse,
@@ -128,11 +142,13 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
 def _elpd(
     predicted: xr.Dataset, diagnostics: xr.Dataset
 ) -> tuple[Float[np.ndarray, " unit"], Float[np.ndarray, " unit"]]:
-    """elpd of each unit and its MCSE; NaN for units of several rows."""
+    """elpd of each unit and its MCSE, which PSIS has for folds alone; NaN for units of several
+    rows."""
     d, (place, known) = diagnostics, _places(predicted, diagnostics)
     alone = (d["unit_name"].values != "").sum(1) == 1
-    own = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else d["joint_mcse"].values
+    own = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else np.nan
     mcse = np.where(alone[:, None], d["joint_mcse"].values[:, None], own)
+    mcse = np.broadcast_to(mcse, d["unit_name"].shape)
     elpd = d["pointwise_elpd"].values[place]
     known &= "group_name" not in d  # whose slots have no elpd of units
     return np.where(known, elpd, np.nan), np.where(known, mcse[place], np.nan)
@@ -183,14 +199,14 @@ def fold_summary(draws: xr.Dataset, posterior: xr.Dataset) -> pd.DataFrame:
         each = x.stack(sample=("chain", "draw")).transpose("fold", "sample").values
         with np.errstate(divide="ignore", invalid="ignore"):  # of what does not vary
             shift = (each.mean(1) - full[name][0]) / full[name][1]
-        quantiles = np.quantile(each, QUANTILES, axis=1)
+        of_fold = np.quantile(each, QUANTILES, axis=1)
         rows = pd.DataFrame(
             {
                 "parameter": name,
                 "fold": x["fold"].values,
                 "mean": each.mean(1),
                 "sd": each.std(1, ddof=1),
-                **{f"{100 * p:g}%": q for p, q in zip(QUANTILES, quantiles)},
+                **{f"{100 * p:g}%": q for p, q in zip(QUANTILES, of_fold)},
                 "shift": shift,
             }
         )

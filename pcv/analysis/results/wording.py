@@ -15,7 +15,7 @@ from pcv.analysis.results.notes import (
     error_notes,
     given_notes,
 )
-from pcv.analysis.results.numbers import by_error, mcse_in_words, two_figures
+from pcv.analysis.results.numbers import NOISE, by_error, mcse_in_words, two_figures
 from pcv.analysis.results.verdict import MIN_TERMS, deciding, in_words
 from pcv.analysis.weights import stacking
 
@@ -61,7 +61,7 @@ def scores_table(comparisons: Sequence[Comparison]) -> str:
             "score": f"{c.score} ({c.kind}{', path' * ('path' in c.predict)})",
             "model": name,
             **_difference(c, m),
-            "estimate": by_error(c.elpd[m], c.mcse[m]),
+            "estimate": by_error(c.elpd[m], _error(c.mcse[m], c.se[m])),
             "se": two_figures(c.se[m]),
             "mcse": mcse_in_words(c.mcse[m], c.mcse_is_bound[m]),
         }
@@ -86,11 +86,17 @@ def _difference(c: Comparison, m: int) -> dict[str, str]:
     if values_only(c):
         return dict.fromkeys(("score_diff", "dse", "mcse_diff", "p_better"), "")
     return {
-        "score_diff": by_error(c.elpd_diff[m], c.mcse_diff[m]),
+        "score_diff": by_error(c.elpd_diff[m], _error(c.mcse_diff[m], c.dse[m])),
         "dse": two_figures(c.dse[m]),
         "mcse_diff": mcse_in_words(c.mcse_diff[m], c.mcse_diff_is_bound[m]),
         "p_better": "" if np.isnan(c.p_better[m]) else f"{c.p_better[m]:.2f}",
     }
+
+
+def _error(mcse: float, se: float) -> float:
+    """The error that digits are chosen by: a tenth of the SE where nothing is random, as of the
+    share of outcomes that are right."""
+    return mcse if mcse > NOISE else se / 10
 
 
 def values_only(comparison: Comparison) -> bool:

@@ -13,15 +13,18 @@ import xarray as xr
 from arviz_stats.ecdf_utils import ecdf_pit
 from jaxtyping import Float, Shaped
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pcv.analysis.calibration import LEVEL, MIN_UNITS
-from pcv.analysis.results.predicted import calibration_of, of_each_row, replicates
+from pcv.analysis.results.predicted import calibration_of, of_each_row, quantiles
 from pcv.report.plots import shared
 from pcv.report.plots.words import shorten
 
 MAX_CATEGORIES = 10
 """that have a panel each"""
+MAX_NAMES = 20
+"""values of a column of text that are written along an axis"""
 MARKS = ("suspicious_points",)
 """points of an ECDF that deviate most"""
 MAX_COLOURS = len(shared.COLOURS)
@@ -153,7 +156,7 @@ def observed(predicted: xr.Dataset, model: str) -> Figure:
         predicted: of the model.
         model: its name.
     """
-    low, middle, high = np.quantile(replicates(predicted), (0.05, 0.5, 0.95), axis=0)
+    low, _, middle, _, high = quantiles(predicted)
     y = predicted["y"].values
     figure, (ax,) = shared.stacked(1, 3.6)
     within = (y >= low) & (y <= high)
@@ -171,6 +174,7 @@ def observed(predicted: xr.Dataset, model: str) -> Figure:
 
 def along(
     predicted: xr.Dataset,
+    model: str,
     outcome: str,
     x: tuple[str, Shaped[np.ndarray, " unit"]],
     colour: tuple[str, Shaped[np.ndarray, " unit"]] | None,
@@ -179,26 +183,28 @@ def along(
 
     Args:
         predicted: of a model.
+        model: its name.
         outcome: name of the outcome.
         x: name and values of the column.
         colour: name and values of a column that colours units; None: none does.
     """
-    quantiles = np.quantile(replicates(predicted), (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
+    of_unit = quantiles(predicted)
     figure, (ax,) = shared.stacked(1, 3.6)
     places, groups = _places(x[1]), _groups(colour, predicted.sizes["unit"])
     apart = _room(places) / len(groups)
     for i, (label, some) in enumerate(groups):
         hue = shared.COLOURS[i % MAX_COLOURS]
         at = places[some] + apart * (i - (len(groups) - 1) / 2)
-        low, lower, middle, upper, high = quantiles[:, some]
+        low, lower, middle, upper, high = of_unit[:, some]
         ax.vlines(at, low, high, color=hue, lw=0.8, alpha=0.4)
         ax.vlines(at, lower, upper, color=hue, lw=2.4, alpha=0.4)
         ax.plot(at, middle, "_", color=hue, ms=5)
         ax.plot(at, predicted["y"].values[some], "o", color=hue, ms=3, label=label)
     if colour is not None and len(groups) <= MAX_COLOURS:
         shared.add_legend(figure, *ax.get_legend_handles_labels())
-    ax.set_xlabel(x[0], fontsize=shared.NORMAL, parse_math=False)
-    shared.titled(ax, f"{outcome}: 50% and 90% intervals of its predictive")
+    _label(ax, x)
+    (label,) = shorten([model])
+    shared.titled(ax, f"{label}: {outcome}, and 50% and 90% intervals")
     return figure
 
 
@@ -228,7 +234,7 @@ def unit_differences(
     largest = np.argsort(-np.abs(difference))[:NAMED]
     ax.set(xlim=ax.get_xlim(), ylim=ax.get_ylim())  # labels are placed relative to them
     shared.label_points(ax, places[largest], difference[largest], names[largest])
-    ax.set_xlabel(x[0], fontsize=shared.NORMAL, parse_math=False)
+    _label(ax, x)
     shared.titled(ax, f"elpd of units: {models[0]} minus {models[1]} (nats)")
     return figure
 
@@ -261,6 +267,16 @@ def parameters(summary: pd.DataFrame, full: Mapping[str, tuple[float, float]]) -
 def _places(x: Shaped[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]:
     """Values of a column as places on an axis; text and dates by their order."""
     return x.astype(float) if x.dtype.kind in "biuf" else pd.Categorical(x).codes.astype(float)
+
+
+def _label(ax: Axes, x: tuple[str, Shaped[np.ndarray, " unit"]]) -> None:
+    """Name the column, and its values if these are few and text."""
+    ax.set_xlabel(x[0], fontsize=shared.NORMAL, parse_math=False)
+    if x[1].dtype.kind in "biuf":
+        return
+    names = pd.Categorical(x[1]).categories
+    if len(names) <= MAX_NAMES:
+        ax.set_xticks(range(len(names)), list(map(str, names)), rotation=45, parse_math=False)
 
 
 def _room(places: Float[np.ndarray, " unit"]) -> float:
