@@ -392,6 +392,29 @@ def numpyro_ar(y):
         numpyro.sample("y", dist.Normal(rho * before(y, 1), 1), obs=y)
 
 
+def test_lags_of_an_argument_that_begins_before_the_outcome():
+    y, folds = series(), leave_future_out(29, 20, horizon=3)
+
+    def sliced(y):
+        rho = numpyro.sample("rho", dist.Uniform(-1, 1))
+        with numpyro.plate("time", len(y) - 1):
+            numpyro.sample("y", dist.Normal(rho * y[:-1], 1), obs=y[1:])
+
+    def padded(z):
+        rho = numpyro.sample("rho", dist.Uniform(-1, 1))
+        with numpyro.plate("time", len(z)):
+            earlier = jnp.concatenate([y[:1], jnp.asarray(z)[:-1]])
+            numpyro.sample("y", dist.Normal(rho * earlier, 1), obs=z)
+
+    models = pcv.from_numpyro(sliced, {"y": y}), pcv.from_numpyro(padded, {"z": y[1:]})
+    other = {"y": y[1:] + np.arange(29.0)}
+    terms = [model.log_lik({"rho": jnp.array(0.3)}, other) for model in models]
+    np.testing.assert_allclose(*terms)
+    assert all(checked(model, folds, {"y": y[1:]}) for model in models)
+    with pytest.raises(pcv.PcvError, match="and nothing before it"):
+        models[0].append({"y": y})
+
+
 def checked(model, folds, data=None, make=None):
     data = {"y": series()} if data is None else data
     units = [str(i) for i in range(len(data["y"]))]

@@ -32,6 +32,9 @@ from pcv.models.frontends.sites import (
 from pcv.models.model import Data, Model, Outcome, Params
 from pcv.models.observations import append_rows
 
+MIN_SERIES = 8
+"""values of an outcome that are looked for at the end of a longer argument"""
+
 
 @devices.precision("float64")
 def from_numpyro(
@@ -94,7 +97,7 @@ def from_numpyro(
     rows = observations(outcome, observed, layouts, chosen, data, columns or {}, where)
     first, shape = next((site, x.shape) for site, x in observed.items())
     single = first if len(observed) == 1 else None
-    argument = _argument(given, observed[single]) if single else None
+    argument, before = _argument(given, observed[single]) if single else (None, 0)
     discrete = {bool(x["fn"].support.is_discrete) for x in found.observed.values()}
     is_discrete = discrete.pop() if len(discrete) == 1 else None
 
@@ -106,6 +109,9 @@ def from_numpyro(
         anew = {key: data[key] for key in along if key in data}
         if argument is not None and outcome in data:
             anew[argument] = data[outcome]
+            if before:
+                xp = jnp if isinstance(data[outcome], jax.core.Tracer) else np
+                anew[argument] = xp.concatenate([given[argument][:before], data[outcome]])
         kwargs = dict(given)
         for key, x in anew.items():
             shape = given[key].shape if np.size(x) == given[key].size else np.shape(x)
@@ -175,10 +181,10 @@ def from_numpyro(
         return jnp.ravel(jnp.broadcast_to(fn.cdf(jnp.reshape(y, shape)), shape))
 
     def append(new_data: Any) -> Model:
-        if argument is None:
+        if argument is None or before:
             raise PcvError(
                 f"{where}: new data need its outcome to be an argument; give the model's function "
-                "what it observes by data=..."
+                "what it observes, and nothing before it, by data=..."
             )
         whole = append_rows(given, new_data, shape[0], argument)
         appended: Model = from_numpyro(model, whole, units=units, dims=dims)
@@ -242,12 +248,19 @@ def _differs(now: Any, then: np.ndarray) -> bool:
     return not np.allclose(now, then, atol=0, equal_nan=True)
 
 
-def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> str | None:
-    """The argument of the model that holds the observed values."""
-    for name, x in kwargs.items():
-        if isinstance(x, np.ndarray) and x.shape == observed.shape and (x == observed).all():
-            return name
-    return None
+def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> tuple[str | None, int]:
+    """The argument of the model that holds the observed values, and how many others it has before
+    them, which serve as lags."""
+    arrays = {name: x for name, x in kwargs.items() if isinstance(x, np.ndarray)}
+    for name, x in arrays.items():
+        if x.shape == observed.shape and (x == observed).all():
+            return name, 0
+    for name, x in arrays.items():
+        before = x.size - observed.size
+        series = x.ndim == observed.ndim == 1 and before > 0 and observed.size >= MIN_SERIES
+        if series and (x[before:] == observed).all():
+            return name, before
+    return None, 0
 
 
 def _works(function: Callable[[Key[Array, ""]], Any]) -> bool:
