@@ -16,6 +16,7 @@ from pcv.folds.exchangeable import from_column
 from pcv.folds.splitters import from_object
 from tests.bounds import z_limit
 from tests.folds import refusal
+from tests.slow import repeated
 
 NO_SE = "No SE: one fold shows no spread of its joint score; the pointwise score has an SE over"
 
@@ -37,6 +38,7 @@ def points(n, seed):
 # One fold
 
 
+@pytest.mark.slow
 def test_one_fold_is_a_comparison_that_says_what_is_unknown():
     """Two models of 40 points, of which the last season's 12 are predicted."""
     season = {"season": np.repeat([2023, 2024], [28, 12])}
@@ -277,7 +279,7 @@ def posterior_of_rats(mean, covariance):
     return xr.DataTree.from_dict({"posterior": xr.Dataset(values)})
 
 
-@pytest.mark.parametrize("predictive", ["auto", "plain"])
+@pytest.mark.parametrize("predictive", repeated(["auto", "plain"]))
 def test_known_and_new_groups_are_predicted_as_such(predictive, monkeypatch):
     old, new = weighings()
     (mean, spread), of_levels = moments(old, new)

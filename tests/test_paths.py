@@ -1,6 +1,6 @@
 """Paths of simulated outcomes against closed forms of autoregressions, 1 to 6 steps ahead."""
 
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -32,6 +32,7 @@ from pcv.sampling.folds import moving
 from tests.bounds import z_limit
 from tests.problems import LinearGaussian
 from tests.problems import autoregression as with_lag_columns
+from tests.slow import repeated
 
 STEPS, NOISE, PRIOR_SD = 6, 0.5, 0.7
 RHO = np.array([0.9, -0.5])
@@ -162,10 +163,7 @@ def run(seed, predict, model):
 @pytest.fixture(scope="module")
 def results():
     model = autoregression()
-    return {
-        (seed, predict): run(seed, predict, model)
-        for seed, predict in [(1, "path"), (2, "path"), (3, "path"), (1, "conditional")]
-    }
+    return cache(lambda seed, predict: run(seed, predict, model))
 
 
 def errors(found: Result, log_score="log_path_pointwise"):
@@ -195,9 +193,9 @@ def errors(found: Result, log_score="log_path_pointwise"):
     return {name: np.array(x) for name, x in z.items()}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", repeated([1, 2, 3]))
 def test_forecasts_with_unknown_parameters(results, seed):
-    z = errors(results[seed, "path"])
+    z = errors(results(seed, "path"))
     size = sum(x.size for x in z.values())
     # CRPS errors are of 8 blocks of draws, others of 128 batches or more.
     assert np.abs(z.pop("crps")).max() < z_limit(size, df=7)
@@ -205,7 +203,7 @@ def test_forecasts_with_unknown_parameters(results, seed):
 
 
 def test_scores_by_step(results):
-    d = results[1, "path"].diagnostics
+    d = results(1, "path").diagnostics
     rows = by_step({"ar": d}, None)
     assert rows["predict"].tolist() == ["path"] * STEPS
     assert rows["steps_ahead"].tolist() == [*range(1, STEPS + 1)]
@@ -217,7 +215,7 @@ def test_scores_by_step(results):
     terms = [truth.logpdf(y[k]) for k, truth in enumerate(TRUTH)]
     spread = np.sqrt(3) * np.std(terms, axis=0, ddof=1)
     np.testing.assert_allclose(rows["se"], spread, atol=5 * rows["mcse"].max())
-    whole = results[1, "conditional"].diagnostics  # of the forecast as a whole, either way
+    whole = results(1, "conditional").diagnostics  # of the forecast as a whole, either way
     assert d["joint_elpd"].equals(whole["joint_elpd"])
     assert d["pointwise_elpd"].equals(whole["pointwise_elpd"])
     conditional = by_step({"ar": whole}, None)
@@ -227,7 +225,7 @@ def test_scores_by_step(results):
 
 def test_conditional_replicates_and_scores_are_no_forecasts(results):
     """A broken twin."""
-    z = errors(results[1, "conditional"], "pointwise_elpd")
+    z = errors(results(1, "conditional"), "pointwise_elpd")
     for name in ("mean", "sd", "quantile 0.05", "pit", "log", "crps"):
         first, later = z[name][:, 0], z[name][:, 1:]
         assert np.abs(first).max() < z_limit(3, df=7)
@@ -481,6 +479,7 @@ def constant(y):
         numpyro.sample("y", dist.Normal(a, 2), obs=y)
 
 
+@pytest.mark.slow
 def test_beside_a_model_without_lags():
     """Which it changes nothing of."""
     y = np.round(10 * series()).astype(int)  # whole numbers that are measurements

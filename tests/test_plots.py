@@ -78,6 +78,9 @@ def test_calibration_of_categories(
     predicted["y_rep"][:] = (rng.random((4, 25, number, 1)) > p).sum(-1) + lowest
     figure = plots.calibration({LONG: predicted})
     assert len(figure.axes) == panels
+    shown = plots.observed(predicted, LONG).axes[0]
+    assert shown.get_title("left").endswith("how probable they were")
+    assert is_clipped(shown.figure) == []
     event = {None: "1", "ordinal": f"at most {lowest}", "categorical": f"{lowest}"}[kind]
     assert figure.axes[0].get_title("left").endswith(f"frequency of outcome {event}")
     assert is_clipped(figure) == []

@@ -28,6 +28,7 @@ from pcv.models.model import Model, Outcome, support
 from pcv.models.observations import observations, rows
 from tests.bounds import RATE, z_limit
 from tests.problems import GROUP_OF_UNIT, hierarchy
+from tests.slow import repeated
 
 LONG = {"cv": {"chains": 16, "draws": 400}, "predictions": 6400}
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -147,7 +148,7 @@ def test_replicates_from_the_full_data_fail():
     assert np.abs(errors(found, student_t(data, folds))[:, -1]).max() > 2 * z_limit(8 * 16)
 
 
-@pytest.mark.parametrize("effects", ["analytically", "found"])
+@pytest.mark.parametrize("effects", repeated(["found", "analytically"]))
 def test_a_left_out_group_has_new_effects(effects):
     """Its predictive is that of a new group, far wider than that given its own mean."""
     problem = hierarchy("marginal")
@@ -195,6 +196,7 @@ def poisson():
     return predictive_of(model, data_of(model), folds, **short)
 
 
+@pytest.mark.slow
 class TestPoissonGroups:
     exact = stats.nbinom(3, 1 / 2)
 
@@ -215,9 +217,6 @@ class TestPoissonGroups:
         assert np.unique(share.round(3)).size > 20
 
 
-KINDS = ("binary", "categorical")
-
-
 def outcome_of(kind, x, y=None):
     """Outcomes of several kinds that depend on one covariate."""
     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
@@ -232,10 +231,7 @@ def outcome_of(kind, x, y=None):
         numpyro.sample("y", kinds[kind], obs=y)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["ordinal", "vector", *(pytest.param(x, marks=pytest.mark.slow) for x in KINDS)],
-)
+@pytest.mark.parametrize("kind", repeated(["ordinal", "vector", "binary", "categorical"]))
 def test_outcomes_of_every_kind(kind):
     """Replicates have the outcome's values, and frequencies that a calibrated model gives."""
     rng = np.random.default_rng(7)

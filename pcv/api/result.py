@@ -296,7 +296,8 @@ class CV:
         saved.write(path, tree)
 
     def plot_predictions(self, x: str | None = None, color: str | None = None) -> "Figure":
-        """Outcomes and their out-of-fold predictives.
+        """Outcomes and their out-of-fold predictives; without x, binary outcomes and categories
+        against the probability that they were given.
 
         Args:
             x: column of the data to plot them along; None: along the median of the predictive.

@@ -50,7 +50,8 @@ CAPTIONS = {
         "One mark per unit: its outcome against the median of its predictive, made without the "
         "unit's fold. Lines are 90% intervals. Nine of ten outcomes should lie inside; the others, "
         "in another colour, should scatter along the whole range. On the diagonal, outcome and "
-        "median are equal. Of the best model.",
+        "median are equal. Binary outcomes and categories stand against the probability that they "
+        "were given: the better the predictions, the closer to 1. Of the best model.",
     ),
     "pit": (
         "Are the predictives calibrated?",

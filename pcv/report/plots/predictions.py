@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pcv.analysis.calibration import LEVEL, MIN_UNITS
-from pcv.analysis.results.predicted import calibration_of, of_each_row, quantiles
+from pcv.analysis.results.predicted import calibration_of, of_each_row, quantiles, replicates
 from pcv.report.plots import shared
 from pcv.report.plots.words import shorten
 
@@ -150,12 +150,15 @@ def _kind(predicted: xr.Dataset) -> str:
 
 
 def observed(predicted: xr.Dataset, model: str) -> Figure:
-    """Outcomes against the median of their predictives, with 90% intervals.
+    """Outcomes against the median of their predictives, with 90% intervals; binary ones and
+    categories against the probability that they were given.
 
     Args:
         predicted: of the model.
         model: its name.
     """
+    if _kind(predicted) != "other":
+        return _probabilities(predicted, model)
     low, _, middle, _, high = quantiles(predicted)
     y = predicted["y"].values
     figure, (ax,) = shared.stacked(1, 3.6)
@@ -169,6 +172,21 @@ def observed(predicted: xr.Dataset, model: str) -> Figure:
     ax.set_xlabel("median of the predictive", fontsize=shared.NORMAL)
     (label,) = shorten([model])
     shared.titled(ax, f"{label}: outcomes, and 90% intervals")
+    return figure
+
+
+def _probabilities(predicted: xr.Dataset, model: str) -> Figure:
+    """Outcomes of few values against the predicted probability of each."""
+    y = predicted["y"].values
+    probability = (replicates(predicted) == y).mean(0)
+    figure, (ax,) = shared.stacked(1, 3.6)
+    scatter = np.random.default_rng(0).uniform(-0.25, 0.25, len(y))
+    ax.plot(probability, y + scatter, "o", color=shared.COLOURS[0], ms=3)
+    ax.set_yticks(np.unique(y))
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_xlabel("predicted probability of the outcome", fontsize=shared.NORMAL)
+    (label,) = shorten([model])
+    shared.titled(ax, f"{label}: outcomes, and how probable they were")
     return figure
 
 
