@@ -518,7 +518,7 @@ def test_beside_a_model_without_lags():
 @pytest.mark.slow
 def test_more_draws_continue_paths(tmp_path, monkeypatch):
     model = pcv.from_numpyro(numpyro_ar, {"y": series()})
-    short = {"chains": 4, "scores": ["crps"], "seed": 2, "progress": False}
+    short = {"chains": 4, "scores": ["crps"], "seed": 2, "progress": False, "predictions": 100}
     folds = leave_future_out(30, 20, horizon=3)
     asked = partial(pcv.cross_validate, model, folds, **short)
     whole = asked(predict="path", draws=200)
