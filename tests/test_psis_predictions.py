@@ -18,6 +18,7 @@ from pcv.folds.exchangeable import leave_one_group_out, leave_one_out
 from pcv.models.model import Model, Outcome, support
 from tests.bounds import z_limit
 from tests.problems import GROUP_OF_UNIT, hierarchy
+from tests.slow import repeated
 from tests.test_predictions import Predictive, errors, linear_data, linear_regression, student_t
 
 RAISED = np.sqrt(1 + 1600 / 3000)
@@ -174,7 +175,7 @@ def test_sampled_folds_replace_those_of_psis():
     assert both["sampled_fold"].values.tolist() == ["fold 1"]
 
 
-@pytest.mark.parametrize("call", [pcv.loo, pcv.subsample])
+@pytest.mark.parametrize("call", repeated([pcv.subsample, pcv.loo]))
 def test_calls_have_tables(call):
     model, data = linear_regression(), linear_data()
     more = {"m": 10} if call is pcv.subsample else {}
@@ -185,7 +186,7 @@ def test_calls_have_tables(call):
     np.testing.assert_allclose(table["elpd"], cv.folds["elpd"])
 
 
-@pytest.mark.parametrize("groups", [8, 2])
+@pytest.mark.parametrize("groups", repeated([2, 8]))
 def test_units_of_groups_have_no_error_of_their_own(groups):
     """Also where a group has more units than there are folds."""
     more = {"group_by": np.repeat(np.arange(groups), 16 // groups), "brute_force": False}
