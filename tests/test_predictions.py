@@ -445,7 +445,7 @@ def test_kept_draws_do_not_depend_on_blocks_or_on_the_length(capacity, length, a
     draws = length * at_least
     keeps = kept.keeps_of(capacity, 1, draws, slots=(1, 1, 1), num_params=1)
     assert keeps[:2] == (capacity, capacity)
-    distance = keeps.apart
+    distance = keeps.stride
     whole = kept.kept_draws(0, length, capacity, distance)
     blocks = [kept.kept_draws(first, 7, capacity, distance) for first in range(0, 1000, 7)]
     some = np.concatenate(blocks)

@@ -31,12 +31,12 @@ class Keeps(NamedTuple):
     """with replicates of the test set"""
     returned: int
     """the draws themselves, no more than the others"""
-    apart: int = 1
+    stride: int = 1
     """least distance between kept draws, a power of 2"""
 
 
 NONE = Keeps(0, 0)
-MOST_APART = 4
+MOST_STRIDE = 4
 """draws that a run skips from its beginning on, if it is long enough"""
 MOST_BYTES, MOST_RETURNED = 2**28, 2**26
 """of the replicates of all tested units, and of the draws that are kept with them; while chains
@@ -57,9 +57,9 @@ def keeps_of(
         num_params: of the model.
 
     >>> keeps_of(400, 8, 100, slots=(30, 5, 1), num_params=65)
-    Keeps(replicated=50, returned=50, apart=2)
+    Keeps(replicated=50, returned=50, stride=2)
     >>> keeps_of(400, 8, 1000, slots=(3000, 1, 1), num_params=400)
-    Keeps(replicated=50, returned=1, apart=4)
+    Keeps(replicated=50, returned=1, stride=4)
     """
 
     def of_chain(number: int) -> int:
@@ -70,7 +70,7 @@ def keeps_of(
         return NONE
     replicated = of_chain(MOST_BYTES // (4 * slots[0] * slots[1] * slots[2]))
     returned = min(replicated, of_chain(MOST_RETURNED // (4 * slots[0] * num_params)))
-    long_enough = min(max(draws // replicated, 1), MOST_APART)
+    long_enough = min(max(draws // replicated, 1), MOST_STRIDE)
     return Keeps(replicated, returned, 1 << long_enough.bit_length() - 1)
 
 
@@ -89,7 +89,7 @@ def spacing(number: Int[np.ndarray, " draw"], capacity: int) -> Int[np.ndarray, 
 
 
 def kept_draws(
-    first: int, num_draws: int, capacity: int, apart: int = 1
+    first: int, num_draws: int, capacity: int, stride: int = 1
 ) -> Int[np.ndarray, " kept"]:
     """Indices of the kept draws of a block, from 0.
 
@@ -97,7 +97,7 @@ def kept_draws(
         first: number of earlier draws.
         num_draws: of the block.
         capacity: as for `spacing`; 0: none is kept.
-        apart: least distance between kept draws, a power of 2.
+        stride: least distance between kept draws, a power of 2.
 
     >>> kept_draws(0, 4, 2), kept_draws(4, 8, 2)
     (array([0, 1, 2, 3]), array([ 5,  7, 11]))
@@ -105,10 +105,10 @@ def kept_draws(
     number = np.arange(first, first + num_draws) + 1
     if not capacity:
         return number[:0]
-    return number[number % np.maximum(spacing(number, capacity), apart) == 0] - 1
+    return number[number % np.maximum(spacing(number, capacity), stride) == 0] - 1
 
 
-def most_kept(num_draws: int, capacity: int, apart: int = 1) -> int:
+def most_kept(num_draws: int, capacity: int, stride: int = 1) -> int:
     """The largest number of kept draws of any block of a size.
 
     >>> most_kept(4, 2)
@@ -116,8 +116,8 @@ def most_kept(num_draws: int, capacity: int, apart: int = 1) -> int:
     """
     if not capacity:
         return 0
-    later = max(int(spacing(np.array([num_draws + 1]), capacity)[0]), apart)
-    return max(len(kept_draws(0, num_draws, capacity, apart)), -(-num_draws // later))
+    later = max(int(spacing(np.array([num_draws + 1]), capacity)[0]), stride)
+    return max(len(kept_draws(0, num_draws, capacity, stride)), -(-num_draws // later))
 
 
 def even_draws(
@@ -153,7 +153,7 @@ def of_block(block: Block, first: int, keeps: Keeps) -> xr.Dataset:
     for (name, dim), capacity in zip(ALONG.items(), keeps[:2]):
         values = block.kept.get(name.removeprefix("kept_"))
         if values is not None:
-            draw = kept_draws(first, block.num_draws, capacity, keeps.apart)
+            draw = kept_draws(first, block.num_draws, capacity, keeps.stride)
             last = ("slot", "row")[: values.ndim - 3] if dim == "kept" else ("param",)
             variables[name] = (("fold", "chain", dim, *last), values)
             variables[f"{dim}_draw"] = (("fold", dim), np.tile(draw, (len(values), 1)) * 1.0)

@@ -82,18 +82,18 @@ def predictions(
     drawn = [sample for sample in samples if sample.sizes["fold"]]
     names = np.concatenate([sample["fold"].values for sample in drawn]).astype(str)
     each = [_thinned(sample, keeps) for sample in drawn]
-    whole = xr.Dataset(coords={"sampled_fold": names})
+    dataset = xr.Dataset(coords={"sampled_fold": names})
     if all("kept_position" in x for x in each):
         number = min(x.sizes["returned"] for x in each)
         position = np.concatenate([x["kept_position"].values[:, :, -number:] for x in each])
-        whole["position"] = (("sampled_fold", "chain", "kept", "entry"), position)
+        dataset["position"] = (("sampled_fold", "chain", "kept", "entry"), position)
     if all("kept_y_rep" in x for x in each):
         number = min(x.sizes["kept"] for x in each)
         y_rep = np.concatenate([x["kept_y_rep"].values[:, :, -number:] for x in each])
         by_slot = _by_element(np.moveaxis(y_rep, (1, 2), (-2, -1)), rows)
         pit = _pit_of_chains(drawn, rows, uniform)
-        whole = whole.merge(of_units(by_slot, pit, rows, names, outcome, unit, uniform))
-    return whole
+        dataset = dataset.merge(of_units(by_slot, pit, rows, names, outcome, unit, uniform))
+    return dataset
 
 
 def of_units(

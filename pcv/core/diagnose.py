@@ -76,23 +76,27 @@ def diagnose(
             of_psis = surrogates["predictions"].to_dataset()
             predicted = merged_predictions(of_psis, predicted, diagnosed["fold"].values)
         predicted = xr.Dataset() if predicted is None else predicted
-        keeps = problem.keeps(settings, 1)
-        room = keeps.replicated * settings.cv.chains
-        wanted = settings.predictions if room < settings.predictions else 0
-        if note := note_on_predictions(predicted, wanted):
+        notes = _notes_on(predicted, problem, settings)
+        for note in notes.values():
             monitor.log(note)
-            diagnosed.attrs["predictions"] = note
+        diagnosed.attrs |= notes
         outcome = problem.model.outcome
-        if "y_rep" in predicted:
-            words = sentence(calibration_of(predicted), bool(outcome.discrete))
-            if words:
-                monitor.log(words)
-                diagnosed.attrs["calibration"] = words
         if outcome.categories is not None and outcome.categories > 2:
             kind = "ordinal" if outcome.ordered else "categorical"
             predicted = predicted.assign_attrs(categories=kind)
         groups["predictions"] = predicted
     return xr.DataTree.from_dict(groups)
+
+
+def _notes_on(predicted: xr.Dataset, problem: Problem, settings: Settings) -> dict[str, str]:
+    """What is missing in predictions, and whether these are calibrated, in words by attribute."""
+    room = problem.keeps(settings, 1).replicated * settings.cv.chains
+    wanted = settings.predictions if room < settings.predictions else 0
+    notes = {"predictions": note_on_predictions(predicted, wanted)}
+    if "y_rep" in predicted:
+        discrete = bool(problem.model.outcome.discrete)
+        notes["calibration"] = sentence(calibration_of(predicted), discrete)
+    return {name: note for name, note in notes.items() if note}
 
 
 def _sampled(

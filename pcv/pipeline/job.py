@@ -130,7 +130,7 @@ def sample_recipe(
     """
     cv, made_of = job.settings.cv, _of_any_batch(job, "sample")
     scores = dict.fromkeys("replicates" if from_replicates(s) else s for s in job.settings.scores)
-    kept = dict(zip(("replicates per chain", "draws per chain", "draws apart"), keeps))
+    kept = dict(zip(("replicates per chain", "draws per chain", "stride"), keeps))
     of_draws = {"predictions": kept, "predict": job.settings.predict}
     made_of["config"] = {"scores": sorted(scores), "until": None, **of_draws}
     made_of["warmup"] = _of_any_batch(job, "warmup")

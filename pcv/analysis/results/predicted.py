@@ -68,8 +68,8 @@ def groups_of(
     if len(np.unique(row)) == len(row) and len(np.unique(units["unit"][1])) < len(row):
         units["row"] = ("unit", row)
     chains, draws = (np.arange(predicted.sizes[dim]) for dim in ("chain", "draw"))
-    whole = are_whole(predicted["y"].values) and are_whole(predicted["y_rep"].values)
-    y, y_rep = (predicted[x].values.astype(int if whole else None) for x in ("y", "y_rep"))
+    each = [predicted[name].values for name in ("y", "y_rep")]
+    y, y_rep = (x.astype(int) for x in each) if all(map(are_whole, each)) else each
     replicates = {outcome: (("chain", "draw", "unit"), y_rep)}
     groups = {
         "posterior_predictive": xr.Dataset(replicates, {"chain": chains, "draw": draws, **units}),
@@ -146,8 +146,8 @@ def _elpd(
     rows."""
     d, (place, known) = diagnostics, _places(predicted, diagnostics)
     alone = (d["unit_name"].values != "").sum(1) == 1
-    own = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else np.nan
-    mcse = np.where(alone[:, None], d["joint_mcse"].values[:, None], own)
+    of_unit = d["pointwise_own_mcse"].values if "pointwise_own_mcse" in d else np.nan
+    mcse = np.where(alone[:, None], d["joint_mcse"].values[:, None], of_unit)
     mcse = np.broadcast_to(mcse, d["unit_name"].shape)
     elpd = d["pointwise_elpd"].values[place]
     known &= "group_name" not in d  # whose slots have no elpd of units

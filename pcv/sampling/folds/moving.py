@@ -167,9 +167,9 @@ def keep_of_block(keeps: Keeps, first: int, size: int, buffer: int) -> tuple[Kee
     """Which draws of a block to keep, and how many of them are returned as they are."""
     if not any(keeps[:2]):
         return None, 0
-    capacities, apart = keeps[:2], keeps.apart
-    kept = [keeping.kept_draws(first, size, capacity, apart) - first for capacity in capacities]
-    room = [keeping.most_kept(buffer, capacity, apart) for capacity in capacities]
+    capacities, stride = keeps[:2], keeps.stride
+    kept = [keeping.kept_draws(first, size, capacity, stride) - first for capacity in capacities]
+    room = [keeping.most_kept(buffer, capacity, stride) for capacity in capacities]
     wide = [np.pad(x, (0, n - len(x))).astype(np.int32) for x, n in zip(kept, room)]
     return Keep(wide[0], len(kept[0]), wide[1]), len(kept[1])
 
