@@ -1,5 +1,5 @@
 """What out-of-fold predictions cost: `PCV_DATA=… python -m benchmarks.predictions [rats radon_mn
-wells]`, some 10 minutes.
+wells]`, half an hour.
 
 CPU seconds of a cross-validation with `predictions` of 400 over those with 0: of the first call of
 a process with an empty cache, of its second call with another seed, and of a process with a full
@@ -55,7 +55,10 @@ def measure(name: str, frontend: str) -> dict[str, object]:
                 for full in (False, True):
                     args = f"{name!r}, {frontend!r}, {predictions}"
                     code = f"from benchmarks.predictions import call; call({args})"
-                    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
+                    environment = os.environ | {
+                        "JAX_COMPILATION_CACHE_DIR": cache,
+                        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # as in pcv's own cache
+                    }
                     done = subprocess.run(
                         [sys.executable, "-c", code],
                         env=environment,

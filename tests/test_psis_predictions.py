@@ -1,5 +1,6 @@
 """Predictions of folds that PSIS scores, against closed forms."""
 
+import arviz as az
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -19,7 +20,7 @@ from pcv.models.model import Model, Outcome, support
 from tests.bounds import z_limit
 from tests.problems import GROUP_OF_UNIT, hierarchy
 from tests.slow import repeated
-from tests.test_predictions import Predictive, errors, linear_data, linear_regression, student_t
+from tests.test_predictions import Predictive, X, errors, linear_data, linear_regression, student_t
 
 RAISED = np.sqrt(1 + 1600 / 3000)
 """error of 1,600 draws, resampled from 8,000 with effective sample sizes of 3,000 or more, over
@@ -83,6 +84,31 @@ class TestLinearRegression:
         data = near_data()
         z = errors(predictive_of(self.problem(data)), student_t(data, self.folds))
         assert np.abs(z / RAISED)[:, -1].max() > 2 * z_limit(8 * 16)
+
+
+def full_data_fit(cv):
+    """A fit as `az.loo_pit` takes it: with replicates at every draw of the full data."""
+    groups = ("posterior", "sample_stats", "log_likelihood", "observed_data")
+    fit = {name: cv.tree[name].to_dataset() for name in groups}
+    posterior, log_lik = fit["posterior"], fit["log_likelihood"]["y"]
+    mean, sd = posterior["beta"].values @ X.T, np.sqrt(posterior["sigma2"].values)[..., None]
+    y_rep = log_lik.copy(data=np.random.default_rng(1).normal(mean, sd))
+    return xr.DataTree.from_dict({**fit, "posterior_predictive": y_rep.to_dataset(name="y")})
+
+
+def test_pits_are_those_that_arviz_has_of_a_fit():
+    """It weights draws of the full data where ours are resampled."""
+    data = near_data()
+    more = {"brute_force": False, "predictions": 1600, "progress": False}
+    cv = pcv.loo(linear_regression(), data=data, **more)
+    tree = full_data_fit(cv)
+    az.plot_loo_pit(tree, backend="none")
+    exact = student_t(data, leave_one_out(16)).cdf(data["y"])
+    error = np.sqrt(exact * (1 - exact) * (RAISED**2 / 1600 + 1 / 3000))
+    z = (az.loo_pit(tree)["y"].values - cv.table()["pit"].values) / error
+    assert np.abs(z).max() < z_limit(z.size)
+    in_sample = (tree["posterior_predictive"]["y"] <= data["y"]).mean(("chain", "draw")).values
+    assert np.abs((in_sample - cv.table()["pit"].values) / error).max() > 2 * z_limit(z.size)
 
 
 def test_a_left_out_group_has_new_effects():
