@@ -116,6 +116,19 @@ def test_scores_are_exact_within_their_error(score):
     assert np.abs(together).max() > limit  # 30 and more
 
 
+def test_scores_of_probabilities_have_the_formulas_of_scoringrules():
+    rng = np.random.default_rng(1)
+    p, y = rng.dirichlet(np.ones(4), size=(1, 20)), rng.integers(4, size=(1, 20)).astype(float)
+    observed = (y[..., None] == np.arange(4)).astype(float)
+    formulas = {
+        "brier": -((p - observed) ** 2).sum(-1),
+        "rps": -((p.cumsum(-1) - observed.cumsum(-1)) ** 2).sum(-1),
+    }
+    for name, formula in formulas.items():
+        (score,) = scores.named([name])
+        np.testing.assert_allclose(score.estimate({"p": p}, y), formula, rtol=1e-10)
+
+
 def test_accuracy_counts_the_most_probable_category():
     made, y = sampled(1)
     (accuracy,) = scores.SCORES["accuracy"]

@@ -146,18 +146,18 @@ def equal_models(rng, number=40, terms=100):
 
 
 def test_the_best_of_equally_good_models_is_not_announced():
-    """Of 100 data sets; against a named reference, most announce a best one without the guard."""
+    """Of 200 data sets; against a named reference, most announce a best one without the guard."""
     rng = np.random.default_rng(1)
     announced, unguarded = np.zeros(2, int), 0
-    for _ in range(100):
+    for _ in range(200):
         models = [scored(f"m{m}", x) for m, x in enumerate(equal_models(rng))]
         for i, reference in enumerate((None, "m0")):
             c = compare(models, reference)
             announced[i] += "left-out folds better than" in in_words(c)
         unguarded += c.p_better[0] > 0.84
         assert lead_of_best(c).is_chance == ("no better than chance" in in_words(c))
-    assert announced.max() <= 15  # measured: 1.5% and 4.5%
-    assert unguarded > 50
+    assert announced.max() <= 20  # measured: 1.5% and 4.5%
+    assert unguarded > 100
 
 
 def test_a_model_that_is_better_is_announced():
@@ -326,8 +326,8 @@ def test_differences_by_group_add_up():
     assert list(rows.columns[:3]) == ["county", "model", "n_terms"]
     assert rows["county"].tolist() == [x for x in "nsw" for _ in range(3)]
     total = rows.groupby("model")[["elpd", "elpd_diff"]].sum().loc[c.models]
-    np.testing.assert_allclose(total["elpd"], c.elpd, atol=1e-9)
-    np.testing.assert_allclose(total["elpd_diff"], c.elpd_diff, atol=1e-9)
+    np.testing.assert_allclose(total["elpd"], c.elpd, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(total["elpd_diff"], c.elpd_diff, rtol=0, atol=1e-9)
     row = rows[(rows["county"] == "s") & (rows["model"] == c.models[1])].iloc[0]
     terms = c.elpd_diff_terms[1][group == "s"]
     assert row["dse"] == pytest.approx(np.sqrt(12 * terms.var(ddof=1)))
@@ -353,7 +353,7 @@ def test_groups_are_columns_or_arrays():
         by_array = c.by(["x", "x", "y", "y", "z"]).rename(columns={"group": "half"})
         assert rows.equals(by_array)
         total = rows.groupby("model")["elpd_diff"].sum().loc[c.shown.models]
-        np.testing.assert_allclose(total, c.frame["elpd_diff"], atol=1e-9)
+        np.testing.assert_allclose(total, c.frame["elpd_diff"], rtol=0, atol=1e-9)
     assert len(pointwise.by("odd")) == 10
     assert len(joint.pairs) == 1
     assert joint.pairs["elpd_diff"][0] == pytest.approx(-joint.frame["elpd_diff"].iloc[1])

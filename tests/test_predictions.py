@@ -379,6 +379,29 @@ class TestResult:
         np.testing.assert_array_equal(table["elpd"], cv.pointwise)
         assert (table["5%"] < table["50%"]).all()
 
+    def test_figures(self, cv):
+        other = cv.renamed("other")
+        figures = {
+            "x": (cv.plot_predictions("x"), cv.plot_units(other, x="x")),
+            "median of the predictive": (cv.plot_predictions(),),
+            "PIT": (cv.plot_pit(),),
+            "level of the central interval": (cv.plot_calibration(),),
+        }
+        for label, drawn in figures.items():
+            assert [figure.axes[-1].get_xlabel() for figure in drawn] == [label] * len(drawn)
+        forest = cv.plot_fold_summary(["beta"])
+        titles = [ax.get_title(loc="left").split(":")[0] for ax in forest.axes]
+        assert titles == ["beta[0]", "beta[1]"]
+
+    def test_fewer_replicates_than_asked_for(self, monkeypatch):
+        """Where those of all units would take too much memory."""
+        monkeypatch.setattr(kept, "MOST_BYTES", 4 * 16 * 100)
+        more = {"chains": 4, "draws": 100, "progress": False}
+        few = pcv.cross_validate(linear_regression(), kfold(16, 4), data=linear_data(), **more)
+        assert few.predictions()["posterior_predictive"]["y"].size == 16 * 100
+        said = "100 replicates of each unit are kept: 400 would take over 256 MiB."
+        assert said in " ".join(repr(few).split())
+
     def test_saved(self, cv, tmp_path):
         cv.save(tmp_path / "cv.zarr")
         again = pcv.load(tmp_path / "cv.zarr")

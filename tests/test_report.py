@@ -11,6 +11,7 @@ import xarray as xr
 
 from pcv import report
 from pcv.analysis.results.numbers import typeset
+from pcv.analysis.results.predicted import table
 from pcv.pipeline.stages.page import write_figures
 from pcv.report import plots
 from tests.synthetic import PROVENANCE, make_predictions, make_results
@@ -114,6 +115,23 @@ def test_structure_is_semantic(page: Page) -> None:
 def test_the_verdict_comes_before_all_numbers(text: str) -> None:
     verdict = "slopes predicts whole folds best. The computation can be trusted."
     assert 0 < text.index(verdict) < text.index("<table")
+
+
+def test_calibration_and_the_units_predicted_worst(page: Page) -> None:
+    assert "Is the better one any good?" in page.words
+    _, diagnostics, _ = make_results()
+    predictions = make_predictions(diagnostics)
+    units = table(predictions["slopes"], diagnostics["slopes"])
+    first = page.words.index("slopes: the units that it predicts worst")
+    cells = [word for word in page.words[first:] if word]
+    start = cells.index("elpd") + 1
+    lowest = units.sort_values("elpd", kind="stable").index[:10]
+    assert cells[start : start + 60 : 6] == lowest.tolist()
+    for predicted in predictions.values():
+        inside = (2 * abs(predicted["pit"] - 0.5) <= 0.8).mean()
+        assert any(
+            word.startswith(f"{float(inside):.0%}\N{NO-BREAK SPACE}±") for word in page.words
+        )
 
 
 def test_tables_hold_the_numbers_of_the_comparison(page: Page) -> None:

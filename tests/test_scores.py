@@ -633,6 +633,37 @@ def test_the_bootstrap_sees_that_a_jump_is_near():
     assert far.mcse[0] == 0
 
 
+def of_draws(name, block):
+    """A score of one set of draws, by unit or fold."""
+    (score,) = scores.named([name])
+    return score.estimate(score.statistic(block), block.y)[0]
+
+
+def test_scores_of_a_set_of_draws_have_the_formulas_of_scoringrules():
+    """Of 17 chains with one draw, each pair of chains counts once, as in its estimator "fair"."""
+    rng = np.random.default_rng(1)
+    y_rep, y = rng.normal(size=(1, 17, 1, 5)), 2 * rng.normal(size=(1, 5))
+    block = Replicates(y_rep, y, 17, *scores.frame(y_rep))
+    x, number = y_rep[0, :, 0], 17 * 16
+    to_observed, between = abs(x - y).mean(0), abs(x[:, None] - x).sum((0, 1)) / number
+    norms = np.linalg.norm(x - y, axis=1).mean(), np.linalg.norm(x[:, None] - x, axis=2).sum()
+    (interval,) = scores.named(["interval"])
+    means = interval.statistic(block)
+    q = {p: quantile(means, p)[0] for p in (0.05, 0.1, 0.95)}
+    outside = np.maximum(q[0.05] - y[0], 0) + np.maximum(y[0] - q[0.95], 0)
+    above = y[0] - q[0.1]
+    formulas = {
+        "crps": between / 2 - to_observed,
+        "scrps": -to_observed / between - np.log(between) / 2,
+        "energy": norms[1] / number / 2 - norms[0],
+        "interval": -(q[0.95] - q[0.05] + 2 / 0.1 * outside),
+        "pinball_10": -np.where(above < 0, -0.9 * above, 0.1 * above),
+        "width_90": q[0.95] - q[0.05],
+    }
+    for name, formula in formulas.items():
+        np.testing.assert_allclose(of_draws(name, block), formula, rtol=1e-10, err_msg=name)
+
+
 @pytest.mark.parametrize("probability", [0.05, 0.5, 0.975])
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_quantiles_from_counts_are_those_of_the_replicates(probability, shift):

@@ -304,6 +304,11 @@ class TestArtifacts:
             for kind in ("joint", "pointwise")
         }
         assert comparators == {rows["model"][0]}
+        predictions = pd.read_csv(done.path("predictions.csv"), index_col="model").loc["flat"]
+        flat = xr.open_dataset(done.path("models/flat/diagnostics.zarr"))
+        elpd = flat["pointwise_elpd"].values
+        np.testing.assert_allclose(predictions["elpd"].sum(), np.nansum(elpd))
+        assert predictions["5%"].lt(predictions["95%"]).all()
         stored = xr.open_dataset(done.path("comparison.zarr"))["elpd"]
         for _, row in rows.iterrows():
             expected = float(stored.sel(kind=row["kind"], model=row["model"]))

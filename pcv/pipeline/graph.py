@@ -191,7 +191,7 @@ STAGES = {
         common=frozenset({"seed"}),
     ),
     "compare": Stage(
-        version=13,
+        version=14,
         follows=True,
         path="{experiment}/comparison.zarr",
         module="comparison",

@@ -110,19 +110,22 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
         One row per unit, in the order of the data: its fold, the outcome y, mean, standard
         deviation and quantiles of its predictive, PIT, elpd (nats) and the MCSE of elpd. Units of
         several rows have a line for each, without elpd, which is unknown where groups are scored,
-        too; those that several folds test have one for each fold. Where outcomes are simulated
-        (``predict`` is "path"), all but elpd is of paths, and ``log_path`` with its MCSE is their
-        log score.
+        too; those that several folds test have one for each fold. Of models that are given other
+        tested outcomes, through lags, ``predict`` says how: "conditional", as observed; "path",
+        simulated, so that all but elpd is of paths, and ``log_path`` with its MCSE is their log
+        score.
     """
     y_rep = replicates(predicted)
     elpd, mcse = _elpd(predicted, diagnostics)
-    of_paths: dict[str, Any] = {}
+    of_lags: dict[str, Any] = {}
     if "log_path_pointwise" in diagnostics:
         place, known = _places(predicted, diagnostics)
         for name, variable in (("log_path", ""), ("log_path_mcse", "_slot_mcse")):
             by_slot = diagnostics[f"log_path_pointwise{variable}"].values
-            of_paths[name] = np.where(known, by_slot[place], np.nan)
-        of_paths["predict"] = "path"
+            of_lags[name] = np.where(known, by_slot[place], np.nan)
+        of_lags["predict"] = "path"
+    elif diagnostics.attrs["given_tested"]:
+        of_lags["predict"] = "conditional"
     return pd.DataFrame(
         {
             "fold": predicted["of_fold"].values,
@@ -133,7 +136,7 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
             "pit": predicted["pit"].values,
             "elpd": elpd,
             "mcse": mcse,
-            **of_paths,
+            **of_lags,
         },
         pd.Index(predicted["unit"].values, name="unit"),
     )
