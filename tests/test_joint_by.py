@@ -63,6 +63,12 @@ def test_terms_are_exact(group, predictive):
     assert np.abs(z).max() < z_limit(z.size, df=30)
 
 
+def test_ten_folds_of_three_rats_have_thirty_terms():
+    rat = np.repeat(np.arange(30), 5)
+    first = first_slots(kfold(150, 10, group_by=rat, seed=1).test, rat)
+    assert first.sum(axis=1).tolist() == [3] * 10
+
+
 @pytest.fixture(scope="module")
 def means():
     return normal_means()
