@@ -197,7 +197,8 @@ class CV:
         deviation and quantiles of the predictive, PIT, elpd and its MCSE (nats).
 
         The PIT is the probability of an outcome below y; it is uniform over units if predictives
-        are calibrated.
+        are calibrated. Of models with lags, ``predict`` says whether replicates are given tested
+        outcomes as observed ("conditional") or simulated ("path").
 
         Raises:
             PcvError: no predictions were kept, or the model cannot make them.
