@@ -16,6 +16,7 @@ import time
 import numpy as np
 import pandas as pd
 
+from benchmarks.bench import with_caches
 from benchmarks.problems import PROBLEMS, InNumPyro, InPyMC, write
 
 REPEATS = 3
@@ -55,10 +56,7 @@ def measure(name: str, frontend: str) -> dict[str, object]:
                 for full in (False, True):
                     args = f"{name!r}, {frontend!r}, {predictions}"
                     code = f"from benchmarks.predictions import call; call({args})"
-                    environment = os.environ | {
-                        "JAX_COMPILATION_CACHE_DIR": cache,
-                        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # as in pcv's own cache
-                    }
+                    environment = os.environ | with_caches(cache)
                     done = subprocess.run(
                         [sys.executable, "-c", code],
                         env=environment,
