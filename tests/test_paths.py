@@ -506,8 +506,9 @@ def test_beside_a_model_without_lags():
     assert set(table["predict"]) == {"path"}
     assert table["log_path"].sum() == pytest.approx(paths["estimate"])
     assert "predict" not in found["constant"].table()
-    given = pcv.cross_validate({"ar": models["numpyro_ar"]}, folds, draws=20, **short)["ar"]
-    assert set(given.table()["predict"]) == {"conditional"}
+    assert "predict" not in pcv.mixture(found, [0.5, 0.5]).table()
+    conditional = pcv.cross_validate({"ar": models["numpyro_ar"]}, folds, draws=20, **short)["ar"]
+    assert set(conditional.table()["predict"]) == {"conditional"}
     drawn = found["numpyro_ar"].predictions()["posterior_predictive"]["y"].values
     assert (drawn != drawn.round()).any()
 

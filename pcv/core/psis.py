@@ -70,8 +70,8 @@ def compute_surrogates(
         terms = scheme.terms(Table(problem.data, problem.seed))
         names = scheme.surrogates(len(terms.name), groups.positions(fit).shape[-1])
         parts["terms"] = approximate_terms(problem, fit, terms, names, monitor)
-    how = predictive_model(problem)
-    draws = _at_full_data(problem, how, fit)
+    model = predictive_model(problem)
+    draws = _at_full_data(problem, model, fit)
     of_draws = draws.joint, draws.pointwise, problem.folds.test, draws.log_weight
     estimates = psis(*of_draws, surrogate.smoothed_in_chunks)
     number = draws.joint.shape[0] * draws.joint.shape[1]
@@ -81,7 +81,7 @@ def compute_surrogates(
         arranged = settings.cv.chains, replicated
         ess = float(np.fmin(fit["checks"]["ess"].min(), number)) / number
         of_psis = draws.position, estimates.log_weight, ess
-        predicted = predictions_by_psis(problem, how, *of_psis, arranged)
+        predicted = predictions_by_psis(problem, model, *of_psis, arranged)
         if predicted is not None:
             parts["predictions"] = predicted
     tree = xr.DataTree.from_dict(parts)

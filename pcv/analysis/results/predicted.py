@@ -13,6 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 
 from pcv.analysis.calibration import Calibration, calibrate
+from pcv.analysis.results.scored import predict_of
 from pcv.base.errors import PcvError
 from pcv.base.storable import storable
 
@@ -118,14 +119,14 @@ def table(predicted: xr.Dataset, diagnostics: xr.Dataset) -> pd.DataFrame:
     y_rep = replicates(predicted)
     elpd, mcse = _elpd(predicted, diagnostics)
     of_lags: dict[str, Any] = {}
-    if "log_path_pointwise" in diagnostics:
+    given = predict_of(diagnostics, "pointwise", "log_path")
+    if given == "path":
         place, known = _places(predicted, diagnostics)
         for name, variable in (("log_path", ""), ("log_path_mcse", "_slot_mcse")):
             by_slot = diagnostics[f"log_path_pointwise{variable}"].values
             of_lags[name] = np.where(known, by_slot[place], np.nan)
-        of_lags["predict"] = "path"
-    elif diagnostics.attrs["given_tested"]:
-        of_lags["predict"] = "conditional"
+    if given != "either" and "mixture" not in diagnostics.attrs:  # which does not know its models'
+        of_lags["predict"] = given
     return pd.DataFrame(
         {
             "fold": predicted["of_fold"].values,
