@@ -146,18 +146,18 @@ def equal_models(rng, number=40, terms=100):
 
 
 def test_the_best_of_equally_good_models_is_not_announced():
-    """Of 200 data sets; against a named reference, most announce a best one without the guard."""
+    """Of 300 data sets; against a named reference, most announce a best one without the guard."""
     rng = np.random.default_rng(1)
     announced, unguarded = np.zeros(2, int), 0
-    for _ in range(200):
+    for _ in range(300):
         models = [scored(f"m{m}", x) for m, x in enumerate(equal_models(rng))]
         for i, reference in enumerate((None, "m0")):
             c = compare(models, reference)
             announced[i] += "left-out folds better than" in in_words(c)
         unguarded += c.p_better[0] > 0.84
         assert lead_of_best(c).is_chance == ("no better than chance" in in_words(c))
-    assert announced.max() <= 20  # measured: 1.5% and 4.5%
-    assert unguarded > 100
+    assert announced.max() <= 30  # measured: 1.5% and 4.5%
+    assert unguarded > 150
 
 
 def test_a_model_that_is_better_is_announced():

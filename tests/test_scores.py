@@ -28,6 +28,7 @@ from pcv.sampling.tiles import build
 from tests.bounds import sd_limits, z_limit
 from tests.chains import Sampled, fit_of, replicated, run
 from tests.problems import LinearGaussian, Problem, coin, exact, hierarchy, regression, side_by_side
+from tests.test_intervals import of
 
 SEEDS = (1, 2)
 REPLICATIONS = 40
@@ -633,12 +634,6 @@ def test_the_bootstrap_sees_that_a_jump_is_near():
     assert far.mcse[0] == 0
 
 
-def of_draws(name, block):
-    """A score of one set of draws, by unit or fold."""
-    (score,) = scores.named([name])
-    return score.estimate(score.statistic(block), block.y)[0]
-
-
 def test_scores_of_a_set_of_draws_have_the_formulas_of_scoringrules():
     """Of 17 chains with one draw, each pair of chains counts once, as in its estimator "fair"."""
     rng = np.random.default_rng(1)
@@ -661,7 +656,7 @@ def test_scores_of_a_set_of_draws_have_the_formulas_of_scoringrules():
         "width_90": q[0.95] - q[0.05],
     }
     for name, formula in formulas.items():
-        np.testing.assert_allclose(of_draws(name, block), formula, rtol=1e-10, err_msg=name)
+        np.testing.assert_allclose(of(name, block), formula, rtol=1e-10, err_msg=name)
 
 
 @pytest.mark.parametrize("probability", [0.05, 0.5, 0.975])
