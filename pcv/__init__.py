@@ -23,6 +23,7 @@ _PUBLIC = {
     "from_numpyro": "pcv.models.frontends.numpyro",
     "from_pymc": "pcv.models.frontends.pymc",
     "from_bambi": "pcv.models.frontends.bambi",
+    "from_stan": "pcv.models.frontends.stan",
     "cross_validate": "pcv.api.cross_validation",
     "fit": "pcv.api.cross_validation",
     "loo": "pcv.api.loo",

@@ -39,7 +39,10 @@ def models_of(model: AnyModel | Mapping[str, AnyModel]) -> dict[str, Model | Tar
 def _model(given: AnyModel, which: str) -> Model | Target:
     model = as_model(given)
     if model is None:
-        hint = "pcv.from_numpyro(function, data), a model of PyMC or Bambi, or a pcv.Model"
+        hint = (
+            "pcv.from_numpyro(function, data), pcv.from_stan(file, data, outcome), a model of "
+            "PyMC or Bambi, or a pcv.Model"
+        )
         raise PcvError(f"{which} is {kind_of(given)}; give {hint}")
     return model
 

@@ -1,5 +1,6 @@
 """The full-data fit in ArviZ's groups, and what later steps read from them."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -170,6 +171,9 @@ def log_likelihoods(tree: xr.DataTree, outcome: str) -> xr.DataArray | None:
 
 def posteriors_of(fit: Any, models: Sequence[str]) -> tuple[dict[str, Any], dict[str, xr.DataTree]]:
     """Settings of the full-data fit, or its existing draws by model name."""
+    fit = _of_cmdstanpy(fit)
+    if isinstance(fit, dict):
+        fit = {name: _of_cmdstanpy(x) for name, x in fit.items()}
     given = dict.fromkeys(models, fit) if _is_tree(fit) else fit
     if not isinstance(given, Mapping):
         raise PcvError(
@@ -188,6 +192,16 @@ def posteriors_of(fit: Any, models: Sequence[str]) -> tuple[dict[str, Any], dict
         wanted = ", ".join(map(repr, models))
         raise PcvError(f"fit holds draws; give those of each model by its name: {wanted}")
     return {}, {name: _tree(x) for name, x in given.items()}
+
+
+def _of_cmdstanpy(x: Any) -> Any:
+    """A fit of CmdStanPy as a DataTree, all else unchanged."""
+    cmdstanpy = sys.modules.get("cmdstanpy")
+    if cmdstanpy is None or not isinstance(x, cmdstanpy.CmdStanMCMC):
+        return x
+    from arviz_base import from_cmdstanpy
+
+    return from_cmdstanpy(x)
 
 
 def _is_tree(x: Any) -> bool:

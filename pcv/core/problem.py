@@ -284,9 +284,10 @@ def chain_model(
     how, center = predictive_model(problem), fit.kernel.center
 
     def needs_decoupling() -> bool:
-        if how.local is not None:
-            return decoupling.much_wider(how, center, kernel.precisions(fit.kernel))
         assert isinstance(how.model, Model)
+        if how.local is not None:
+            wide = decoupling.much_wider(how, center, kernel.precisions(fit.kernel))
+            return wide and how.model.log_joint is None  # its density would cost nine of Stan's
         group = np.asarray(how.model.group)
         wide = sides.frees_effects(engine_of(problem, how), fit, problem.folds, group, monitor)
         if wide and not decoupling.is_smooth(how, problem.arrays, center, problem.folds):

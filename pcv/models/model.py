@@ -22,7 +22,7 @@ A Bernoulli model of five units, for example, with one probability on (0, 1):
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -253,6 +253,9 @@ class Model(NamedTuple):
         unconstrain: the parameters for one draw of the posterior's variables, so that draws of
             another sampler can serve as the full-data fit.
         append: the model of its data with further rows, a table or arrays by name, at their end.
+        log_joint: log prior plus the log likelihood of each unit times its weight (unit), where
+            that is cheaper than its parts, as for a program of Stan.
+        identity: a hash of all that the model computes, where its functions call back into Python.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -275,6 +278,8 @@ class Model(NamedTuple):
     notes: Sequence[str] = ()
     unconstrain: Callable[[Mapping[str, Array]], Params] | None = None
     append: "Callable[[Any], Model] | None" = None
+    log_joint: Callable[[Params, Float[Array, " unit"]], Scalar] | None = None
+    identity: str = ""
 
 
 class Target(NamedTuple):
@@ -308,6 +313,7 @@ class Target(NamedTuple):
         coords: names of the elements along dimensions.
         reads_test: whether `log_density` reads `fold.test`; if not, the folds share the compiled
             program of the full-data fit.
+        calls_back: whether its functions call back into Python, for many chains at once.
     """
 
     init: Callable[[Key[Array, ""]], Any]
@@ -324,6 +330,7 @@ class Target(NamedTuple):
     dims: Mapping[str, Sequence[str]] = {}
     coords: Mapping[str, Sequence[Any] | np.ndarray] = {}
     reads_test: bool = True
+    calls_back: bool = False
 
 
 class Support(NamedTuple):
@@ -396,11 +403,10 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
     rows = rows_by_unit(arrays, model.outcome.name)
 
     def log_density(params: Params, fold: Fold) -> Scalar:
-        terms = model.log_lik(params, arrays)
-        of_train = jnp.sum(jnp.where(fold.train, terms, 0.0))
-        if of_fold is not None:
-            return of_fold(params, fold.test) + of_train
-        return model.log_prior(params) + of_train
+        joint = log_joint(model, params, arrays, fold.train)
+        if of_fold is None:
+            return joint
+        return of_fold(params, fold.test) + joint - model.log_prior(params)
 
     def predictive_of(params: Params, fold: Fold, arrays: Data) -> Predictive:
         if marginal:
@@ -455,7 +461,22 @@ def target(model: Model | Target, data: Data, predictive: str) -> Target:
         dims=model.dims,
         coords=model.coords,
         reads_test=of_fold is not None,
+        calls_back=model.log_joint is not None,
     )
+
+
+def log_joint(
+    model: Model,
+    params: Params,
+    data: Data,
+    some: Bool[Array, " unit"] | Literal[True],
+    terms: Float[Array, " unit"] | None = None,
+) -> Float[Array, ""]:
+    """Log prior plus the log likelihood of some units; `terms` of all, if they are known."""
+    if model.log_joint is not None:
+        return model.log_joint(params, jnp.asarray(some, float))
+    terms = model.log_lik(params, data) if terms is None else terms
+    return model.log_prior(params) + jnp.sum(jnp.where(some, terms, 0.0))
 
 
 def rows_by_unit(data: Data, outcome: str) -> Int[np.ndarray, "unit most"] | None:

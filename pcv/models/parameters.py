@@ -38,6 +38,7 @@ def flat_target(target: Target) -> tuple[Target, Callable[[Float[Array, " param"
         dims=target.dims,
         coords=target.coords,
         reads_test=target.reads_test,
+        calls_back=target.calls_back,
     )
     return flat, unravel
 

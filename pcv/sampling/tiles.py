@@ -28,6 +28,8 @@ from pcv.sampling.scoring import Kept, Made, keep_of_block, score_block
 
 MOST_CPU, MOST_GPU = 16, 4096
 """largest number of chains per device that advance side by side"""
+MOST_BACK = 32
+"""the same where they call back into Python, which costs as much as some chains do"""
 WIDE, LEAST_WIDE = 16, 4
 """values of data per unit above which it pays to read them once for as many chains, even if these
 do not fit the cache"""
@@ -96,6 +98,8 @@ def build(
     room, most = (CPU_ROOM, MOST_CPU) if on_cpu else (GPU_ROOM, MOST_GPU)
     position = jax.eval_shape(target.init, any_key())
     each = max(min(room // (8 * num_units), most), 1) if tile is None else -(-tile // devices)
+    if tile is None and target.calls_back:
+        each = MOST_BACK
     few = tile is None and on_cpu and each < LEAST_WIDE
     if few and log_density.bytes_held(position, full_data(num_units)) > WIDE * 8 * num_units:
         each = LEAST_WIDE

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from pcv.base.errors import PcvError, in_one_line
 from pcv.compile import programs
 from pcv.models.checks.slopes import check_slopes
-from pcv.models.model import Data, Model, Params, Scalar, Target, full_data, numeric
+from pcv.models.model import Data, Model, Params, Scalar, Target, full_data, log_joint, numeric
 from pcv.models.parameters import flattened, points, prior_draws, unravel_of
 
 CHECKED_DRAWS = 20
@@ -141,8 +141,10 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
 
 def _of_rest(model: Model, arrays: Data, params: Params) -> tuple[Scalar, tuple[Array, Scalar]]:
     """The log density without terms that are not finite; the terms, and the log prior."""
-    terms, prior = model.log_lik(params, arrays), model.log_prior(params)
-    return prior + jnp.sum(jnp.where(jnp.isfinite(terms), terms, 0.0)), (terms, prior)
+    at = params if model.log_joint is None else jax.lax.stop_gradient(params)
+    terms, prior = model.log_lik(at, arrays), model.log_prior(params)
+    rest = log_joint(model, params, arrays, jnp.isfinite(terms), terms)
+    return rest, (terms, prior)
 
 
 def _look(model: Model, data: Data, name: str) -> Looked:
@@ -165,7 +167,7 @@ def _look(model: Model, data: Data, name: str) -> Looked:
 
 
 def _density(model: Model, arrays: Data, params: Params) -> Scalar:
-    return model.log_prior(params) + jnp.sum(model.log_lik(params, arrays))
+    return log_joint(model, params, arrays, True)
 
 
 def _ruled_out(looked: Looked, possible: Bool[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:

@@ -21,7 +21,7 @@ from pcv.compile import programs
 from pcv.folds import columns
 from pcv.folds.base import Folds
 from pcv.models.effects.laplace import expansion
-from pcv.models.model import Data, Model, numeric
+from pcv.models.model import Data, Model, log_joint, numeric
 from pcv.models.parameters import flattened, points, unravel_of
 
 MAX_DIM = 8
@@ -31,6 +31,8 @@ MAX_ENTRIES = 500_000_000
 PRIOR_DRAWS, FAR = 8, 2.5
 """points at which derivatives are taken, and the largest moves from them, in prior widths, that
 probe a prior's shape: far enough to reach other modes"""
+ROUNDING = 1e-9
+"""error of curvatures relative to their function, where they are differences (Stan)"""
 NOT_FORWARD = "JAX has no forward derivative of the log likelihood"
 IN_PART = "a group is left out whole in one fold, and in part in another"
 AT_ONCE = 16
@@ -168,7 +170,7 @@ def _without_second_derivatives(model: Model, arrays: Data, position: Position) 
     unravel = unravel_of(model.init)
 
     def curvature(x: Position) -> Position:
-        slope = jax.grad(lambda x: model.log_lik(unravel(x), arrays).sum())
+        slope = jax.grad(lambda x: log_joint(model, unravel(x), arrays, True))
         return jax.jvp(slope, (x,), (x,))[1]
 
     try:
@@ -339,10 +341,11 @@ def _quadratic(
         np.moveaxis(np.asarray(x), 2, 0) for x in programs.once(over)(positions, moves)
     )
     scale = 1e-4 * (np.abs(value[0]) + np.abs(slope[0]) + np.abs(curvature[0]))
+    rounding = ROUNDING * np.abs(value).max(0)
     predicted = (
         np.abs(value[1] - (value[0] + slope[0] + curvature[0] / 2)) <= scale,
         np.abs(slope[1] - (slope[0] + curvature[0])) <= scale,
-        np.abs(curvature[1] - curvature[0]) <= 1e-4 * np.abs(curvature[0]),
+        np.abs(curvature[1] - curvature[0]) <= 1e-4 * np.abs(curvature[0]) + rounding,
         curvature[0] <= 0,
     )
     return bool(np.all(predicted))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Key
@@ -153,10 +154,31 @@ def expansion(
     return Expansion(value, slope, curvature)
 
 
+def differences(
+    functions: Callable[[Float[Array, " dim"]], Float[Array, " function"]],
+    x: Float[Array, " dim"],
+    width: Float[Array, " dim"],
+) -> Expansion:
+    """`expansion` of quadratic functions from their values alone: then differences are exact."""
+    dim = x.size
+    one, other = np.triu_indices(dim, 1)
+    steps = jnp.diag(width)
+    moves = jnp.concatenate([jnp.zeros((1, dim)), steps, -steps, steps[one] + steps[other]])
+    values = jax.vmap(lambda move: functions(x + move))(moves)
+    here, up, down, pair = jnp.split(values, [1, 1 + dim, 1 + 2 * dim])
+    bent = jnp.zeros((dim, dim, values.shape[1]), values.dtype)
+    bent = bent.at[jnp.arange(dim), jnp.arange(dim)].set(up + down - 2 * here)
+    mixed = pair - up[one] - up[other] + here
+    bent = bent.at[one, other].set(mixed).at[other, one].set(mixed)
+    slope, curvature = (up - down) / 2, jnp.moveaxis(bent, 2, 0)
+    return Expansion(here[0], slope.T / width, curvature / (width[:, None] * width))
+
+
 def normal_log_mean(
     log_prior: Function,
     terms: Callable[[Float[Array, " dim"]], Float[Array, " slot"]],
     start: Float[Array, " dim"],
+    width: Float[Array, " dim"] | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, " slot"]]:
     r"""`log_mean` of quadratic terms over a normal prior, exactly.
 
@@ -166,15 +188,19 @@ def normal_log_mean(
               t + \frac{a^\top P^{-1} a}{2} - \frac{\log \det P}{2} + c
 
     In single precision "anywhere" is the mode of all terms, where no large numbers cancel.
+    Derivatives are JAX's, or, if `width` is given, differences of that size.
     """
 
     def both(x: Float[Array, " dim"]) -> Float[Array, " term"]:
         return jnp.append(log_prior(x), terms(x))
 
-    found = expansion(both, jax.lax.stop_gradient(start))
+    def expanded(x: Float[Array, " dim"]) -> Expansion:
+        return expansion(both, x) if width is None else differences(both, x, width)
+
+    found = expanded(jax.lax.stop_gradient(start))
     if start.dtype == jnp.float32:
         step = jnp.linalg.solve(-found.curvature.sum(0), found.slope.sum(0))
-        found = expansion(both, jax.lax.stop_gradient(start + step))
+        found = expanded(jax.lax.stop_gradient(start + step))
 
     # The prior's value, which may be large, cancels.
     found = found._replace(value=found.value.at[0].set(0.0))
@@ -224,12 +250,8 @@ def laplace(function: Function, start: Float[Array, " dim"]) -> Laplace:
     constants = jax.lax.stop_gradient(constants)  # no gradient through nodes
     start = jax.lax.stop_gradient(start)
 
-    def value_and_slope(x: Float[Array, " dim"]) -> tuple[Array, tuple[Array, Array]]:
-        value, slope = jax.value_and_grad(function)(x, *constants)
-        return slope, (value, slope)
-
     def at(x: Float[Array, " dim"]) -> Newton:
-        hessian, (value, slope) = jax.jacfwd(value_and_slope, has_aux=True)(x)
+        value, slope, hessian = expansion(lambda x: function(x, *constants), x)
         slope, hessian = jnp.nan_to_num(slope), jnp.nan_to_num(-hessian)
         width = jnp.abs(jnp.diagonal(hessian)) ** -0.5  # each parameter's own unit
         width = jnp.where(jnp.isfinite(width), width, 1.0)

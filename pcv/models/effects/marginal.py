@@ -243,7 +243,10 @@ def integrated(
         key: Key[Array, ""], group: Array, log_prior: Function, terms: Terms, now: Array
     ) -> Predictive:
         if local.exact:
-            return normal_log_mean(log_prior, terms, now)
+            width = all_widths[group].astype(now.dtype)
+            return normal_log_mean(
+                log_prior, terms, now, None if model.log_joint is None else width
+            )
         if now.size == 1 and not local.normal:
             width = all_widths[group, 0].astype(now.dtype)
             return grid_log_mean(

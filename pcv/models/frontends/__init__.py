@@ -1,4 +1,4 @@
-"""Conversion of NumPyro, PyMC and Bambi models to `pcv.Model`."""
+"""Conversion of models of NumPyro, PyMC, Bambi and Stan to `pcv.Model`."""
 
 import sys
 from importlib import import_module

@@ -1,0 +1,99 @@
+"""Data of a Stan program, from its JSON file, arrays by name, or the columns of a table."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pcv.base.errors import PcvError, kind_of, nearest
+from pcv.folds.columns import refuse_twice
+from pcv.models.frontends.stan.program import Declared
+
+BOUND = "upper="
+
+
+def as_named(data: Any, where: str) -> dict[str, np.ndarray]:
+    """The user's data by name, as arrays."""
+    if isinstance(data, str | Path):
+        try:
+            if isinstance(data, Path) or not data.lstrip().startswith("{"):
+                data = Path(data).read_text(encoding="utf-8")
+            data = json.loads(data)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
+            raise PcvError(f"{where}: data '{data}': cannot be read: {reason}") from error
+    if not isinstance(data, Mapping | pd.DataFrame):
+        raise PcvError(
+            f"{where}: data is {kind_of(data)}; give arrays by name, a table, or a JSON file"
+        )
+    refuse_twice([str(name) for name in data], f"{where}: data")
+    return {str(name): np.array(data[name]) for name in data}
+
+
+def of_program(
+    known: Mapping[str, np.ndarray], declared: Mapping[str, Declared], where: str
+) -> dict[str, np.ndarray]:
+    """The variables that a program declares, as it declares them.
+
+    Whole numbers that the data lack are the size of a variable that they dimension, or the largest
+    value of one that they bound: ``N``, ``J`` of ``array[N] int<upper=J> rat``. Text becomes its
+    place among the sorted values, from 1.
+
+    Args:
+        known: the user's data.
+        declared: of the data block.
+        where: the program, for messages.
+
+    Raises:
+        PcvError: a variable is not in the data, or is no number.
+    """
+    there = {
+        name: _as_declared(known[name], one, f"{where}: data: '{name}'")
+        for name, one in declared.items()
+        if name in known
+    }
+    lacking = [name for name in declared if name not in there]
+    sizes = {name: _size(name, declared, there) for name in lacking}
+    for name in lacking:
+        if sizes[name] is None:
+            hint = nearest(name, known, f"they have {', '.join(known) or 'none'}")
+            raise PcvError(f"{where}: the program declares '{name}', which the data lack; {hint}")
+    return there | {name: np.array(size) for name, size in sizes.items()}
+
+
+def _size(
+    name: str, declared: Mapping[str, Declared], there: Mapping[str, np.ndarray]
+) -> int | None:
+    """The value of a whole number that sizes, or bounds, variables that are there."""
+    one = declared[name]
+    if one.type != "int" or one.arrays:
+        return None
+    for other, x in there.items():
+        sizes = *declared[other].arrays, *declared[other].sizes
+        if name in sizes and len(sizes) == x.ndim:
+            return int(x.shape[sizes.index(name)])
+    bounded = [
+        x.max()
+        for other, x in there.items()
+        if x.size
+        and any(bound.replace(" ", "") == BOUND + name for bound in declared[other].bounds)
+    ]
+    return int(max(bounded)) if bounded else None
+
+
+def _as_declared(x: np.ndarray, one: Declared, what: str) -> np.ndarray:
+    if x.dtype.kind in "OSU" and one.type == "int":
+        if pd.isna(x).any():
+            raise PcvError(f"{what} has missing values; fill them in, or drop their rows")
+        return np.unique(x.astype(str), return_inverse=True)[1].reshape(x.shape) + 1
+    if x.dtype.kind not in "biuf":
+        raise PcvError(f"{what} holds {x.dtype}, not numbers")
+    if one.type != "int" or x.dtype.kind in "iu":
+        return x
+    if x.dtype.kind == "f" and not (x == np.round(x)).all():
+        place = np.argwhere(x != np.round(x))[0].tolist()
+        raise PcvError(f"{what} is declared as int, and has {x[tuple(place)]} at {place}")
+    return x.astype(np.int64)

@@ -1,0 +1,393 @@
+"""Stan programs as they are: what they are read as, and what folds make of them."""
+
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, norm
+
+import pcv
+from pcv.base.errors import PcvError
+from tests.bounds import z_limit
+
+pytest.importorskip("stanli", reason="no wheel of stanli for this platform")
+
+PROGRAMS = Path(__file__).parent / "stan"
+RNG = np.random.default_rng(0)
+X, SITE = RNG.normal(size=60), np.repeat(np.arange(12), 5) + 1
+GROUP = np.repeat([1, 2, 3, 4, 5, 6], [3, 4, 2, 5, 4, 2])
+SCHOOLS = {
+    "y": np.array([28.0, 8, -3, 7, -1, 1, 18, 12]),
+    "sigma": np.array([15.0, 10, 16, 11, 9, 11, 10, 18]),
+}
+RATS = {
+    "rat": np.repeat(np.arange(6), 5) + 1,
+    "age": np.tile([-14.0, -7, 0, 7, 14], 6),
+    "weight": np.repeat(RNG.normal(250, 14, 6), 5)
+    + np.tile([-14.0, -7, 0, 7, 14], 6) * 6
+    + RNG.normal(0, 6, 30),
+}
+TIMES = np.arange(1, 13) / 2
+CONJUGATE = {
+    "group": GROUP,
+    "x": X[:20],
+    "y": 1 + 0.8 * RNG.normal(size=6)[GROUP - 1] + 0.5 * X[:20] + 0.5 * RNG.normal(size=20),
+}
+DATA_OF = {
+    "autoregression": ({"K": 2, "y": RNG.normal(size=40)}, "y"),
+    "conjugate": (CONJUGATE, "y"),
+    "counts": ({"site": SITE, "x": X, "y": RNG.poisson(np.exp(1 + 0.3 * X))}, "y"),
+    "garch": ({"y": RNG.normal(5, 1, size=40), "sigma1": 0.5}, "y"),
+    "growth_ode": (
+        {"time": TIMES, "size": 3 / (1 + 5 * np.exp(-TIMES)) * np.exp(0.1 * RNG.normal(size=12))},
+        "size",
+    ),
+    "held_out": ({"x": X, "y": X + RNG.normal(size=60)}, "y"),
+    "kidscore": (
+        {
+            "kid_score": RNG.uniform(20, 140, 40).round(),
+            "mom_hs": (RNG.random(40) < 0.8).astype(float),
+            "mom_iq": RNG.normal(100, 15, 40),
+        },
+        "kid_score",
+    ),
+    "mixture": ({"y": np.concatenate([RNG.normal(-2, 1, 30), RNG.normal(2, 1, 30)])}, "y"),
+    "multinormal": ({"y": RNG.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], 40)}, "y"),
+    "ordered": ({"x": X, "y": 1 + np.digitize(X + RNG.logistic(size=60), [-1, 0, 1])}, "y"),
+    "radon": (
+        {
+            "county_idx": SITE,
+            "log_uppm": RNG.normal(size=12)[SITE - 1],
+            "floor_measure": (RNG.random(60) < 0.2).astype(float),
+            "log_radon": RNG.normal(1, 1, 60),
+        },
+        "log_radon",
+    ),
+    "rats_levels": (RATS, "weight"),
+    "rats_slopes": (RATS, "weight"),
+    "robust": ({"x": RNG.normal(size=(60, 3)), "y": X + RNG.standard_t(3, size=60)}, "y"),
+    "schools_centred": (SCHOOLS, "y"),
+    "schools_noncentred": (SCHOOLS, "y"),
+    "survival": (
+        {
+            "time": RNG.weibull(2, 60) * np.exp(0.3 * X),
+            "event": (RNG.random(60) < 0.8).astype(int),
+            "x": X,
+        },
+        "time",
+    ),
+    "wells": ({"x": RNG.normal(size=(60, 2)), "y": (RNG.random(60) < 0.5).astype(int)}, "y"),
+}
+
+
+def file(name):
+    return PROGRAMS / f"{name}.stan"
+
+
+@cache
+def model_of(name):
+    return pcv.from_stan(file(name), *DATA_OF[name])
+
+
+def text(name, *changes):
+    """A program with some text replaced."""
+    program = file(name).read_text()
+    for before, after in changes:
+        assert before in program
+        program = program.replace(before, after)
+    return program
+
+
+@pytest.mark.parametrize("name", sorted(DATA_OF))
+class TestPrograms:
+    def test_a_fold_lacks_its_held_out_terms(self, name):
+        """The density of a fold is that of all units less the held-out terms, for any program."""
+        model = model_of(name)
+        params = jax.tree.map(lambda x: x / 4, model.init(jax.random.key(1)))
+        terms = np.asarray(model.log_lik(params, {}))
+        some = RNG.random((3, len(terms))) < 0.7
+        whole, none = (model.log_joint(params, jnp.full(len(terms), x)) for x in (1.0, 0.0))
+        at = 1e-9 * (np.abs(whole) + np.abs(terms).sum())
+        constant = whole - none - terms.sum() if name == "held_out" else 0.0
+        for train in some:
+            fold = model.log_joint(params, jnp.asarray(train, float))
+            dropped = 0.0
+            if name == "held_out":  # constants of terms that the program itself leaves out
+                dropped = constant * (~train).mean()
+            assert fold == pytest.approx(float(whole - terms[~train].sum() - dropped), abs=at)
+        assert none == pytest.approx(float(whole - terms.sum() - constant), abs=at)
+        assert model.log_prior(params) == none
+
+    def test_gradients_are_slopes(self, name):
+        model = model_of(name)
+        params = jax.tree.map(lambda x: x / 4, model.init(jax.random.key(2)))
+        flat, unravel = jax.flatten_util.ravel_pytree(params)
+        size = model.log_lik(params, {}).size
+        train = jnp.asarray(RNG.random(size) < 0.7, float)
+
+        def density(x):
+            return model.log_joint(unravel(x), train)
+
+        gradient, move = jax.grad(density)(flat), jnp.asarray(RNG.normal(size=flat.size))
+        slope = (density(flat + 1e-5 * move) - density(flat - 1e-5 * move)) / 2e-5
+        assert gradient @ move == pytest.approx(float(slope), rel=1e-5, abs=1e-5)
+        of_terms = jax.jvp(lambda x: model.log_lik(unravel(x), {}), (flat,), (move,))[1]
+        whole = jax.grad(lambda x: model.log_joint(unravel(x), jnp.ones(size)))(flat)
+        prior = jax.grad(lambda x: model.log_prior(unravel(x)))(flat)
+        assert of_terms.sum() == pytest.approx(float((whole - prior) @ move), rel=1e-4, abs=1e-4)
+
+    def test_parameters_come_back(self, name):
+        model = model_of(name)
+        params = model.init(jax.random.key(3))
+        back = model.unconstrain(model.constrain(params))
+        for parameter, x in params.items():
+            assert np.allclose(back[parameter], x, atol=1e-6)
+
+
+def test_replicates_follow_the_program():
+    """Means and variances of replicates are those of the conjugate program, for three keys."""
+    model = model_of("conjugate")
+    params = model.init(jax.random.key(0))
+    mean = params["mu"] + 0.8 * params["z"][GROUP - 1] + params["slope"] * CONJUGATE["x"]
+    for seed in range(3):
+        keys = jax.random.split(jax.random.key(seed), 400)
+        drawn = np.asarray(jax.vmap(lambda key: model.predict(key, params, {}))(keys))
+        z = (drawn - np.asarray(mean)) / 0.5
+        limit = z_limit(3 * 2 * z.shape[1])
+        assert np.abs(z.mean(0) * 20).max() < limit
+        assert np.abs((z**2).mean(0) - 1).max() * np.sqrt(400 / 2) < 1.5 * limit
+        assert len(np.unique(drawn)) == drawn.size
+
+
+LEVELS = "normal_lpdf(weight[n] | alpha[rat[n]] + beta * age[n], sigma_y)"
+FAULTS = {
+    "a shifted index of the mean": ("alpha[rat[n]]", "alpha[rat[max(n - 1, 1)]]"),
+    "a shifted index of the outcome": (
+        "normal_lpdf(weight[n]",
+        "normal_lpdf(weight[max(n - 1, 1)]",
+    ),
+    "the term of another unit": ("log_lik[n] =", "log_lik[N + 1 - n] ="),
+    "a missing factor": (LEVELS, f"{LEVELS} + log(sigma_y)"),
+    "a missing covariate": (" + beta * age[n]", ""),
+    "a constant factor": ("log_lik[n] = ", "log_lik[n] = 0.5 * "),
+    "another scale": ("age[n], sigma_y)", "age[n], square(sigma_y))"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_log_lik_is_caught(fault):
+    with pytest.raises(PcvError, match=r"log_lik of unit \d+ .* \S*\d"):
+        pcv.from_stan(text("rats_levels", FAULTS[fault]), RATS, "weight")
+
+
+def test_a_program_that_ignores_its_mask_is_caught():
+    ignoring = text("held_out", ("if (holdout[n] == 0)", ""))
+    with pytest.raises(PcvError, match="that holds out unit 1 depends on its outcome: it changes"):
+        pcv.from_stan(ignoring, *DATA_OF["held_out"])
+
+
+def test_a_prior_that_looks_at_the_outcome_is_caught():
+    looking = text(
+        "rats_levels", ("mu_alpha ~ normal(250, 20)", "mu_alpha ~ normal(mean(weight), 20)")
+    )
+    with pytest.raises(PcvError, match="let no prior depend on the outcome"):
+        pcv.from_stan(looking, RATS, "weight")
+
+
+COIN = """
+data { int N; array[N] int<lower=0, upper=1> y; }
+parameters { real<lower=0, upper=1> p; }
+model { y ~ bernoulli(p); }
+generated quantities { vector[N] log_lik; for (n in 1:N) log_lik[n] = bernoulli_lpmf(y[n] | p); }
+"""
+TOSSES = {"y": np.array([0, 1, 1])}
+
+
+@pytest.mark.parametrize(
+    ("program", "data", "outcome", "message"),
+    [
+        (
+            COIN.replace("log_lik", "ll"),
+            TOSSES,
+            "y",
+            "no 'log_lik' in generated quantities; add gen",
+        ),
+        (COIN, TOSSES, "x", "outcome 'x' is no variable of its data; the program has y"),
+        (COIN, {"y": np.array([0.5, 1])}, "y", r"'y' is declared as int, and has 0.5 at \[0\]"),
+        (COIN, {"y": np.array([0, 2])}, "y", "the data do not fit the program: .* 2"),
+        (
+            COIN.replace("int N;", "int N; real a;"),
+            TOSSES,
+            "y",
+            "declares 'a', which the data lack",
+        ),
+        (COIN.replace("y ~ bernoulli(p)", "y ~ bernouli(p)"), TOSSES, "y", 'line 4: .* "bernouli"'),
+        (COIN.replace("model {", "model { {"), TOSSES, "y", 'line 5: .* Expected .* "}"'),
+        (COIN.replace("| p)", "| beta_rng(1, 1))"), TOSSES, "y", r"random numbers \(beta_rng\)"),
+        ("parameters { }", TOSSES, "y", "no parameters, or no model block"),
+        (COIN, 3, "y", "data is of type int; give arrays by name"),
+        ("no.stan", TOSSES, "y", "no.stan: cannot be read: No such file"),
+        (COIN, "no.json", "y", "data 'no.json': cannot be read: No such file"),
+        (3, TOSSES, "y", "of type int is no Stan program"),
+    ],
+)
+def test_refusals_are_one_clear_line(program, data, outcome, message):
+    with pytest.raises(PcvError, match=message) as caught:
+        pcv.from_stan(program, data, outcome)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_include_others(tmp_path):
+    (tmp_path / "terms").mkdir()
+    (tmp_path / "terms" / "coin.stan").write_text(
+        "log_lik[n] = bernoulli_lpmf(y[n] | p); // it }\n"
+    )
+    whole = COIN.replace(
+        "log_lik[n] = bernoulli_lpmf(y[n] | p); }", "\n#include terms/coin.stan\n}"
+    )
+    (tmp_path / "program.stan").write_text(whole)
+    (tmp_path / "data.json").write_text('{"N": 3, "y": [0, 1, 1]}')
+    model = pcv.from_stan(tmp_path / "program.stan", tmp_path / "data.json", "y")
+    assert np.allclose(model.log_lik({"p": jnp.zeros(())}, {}), np.log(0.5))
+    (tmp_path / "terms" / "coin.stan").unlink()
+    with pytest.raises(
+        PcvError, match=r"terms/coin.stan \(included by .*program.stan\): cannot be r"
+    ):
+        pcv.from_stan(tmp_path / "program.stan", tmp_path / "data.json", "y")
+
+
+def test_columns_of_a_table_fill_the_data():
+    """Sizes come from columns, and text is numbered."""
+    named = {**RATS, "rat": np.array(list("abcdef"))[RATS["rat"] - 1], "sex": np.array(["m"] * 30)}
+    model, numbered = pcv.from_stan(file("rats_levels"), named, "weight"), model_of("rats_levels")
+    params = model.init(jax.random.key(0))
+    assert np.allclose(model.log_lik(params, {}), numbered.log_lik(params, {}))
+    assert {"rat", "sex", "age"} <= set(model.data.columns)
+
+
+SHORT = {"chains": 4, "draws": 200, "warmup": 30, "progress": False}
+
+
+def off(cv, exact, df):
+    """How many standard errors the elpd of each fold is off, and their limit."""
+    elpd, mcse = cv.folds["elpd"].to_numpy(), cv.folds["mcse"].to_numpy()
+    return np.abs(elpd - exact) / mcse, z_limit(len(exact), df)
+
+
+def exact_conjugate(left_out):
+    """Closed forms of folds that leave out these units."""
+    y, each = CONJUGATE["y"], []
+    design = np.column_stack([np.ones(20), CONJUGATE["x"], 0.8 * np.eye(6)[GROUP - 1]])
+    cov = design @ design.T + 0.25 * np.eye(20)
+
+    def evidence(units):
+        return multivariate_normal.logpdf(y[units], cov=cov[np.ix_(units, units)])
+
+    for test in left_out:
+        train = np.setdiff1d(np.arange(20), test)
+        each.append(evidence(np.arange(20)) - evidence(train))
+    return np.array(each)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_left_out_groups_have_exact_scores(seed):
+    """Effects of left-out groups are found, and integrated out exactly."""
+    folds = pcv.leave_one_group_out(GROUP, "group")
+    cv = pcv.cross_validate(model_of("conjugate"), folds, seed=seed, **SHORT)
+    assert "integrated exactly" in str(cv)
+    exact = exact_conjugate([np.flatnonzero(g == GROUP) for g in range(1, 7)])
+    z, limit = off(cv, exact, df=15)
+    assert z.max() < limit
+    pit = cv.table()["pit"]
+    assert pit.between(0, 1).all()
+
+
+def exact_schools():
+    """Log predictive density of each school given the others, by quadrature over mu and log tau."""
+    y, sigma = SCHOOLS["y"], SCHOOLS["sigma"]
+    mu, log_tau = np.meshgrid(np.linspace(-35, 45, 401), np.linspace(-12, 7, 801), indexing="ij")
+    tau = np.exp(log_tau)
+    prior = norm.logpdf(mu, 0, 5) + np.log(2 / (np.pi * 5 * (1 + (tau / 5) ** 2))) + log_tau
+    terms = np.array([norm.logpdf(a, mu, np.hypot(tau, b)) for a, b in zip(y, sigma)])
+    whole = logsumexp(prior + terms.sum(0))
+    return np.array([whole - logsumexp(prior + terms.sum(0) - one) for one in terms])
+
+
+def test_eight_schools():
+    """Each school's own effect is integrated out; every one against quadrature."""
+    model = model_of("schools_noncentred")
+    cv = pcv.cross_validate(model, pcv.leave_one_out(8), fit={"target_accept": 0.95}, **SHORT)
+    assert cv.diagnostics.attrs["predictive"] == "marginal"
+    z, limit = off(cv, exact_schools(), df=15)
+    assert z.max() < limit
+
+
+@pytest.fixture(scope="module")
+def of_cmdstanpy(tmp_path_factory):
+    """A fit of CmdStanPy, read from files as CmdStan writes them, with stanli's draws."""
+    import cmdstanpy
+    import stanli
+
+    data = {**CONJUGATE, "N": 20, "J": 6}
+    model = stanli.Model(stan_file=str(file("conjugate")), data=data)
+    drawn = model.sample(seed=1, chains=2, samples=500, warmup=500, refresh=0)
+    folder = tmp_path_factory.mktemp("csv")
+    names = ["lp__", "accept_stat__", "stepsize__", "treedepth__", "n_leapfrog__", "divergent__"]
+    columns = ["mu", "slope", *(f"z.{j}" for j in range(1, 7))]
+    head = [
+        *("stan_version_major = 2", "stan_version_minor = 37", "stan_version_patch = 0"),
+        *("model = conjugate_model", "method = sample (Default)", "  sample"),
+        *("    num_samples = 500", "    num_warmup = 500", "    save_warmup = false (Default)"),
+        *("    thin = 1 (Default)", "    algorithm = hmc (Default)", "      hmc"),
+        *("        engine = nuts (Default)", "          nuts", "            max_depth = 10"),
+        "        metric = diag_e (Default)",
+    ]
+    for chain in range(2):
+        lines = [*(f"# {line}" for line in [*head, f"id = {chain + 1}"])]
+        lines += [",".join([*names, "energy__", *columns]), "# Adaptation terminated"]
+        lines += ["# Step size = 0.5", "# Diagonal elements of inverse mass matrix:"]
+        lines += ["# " + ", ".join(["1"] * 8)]
+        z = drawn.draws("z")[chain]
+        own = np.column_stack([drawn.draws("mu")[chain], drawn.draws("slope")[chain], z])
+        stats = np.column_stack(
+            [np.zeros(500), np.full(500, 0.9), np.full((500, 5), [1, 2, 3, 0, 1])]
+        )
+        lines += [",".join(f"{x:.9g}" for x in row) for row in np.column_stack([stats, own])]
+        lines += ["# ", "#  Elapsed Time: 1 seconds (Sampling)", "# "]
+        (folder / f"conjugate-{chain + 1}.csv").write_text("\n".join(lines) + "\n")
+    return cmdstanpy.from_csv(str(folder))
+
+
+def test_a_fit_of_cmdstanpy_is_not_made_again(of_cmdstanpy):
+    folds = pcv.kfold(20, 4)
+    cv = pcv.cross_validate(model_of("conjugate"), folds, fit=of_cmdstanpy, **SHORT)
+    units = [test[test >= 0] for test in folds.test]
+    z, limit = off(cv, exact_conjugate(units), df=15)
+    assert z.max() < limit
+    fit = cv.tree["posterior"].to_dataset()
+    assert np.allclose(
+        fit["mu"].to_numpy(), of_cmdstanpy.draws_xr("mu")["mu"].to_numpy(), atol=1e-6
+    )
+
+
+def test_a_fit_of_other_data_is_refused(of_cmdstanpy):
+    other = pcv.from_stan(file("conjugate"), {**CONJUGATE, "y": CONJUGATE["y"][::-1]}, "y")
+    with pytest.raises(PcvError, match="not that of this model and these data"):
+        pcv.cross_validate(other, pcv.kfold(20, 4), fit=of_cmdstanpy, **SHORT)
+
+
+def test_results_are_reused_by_what_a_program_computes(tmp_path):
+    """Its text and its data are hashed: the same are used again, others are not."""
+    call = dict(folds=pcv.kfold(20, 4), results=tmp_path, **SHORT)
+    first = pcv.cross_validate(model_of("conjugate"), **call)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*zarr.json")}
+    again = pcv.cross_validate(pcv.from_stan(file("conjugate"), CONJUGATE, "y"), **call)
+    assert again.elpd == first.elpd
+    assert files == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*zarr.json")}
+    prior = text("conjugate", ("mu ~ normal(0, 1)", "mu ~ normal(0, 2)"))
+    other = pcv.cross_validate(pcv.from_stan(prior, CONJUGATE, "y"), **call)
+    assert other.elpd != first.elpd
