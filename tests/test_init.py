@@ -19,6 +19,7 @@ import yaml
 from pcv.base import reference
 from pcv.base.monitor import Monitor
 from pcv.models.frontends import as_model
+from pcv.models.frontends.stan import from_stan
 from pcv.pipeline.cli import commands, project
 from pcv.pipeline.config import load
 from pcv.pipeline.job import Job
@@ -84,6 +85,13 @@ class TestCommand:
     @pytest.mark.parametrize("frontend", project.FRONTENDS)
     def test_models_are_written_in_the_front_end(self, frontend):
         project.init(Path("new"), frontend)
+        if frontend == "stan":
+            assert not Path("new/models.py").exists()
+            assert Path("new/common.stan").is_file()
+            assert Path("new/varying.stan").is_file()
+            assert "models.py" not in Path("new/config.yaml").read_text()
+            assert "models.py" not in Path("new/README.md").read_text()
+            return
         text = Path("new/models.py").read_text()
         assert f"in {project.FRONTENDS[frontend]}." in text
         assert re.search(rf"^import {frontend}\b", text, re.MULTILINE)
@@ -179,6 +187,10 @@ class TestTemplates:
             logs = {f"{x}_log__": value for x, value in params.items() if x.startswith("sigma")}
             given = params | logs if frontend == "pymc" else params
             found[frontend] = model.log_prior(given) + model.log_lik(given, data).sum()
+            terms = model.log_lik(given, data)
+        program = project.TEMPLATES / f"models/stan/{name}.stan"
+        in_stan = from_stan(program, data, "yield_t")
+        np.testing.assert_allclose(in_stan.log_lik(params, data), terms, rtol=1e-8)
         np.testing.assert_allclose(found["pymc"], found["numpyro"], rtol=1e-8)
         np.testing.assert_allclose(found["jax"], found["numpyro"], rtol=1e-8)
 
@@ -186,7 +198,7 @@ class TestTemplates:
 @pytest.mark.slow
 @pytest.mark.parametrize("frontend", project.FRONTENDS)
 def test_a_fresh_project_is_clean(frontend, folder):
-    """On other processors chance flags a fold in 2% of runs. The models of PyMC and JAX are
+    """On other processors chance flags a fold in 2% of runs. The models of PyMC, Stan and JAX are
     NumPyro's (`TestTemplates`), so that their folds need not be sampled."""
     project.init(folder, frontend)
     said = []
@@ -199,7 +211,7 @@ def test_a_fresh_project_is_clean(frontend, folder):
         "yields: model 'common' is fit to run",
         "yields: model 'varying' is fit to run",
     ]
-    if frontend in ("jax", "pymc"):
+    if frontend in ("jax", "pymc", "stan"):
         return
     run_all(job)
     diagnosed = [opened(job._replace(model=name), "diagnose") for name in ("common", "varying")]

@@ -11,7 +11,10 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
 import pcv
+from pcv.base import reference
 from pcv.base.errors import PcvError
+from pcv.pipeline.config import ModelConfig
+from pcv.pipeline.problems import build
 from tests.bounds import z_limit
 
 pytest.importorskip("stanli", reason="no wheel of stanli for this platform")
@@ -391,3 +394,54 @@ def test_results_are_reused_by_what_a_program_computes(tmp_path):
     prior = text("conjugate", ("mu ~ normal(0, 1)", "mu ~ normal(0, 2)"))
     other = pcv.cross_validate(pcv.from_stan(prior, CONJUGATE, "y"), **call)
     assert other.elpd != first.elpd
+
+
+class TestConfigs:
+    """A config names programs, and columns and numbers as their data."""
+
+    ROWS = {"sex": np.array(["f", "m"] * 10), "unit": np.arange(20)} | CONJUGATE
+
+    def built(self, tmp_path, name="y", **settings):
+        rows = {name if column == "y" else column: x for column, x in self.ROWS.items()}
+        return build(ModelConfig(model=str(file("conjugate")), **settings), name, rows)
+
+    def test_columns_are_data(self, tmp_path):
+        model = self.built(tmp_path)
+        params = model.init(jax.random.key(0))
+        assert np.allclose(model.log_lik(params, {}), model_of("conjugate").log_lik(params, {}))
+        assert model.outcome.name == "y"
+
+    @pytest.mark.parametrize("data", [{"y": "weight"}, "{file}:of_stan"])
+    def test_names_are_the_programs(self, tmp_path, data):
+        module = tmp_path / "data.py"
+        module.write_text("def of_stan(data):\n    return {**data, 'y': data['weight']}\n")
+        data = data.format(file=module) if isinstance(data, str) else data
+        model = self.built(tmp_path, "weight", data=data)
+        params = model.init(jax.random.key(0))
+        assert np.allclose(model.log_lik(params, {}), model_of("conjugate").log_lik(params, {}))
+        assert model.outcome.name == "weight"
+        assert model.predict(jax.random.key(0), params, {}).shape == (20,)
+
+    def test_a_column_that_is_not_there(self, tmp_path):
+        with pytest.raises(PcvError, match=r"data\.x: no column 'z'; there are sex, group, x, y"):
+            self.built(tmp_path, data={"x": "z"})
+
+    def test_included_files_belong_to_a_program(self, tmp_path):
+        (tmp_path / "a.stan").write_text('#include <b.stan>\nmodel { } // #include "none.stan"\n')
+        (tmp_path / "b.stan").write_text("parameters { real x; }\n")
+        found = reference.sources(str(tmp_path / "a.stan"))
+        assert [path.name for path in found] == ["a.stan", "b.stan"]
+
+
+def test_there_is_no_evidence(tmp_path):
+    with pytest.raises(PcvError, match="a program of Stan gives no draws from its prior"):
+        pcv.evidence(model_of("conjugate"), progress=False)
+
+
+def test_scores_without_derivatives_in_the_outcome():
+    folds = pcv.kfold(20, 4)
+    cv = pcv.cross_validate(model_of("conjugate"), folds, scores=["log", "crps", "dss"], **SHORT)
+    assert np.isfinite(cv.score("crps")["estimate"])
+    assert np.isfinite(cv.score("dss")["estimate"])
+    with pytest.raises(PcvError, match="a program of Stan has no derivative in its outcome"):
+        pcv.cross_validate(model_of("conjugate"), folds, scores=["hyvarinen"], **SHORT)

@@ -1,8 +1,10 @@
-"""Where a model comes from: ``package.module:function`` or ``file.py:function``. Loads no JAX."""
+"""Where a model comes from: ``package.module:function``, ``file.py:function``, or ``file.stan``.
+Loads no JAX."""
 
 import ast
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,9 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from pcv.base.errors import PcvError, in_one_line, nearest
+from pcv.base.section import PROGRAM
 
 _IMPORTED: dict[str, tuple[Any, bytes]] = {}
 """by module: what tells one import of it from the next, and the content of its file then"""
+
+
+INCLUDE = re.compile(r'^[ \t]*#include[ \t]*(?:<([^>\n]*)>|"([^"\n]*)"|(\S+))', re.MULTILINE)
+"""how a program of Stan includes a file"""
+
+
+def is_program(reference: str) -> bool:
+    """Whether a model is a program of Stan."""
+    return re.match(PROGRAM, reference) is not None
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -34,8 +46,8 @@ def source(reference: str) -> Path:
     Raises:
         PcvError: there is no such file or module, or its package fails to import.
     """
-    place, function = _split(reference)
-    if place.endswith(".py"):
+    place = reference if is_program(reference) else _split(reference)[0]
+    if place.endswith((".py", ".stan")):
         path = Path(place)
         if not path.is_file():
             raise PcvError(
@@ -52,6 +64,7 @@ def source(reference: str) -> Path:
         raise _does_not_import(reference, place, error) from error
     if spec is None or spec.origin is None:
         file = place.replace(".", "/") + ".py"
+        function = _split(reference)[1]
         hint = f"; for your own file write '{file}:{function}'" if Path(file).is_file() else ""
         if place.split(".")[0] == "sklearn":
             hint = "; add scikit-learn to it: `pip install scikit-learn`"
@@ -69,10 +82,22 @@ def sources(reference: str) -> list[Path]:
         PcvError: as for `source`.
     """
     found = [source(reference)]
+    if is_program(reference):
+        for file in found:
+            found += [path for path in _included(file) if path not in found]
+        return found
     if _split(reference)[0].endswith(".py"):
         for file in found:
             found += [path for path in _imported(file, found[0].parent) if path not in found]
     return found
+
+
+def _included(file: Path) -> Iterator[Path]:
+    """Files that a program includes."""
+    for names in INCLUDE.findall(file.read_text(encoding="utf-8", errors="replace")):
+        path = file.parent / next(filter(None, names))
+        if path.is_file():
+            yield path
 
 
 def _imported(file: Path, folder: Path) -> Iterator[Path]:
@@ -169,7 +194,10 @@ def check(reference: str) -> None:
     Raises:
         PcvError: as for `source`, or the name is missing.
     """
-    path, function = source(reference), _split(reference)[1]
+    path = source(reference)
+    if is_program(reference):
+        return
+    function = _split(reference)[1]
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

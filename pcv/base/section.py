@@ -11,6 +11,7 @@ from pcv.base.errors import PcvError, nearest
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 MODEL = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*$"
+PROGRAM = r"^[^:]+\.stan$"
 OBJECT = "python "
 """prefix of references to objects of a Python session, made by the API"""
 MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above

@@ -48,6 +48,11 @@ def check_priors(problems: Mapping[str, Problem]) -> None:
         PcvError: a prior is improper, so that there is no evidence.
     """
     for name, problem in problems.items():
+        if by_unit(problem).log_joint is not None:
+            raise PcvError(
+                f"{name}: a program of Stan gives no draws from its prior, and its density up to a "
+                "constant alone, so that there is no evidence; write the model in another language"
+            )
         if stray := strayed(by_unit(problem)):
             raise PcvError(
                 f"{name}: the prior of '{stray}' is improper, or `init` does not draw from it, so "

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from pcv.base import reference
-from pcv.base.errors import PcvError
+from pcv.base.errors import PcvError, nearest
 from pcv.base.section import OBJECT
 from pcv.core.problem import Problem
 from pcv.folds.schemes import Table
@@ -78,6 +79,8 @@ def build(settings: ModelConfig, outcome: str, arrays: "Data") -> "Model | Targe
     code = settings.model
     if code.startswith(OBJECT):
         raise PcvError(f"model '{code}': object of a Python session that has ended")
+    if reference.is_program(code):
+        return _of_column(_of_stan(settings, outcome, arrays), code, arrays, outcome)
     made = reference.build(code, dict(arrays), settings.args)
     model = as_model(made)
     if model is None:
@@ -88,6 +91,27 @@ def build(settings: ModelConfig, outcome: str, arrays: "Data") -> "Model | Targe
     if isinstance(model, Target):
         return model
     return _of_column(model, code, arrays, outcome)
+
+
+def _of_stan(settings: ModelConfig, outcome: str, arrays: "Data") -> "Model":
+    """A program of Stan on columns of the data, numbers of the config, or what a function makes of
+    the data."""
+    from pcv.models.frontends.stan import from_stan
+
+    code, columns = settings.model, {name: x for name, x in arrays.items() if name != "unit"}
+    if isinstance(settings.data, str):
+        given = dict(reference.build(settings.data, dict(arrays), {}))
+        alike = [name for name, x in given.items() if _alike(x, arrays[outcome])]
+        variable = next((name for name in alike if name != outcome), outcome)
+        return from_stan(Path(code), given, variable, **settings.args)
+    given, variable = dict(columns), outcome
+    for name, of in settings.data.items():
+        if isinstance(of, str) and of not in columns:
+            hint = nearest(of, columns, f"there are {', '.join(columns)}")
+            raise PcvError(f"model '{code}': data.{name}: no column '{of}'; {hint}")
+        given[name] = columns[of] if isinstance(of, str) else of
+        variable = name if of == outcome else variable
+    return from_stan(Path(code), given, variable, **settings.args)
 
 
 def _of_column(model: "Model", name: str, arrays: "Data", column: str) -> "Model":

@@ -27,6 +27,8 @@ def no_derivatives(whole: Target, y: np.ndarray, wanted: str, reads: str) -> str
             f"'{outcome.name}' has only whole numbers: if it is continuous, declare it as "
             f"pcv.Outcome('{outcome.name}', discrete=False); a discrete one has no derivative"
         )
+    if whole.calls_back:
+        return "a program of Stan has no derivative in its outcome"
     if outcome.scale != "identity":
         return f"its density is that of {outcome}, not of '{outcome.name}' itself"
     if density is None or whole.observed is None:

@@ -25,7 +25,7 @@ from pcv.pipeline.cli.shared import (
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, or an empty one.")],
     frontend: Annotated[
-        str, typer.Option("--frontend", "-f", help="For the models: numpyro, pymc, bambi or jax.")
+        str, typer.Option("--frontend", "-f", help="Of models: numpyro, pymc, bambi, stan or jax.")
     ] = "numpyro",
     debug: Debug = False,
 ) -> None:

@@ -10,8 +10,25 @@ from pathlib import Path
 from pcv.base.errors import PcvError, nearest
 
 TEMPLATES = Path(__file__).parent / "templates"
-FRONTENDS = {"numpyro": "NumPyro", "pymc": "PyMC", "bambi": "Bambi", "jax": "JAX"}
-"""packages in which models can be written, and their names in prose"""
+FRONTENDS = {
+    "numpyro": "NumPyro",
+    "pymc": "PyMC",
+    "bambi": "Bambi",
+    "stan": "Stan",
+    "jax": "JAX",
+}
+"""languages in which models can be written, and their names in prose"""
+PACKAGES = {"stan": "stanli"}
+"""what runs a language, where it is no package of its name"""
+IN_STAN = {
+    '"models.py:common"': '"common.stan"',
+    '"models.py:varying"': '"varying.stan"',
+    "| `models.py` | two models of the yields; the functions that `config.yaml` names |": (
+        "| `common.stan`, `varying.stan` | two models of the yields, which `config.yaml` names |"
+    ),
+    "write your models in `models.py`": "write your models in Stan",
+}
+"""what a project in Stan says in place of the others' text"""
 SNAKEFILE = "workflow/Snakefile"
 
 
@@ -61,13 +78,20 @@ def init(folder: Path, frontend: str) -> list[Path]:
     templates = {
         folder / path.relative_to(project): path for path in project.rglob("*") if path.is_file()
     }
-    templates[folder / "models.py"] = TEMPLATES / f"models/{frontend}_models.py"
+    if frontend == "stan":
+        for path in (TEMPLATES / "models/stan").iterdir():
+            templates[folder / path.name] = path
+    else:
+        templates[folder / "models.py"] = TEMPLATES / f"models/{frontend}_models.py"
     try:
         _check_free(folder)
         for path, template in templates.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:
-                file.write(template.read_bytes())
+            text = template.read_text(encoding="utf-8")
+            for other, own in (IN_STAN if frontend == "stan" else {}).items():
+                text = text.replace(other, own)
+            with path.open("x", encoding="utf-8", newline="") as file:
+                file.write(text)
     except OSError as error:
         raise PcvError(
             f"{folder}: cannot be written ({error.strerror}); choose a place where you may write"
@@ -89,10 +113,12 @@ def _check_installed(frontend: str) -> None:
     if frontend not in FRONTENDS:
         hint = nearest(frontend.lower(), FRONTENDS, f"there are {', '.join(FRONTENDS)}")
         raise PcvError(f"--frontend: no front-end '{frontend}'; {hint}")
-    if find_spec(frontend) is None:
+    package = PACKAGES.get(frontend, frontend)
+    if find_spec(package) is None:
+        what = "pcv-bayes[stan]" if frontend == "stan" else package
         raise PcvError(
             f"--frontend {frontend}: {FRONTENDS[frontend]} is not installed here; install it: "
-            f"`pip install {frontend}`"
+            f"`pip install {what}`"
         )
 
 

@@ -51,7 +51,11 @@ class DataConfig(section.Section):
 
 
 class ModelConfig(section.Section):
-    model: Annotated[str, Field(pattern=f"{section.MODEL}|^{section.OBJECT}")]
+    model: Annotated[str, Field(pattern=f"{section.MODEL}|{section.PROGRAM}|^{section.OBJECT}")]
+    data: (
+        Annotated[dict[str, Any], AfterValidator(section.plain)]
+        | Annotated[str, Field(pattern=section.MODEL)]
+    ) = {}
     args: Annotated[dict[str, Any], AfterValidator(section.plain)] = {}
 
 

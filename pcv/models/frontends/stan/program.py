@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pcv.base.errors import PcvError
+from pcv.base.reference import INCLUDE
 
 BLOCKS = (
     "functions",
@@ -79,13 +80,11 @@ def _included(path: Path, outer: tuple[Path, ...]) -> str:
         raise PcvError(f"{path}{of}: cannot be read: {reason}") from error
     if path in outer:
         raise PcvError(f"{path}: includes itself")
-    lines = []
-    for line in text.splitlines():
-        if asked := re.match(r'\s*#include\s*(?:<([^>]*)>|"([^"]*)"|(\S+))\s*(?://.*)?$', line):
-            name = next(filter(None, asked.groups()))
-            line = _included(path.parent / name, (*outer, path))
-        lines.append(line)
-    return "\n".join(lines)
+
+    def included(line: re.Match[str]) -> str:
+        return _included(path.parent / next(filter(None, line.groups())), (*outer, path))
+
+    return INCLUDE.sub(included, text)
 
 
 def uncommented(text: str) -> str:
