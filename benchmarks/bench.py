@@ -33,14 +33,17 @@ def by_pcv(problem: Problem) -> list[dict[str, Any]]:
     """Of a first call and, unless these are long, a second one with another seed."""
     import pymc as pm
 
-    from pcv import cross_validate
+    from pcv import cross_validate, from_stan
 
     data = problem.table()
     answers = []
     for seed in (1,) if problem.long else (1, 2):
         begun, cpu = time.perf_counter(), time.process_time()
-        models = {}
+        models: dict[str, Any] = {}
         for name, model in problem.models.items():
+            if problem.programs:
+                models[name] = from_stan(problem.programs[name], data, "y")
+                continue
             with pm.Model() as models[name]:
                 write(InPyMC(), model, data)
         found = cross_validate(models, problem.folds(data), seed=seed, progress=False)
@@ -131,6 +134,7 @@ def with_caches(caches: str) -> dict[str, str]:
 def measured(name: str, ways: list[str]) -> list[dict[str, Any]]:
     """Some ways, cold and warm, in one order and then in the other."""
     rows = []
+    ways = ["pcv"] if PROBLEMS[name].programs else ways
     known = ("cold",) if PROBLEMS[name].long else ("cold", "warm")
     with tempfile.TemporaryDirectory() as folder:
         for state, order in zip(known, (ways, ways[::-1])):
@@ -176,7 +180,7 @@ def machine() -> dict[str, Any]:
 def versions() -> dict[str, str]:
     from importlib import metadata
 
-    names = ("pcv-bayes", "jax", "blackjax", "numpyro", "pymc", "nutpie")
+    names = ("pcv-bayes", "jax", "blackjax", "numpyro", "pymc", "nutpie", "stanli")
     have = {x.metadata["Name"].lower(): x.version for x in metadata.distributions()}
     return {name: have[name] for name in names if name in have}
 

@@ -20,6 +20,7 @@ from benchmarks.scaling import AXES, slope
 ROOT = Path(__file__).parents[1]
 TITLES = {
     "rats": "rats, two models",
+    "rats_stan": "the same in Stan",
     "grouped": "grouped Gaussian",
     "radon_mn": "radon, Minnesota",
     "radon_us": "radon, US, two models",

@@ -108,6 +108,8 @@ class Problem(NamedTuple):
     """folds that a loop is timed on, evenly spaced; its seconds are of all of them by proportion"""
     long: bool = False
     """is compiling little of it? Then it is measured cold alone"""
+    programs: Mapping[str, Path] = {}
+    """of Stan, which pcv is given in place of PyMC's models"""
 
 
 def write(language: InPyMC | InNumPyro, model: Written, d: Columns) -> None:
@@ -333,4 +335,9 @@ PROBLEMS = {
         _counts, {"levels": Written(_counts_prior, "poisson", _log_rate)}, _by_group, 20, long=True
     ),
 }
+PROBLEMS["rats_stan"] = PROBLEMS["rats"]._replace(
+    programs={
+        name: Path(__file__).parent / f"stan/rats_{name}.stan" for name in PROBLEMS["rats"].models
+    }
+)
 """by the names that the results have"""
