@@ -30,6 +30,7 @@ _PUBLIC = {
     "subsample": "pcv.api.loo",
     "evidence": "pcv.api.evidence",
     "cumulative": "pcv.api.evidence",
+    "from_log_lik": "pcv.api.log_lik",
     "score": "pcv.api.held_out",
     "compare_sets": "pcv.api.held_out",
     "compare": "pcv.api.comparisons",

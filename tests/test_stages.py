@@ -820,9 +820,9 @@ def same(data, scale=5.0):
         checked = xr.Dataset(
             {"batch_check": ("size", [share]), "n_draws": ("fold", [draws, 5])},
             {"size": [size]},
-            {"batch_inflation": inflation},
+            {"batch_inflation": inflation, "batch_size": size, "imported": 0},
         )
-        diagnosing._warn_of_short_batches(checked, job.settings.cv, job.monitor_of("diagnose"))
+        diagnosing._warn_of_short_batches(checked, job.monitor_of("diagnose"))
         expected = {
             "short": f"on full-data draws, batches of {size} give 70% of the MCSE from a windowed "
             "ESS; use longer batches (cv.batch_size)",

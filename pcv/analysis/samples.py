@@ -21,7 +21,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
 
-from pcv.analysis.diagnostics import LogSums, Sides, third_moments
+from pcv.analysis.diagnostics import OFFSETS, LogSums, Sides, third_moments
 from pcv.analysis.diagnostics.jackknife import Parts
 
 OF_FOLDS = (
@@ -136,6 +136,24 @@ def end(
     if tail is not None:
         last["log_joint_tail"] = (("fold", "tail"), np.sort(tail))
     return xr.Dataset(last, {"fold": folds}, attributes)
+
+
+def one_side(num_folds: int, slots: int) -> dict[str, tuple]:
+    """What samples have of folds of which nothing but their own draws is known."""
+    known: dict[str, tuple] = {
+        "n_warmup": ("fold", np.zeros(num_folds, int)),
+        "forgot": ("fold", np.ones(num_folds, bool)),
+        "shift": ("fold", np.full(num_folds, np.inf)),
+        "full_crossing": (
+            ("fold", "full_batch", "offset"),
+            np.zeros((num_folds, 1, len(OFFSETS))),
+        ),
+    }
+    if slots > 1:
+        for name in ("log_bridge_full", "log_bridge_full_sq"):
+            nothing = np.full((num_folds, 1, slots), -np.inf)
+            known[name] = ("fold", "full_batch", "slot"), nothing
+    return known
 
 
 def whole(batches: Sequence[xr.Dataset], end: xr.Dataset, num_batches: int) -> xr.Dataset:

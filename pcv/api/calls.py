@@ -20,6 +20,7 @@ from pcv.base.section import OBJECT
 from pcv.compile import cache
 from pcv.core.groups import posteriors_of
 from pcv.core.problem import Problem
+from pcv.core.settings import Settings
 from pcv.core.store import InMemory, Step, Store
 from pcv.folds.base import Folds, as_dataset
 from pcv.folds.checks import checked
@@ -144,7 +145,7 @@ def prepared(
             store.keep(Step("data"), lambda: units)
         layout = xr.Dataset()
         if folds is not None:
-            layout = store.keep(Step("folds"), _layout, settings, Table(units, seed), own_folds)
+            layout = store.keep(Step("folds"), layout_of, settings, Table(units, seed), own_folds)
         series = settings.folds.series(Table(units, seed))
         scores = named(settings.scores, own_scores, series)
         of_all = units, outcome, layout, settings.predictive, scores, parsed.seed, settings.predict
@@ -161,7 +162,7 @@ def _same(model: Model | Target, arrays: Any) -> Model | Target:
     return model
 
 
-def _layout(settings: Experiment, table: Table, folds: Folds | None) -> xr.Dataset:
+def layout_of(settings: Settings, table: Table, folds: Folds | None) -> xr.Dataset:
     """All folds, and what their scheme says of each."""
     of_all = settings.folds.laid_out(table) if folds is None else None
     if folds is not None:

@@ -21,6 +21,7 @@ from pcv.core.problem import Problem
 from pcv.core.settings import chain_settings
 from pcv.folds.base import Folds, describe, stored
 from pcv.folds.schemes import headline
+from pcv.folds.sections.scheme import Scheme
 from pcv.models.scores import Score
 
 GROUPS = ("posterior", "sample_stats", "log_likelihood", "observed_data")
@@ -139,12 +140,13 @@ def cross_validated(call: Call, joint: bool | None, several: bool) -> Any:
         )
     check(call.problems, call.settings, call.monitor.only_warnings(), look_for_leaks=False)
     each = core.cross_validate(*call).items()
-    cvs = {name: cv_of(call.problems[name], result, call, joint) for name, result in each}
+    scheme = call.settings.folds
+    cvs = {name: cv_of(call.problems[name], x, scheme, joint) for name, x in each}
     return cvs if several else next(iter(cvs.values())).renamed("model")
 
 
-def cv_of(problem: Problem, result: core.Result, call: Call, joint: bool | None) -> CV:
-    """The cross-validation of a model, from what the core computes."""
+def cv_of(problem: Problem, result: core.Result, scheme: Scheme, joint: bool | None) -> CV:
+    """The cross-validation of a model by folds of a scheme, from what the core computes."""
     diagnosed = result.diagnostics.load()
     folds = problem.layout.load().sel(fold=diagnosed["fold"].values)  # a subsample may have grown
     groups = {**_groups(result.fit), "folds": folds, "diagnostics": diagnosed}
@@ -156,7 +158,7 @@ def cv_of(problem: Problem, result: core.Result, call: Call, joint: bool | None)
     tree = xr.DataTree.from_dict(groups)
     description = describe(stored(folds), problem.num_units)
     tree.attrs = {
-        "title": headline(call.settings.folds, description),
+        "title": headline(scheme, description),
         "outcome": problem.outcome,
         "seed": problem.seed,
         "marks": result.marks,

@@ -189,7 +189,7 @@ def _score_one(call: Call, pair: _Pair, joint: bool) -> CV:
     scheme = FoldsOfFile(scheme="file", file=FOLD)
     settings = call.settings.model_copy(update={"folds": scheme})
     result = score_new_data(problem, of_new, fit, settings, call.monitor.of(f"score {name}"))
-    return cv_of(of_new, result, call._replace(settings=settings), joint)
+    return cv_of(of_new, result, scheme, joint)
 
 
 def compare_sets(cv: CV, test: CV | None = None) -> pd.DataFrame:

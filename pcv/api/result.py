@@ -218,7 +218,7 @@ class CV:
 
         Raises:
             PcvError: no such variable, no draws were kept, the result was loaded, or it is of a
-                mixture.
+                mixture or of log likelihoods alone.
         """
         self._check_one_model("fold_summary")
         return predicted.fold_summary(self._draws(names), self._posterior)
@@ -227,6 +227,8 @@ class CV:
         """Draws of variables in every fold."""
         from pcv.core.parameters import parameter_draws
 
+        if self.diagnostics.attrs.get("imported"):
+            raise PcvError(f"fold_summary: {predicted.LOG_LIK_ALONE}")
         if self.problem is None:
             raise PcvError(
                 f"{self.name}: a loaded result does not know its model, from which the variables "
@@ -400,6 +402,8 @@ class CV:
     def plot_full_data(self) -> "Figure":
         """R-hat and ESS of the parameters of the full-data fit."""
         self._check_one_model("plot_full_data")
+        if not self.diagnostics.sizes["param"]:
+            raise PcvError("plot_full_data: no log likelihoods of the full data were given")
         return draw("full_data", {self.name: self.diagnostics})
 
 

@@ -18,7 +18,7 @@ from pcv.base.monitor import Monitor
 from pcv.base.names import name_bits
 from pcv.base.storable import true_names
 from pcv.core.problem import Problem
-from pcv.core.settings import CvConfig, Settings
+from pcv.core.settings import Settings
 from pcv.core.subsample import merge_subsample
 from pcv.folds.base import evenly
 
@@ -122,8 +122,9 @@ def _sampled(
     if "log_weight" in fit["sample_stats"]:  # independent draws: nothing to learn of chains
         return diagnosed
     full = _scores_at_full_data(problem, fit, warmup, layout["test"].values)
-    diagnosed = results.with_batch_check(diagnosed, full)
-    _warn_of_short_batches(diagnosed, settings.cv, monitor)
+    if full is not None:
+        diagnosed = results.with_batch_check(diagnosed, full)
+    _warn_of_short_batches(diagnosed, monitor)
     return diagnosed
 
 
@@ -144,11 +145,13 @@ def _predictions_of_sampled(
 
 def _scores_at_full_data(
     problem: Problem, fit: xr.DataTree, warmup: xr.Dataset, test: np.ndarray
-) -> np.ndarray:
+) -> np.ndarray | None:
     """Scores of some folds' test sets at full-data draws (fold, chain, draw), from the warmup or
-    from the fit's log likelihood."""
+    from the fit's log likelihood; None: there are no such draws."""
     if "log_score_full" in warmup:
         return warmup["log_score_full"].values
+    if "log_likelihood" not in fit:
+        return None
     some = test[evenly(len(test), CHECKED_FOLDS)]
     units, place = np.unique(some[some >= 0], return_inverse=True)
     log_lik = true_names(fit["log_likelihood"].to_dataset())[problem.outcome]
@@ -161,10 +164,13 @@ def _scores_at_full_data(
     return np.stack(scores, axis=1)
 
 
-def _warn_of_short_batches(diagnosed: xr.Dataset, cv: CvConfig, monitor: Monitor) -> None:
+def _warn_of_short_batches(diagnosed: xr.Dataset, monitor: Monitor) -> None:
     """Warn of correlated batches; single batches of independent chains are never correlated."""
-    size = cv.batch_size
-    share = float(diagnosed["batch_check"].sel(size=size))
+    size, advice = diagnosed.attrs["batch_size"], "use longer batches (cv.batch_size)"
+    more = f"{advice} and more draws"
+    if diagnosed.attrs["imported"]:
+        advice = more = "make more draws, and thin them"
+    share = float(diagnosed["batch_check"].sel(size=size)) if "batch_check" in diagnosed else 1.0
     several = bool((diagnosed["n_draws"] > size).any())
     if several and np.isnan(share):
         monitor.warn(
@@ -174,13 +180,13 @@ def _warn_of_short_batches(diagnosed: xr.Dataset, cv: CvConfig, monitor: Monitor
     if share < SHORT_BATCHES and several:
         monitor.warn(
             f"on full-data draws, batches of {size} give {share:.0%} of the MCSE from a windowed "
-            "ESS; use longer batches (cv.batch_size)"
+            f"ESS; {advice}"
         )
     raised = np.sqrt(diagnosed.attrs["batch_inflation"])
     if raised > 1 / SHORT_BATCHES:
         monitor.warn(
             f"MCSEs are raised by {raised - 1:.0%}, as successive batches of {size} draws are "
-            "correlated; use longer batches (cv.batch_size) and more draws"
+            f"correlated; {more}"
         )
 
 

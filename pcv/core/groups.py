@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 
+from pcv.analysis.verdicts import ENOUGH_ESS
 from pcv.base.errors import PcvError, kind_of
 from pcv.base.storable import storable, true_names
 from pcv.compile import programs
@@ -117,16 +118,7 @@ def tree(
             {"param": names},
             {name: getattr(fit, name) for name in OF_FIT},
         ),
-        "checks": xr.Dataset(
-            {
-                "rhat": ("param", checks.rhat),
-                "ess": ("param", checks.ess),
-                "efmi": ("chain", checks.efmi),
-                "divergences": checks.divergences,
-            },
-            {"param": names},
-            {"problems": checks.problems, "warnings": checks.warnings},
-        ),
+        "checks": checks_group(checks, names),
     }
     if shown.log_lik is not None:
         groups["log_likelihood"] = xr.Dataset(
@@ -134,6 +126,25 @@ def tree(
             index | {"unit": dataset["unit"].values},
         )
     return xr.DataTree.from_dict({name: storable(group) for name, group in groups.items()})
+
+
+def checks_group(checks: Checks, names: Sequence[str]) -> xr.Dataset:
+    """The group ``checks`` of a fit.
+
+    Args:
+        checks: of the fit.
+        names: of the parameters.
+    """
+    return xr.Dataset(
+        {
+            "rhat": ("param", checks.rhat),
+            "ess": ("param", checks.ess),
+            "efmi": ("chain", checks.efmi),
+            "divergences": checks.divergences,
+        },
+        {"param": list(names)},
+        {"problems": checks.problems, "warnings": checks.warnings},
+    )
 
 
 def dims_of(target: Target, name: str, ndim: int) -> list[str]:
@@ -153,6 +164,12 @@ def positions(tree: xr.DataTree) -> Float[np.ndarray, "chain draw param"]:
     """Draws as flat unconstrained parameters."""
     draws = tree["unconstrained/position"].transpose("chain", "draw", ...)
     return np.asarray(draws.values)
+
+
+def has_few_draws(tree: xr.DataTree) -> bool:
+    """Whether draws of a fit are too bad, or too few, to be the other side of folds."""
+    checks = tree["checks"]
+    return bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
 
 
 def log_weights(tree: xr.DataTree) -> Float[np.ndarray, "chain draw"] | None:

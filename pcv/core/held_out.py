@@ -4,7 +4,6 @@ The new rows stand at the end of the data, and one fold tests them. Its posterio
 data, so that its draws are there already: the fit's.
 """
 
-import warnings
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,8 @@ import xarray as xr
 from jax.experimental import checkify
 from jaxtyping import Array, Bool, Float
 
-from pcv.analysis.diagnostics import OFFSETS
 from pcv.analysis.results.predicted import predictions_of
+from pcv.analysis.samples import one_side
 from pcv.base.errors import PcvError
 from pcv.base.keys import any_key
 from pcv.base.monitor import Monitor
@@ -93,7 +92,7 @@ def score_new_data(
         keeps,
     )
     slots = problem.folds.test.shape[1]
-    sampled = sampled.assign(_one_side(slots)).assign_attrs(
+    sampled = sampled.assign(one_side(1, slots)).assign_attrs(
         predictive=how.predictive,
         integration=how.integration,
         outcome=str(problem.model.outcome),
@@ -102,29 +101,13 @@ def score_new_data(
         full_draws=1,
     )
     at_fit = xr.Dataset({"log_score_full": sampled["log_joint_draws"]})
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mean of empty slice")  # of unknown acceptance
-        diagnosed = diagnose(problem, fit, at_fit, [sampled], settings, monitor)
+    diagnosed = diagnose(problem, fit, at_fit, [sampled], settings, monitor)
     shown = xr.DataTree.from_dict(
         {name: fit[name].to_dataset() for name in ("posterior", "sample_stats")}
     )
     marks = list(fit.attrs.get("marks", []))
     predicted = predictions_of(diagnosed).drop_vars("position", errors="ignore")  # in the fit
     return Result(shown, diagnosed.to_dataset(), predicted, None, marks)
-
-
-def _one_side(slots: int) -> dict[str, tuple]:
-    """What samples have of a fold that knows nothing but its own draws."""
-    found: dict[str, tuple] = {
-        "n_warmup": ("fold", np.zeros(1, int)),
-        "forgot": ("fold", np.ones(1, bool)),
-        "shift": ("fold", np.full(1, np.inf)),
-        "full_crossing": (("fold", "full_batch", "offset"), np.zeros((1, 1, len(OFFSETS)))),
-    }
-    if slots > 1:
-        for name in ("log_bridge_full", "log_bridge_full_sq"):
-            found[name] = ("fold", "full_batch", "slot"), np.full((1, 1, slots), -np.inf)
-    return found
 
 
 def _at_new_data(

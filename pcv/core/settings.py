@@ -187,13 +187,25 @@ def chain_settings(chains: Any, draws: Any, warmup: Any, until: Any, more: Any) 
     section = {"chains": chains, "draws": draws, "warmup": warmup}
     if isinstance(fewest, Integral):
         several = 1 if int(fewest) < SHORT and _superchains(chains, more) else 2
-        batches = range(min(50, max(int(fewest) // several, 1)), 0, -1)
-        section["batch_size"] = next(b for b in batches if fewest % b == 0)
+        section["batch_size"] = batch_size_of(int(fewest), several)
     if until is not None:
         section["until"] = until
     return {**section, **(more or {})} if isinstance(more, Mapping | None) else more
 
 
+def batch_size_of(draws: int, fewest: int = 2) -> int:
+    """The largest divisor of a number of draws, up to `MOST_PER_BATCH`, that makes at least so many
+    batches.
+
+    >>> batch_size_of(200), batch_size_of(60), batch_size_of(101)
+    (50, 30, 1)
+    """
+    sizes = range(min(MOST_PER_BATCH, max(draws // fewest, 1)), 0, -1)
+    return next(size for size in sizes if draws % size == 0)
+
+
+MOST_PER_BATCH = 50
+"""draws of a batch, where only their number is given"""
 SHORT = 40
 """draws below which chains of superchains are a single batch, so that nested R-hat alone is judged:
 R-hat asks for longer ones"""
@@ -225,6 +237,11 @@ class Settings(Section):
     kernel: KernelConfig | None = None  # None: chains move in all directions
     cv: CvConfig = CvConfig()
     compare: CompareConfig = CompareConfig()
+
+    @property
+    def without_model(self) -> "Settings":
+        """The same for log likelihoods alone: they have no predictions, other scores or kernel."""
+        return self.model_copy(update={"scores": ["log"], "predictions": 0, "kernel": None})
 
     @model_validator(mode="after")
     def _sampled_all(self) -> "Settings":

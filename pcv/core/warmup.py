@@ -9,7 +9,6 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from pcv.analysis.diagnostics import LogSums, Sides, two_sided, two_sided_mcse
-from pcv.analysis.verdicts import ENOUGH_ESS
 from pcv.base.errors import PcvError
 from pcv.base.monitor import Monitor
 from pcv.base.names import name_bits
@@ -156,10 +155,9 @@ def _plan(problem: Problem, settings: Settings) -> Plan:
 
 def _full_data(problem: Problem, how: Scored, fit: xr.DataTree) -> FullData:
     """Draws of the full-data fit, and their log likelihoods where scores are sums of these."""
-    position, checks = groups.positions(fit), fit["checks"]
+    position = groups.positions(fit)
     draws = position.reshape(-1, position.shape[-1])
-    bad = bool(len(checks.attrs["problems"]) or checks["ess"].min() < ENOUGH_ESS)
-    bad |= groups.log_weights(fit) is not None  # not draws of the posterior
+    bad = groups.has_few_draws(fit) or groups.log_weights(fit) is not None  # of no posterior
     by_unit = how.predictive != "marginal" and problem.joint_groups is None
     terms = groups.log_likelihoods(fit, problem.outcome) if by_unit else None
     by_draw = None if terms is None else terms.values.reshape(len(draws), -1)

@@ -48,7 +48,7 @@ def chain_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             f"{_only(folds, 'joint_ess_total'):,.0f}".replace("nan", "–"),
             _at(folds["khat"], "max", ".2f"),
             _at(folds["overlap"], "min", ".2f"),
-            f"{int(folds['divergences'].sum()):,}",
+            _fixed(float(folds["divergences"].sum(min_count=1)), ",.0f"),
             f"{int((folds['verdict'] != 'ok').sum())} of {folds.sizes['fold']}",
         )
         for name, folds in zip(names, models, strict=True)
@@ -140,8 +140,8 @@ def fit_table(models: Sequence[xr.Dataset], names: Sequence[str]) -> Table:
             str(fit.sizes["param"]),
             _at(fit["fit_rhat"], "max", ".3f"),
             _at(fit["fit_ess"], "min", ",.0f"),
-            str(fit.attrs["fit_divergences"]),
-            f"{np.min(fit.attrs['fit_efmi']):.2f}",
+            _fixed(float(fit.attrs["fit_divergences"]), ".0f"),
+            _fixed(float(np.min(fit.attrs["fit_efmi"])), ".2f"),
             str(fit.attrs["fit_verdict"]),
         )
         for name, fit in zip(names, models, strict=True)
@@ -175,7 +175,7 @@ def fold_table(name: str, folds: xr.Dataset) -> Table:
             _fixed(row["rhat"], ".3f"),
             _fixed(row["khat"], ".2f"),
             _fixed(row["overlap"], ".2f"),
-            f"{row['divergences']:,.0f}",
+            _fixed(float(row["divergences"]), ",.0f"),
             _fixed(row["acceptance"], ".2f"),
             _fixed(row["efmi"], ".2f"),
             typeset(pointwise, row["pointwise_mcse"]),

@@ -36,6 +36,12 @@ def comparable(
     for key, what in (("outcome_print", "data"), ("folds_print", "folds")):
         for other, tree in models.items():
             if tree.attrs[key] != models[first].attrs[key]:
+                if not (tree.attrs[key] and models[first].attrs[key]):
+                    unknown = first if tree.attrs[key] else other
+                    raise PcvError(
+                        f"{call}: '{unknown}' does not know its data, as the others do; give "
+                        "from_log_lik(..., data=..., outcome=...)"
+                    )
                 alike = "the same folds of the same outcome"
                 if is_subsample(diagnosed[first]):
                     alike = "one subsample, of the same m and seed"

@@ -134,6 +134,7 @@ def diagnose(
         "superchains": superchains,
         "given_tested": int(samples[0].attrs["given_tested"]),
         "simulated": int(samples[0].attrs.get("simulated", 0)),
+        "imported": int(samples[0].attrs.get("imported", 0)),
         "rhat_is_nested": diag.nested_alone(benchmark, superchains) > 0,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,
@@ -158,10 +159,11 @@ def _nested(benchmark: Benchmark) -> dict[str, float]:
 
 def about_fit(checks: xr.Dataset) -> dict[str, Any]:
     """What attributes of the diagnostics say of the full-data fit."""
+    divergences = checks["divergences"].item()  # NaN: unknown
     problems, warnings = (listed(checks.attrs[name]) for name in ("problems", "warnings"))
     return {
         "fit_verdict": "; ".join(problems + warnings) or "ok",
-        "fit_divergences": int(checks["divergences"]),
+        "fit_divergences": divergences if np.isnan(divergences) else int(divergences),
         "fit_efmi": checks["efmi"].values.tolist(),
         "bad_fit": bool(problems),
     }
@@ -266,8 +268,8 @@ def _fold_variables(
 ) -> dict[str, tuple[Any, np.ndarray]]:
     """Variables of some folds, with their dimensions; `among`: numbers of all folds and units."""
     joint = log_sums([sample], "joint")
-    diverged = np.nansum(sample["divergences"].values, axis=(1, 2))
-    accepted = np.nanmean(sample["acceptance"].values, axis=(1, 2))
+    diverged = sample["divergences"].sum(("chain", "batch"), min_count=1).values
+    accepted = sample["acceptance"].mean(("chain", "batch")).values
     efmi = diag.efmi(**energy_sums([sample]))
     hidden = diag.hidden_variance(joint, sample["log_joint_m3"].values)
     sides = sides_of([sample])

@@ -22,6 +22,7 @@ NO_PREDICTIONS = (
     "there are no predictions: the model cannot draw its outcome; give it one, "
     "pcv.Model(..., predict=...) or, where it has its own `marginal`, marginal_predict=..."
 )
+LOG_LIK_ALONE = "log likelihoods are all that is known here; this needs the model itself"
 
 
 def predictions_of(tree: xr.DataTree) -> xr.Dataset:
@@ -39,6 +40,8 @@ def replicated(tree: xr.DataTree) -> xr.Dataset:
     predicted = predictions_of(tree)
     if "y_rep" in predicted:
         return predicted
+    if tree["diagnostics"].attrs.get("imported"):
+        raise PcvError(f"there are no predictions: {LOG_LIK_ALONE}")
     if note := tree["diagnostics"].attrs.get("predictions"):
         raise PcvError(note.removesuffix("."))
     raise PcvError(

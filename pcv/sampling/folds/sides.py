@@ -4,7 +4,7 @@ For `pcv.analysis.diagnostics.two_sided`. A fold has two sides if its posterior 
 full-data one only by the density of its test set.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -164,36 +164,75 @@ def facing(
         most: largest number of draws.
         monitor: is asked after every block whether to stop.
     """
-    number, slots = folds.test.shape
-    total = min(most, len(full_draws))
-    size = max(min(engine.buffer, total // FEWEST_BATCHES), 1)
+    if terms is not None:
+        return facing_terms(folds, which, starts.draws, terms, engine.buffer, most, monitor)
+
+    def scored(at: Int[np.ndarray, " place"], shift: np.ndarray, size: int) -> Iterator[Scores]:
+        center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
+        return _of_program(engine, folds.some(which), center, full_draws[at], size, monitor)
+
+    pilot, sizes = starts.draws, (len(full_draws), engine.buffer, most)
+    return _facing(folds, which, pilot, sizes, scored, monitor)
+
+
+def facing_terms(
+    folds: Folds,
+    which: Bool[np.ndarray, " fold"],
+    pilot: Float[np.ndarray, "fold chain draw"],
+    terms: Float[np.ndarray, "full_draw unit"],
+    buffer: int,
+    most: int,
+    monitor: Monitor,
+) -> Facing:
+    """The other side of folds whose scores are sums of log likelihoods of units.
+
+    Args:
+        folds, which, most, monitor: as for `facing`.
+        pilot: joint scores of each fold at some of its own draws, for the shift.
+        terms: log likelihoods of all units at full-data draws, chain by chain.
+        buffer: largest number of draws of a block.
+    """
+
+    def scored(at: Int[np.ndarray, " place"], shift: np.ndarray, size: int) -> Iterator[Scores]:
+        return _of_terms(terms[at], folds.test[which], shift, size)
+
+    return _facing(folds, which, pilot, (len(terms), buffer, most), scored, monitor)
+
+
+def _facing(
+    folds: Folds,
+    which: Bool[np.ndarray, " fold"],
+    pilot: Float[np.ndarray, "fold chain draw"],
+    sizes: tuple[int, int, int],
+    scored: "Callable[[np.ndarray, np.ndarray, int], Iterator[Scores]]",
+    monitor: Monitor,
+) -> Facing:
+    """The other side of folds; `sizes`: number of full-data draws, and the largest numbers in a
+    block and in all; `scored`: test sets at draws, given their places, shifts and a block's size.
+    """
+    available, buffer, most = sizes
+    total = min(most, available)
+    size = max(min(buffer, total // FEWEST_BATCHES), 1)
     per_batch = max(total // (FEWEST_BATCHES * size), 1)
     batches = total // (per_batch * size)
-    nothing = np.full((number, batches, slots), -np.inf)
+    nothing = np.full((len(folds.id), batches, folds.test.shape[1]), -np.inf)
     found = Facing(
-        np.full(number, np.inf),
-        np.zeros((number, batches, len(OFFSETS))),
+        np.full(len(folds.id), np.inf),
+        np.zeros((len(folds.id), batches, len(OFFSETS))),
         nothing,
         nothing.copy(),
         batches * per_batch * size,
     )
     if not which.any():
         return found
-    some = folds.some(np.flatnonzero(which))
 
     def spaced(number: int) -> Int[np.ndarray, " place"]:
-        return np.linspace(0, len(full_draws) - 1, number).round().astype(int)
+        return np.linspace(0, available - 1, number).round().astype(int)
 
-    def scored(at: Int[np.ndarray, " place"], shift: np.ndarray) -> Iterator[Scores]:
-        if terms is not None:
-            return _of_terms(terms[at], some.test, shift, size)
-        center = {kind: x[which] for kind, x in starts.center.items()} | {"shift": shift}
-        return _of_program(engine, some, center, full_draws[at], size, monitor)
-
-    first = scored(spaced(min(FULL_DRAWS, total)), np.full(len(some.id), np.inf))
-    pilot = np.concatenate([joint for joint, _ in first], axis=1)
-    shift = balanced_shift(starts.draws[which].reshape(len(pilot), -1), pilot)
-    for i, (joint, sums) in enumerate(scored(spaced(found.num_draws), shift)):
+    first = scored(spaced(min(FULL_DRAWS, total)), np.full(which.sum(), np.inf), size)
+    full = np.concatenate([joint for joint, _ in first], axis=1)
+    shift = balanced_shift(pilot[which].reshape(len(full), -1), full)
+    for i, (joint, sums) in enumerate(scored(spaced(found.num_draws), shift, size)):
         batch = i // per_batch
         found.crossing[which, batch] += crossing(joint, shift, own=False) / per_batch
         for into, log_sum in zip((found.bridge, found.bridge_sq), sums):
@@ -235,5 +274,15 @@ def _of_terms(
         if test.shape[1] == 1:
             yield joint, ()
             continue
-        weighted = pointwise + log_expit(shift[:, None] - joint)[..., None]
+        weighted = bridged(pointwise, joint, shift[:, None])
         yield joint, tuple(logsumexp(power * weighted, axis=1) for power in (1, 2))
+
+
+def bridged(
+    pointwise: Float[np.ndarray, "fold *chain draw slot"],
+    joint: Float[np.ndarray, "fold *chain draw"],
+    shift: Float[np.ndarray, "fold ..."],
+) -> Float[np.ndarray, "fold *chain draw slot"]:
+    """Log summands of `pcv.analysis.diagnostics.UnitSides`: pointwise scores, weighted by the
+    probability that the draw belongs to the fold's side."""
+    return np.asarray(pointwise + log_expit(shift - joint)[..., None])

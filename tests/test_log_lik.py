@@ -1,0 +1,306 @@
+"""Log likelihoods made elsewhere: the same digits as pcv's own chains, R's loo, files, refusals."""
+
+import arviz_base
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+import xarray as xr
+from scipy.stats import norm
+
+import pcv
+from pcv.api import calls
+from pcv.api.cross_validation import cv_of
+from pcv.core import cross_validate, log_lik
+from pcv.core.settings import chain_settings
+from pcv.folds.base import from_labels
+from pcv.pipeline.data.log_lik import COLUMNS
+from pcv.sampling.folds import sides
+from tests.bounds import z_limit
+
+RNG = np.random.default_rng(11)
+N = 12
+X = RNG.normal(size=N)
+Y = 1 + 0.7 * X + RNG.normal(0, 0.6, N)
+OF_THE_SAMPLER = {"divergences", "acceptance", "efmi", "n_warmup", "fit_rhat", "fit_ess", "param"}
+"""what log likelihoods do not tell"""
+
+
+def line(x, y):
+    a, b = numpyro.sample("a", dist.Normal(0, 2)), numpyro.sample("b", dist.Normal(0, 1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2))
+    with numpyro.plate("i", len(y)):
+        numpyro.sample("y", dist.Normal(a + b * x, sigma), obs=y)
+
+
+def sampled(folds, draws, **cv):
+    """A cross-validation by pcv's own chains, and its samples."""
+    model = pcv.from_numpyro(line, {"x": X, "y": Y})
+    sections = {
+        "predictions": 0,
+        "fit": {"warmup": 300, "draws": 300},
+        "cv": chain_settings(4, draws, 50, None, cv),
+    }
+    of_call = 3, "float64", None, None, False
+    with calls.prepared(model, folds, None, sections, *of_call) as call:
+        result = cross_validate.cross_validate(*call)["model"]
+        found = cv_of(call.problems["model"], result, call.settings.folds, None)
+    (samples,) = (x for step, x in call.store.results.items() if step.stage == "sample")
+    return found, samples
+
+
+@pytest.fixture(scope="module")
+def loo():
+    return sampled(pcv.leave_one_out(N), 100)
+
+
+def full_of(cv):
+    return cv.tree["log_likelihood/y"].transpose("chain", "draw", ...).values
+
+
+def unlike(one, other):
+    """Names of the diagnostics that differ by more than rounding."""
+    found = set()
+    for name, x in one.diagnostics.variables.items():
+        y = other.diagnostics[name]
+        if x.dtype.kind in "iufb":
+            same = x.shape == y.shape and np.allclose(x, y, rtol=1e-10, atol=1e-12, equal_nan=True)
+        else:
+            same = x.shape == y.shape and (x.values == y.values).all()
+        found |= set() if same else {name}
+    return found - OF_THE_SAMPLER - {"unit_name"}
+
+
+# The same draws
+
+
+def test_the_same_draws_give_the_same_digits(loo, monkeypatch):
+    """All diagnostics of single units, R-hat max benchmark included; once the shift is the same."""
+    cv, samples = loo
+    draws, folds = samples["log_joint_draws"].values[..., None], pcv.leave_one_out(N)
+    with monkeypatch.context() as patch:
+        patch.setattr(sides, "balanced_shift", lambda own, full: samples["shift"].values)
+        same = pcv.from_log_lik(draws, folds, full_of(cv), seed=3)
+    assert unlike(cv, same) == set()
+    assert (same.elpd, same.se, same.mcse, same.p) == pytest.approx(
+        (cv.elpd, cv.se, cv.mcse, cv.p), rel=1e-12
+    )
+    assert same.verdict == cv.verdict
+    of_own_shift = pcv.from_log_lik(draws, folds, full_of(cv), seed=3)
+    apart = of_own_shift.diagnostics["joint_elpd"] - cv.diagnostics["joint_elpd"]
+    assert float(abs(apart / cv.diagnostics["joint_mcse"]).max()) < 0.2
+    assert abs(of_own_shift.elpd - cv.elpd) < 0.1 * cv.mcse
+    assert np.isfinite(of_own_shift.folds["overlap"]).all()
+
+
+def test_one_side_has_the_digits_of_own_draws(loo):
+    cv, samples = loo
+    draws, folds = samples["log_joint_draws"].values[..., None], pcv.leave_one_out(N)
+    own = pcv.from_log_lik(draws, folds, seed=3)
+    asked = pcv.from_log_lik(draws, folds, full_of(cv), estimator="own", seed=3)
+    for found in (own, asked):
+        assert found.diagnostics["joint_elpd"].values == pytest.approx(
+            cv.diagnostics["own_elpd"].values, rel=1e-12
+        )
+        assert found.diagnostics["joint_mcse"].values == pytest.approx(
+            cv.diagnostics["own_mcse"].values, rel=1e-10
+        )
+        assert "own draws alone" in repr(found)
+    assert np.isnan(own.p)
+    assert asked.p == pytest.approx(np.sum(full_lpd(full_of(cv))) - asked.elpd)
+    exchanged = draws.copy()
+    exchanged[5, [0, 1], 70:] = exchanged[5, [1, 0], 70:]
+    assert {"joint_mcse", "rhat"} <= unlike(own, pcv.from_log_lik(exchanged, folds, seed=3))
+
+
+def full_lpd(full):
+    return np.logaddexp.reduce(full.reshape(-1, full.shape[2])) - np.log(full[..., 0].size)
+
+
+def test_folds_of_several_units_have_the_same_digits(monkeypatch):
+    """In batches of one draw, from which the scores of single units can be read."""
+    folds = pcv.kfold(N, 5, seed=2)
+    cv, samples = sampled(folds, 30, batch_size=1)
+    each = samples["log_pointwise_mean"].values
+    monkeypatch.setattr(log_lik, "_batches", lambda draws: list(np.arange(draws)[:, None]))
+    monkeypatch.setattr(log_lik, "MOST_PER_BATCH", 1)
+    monkeypatch.setattr(sides, "balanced_shift", lambda own, full: samples["shift"].values)
+    same = pcv.from_log_lik(each, folds, full_of(cv), seed=3)
+    assert unlike(cv, same) == set()
+    assert same.pointwise.values == pytest.approx(cv.pointwise.values, rel=1e-12)
+
+
+# Exact answers: a normal mean, whose posteriors are known
+
+
+def known(keys=8, leak=False):
+    """z of elpd by both estimators, over independent draws of exact posteriors."""
+    y, found = np.array([-0.3, 0.4, 1.1, 2.0, 0.2, 0.9]), []
+    folds = pcv.leave_one_out(len(y))
+
+    def posterior(some):
+        precision = 0.25 + some.size
+        return some.sum() / precision, precision**-0.5
+
+    means = [posterior(y if leak else np.delete(y, i)) for i in range(len(y))]
+    exact = [posterior(np.delete(y, i)) for i in range(len(y))]
+    elpd = sum(norm.logpdf(y[i], m, np.hypot(1, s)) for i, (m, s) in enumerate(exact))
+    for key in range(keys):
+        rng = np.random.default_rng(key)
+        draws = np.stack(
+            [norm.logpdf(y[i], rng.normal(m, s, (4, 200))) for i, (m, s) in enumerate(means)]
+        )
+        full = norm.logpdf(y, rng.normal(*posterior(y), (4, 400, 1)))
+        for of_both in (None, full):
+            cv = pcv.from_log_lik(draws[..., None], folds, of_both)
+            found.append((cv.elpd - elpd) / cv.mcse)
+    return np.abs(found)
+
+
+def test_elpd_is_exact_within_its_error():
+    assert known().max() < z_limit(16, df=60)
+    assert known(2, leak=True).max() > 10
+
+
+# R's loo, as `Rscript tests/loo.R` prints it
+
+
+def terms_of_r():
+    chain, draw, unit = np.meshgrid(*(np.arange(1, n + 1) for n in (4, 50, 7)), indexing="ij")
+    wave = np.sin(0.7 * chain + 0.31 * draw + 0.9 * unit) ** 2
+    return -1.3 - 0.8 * wave + 0.2 * np.cos(1.7 * draw * unit)
+
+
+LABELS = np.array([0, 0, 1, 1, 1, 2, 2])
+TESTED = np.split(np.arange(7), [2, 5])
+OF_R = from_labels(LABELS, ["fold 1", "fold 2", "fold 3"])
+
+
+@pytest.mark.parametrize(
+    ("joint", "elpd", "se"),
+    [
+        (False, -11.56104344707568, 0.00930828674082),
+        (True, -11.70196450459, 1.73964368256),
+    ],
+)
+def test_loo_of_r_agrees(joint, elpd, se):
+    each = [terms_of_r()[..., test] for test in TESTED]
+    cv = pcv.from_log_lik(each, OF_R, joint=joint)
+    assert (cv.elpd, cv.se) == pytest.approx((elpd, se), rel=1e-6)
+
+
+# Forms
+
+
+def rows(terms, folds=LABELS + 1):
+    """A table as R writes it: draws first, then chains, then units."""
+    chains, draws, units = terms.shape
+    unit, chain, draw = np.meshgrid(
+        *(np.arange(1, n + 1) for n in (units, chains, draws)), indexing="ij"
+    )
+    fold = folds[unit.ravel() - 1]
+    values = np.moveaxis(terms, 2, 0).ravel()
+    return pd.DataFrame(
+        dict(zip(COLUMNS, (fold, chain.ravel(), draw.ravel(), unit.ravel(), values)))
+    )
+
+
+def of_full(terms):
+    return rows(terms, np.full(7, np.nan))
+
+
+@pytest.fixture(scope="module")
+def both():
+    """Log likelihoods of folds and of the full data, and what they give."""
+    full = np.random.default_rng(1).normal(-1.2, 0.3, (4, 300, 7))
+    cv = pcv.from_log_lik([terms_of_r()[..., test] for test in TESTED], OF_R, full)
+    assert np.isfinite(cv.folds["overlap"]).all()
+    return full, cv
+
+
+def by_dims(full):
+    """Arrays as NetCDF has them, of R's ncdf4: with its dimensions in any order."""
+    values, unit = np.full((3, 4, 50, 3), np.nan), np.zeros((3, 3), int)
+    for k, test in enumerate(TESTED):
+        values[k, ..., : test.size] = terms_of_r()[..., test]
+        unit[k, : test.size] = test + 1
+    return xr.Dataset(
+        {
+            "log_lik": (("fold", "chain", "draw", "slot"), values),
+            "unit": (("fold", "slot"), unit),
+            "full": (("full_chain", "full_draw", "full_unit"), full),
+        }
+    ).transpose("slot", "draw", "full_unit", "chain", "fold", ...)
+
+
+def test_every_form_gives_the_same(both, tmp_path):
+    full, cv = both
+    terms, whole = terms_of_r(), by_dims(full)
+    each = [terms[..., test] for test in TESTED]
+    groups = [
+        xr.DataTree.from_dict(
+            {"log_likelihood": xr.Dataset({"y": (("draw", "chain", "i"), x.swapaxes(0, 1))})}
+        )
+        for x in each
+    ]
+    of_all = arviz_base.from_dict({"log_likelihood": {"y": full, "z": 0 * full}})
+    mixed = pd.concat([rows(terms), of_full(full)]).sample(frac=1, random_state=1)
+    mixed.to_parquet(tmp_path / "all.parquet")
+    through = mixed.assign(
+        draw=mixed["draw"] + 50 * (mixed["chain"] - 1)
+    )  # as `.draw` of posterior
+    through.to_csv(tmp_path / "all.csv", index=False)
+    rows(terms).to_csv(tmp_path / "folds.csv", index=False)
+    of_full(full).drop(columns="fold").to_parquet(tmp_path / "full.parquet")
+    whole.to_netcdf(tmp_path / "all.nc")
+    whole[["log_lik", "unit"]].to_netcdf(tmp_path / "folds.nc", engine="scipy")
+    for given in (
+        (each, OF_R, full),
+        (np.stack([terms] * 3), OF_R, full),
+        (groups, OF_R, of_all),
+        (whole["log_lik"], OF_R, full),
+        (whole, OF_R),
+        (whole,),
+        *(
+            (tmp_path / f"all.{kind}", folds)
+            for kind in ("parquet", "csv", "nc")
+            for folds in (OF_R, None)
+        ),
+        (str(tmp_path / "folds.csv"), OF_R, tmp_path / "full.parquet"),
+        (str(tmp_path / "folds.nc"), OF_R, tmp_path / "all.nc"),
+    ):
+        assert unlike(cv, pcv.from_log_lik(*given)) == set()
+
+
+def test_folds_and_units_may_have_names():
+    """Folds of a file are found by what they test, units by their numbers or names."""
+    table = rows(terms_of_r(), np.array(list("ccaaabb")))
+    named = table.assign(unit=np.array(list("tuvwxyz"))[table["unit"] - 1])
+    cv = pcv.from_log_lik([terms_of_r()[..., test] for test in TESTED], OF_R)
+    for found in (table, named):
+        dataset = found.set_index(list(COLUMNS[:4]))
+        assert dataset.index.is_unique
+    by_file = pcv.pipeline.data.log_lik.of_table(named, "x.csv")
+    assert by_file.names == ["c", "a", "b"]
+    assert by_file.units[1] == ["v", "w", "x"]
+    names = ["fold c", "fold a", "fold b"]
+    by_name = xr.DataArray(
+        np.stack([terms_of_r()] * 3),
+        dims=("fold", "chain", "draw", "slot"),
+        coords={"fold": names[::-1]},
+    )
+    assert unlike(cv, pcv.from_log_lik(by_name, OF_R._replace(id=np.array(names)))) == {"fold"}
+
+
+def test_numbers_of_draws_may_differ():
+    each = [terms_of_r()[..., test] for test in TESTED]
+    each[1] = np.concatenate([each[1], each[1][:, ::-1] - 0.1], axis=1)[:, :73]
+    cv = pcv.from_log_lik(each, OF_R)
+    assert cv.folds["n_draws"].tolist() == [50, 73, 50]
+    for k in range(3):
+        joint = each[k].sum(2).ravel()
+        expected = np.logaddexp.reduce(joint) - np.log(joint.size)
+        assert cv.folds["elpd"].iloc[k] == pytest.approx(expected, rel=1e-12)
+    alone = pcv.from_log_lik([each[0], each[2]], OF_R.some(np.array([0, 2])))
+    assert cv.folds["mcse"].iloc[[0, 2]].values == pytest.approx(alone.folds["mcse"].values)
