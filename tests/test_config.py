@@ -251,7 +251,7 @@ BAD = [
     (
         f"{RATS}.models.slopes.model",
         "pcv.models.zoo.rats.random_slopes",
-        "must be package.module:function or file.py:function, is "
+        "must be package.module:function, file.py:function or a .parquet, .csv or .nc file, is "
         "'pcv.models.zoo.rats.random_slopes'",
     ),
     (

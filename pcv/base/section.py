@@ -12,6 +12,9 @@ from pcv.base.errors import PcvError, nearest
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 MODEL = r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*|[^:]+\.py):[A-Za-z_]\w*$"
 PROGRAM = r"^[^:]+\.stan$"
+"""program of Stan"""
+LOG_LIK = r"^[^:]+\.(parquet|csv|nc)$"
+"""file of log likelihoods that were made elsewhere, in place of a model"""
 OBJECT = "python "
 """prefix of references to objects of a Python session, made by the API"""
 MAX_SEED = 2**32 - 1  # JAX without float64 drops the bits above

@@ -37,6 +37,8 @@ def input_files(
                     return None
         case "model":
             code = settings.models[model].model
+            if files := settings.models[model].log_lik:
+                return list(map(Path, files))
             return None if code.startswith(OBJECT) else reference.sources(code)
         case "posterior":
             file = settings.fit.file

@@ -11,7 +11,7 @@ import xarray as xr
 from pcv.base import reference
 from pcv.base.errors import PcvError, nearest
 from pcv.base.section import OBJECT
-from pcv.core.problem import Problem
+from pcv.core.problem import Problem, no_model
 from pcv.folds.schemes import Table
 from pcv.pipeline.config import ModelConfig
 from pcv.pipeline.job import Job
@@ -35,14 +35,16 @@ def problem_of(
     settings = job.settings
     data = opened(job, "data").load() if data is None else data
     scores: tuple[Score, ...] = ()
-    if set(settings.scores) != {"log"}:
+    if set(settings.scores) != {"log"} and not job.model_config.log_lik:
         from pcv.models.scores import named
 
         scores = named(settings.scores, series=settings.folds.series(Table(data)))
     outcome = settings.data.outcome
     return Problem(
         job.model,
-        partial(build, job.model_config, outcome),
+        partial(no_model, job.model)
+        if job.model_config.log_lik
+        else partial(build, job.model_config, outcome),
         data,
         outcome,
         opened(job, "folds").load() if layout is None else layout,
@@ -67,8 +69,14 @@ def comparable_problem_of(job: Job) -> Problem:
     from pcv.core.problem import check_predictives
 
     problems = problems_of(job)
-    check_predictives(problems, job.experiment)
+    check_predictives(models_of(job, problems), job.experiment)
     return problems[job.model]
+
+
+def models_of(job: Job, problems: Mapping[str, Problem]) -> dict[str, Problem]:
+    """Those of the problems that have a model, not log likelihoods alone."""
+    settings = job.settings.models
+    return {name: problem for name, problem in problems.items() if not settings[name].log_lik}
 
 
 def build(settings: ModelConfig, outcome: str, arrays: "Data") -> "Model | Target":

@@ -88,6 +88,8 @@ def _failed(job: Job, known: Mapping[str, Stamp]) -> str:
 
 def _begun(state: str, stage: str, job: Job, known: Mapping[str, Stamp]) -> str:
     """The state, for samples and paths along random orders with what is saved of them."""
+    if job.model and job.model_config.log_lik:
+        return state
     if stage == "sample":
         pool, (made_of, number, words) = job.checkpoints, _blocks(job, known)
     elif stage == "evidence":

@@ -20,19 +20,21 @@ from pcv.base.errors import BadFit, PcvError, allow_bad_fit
 from pcv.core.store import Blocks, Make, Resume
 from pcv.folds.base import Folds, stored
 from pcv.folds.columns import most_rows
-from pcv.pipeline.graph import STAGES
+from pcv.pipeline.graph import STAGES, ancestors
 from pcv.pipeline.job import Artifact, Job, evidence_recipe, sample_recipe, warmup_recipe
 from pcv.pipeline.storage import growing, store
 from pcv.pipeline.storage.artifacts import (
     Finished,
     batches,
     begin,
+    belong,
     command,
     inputs_of,
     keep,
     known_to,
     opened,
     opened_tree,
+    places,
     require,
     stamp_of,
 )
@@ -94,6 +96,22 @@ def _on_devices(job: Job, stage: str) -> Iterator[Callable[[], str]]:
 
     with devices.at_work(job.config.precision):
         yield devices.describe
+
+
+def make_up_to(job: Job, last: str) -> None:
+    """Make the artifacts of a job's model up to a stage, where they are not up to date."""
+    from pcv.pipeline import stages
+
+    finished: list[Finished] = []
+    for stage, part in places(job):
+        if stage in (*ancestors(last), last) and belong(part, job):
+            known = known_to(part, finished)
+            try:
+                stamp = require(part, stage, known)
+            except PcvError:
+                getattr(stages, stage)(part)
+                stamp = require(part, stage, known)
+            finished.append(Finished(stage, part, stamp))
 
 
 def write_batches(

@@ -49,8 +49,15 @@ def check_files(checked):
                 f"experiments.{name}.data.file: no file '{experiment.data.file}'"
                 f" (paths are relative to {Path.cwd()})"
             )
-        for model in experiment.models.values():
-            reference.check(model.model)
+        for model_name, model in experiment.models.items():
+            for log_lik in model.log_lik:
+                if Path(log_lik).parts[:1] != ("results",) and not Path(log_lik).exists():
+                    raise PcvError(
+                        f"experiments.{name}.models.{model_name}: no file '{log_lik}'"
+                        f" (paths are relative to {Path.cwd()})"
+                    )
+            if not model.log_lik:
+                reference.check(model.model)
         for score in experiment.scores:
             if ":" in score:
                 reference.check(score)

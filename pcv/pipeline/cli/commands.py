@@ -16,6 +16,7 @@ from pcv.pipeline.graph import STAGES
 EXAMPLES = {
     "init": "my_project --frontend pymc",
     "download": "radon",
+    "import": "results.parquet config/config.yaml",
     "data": "config/config.yaml --experiment rats",
     "folds": "config/config.yaml --plot",
     "fit": "config/config.yaml --model slopes --cores 4",
@@ -60,6 +61,7 @@ AFTER: list[Callable[..., None]] = [
 ]
 for command in BEFORE:
     _add(command.__name__, command)
+_add("import", managing.import_file)
 for name, stage in STAGES.items():
     _add(name, stages.command(name), stage.says)
 for command in AFTER:

@@ -77,6 +77,32 @@ def download(
     inputs.download(name, graph.dataset(results, name), TO_LOG)
 
 
+def import_file(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Log likelihoods: .parquet, .csv or .nc.")
+    ],
+    config: UsualConfig = None,
+    experiment: Experiment = "",
+    results: Results = HERE,
+    debug: Debug = False,
+) -> None:
+    """Import log likelihoods that brms, CmdStan or others made, as the config names them."""
+    from pcv.pipeline.work import make_up_to
+
+    chosen = usual(config)
+    jobs = [
+        job
+        for job in shared.jobs_of(chosen, experiment, results, per="model")
+        if any(Path(x).resolve() == file.resolve() for x in job.model_config.log_lik)
+    ]
+    if not jobs:
+        key = f"experiments.{experiment or '<name>'}.models"
+        raise PcvError(f"{chosen}: no model is '{file}'; add it to {key}, name: {{model: {file}}}")
+    for job in jobs:
+        make_up_to(job, "diagnose")
+    print(f"Imported; `snakemake --cores all`, or `pcv compare {chosen}`, compares the models.")
+
+
 def show(
     config: UsualConfig = None,
     experiment: Experiment = "",

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from pcv.analysis.stopping.config import UntilConfig
 from pcv.base.errors import PcvError, is_python, nearest
-from pcv.base.section import NAME, DecideConfig
+from pcv.base.section import LOG_LIK, NAME, DecideConfig
 from pcv.core.settings import KernelConfig, LeadingConfig
 from pcv.folds.schemes import SCHEMES
 from pcv.folds.sections.coordinates import Coordinates
@@ -113,6 +113,9 @@ def _in_words(error: ErrorDetails, kind: type[BaseModel] = Config) -> PcvError:
         case "config":
             what = context["what"]
             path += context["at"]
+        case "string_pattern_mismatch" if LOG_LIK in context["pattern"]:
+            known = "package.module:function, file.py:function"
+            what = f"must be {known} or a .parquet, .csv or .nc file, is {_shown(value)}"
         case type_ if type_ in EXPECTED:
             instead = f" or {context['instead']}" if "instead" in context else ""
             expected = EXPECTED[type_].format(**context)

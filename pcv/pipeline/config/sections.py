@@ -1,5 +1,6 @@
 """The sections of a config: data, models, report, and the settings of `pcv.core.settings`."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -23,6 +24,10 @@ Dataset = Literal[
     "air_passengers",
 ]
 """registered data sets, see `pcv.pipeline.data.registry`"""
+
+
+def _is_text(x: Any) -> bool:
+    return isinstance(x, str)
 
 
 class DataConfig(section.Section):
@@ -51,12 +56,31 @@ class DataConfig(section.Section):
 
 
 class ModelConfig(section.Section):
-    model: Annotated[str, Field(pattern=f"{section.MODEL}|{section.PROGRAM}|^{section.OBJECT}")]
+    model: Annotated[
+        str,
+        Field(pattern=f"{section.MODEL}|{section.PROGRAM}|{section.LOG_LIK}|^{section.OBJECT}"),
+    ]  # or a file of log likelihoods
     data: (
         Annotated[dict[str, Any], AfterValidator(section.plain)]
         | Annotated[str, Field(pattern=section.MODEL)]
     ) = {}
     args: Annotated[dict[str, Any], AfterValidator(section.plain)] = {}
+
+    @property
+    def log_lik(self) -> list[str]:
+        """Files of log likelihoods that were made elsewhere; none: it is a model."""
+        if not re.match(section.LOG_LIK, self.model):
+            return []
+        return [self.model, *self.args.values()]
+
+    @model_validator(mode="after")
+    def _args_of_files(self) -> "ModelConfig":
+        if self.log_lik and not (self.args.keys() <= {"full"} and all(map(_is_text, self.log_lik))):
+            raise section.problem(
+                "a file of log likelihoods takes full alone, the file of those of the full data",
+                "args",
+            )
+        return self
 
 
 class ReportConfig(section.Section):
@@ -99,6 +123,25 @@ class Experiment(Settings):
         if until and until.decide and not until.mcse_over_se and len(self.models) == 1:
             raise section.problem("needs another model to decide against", "cv", "until", "decide")
         return self
+
+    @model_validator(mode="after")
+    def _needs_models(self) -> "Experiment":
+        """Refuse log likelihoods where draws of a model are needed."""
+        for name, model in self.models.items() if self.asks_for_models else ():
+            if model.log_lik:
+                raise section.problem(
+                    f"log likelihoods alone are no model, which {self.asks_for_models} needs",
+                    *("models", name, "model"),
+                )
+        return self
+
+    @property
+    def asks_for_models(self) -> str:
+        """The key by which all models have to be sampled, if any."""
+        if self.folds.from_full_data or not self.folds.samples:
+            exact = isinstance(self.folds, Subsampling | Cumulative)
+            return f"folds.{'scheme' if exact else 'exact'}"
+        return "cv.until" if self.cv.until else "joint_by" if self.joint_by else ""
 
     @model_validator(mode="after")
     def _can_grow(self) -> "Experiment":

@@ -1,5 +1,7 @@
 """The stage that cuts folds into batches that fit in memory: ``batches.zarr``."""
 
+import xarray as xr
+
 from pcv.pipeline.job import Job
 from pcv.pipeline.problems import problem_of
 from pcv.pipeline.storage.artifacts import opened_tree, verified
@@ -18,5 +20,8 @@ def cut(job: Job) -> None:
         monitor.log(f"nothing to measure, cv.fold_batches is {cv.fold_batches}")
         return
     finished = verified(job, "cut")
+    if job.model_config.log_lik:
+        write(job, "cut", finished, lambda: xr.Dataset(attrs={"fold_batches": 1}))
+        return
     made_of = opened_tree(job, "fit"), mcmc_folds(job), job.settings, monitor
     write(job, "cut", finished, lambda: cut(problem_of(job), *made_of))

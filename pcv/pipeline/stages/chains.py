@@ -1,5 +1,8 @@
 """The stages that run the folds' chains: ``warmup/<batch>.zarr``, ``sample/<batch>.zarr``."""
 
+import xarray as xr
+
+from pcv.folds.base import Folds
 from pcv.pipeline.job import Job
 from pcv.pipeline.problems import comparable_problem_of, problem_of
 from pcv.pipeline.storage.artifacts import known_to, opened, opened_tree, verified
@@ -25,6 +28,9 @@ def warmup(job: Job) -> None:
     settings = opened_tree(job, "fit"), job.settings, job.monitor_of("warmup")
     needed = mcmc_folds(job)
     folds = batch_of(job, needed)
+    if job.model_config.log_lik:
+        write(job, "warmup", finished, lambda: _imported_warmup(job, folds))
+        return
     of_batch = needed, folds, resume_warmup(job, known_to(job, finished), folds)
     write(
         job, "warmup", finished, lambda: warm_up(comparable_problem_of(job), *settings, *of_batch)
@@ -40,6 +46,9 @@ def sample(job: Job) -> None:
     from pcv.core.sample import next_round, num_batches, sample_batches
 
     finished, before = verified(job, "sample"), None
+    if job.model_config.log_lik:
+        write(job, "sample", finished, lambda: _imported_samples(job))
+        return
     if job.round:
         earlier = opened(job._replace(round=job.round - 1), "sample")
         before = next_round(job.round, job.model, earlier, opened(job, "plan"))
@@ -49,3 +58,22 @@ def sample(job: Job) -> None:
     number = num_batches(job.settings.cv, job.round)
     draw = lambda: sample_batches(problem_of(job), *made_of, saved)  # noqa: E731
     write_batches(job, finished, draw, number)
+
+
+def _imported_warmup(job: Job, folds: Folds) -> xr.Dataset:
+    """What log likelihoods that were made elsewhere say in place of a warmup."""
+    from pcv.core.log_lik import as_warmup
+    from pcv.pipeline.imported import log_lik_of
+
+    problem = problem_of(job)
+    made_of = log_lik_of(job, problem), opened_tree(job, "fit"), job.settings
+    return as_warmup(problem, *made_of, job.monitor_of("warmup"), folds)
+
+
+def _imported_samples(job: Job) -> xr.Dataset:
+    """Sums of log likelihoods that were made elsewhere."""
+    from pcv.core.log_lik import as_samples
+    from pcv.pipeline.imported import log_lik_of
+
+    problem = problem_of(job)
+    return as_samples(problem, log_lik_of(job, problem), opened(job, "warmup"))

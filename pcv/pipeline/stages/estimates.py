@@ -10,11 +10,12 @@ from pcv.pipeline.work import write
 def diagnose(job: Job) -> None:
     """Estimates, diagnostics and predictions of a model's folds: ``diagnostics.zarr``."""
     finished, settings = verified(job, "diagnose"), job.settings
+    asked = settings.without_model if job.model_config.log_lik else settings
     parts = batches(job)
     warmup = opened(parts[0], "warmup") if parts else None
     surrogates = opened_tree(job, "surrogates") if settings.makes("surrogates") else None
     chosen = opened(job, "subsample").load() if settings.makes("subsample") else None
-    made_of = opened_tree(job, "fit"), warmup, samples(job), settings, job.monitor_of("diagnose")
+    made_of = opened_tree(job, "fit"), warmup, samples(job), asked, job.monitor_of("diagnose")
     of_scheme = surrogates, chosen
     write(
         job,

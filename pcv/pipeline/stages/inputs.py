@@ -7,12 +7,13 @@ import xarray as xr
 
 from pcv.base.errors import PcvError
 from pcv.base.monitor import Monitor
+from pcv.core.problem import Problem
 from pcv.folds.base import describe, stored
 from pcv.folds.joint_groups import with_joint_groups
 from pcv.folds.schemes import Table, headline, make
 from pcv.pipeline.data import tables
 from pcv.pipeline.job import Job
-from pcv.pipeline.problems import problem_of
+from pcv.pipeline.problems import models_of, problem_of
 from pcv.pipeline.stages.page import write_figures
 from pcv.pipeline.storage import store
 from pcv.pipeline.storage.artifacts import opened, verified
@@ -101,13 +102,31 @@ def check(job: Job) -> None:
     files = [part.posterior for part in parts if part.posterior is not None]
     missing = "no such file; fit.file is relative to the working directory"
     faults = [f"{file}: {missing}" for file in files if not file.exists()]
+    for part in parts:
+        if part.model_config.log_lik:
+            faults += _check_log_lik(part, problems[part.model], monitor)
     try:
-        with devices.at_work(job.config.precision):
-            checking.check(problems, settings, monitor)
+        if models := models_of(job, problems):
+            with devices.at_work(job.config.precision):
+                checking.check(models, settings, monitor)
     except PcvError as error:
         faults.append(str(error))
     if faults:
         raise PcvError("\n".join(faults))
+
+
+def _check_log_lik(job: Job, problem: Problem, monitor: Monitor) -> list[str]:
+    """Check log likelihoods that were made elsewhere; returns what is wrong with them."""
+    from pcv.pipeline.imported import log_lik_of
+
+    try:
+        log_lik = log_lik_of(job, problem)
+    except PcvError as error:
+        return [f"model '{job.model}': {error}"]
+    chains, draws, _ = log_lik.folds[0].shape
+    full = "" if log_lik.full is None else ", and of the full data"
+    monitor.log(f"model '{job.model}': log likelihoods of {chains} chains x {draws} draws{full}")
+    return []
 
 
 def _as_read(units: xr.Dataset) -> xr.Dataset:

@@ -24,6 +24,8 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         settings = settings.model_copy(update={"allow_bad_fit": True})
 
     def make() -> xr.DataTree:
+        if job.model_config.log_lik:
+            return _imported(job)
         problem = problem_of(job, layout=xr.Dataset())
         draws = None if file is None else _read(file)
         return fit(problem, settings, job.monitor_of("fit"), draws, job.settings.folds.samples)
@@ -34,6 +36,15 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         advice = "to continue anyway, set fit.allow_bad_fit: true (--allow-bad-fit)"
         kept = f"the draws are saved in {work.failed_fit(job)}; {advice}"
         raise BadFit(bad.problems, bad.fit, kept) from None
+
+
+def _imported(job: Job) -> xr.DataTree:
+    """What log likelihoods that were made elsewhere say of the full-data fit."""
+    from pcv.core.log_lik import as_fit
+    from pcv.pipeline.imported import full_of
+
+    problem = problem_of(job, layout=xr.Dataset())
+    return as_fit(problem, full_of(job, problem))
 
 
 def _read(file: Path) -> xr.DataTree:

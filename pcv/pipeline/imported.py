@@ -1,0 +1,47 @@
+"""Log likelihoods that a config names in place of a model, in the order of its data and folds."""
+
+import numpy as np
+from jaxtyping import Float
+
+from pcv.core.log_lik import LogLik
+from pcv.core.problem import Problem
+from pcv.pipeline.data import log_lik, matching, tables
+from pcv.pipeline.job import Job
+
+ROW = "row of the table"
+"""column with which rows are followed into the order of units"""
+
+
+def log_lik_of(job: Job, problem: Problem) -> LogLik:
+    """The log likelihoods of a job's model.
+
+    Args:
+        job: of a model that is a file.
+        problem: of its data and folds.
+
+    Raises:
+        PcvError: the file is missing, incomplete, or of other folds or units.
+    """
+    return matching.matched(_given(job), problem.folds, _index(job, problem.units))
+
+
+def full_of(job: Job, problem: Problem) -> Float[np.ndarray, "chain draw unit"] | None:
+    """The log likelihoods of the full data, as `log_lik_of`; None: unknown."""
+    return matching.full_of(_given(job), _index(job, problem.units))
+
+
+def _given(job: Job) -> log_lik.Given:
+    return log_lik.given(job.model_config.model, job.model_config.args.get("full"))
+
+
+def _index(job: Job, units: list[str]) -> dict[str, int]:
+    """The index of each unit, by its name and, if units are rows, by the number of its row in the
+    table, which `data.order` may sort."""
+    index, settings = {name: i for i, name in enumerate(units)}, job.settings.data
+    if not settings.units:
+        table, _ = tables.read_table(job.table, settings.outcome)
+        numbered = table.assign(**{ROW: np.arange(1, len(table) + 1)})
+        followed = settings.model_copy(update={"columns": [ROW]})
+        rows = tables.make_data(numbered, {}, followed, str(job.table))[ROW].values
+        index |= {str(row): i for i, row in enumerate(rows.tolist())}
+    return index
