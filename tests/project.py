@@ -189,6 +189,25 @@ def table():
     )
 
 
+def log_lik_table(full=True):
+    """Log likelihoods of the plots as another program writes them, by rows of the table, which the
+    config sorts: those of row r are about -1 - r/10. Without a fold: of the full data."""
+    rng, field = np.random.default_rng(7), table()["field"].to_numpy()
+    parts = []
+    for name, rows in [(x, np.flatnonzero(field == x)) for x in "dbca"] + [
+        (None, np.arange(12))
+    ] * full:
+        places = [
+            x.ravel()
+            for x in np.meshgrid(rows, range(4), range(100 if name else 200), indexing="ij")
+        ]
+        row, chain, draw = places
+        log_lik = -1 - (row + 1) / 10 + rng.normal(0, 0.2, row.size)
+        columns = {"chain": chain + 1, "draw": draw + 1, "unit": row + 1, "log_lik": log_lik}
+        parts.append(pd.DataFrame({"fold": name, **columns}))
+    return pd.concat(parts, ignore_index=True)
+
+
 class Project(NamedTuple):
     """A folder with data, models and results, and what was said."""
 

@@ -19,7 +19,7 @@ from pcv.compile import cache
 from pcv.pipeline import stages, status
 from pcv.pipeline.cli import commands, shared
 from pcv.pipeline.stages import comparison
-from tests.project import CONFIG, MODELS, table
+from tests.project import CONFIG, MODELS, log_lik_table, table
 
 STAGES = ("data", "fit", "folds", "warmup", "sample", "diagnose", "compare", "report")
 COMMANDS = ("check", *STAGES)
@@ -129,6 +129,25 @@ class TestLastResult:
         place = "results/yields/comparison.zarr"
         line = f"error: no comparison yet ({place}): run `snakemake --cores all`"
         assert pcv("show", "my.yaml") == (1, "", [line])
+
+
+class TestImport:
+    def test_a_file_that_the_config_names(self, pcv):
+        log_lik_table().to_csv("theirs.csv", index=False)
+        status, _, err = pcv("import", "theirs.csv", "my.yaml", "-e", "yields")
+        assert status == 1
+        assert err == [
+            "error: my.yaml: no model is 'theirs.csv'; add it to experiments.yields.models, name: "
+            "{model: theirs.csv}"
+        ]
+        change("experiments", "yields", "models", "theirs", to={"model": "theirs.csv"})
+        status, out, err = pcv("import", "theirs.csv", "my.yaml")
+        assert status == 0
+        assert "diagnose theirs: elpd -" in err[-1]
+        assert out == (
+            "Imported; `snakemake --cores all`, or `pcv compare my.yaml`, compares the models.\n"
+        )
+        assert Path("results/yields/models/theirs/sample/1-of-1.zarr").is_dir()
 
 
 class TestUsage:

@@ -1,6 +1,7 @@
 """Log likelihoods made elsewhere: the same digits as pcv's own chains, R's loo, files, refusals."""
 
 import arviz_base
+import arviz_stats
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -12,12 +13,14 @@ from scipy.stats import norm
 import pcv
 from pcv.api import calls
 from pcv.api.cross_validation import cv_of
+from pcv.base.errors import PcvError
 from pcv.core import cross_validate, log_lik
 from pcv.core.settings import chain_settings
 from pcv.folds.base import from_labels
 from pcv.pipeline.data.log_lik import COLUMNS
 from pcv.sampling.folds import sides
 from tests.bounds import z_limit
+from tests.folds import refusal
 
 RNG = np.random.default_rng(11)
 N = 12
@@ -304,3 +307,178 @@ def test_numbers_of_draws_may_differ():
         assert cv.folds["elpd"].iloc[k] == pytest.approx(expected, rel=1e-12)
     alone = pcv.from_log_lik([each[0], each[2]], OF_R.some(np.array([0, 2])))
     assert cv.folds["mcse"].iloc[[0, 2]].values == pytest.approx(alone.folds["mcse"].values)
+
+
+# Refusals
+
+
+DRAWS = [terms_of_r()[..., test] for test in TESTED]
+
+
+def changed(place, value):
+    each = [x.copy() for x in DRAWS]
+    each[1][place] = value
+    return each
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ("DRAWS[:2]", "OF_R"),
+            "fold_log_lik: 2 folds, but there are 3; give log likelihoods of each",
+        ),
+        (
+            ("[DRAWS[k] for k in (1, 0, 2)]", "OF_R"),
+            "fold 'fold 1' tests 2 units, but has log likelihoods of 3",
+        ),
+        (
+            ("[x[0] for x in DRAWS]", "OF_R"),
+            "fold_log_lik[0] has shape (50, 2); it is (chain, draw,",
+        ),
+        (
+            ("DRAWS[0]", "OF_R"),
+            "fold_log_lik has shape (4, 50, 2); it is (fold, chain, draw, slot)",
+        ),
+        (("['a']", "OF_R"), "fold_log_lik[0] is 'a', text; give an array (chain, draw, unit)"),
+        (("3", "OF_R"), "fold_log_lik is of type int; give an array"),
+        (("[x[:1] for x in DRAWS]", "OF_R"), "fold 'fold 1' has 1 chain; R-hat compares chains"),
+        (("[x[:, :9] for x in DRAWS]", "OF_R"), "has 9 draws per chain; give 10 or more"),
+        (("[DRAWS[0], DRAWS[1][:3], DRAWS[2]]", "OF_R"), "'fold 2' has 3 chains, 'fold 1' has 4"),
+        (
+            ("changed((1, 7, 2), np.nan)", "OF_R"),
+            "fold 'fold 2': log_lik[1, 7, 2] (chain, draw, unit) is nan",
+        ),
+        (("changed((1, 7, 2), np.inf)", "OF_R"), "is inf, which is no log likelihood"),
+        (("DRAWS",), "folds: arrays do not say which units they are of; give the folds"),
+        (("DRAWS", "'loo'"), "folds: the number of units is not known; give Folds such as"),
+        (("DRAWS", "OF_R", "terms_of_r()[..., :6]"), "full: 6 units, but the folds are of 7"),
+        (("DRAWS", "OF_R", "terms_of_r()[:1]"), "full has 1 chain"),
+        (("DRAWS", "OF_R", "xr.Dataset()"), "full: which variable is the outcome? there is none"),
+        (("DRAWS", "OF_R", "xr.DataTree()"), "full: no group 'log_likelihood'"),
+        (
+            ("DRAWS", "{'scheme': 'subsample', 'm': 2}", "terms_of_r()"),
+            "'subsample' needs the model",
+        ),
+        (
+            ("DRAWS", "OF_R._replace(num_units=9)", "terms_of_r()"),
+            "full: 7 units, but the folds are of 9",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(given, said):
+    names = globals()
+    assert said in refusal(pcv.from_log_lik, *(eval(x, names) for x in given))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda t: t.rename(columns={"log_lik": "loglik"}),
+            "no column 'log_lik'; did you mean 'loglik'?",
+        ),
+        (lambda t: t.assign(log_lik="a"), "column 'log_lik' is not numbers"),
+        (
+            lambda t: t.assign(log_lik=t["log_lik"].where(t.index != 6)),
+            "column 'log_lik' has no value in row 7",
+        ),
+        (lambda t: t.assign(fold=np.nan), "no row has a fold"),
+        (
+            lambda t: t.query("fold != 1 or chain != 2 or draw != 8"),
+            "fold '1': chain 1 has 50 draws, chain 2 has 49; give as many",
+        ),
+        (
+            lambda t: t.drop(index=257),
+            "fold '1': chain 2, draw 8, unit '2' is missing; give one row for each",
+        ),
+        (
+            lambda t: pd.concat([t, t[57:58]]),
+            "fold '1': chain 2, draw 8, unit '1' is there 2 times",
+        ),
+        (
+            lambda t: t.assign(unit=t["unit"] + 1),
+            "fold '3': no unit '8'; units are numbers of rows of the data, 1 to 7",
+        ),
+        (
+            lambda t: t.assign(fold=t["fold"].replace(3, 2)),
+            "no fold tests what 'fold 2' does, units '3', '4', '5'",
+        ),
+        (lambda t: t.query("fold != 3"), "no fold tests what 'fold 3' does, units '6', '7'; give"),
+        (
+            lambda t: pd.concat([t, t[:400].assign(fold=9, unit=lambda x: x["unit"] + 3)]),
+            "4 folds, but there are 3; none tests what '9' do",
+        ),
+        (
+            lambda t: pd.concat([t, t[t["unit"] < 7].assign(fold=np.nan)]),
+            "the full data: 6 of 7 units; give the log",
+        ),
+    ],
+)
+def test_a_file_that_is_incomplete_is_refused(change, said, tmp_path):
+    change(rows(terms_of_r())).to_csv(tmp_path / "x.csv", index=False)
+    found = refusal(pcv.from_log_lik, tmp_path / "x.csv", OF_R)
+    assert found.startswith(str(tmp_path / "x.csv"))
+    assert said in found
+
+
+def test_files_of_other_kinds_are_refused(tmp_path):
+    (tmp_path / "x.nc").write_text("no")
+    (tmp_path / "x.parquet").write_text("no")
+    xr.Dataset({"log_lik": ("fold", [1.0])}).to_netcdf(tmp_path / "y.nc")
+    for name, said in (
+        ("x.rds", "log likelihoods are in .parquet, .csv, .nc, not in such a file"),
+        ("z.csv", "no such file (paths are relative to"),
+        ("x.nc", "cannot be read: "),
+        ("x.parquet", "cannot be read: "),
+        ("y.nc", "log_lik has dimensions ('fold',); they are ('fold', 'chain', 'draw', 'slot')"),
+    ):
+        assert said in refusal(pcv.from_log_lik, tmp_path / name, OF_R)
+
+
+# What becomes of the result
+
+
+def test_what_needs_the_model_says_so(both, tmp_path):
+    cv = both[1]
+    alone = "log likelihoods are all that is known here; this needs the model itself"
+    for call in (cv.predictions, cv.table, cv.plot_pit, cv.plot_calibration, cv.plot_predictions):
+        assert refusal(call) == f"there are no predictions: {alone}"
+    for call in (cv.fold_summary, cv.plot_fold_summary):
+        assert refusal(call, "mu") == f"fold_summary: {alone}"
+    assert refusal(cv.score, "crps").endswith("log likelihoods alone have the log score")
+    assert "what needs" not in repr(cv)
+    without = pcv.from_log_lik(DRAWS, OF_R)
+    assert "no log likelihoods of the full data" in refusal(without.plot_full_data)
+    for found in (cv, without):
+        found.save(tmp_path / "cv.zarr")
+        assert repr(pcv.load(tmp_path / "cv.zarr")) == repr(found)
+    with pytest.raises(PcvError, match="its log likelihoods are all that is known; predictions"):
+        _ = cv.problem.model
+
+
+def test_it_goes_to_arviz(both):
+    cv = pcv.from_log_lik(DRAWS, OF_R, both[0], joint=False)
+    elpd = cv.to_arviz()
+    assert (elpd.elpd, elpd.p) == pytest.approx((cv.elpd, cv.p))
+    worse = pcv.from_log_lik([x - 0.1 for x in DRAWS], OF_R, joint=False)
+    table = arviz_stats.compare({"a": elpd, "b": worse.to_arviz()})
+    assert table.index.tolist() == ["a", "b"]
+
+
+def test_beside_a_sampled_model(loo):
+    """They are compared if they are of the same outcome, which log likelihoods do not tell."""
+    cv, samples = loo
+    draws, folds = samples["log_joint_draws"].values[..., None] - 0.1, "loo"
+    mine = pcv.from_log_lik(draws, folds, full_of(cv) - 0.1, data={"x": X, "y": Y})
+    compared = pcv.compare({"ours": cv, "theirs": mine})
+    assert compared.frame.loc["theirs", "elpd_diff"] == pytest.approx(-0.1 * N, abs=0.05)
+    assert len(compared.by(np.arange(N) % 2)) == 4
+    unknown = pcv.from_log_lik(draws, pcv.leave_one_out(N))
+    assert "'theirs' does not know its data" in refusal(
+        pcv.compare, {"ours": cv, "theirs": unknown}
+    )
+    again = pcv.from_log_lik(draws + 0.2, pcv.leave_one_out(N))
+    assert pcv.compare({"a": unknown, "b": again}).frame.index.tolist() == ["b", "a"]
+    other = pcv.from_log_lik(draws, folds, data={"y": Y + 1})
+    assert "was scored on other data" in refusal(pcv.compare, {"ours": cv, "theirs": other})

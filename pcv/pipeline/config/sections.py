@@ -26,10 +26,6 @@ Dataset = Literal[
 """registered data sets, see `pcv.pipeline.data.registry`"""
 
 
-def _is_text(x: Any) -> bool:
-    return isinstance(x, str)
-
-
 class DataConfig(section.Section):
     file: section.Text | None = None
     dataset: Dataset | None = None
@@ -71,11 +67,12 @@ class ModelConfig(section.Section):
         """Files of log likelihoods that were made elsewhere; none: it is a model."""
         if not re.match(section.LOG_LIK, self.model):
             return []
-        return [self.model, *self.args.values()]
+        return [self.model, *map(str, self.args.values())]
 
     @model_validator(mode="after")
     def _args_of_files(self) -> "ModelConfig":
-        if self.log_lik and not (self.args.keys() <= {"full"} and all(map(_is_text, self.log_lik))):
+        files = all(isinstance(x, str) for x in self.args.values())
+        if self.log_lik and not (files and self.args.keys() <= {"full"}):
             raise section.problem(
                 "a file of log likelihoods takes full alone, the file of those of the full data",
                 "args",
