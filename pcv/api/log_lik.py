@@ -60,10 +60,9 @@ def from_log_lik(
             units, at draws of the posterior without the fold (nats): an array (fold, chain, draw,
             slot), with tested units in the order of the data, larger test sets filling more slots;
             a list with an array (chain, draw, slot), an xarray object or a group ``log_likelihood``
-            of ArviZ for each fold; or, with units by name or number, the path of a file
-            (`pcv.pipeline.data.log_lik`): Parquet or CSV with columns fold, chain, draw, unit,
-            log_lik, or NetCDF. Where a fold has log likelihoods of all units, those of its test set
-            are taken.
+            of ArviZ for each fold; or, with units by name or number, the path of a
+            file: Parquet or CSV with columns fold, chain, draw, unit, log_lik, or NetCDF. Where a
+            fold has log likelihoods of all units, those of its test set are taken.
         folds: as for `cross_validate`, in the order of `fold_log_lik`; of a file, None: those that
             its columns fold and unit make, each of which trains on all units that it does not test.
         full: log likelihoods of all units at draws of the full-data posterior: an array (chain,
